@@ -439,7 +439,10 @@ impl Attendant {
     /// Notes a failure and the time of the next attempt, and logs both.
     fn failed(&self, order: &Order, certificate: &Certificate, failure: &Failure) {
         let mut state = lock(&certificate.state);
-        state.failures = state.failures.saturating_add(1);
+        // The pauses grow to spare the authority, which has heard nothing of a failure of our own.
+        if failure.class != Class::Own || state.failures == 0 {
+            state.failures = state.failures.saturating_add(1);
+        }
         state.total_failures += 1;
         let pause = match self.issuer.retry {
             Retry::Growing => schedule::pause(state.failures, state.suggestion.is_some(), chance()),

@@ -1,5 +1,6 @@
 //! Reasons for which there is no certificate.
 
+use forebay_net::blame::Blamed;
 use std::time::Duration;
 
 /// Consequence of a failure.
@@ -7,6 +8,8 @@ use std::time::Duration;
 pub(crate) enum Class {
     /// Another attempt may succeed.
     Temporary,
+    /// This machine could not ask the authority, for want of descriptors or memory.
+    Own,
     /// The authority limits the rate of requests.
     RateLimited,
     /// The authority did not find the proof for a name.
@@ -32,6 +35,12 @@ impl Failure {
     /// Creates a failure after which another attempt may succeed.
     pub(crate) fn temporary(text: impl Into<String>) -> Failure {
         Failure { text: text.into(), class: Class::Temporary, problem: String::new(), retry_after: None }
+    }
+
+    /// Creates a failure of which the authority knows nothing if this machine is at fault, otherwise a temporary one.
+    pub(crate) fn blamed(text: Blamed<String>) -> Failure {
+        let class = if text.is_own() { Class::Own } else { Class::Temporary };
+        Failure { class, ..Failure::temporary(text.into_inner()) }
     }
 
     /// Creates a failure that only another configuration can end.

@@ -134,7 +134,9 @@ impl Session {
             };
             match failure {
                 (f, _) if f.problem == "badNonce" && refused < MAX_NONCES => refused += 1,
-                (f, true) if f.class == Class::Temporary && failed + 1 < MAX_ATTEMPTS => {
+                (f, true)
+                    if matches!(f.class, Class::Temporary | Class::Own) && failed + 1 < MAX_ATTEMPTS =>
+                {
                     let own = Duration::from_secs(1 << failed);
                     failed += 1;
                     tokio::time::sleep(f.retry_after.unwrap_or(own).min(MAX_PAUSE)).await;

@@ -219,7 +219,7 @@ impl Transport {
         for addr in self.addresses(url).await?.into_iter().take(MAX_ADDRESSES) {
             match Line::open(&addr).await {
                 Ok(line) => return self.secure(url, line).await,
-                Err(e) => last = Failure::temporary(format!("connect() failed ({})", errno(&e))),
+                Err(e) => last = Failure::blamed(e.map(|e| format!("connect() failed ({})", errno(&e)))),
             }
         }
         Err(last)

@@ -2,8 +2,11 @@
 //! of all threads (nginx: stub_status).
 
 use crate::latency::Times;
+use forebay_net::io::Io;
 use forebay_net::quic::COUNTS;
+use forebay_net::reactor::Progress;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// One counter.
 #[derive(Debug, Default)]
@@ -90,6 +93,23 @@ pub struct Counters {
     pub times: Times,
     /// Panics caught.
     pub panics: Counter,
+    /// Turns of the thread, and its number in the kernel, once it has begun.
+    watched: OnceLock<(Arc<Progress>, u64)>,
+    /// Turns of the event loop that took longer than a second. Only the watchdog writes it.
+    pub long_turns: Counter,
     /// Log lines lost because a write failed.
     pub log_lines_lost: Counter,
+}
+
+impl Counters {
+    /// Has the watchdog look at the calling thread, whose event loop this is.
+    pub(crate) fn watch(&self, io: &Io) {
+        let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let _ = self.watched.set((io.poller.progress().clone(), id.into()));
+    }
+
+    /// Returns the turns of the thread, and its number in the kernel.
+    pub(crate) fn watched(&self) -> Option<&(Arc<Progress>, u64)> {
+        self.watched.get()
+    }
 }

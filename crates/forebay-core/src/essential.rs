@@ -99,14 +99,19 @@ fn guarded<T>(what: &str, body: impl FnOnce() -> T, fail: impl FnOnce(&str) -> T
     })
 }
 
-/// Reports `text` at level alert and ends the process.
-pub fn end(text: &str) -> ! {
+/// Reports `text` at level alert, from any thread.
+pub fn report(text: &str) {
     let report = lock(&REPORT).clone();
     // A panic while reporting must not keep the process from ending.
     let _ = catch_unwind(AssertUnwindSafe(|| match report {
         Some(report) => report(text),
         None => eprintln!("nginx: [alert] {text}"),
     }));
+}
+
+/// Reports `text` at level alert and ends the process.
+pub fn end(text: &str) -> ! {
+    report(text);
     // Abort without cleanup, since other threads are running. The master writes the remaining log lines.
     std::process::abort()
 }
@@ -119,6 +124,31 @@ pub fn panic_on_purpose(name: &str) {
     {
         let is = |variable, value: &str| std::env::var(variable).is_ok_and(|found| found == value);
         assert!(!(is("FOREBAY_TEST_PANIC", name) && is("FOREBAY_RESPAWNED", "0")), "on purpose");
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = name;
+}
+
+/// Holds up the thread if a test asks for it by `env FOREBAY_TEST_STALL=NAME:MILLISECONDS`, in the first worker process of a master: it
+/// spins without an end for `spin`, else it sleeps. Does nothing in release builds.
+#[inline]
+pub fn stall_on_purpose(name: &[u8]) {
+    #[cfg(debug_assertions)]
+    {
+        use std::sync::LazyLock;
+        static ASKED: LazyLock<Option<(String, String)>> = LazyLock::new(|| {
+            let first = std::env::var("FOREBAY_RESPAWNED").is_ok_and(|n| n == "0");
+            let asked = std::env::var("FOREBAY_TEST_STALL").ok().filter(|_| first)?;
+            asked.split_once(':').map(|(name, how)| (name.to_owned(), how.to_owned()))
+        });
+        if let Some((at, how)) = ASKED.as_ref().filter(|(at, _)| at.as_bytes() == name) {
+            match how.parse() {
+                Ok(ms) => std::thread::sleep(std::time::Duration::from_millis(ms)),
+                Err(_) => loop {
+                    std::hint::black_box(at);
+                },
+            }
+        }
     }
     #[cfg(not(debug_assertions))]
     let _ = name;

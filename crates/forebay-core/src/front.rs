@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::config::{Build, Config, Listener};
 use crate::limit::shares::{self, Candidate, Network};
 use crate::process::Outside;
+use crate::spare::Ended;
 use crate::thread::{ActiveConfig, Thread};
 use crate::upstream::group::Group;
 use forebay_conf::tree::{Block, Directive};
@@ -16,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Configuration of one front end.
 pub struct FrontConfig {
@@ -33,6 +34,10 @@ pub struct FrontConfig {
     /// Number of levels (servers, locations) with settings. After a build with many, memory is returned to the system.
     pub levels: usize,
 }
+
+/// Time for requests that are on their way when a graceful shutdown begins. One that crosses the end of its connection would be lost for
+/// its client.
+pub const PARTING: Duration = Duration::from_millis(500);
 
 /// Kind of server: its block in the configuration, its work in threads and outside them. `number` is the index of the front
 /// end in the list of all.
@@ -179,8 +184,11 @@ pub trait Front {
     /// Uses a configuration for new connections and requests. Closes idle connections of listeners that are gone.
     fn apply(&self, active: &Rc<ActiveConfig>);
 
-    /// Begins to shut down gracefully: closes idle connections.
+    /// Begins to shut down gracefully: tells clients, and takes the requests that are on their way for [`PARTING`].
     fn quit(&self);
+
+    /// Takes no further requests, after the time for those that were on their way.
+    fn part(&self) {}
 
     /// Closes the descriptors that other threads could still use after the end of this one, as idle upstream connections.
     fn end(&self);
@@ -190,6 +198,16 @@ pub trait Front {
 
     /// Closes cached descriptors, which can be opened again. Returns `true` if there is room for more connections then.
     fn shed(&self) -> bool;
+
+    /// Gives back what has not been needed since the last call.
+    fn end_unneeded(&self) -> Ended {
+        Ended::default()
+    }
+
+    /// Closes some descriptors that can be opened again: cached files, else idle upstream connections. Returns `true` if there were any.
+    fn give_descriptors(&self) -> bool {
+        self.shed()
+    }
 
     /// Handles a notice of the reactor: watched files or the mount table may have changed.
     fn noticed(&self, number: u32);

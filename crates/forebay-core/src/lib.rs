@@ -18,6 +18,7 @@ pub mod log;
 pub mod pattern;
 pub mod process;
 pub mod shared_store;
+pub mod spare;
 pub mod status_zone;
 pub mod tasks;
 pub mod thread;
@@ -25,6 +26,7 @@ pub mod tls;
 pub mod transfers;
 pub mod upstream;
 pub mod vars;
+pub mod watchdog;
 pub mod worker;
 
 /// Version of nginx whose behaviour is followed (`$nginx_version`).

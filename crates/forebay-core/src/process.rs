@@ -3,6 +3,7 @@
 use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
 use crate::front::FrontEnd;
+use crate::watchdog;
 use crate::worker::{self, Command, Mailbox};
 use forebay_conf::error::Level;
 use forebay_net::reactor::Remote;
@@ -20,6 +21,9 @@ use std::time::Duration;
 
 /// Stack of a worker thread, bytes: subrequests may be 50 deep. Memory that is not touched is not taken.
 const STACK: usize = 8 << 20;
+
+/// Default of `worker_stall_timeout`. No request takes the CPU for so long at a time.
+const STALL: Duration = Duration::from_secs(60);
 
 /// A configuration with the descriptors that the master opened for it.
 #[derive(Debug)]
@@ -109,6 +113,8 @@ pub struct Worker {
     /// The configuration in effect, and the background work of its front ends.
     current: Mutex<(Arc<Config>, Vec<Work>)>,
     front_ends: &'static [&'static dyn FrontEnd],
+    /// Settings of the watchdog, which ends with them.
+    watchdog: Arc<watchdog::Settings>,
     /// Sockets of each address by thread, kept so that a reload can pass them to the next configuration.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
 }
@@ -152,12 +158,16 @@ impl Worker {
             tokio: tokio.clone(),
             current: Mutex::new((config.clone(), Vec::new())),
             front_ends,
+            watchdog: Arc::default(),
             sockets: Mutex::default(),
         };
+        worker.watchdog.set(config.main.worker_stall_timeout.unwrap_or(STALL));
         let shares = worker.shares(generation, count);
+        let mut ready = Vec::new();
         for (i, share) in shares.into_iter().enumerate() {
             let mailbox = Arc::new(Mailbox::default());
             let (tx, rx) = std::sync::mpsc::channel();
+            let (serve, begun) = std::sync::mpsc::channel();
             let setup = worker::Setup {
                 number: i,
                 cpus: plan.cpus.get(i).cloned().unwrap_or_default(),
@@ -170,12 +180,19 @@ impl Worker {
                 tokio: tokio.clone(),
                 started: tx,
             };
-            let thread =
-                crate::essential::spawn(format!("worker {i}"), Some(STACK), move || worker::main(setup))?;
+            let thread = crate::essential::spawn(format!("worker {i}"), Some(STACK), move || {
+                worker::main(setup, &begun)
+            })?;
             let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
             worker.threads.push(Running { mailbox, remote, thread });
+            ready.push(serve);
         }
+        watchdog::start(&worker.counters, &worker.watchdog)?;
+        // Clients may have waited for this process: the first of them finds the background work begun, as after a reload.
         worker.begin(&config, None);
+        for serve in ready {
+            let _ = serve.send(());
+        }
         Ok(worker)
     }
 
@@ -247,6 +264,7 @@ impl Worker {
         let config = generation.config.clone();
         // Before any thread has the configuration.
         prepare(self.front_ends, &config);
+        self.watchdog.set(config.main.worker_stall_timeout.unwrap_or(STALL));
         let old = lock(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
         self.begin(&config, Some(&old));
@@ -304,12 +322,21 @@ fn prepare(front_ends: &[&dyn FrontEnd], config: &Config) {
     front_ends.iter().zip(0..).for_each(|(f, number)| f.prepare(number, config));
 }
 
+/// Time after which a thread of the blocking pool without work ends, and less than half of it, after which one of them gets some. So
+/// one thread always stays: where the system has no thread left, a pool without one panics, and with one, work waits.
+const KEPT: Duration = Duration::from_secs(10);
+const STIRRED: Duration = Duration::from_secs(4);
+
 /// Starts the thread that drives tokio's timers and sockets for all worker threads. Their connections do not use it,
 /// see [`forebay_net::reactor`].
 fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime::Handle)> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(32)
+        .thread_keep_alive(KEPT)
+        .build()?;
     let handle = runtime.handle().clone();
+    handle.spawn(stir());
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     crate::essential::spawn("tokio".into(), None, move || {
         let _ = runtime.block_on(ended);
@@ -317,6 +344,15 @@ fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime
         runtime.shutdown_background();
     })?;
     Ok((end, handle))
+}
+
+/// Gives the blocking pool work now, while there can be a thread, and from time to time: see [`KEPT`].
+#[allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+async fn stir() {
+    loop {
+        drop(tokio::task::spawn_blocking(|| ()));
+        tokio::time::sleep(STIRRED).await;
+    }
 }
 
 /// Sorts descriptors in the order of the configuration's log files. Lines for a missing one are discarded.

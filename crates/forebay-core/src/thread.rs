@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
-use crate::front::Passed;
+use crate::front::{Front, Passed};
 use crate::log::buffers::LogBuffers;
 use crate::log::error::Pending;
 use crate::transfers::Transfers;
@@ -11,7 +11,7 @@ use forebay_net::reactor::{Reactor, Token};
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -102,12 +102,16 @@ pub struct Thread {
     pub all_counters: Arc<Vec<Arc<Counters>>>,
     /// Connections for other listeners, with the numbers of their front ends.
     pub(crate) passed: RefCell<Vec<(u8, Passed)>>,
+    /// Front ends, which give up descriptors where these run short.
+    pub(crate) fronts: RefCell<Vec<Weak<dyn Front>>>,
     /// Number of the front end whose UDP sockets another process reads.
     pub delegated: Cell<Option<u8>>,
     /// Process id, for log lines.
     pub pid: u32,
     /// Graceful shutdown has begun: the thread accepts no connections and keeps none open between requests.
     pub quitting: Cell<bool>,
+    /// The time for requests that were on their way when the shutdown began is over.
+    pub parted: Cell<bool>,
     /// The thread ends at once.
     pub stopping: Cell<bool>,
     /// Most connections at a time.
@@ -144,9 +148,11 @@ impl Thread {
             counters,
             all_counters: parts.all_counters,
             passed: RefCell::default(),
+            fronts: RefCell::default(),
             delegated: Cell::new(None),
             pid: std::process::id(),
             quitting: Cell::new(false),
+            parted: Cell::new(false),
             stopping: Cell::new(false),
             max_connections: parts.max_connections,
         })
@@ -166,6 +172,14 @@ impl Thread {
     /// Gives a connection to the listener that its client names, at the end of the turn. `front`: front end of that listener.
     pub fn pass(&self, front: u8, passed: Passed) {
         self.passed.borrow_mut().push((front, passed));
+    }
+
+    /// Closes descriptors that can be opened again, after a call failed for want of one. Returns `true` if that is worth another try.
+    #[cold]
+    pub fn shed(&self) -> bool {
+        let mut fronts = self.fronts.borrow().clone();
+        fronts.retain(|front| front.upgrade().is_some_and(|front| front.give_descriptors()));
+        !fronts.is_empty()
     }
 
     /// Closes a connection.

@@ -2,11 +2,12 @@
 
 use crate::config::{ListenAddr, Listener};
 use crate::counters::Counters;
-use crate::front::{self, Accepted, Front, FrontEnd, Idle};
+use crate::front::{self, Accepted, Front, FrontEnd, Idle, PARTING};
 use crate::limit::shares::GRACE;
 use crate::log::buffers::{self, LogBuffers};
 use crate::log::error;
 use crate::process::{Applied, ThreadGeneration};
+use crate::spare::Spare;
 use crate::thread::{ActiveConfig, Parts, Thread};
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
@@ -98,6 +99,9 @@ pub struct Setup {
 /// Connections accepted in a row before the loop handles other events.
 const ACCEPT_BATCH: usize = 64;
 
+/// Most batches that are accepted from a listener before it is closed.
+const LAST_BATCHES: usize = 64;
+
 struct ListenSlot {
     token: Token,
     fd: Arc<OwnedFd>,
@@ -159,21 +163,30 @@ struct WorkerThread {
     /// Time of the last warning that new connections wait.
     wait_logged: Cell<Option<Instant>>,
     quit_deadline: Cell<Option<Instant>>,
+    /// Time at which a thread that quits takes no further requests.
+    parting: Cell<Option<Instant>>,
     /// Some listeners are closing.
     closing: Cell<bool>,
     /// Value of [`Thread::delegated`] that the listeners follow.
     delegated: Cell<Option<u8>>,
+    spare: Spare,
 }
 
-/// Runs a worker thread until a command ends it.
-pub fn main(setup: Setup) {
+/// Runs a worker thread until a command ends it. It serves once there is something in `begun`; if that is dropped, the process did not
+/// start.
+pub fn main(setup: Setup, begun: &std::sync::mpsc::Receiver<()>) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
     let tokio = setup.tokio.clone();
     let _context = tokio.enter();
     let io = match Io::new() {
-        Ok(io) => Rc::new(io),
+        Ok(io) => {
+            if let Some(counters) = setup.counters.get(setup.number) {
+                counters.watch(&io);
+            }
+            Rc::new(io)
+        }
         Err(e) => {
             let _ = setup.started.send(Err(e));
             return;
@@ -183,7 +196,9 @@ pub fn main(setup: Setup) {
     let remote = io.poller.remote();
     let worker = WorkerThread::new(io, setup);
     let _ = started.send(Ok(remote));
-    worker.run();
+    if begun.recv().is_ok() {
+        worker.run();
+    }
 }
 
 impl WorkerThread {
@@ -212,10 +227,13 @@ impl WorkerThread {
             full_logged: Cell::new(None),
             wait_logged: Cell::new(None),
             quit_deadline: Cell::new(None),
+            parting: Cell::new(None),
             closing: Cell::new(false),
             delegated: Cell::new(None),
+            spare: Spare::default(),
             thread,
         };
+        worker.thread.fronts.replace(worker.fronts.iter().map(Rc::downgrade).collect());
         worker.apply(setup.share);
         worker
     }
@@ -340,10 +358,14 @@ impl WorkerThread {
             }
             Command::Reopen(logs) => self.reopen(&logs),
             Command::Quit(timeout) => {
+                self.accept_waiting();
                 self.stop_accepting();
                 self.thread.quitting.set(true);
-                self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
+                let now = Instant::now();
+                self.quit_deadline.set(timeout.map(|t| now + t));
+                self.parting.set(Some(now + PARTING));
                 self.fronts.iter().for_each(|front| front.quit());
+                self.thread.reactor.wake_all();
             }
             Command::Log(level, line) => error::log(&self.thread, level, &line),
             Command::Message(front, message) => {
@@ -374,6 +396,25 @@ impl WorkerThread {
         }
         drop(current);
         self.thread.log_buffers.borrow_mut().renew();
+    }
+
+    /// Accepts the connections that wait in the queues of listeners: the end of the last descriptor of a socket would reset them.
+    fn accept_waiting(&self) {
+        let count = u32::try_from(self.listeners.borrow().len()).unwrap_or(u32::MAX);
+        for number in 0..count {
+            let udp = |s: &ListenSlot| s.addr.is_udp();
+            if self.listeners.borrow().get(number as usize).and_then(Option::as_ref).is_none_or(udp) {
+                continue;
+            }
+            // A bound, since others may keep coming.
+            for _ in 0..LAST_BATCHES {
+                let before = self.thread.counters.accepted.get();
+                self.accept(number);
+                if self.thread.counters.accepted.get() == before {
+                    break;
+                }
+            }
+        }
     }
 
     /// Closes the listeners, except those whose UDP sockets connections still need.
@@ -648,6 +689,13 @@ impl Handler for WorkerThread {
             buffers::flush(&self.thread, false);
         }
         self.resume(now);
+        self.spare.turn(&self.thread.io, &self.fronts, now, |work| drop(tokio::task::spawn_blocking(work)));
+        if self.parting.get().is_some_and(|at| at <= now) {
+            self.parting.set(None);
+            self.thread.parted.set(true);
+            self.fronts.iter().for_each(|front| front.part());
+            self.thread.reactor.wake_all();
+        }
         let delegated = self.thread.delegated.get();
         if delegated != self.delegated.get() {
             self.delegate(delegated);
@@ -669,7 +717,8 @@ impl Handler for WorkerThread {
     fn due(&self) -> Option<Instant> {
         let logs = self.thread.log_buffers.borrow().due;
         let accept = self.pause.get().and_then(|p| p.until);
-        [logs, accept, self.quit_deadline.get()].into_iter().flatten().min()
+        let next = [logs, accept, self.quit_deadline.get(), self.parting.get(), self.spare.due()];
+        next.into_iter().flatten().min()
     }
 
     fn finished(&self) -> bool {
@@ -772,6 +821,61 @@ mod tests {
     /// A thread with listeners of TCP and UDP at one port gives each its own: connections and datagrams.
     #[test]
     fn datagrams_reach_the_front_end() {
+        let (worker, at) = with_listeners();
+        let _client = TcpStream::connect(at).expect("connected");
+        worker.accept(0);
+        let client = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        client.send_to(b"ping", at).expect("sent");
+        worker.accept(1);
+        worker.accept(2);
+        assert_eq!(CALLS.take(), [(0, Vec::new()), (1, b"ping".to_vec())]);
+        assert_eq!(worker.connections(), 1);
+    }
+
+    /// The end of its listening socket would reset a connection that waits in the queue.
+    #[test]
+    fn a_graceful_end_accepts_what_waits() {
+        let (worker, at) = with_listeners();
+        let _clients = [(); 3].map(|()| TcpStream::connect(at).expect("connected"));
+        worker.command(Command::Quit(None));
+        assert_eq!(CALLS.take(), [const { (0, Vec::new()) }; 3]);
+        assert!(TcpStream::connect(at).is_err(), "it is closed then");
+    }
+
+    /// Returns a thread with listeners of TCP and UDP at one port.
+    fn with_listeners() -> (WorkerThread, std::net::SocketAddr) {
+        let (setup, at) = setup();
+        (WorkerThread::new(Rc::new(Io::new().expect("epoll")), setup), at)
+    }
+
+    /// A client that has waited for the process is served only after the background work has begun.
+    #[test]
+    fn clients_wait_for_the_background_work() {
+        let (mut setup, at) = setup();
+        let (started, ready) = std::sync::mpsc::channel();
+        let (begin, begun) = std::sync::mpsc::channel();
+        setup.started = started;
+        let (counters, mailbox) = (setup.counters.clone(), setup.mailbox.clone());
+        let accepted = || counters[0].accepted.get();
+        let _client = TcpStream::connect(at).expect("connected");
+        let thread = std::thread::spawn(move || main(setup, &begun));
+        let remote = ready.recv().expect("a result").expect("a thread");
+        let (since, limit) = (Instant::now(), Duration::from_secs(10));
+        while since.elapsed() < Duration::from_millis(100) {
+            assert_eq!(accepted(), 0);
+            std::thread::yield_now();
+        }
+        begin.send(()).expect("it waits");
+        while accepted() == 0 {
+            assert!(since.elapsed() < limit, "not served");
+            std::thread::yield_now();
+        }
+        mailbox.push(Command::Stop);
+        remote.wake();
+        thread.join().expect("an end");
+    }
+
+    fn setup() -> (Setup, std::net::SocketAddr) {
         let tcp = TcpListener::bind("127.0.0.1:0").expect("bind");
         tcp.set_nonblocking(true).expect("option");
         let at = tcp.local_addr().expect("bound");
@@ -798,15 +902,7 @@ mod tests {
             tokio: runtime.handle().clone(),
             started: std::sync::mpsc::channel().0,
         };
-        let worker = WorkerThread::new(Rc::new(Io::new().expect("epoll")), setup);
-        let _client = TcpStream::connect(at).expect("connected");
-        worker.accept(0);
-        let client = UdpSocket::bind("127.0.0.1:0").expect("bind");
-        client.send_to(b"ping", at).expect("sent");
-        worker.accept(1);
-        worker.accept(2);
-        assert_eq!(CALLS.take(), [(0, Vec::new()), (1, b"ping".to_vec())]);
-        assert_eq!(worker.connections(), 1);
+        (setup, at)
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Opens connections to servers: socket, local address, connect, the bytes that a connection begins with, TLS. Hot path.
 
 use crate::addr::PeerAddr;
+use crate::blame;
 use crate::io::Io;
 use crate::loopback;
 use crate::reactor::{Deadline, Token};
@@ -61,13 +62,9 @@ impl DialSettings<'_> {
 /// Reason for which there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialError {
-    /// `socket()` failed: no descriptor or no memory, which is not the server's fault.
-    Socket(Errno),
-    /// The socket cannot use foreign addresses: the process lacks CAP_NET_RAW (capabilities(7)).
-    Transparent(Errno),
-    /// `bind()` to the local address failed.
-    Bind(Errno),
-    /// `connect()` failed.
+    /// This machine failed at a step. The server is not to blame.
+    Own(OwnStep, Errno),
+    /// The server, or the way to it, refuses the connection.
     Connect(Errno),
     /// The greeting could not be sent.
     Greeting(Errno),
@@ -75,6 +72,36 @@ pub enum DialError {
     Timeout,
     /// The watched client is gone.
     ClientGone,
+}
+
+/// Step of opening a connection that fails by itself, without the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnStep {
+    /// `socket()`: no descriptor or no memory.
+    Socket,
+    /// The socket cannot use foreign addresses: the process lacks CAP_NET_RAW (capabilities(7)).
+    Transparent,
+    /// `bind()` to the local address.
+    Bind,
+    /// `connect()`: no port to this server is left, no memory, or a rule of this machine forbids it. A connection to another server
+    /// may be possible.
+    Connect,
+}
+
+impl DialError {
+    /// Returns the failure of `connect()`.
+    pub fn connect(addr: &PeerAddr, e: Errno) -> DialError {
+        let own = match addr {
+            PeerAddr::Inet(_) => blame::is_own(e),
+            PeerAddr::Unix(_) => blame::is_own_of_unix(e),
+        };
+        if own { DialError::Own(OwnStep::Connect, e) } else { DialError::Connect(e) }
+    }
+
+    /// Returns `true` if this machine has no descriptor left.
+    pub fn is_out_of_descriptors(&self) -> bool {
+        matches!(self, DialError::Own(_, e) if blame::is_out_of_descriptors(*e))
+    }
 }
 
 /// Reason for which a handshake failed.
@@ -103,9 +130,10 @@ pub async fn dial(io: &Io, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wi
         None => NewSocket::insert(io, socket(s)?),
     };
     let begun = slot.with_fd(|fd| connect(fd, s.addr)).unwrap_or(Err(Errno::BADF));
-    // Servers rarely speak first; if one does, epoll reports it.
+    // Servers rarely speak first; if one does, epoll reports it. It also reports room to write once the connection is there.
     io.poller.drained(slot.token);
-    slot.finish(begun, s.timeout, watch).await?;
+    io.poller.filled(slot.token);
+    slot.finish(begun, s, watch).await?;
     if s.keepalive {
         slot.with_fd(|fd| {
             let _ = sockopt::set_socket_keepalive(fd, true);
@@ -149,10 +177,15 @@ pub async fn handshake(
     }
 }
 
+/// Returns a function that makes the failure of a step.
+pub(crate) fn own(step: OwnStep) -> impl FnOnce(Errno) -> DialError {
+    move |e| DialError::Own(step, e)
+}
+
 /// Creates the socket and binds it.
 fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = rustix::net::socket_with(family(s.addr), s.kind, flags, None).map_err(DialError::Socket)?;
+    let fd = rustix::net::socket_with(family(s.addr), s.kind, flags, None).map_err(own(OwnStep::Socket))?;
     // Before connect(): the window that is announced to the server depends on the buffer (tcp(7)).
     if s.receive_buffer > 0 {
         let _ = sockopt::set_socket_recv_buffer_size(&fd, s.receive_buffer);
@@ -166,13 +199,13 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     if let (Some(local), PeerAddr::Inet(_)) = (s.local, s.addr) {
         if local.transparent {
             let ipv6 = local.addr.is_ipv6();
-            forebay_sys::sockets::set_transparent(&fd, ipv6).map_err(DialError::Transparent)?;
+            forebay_sys::sockets::set_transparent(&fd, ipv6).map_err(own(OwnStep::Transparent))?;
         }
         if local.addr.port() == 0 {
             // Old kernels lack it, and bind() then reserves a port as ever.
             let _ = forebay_sys::sockets::set_bind_address_no_port(&fd);
         }
-        rustix::net::bind(&fd, &local.addr).map_err(DialError::Bind)?;
+        rustix::net::bind(&fd, &local.addr).map_err(own(OwnStep::Bind))?;
     }
     Ok(fd)
 }
@@ -234,21 +267,25 @@ impl<'i> NewSocket<'i> {
     async fn finish(
         &self,
         begun: Result<(), Errno>,
-        timeout: Duration,
+        s: &DialSettings<'_>,
         watch: &mut Watch,
     ) -> Result<(), DialError> {
         match begun {
             Ok(()) => Ok(()),
-            Err(Errno::INPROGRESS) => self.connected(self.io.poller.after(timeout), watch).await,
-            Err(e) => Err(DialError::Connect(e)),
+            Err(Errno::INPROGRESS) => self.connected(s, self.io.poller.after(s.timeout), watch).await,
+            Err(e) => Err(DialError::connect(s.addr, e)),
         }
     }
 
     /// Waits until the connection is there.
-    async fn connected(&self, deadline: Deadline, watch: &mut Watch) -> Result<(), DialError> {
+    async fn connected(
+        &self,
+        s: &DialSettings<'_>,
+        deadline: Deadline,
+        watch: &mut Watch,
+    ) -> Result<(), DialError> {
         let wire = Wire::Plain(self.token);
         // A socket becomes writable when its connection is there and also when it has failed: SO_ERROR tells which.
-        // The new wait clears the flag that the slot was inserted with.
         let mut wait = Wait::new(For::Write, deadline, watch);
         match std::future::poll_fn(|cx| wait.poll(self.io, &wire, cx)).await {
             Waited::Ready => {}
@@ -257,7 +294,7 @@ impl<'i> NewSocket<'i> {
         }
         match self.with_fd(|fd| sockopt::socket_error(fd)) {
             Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(e)) | Err(e)) => Err(DialError::Connect(e)),
+            Some(Ok(Err(e)) | Err(e)) => Err(DialError::connect(s.addr, e)),
             None => Err(DialError::Connect(Errno::BADF)),
         }
     }
@@ -317,7 +354,7 @@ mod tests {
                 let bound = rustix::net::getsockname(&fd).map(SocketAddr::try_from).unwrap().unwrap();
                 assert_eq!(bound.ip().to_string(), "192.0.2.1");
             }
-            Err(e) => assert_eq!(e, DialError::Transparent(Errno::PERM)),
+            Err(e) => assert_eq!(e, DialError::Own(OwnStep::Transparent, Errno::PERM)),
         }
     }
 
@@ -371,10 +408,32 @@ mod tests {
         // An address of documentation (RFC 5737) is none of this machine's.
         let local = from([192, 0, 2, 1]);
         let bound = at_once(&io, &DialSettings { local, ..settings(&addr) });
-        assert!(matches!(bound, Err(DialError::Bind(Errno::ADDRNOTAVAIL))), "{bound:?}");
+        assert!(matches!(bound, Err(DialError::Own(OwnStep::Bind, Errno::ADDRNOTAVAIL))), "{bound:?}");
         drop(listener);
         let refused = at_once(&io, &settings(&addr));
         assert!(matches!(refused, Err(DialError::Connect(Errno::CONNREFUSED))), "{refused:?}");
+    }
+
+    /// One connection from a given address and port takes the place of the next one to the same server.
+    #[test]
+    fn a_server_is_not_to_blame_for_ports_that_are_used_up() {
+        let io = Io::new().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = PeerAddr::Inet(listener.local_addr().unwrap());
+        let unused = TcpListener::bind("127.0.0.4:0").unwrap().local_addr().unwrap();
+        let local = Some(LocalAddress { addr: unused, transparent: false });
+        let s = DialSettings { local, ..settings(&addr) };
+        let _first = at_once(&io, &s).unwrap();
+        let second = at_once(&io, &s);
+        assert!(matches!(second, Err(DialError::Own(..))), "{second:?}");
+        // Without a local address the kernel says so at connect().
+        assert_eq!(
+            DialError::connect(&addr, Errno::ADDRNOTAVAIL),
+            DialError::Own(OwnStep::Connect, Errno::ADDRNOTAVAIL)
+        );
+        assert_eq!(DialError::connect(&addr, Errno::CONNREFUSED), DialError::Connect(Errno::CONNREFUSED));
+        let unix = PeerAddr::Unix("/s".into());
+        assert_eq!(DialError::connect(&unix, Errno::ACCESS), DialError::Connect(Errno::ACCESS));
     }
 
     /// The local address is one of the internet, which a unix socket cannot have.

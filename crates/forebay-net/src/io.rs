@@ -4,6 +4,7 @@ use crate::pipe::{Pipe, Pipes};
 use crate::reactor::{Poller, Token};
 use crate::spare::SpareSockets;
 use crate::tls::stream::Scratch;
+use forebay_sys::datagrams::Batch;
 use rustix::net::AddressFamily;
 use std::cell::RefCell;
 
@@ -23,6 +24,8 @@ pub struct Io {
     pub(crate) pipes: Pipes,
     /// Sockets for datagrams between two uses.
     pub(crate) spare: SpareSockets,
+    /// Buffers for datagrams, between two calls.
+    batch: RefCell<Option<Batch>>,
 }
 
 impl std::fmt::Debug for Io {
@@ -45,7 +48,25 @@ impl Io {
             pipe: RefCell::default(),
             pipes: Pipes::default(),
             spare: SpareSockets::default(),
+            batch: RefCell::default(),
         })
+    }
+
+    /// Calls `f` with buffers for datagrams, which are empty.
+    pub fn with_batch<R>(&self, f: impl FnOnce(&mut Batch) -> R) -> R {
+        let mut batch = self.batch.take().unwrap_or_default();
+        batch.clear();
+        let result = f(&mut batch);
+        self.batch.replace(Some(batch));
+        result
+    }
+
+    /// Frees the buffers that no connection uses at the moment.
+    pub fn free_buffers(&self) {
+        drop(self.batch.take());
+        self.large.free();
+        self.relayed.free();
+        drop(self.tls.take());
     }
 
     /// Takes back the socket of a connection over which only datagrams have passed (see [`crate::dial::DialSettings::spare`]), for
@@ -72,6 +93,11 @@ impl<const LEAST: usize, const MOST: usize> Buffers<LEAST, MOST> {
     /// Returns an empty buffer, of a size that [`Buffers::give`] keeps.
     pub fn take(&self) -> Vec<u8> {
         self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(LEAST))
+    }
+
+    /// Frees the buffers that are kept.
+    fn free(&self) {
+        drop(self.0.take());
     }
 
     /// Takes a buffer back.

@@ -3,6 +3,7 @@
 #![warn(unreachable_pub)]
 
 pub mod addr;
+pub mod blame;
 pub mod dial;
 mod few;
 pub mod io;

@@ -128,8 +128,8 @@ impl Wait {
     /// or no room.
     fn poll(self, io: &Io, from: &Wire, to: &Wire, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Wait::Readable => from.poll_readable(io, false, cx),
-            Wait::Writable => to.poll_writable(io, false, cx),
+            Wait::Readable => from.poll_readable(io, cx),
+            Wait::Writable => to.poll_writable(io, cx),
             Wait::Until(_) | Wait::Nothing => Poll::Pending,
         }
     }

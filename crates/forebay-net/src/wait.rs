@@ -33,23 +33,19 @@ pub struct Wait<'w> {
     what: For,
     deadline: Deadline,
     watch: &'w mut Watch,
-    /// The last write found no room. (A read that finds nothing tells the poller itself.)
-    blocked: bool,
 }
 
 impl<'w> Wait<'w> {
     /// Creates a wait until `deadline`, or until the watched client is gone.
     pub fn new(what: For, deadline: Deadline, watch: &'w mut Watch) -> Wait<'w> {
-        Wait { what, deadline, watch, blocked: true }
+        Wait { what, deadline, watch }
     }
 
     /// Is ready when one of the events has happened.
     pub fn poll(&mut self, io: &Io, wire: &Wire, cx: &mut Context<'_>) -> Poll<Waited> {
-        // At the first poll only: later, clearing would lose an event that came since.
-        let blocked = std::mem::take(&mut self.blocked);
         // Both are polled, so that each is registered for its event.
-        let read = self.what != For::Write && wire.poll_readable(io, false, cx).is_ready();
-        let write = self.what != For::Read && wire.poll_writable(io, blocked, cx).is_ready();
+        let read = self.what != For::Write && wire.poll_readable(io, cx).is_ready();
+        let write = self.what != For::Read && wire.poll_writable(io, cx).is_ready();
         if read || write {
             return Poll::Ready(Waited::Ready);
         }

@@ -72,17 +72,16 @@ impl Watch {
             Watch::Stream(s) => return s.poll_gone(cx),
             Watch::Socket(token) => *token,
         };
-        let mut clear = false;
+        let mut looked = false;
         loop {
-            // First round: the flag may be left from earlier, so look. Second round: clear it, and register for the
-            // next event. A slot that has ended stays readable; the peek of that round decides.
-            let again = std::mem::take(&mut clear);
-            if poller.poll_readable(client, again, cx).is_pending() {
+            // First round: the flag may be left from earlier, so look. Second round: register for the next event. A slot that
+            // has ended stays readable; the peek of that round decides.
+            if poller.poll_readable(client, cx).is_pending() {
                 return Poll::Pending;
             }
             match peek(poller, client) {
-                Err(Errno::AGAIN) if again => return Poll::Pending,
-                Err(Errno::AGAIN) => clear = true,
+                Err(Errno::AGAIN) if looked => return Poll::Pending,
+                Err(Errno::AGAIN) => looked = true,
                 // The next request is here: the client is alive. Its unread bytes keep the slot readable.
                 Ok(n) if n > 0 => {
                     *self = Watch::Nothing;
@@ -144,10 +143,26 @@ pub(crate) fn transmit(
     if !poller.clear_to_send(token) {
         return Ok(0);
     }
-    match retry(|| poller.with_fd(token, |fd| rustix::net::send(fd, bytes, flags))) {
+    let sent = retry(|| poller.with_fd(token, |fd| rustix::net::send(fd, bytes, flags)));
+    match noted(poller, token, sent, bytes.len()) {
+        Ok(sent) => Ok(sent.bytes),
         Err(Errno::AGAIN) => Ok(0),
-        sent => sent,
+        Err(e) => Err(e),
     }
+}
+
+/// Notes in the poller that a write found no room: `AGAIN`, or fewer bytes than `want`. All writes but those of
+/// pipes and of queued answers, which note it themselves, pass here: no wait has to know how the write before it ended.
+#[inline]
+fn noted(poller: &Poller, token: Token, sent: Result<usize, Errno>, want: usize) -> Result<Sent, Errno> {
+    let full = match sent {
+        Ok(n) => n < want,
+        Err(e) => e == Errno::AGAIN,
+    };
+    if full {
+        poller.filled(token);
+    }
+    sent.map(|bytes| Sent { bytes, full })
 }
 
 /// Sends earlier answers of a socket first; `AGAIN` if they find no room. See [`Poller::clear_to_send`].
@@ -361,21 +376,17 @@ impl Wire {
     /// Errors of [`Wire::send`], and those of splice(2).
     pub(crate) fn pour_pipe(&self, io: &Io, pipe: &mut Pipe) -> Result<Sent, Errno> {
         clear(&io.poller, self.token())?;
-        io.poller.with_fd(self.token(), |fd| pipe.pour(fd)).unwrap_or(Err(Errno::BADF))
+        let poured = io.poller.with_fd(self.token(), |fd| pipe.pour(fd)).unwrap_or(Err(Errno::BADF));
+        if poured.is_ok_and(|sent| sent.full) {
+            io.poller.filled(self.token());
+        }
+        poured
     }
 
     /// Returns `true` if a write may take something, as far as is known without asking the kernel.
     #[inline]
     pub(crate) fn is_writable(&self, io: &Io) -> bool {
         self.socket().is_none_or(|token| io.poller.is_writable(token))
-    }
-
-    /// Notes that a write found no room.
-    #[inline]
-    pub(crate) fn filled(&self, io: &Io) {
-        if let Some(token) = self.socket() {
-            io.poller.filled(token);
-        }
     }
 
     /// Sends the answers that wait for the end of the turn. Returns `false` if some of them find no room.
@@ -411,8 +422,8 @@ impl Wire {
             return Ok(Sent { bytes: bytes.len(), full: false });
         }
         clear(&io.poller, token)?;
-        let sent = retry(|| io.poller.with_fd(token, |fd| rustix::net::send(fd, bytes, flags(then))))?;
-        Ok(Sent { bytes: sent, full: sent < bytes.len() })
+        let sent = retry(|| io.poller.with_fd(token, |fd| rustix::net::send(fd, bytes, flags(then))));
+        noted(&io.poller, token, sent, bytes.len())
     }
 
     /// Writes several pieces in one call.
@@ -436,8 +447,8 @@ impl Wire {
             io.poller.with_fd(token, |fd| {
                 rustix::net::sendmsg(fd, pieces, &mut SendAncillaryBuffer::default(), flags(then))
             })
-        })?;
-        Ok(Sent { bytes: sent, full: sent < want })
+        });
+        noted(&io.poller, token, sent, want)
     }
 
     /// Writes several pieces over TLS. The last byte of the last piece is not content but room for the type of a TLS 1.3
@@ -471,9 +482,10 @@ impl Wire {
         clear(&io.poller, token)?;
         let sent = retry(|| {
             io.poller.with_fd(token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
-        })?;
+        });
         // 0 is the end of the file: a socket without room gives AGAIN.
-        Ok(Sent { bytes: sent, full: sent > 0 && sent < count })
+        let want = if sent == Ok(0) { 0 } else { count };
+        noted(&io.poller, token, sent, want)
     }
 
     /// Writes the bytes in a pipe, where [`Wire::has_sendfile`]. Returns their number. Bytes that stay have no room, or the
@@ -483,7 +495,7 @@ impl Wire {
         if clear(&io.poller, token).is_err() {
             return 0;
         }
-        io.poller.with_fd(token, |fd| pipe.drain(fd)).unwrap_or(0)
+        self.pour_pipe(io, pipe).map_or(0, |sent| sent.bytes)
     }
 
     /// Sends content on a stream, without a copy where that is possible; see [`Mux::send_shared`].
@@ -529,39 +541,42 @@ impl Wire {
     pub fn discard(&mut self, io: &Io, scratch: &mut Vec<u8>) -> Result<usize, Errno> {
         scratch.clear();
         let token = self.token();
-        retry(|| io.poller.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(scratch))))
+        let got = retry(|| {
+            io.poller.with_fd(token, |fd| rustix::io::read(fd, rustix::buffer::spare_capacity(scratch)))
+        });
+        if got == Err(Errno::AGAIN) {
+            io.poller.drained(token);
+        }
+        got
     }
 
     /// Waits until a read may give something; call it after a read that returned `AGAIN`.
     pub async fn wait_readable(&self, io: &Io) {
-        let mut clear = true;
-        // Cleared at the first poll only: later the flag is what an event has set.
-        std::future::poll_fn(|cx| self.poll_readable(io, std::mem::take(&mut clear), cx)).await
+        std::future::poll_fn(|cx| self.poll_readable(io, cx)).await
     }
 
     /// Waits until a write may take something; call it after a write that found no room.
     pub async fn wait_writable(&self, io: &Io) {
-        let mut clear = true;
-        std::future::poll_fn(|cx| self.poll_writable(io, std::mem::take(&mut clear), cx)).await
+        std::future::poll_fn(|cx| self.poll_writable(io, cx)).await
     }
 
-    /// Is ready when [`Wire::wait_readable`] would be. `clear`: the last read found nothing.
-    pub fn poll_readable(&self, io: &Io, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+    /// Is ready when [`Wire::wait_readable`] would be.
+    pub fn poll_readable(&self, io: &Io, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Wire::Plain(token) => io.poller.poll_readable(*token, clear, cx),
-            Wire::Tls(_, s) if s.has_ready() => Poll::Ready(()),
-            Wire::Tls(token, _) => io.poller.poll_readable(*token, clear, cx),
-            Wire::Mux(s) => s.poll_readable(cx),
-            Wire::Closed => Poll::Ready(()),
+            Wire::Plain(token) => io.poller.poll_readable(*token, cx),
+            Wire::Tls(_, s) if s.has_ready() => io.poller.spend(cx),
+            Wire::Tls(token, _) => io.poller.poll_readable(*token, cx),
+            Wire::Mux(s) if s.poll_readable(cx).is_pending() => Poll::Pending,
+            Wire::Mux(_) | Wire::Closed => io.poller.spend(cx),
         }
     }
 
-    /// Is ready when [`Wire::wait_writable`] would be. `clear`: the last write found no room.
-    pub fn poll_writable(&self, io: &Io, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
+    /// Is ready when [`Wire::wait_writable`] would be.
+    pub fn poll_writable(&self, io: &Io, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Wire::Plain(token) | Wire::Tls(token, _) => io.poller.poll_writable(*token, clear, cx),
-            Wire::Mux(s) => s.clone().poll_writable(cx),
-            Wire::Closed => Poll::Ready(()),
+            Wire::Plain(token) | Wire::Tls(token, _) => io.poller.poll_writable(*token, cx),
+            Wire::Mux(s) if s.clone().poll_writable(cx).is_pending() => Poll::Pending,
+            Wire::Mux(_) | Wire::Closed => io.poller.spend(cx),
         }
     }
 
@@ -620,13 +635,21 @@ fn copy_file(
     Ok(Sent { bytes: sent.bytes, full: sent.bytes < got || (got > 0 && n < count) })
 }
 
-/// Looks at the next bytes of a socket without taking them: returns their number (at most 1), 0 is the end.
+/// Looks at the next bytes of a socket without taking them: returns their number (at most 1), 0 is the end. Notes in the poller
+/// when there is nothing.
 ///
 /// # Errors
 /// `AGAIN` when there is nothing; other errors end the connection.
 pub fn peek(poller: &Poller, token: Token) -> Result<usize, Errno> {
     let mut byte = [0u8; 1];
-    retry(|| {
+    let got = retry(|| {
         poller.with_fd(token, |fd| rustix::net::recv(fd, &mut byte[..], RecvFlags::PEEK).map(|(n, _)| n))
-    })
+    });
+    if got == Err(Errno::AGAIN) {
+        poller.drained(token);
+    }
+    got
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,6 +79,8 @@ impl Drop for Leave {
 
 /// Runs a task.
 pub(crate) async fn run(thread: &Thread, task: Task) {
+    let (Task::Renew(req) | Task::Sub(req, _) | Task::Hook(req, _)) = &task;
+    thread.io.poller.note_place(req.conn.client.number);
     match task {
         Task::Renew(mut req) => {
             let _leave = Leave(thread.background.renewals.clone());

@@ -15,6 +15,7 @@ pub(crate) use send::{Attempt, send, send_at_once};
 pub(crate) use source::{Progress, Source};
 pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};
 
+use crate::draft::{Draft, Readable};
 use crate::modules::core::{BodyInFile, TempDir};
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -60,7 +61,7 @@ pub(crate) struct Stored {
     /// Part of the body in memory.
     pub mem: Vec<u8>,
     /// File with the part that did not fit into `client_body_buffer_size`.
-    pub file: Option<Rc<std::fs::File>>,
+    file: BodyFile,
     /// Name of the file (`$request_body_file`).
     pub path: Option<PathBuf>,
     /// Bytes in the file.
@@ -69,7 +70,34 @@ pub(crate) struct Stored {
     remove: bool,
 }
 
+/// File of a body.
+#[derive(Debug, Default)]
+enum BodyFile {
+    /// There is none.
+    #[default]
+    None,
+    /// The body is being read.
+    Draft(Draft),
+    /// The body is complete, and other requests may read it.
+    Whole(Readable),
+}
+
 impl Stored {
+    /// Returns the file with the part that is not in memory.
+    pub(crate) fn file(&self) -> Option<Readable> {
+        match &self.file {
+            BodyFile::None => None,
+            BodyFile::Draft(draft) => Some(draft.reader()),
+            BodyFile::Whole(file) => Some(file.clone()),
+        }
+    }
+
+    /// Ends the body: its file is not written any more.
+    fn end(&mut self) {
+        self.complete = true;
+        self.file = self.file().map_or(BodyFile::None, BodyFile::Whole);
+    }
+
     /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.mem.len() as u64 + self.in_file
@@ -82,7 +110,7 @@ impl Stored {
         if self.mem.capacity() > 1 << 16 {
             self.mem = Vec::new();
         }
-        self.file = None;
+        self.file = BodyFile::None;
         self.in_file = 0;
         if let Some(path) = self.path.take()
             && self.remove
@@ -123,7 +151,7 @@ impl RequestBody {
         let stored = Stored {
             complete: true,
             mem: s.mem.clone(),
-            file: s.file.clone(),
+            file: s.file().map_or(BodyFile::None, BodyFile::Whole),
             path: s.path.clone(),
             in_file: s.in_file,
             remove: false,
@@ -282,6 +310,7 @@ pub(crate) async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
         Err(Malformed) => false,
     };
     while !req.body.done && sound {
+        thread.io.poller.be_fair().await;
         scratch.clear();
         scratch.reserve(16384);
         sound = match req.conn.wire.read(&thread.io, &mut scratch) {
@@ -385,6 +414,8 @@ async fn piece(
         if !out.is_empty() || req.body.done {
             break Ok(Some(!req.body.done));
         }
+        // Chunks may consist of extensions.
+        req.thread.clone().io.poller.be_fair().await;
     };
     req.give_buf(scratch);
     got
@@ -436,7 +467,7 @@ pub(crate) fn is_none(req: &mut Request) -> bool {
     if b.framing != Framing::None
         || !b.done
         || b.in_file
-        || b.stored.file.is_some()
+        || !matches!(b.stored.file, BodyFile::None)
         || !b.stored.mem.is_empty()
     {
         return false;
@@ -582,14 +613,12 @@ fn too_slow(req: &mut Request, over: Over) -> BodyError {
 
 /// Waits for input from the client. Returns `false` if input from the upstream arrives first.
 async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> bool {
-    // The read before this found the socket empty, so clear its ready flag on the first poll.
-    let mut clear = true;
     std::future::poll_fn(|cx| {
-        if req.conn.wire.poll_readable(&thread.io, std::mem::take(&mut clear), cx).is_ready() {
+        if req.conn.wire.poll_readable(&thread.io, cx).is_ready() {
             return Poll::Ready(true);
         }
         match upstream {
-            Some(u) => u.wire().poll_readable(&thread.io, false, cx).map(|()| false),
+            Some(u) => u.wire().poll_readable(&thread.io, cx).map(|()| false),
             None => Poll::Pending,
         }
     })
@@ -615,7 +644,7 @@ pub(crate) async fn read_all(req: &mut Request) -> Result<(), BodyError> {
             Err(e) => break Err(e),
             Ok(more) => {
                 let spill = mem.len() as u64 > max || (only_file && !more);
-                if (spill || (!more && req.body.stored.file.is_some()))
+                if (spill || (!more && !matches!(req.body.stored.file, BodyFile::None)))
                     && let Err(e) = write_temporary(req, &mut mem).await
                 {
                     break Err(e);
@@ -627,71 +656,74 @@ pub(crate) async fn read_all(req: &mut Request) -> Result<(), BodyError> {
         }
     };
     req.body.stored.mem = mem;
-    req.body.stored.complete = read.is_ok();
+    if read.is_ok() {
+        req.body.stored.end();
+    }
     read
 }
 
 /// Appends to the temporary file of the body and empties `mem`.
 async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), BodyError> {
-    if req.body.stored.file.is_none() {
-        open_temporary(req)?;
-    }
-    let Some(file) = req.body.stored.file.clone() else { return Err(BodyError::Status(500)) };
+    let mut draft = match std::mem::take(&mut req.body.stored.file) {
+        BodyFile::None => open_temporary(req)?,
+        BodyFile::Draft(draft) => draft,
+        BodyFile::Whole(_) => return Err(BodyError::Status(500)),
+    };
     let offset = req.body.stored.in_file;
     let n = mem.len() as u64;
     let bytes = std::mem::take(mem);
-    let Ok(copy) = file.try_clone() else { return Err(BodyError::Status(500)) };
     let written = tokio::task::spawn_blocking(move || {
-        use std::os::unix::fs::FileExt;
-        let done = copy.write_all_at(&bytes, offset);
-        (done, bytes)
-    })
-    .await;
-    match written {
-        Ok((Ok(()), mut bytes)) => {
+        let done = draft.write_at(&bytes, offset);
+        (done, bytes, draft)
+    });
+    let Ok((done, mut bytes, draft)) = written.await else { return Err(BodyError::Status(500)) };
+    req.body.stored.file = BodyFile::Draft(draft);
+    match done {
+        Ok(()) => {
             bytes.clear();
             *mem = bytes;
             req.body.stored.in_file += n;
             Ok(())
         }
-        Ok((Err(e), _)) => {
+        Err(e) => {
             let path = req.body.stored.path.clone().unwrap_or_default();
             req.log(Level::Crit, &format!("pwrite() \"{}\" failed ({})", path.display(), errno(&e)));
             Err(BodyError::Status(500))
         }
-        Err(_) => Err(BodyError::Status(500)),
     }
 }
 
 /// Opens the temporary file of the body.
-fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
+fn open_temporary(req: &mut Request) -> Result<Draft, BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let given = core.client_body_temp_path.0.clone();
     let dir = given.unwrap_or_else(|| req.conf.http.client_body_temp.clone().into());
-    let (file, path) = create_in(&dir).map_err(|(call, path, e)| {
+    let (mut draft, path) = create_in(&dir).map_err(|(call, path, e)| {
         req.log(Level::Crit, &format!("{call} \"{}\" failed ({})", path.display(), errno(&e)));
         BodyError::Status(500)
     })?;
     match core.client_body_in_file_only {
         _ if req.body.in_file => req.body.stored.remove = true,
-        BodyInFile::Off => drop(std::fs::remove_file(&path)),
+        // A directory that is gone takes the name with it.
+        BodyInFile::Off => drop(draft.remove_name()),
         BodyInFile::Clean => req.body.stored.remove = true,
         BodyInFile::On => req.body.stored.remove = false,
     }
+    // The request decides how long the name stays.
+    draft.leave_name();
     let text = format!("a client request body is buffered to a temporary file {}", path.display());
     req.log(Level::Warn, &text);
-    req.body.stored.file = Some(Rc::new(file));
     req.body.stored.path = Some(path);
-    Ok(())
+    Ok(draft)
 }
 
 /// Creates a file that did not exist, and the directories above it. The error names the call and its path.
-fn create_in(dir: &TempDir) -> Result<(std::fs::File, PathBuf), (&'static str, PathBuf, io::Error)> {
+fn create_in(dir: &TempDir) -> Result<(Draft, PathBuf), (&'static str, PathBuf, io::Error)> {
     use forebay_sys::files;
     let mut path = dir.next_file();
     for _ in 0..16 {
-        let e = match files::create_new(&path, files::PRIVATE) {
+        let e = match Draft::create(&path) {
             Ok(f) => return Ok((f, path)),
             Err(e) => e,
         };

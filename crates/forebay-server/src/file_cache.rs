@@ -50,6 +50,9 @@ const WATCH_AGAIN: i16 = 4096;
 /// Time after which even a watched file is checked, since some kinds of writing make no event.
 const TRUST: Duration = Duration::from_millis(250);
 
+/// Entries that [`FileCache::end_unneeded`] looks at.
+const LOOKED_AT: usize = 4096;
+
 /// Entries dropped at a time when descriptors run short.
 pub(crate) const SHED: usize = 16;
 
@@ -210,6 +213,8 @@ pub(crate) struct FileCache {
     /// Bytes of contents of files of middle size. Requests may hold them longer than the cache does.
     medium_bytes: Arc<AtomicU64>,
     watches: Option<Watches>,
+    /// Longest time for which an unused entry is kept, of all locations that have asked.
+    inactive: Duration,
 }
 
 impl Default for FileCache {
@@ -223,6 +228,7 @@ impl Default for FileCache {
             content_bytes: 0,
             medium_bytes: Arc::default(),
             watches: None,
+            inactive: IDLE,
         }
     }
 }
@@ -349,6 +355,7 @@ impl FileCache {
     fn make_room(&mut self, policy: &Policy, now: Instant) {
         let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
         let inactive = policy.cache.map_or(IDLE, |(_, t)| t);
+        self.inactive = self.inactive.max(inactive);
         while self.oldest != NIL {
             let e = &self.entries[self.oldest];
             let full = self.index.len() >= max || self.content_bytes > CONTENT_BUDGET;
@@ -404,6 +411,26 @@ impl FileCache {
         }
     }
 
+    /// Drops entries that have not been used for long, and those whose files have been deleted: these would take room on the
+    /// disk until their next use. Looks at the [`LOOKED_AT`] least recently used ones. Returns `true` if some were dropped.
+    pub(crate) fn end_unneeded(&mut self, now: Instant) -> bool {
+        let before = self.index.len();
+        let (mut next, inactive) = (self.oldest, self.inactive);
+        for _ in 0..LOOKED_AT {
+            let Some(e) = self.entries.get(next) else { break };
+            let i = std::mem::replace(&mut next, e.newer);
+            if now.saturating_duration_since(e.used) >= inactive || is_deleted(&e.found) {
+                self.remove(i);
+            }
+        }
+        self.index.len() < before
+    }
+
+    /// Returns `true` if the cache has no entries.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
     /// Drops up to `n` of the least recently used entries. Returns their number.
     pub(crate) fn shed(&mut self, n: usize) -> usize {
         let mut shed = 0;
@@ -456,6 +483,11 @@ fn content_len(f: &Found) -> u64 {
         Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.forms.len(),
         _ => 0,
     }
+}
+
+/// Returns `true` for a file without a name.
+fn is_deleted(found: &Found) -> bool {
+    matches!(found, Found::File(f) if rustix::fs::fstat(&f.fd).is_ok_and(|s| s.st_nlink == 0))
 }
 
 /// Returns `true` if the path still leads to a file in the same state.

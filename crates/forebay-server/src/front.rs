@@ -12,17 +12,20 @@ use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Context};
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, Passed, choose_idle};
+use forebay_core::front::{
+    Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, PARTING, Passed, choose_idle,
+};
 use forebay_core::process::Outside;
+use forebay_core::spare::Ended;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::upstream::config::Numbers;
-use forebay_net::reactor::{Direct, Job, NOTICE_MOUNTS, Token};
+use forebay_net::reactor::{Direct, Job, NOTICE_CACHES, NOTICE_MOUNTS, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The HTTP front end.
 #[derive(Debug)]
@@ -118,9 +121,6 @@ fn remember(memory: Memory, numbers: Numbers, http: &Http, cx: &mut Scope<'_>) {
 /// Numbers of variables, or of groups, that may be out of use beside the others.
 const MOST_UNUSED: usize = 1000;
 
-/// Time for a request that is on its way to an idle connection when the server ends.
-const PARTING: Duration = Duration::from_millis(500);
-
 /// The HTTP front end of a thread.
 struct HttpThread(Rc<Thread>);
 
@@ -134,6 +134,13 @@ impl HttpThread {
             if let Err(conn) = self.0.runners.park(token, conn, deadline) {
                 self.0.start(token, conn);
             }
+        }
+    }
+
+    /// Wakes idle HTTP/2 connections, which send GOAWAY.
+    fn wake_sessions(&self) {
+        for job in self.0.runners.take_idle(|c| c.session.is_some()) {
+            self.0.runners.queue(job);
         }
     }
 
@@ -269,6 +276,8 @@ impl Front for HttpThread {
             self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
         old.groups.close(&self.0.io);
         self.0.upstream_quic.retire();
+        // They keep the configuration of their last request. Those that are busy let it go when they have finished.
+        self.0.runners.end_idle();
         // The new configuration has no servers for idle connections of removed listeners.
         let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
         self.close_all_idle(|c| exists(c).is_none());
@@ -279,10 +288,12 @@ impl Front for HttpThread {
         forebay_acme::quit();
         self.0.quic.quit(&self.0);
         self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
-        // Wake idle HTTP/2 connections, which send GOAWAY before they close.
-        for job in self.0.runners.take_idle(|c| c.session.is_some()) {
-            self.0.runners.queue(job);
-        }
+        self.wake_sessions();
+    }
+
+    fn part(&self) {
+        self.0.quic.part(&self.0);
+        self.wake_sessions();
     }
 
     fn end(&self) {
@@ -298,10 +309,32 @@ impl Front for HttpThread {
     }
 
     fn shed(&self) -> bool {
-        self.0.files.borrow_mut().shed(SHED) == SHED
+        self.0.cached.shed() || self.0.files.borrow_mut().shed(SHED) == SHED
+    }
+
+    fn end_unneeded(&self) -> Ended {
+        let runners = self.0.runners.end_unneeded() > 0;
+        let now = self.0.io.poller.now();
+        let files = self.0.files.borrow_mut().end_unneeded(now);
+        let entries = self.0.cached.end_unneeded(now);
+        let left =
+            self.0.runners.has_idle() || !self.0.files.borrow().is_empty() || !self.0.cached.is_empty();
+        Ended { some: runners || files || entries, left }
+    }
+
+    fn give_descriptors(&self) -> bool {
+        let files = self.0.files.borrow_mut().shed(SHED);
+        if files > 0 {
+            return true;
+        }
+        let entries = self.0.cached.shed();
+        self.0.config().groups.shed(&self.0.io) || entries
     }
 
     fn noticed(&self, number: u32) {
+        if number == NOTICE_CACHES {
+            return self.0.cached.drop_outdated();
+        }
         self.0.files.borrow_mut().handle_events(number == NOTICE_MOUNTS, self.0.io.poller.now());
     }
 

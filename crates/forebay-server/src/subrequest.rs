@@ -48,7 +48,7 @@ async fn discard(sub: &mut Request, source: &mut Source) {
         read += piece.len();
         piece.clear();
         match got {
-            Progress::Data => {}
+            Progress::Data => sub.thread.clone().io.poller.be_fair().await,
             Progress::Blocked if source.wait(sub).await => {}
             _ => break,
         }

@@ -1,5 +1,6 @@
 //! State of the HTTP front end in one worker thread: connections, file cache, configuration. Hot path.
 
+use crate::cache::local::Local;
 use crate::config::http::{Http, Server};
 use crate::connection::switched::{self, Relays};
 use crate::connection::{Connection, Work};
@@ -91,7 +92,7 @@ pub(crate) struct Thread {
     /// Open files.
     pub files: RefCell<FileCache>,
     /// Responses of upstreams that this thread has served from a cache.
-    pub cached: crate::cache::local::Local,
+    pub cached: Local,
     /// Tunnels, and connections that have switched to another protocol.
     pub relays: Relays,
     /// Running requests without a client.
@@ -122,7 +123,7 @@ impl Thread {
             front,
             conf: RefCell::new(Rc::new(conf)),
             files: RefCell::new(files),
-            cached: Default::default(),
+            cached: Local::new(worker.io.poller.epoll().clone()),
             background: Default::default(),
             h2: crate::h2::drive::Shared::default(),
             quic: crate::h3::Quic::default(),
@@ -154,5 +155,10 @@ impl Thread {
     #[inline]
     pub(crate) fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
+    }
+
+    /// Returns `true` if new requests get this configuration.
+    pub(crate) fn is_current(&self, conf: &Rc<ThreadConfig>) -> bool {
+        Rc::ptr_eq(&self.conf.borrow(), conf)
     }
 }

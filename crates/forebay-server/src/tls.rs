@@ -10,11 +10,11 @@ use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::config::Address;
-use forebay_core::tls::Verdict;
+use forebay_core::tls::Session;
 use forebay_core::tls::accept::{Handshake, TlsServers};
+use forebay_core::tls::demands::{Demands, Refusal};
 use forebay_core::tls::server::ServerTls;
-use forebay_core::tls::settings::VerifyClient;
-use forebay_core::tls::verdict::{self, Unverified};
+use forebay_core::tls::verdict;
 use forebay_net::wire::Wire;
 use std::borrow::Cow;
 use std::path::Path;
@@ -32,8 +32,13 @@ impl TlsServers for HttpServers<'_> {
     type Eval = Request;
 
     #[inline]
+    fn demands(&self, server: usize) -> Demands {
+        self.conf.http.servers.get(server).map_or(Demands::UNMEETABLE, |s| s.tls.demands)
+    }
+
+    #[inline]
     fn tls(&self, server: usize) -> Option<&Arc<ServerTls>> {
-        self.conf.http.servers.get(server)?.tls.as_ref()
+        self.conf.http.servers.get(server)?.tls.handshakes.as_ref()
     }
 
     fn offers_optional(&self, server: usize, address: Option<&Address>) -> bool {
@@ -108,7 +113,6 @@ pub(crate) fn judge(req: &mut Request) -> Option<u16> {
         req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
         return Some(497);
     }
-    req.conn.client.tls.as_ref()?;
     let rejection = rejection(req)?;
     req.log(Level::Info, &rejection.text);
     if rejection.closes {
@@ -117,7 +121,7 @@ pub(crate) fn judge(req: &mut Request) -> Option<u16> {
     Some(rejection.status)
 }
 
-/// Error for a request of a client that did not show the certificate which the server demands.
+/// Error for a request of a client that does not meet the demands of the server.
 struct Rejection {
     status: u16,
     /// Text for the error log.
@@ -130,49 +134,39 @@ impl Rejection {
     fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Rejection {
         Rejection { status, text: text.into(), closes: false }
     }
+
+    fn of(refusal: Refusal) -> Rejection {
+        let status = match refusal {
+            Refusal::Missing => 496,
+            Refusal::Invalid(_) => 495,
+            Refusal::JudgedByOthers | Refusal::Outdated => 421,
+        };
+        Rejection { closes: refusal == Refusal::Outdated, ..Rejection::new(status, refusal.text()) }
+    }
 }
 
-/// Checks a request of an encrypted connection.
+/// Compares a request with the demands of its server.
 fn rejection(req: &Request) -> Option<Rejection> {
     let servers = HttpServers { thread: &req.thread, conf: &req.conf };
+    let demands = servers.demands(req.server);
+    let Some(session) = req.conn.client.tls.as_ref() else {
+        // A connection that is older than the `ssl` of its listener, which a reload has added.
+        let may_be_plain = !demands.any() || !req.address().is_some_and(|a| a.options.ssl);
+        let text = "client sent plain HTTP request to HTTPS port";
+        return (!may_be_plain).then(|| Rejection { closes: true, ..Rejection::new(497, text) });
+    };
     verdict::compare(&servers, &req.conf, req.client());
-    let own = servers.tls(req.server)?;
-    if own.verify_client == VerifyClient::Off {
-        return None;
-    }
-    misdirected(req, servers, own).or_else(|| unverified(req, own))
-}
-
-/// Checks that the handshake was made with the server of the request, or with one that trusts the same authorities.
-fn misdirected(req: &Request, servers: HttpServers<'_>, own: &ServerTls) -> Option<Rejection> {
-    let session = req.conn.client.tls.as_ref()?;
-    let verdict = session.verdict.get();
-    let may_come_without = own.verify_client == VerifyClient::Optional && verdict == Verdict::None;
-    if session.outdated.get() && !may_come_without {
-        let text = "client certificate is to be judged by other settings since a reload";
-        return Some(Rejection { closes: true, ..Rejection::new(421, text) });
-    }
-    // A server that asks for certificates may be reached only through a handshake under its own name.
-    if session.name.as_deref().is_some_and(|n| n != req.head.host.as_slice())
-        && verdict::handshake_server(&servers, servers.conf, req.client()) != Some(req.server)
-    {
+    if demands.any() && is_misdirected(req, session) {
         let text = "client attempted to request the server name different from the one that was negotiated";
         return Some(Rejection::new(421, text));
     }
-    // A client without SNI may request a server that trusts other authorities than the one that verified its
-    // certificate. Refuse that, unlike nginx.
-    let trusts_others = verdict != Verdict::None && session.basis.get() != own.basis();
-    trusts_others.then(|| Rejection::new(421, "client certificate was judged by a server that trusts others"))
+    demands.refuse(session).map(Rejection::of)
 }
 
-/// Checks the verdict on the client's certificate.
-fn unverified(req: &Request, own: &ServerTls) -> Option<Rejection> {
-    let why = req.conn.client.tls.as_ref()?.unverified(own.verify_client)?;
-    let status = match why {
-        Unverified::Missing => 496,
-        Unverified::Invalid(_) => 495,
-    };
-    Some(Rejection::new(status, why.text()))
+/// Returns `true` if the handshake was made for the name of a server, and the request is for another name.
+fn is_misdirected(req: &Request, session: &Session) -> bool {
+    let name = session.name.as_deref().filter(|name| *name != req.head.host.as_slice());
+    name.is_some_and(|name| req.address().is_some_and(|a| a.has_server_of(name)))
 }
 
 impl Request {

@@ -126,6 +126,8 @@ fn during(dir: &Path, server: &str, socket: OwnedFd, client: impl FnOnce() + Sen
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     let mailbox = Arc::new(Mailbox::default());
     let (started, ready) = std::sync::mpsc::channel();
+    let (begin, begun) = std::sync::mpsc::channel();
+    begin.send(()).expect("a receiver");
     let setup = Setup {
         number: 0,
         cpus: vec![],
@@ -145,7 +147,7 @@ fn during(dir: &Path, server: &str, socket: OwnedFd, client: impl FnOnce() + Sen
         remote.wake();
     });
     let before = CountingAllocator::counts().allocations;
-    worker::main(setup);
+    worker::main(setup, &begun);
     let after = CountingAllocator::counts().allocations;
     client.join().expect("client");
     after - before

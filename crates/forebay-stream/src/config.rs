@@ -22,7 +22,7 @@ use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::issued::ClientNames;
 use forebay_core::tls::loader::{Issued, Loader, ServerInput};
 use forebay_core::tls::ocsp::staple::Stapling;
-use forebay_core::tls::server::ServerTls;
+use forebay_core::tls::server::VirtualTls;
 use forebay_core::tls::vars::shows_hello;
 use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::bind;
@@ -202,8 +202,8 @@ pub(crate) struct Server {
     pub content: Option<Content>,
     /// `status_zone`.
     pub status_zone: Option<Arc<StatusZone>>,
-    /// TLS of its clients; `None` without a certificate.
-    pub tls: Option<Arc<ServerTls>>,
+    /// TLS of its clients.
+    pub tls: VirtualTls,
     /// TLS of its upstreams.
     pub upstream_tls: Option<Arc<ClientTls>>,
 }
@@ -337,7 +337,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         let mut loader = Loader::default();
         let servers: Vec<Server> =
             self.servers.iter().map(|s| complete(s, &self.written, &mut loader, self.cx)).collect();
-        let lacks = |n: usize| servers.get(n)?.tls.is_none().then_some(Lacking::Certificate);
+        let lacks = |n: usize| servers.get(n)?.tls.handshakes.is_none().then_some(Lacking::Certificate);
         check_certificates(&listeners, &listening, lacks, self.cx);
         for l in &mut listeners {
             l.nodelay = servers.get(l.default.default_server).map(|s| s.settings.core.tcp_nodelay);
@@ -418,7 +418,7 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
         resolver: settings.core.resolver.0.as_ref(),
         issued: issued(s, &settings, cx),
     };
-    let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error)).ok().flatten();
+    let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error));
     let alpn = settings.offered.alpn.constants().unwrap_or_default();
     let upstream_tls =
         settings.proxy.ssl.then(|| ClientTls::new(&settings.proxy_ssl, (&alpn, None), loader, cx));
@@ -429,7 +429,7 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
         assignments: s.assignments.clone(),
         content: s.content.clone(),
         status_zone: s.status_zone.clone(),
-        tls,
+        tls: tls.unwrap_or_else(|()| VirtualTls::unread()),
         upstream_tls: upstream_tls.map(Arc::new),
     }
 }

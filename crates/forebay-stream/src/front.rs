@@ -11,6 +11,7 @@ use forebay_core::config::{Build, Config, Context, plain};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, Passed};
 use forebay_core::log::error;
 use forebay_core::process::Outside;
+use forebay_core::spare::Ended;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::tls::ocsp::staple;
@@ -201,6 +202,10 @@ impl Front for StreamThread {
 
     fn shed(&self) -> bool {
         false
+    }
+
+    fn end_unneeded(&self) -> Ended {
+        Ended { some: self.0.runners.end_unneeded() > 0, left: self.0.runners.has_idle() }
     }
 
     fn noticed(&self, _number: u32) {}

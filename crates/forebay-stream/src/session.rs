@@ -103,6 +103,7 @@ const MAX_GREETING: usize = 64 * 1024;
 pub(crate) async fn runner(thread: Rc<Thread>) {
     loop {
         let job = thread.runners.next_job().await;
+        thread.io.poller.note_place(job.work.client.number);
         job.work.serve().await;
     }
 }
@@ -197,6 +198,9 @@ impl Session {
             return Outcome::Over(status);
         }
         let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
+        if let Some(status) = self.permit(server) {
+            return Outcome::Over(status);
+        }
         if let Some(status) = preread::read(self, server).await {
             return Outcome::Over(status);
         }
@@ -206,6 +210,9 @@ impl Session {
             return Outcome::Over(status);
         }
         let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
+        if let Some(status) = self.permit(server) {
+            return Outcome::Over(status);
+        }
         status_zone::begin(self);
         self.run(server).await
     }
@@ -222,11 +229,25 @@ impl Session {
         if let Some(status) = limit_conn::check(self, server) {
             return Some(status);
         }
-        if server.settings.access.judge(self.peer) == Some(false) {
-            self.log(Level::Error, "access forbidden by rule while initializing session");
-            return Some(403);
+        if let Some(status) = self.forbid(server) {
+            return Some(status);
         }
         ssl::accept(self, server).await
+    }
+
+    /// Applies the rules of the server that a name has chosen. Returns the status with which the session is refused.
+    fn permit(&mut self, server: &Server) -> Option<u16> {
+        // Unlike nginx, which applies only the address rules of the default server.
+        self.forbid(server).or_else(|| ssl::judge(self))
+    }
+
+    /// Applies the address rules of a server (nginx: allow, deny). Returns the status with which the session is refused.
+    fn forbid(&self, server: &Server) -> Option<u16> {
+        if server.settings.access.judge(self.peer) != Some(false) {
+            return None;
+        }
+        self.log(Level::Error, "access forbidden by rule while initializing session");
+        Some(403)
     }
 
     /// Reads the PROXY protocol header and begins TLS, where the listener asks for these. Returns the status with which the

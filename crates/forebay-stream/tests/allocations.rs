@@ -147,6 +147,8 @@ fn allocations(dir: &Path, work: Work, times: usize) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     let mailbox = Arc::new(Mailbox::default());
     let (started, ready) = std::sync::mpsc::channel();
+    let (begin, begun) = std::sync::mpsc::channel();
+    begin.send(()).expect("a receiver");
     let setup = Setup {
         number: 0,
         cpus: vec![],
@@ -166,7 +168,7 @@ fn allocations(dir: &Path, work: Work, times: usize) -> u64 {
         remote.wake();
     });
     let before = CountingAllocator::counts().allocations;
-    worker::main(setup);
+    worker::main(setup, &begun);
     let after = CountingAllocator::counts().allocations;
     client.join().expect("client");
     after - before

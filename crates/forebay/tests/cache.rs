@@ -74,7 +74,7 @@ fn cached(up: &Upstream, path: &str, more: &str) -> String {
 }
 
 /// Files below a directory.
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         match entry.path() {

@@ -65,8 +65,8 @@ impl Answer {
     }
 }
 
-pub struct Client {
-    stream: TcpStream,
+pub struct Client<S = TcpStream> {
+    stream: S,
     decoder: Decoder,
     buf: Vec<u8>,
     /// Window updates are sent for what is read.
@@ -78,8 +78,15 @@ impl Client {
         Client::on(TcpStream::connect(server.addr(0)).expect("connect"))
     }
 
-    pub fn on(mut stream: TcpStream) -> Client {
+    pub fn on(stream: TcpStream) -> Client {
         stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
+        Client::over(stream)
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Begins on a connection that has a timeout.
+    pub fn over(mut stream: S) -> Client<S> {
         let mut hello = PREFACE.to_vec();
         frame::push_settings(&mut hello, &[]);
         stream.write_all(&hello).expect("preface");

@@ -1,5 +1,7 @@
 //! The state of certificates: `openssl ocsp` answers, `openssl s_client` is the client.
 
+mod stream;
+
 use crate::harness::origin::{self, Asked};
 use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
 use forebay_net::tls::ocsp_message::{self as message, Signers, State, Subject};
@@ -127,9 +129,14 @@ impl Authority {
 }
 
 fn site(authority: &Authority, servers: &str) -> Site {
+    site_of(authority, &format!("http {{ access_log off; {CERTIFICATE} {servers} }}"))
+}
+
+const CERTIFICATE: &str = "ssl_certificate ec.crt; ssl_certificate_key ec.key;";
+
+fn site_of(authority: &Authority, blocks: &str) -> Site {
     let site = Site::new(&format!(
-        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; ssl_certificate ec.crt; ssl_certificate_key ec.key; {servers} }}"
+        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n{blocks}"
     ));
     authority.issue(&site);
     site
@@ -348,6 +355,37 @@ fn clients_certificates_are_asked_about() {
         says(&got, "FAILED:certificate status request failed");
         server.error_log().contains("OCSP responder timed out").then_some(())
     });
+}
+
+/// Handshakes over QUIC do not wait for responders. A certificate that one would have to be asked about is refused.
+#[test]
+fn over_quic_certificates_that_are_to_be_asked_about_are_refused() {
+    let Some(mut client) = crate::http3::Client::start() else { return };
+    let authority = Authority::new();
+    let say = "return 200 $ssl_client_verify;";
+    let server = Server::start_on(site(
+        &authority,
+        &format!(
+            "ssl_client_certificate ca.crt; ssl_ocsp leaf;\n\
+             server {{ listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; {say} }}\n\
+             server {{ listen 127.0.0.1:%PORT1% quic; ssl_verify_client optional; {say} }}"
+        ),
+    ));
+    for (port, name, wanted) in
+        [(0, "good", 400), (0, "revoked", 400), (0, "", 400), (1, "good", 400), (1, "", 200)]
+    {
+        let mut options = serde_json::json!({ "port": server.addr(port).port() });
+        if !name.is_empty() {
+            options["cert"] = server.site.dir().join(format!("{name}.crt")).display().to_string().into();
+            options["key"] = server.site.dir().join(format!("{name}.key")).display().to_string().into();
+        }
+        let told = client.connect_with("c", &server, options);
+        assert_eq!(told["connected"], true, "{port} {name}: {told}");
+        let told = client.get("c", "/");
+        assert_eq!(told["status"], wanted, "{port} {name}: {told}");
+    }
+    assert_eq!(authority.asked(), 0);
+    server.wait_for_log("client SSL certificate verify error: certificate status request failed", 3);
 }
 
 #[test]

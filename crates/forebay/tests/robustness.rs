@@ -270,6 +270,57 @@ fn a_graceful_end_says_close() {
     assert_eq!(server.wait_end(), Some(0));
 }
 
+/// An answer whose head has said that another request may follow keeps that promise, also if the end begins before its last byte: the
+/// next request may be on its way.
+#[test]
+fn an_answer_that_promised_another_request_keeps_its_word() {
+    let mut server = serve("", 64, "location /slow { alias html/; limit_rate 5k; }");
+    let whole = |stream: &mut TcpStream, before: &[u8]| {
+        let mut bytes = before.to_vec();
+        let mut buffer = [0; 16384];
+        loop {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let body = text.split_once("\r\n\r\n").map(|(head, body)| (head.to_owned(), body.len()));
+            if let Some((head, length)) = body
+                && head
+                    .lines()
+                    .any(|l| l.strip_prefix("Content-Length: ").is_some_and(|n| n == length.to_string()))
+            {
+                return head;
+            }
+            let n = stream.read(&mut buffer).expect("an answer");
+            assert!(n > 0, "closed after {text:.200}");
+            bytes.extend_from_slice(&buffer[..n]);
+        }
+    };
+    let slow = b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    // One sends its next request with the first, one when it has the answer to that.
+    let mut clients = [connect(&server), connect(&server)];
+    let mut heads = Vec::new();
+    for client in &mut clients {
+        client.write_all(slow).expect("open");
+        let mut first = [0; 200];
+        let n = client.read(&mut first).expect("a head");
+        heads.push(first[..n].to_vec());
+    }
+    let [early, late] = &mut clients;
+    early.write_all(GET).expect("open");
+    server.signal(Signal::SIGQUIT);
+    server.wait_for_log("gracefully shutting down", 1);
+    let head = whole(late, &heads[1]);
+    assert!(head.contains("Connection: keep-alive"), "{head}");
+    late.write_all(GET).expect("open");
+    let mut bytes = heads[0].clone();
+    early.read_to_end(&mut bytes).expect("two answers");
+    let early = String::from_utf8_lossy(&bytes);
+    let mut bytes = Vec::new();
+    late.read_to_end(&mut bytes).expect("an answer");
+    let late = String::from_utf8_lossy(&bytes);
+    assert!(late.starts_with("HTTP/1.1 200 OK") && late.contains("\r\nConnection: close\r\n"), "{late:.300}");
+    assert_eq!(early.matches("HTTP/1.1 200 OK").count(), 2, "{early:.300}");
+    assert_eq!(server.wait_end(), Some(0));
+}
+
 /// A variable of a field that the configuration sets is logged as it was set, and the field elsewhere.
 #[test]
 fn fields_are_logged_unless_they_were_set() {

@@ -27,6 +27,44 @@ fn recorder(fields: &'static str) -> (std::net::SocketAddr, Arc<Mutex<Vec<String
     (addr, seen)
 }
 
+/// The page of an error has a status of its own (200), but the location that decides on access has refused (nginx: error_page).
+#[test]
+fn the_page_of_a_refusal_is_no_consent() {
+    let pages = ["/page.html", "=403 /page.html", "@named", "=401 @named", "/none", "http://other/"];
+    let ways = [
+        "return 403;",
+        "return 401;",
+        "deny all;",
+        "proxy_pass http://127.0.0.1:%PORT1%; proxy_intercept_errors on;",
+    ];
+    let mut locations = String::new();
+    let mut paths = Vec::new();
+    for (page, way) in pages.iter().flat_map(|page| ways.map(|way| (page, way))) {
+        let n = paths.len();
+        locations += &format!(
+            "location = /{n} {{ error_page 401 403 {page}; auth_request /q{n}; try_files /index.html =404; }}\n\
+             location = /q{n} {{ error_page 401 403 {page}; {way} }}\n"
+        );
+        paths.push(format!("/{n}"));
+    }
+    let servers = format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location @named {{ return 200 named; }} {locations} }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; return 403; }}"
+    );
+    let server = Server::start_on({
+        let site = crate::harness::Site::new(&conf(&format!("root %DIR%/html; {servers}")));
+        site.write("html/index.html", "secret");
+        site.write("html/page.html", "page");
+        site
+    });
+    for path in &paths {
+        let got = server.get(path);
+        assert!(!got.starts_with("HTTP/1.1 200") && !got.contains("secret"), "{path}: {got}");
+    }
+    let requests: Vec<String> = paths.iter().map(|path| crate::differential::get(path)).collect();
+    crate::differential::compare(&servers, &requests);
+}
+
 #[test]
 fn large_bodies_find_their_directory() {
     let up = origin::start(|mut asked| {

@@ -1,6 +1,7 @@
 //! Encrypted connections: OpenSSL's client and curl on one side.
 
 mod certificates;
+mod demands;
 mod records;
 mod sessions;
 
@@ -247,6 +248,16 @@ fn mistakes_are_told_in_nginx_words() {
         ("ssl_session_cache foo;", "invalid session cache \"foo\""),
         ("ssl_session_ticket_key rsa.key;", "must be 48 or 80 bytes"),
         ("ssl_certificate rsa.crt; ssl_certificate_key locked.key;", "bad password read"),
+        (
+            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; grpc_ssl_verify on; \
+             location / { grpc_pass grpcs://127.0.0.1:1; }",
+            "no grpc_ssl_trusted_certificate for grpc_ssl_verify",
+        ),
+        (
+            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; uwsgi_ssl_verify on; \
+             location / { uwsgi_pass suwsgi://127.0.0.1:1; }",
+            "no uwsgi_ssl_trusted_certificate for uwsgi_ssl_verify",
+        ),
         // A list that cannot be read would leave revocations out.
         ("ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_crl bad.crl;", "Type=X509_CRL"),
     ];

@@ -1,11 +1,11 @@
 //! Groups of upstreams: which server is asked, what is found out about them, names that are resolved.
 
 use crate::differential::{Oracle, oracle};
-use crate::harness::{Server, Site, free_port, raw, wait_for};
+use crate::harness::{DEADLINE, Server, Site, free_port, kill, raw, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -149,6 +149,73 @@ fn a_group_follows_its_names() {
     wait_for("the name", || by(&server.get("/"), &up).then_some(()));
     known.lock().expect("names").clear();
     wait_for("its end", || server.get("/").contains("502 Bad Gateway").then_some(()));
+}
+
+/// Passes datagrams on to a name server while the gate is open, and holds them back while it is shut.
+fn gate(server: SocketAddr, open: Arc<AtomicBool>) -> (SocketAddr, Arc<AtomicUsize>) {
+    let (socket, held) = (UdpSocket::bind("127.0.0.1:0").expect("bind"), Arc::new(AtomicUsize::new(0)));
+    let (addr, count) = (socket.local_addr().expect("address"), held.clone());
+    std::thread::spawn(move || {
+        let mut buf = [0; 512];
+        while let Ok((len, from)) = socket.recv_from(&mut buf) {
+            if !open.load(SeqCst) {
+                count.fetch_add(1, SeqCst);
+                wait_for("the gate", || open.load(SeqCst).then_some(()));
+            }
+            let ask = UdpSocket::bind("127.0.0.1:0").expect("bind");
+            ask.send_to(&buf[..len], server).expect("sent");
+            let len = ask.recv(&mut buf).expect("an answer");
+            socket.send_to(&buf[..len], from).expect("sent");
+        }
+    });
+    (addr, held)
+}
+
+/// A worker process that takes the place of one that died knows no addresses yet. Requests wait for them.
+#[test]
+fn requests_wait_for_the_first_addresses_of_a_worker_process() {
+    let up = up();
+    let (dns, _) = dns(Arc::new(Mutex::new(vec!["later.test".into()])));
+    let open = Arc::new(AtomicBool::new(true));
+    let (dns, held) = gate(dns, open.clone());
+    let group =
+        |zone| format!("upstream u {{ zone {zone} 64k; server later.test:{} resolve; }}", up.addr.port());
+    let http = format!(
+        "resolver {dns}; {} server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
+        group("h")
+    );
+    let stream = format!(
+        "stream {{ resolver {dns}; {} server {{ listen 127.0.0.1:%PORT1%; proxy_pass u; }} }}",
+        group("s")
+    );
+    let server = Server::start(&(conf(&http) + &stream));
+    wait_for("the name", || by(&server.get("/"), &up).then_some(()));
+    open.store(false, SeqCst);
+    let old = server.workers(server.pid());
+    kill(old[0], Signal::SIGKILL);
+    wait_for("its questions", || (held.load(SeqCst) > 0).then_some(()));
+    let clients = [0, 1].map(|n| {
+        let mut client = TcpStream::connect(server.addr(n)).expect("connect");
+        client.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("sent");
+        client
+    });
+    // Neither is refused while the answer is still to come.
+    for client in &clients {
+        client.set_nonblocking(true).expect("option");
+        let (mut byte, since) = ([0; 1], Instant::now());
+        wait_for("some time", || {
+            assert!(client.peek(&mut byte).is_err(), "an answer without an address");
+            (since.elapsed() > Duration::from_millis(200)).then_some(())
+        });
+        client.set_nonblocking(false).expect("option");
+    }
+    open.store(true, SeqCst);
+    for mut client in clients {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        assert!(by(&answer, &up), "{answer}");
+    }
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn address(servers: &[Listening<'_>], listens: &Listens<'_>, cx: &mut Build<'_>)
             }
         }
     }
-    Address { default_server, names, options }
+    Address { default_server, names, options, has_one_server: listens.len() == 1 }
 }
 
 /// Reports a name that is malformed, or that the address has already (`added` is false).

@@ -36,6 +36,11 @@ const MAIN: &[(&str, Setter)] = &[
             units::duration_ms(first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))
         })
     }),
+    ("worker_stall_timeout", |d, m, cx| {
+        put(&mut m.worker_stall_timeout, d, cx, |cx| {
+            units::duration_ms(first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))
+        })
+    }),
     ("env", |d, m, _| {
         m.env.push(match text(d, 0).split_once('=') {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),

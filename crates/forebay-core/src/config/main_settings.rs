@@ -61,6 +61,7 @@ pub struct MainSettings {
     pub worker_rlimit_nofile: Option<u64>,
     pub worker_rlimit_core: Option<u64>,
     pub worker_shutdown_timeout: Option<Duration>,
+    pub worker_stall_timeout: Option<Duration>,
     pub working_directory: Option<PathBuf>,
     /// `env NAME` or `env NAME=VALUE`.
     pub env: Vec<(String, Option<String>)>,

@@ -195,6 +195,16 @@ pub struct Address {
     pub names: NameTable,
     /// `proxy_protocol`, `ssl` and the like.
     pub options: AddressOptions,
+    /// No other server than the default one listens here.
+    pub has_one_server: bool,
+}
+
+impl Address {
+    /// Returns `true` if a name belongs to a server. As in nginx constant names of an only server count for nothing.
+    pub fn has_server_of(&self, name: &[u8]) -> bool {
+        let counts = !self.has_one_server || self.names.has_patterns();
+        counts && !matches!(self.names.find(name), Ok(None))
+    }
 }
 
 /// The whole configuration, immutable once built.

@@ -141,6 +141,11 @@ impl NameTable {
         self.names.is_empty() && self.regexes.is_empty()
     }
 
+    /// Returns `true` if there are names that are regular expressions.
+    pub fn has_patterns(&self) -> bool {
+        !self.regexes.is_empty()
+    }
+
     /// Finds the server of a host (lower case, no port), and the pattern if it is the name that matched.
     ///
     /// # Errors

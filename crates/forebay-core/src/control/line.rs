@@ -1,8 +1,10 @@
 //! A connection of the client, plain or encrypted.
 
 use forebay_net::addr::PeerAddr;
+use forebay_net::blame::{self, Blamed};
 use forebay_net::dial::LocalAddress;
 use forebay_sys::sockets;
+use rustix::io::Errno;
 use rustls::ClientConnection;
 use rustls::pki_types::CertificateDer;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -12,6 +14,9 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 /// Bytes read at once.
 const READ: usize = 16 * 1024;
+
+/// Result of opening a connection.
+pub type Opened = std::result::Result<Line, Blamed<Error>>;
 
 trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
@@ -28,26 +33,27 @@ impl Line {
     /// Opens a connection.
     ///
     /// # Errors
-    /// Those of the socket.
-    pub async fn open(addr: &PeerAddr) -> Result<Line> {
-        Ok(match addr {
-            PeerAddr::Inet(a) => Line::over(TcpStream::connect(a).await?),
-            PeerAddr::Unix(p) => Line::over(UnixStream::connect(p).await?),
-        })
+    /// Those of the socket, with the side at fault.
+    pub async fn open(addr: &PeerAddr) -> Opened {
+        match addr {
+            PeerAddr::Inet(a) => Ok(Line::over(TcpStream::connect(a).await.map_err(Blamed::from)?)),
+            PeerAddr::Unix(p) => match UnixStream::connect(p).await {
+                Ok(socket) => Ok(Line::over(socket)),
+                Err(e) if Errno::from_io_error(&e).is_some_and(blame::is_own_of_unix) => Err(Blamed::Own(e)),
+                Err(e) => Err(Blamed::Peer(e)),
+            },
+        }
     }
 
     /// Opens a connection that comes from a local address. Unix sockets have none.
     ///
     /// # Errors
-    /// Those of the socket.
-    pub async fn open_from(local: LocalAddress, addr: &PeerAddr) -> Result<Line> {
+    /// As [`Line::open`].
+    pub async fn open_from(local: LocalAddress, addr: &PeerAddr) -> Opened {
         let PeerAddr::Inet(addr) = addr else { return Line::open(addr).await };
-        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        if local.transparent {
-            sockets::set_transparent(&socket, local.addr.is_ipv6())?;
-        }
-        socket.bind(local.addr)?;
-        Ok(Line::over(socket.connect(*addr).await?))
+        // Up to here the server has no part in it, whatever the error.
+        let socket = bound(local, addr.is_ipv4()).map_err(Blamed::Own)?;
+        Ok(Line::over(socket.connect(*addr).await.map_err(Blamed::from)?))
     }
 
     pub(super) fn over(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Line {
@@ -135,4 +141,14 @@ impl Line {
             }
         }
     }
+}
+
+/// Creates a TCP socket with a local address.
+fn bound(local: LocalAddress, v4: bool) -> Result<TcpSocket> {
+    let socket = if v4 { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if local.transparent {
+        sockets::set_transparent(&socket, local.addr.is_ipv6())?;
+    }
+    socket.bind(local.addr)?;
+    Ok(socket)
 }

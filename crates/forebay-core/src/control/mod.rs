@@ -7,9 +7,10 @@ use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::h1::client::{self, ResponseHead, framing_of_response};
 use forebay_http::h1::request::Status;
 use forebay_http::request::Framing;
+use forebay_net::blame::Blamed;
 use std::io;
 
-pub use line::Line;
+pub use line::{Line, Opened};
 
 /// Failure of an exchange.
 #[derive(Debug)]
@@ -26,6 +27,17 @@ pub enum Failure {
     InvalidChunk,
     /// The connection ends before the body is complete.
     Incomplete,
+}
+
+impl Failure {
+    /// Adds the side at fault.
+    pub fn blamed(self) -> Blamed<Failure> {
+        match self {
+            Failure::Send(e) => Blamed::from(e).map(Failure::Send),
+            Failure::Receive(e) => Blamed::from(e).map(Failure::Receive),
+            of_peer => Blamed::Peer(of_peer),
+        }
+    }
 }
 
 /// Body of a response, as far as it was read.

@@ -117,7 +117,7 @@ async fn dial(s: &Settings) -> Result<Line, String> {
     for addr in found {
         match Line::open(&PeerAddr::Inet(addr)).await {
             Ok(line) => return Ok(line),
-            Err(e) => last = failed("connect()", &e),
+            Err(e) => last = failed("connect()", e.inner()),
         }
     }
     Err(last)

@@ -1,7 +1,7 @@
 //! Server side of a TLS handshake: chooses the virtual server by the name in ClientHello, completes the handshake with
-//! its configuration, and verifies the client's certificate. Works in steps that never wait, so that a slow handshake
-//! occupies no runner.
+//! its configuration, and verifies the client's certificate. Works in steps that never wait; `drive.rs` waits between them.
 
+use super::demands::Demands;
 use super::ocsp::client::{self, Check};
 use super::ocsp::responder::TIMEOUT;
 use super::server::ServerTls;
@@ -33,7 +33,10 @@ pub trait TlsServers {
     /// Request or session for which the names of certificates are evaluated.
     type Eval: Evaluate;
 
-    /// Returns the TLS settings of a server.
+    /// Returns the demands of a server on its clients, whether or not it makes handshakes.
+    fn demands(&self, server: usize) -> Demands;
+
+    /// Returns the handshakes of a server, if it makes any.
     fn tls(&self, server: usize) -> Option<&Arc<ServerTls>>;
 
     /// Returns `true` if handshakes for a server offer its optional protocol
@@ -62,10 +65,10 @@ pub trait TlsServers {
     fn log(&self, client: &Client, level: Level, message: &str, tail: &str);
 }
 
-/// Result of a [`step`](Handshake::step) of the handshake.
+/// Progress of a handshake. Only [`Accept::Wait`] and [`Accept::Later`] leave something to do.
 #[derive(Debug)]
-pub enum Accept {
-    /// The handshake is complete.
+pub(super) enum Accept {
+    /// The handshake is complete, and the client's certificate has been judged.
     Done,
     /// The handshake needs more input or room in the socket.
     Wait,
@@ -79,14 +82,14 @@ pub enum Accept {
 
 /// The handshake failed, which has been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandshakeFailed;
+struct HandshakeFailed;
 
 /// File names of certificates and their keys.
 type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Work that a handshake needs done before it can go on.
 #[derive(Debug)]
-pub struct Later(Awaited);
+pub(super) struct Later(Awaited);
 
 #[derive(Debug)]
 enum Awaited {
@@ -150,7 +153,7 @@ pub struct Handshake<'h, S> {
 
 impl<S: TlsServers> Handshake<'_, S> {
     /// Continues the handshake as far as it can without waiting.
-    pub fn step(&mut self) -> Accept {
+    pub(super) fn step(&mut self) -> Accept {
         while self.wire.tls().is_some_and(|stream| !stream.greeted()) {
             match self.greet() {
                 Accept::Done => {}
@@ -185,19 +188,19 @@ impl<S: TlsServers> Handshake<'_, S> {
         self.verify_client()
     }
 
-    /// Does the work that the handshake waits for.
-    ///
-    /// # Errors
-    /// If the handshake failed.
-    pub async fn resume(&mut self, later: Later) -> Result<(), HandshakeFailed> {
+    /// Does the work that the handshake waits for, and continues the handshake if that has not ended it.
+    pub(super) async fn resume(&mut self, later: Later) -> Accept {
         match later.0 {
             Awaited::Files { server, config, names } => {
                 let loaded = self.load(server, config, names).await;
-                self.begin(server, loaded)
+                match self.begin(server, loaded) {
+                    Ok(()) => self.step(),
+                    Err(HandshakeFailed) => Accept::Over,
+                }
             }
             Awaited::State(check, path) => {
                 self.ask_status(&check, &path).await;
-                Ok(())
+                Accept::Done
             }
         }
     }
@@ -505,7 +508,7 @@ impl<S: TlsServers> Handshake<'_, S> {
                 Verdict::Refused(refusal.verdict)
             }
         };
-        if let Some(session) = self.session() {
+        if let Some(session) = self.client.tls.as_ref() {
             session.verdict.set(verdict);
         }
     }

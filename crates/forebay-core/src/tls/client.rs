@@ -59,6 +59,9 @@ pub struct ClientTls {
 pub enum Unencrypted {
     /// The handshake or the server's certificate failed, with the text for the error log.
     Failed(String),
+    /// This machine could not begin the handshake, since it cannot read the certificate to present: the text for the error log. The
+    /// server is not to blame.
+    Own(String),
     /// The server did not answer in time.
     Timeout,
     /// The client, which was watched, closed its connection.
@@ -118,7 +121,7 @@ impl Wanted {
         timeout: Duration,
         watch: &mut Watch,
     ) -> Result<Option<Box<[u8]>>, Unencrypted> {
-        let begun = self.begin(base).await.map_err(Unencrypted::Failed)?;
+        let begun = self.begin(base).await.map_err(Unencrypted::Own)?;
         let agreed = handshake(io, wire, begun, timeout, watch).await?;
         self.tls.judge(&agreed.peer, &self.name).map_err(Unencrypted::Failed)?;
         Ok(agreed.alpn)

@@ -3,21 +3,31 @@
 use super::cache_settings::SessionCache;
 use super::loader::{Certificates, ServerInput};
 use super::settings::Settings;
+use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Returns the address of a list as its identity. All empty lists are equal.
-pub(super) fn list<T>(list: &Arc<Vec<T>>) -> usize {
-    if list.is_empty() { 0 } else { Arc::as_ptr(list) as usize }
-}
+/// Shared values that keys name by their addresses. It holds them, so that no other value gets the address of one that is gone.
+#[derive(Default)]
+pub(super) struct Held(HashMap<usize, Box<dyn Any>>);
 
-/// Returns the address of a shared value as its identity.
-fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
-    Arc::as_ptr(arc).cast::<()>() as usize
+impl Held {
+    /// Returns the address of a list as its identity. All empty lists are equal.
+    pub(super) fn list<T: 'static>(&mut self, list: &Arc<Vec<T>>) -> usize {
+        if list.is_empty() { 0 } else { self.at(list) }
+    }
+
+    /// Returns the address of a shared value as its identity.
+    fn at<T: ?Sized + 'static>(&mut self, arc: &Arc<T>) -> usize {
+        let address = Arc::as_ptr(arc).cast::<()>() as usize;
+        self.0.entry(address).or_insert_with(|| Box::new(arc.clone()));
+        address
+    }
 }
 
 /// Returns a key of everything that the TLS settings of a server depend on. It compares shared values by address, so it
-/// is valid only within one configuration.
-pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>) -> String {
+/// is valid only as long as `held`.
+pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>, held: &mut Held) -> String {
     // `made` covers the certificates that the server gets itself.
     let ServerInput { settings, application, resolver, issued: _ } = server;
     // Destructure without `..`, so that a new setting does not compile until it is considered here.
@@ -55,15 +65,16 @@ pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>) -> Str
     let sessions = match session_cache {
         SessionCache::None => 0,
         SessionCache::Off => 1,
-        SessionCache::Kept(zone) => at(zone),
+        SessionCache::Kept(zone) => held.at(zone),
     };
-    let keys: Vec<usize> = session_ticket_key.0.iter().map(at).collect();
-    let certificates: Vec<usize> =
-        made.keys.iter().map(at).chain(made.issued.iter().map(|i| at(&i.slot))).collect();
-    let files =
-        [list(&client_certificate.0), list(&trusted_certificate.0), list(&crl.0), list(&stapling_file.0)];
-    let lists = [list(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];
-    let ocsp = (ocsp, ocsp_responder, ocsp_cache.0.as_ref().map(at));
+    let keys: Vec<usize> = session_ticket_key.0.iter().map(|k| held.at(k)).collect();
+    let mut certificates: Vec<usize> = made.keys.iter().map(|k| held.at(k)).collect();
+    certificates.extend(made.issued.iter().map(|i| held.at(&i.slot)));
+    let authorities =
+        [held.list(&client_certificate.0), held.list(&trusted_certificate.0), held.list(&crl.0)];
+    let files = (authorities, held.list(&stapling_file.0), held.list(&password_file.0));
+    let lists = [held.at(&ciphers.0), held.at(&ecdh_curve.0), resolver.map_or(0, |r| held.at(r))];
+    let ocsp = (ocsp, ocsp_responder, ocsp_cache.0.as_ref().map(|c| held.at(c)));
     let stapling = (stapling, stapling_responder, stapling_verify);
     let numbers = (certificate_cache, session_timeout, verify_depth, protocols);
     let words = (prefer_server_ciphers, verify_client, session_tickets);

@@ -1,13 +1,14 @@
 //! Builds the TLS settings of servers while a configuration is read.
 
 use super::certified::{read_file, shown, text_of, without_store};
+use super::demands::{self, Demands};
 use super::files::FileName;
-use super::identity::{identity, list};
+use super::identity::{Held, identity};
 use super::ocsp::client::Check;
 use super::ocsp::responder::{NameLookup, Responder};
 use super::ocsp::staple::Stapling;
 use super::presented::{Loaded, Presented};
-use super::server::{Application, ServerTls, same_kind};
+use super::server::{Application, ServerTls, VirtualTls, same_kind};
 use super::server_config::{basis, by_cost, config, context, provider};
 use super::settings::{Ocsp, Settings, VerifyClient};
 use super::slot::Slot;
@@ -82,6 +83,8 @@ pub struct Loader {
     providers: HashMap<Vec<u16>, Arc<CryptoProvider>>,
     /// Authorities with revocation lists, by the addresses of these lists and the depth.
     trusts: HashMap<(usize, usize, usize, u64), Arc<Trust>>,
+    /// Values that the keys of `made` and `trusts` name by address.
+    held: Held,
 }
 
 impl Loader {
@@ -216,28 +219,37 @@ impl Loader {
         Ok(made)
     }
 
-    /// Builds the TLS settings of a server. Returns `None` if it has no certificates and does not reject handshakes.
+    /// Builds the TLS settings of a server. It makes handshakes if it has certificates or rejects handshakes.
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn server(
-        &mut self,
-        server: &ServerInput<'_>,
-        cx: &mut Build<'_>,
-    ) -> Result<Option<Arc<ServerTls>>, Error> {
+    pub fn server(&mut self, server: &ServerInput<'_>, cx: &mut Build<'_>) -> Result<VirtualTls, Error> {
         let s = server.settings;
         let implied = server.issued.iter().any(|i| i.variables.is_none());
         if s.certificate.0.is_empty() && !s.reject_handshake && !implied {
-            return Ok(None);
+            return Ok(VirtualTls { demands: self.demands_alone(s), handshakes: None });
         }
+        let tls = self.handshakes(server, cx)?;
+        Ok(VirtualTls { demands: Demands::new(s, tls.basis()), handshakes: Some(tls) })
+    }
+
+    /// Returns the demands of a server without handshakes of its own. As in nginx it need not name authorities.
+    fn demands_alone(&mut self, s: &Settings) -> Demands {
+        let judges = s.verify_client != VerifyClient::Off && demands::say_how(s);
+        let basis = judges.then(|| basis(s, &self.authorities(s)));
+        Demands::new(s, basis)
+    }
+
+    /// Builds the handshakes of a server, or finds those of one with the same settings.
+    fn handshakes(&mut self, server: &ServerInput<'_>, cx: &mut Build<'_>) -> Result<Arc<ServerTls>, Error> {
         let certificates = self.certificates(server, cx)?;
-        let identity = identity(server, &certificates);
+        let identity = identity(server, &certificates, &mut self.held);
         if let Some(same) = self.made.get(&identity) {
-            return Ok(Some(same.clone()));
+            return Ok(same.clone());
         }
         let tls = Arc::new(self.build(server, certificates, cx)?);
         self.made.insert(identity, tls.clone());
-        Ok(Some(tls))
+        Ok(tls)
     }
 
     /// Builds the TLS settings of a server from its certificates.
@@ -273,7 +285,7 @@ impl Loader {
             dynamic,
             loaded: s.certificate_cache.0.map(Loaded::new).map(Arc::new),
             passwords: s.password_file.0.clone(),
-            verify_client: s.verify_client,
+            asks: s.verify_client != VerifyClient::Off,
             trust,
             basis,
             reject: s.reject_handshake,
@@ -308,13 +320,20 @@ impl Loader {
             let text = "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client";
             return Err(crate::config::plain(text));
         }
-        let key = (list(named), list(trusted), list(&s.crl.0), s.verify_depth.0);
+        Ok(Some(self.authorities(s)))
+    }
+
+    /// Returns the authorities that settings name, with the revocation lists and the depth.
+    fn authorities(&mut self, s: &Settings) -> Arc<Trust> {
+        let (named, trusted) = (&s.client_certificate.0, &s.trusted_certificate.0);
+        let held = &mut self.held;
+        let key = (held.list(named), held.list(trusted), held.list(&s.crl.0), s.verify_depth.0);
         let made = self.trusts.entry(key).or_insert_with(|| {
             let anchors = [named.as_slice(), trusted].concat();
             let depth = s.verify_depth.0 as usize;
             Arc::new(Trust::new(anchors, named.to_vec(), s.crl.0.to_vec(), depth))
         });
-        Ok(Some(made.clone()))
+        made.clone()
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! `settings.rs` and `proxy_ssl.rs` have the directives, `alpn.rs` those that HTTP does not have. `loader.rs` builds the settings of servers (`server.rs`) from them,
 //! `client.rs` those of connections to upstreams. `slot.rs` is the place of a certificate that the server renews itself,
-//! `issued.rs` has those that front ends share, `proof.rs` has those that an authority asks for. `accept.rs` is the handshake with a client, `verdict.rs` the verification of
-//! its certificate, `session.rs` its result and `vars.rs` the variables that show it. `ocsp/` asks issuers about certificates.
+//! `issued.rs` has those that front ends share, `proof.rs` has those that an authority asks for. `accept.rs` is the handshake with a client, `drive.rs` drives it, `verdict.rs` the verification of
+//! its certificate, `demands.rs` what a server demands of it, `session.rs` its result and `vars.rs` the variables that show it. `ocsp/` asks issuers about certificates.
 
 pub mod accept;
 pub mod alpn;
@@ -12,6 +12,8 @@ mod cache_settings;
 mod certified;
 pub mod client;
 mod conf_command;
+pub mod demands;
+pub mod drive;
 mod files;
 pub use files::HostKeyFile;
 mod identity;

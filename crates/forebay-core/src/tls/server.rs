@@ -2,10 +2,10 @@
 //! them once per configuration.
 
 use super::certified::{certified_files, is_inline};
+use super::demands::Demands;
 use super::files::FileName;
 use super::ocsp::client::Check;
 use super::presented::{Loaded, Presented};
-use super::settings::VerifyClient;
 use forebay_net::tls::verify::Trust;
 use forebay_net::tls::{ciphers, sessions};
 use rustls::ServerConfig;
@@ -27,7 +27,23 @@ pub struct Application {
     pub record: usize,
 }
 
-/// TLS of one virtual server.
+/// TLS of a virtual server, which may have no certificate.
+#[derive(Clone, Debug)]
+pub struct VirtualTls {
+    /// Demands on clients, also on those whose handshake another server has made.
+    pub demands: Demands,
+    /// Handshakes of the server. `None`: it has no certificate, and the default server makes them.
+    pub handshakes: Option<Arc<ServerTls>>,
+}
+
+impl VirtualTls {
+    /// Creates the TLS of a server whose settings have not been read yet: no client may use it.
+    pub fn unread() -> VirtualTls {
+        VirtualTls { demands: Demands::UNMEETABLE, handshakes: None }
+    }
+}
+
+/// Handshakes of a virtual server with a certificate.
 #[derive(Debug)]
 pub struct ServerTls {
     /// Configuration for rustls. It has no certificates if their names have variables.
@@ -45,8 +61,8 @@ pub struct ServerTls {
     pub(super) loaded: Option<Arc<Loaded>>,
     /// Passwords of keys that are loaded later.
     pub(super) passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
-    /// `ssl_verify_client`.
-    pub verify_client: VerifyClient,
+    /// `ssl_verify_client` is not off.
+    pub(super) asks: bool,
     /// Authorities for clients' certificates.
     pub(super) trust: Option<Arc<Trust>>,
     /// See [`ServerTls::basis`].
@@ -93,7 +109,7 @@ impl ServerTls {
         let make = || {
             let mut config = ServerConfig::clone(config);
             config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-            let early = config.max_early_data_size > 0 && self.verify_client == VerifyClient::Off;
+            let early = config.max_early_data_size > 0 && !self.asks;
             // RFC 9001, section 4.6.1.
             config.max_early_data_size = if early { u32::MAX } else { 0 };
             // A client needs one connection, not several at a time as with HTTP/1.

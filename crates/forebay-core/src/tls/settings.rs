@@ -32,7 +32,7 @@ crate::settings! {
     "ssl_session_ticket_key" => session_ticket_key: TicketKeys = TicketKeys::default();
     "ssl_session_timeout" => session_timeout: Sec = Sec(300);
     "ssl_verify_client" => verify_client: VerifyClient = VerifyClient::Off;
-    "ssl_verify_depth" => verify_depth: Number = Number(1);
+    "ssl_verify_depth" => verify_depth: Number = Number(VERIFY_DEPTH);
     "ssl_client_certificate" => client_certificate: PemFile = PemFile::default();
     "ssl_trusted_certificate" => trusted_certificate: PemFile = PemFile::default();
     "ssl_crl" => crl: Crl = Crl::default();
@@ -47,6 +47,9 @@ crate::settings! {
     "ssl_ocsp_responder" => ocsp_responder: Option<Url> = None;
     "ssl_ocsp_cache" => ocsp_cache: OcspCache = OcspCache::default();
 }
+
+/// Default of `ssl_verify_depth`.
+pub(super) const VERIFY_DEPTH: u64 = 1;
 
 keyword! {
     /// Certificates of a client's chain whose state is checked by OCSP.

@@ -1,10 +1,12 @@
 //! Handshakes with the servers of a front end other than HTTP.
 
-use super::accept::{Accept, Handshake, TlsServers};
+use super::accept::{Handshake, TlsServers};
 use super::alpn;
 use super::client::{ClientTls, Wanted};
+use super::demands::{Demands, Refusal};
+use super::drive::{Driven, Patience};
 use super::loader::{Loader, ServerInput};
-use super::server::{Application, ServerTls};
+use super::server::{Application, ServerTls, VirtualTls};
 use super::settings::Written;
 use super::vars::Variables;
 use super::{Session, Verdict};
@@ -98,7 +100,7 @@ fn builtin(name: &[u8]) -> (Source<Visit>, bool) {
 
 /// Servers with their settings, and the lines of the error log.
 struct Site {
-    servers: Vec<Option<Arc<ServerTls>>>,
+    servers: Vec<VirtualTls>,
     vars: Rc<Vec<Var<Visit>>>,
     dir: Box<Path>,
     lines: RefCell<Vec<String>>,
@@ -107,8 +109,12 @@ struct Site {
 impl TlsServers for &Site {
     type Eval = Visit;
 
+    fn demands(&self, server: usize) -> Demands {
+        self.servers[server].demands
+    }
+
     fn tls(&self, server: usize) -> Option<&Arc<ServerTls>> {
-        self.servers.get(server)?.as_ref()
+        self.servers.get(server)?.handshakes.as_ref()
     }
 
     fn offers_optional(&self, _: usize, _: Option<&Address>) -> bool {
@@ -277,7 +283,7 @@ impl Handler for OneWait {
 
 /// Takes the event of a connection, if something has arrived on it.
 fn wait(thread: &Thread, wire: &Wire) {
-    let _ = wire.poll_readable(&thread.io, false, &mut task::Context::from_waker(Waker::noop()));
+    let _ = wire.poll_readable(&thread.io, &mut task::Context::from_waker(Waker::noop()));
     thread.reactor.run(&OneWait(Cell::new(0))).expect("events");
 }
 
@@ -312,14 +318,16 @@ fn connect(site: &Site, thread: &Thread, name: &'static str) -> Result<(Rc<Clien
         }
         let (wire, client) = (&mut wire, &mut client);
         let mut handshake = Handshake { thread, active: &active, servers: site, wire, client };
-        match handshake.step() {
-            Accept::Done => done = true,
-            Accept::Wait => wait(thread, wire),
-            Accept::Over => {}
-            Accept::Plain(_) => panic!("plain bytes"),
-            Accept::Later(later) => {
-                assert_eq!(runtime.block_on(handshake.resume(*later)), Ok(()), "{:?}", site.lines);
+        let room = Patience::Room(thread.io.poller.deadline_at(until));
+        match runtime.block_on(handshake.drive(room)) {
+            Driven::Done => {
+                done = true;
+                // Nothing is left to do.
+                assert_eq!(runtime.block_on(handshake.drive(room)), Driven::Done);
             }
+            Driven::Paused => wait(thread, wire),
+            Driven::Over => {}
+            other => panic!("{other:?}"),
         }
     }
     let own = peer.peer_certificates().and_then(|all| all.first()).expect("a certificate");
@@ -374,6 +382,71 @@ fn a_front_end_chooses_certificates_by_name() {
     let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed) while SSL handshaking, \
                 client: unix:, server: unix:/s";
     assert_eq!(*site.lines.borrow(), [text]);
+}
+
+/// Settings that are gone when the next are read, so that the next lists may be where theirs were.
+#[test]
+fn authorities_are_not_those_of_earlier_settings() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !(certificate(dir.path(), "a.test") && certificate(dir.path(), "b.test")) {
+        assert!(std::env::var_os("CI").is_none(), "openssl is missing");
+        println!("skipped: openssl is missing");
+        return;
+    }
+    let of = |name| format!("ssl_verify_client on; ssl_client_certificate {name}.test.crt;");
+    let servers: Vec<String> = (0..40).map(|n| of(if n % 2 == 0 { "a" } else { "b" })).collect();
+    let site = site(dir.path(), &servers.iter().map(String::as_str).collect::<Vec<_>>());
+    let [a, b] = [0, 1].map(|n| site.servers[n].demands);
+    assert_ne!(a, b);
+    for (n, server) in site.servers.iter().enumerate() {
+        assert_eq!(server.demands, if n % 2 == 0 { a } else { b }, "{n}");
+    }
+}
+
+/// Demands are those of the settings, whether or not a server makes handshakes.
+#[test]
+fn demands_come_from_the_settings() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !(certificate(dir.path(), "a.test") && certificate(dir.path(), "b.test")) {
+        assert!(std::env::var_os("CI").is_none(), "openssl is missing");
+        println!("skipped: openssl is missing");
+        return;
+    }
+    const A: &str = "ssl_certificate a.test.crt; ssl_certificate_key a.test.key;";
+    const TRUST: &str = "ssl_verify_client on; ssl_client_certificate a.test.crt;";
+    let site = site(
+        dir.path(),
+        &[
+            &format!("{A} ssl_verify_client optional_no_ca;"),
+            "",
+            "ssl_verify_client off; ssl_client_certificate a.test.crt;",
+            "ssl_verify_client on;",
+            "ssl_verify_client optional;",
+            TRUST,
+            &format!("{A} {TRUST}"),
+            &format!("{TRUST} ssl_verify_depth 2;"),
+            &format!("{TRUST} ssl_ocsp leaf;"),
+            "ssl_verify_client on; ssl_client_certificate b.test.crt;",
+            "ssl_reject_handshake on; ssl_verify_client optional_no_ca;",
+        ],
+    );
+    let demands: Vec<Demands> = site.servers.iter().map(|s| s.demands).collect();
+    let any: Vec<bool> = demands.iter().map(Demands::any).collect();
+    assert_eq!(any, [true, false, false, true, true, true, true, true, true, true, true]);
+    let own: Vec<usize> = (0..11).filter(|n| (&site).tls(*n).is_some()).collect();
+    assert_eq!(own, [0, 6, 10]);
+    // The same settings, with and without a certificate.
+    assert_eq!(demands[5], demands[6]);
+    for n in 7..10 {
+        assert_ne!(demands[n], demands[5], "{n}");
+    }
+    // The handshake of the default server judges a client without a certificate for all of them.
+    let thread = thread(&["a.test", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]);
+    let (client, _) = connect(&site, &thread, "d.test").expect("a handshake");
+    let session = client.tls.as_deref().expect("a session");
+    let refused: Vec<usize> =
+        (0..11).filter(|n| demands[*n].refuse(session) == Some(Refusal::Missing)).collect();
+    assert_eq!(refused, [3, 5, 6, 7, 8, 9]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Verdicts on clients' certificates: verification in the handshake, again after a reload, and refusals by a server's demands.
+//! Verdicts on clients' certificates: verification in the handshake, and again after a reload. `demands.rs` has what servers make of
+//! them.
 
 use super::accept::TlsServers;
 use super::ocsp::client::{self, Check};
 use super::server::ServerTls;
-use super::settings::VerifyClient;
 use super::{Session, Verdict};
 use crate::client::Client;
 use crate::thread::ActiveConfig;
@@ -31,15 +31,6 @@ pub fn compare(servers: &impl TlsServers, active: &ActiveConfig, client: &Client
         let server = handshake_server(servers, active, client).and_then(|s| servers.tls(s));
         session.compare_basis(server.map(|tls| &**tls));
     }
-}
-
-/// Reason for which a server refuses a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unverified {
-    /// The client sent no certificate.
-    Missing,
-    /// The certificate is not valid; the text for the error log.
-    Invalid(String),
 }
 
 impl Session {
@@ -84,55 +75,5 @@ impl Session {
             }
             None => self.verdict.set(Verdict::None),
         }
-    }
-
-    /// Returns the reason for which a server with these demands refuses the client.
-    pub fn unverified(&self, demands: VerifyClient) -> Option<Unverified> {
-        let why = match self.verdict.get() {
-            Verdict::Success => return None,
-            Verdict::None if demands != VerifyClient::On => return None,
-            Verdict::None => return Some(Unverified::Missing),
-            Verdict::Failed(f) if demands == VerifyClient::OptionalNoCa && f.is_trust() => return None,
-            Verdict::Failed(f) => format!("({}:{})", f.0, f.text()),
-            Verdict::Refused(what) => what.to_owned(),
-        };
-        Some(Unverified::Invalid(format!("client SSL certificate verify error: {why}")))
-    }
-}
-
-impl Unverified {
-    /// Returns the text for the error log.
-    pub fn text(self) -> String {
-        match self {
-            Unverified::Missing => "client sent no required SSL certificate".to_owned(),
-            Unverified::Invalid(text) => text,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forebay_net::tls::verify::VerifyError;
-
-    #[test]
-    fn a_client_is_refused_by_what_the_server_demands() {
-        let refused = |verdict: Verdict, demands| {
-            let session = Session { verdict: verdict.into(), ..Session::default() };
-            session.unverified(demands).map(Unverified::text)
-        };
-        let all = [VerifyClient::On, VerifyClient::Optional, VerifyClient::OptionalNoCa];
-        assert!(all.iter().all(|demands| refused(Verdict::Success, *demands).is_none()));
-        let missing = Some("client sent no required SSL certificate".to_owned());
-        assert_eq!(all.map(|demands| refused(Verdict::None, demands)), [missing, None, None]);
-        let text = |why: &str| Some(format!("client SSL certificate verify error: {why}"));
-        let revoked = all.map(|demands| refused(Verdict::Refused("certificate revoked"), demands));
-        assert_eq!(revoked, [(); 3].map(|()| text("certificate revoked")));
-        // A missing trusted issuer is tolerated by `optional_no_ca`.
-        let expired = text("(10:certificate has expired)");
-        let unknown = text("(18:self-signed certificate)");
-        let failed = |number| all.map(|demands| refused(Verdict::Failed(VerifyError(number)), demands));
-        assert_eq!(failed(10), [expired.clone(), expired.clone(), expired]);
-        assert_eq!(failed(18), [unknown.clone(), unknown, None]);
     }
 }

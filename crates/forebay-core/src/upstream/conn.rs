@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::AddressFamily;
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -185,7 +185,7 @@ impl Conn {
     ///
     /// # Errors
     /// As [`Conn::send`].
-    pub fn send_file(&self, file: &std::fs::File, offset: &mut u64, count: usize) -> Result<Sent, Errno> {
+    pub fn send_file(&self, file: &impl AsFd, offset: &mut u64, count: usize) -> Result<Sent, Errno> {
         self.hurry();
         self.wire.borrow_mut().send_file(&self.io, file, offset, count)
     }

@@ -2,7 +2,7 @@
 
 use forebay_conf::error::Level;
 use forebay_net::addr::PeerAddr;
-use forebay_net::dial::{DialError, DialSettings};
+use forebay_net::dial::{DialError, DialSettings, OwnStep};
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -10,23 +10,40 @@ use std::net::SocketAddr;
 /// Action that fails, in the words of the log.
 pub const CONNECTING: &str = "while connecting to upstream";
 
-/// Returns `true` if this machine is at fault, so that another server would not help.
-pub fn is_ours(e: &DialError) -> bool {
-    matches!(e, DialError::Bind(_) | DialError::Transparent(_) | DialError::Socket(_))
+/// Consequence of a failure for the choice of servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// It counts as the server's, and another one may be asked.
+    Server,
+    /// It does not count as the server's. Another one may be asked, since what is missing here may be there for that.
+    Nobody,
+    /// It does not count as the server's, and another one would not help.
+    Ours,
+}
+
+/// Returns the consequence of a failure.
+pub fn blame(e: &DialError) -> Blame {
+    match e {
+        DialError::Own(OwnStep::Connect, _) => Blame::Nobody,
+        DialError::Own(..) | DialError::ClientGone => Blame::Ours,
+        DialError::Connect(_) | DialError::Greeting(_) | DialError::Timeout => Blame::Server,
+    }
 }
 
 /// Returns the line for the error log about a connection that cannot be opened.
 pub fn text(s: &DialSettings<'_>, e: &DialError) -> (Level, String) {
     match e {
-        DialError::Connect(e) => connect_failed(s.addr, *e),
-        DialError::Bind(e) => {
+        DialError::Connect(e) | DialError::Own(OwnStep::Connect, e) => connect_failed(s.addr, *e),
+        DialError::Own(OwnStep::Bind, e) => {
             let local = s.local.map(|local| name_of_local(local.addr)).unwrap_or_default();
             (Level::Crit, format!("bind({local}) failed {} {CONNECTING}", errno_text(*e)))
         }
-        DialError::Transparent(e) => {
+        DialError::Own(OwnStep::Transparent, e) => {
             (Level::Alert, format!("setsockopt(IP_TRANSPARENT) failed {} {CONNECTING}", errno_text(*e)))
         }
-        DialError::Socket(e) => (Level::Alert, format!("socket() failed {} {CONNECTING}", errno_text(*e))),
+        DialError::Own(OwnStep::Socket, e) => {
+            (Level::Alert, format!("socket() failed {} {CONNECTING}", errno_text(*e)))
+        }
         DialError::Greeting(e) => {
             let doing = "while sending PROXY protocol header to upstream";
             (Level::Error, format!("send() failed {} {doing}", errno_text(*e)))

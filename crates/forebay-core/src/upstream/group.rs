@@ -8,7 +8,7 @@ use super::{hash, idle, queue};
 use crate::vars::Template;
 use forebay_net::resolver::Resolver;
 use forebay_sys::sync::lock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,20 @@ pub struct Group {
     version: AtomicU64,
     choosing: Mutex<()>,
     pub(super) waiting: queue::Waiters,
+    /// Names without addresses whose first answer is still to come.
+    unanswered: AtomicUsize,
+}
+
+/// A name of a group without addresses, until its first answer has come or nobody asks any more.
+#[derive(Debug)]
+pub(super) struct Unanswered(Arc<Group>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        // A thread that sees the number sees the addresses.
+        self.0.unanswered.fetch_sub(1, Ordering::Release);
+        self.0.wake_all();
+    }
 }
 
 impl Group {
@@ -121,7 +135,22 @@ impl Group {
             version: AtomicU64::new(0),
             choosing: Mutex::default(),
             waiting: queue::Waiters::default(),
+            unanswered: AtomicUsize::new(0),
         }
+    }
+
+    /// Notes that the name of a server is asked for, by the number of its line. Returns `None` if addresses of it are known.
+    pub(super) fn ask(self: &Arc<Group>, server: usize) -> Option<Unanswered> {
+        let unknown = lock(&self.servers).get(server).is_some_and(|s| s.found.is_empty());
+        unknown.then(|| {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+            Unanswered(self.clone())
+        })
+    }
+
+    /// Returns `true` while a name without addresses is being resolved for the first time in this process.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Acquire) > 0
     }
 
     /// Sets its servers.

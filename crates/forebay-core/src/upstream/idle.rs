@@ -194,6 +194,15 @@ impl Lists {
         idle
     }
 
+    /// Takes the oldest connection of thread `me`. Also returns slots for the thread to free.
+    pub(super) fn take_oldest(&self, me: usize) -> (Option<IdleConn>, Vec<Token>) {
+        let Some(list) = self.list(me) else { return Default::default() };
+        let mut inner = lock(&list.inner);
+        let oldest = inner.entries.pop_front();
+        list.noted(&inner);
+        (oldest, std::mem::take(&mut inner.taken))
+    }
+
     /// Takes everything out of the list of thread `me`.
     pub(super) fn clear(&self, me: usize) -> (VecDeque<IdleConn>, Vec<Token>) {
         let Some(list) = self.list(me) else { return Default::default() };

@@ -82,6 +82,20 @@ impl LocalGroups {
         }
     }
 
+    /// Closes the oldest idle connections of this thread, one of each group, because descriptors run short. Returns `true` if there
+    /// was one.
+    pub fn shed(&self, io: &Io) -> bool {
+        let mut any = false;
+        for l in self.latest.borrow().iter().flatten() {
+            let (oldest, taken) = l.group.idle.take_oldest(self.owner.thread);
+            any |= oldest.is_some();
+            for token in oldest.map(|i| i.token).into_iter().chain(taken) {
+                io.poller.remove(token);
+            }
+        }
+        any
+    }
+
     /// Closes this thread's idle connections, and keeps no more.
     pub fn close(&self, io: &Io) {
         self.owner.current.set(false);

@@ -6,6 +6,7 @@ pub mod bind;
 pub mod config;
 pub mod conn;
 pub mod dial_error;
+pub mod dialing;
 pub mod greeting;
 pub mod group;
 pub(crate) mod hash;

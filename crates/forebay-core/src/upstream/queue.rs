@@ -39,7 +39,21 @@ pub struct Gone;
 /// Longest time after which a request in the queue tries again by itself. No event says that a `fail_timeout` is over.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Queue of a group while its names are resolved for the first time: the addresses that a process has found are gone with it.
+const RESOLVING: Queue = Queue { length: 4096, timeout: Duration::from_secs(2) };
+
 impl Group {
+    /// Returns the rules by which requests wait now.
+    fn queue_now(&self) -> Option<Queue> {
+        self.queue.or_else(|| self.is_unanswered().then_some(RESOLVING))
+    }
+
+    /// Wakes all requests that wait.
+    pub(super) fn wake_all(&self) {
+        let all = std::mem::take(&mut *lock(&self.waiting.wakers));
+        all.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
     /// Wakes the request that has waited longest.
     pub(super) fn wake_one(&self) {
         // Called at the end of each request: a group in which no request waits takes no lock.
@@ -56,7 +70,7 @@ impl Group {
 
 impl Picker {
     /// Waits in the queue of the group until a server is free, and chooses it. Returns `None` if there is no queue, it is
-    /// full, or its time is over.
+    /// full, or its time is over. Without `queue`, there is one while names are resolved for the first time.
     ///
     /// # Errors
     /// If the client is gone, which `watch` watches.
@@ -66,7 +80,10 @@ impl Picker {
         io: &Io,
         watch: &mut Watch,
     ) -> Result<Option<usize>, Gone> {
-        let Some((ticket, timeout)) = Ticket::take(&self.local) else { return Ok(None) };
+        // The addresses may have come after the choice that failed.
+        let Some((ticket, timeout)) = Ticket::take(&self.local) else {
+            return Ok(self.choose_of_others(groups, io));
+        };
         let end = Instant::now() + timeout;
         loop {
             let now = Instant::now();
@@ -76,12 +93,24 @@ impl Picker {
             // A server that became free after the failed choice, before this request was in the list, has woken no
             // one: LOOK covers that, too.
             ticket.wait(io, end.min(now + LOOK), watch).await?;
+            // Looked at before the choice: otherwise addresses that come in between would be overlooked.
+            let over = self.local.group.queue_now().is_none();
             // The servers may have changed meanwhile.
             self.local = groups.local(&self.local.group);
             if let Some(chosen) = self.choose(io.poller.now()) {
                 return Ok(Some(chosen));
             }
+            if over {
+                return Ok(None);
+            }
         }
+    }
+
+    /// Chooses a server if they have changed since the last choice.
+    fn choose_of_others(&mut self, groups: &LocalGroups, io: &Io) -> Option<usize> {
+        let now = groups.local(&self.local.group);
+        let same = Rc::ptr_eq(&std::mem::replace(&mut self.local, now), &self.local);
+        if same { None } else { self.choose(io.poller.now()) }
     }
 }
 
@@ -94,7 +123,7 @@ struct Ticket {
 impl Ticket {
     /// Takes a place in the queue of a group. Returns `None` if there is no queue or no place in it.
     fn take(local: &Rc<LocalSet>) -> Option<(Ticket, Duration)> {
-        let queue = local.group.queue?;
+        let queue = local.group.queue_now()?;
         let w = &local.group.waiting;
         let more = |n: usize| (n < queue.length).then_some(n + 1);
         // Checked and counted in one step: two threads must not share the last place.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::group::Group;
+use super::group::{Group, Unanswered};
 use super::servers::{Discovery, Found};
 use crate::tasks::{Log, Tasks};
 use forebay_conf::error::Level;
@@ -25,7 +25,11 @@ pub fn start(group: &Arc<Group>, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
         let name = Resolving { group: group.clone(), server, log: log.clone() };
         match source {
             Discovery::Fixed | Discovery::External => {}
-            Discovery::Resolve(service) => tasks.spawn(tokio, "resolving names again", name.resolve(service)),
+            Discovery::Resolve(service) => {
+                // Noted before the task runs: the threads take requests as soon as this returns.
+                let unanswered = group.ask(server);
+                tasks.spawn(tokio, "resolving names again", name.resolve(service, unanswered));
+            }
             Discovery::Later => tasks.spawn(tokio, "looking for a name", name.find()),
         }
     }
@@ -47,8 +51,8 @@ struct Question {
 }
 
 impl Resolving {
-    /// Resolves the name, and again whenever the answer expires.
-    async fn resolve(self, service: Option<String>) {
+    /// Resolves the name, and again whenever the answer expires. Requests wait for the first answer as long as there is `unanswered`.
+    async fn resolve(self, service: Option<String>, mut unanswered: Option<Unanswered>) {
         let Some(resolver) = self.group.resolver.clone() else { return };
         let place = |all: &[super::servers::Server]| {
             let s = all.get(self.server)?;
@@ -68,6 +72,7 @@ impl Resolving {
                     resolver.retry().unwrap_or(self.group.resolver_timeout)
                 }
             };
+            drop(unanswered.take());
             // Records may have a lifetime of 0, which would make this a busy loop.
             tokio::time::sleep(pause.max(AT_LEAST)).await;
         }

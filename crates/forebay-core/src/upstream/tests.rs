@@ -5,14 +5,16 @@ use super::lease::Lease;
 use super::local::{LocalGroups, LocalSet};
 use super::peer::{Figures, Peer};
 use super::servers::{Discovery, Found, Server};
+use crate::tasks::{Log, Tasks};
 use forebay_net::addr::{PeerAddr, Place};
 use forebay_net::io::Io;
-use forebay_net::wire::Wire;
+use forebay_net::wire::{Watch, Wire};
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Arc<Group> {
@@ -311,4 +313,41 @@ fn a_connection_is_kept_with_the_state_of_its_protocol() {
     assert_eq!(g.idle.count(), 0);
     assert_eq!([(); 2].map(|()| use_connection(&groups, &g, &io, to)), [false; 2]);
     assert_eq!(g.idle.count(), 0);
+}
+
+/// A group whose only name has no addresses yet.
+fn unresolved() -> Arc<Group> {
+    group(&[1], |servers| {
+        servers[0].source = Discovery::Resolve(None);
+        servers[0].found.clear();
+    })
+}
+
+/// Addresses that come after the choice that has failed, and before the request would wait for them.
+#[test]
+fn addresses_that_come_just_before_a_wait_are_used() {
+    let io = Rc::new(Io::new().expect("epoll"));
+    let (g, groups) = (unresolved(), LocalGroups::new(0, 1));
+    let unanswered = g.ask(0).expect("no addresses");
+    let mut picker = picker(groups.local(&g));
+    assert_eq!(picker.choose(io.poller.now()), None);
+    g.found(0, vec![Found::plain(PeerAddr::Inet(SocketAddr::from(([127, 0, 0, 1], 8001))))]);
+    drop(unanswered);
+    let mut watch = Watch::Nothing;
+    let mut wait = std::pin::pin!(picker.wait(&groups, &io, &mut watch));
+    let polled = wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(polled, Poll::Ready(Ok(Some(0)))), "{polled:?}");
+}
+
+/// The threads take requests as soon as the tasks are started, and before these run.
+#[test]
+fn requests_wait_for_names_before_the_first_question() {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (g, mut tasks) = (unresolved(), Tasks::default());
+    let log: Log = Arc::new(|_, _| ());
+    super::resolve::start(&g, &mut tasks, tokio.handle(), &log);
+    assert!(g.is_unanswered());
+    // The task ends, because there is no resolver.
+    tokio.block_on(tokio::task::yield_now());
+    assert!(!g.is_unanswered());
 }

@@ -3,7 +3,8 @@
 use super::{
     Arrival, Choose, Congestion, Endpoint, HostKey, Link, Mask, Owner, Place, Received, Settings, session,
 };
-use crate::dial::{DialError, LocalAddress};
+use crate::addr::PeerAddr;
+use crate::dial::{DialError, LocalAddress, OwnStep, own};
 use crate::tls::hello::Hello;
 use bytes::Bytes;
 use forebay_sys::datagrams::Batch;
@@ -132,9 +133,7 @@ impl Client {
     /// Errors of socket(2), setsockopt(2) and connect(2).
     pub fn new(remote: SocketAddr) -> io::Result<Client> {
         Client::bound(remote, None).map_err(|e| match e {
-            DialError::Socket(e) | DialError::Bind(e) | DialError::Transparent(e) | DialError::Connect(e) => {
-                e.into()
-            }
+            DialError::Own(_, e) | DialError::Connect(e) => e.into(),
             _ => io::ErrorKind::Other.into(),
         })
     }
@@ -146,7 +145,7 @@ impl Client {
     pub fn bound(remote: SocketAddr, local: Option<LocalAddress>) -> Result<Client, DialError> {
         let socket = socket(remote, local)?;
         Client::on(socket, remote)
-            .map_err(|e| DialError::Socket(Errno::from_io_error(&e).unwrap_or(Errno::IO)))
+            .map_err(|e| DialError::Own(OwnStep::Socket, Errno::from_io_error(&e).unwrap_or(Errno::IO)))
     }
 
     /// Makes the endpoint of a socket that is connected to a server.
@@ -243,7 +242,7 @@ fn socket(remote: SocketAddr, local: Option<LocalAddress>) -> Result<OwnedFd, Di
     let family = if remote.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket =
-        rustix::net::socket_with(family, SocketType::DGRAM, flags, None).map_err(DialError::Socket)?;
+        rustix::net::socket_with(family, SocketType::DGRAM, flags, None).map_err(own(OwnStep::Socket))?;
     for grow in [sockopt::set_socket_recv_buffer_size, sockopt::set_socket_send_buffer_size] {
         let _ = grow(&socket, SOCKET_BUFFER);
     }
@@ -252,12 +251,12 @@ fn socket(remote: SocketAddr, local: Option<LocalAddress>) -> Result<OwnedFd, Di
     if let Some(local) = local {
         if local.transparent {
             let v6 = local.addr.is_ipv6();
-            forebay_sys::sockets::set_transparent(&socket, v6).map_err(DialError::Transparent)?;
+            forebay_sys::sockets::set_transparent(&socket, v6).map_err(own(OwnStep::Transparent))?;
         }
-        rustix::net::bind(&socket, &local.addr).map_err(DialError::Bind)?;
+        rustix::net::bind(&socket, &local.addr).map_err(own(OwnStep::Bind))?;
     }
     // A peer makes the kernel report a closed port, and drop what others send.
-    rustix::net::connect(&socket, &remote).map_err(DialError::Connect)?;
+    rustix::net::connect(&socket, &remote).map_err(|e| DialError::connect(&PeerAddr::Inet(remote), e))?;
     Ok(socket)
 }
 

@@ -170,7 +170,7 @@ pub trait Owner {
     fn begin(&self, arrival: &Arrival) -> Option<u32>;
 
     /// Gives the first datagram of a new connection to another endpoint, if this one takes none any more since its listener has gone and
-    /// come back. Returns `false` if there is no other.
+    /// come back. Returns `false` if there is no other, `true` also if the client has to send it again.
     fn redirect(&self, received: &Received<'_>) -> bool;
 
     /// Takes a datagram for another place. `exact`: only if that place is known to exist. Returns `false` if it has not been taken.

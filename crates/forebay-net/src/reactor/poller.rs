@@ -1,12 +1,15 @@
 //! Descriptors of a thread in their slots, the readiness that epoll reports, and deadlines. Hot path.
 
 use super::batch::{self, Batch, Share};
+use super::budget::Budget;
 use super::direct::Direct;
+use super::progress::Progress;
 use super::timers::{Deadline, Target, Timers};
 use super::wake::{Remote, WakeList};
 use crate::few::{Clients, Seen};
 use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,6 +49,8 @@ const WAKE: Token = Token::NONE;
 pub const NOTICE_FILES: u32 = 0;
 /// Notice that the mount table has changed.
 pub const NOTICE_MOUNTS: u32 = 1;
+/// Notice that files of caches are gone.
+pub const NOTICE_CACHES: u32 = 2;
 
 /// Returns the event data of a notice, for a descriptor that its owner puts into the epoll set. See [`super::Handler::noticed`].
 pub fn notice(number: u32) -> epoll::EventData {
@@ -106,6 +111,17 @@ pub(super) struct Slot {
     pub(super) share: Share,
 }
 
+impl Slot {
+    /// Returns `true` if bytes wait in the socket.
+    #[cold]
+    fn has_input(&self) -> bool {
+        let mut byte = [0u8; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peek = |fd| rustix::net::recv(fd, &mut byte[..], flags);
+        matches!(self.fd.as_ref().map(peek), Some(Ok((1.., _))))
+    }
+}
+
 /// Task that waits for an event, as [`Poller::set_waiter`] notes it.
 #[derive(Debug)]
 pub struct Waiter(Waits);
@@ -164,6 +180,10 @@ pub struct Poller {
     in_use: Cell<usize>,
     pub(super) idle: Cell<usize>,
     pub(super) batch: Batch,
+    progress: Arc<Progress>,
+    pub(super) budget: Budget,
+    /// Connection that each task works on, by the number of the task.
+    places: RefCell<Vec<u64>>,
 }
 
 impl Poller {
@@ -197,7 +217,32 @@ impl Poller {
             in_use: Cell::new(0),
             idle: Cell::new(0),
             batch: Batch::default(),
+            progress: Arc::default(),
+            budget: Budget::default(),
+            places: RefCell::default(),
         })
+    }
+
+    /// Returns what other threads see of this one.
+    #[inline]
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Notes that the task that is being polled works on the connection of this number from now on; 0: none.
+    #[inline]
+    pub fn note_place(&self, connection: u64) {
+        if let Some(place) = self.places.borrow_mut().get_mut(self.current.get() as usize) {
+            *place = connection;
+        }
+        self.progress.set_place(connection);
+    }
+
+    /// Notes that a task is polled, or one further up the stack again.
+    #[inline]
+    pub(super) fn enter(&self, id: u32) {
+        self.current.set(id);
+        self.progress.set_place(self.places.borrow().get(id as usize).copied().unwrap_or(0));
     }
 
     /// Returns a handle for other threads.
@@ -503,30 +548,24 @@ impl Poller {
         true
     }
 
-    /// Is ready when a read may give something. `clear` first notes that the last read found nothing.
-    pub fn poll_readable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(mut s) = self.slot_mut(token) else { return Poll::Ready(()) };
+    /// Is ready when a read may give something: always, until a read that found nothing has been noted ([`Poller::drained`]).
+    pub fn poll_readable(&self, token: Token, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(mut s) = self.slot_mut(token) else { return self.spend(cx) };
         let s = &mut *s;
-        if clear {
-            s.readable = s.ended;
-        }
         if s.readable {
-            return Poll::Ready(());
+            return self.spend(cx);
         }
         self.watch(s, token, Watched::Reading);
         self.set_waiter(&mut s.read_waker, cx);
         Poll::Pending
     }
 
-    /// Is ready when a write may take something. `clear` first notes that the last write found no room.
-    pub fn poll_writable(&self, token: Token, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(mut s) = self.slot_mut(token) else { return Poll::Ready(()) };
+    /// Is ready when a write may take something: always, until a write that found no room has been noted.
+    pub fn poll_writable(&self, token: Token, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(mut s) = self.slot_mut(token) else { return self.spend(cx) };
         let s = &mut *s;
-        if clear {
-            s.writable = false;
-        }
         if s.writable {
-            return Poll::Ready(());
+            return self.spend(cx);
         }
         self.watch(s, token, Watched::Both);
         self.set_waiter(&mut s.write_waker, cx);
@@ -559,18 +598,6 @@ impl Poller {
         cx.waker().data() as usize == self.current_waker.get()
     }
 
-    /// Waits until a read may give something; call it after a read that would have blocked.
-    pub async fn readable(&self, token: Token) {
-        let mut clear = true;
-        std::future::poll_fn(|cx| self.poll_readable(token, std::mem::take(&mut clear), cx)).await;
-    }
-
-    /// Waits until a write may take something; call it after a write that would have blocked.
-    pub async fn writable(&self, token: Token) {
-        let mut clear = true;
-        std::future::poll_fn(|cx| self.poll_writable(token, std::mem::take(&mut clear), cx)).await;
-    }
-
     /// Is ready at an instant, like [`Poller::poll_until`].
     pub fn poll_deadline(&self, deadline: Instant) -> Poll<()> {
         self.poll_until(self.deadline_at(deadline))
@@ -579,10 +606,10 @@ impl Poller {
     /// Is ready at `deadline`. Only inside a task.
     pub fn poll_until(&self, deadline: Deadline) -> Poll<()> {
         // Compared with the time of the turn: no look at the clock.
-        if self.now_as_deadline.get() >= deadline {
-            return Poll::Ready(());
-        }
         let id = self.current.get();
+        if self.now_as_deadline.get() >= deadline {
+            return self.budget.spend().then_poll(|| self.ready.borrow_mut().push(id));
+        }
         let arm = match self.task_timers.borrow_mut().get_mut(id as usize) {
             // Only the earliest timer of a task is in the heap. When it fires, the task is polled, asks again, and
             // gets the next.
@@ -598,6 +625,29 @@ impl Poller {
         Poll::Pending
     }
 
+    /// Is ready, for a wait of the task that is being polled that nothing holds up. A task whose waits are ready too often in one
+    /// poll has others run first: a loop that makes no progress costs its own connection only.
+    #[inline]
+    pub fn spend(&self, cx: &Context<'_>) -> Poll<()> {
+        self.budget.spend().then_poll(|| self.poll_again(cx))
+    }
+
+    /// Has the task that is being polled polled again, after the others.
+    fn poll_again(&self, cx: &Context<'_>) {
+        if self.is_current(cx) {
+            self.ready.borrow_mut().push(self.current.get());
+        } else {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Lets the other connections run first if this task has gone on for long. For loops that need not wait as long as the other
+    /// side keeps sending.
+    #[inline]
+    pub async fn be_fair(&self) {
+        std::future::poll_fn(|cx| self.spend(cx)).await;
+    }
+
     /// Lets the other connections run first.
     pub async fn yield_now(&self) {
         // A task that yields has much to do: what it has answered need not wait for the rest.
@@ -607,11 +657,7 @@ impl Poller {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            if self.is_current(cx) {
-                self.ready.borrow_mut().push(self.current.get());
-            } else {
-                cx.waker().wake_by_ref();
-            }
+            self.poll_again(cx);
             Poll::Pending
         })
         .await
@@ -646,6 +692,11 @@ impl Poller {
             timers.resize(at + 1, Deadline::NEVER);
         }
         timers[at] = Deadline::NEVER;
+        let mut places = self.places.borrow_mut();
+        if places.len() <= at {
+            places.resize(at + 1, 0);
+        }
+        places[at] = 0;
     }
 
     /// Records an event, wakes the task that waits for it, and returns what else has to be done.
@@ -722,7 +773,10 @@ impl Poller {
                 Role::SetAside(owner) if s.deadline <= now => return Due::Close(owner),
                 Role::Idle(front) if s.deadline <= now => {
                     self.take_idle(&mut s);
-                    return Due::Expired(front);
+                    // Events of a turn come before its timers, but a request may have arrived since the turn began. The end of the
+                    // connection would cost the client its answer.
+                    s.readable |= s.has_input();
+                    return if s.readable { Due::Serve(front) } else { Due::Expired(front) };
                 }
                 Role::Direct(direct) if s.deadline <= now => return Due::Step(direct),
                 Role::Idle(_) | Role::SetAside(_) | Role::Direct(_) if s.armed == Deadline::NEVER => {

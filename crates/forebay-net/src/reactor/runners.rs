@@ -4,7 +4,7 @@ use super::Reactor;
 use super::poller::{Poller, Token};
 use super::tasks::Body;
 use super::timers::{self, Deadline};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
@@ -38,8 +38,10 @@ pub struct Runners<C, W> {
     parked: RefCell<Vec<Option<C>>>,
     /// Work handed over and not begun yet, by the numbers of the tasks.
     jobs: RefCell<Vec<Option<Job<W>>>>,
-    /// Tasks without work.
+    /// Tasks without work. The last ones worked last, and get the next work.
     idle: RefCell<Vec<u32>>,
+    /// Fewest of them since [`Runners::end_unneeded`]: so many have had no work since then.
+    unneeded: Cell<usize>,
     /// Work for other runners that runners have found.
     queue: RefCell<VecDeque<Job<W>>>,
 }
@@ -53,6 +55,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             parked: RefCell::default(),
             jobs: RefCell::default(),
             idle: RefCell::default(),
+            unneeded: Cell::new(0),
             queue: RefCell::default(),
         }
     }
@@ -64,7 +67,12 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     /// Hands work to an idle runner and polls it. If none is idle, `make` creates the future of a new one, which calls
     /// [`Runners::next_job`] in a loop, forever.
     pub fn start(&self, job: Job<W>, make: impl FnOnce() -> Body) {
-        let idle = self.idle.borrow_mut().pop();
+        let idle = {
+            let mut idle = self.idle.borrow_mut();
+            let id = idle.pop();
+            self.unneeded.set(self.unneeded.get().min(idle.len()));
+            id
+        };
         let tasks = &self.reactor.tasks;
         let id = idle.unwrap_or_else(|| tasks.add(self.poller(), make()));
         {
@@ -103,6 +111,36 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             let Some(job) = job else { return };
             self.start(job, &make);
         }
+    }
+
+    /// Ends the idle runners, with all that they keep for their next work. Returns their number.
+    pub fn end_idle(&self) -> usize {
+        self.end_first(usize::MAX)
+    }
+
+    /// Ends the runners that have been idle since the last call. Returns their number.
+    pub fn end_unneeded(&self) -> usize {
+        self.end_first(self.unneeded.get())
+    }
+
+    fn end_first(&self, most: usize) -> usize {
+        let ended: Vec<u32> = {
+            let mut idle = self.idle.borrow_mut();
+            let count = most.min(idle.len());
+            let ended = idle.drain(..count).collect();
+            self.unneeded.set(idle.len());
+            ended
+        };
+        // The borrow has ended: a future that is dropped may start work.
+        for id in &ended {
+            drop(self.reactor.tasks.end_idle(*id));
+        }
+        ended.len()
+    }
+
+    /// Returns `true` if a runner is idle.
+    pub fn has_idle(&self) -> bool {
+        !self.idle.borrow().is_empty()
     }
 
     /// Waits for the next work of the calling runner, which is idle in between. A runner that has finished goes on with queued

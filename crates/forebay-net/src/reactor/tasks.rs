@@ -84,15 +84,18 @@ impl Tasks {
         };
         let Some((mut body, waker)) = taken else { return };
         // A task may start another one inside its own poll: the outer numbers come back afterwards.
-        let outer = poller.current.replace(id);
+        let outer = poller.current.get();
+        poller.enter(id);
+        let outer_budget = poller.budget.begin();
         let outer_waker = poller.current_waker.replace(waker.data() as usize);
         // A panic ends this task only. Unwind safety: its future is never polled again.
         let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             body.as_mut().poll(&mut Context::from_waker(&waker))
         }));
         poller.current_waker.set(outer_waker);
+        poller.budget.end(outer_budget);
         if matches!(polled, Ok(Poll::Pending)) {
-            poller.current.set(outer);
+            poller.enter(outer);
             // A surplus future is dropped here, when nothing is borrowed.
             let _surplus = self.put_back(id, waker, body);
             return;
@@ -103,7 +106,7 @@ impl Tasks {
         if polled.is_err() {
             self.report_panic();
         }
-        poller.current.set(outer);
+        poller.enter(outer);
         self.set(id, Condition::Idle);
         self.free.borrow_mut().push(id);
     }
@@ -126,6 +129,17 @@ impl Tasks {
         }
         // The caller drops the future after this borrow has ended: its destructors may start tasks.
         t.condition = Condition::Idle;
+        self.free.borrow_mut().push(id);
+        Some(body)
+    }
+
+    /// Ends an idle task. Returns its future, which the caller drops when it has borrowed nothing: its destructors may start
+    /// tasks.
+    pub(super) fn end_idle(&self, id: u32) -> Option<Body> {
+        let mut all = self.all.borrow_mut();
+        let t = all.get_mut(id as usize).filter(|t| t.condition == Condition::Idle)?;
+        let body = t.body.take()?;
+        t.waker = None;
         self.free.borrow_mut().push(id);
         Some(body)
     }

@@ -105,7 +105,9 @@ impl Test {
                 assert!(job.work != Work::Panic, "asked for");
                 if job.work == Work::Wait {
                     let end = test.io.poller.now() + Duration::from_secs(10);
-                    test.io.poller.deadline(end, test.io.poller.readable(job.token)).await;
+                    test.io.poller.drained(job.token);
+                    let readable = std::future::poll_fn(|cx| test.io.poller.poll_readable(job.token, cx));
+                    test.io.poller.deadline(end, readable).await;
                 }
                 test.served.set(test.served.get() + 1);
             }
@@ -179,6 +181,44 @@ fn a_runner_that_has_finished_is_not_polled_behind_the_queue() {
     t.reactor.tasks.resume_after_queue(0);
     t.reactor.start_queued(&Calls(&t));
     assert_eq!(t.runners.idle().as_slice(), [0], "listed once: one connection at a time");
+}
+
+#[test]
+fn ended_runners_leave_their_places_to_others() {
+    let test = Test::new();
+    let (busy, mut peer) = test.connect();
+    test.start(busy, Work::Wait);
+    test.start(Token::NONE, Work::Nothing);
+    assert_eq!((test.reactor.tasks.places(), test.runners.idle().as_slice()), (2, &[1][..]));
+    test.runners.end_idle();
+    assert_eq!(test.runners.idle(), [0u32; 0]);
+    test.start(Token::NONE, Work::Nothing);
+    assert_eq!((test.reactor.tasks.places(), test.served.get()), (2, 2), "the place was free");
+    // The one that was busy goes on.
+    peer.write_all(b"x").expect("a byte");
+    test.readable(busy);
+    assert_eq!(test.served.get(), 3);
+    // A late wake-up finds nothing.
+    test.runners.end_idle();
+    assert!(!test.reactor.tasks.poll_busy(&test.reactor.io.poller, 0));
+}
+
+#[test]
+fn runners_of_a_burst_end_when_they_are_not_needed() {
+    let test = Test::new();
+    let mut connections: Vec<_> = (0..4).map(|_| test.connect()).collect();
+    connections.iter().for_each(|(token, _)| test.start(*token, Work::Wait));
+    for (token, peer) in &mut connections {
+        peer.write_all(b"x").expect("a byte");
+        test.readable(*token);
+    }
+    assert_eq!((test.runners.idle().len(), test.runners.end_unneeded()), (4, 0), "all have worked");
+    // One has work at a time.
+    for _ in 0..3 {
+        test.start(Token::NONE, Work::Nothing);
+    }
+    assert_eq!((test.runners.end_unneeded(), test.runners.idle().len()), (3, 1));
+    assert_eq!((test.runners.end_unneeded(), test.runners.has_idle()), (1, false), "none was needed");
 }
 
 #[test]
@@ -326,7 +366,8 @@ fn room_to_write_is_watched_for_once_somebody_waits() {
         test.io.poller.wait(&mut events, Some(Duration::ZERO)).expect("waited");
         events.iter().map(|e| e.flags).collect::<Vec<_>>()
     };
-    assert!(test.io.poller.poll_readable(token, true, &mut cx).is_pending());
+    test.io.poller.drained(token);
+    assert!(test.io.poller.poll_readable(token, &mut cx).is_pending());
     assert!(events(&test).is_empty(), "room to write is no event for a reader");
     let block = vec![b'x'; 1 << 20];
     let sent = test.io.poller.with_fd(token, |fd| {
@@ -336,7 +377,8 @@ fn room_to_write_is_watched_for_once_somebody_waits() {
         }
         sent
     });
-    assert!(test.io.poller.poll_writable(token, true, &mut cx).is_pending());
+    test.io.poller.filled(token);
+    assert!(test.io.poller.poll_writable(token, &mut cx).is_pending());
     assert!(events(&test).is_empty());
     let mut all = vec![0; sent.expect("a slot")];
     peer.read_exact(&mut all).expect("bytes");
@@ -642,4 +684,95 @@ fn answers_to_few_clients_are_not_queued() {
         assert!(test.io.poller.is_busy());
         assert_eq!(test.io.poller.queue_answer(token, b"answer"), queued, "{connections} connections");
     }
+}
+
+/// A task whose waits are all ready although nothing happens takes turns with the others.
+#[test]
+fn a_loop_without_progress_does_not_starve_others() {
+    type Wait = fn(&Io, Token, &mut Context<'_>) -> Poll<()>;
+    let waits: [(&str, Wait); 5] = [
+        ("a slot that is gone", |io, _, cx| io.poller.poll_readable(Token::NONE, cx)),
+        ("room to write", |io, token, cx| io.poller.poll_writable(token, cx)),
+        ("a deadline that has passed", |io, _, _| io.poller.poll_deadline(io.poller.now())),
+        ("a closed wire", |io, _, cx| crate::wire::Wire::Closed.poll_readable(io, cx)),
+        ("a closed wire to write to", |io, _, cx| crate::wire::Wire::Closed.poll_writable(io, cx)),
+    ];
+    const ROUNDS: u32 = 100_000;
+    for (what, wait) in waits {
+        let t = Test::new();
+        let (token, _peer) = t.connect();
+        let rounds = Rc::new(Cell::new(0));
+        let body: Body = Box::pin({
+            let (io, rounds) = (t.io.clone(), rounds.clone());
+            async move {
+                while rounds.get() < ROUNDS {
+                    std::future::poll_fn(|cx| wait(&io, token, cx)).await;
+                    rounds.set(rounds.get() + 1);
+                }
+                std::future::pending().await
+            }
+        });
+        let id = t.reactor.tasks.add(&t.io.poller, body);
+        t.reactor.tasks.begin(&t.io.poller, id);
+        assert_eq!(rounds.get(), budget::WAITS, "{what}: it has to yield");
+        // Another connection is served in between, and the loop goes on afterwards.
+        t.start(t.connect().0, Work::Nothing);
+        assert_eq!(t.served.get(), 1, "{what}");
+        while t.reactor.poll_woken(&Calls(&t), &mut Vec::new()) {}
+        assert_eq!(rounds.get(), ROUNDS, "{what}");
+    }
+}
+
+/// Outside of a task nobody would be polled again, so nothing is counted.
+#[test]
+fn waits_outside_of_a_task_are_not_limited() {
+    let t = Test::new();
+    let (token, _peer) = t.connect();
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert!((0..10_000).all(|_| t.io.poller.poll_writable(token, cx).is_ready()));
+}
+
+#[test]
+fn other_threads_see_what_a_thread_works_on() {
+    let t = Test::new();
+    let poller = &t.io.poller;
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let noting = |number: u64, inner: Option<u32>| -> Body {
+        let (t, seen) = (t.clone(), seen.clone());
+        Box::pin(async move {
+            t.io.poller.note_place(number);
+            loop {
+                if let Some(inner) = inner {
+                    t.reactor.tasks.begin(&t.io.poller, inner);
+                }
+                seen.borrow_mut().push(t.io.poller.progress().place());
+                t.io.poller.yield_now().await;
+            }
+        })
+    };
+    let inner = t.reactor.tasks.add(poller, noting(7, None));
+    let outer = t.reactor.tasks.add(poller, noting(8, Some(inner)));
+    t.reactor.tasks.begin(poller, outer);
+    t.reactor.tasks.begin(poller, inner);
+    let (seven, eight) = (Place::Connection(7), Place::Connection(8));
+    assert_eq!(seen.take(), [seven, eight, seven], "a poll inside of another one");
+    assert_eq!(poller.progress().place(), Place::Other, "between polls");
+}
+
+/// A request that arrives between the wait for events and the timers of a turn is served, not closed.
+#[test]
+fn a_request_that_crosses_the_end_of_its_idle_connection_is_served() {
+    let t = Test::new();
+    let connect = || {
+        let (token, theirs) = t.connect();
+        t.io.poller.drained(token);
+        let until = t.io.poller.after(Duration::from_secs(1));
+        t.runners.park(token, Work::Nothing, until).expect("nothing has come");
+        theirs
+    };
+    let (mut asks, _silent, leaves) = (connect(), connect(), connect());
+    asks.write_all(b"x").expect("open");
+    drop(leaves);
+    t.pass(Duration::from_secs(2));
+    assert_eq!((t.served.get(), t.expired.get()), (1, 2));
 }

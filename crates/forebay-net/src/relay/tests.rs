@@ -193,8 +193,8 @@ impl Bench {
 fn watch(io: &Io, wires: [&Wire; 2]) {
     let mut cx = Context::from_waker(Waker::noop());
     for wire in wires {
-        let _ = wire.poll_readable(io, false, &mut cx);
-        let _ = wire.poll_writable(io, false, &mut cx);
+        let _ = wire.poll_readable(io, &mut cx);
+        let _ = wire.poll_writable(io, &mut cx);
     }
 }
 

@@ -281,18 +281,12 @@ impl Way {
                     // Over TLS, no bytes and room left means that sealed records have left.
                     link.moved |= sent.bytes > 0 || !sent.full;
                     self.release_written(link.io, sent.bytes);
-                    if sent.full {
-                        link.to.filled(link.io);
-                        // All bytes may have been taken nevertheless.
-                        if self.is_writing(link.to) {
-                            return Err(Stop::Full);
-                        }
+                    // All bytes may have been taken nevertheless.
+                    if sent.full && self.is_writing(link.to) {
+                        return Err(Stop::Full);
                     }
                 }
-                Err(Errno::AGAIN) => {
-                    link.to.filled(link.io);
-                    return Err(Stop::Full);
-                }
+                Err(Errno::AGAIN) => return Err(Stop::Full),
                 Err(Errno::INVAL) => self.unsplice()?,
                 Err(e) => return Err(Stop::ReceiverBroken(e)),
             }

@@ -312,7 +312,7 @@ async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Op
     let own_filters = sub.resp.filters.len();
     let mut join = (sub.resp.join.take())
         .unwrap_or_else(|| Box::new(Join { own_filters, page: None, around: [None, None] }));
-    let good = sub.resp.status < 300;
+    let good = sub.status() < 300;
     if !keep {
         emit(out, sub, &mut join).await?;
         return Ok(None);

@@ -1,11 +1,13 @@
 //! Index of a cache's entries, for all threads. Locks of its shards are held only for moments. The thread that serves
 //! an entry records the time of use in the node; the manager updates the order of eviction when it needs it.
 
-use super::{Cache, Hash};
+use super::{Cache, Hash, bells};
+use crate::file_cache::Identity;
 use forebay_sys::files;
 use forebay_sys::sync::lock;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -252,31 +254,40 @@ impl Index {
                 }
             }
         }
-        node.with(|s| {
-            s.exists = true;
+        let replaced = node.with(|s| {
             s.error = None;
             self.set_size(s, len);
+            std::mem::replace(&mut s.exists, true)
         });
         node.renewed();
         drop(files);
+        if replaced {
+            bells::ring();
+        }
         if cache.max_size.is_some_and(|max| self.size() > max) {
             super::manager::nudge();
         }
         Ok(())
     }
 
-    /// Overwrites the start of an entry's file with one of the same length, unless the generation has changed. Blocks.
+    /// Overwrites the start of an entry's file with one of the same length, which has other times. Does nothing if the file is
+    /// not the one that the entry was read from, in the state `read`. Blocks.
+    ///
+    /// Nothing else writes to a published file. The start has a checksum, so that a reader that sees only a part of the change
+    /// takes the file for broken; it looks again then, since the generation has changed.
     ///
     /// # Errors
     /// If the entry cannot be written.
-    pub(crate) fn renew(&self, cache: &Cache, node: &Node, generation: u64, start: &[u8]) -> io::Result<()> {
-        use std::os::unix::fs::FileExt;
-        let _files = lock(&self.shard(&node.hash).files);
+    pub(crate) fn renew(&self, cache: &Cache, e: &Renewal, start: &[u8]) -> io::Result<()> {
+        let _files = lock(&self.shard(&e.node.hash).files);
         // If the file was replaced or removed meanwhile, the one in place has times of its own.
-        if node.generation() == generation {
-            let file = files::open_to_write(&cache.file(&node.hash))?;
-            file.write_all_at(start, 0)?;
-            node.renewed();
+        if e.node.generation() == e.generation {
+            let file = files::open_to_write(&cache.file(&e.node.hash))?;
+            // Another process with the same directory, such as the one before an upgrade, has generations of its own.
+            if e.read.still(&file) {
+                file.write_all_at(start, 0)?;
+            }
+            e.node.renewed();
         }
         Ok(())
     }
@@ -305,13 +316,17 @@ impl Index {
         node.renewed();
         if existed {
             let _ = std::fs::remove_file(cache.file(&node.hash));
+            bells::ring();
         }
     }
 
-    /// Records that a file is missing or broken. Blocks.
-    pub(crate) fn forget_file(&self, cache: &Cache, node: &Node, remove: bool) {
+    /// Records that a file is missing or broken, unless another one has taken its place since `generation`. Blocks.
+    pub(crate) fn forget_file(&self, cache: &Cache, node: &Node, generation: u64, remove: bool) -> Forgotten {
         let shard = self.shard(&node.hash);
         let _files = lock(&shard.files);
+        if node.generation() != generation {
+            return Forgotten::No;
+        }
         node.with(|s| {
             s.exists = false;
             self.size.fetch_sub(std::mem::take(&mut s.size), Ordering::Relaxed);
@@ -320,6 +335,8 @@ impl Index {
         if remove {
             let _ = std::fs::remove_file(cache.file(&node.hash));
         }
+        bells::ring();
+        Forgotten::Yes
     }
 
     /// Returns the least recently used entry with the time of its last use, without removing it. Moves entries that
@@ -378,6 +395,34 @@ impl Index {
     /// Returns all current nodes.
     fn all(&self) -> Vec<Arc<Node>> {
         self.shards.iter().flat_map(|s| lock(&s.nodes).values().cloned().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// Entry whose times are renewed.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    /// Its node.
+    pub node: Arc<Node>,
+    /// Generation of the node at which the entry was read.
+    pub generation: u64,
+    /// State of the file then.
+    pub read: Identity,
+}
+
+/// Result of [`Index::forget_file`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgotten {
+    /// The entry has no file now.
+    Yes,
+    /// The file has been replaced, renewed or removed since it was read.
+    No,
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        // The cache is not part of the configuration any more: threads close its files.
+        self.all().iter().for_each(|node| node.renewed());
+        bells::ring();
     }
 }
 

@@ -2,25 +2,31 @@
 //! valid as long as its node has the generation that it was read at. Hot path.
 
 use super::Cache;
+use super::bells::Bell;
 use super::entry::{FIXED, Meta};
-use super::index::Node;
+use super::index::{Node, Renewal};
 use crate::compress::forms::Forms;
-use crate::file_cache::{self, Inspected, OpenFile, Opened};
+use crate::file_cache::{self, Identity, Inspected, OpenFile, Opened};
 use crate::response::Part;
 use crate::response::sent::SentHeads;
 use bytes::Bytes;
 use rustix::io::Errno;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Memory for entries of one thread, bytes: one half each for `Local::newer` and `Local::older`.
+/// Memory for entries of one thread, bytes: one half each for [`Halves::newer`] and [`Halves::older`].
 const BUDGET: usize = 64 * 1024 * 1024;
 
-/// Open files of large entries in each half.
+/// Most open files of large entries in each half.
 const FILES: usize = 128;
+
+/// Time after which an entry that is not used is dropped. The next request for it reads its file.
+const UNUSED: Duration = Duration::from_secs(60);
 
 /// Memory that an entry takes in addition to its content, bytes (an estimate).
 const OVERHEAD: usize = 512;
@@ -48,6 +54,8 @@ pub(crate) struct Entry {
     /// Compressed forms of the body.
     pub forms: Forms,
     generation: u64,
+    /// State of the file.
+    read: Identity,
 }
 
 impl Entry {
@@ -57,9 +65,9 @@ impl Entry {
         self.generation == self.node.generation()
     }
 
-    /// Returns the generation of the node at which the entry was read.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
+    /// Returns what [`Index::renew`](super::index::Index::renew) needs to know of the entry.
+    pub(crate) fn renewal(&self) -> Renewal {
+        Renewal { node: self.node.clone(), generation: self.generation, read: self.read }
     }
 
     /// Returns the length of the body in bytes.
@@ -97,20 +105,25 @@ impl Entry {
 
 type Half = HashMap<Box<[u8]>, Rc<Entry>, foldhash::fast::RandomState>;
 
-/// Entries of one thread, in two halves. A used entry moves to the newer half. When that is full it becomes the older
-/// half, whose remaining entries are dropped.
-#[derive(Debug, Default)]
-pub(crate) struct Local {
+/// Entries in two halves. A used entry moves to the newer half. When that is full it becomes the older half, whose remaining
+/// entries are dropped.
+#[derive(Debug)]
+struct Halves {
     newer: RefCell<Half>,
     older: RefCell<Half>,
-    bytes: Cell<usize>,
-    files: Cell<usize>,
+    /// Costs of the newer half, and the most that it may have.
+    cost: Cell<usize>,
+    most: usize,
 }
 
-impl Local {
+impl Halves {
+    fn new(most: usize) -> Halves {
+        Halves { newer: RefCell::default(), older: RefCell::default(), cost: Cell::new(0), most }
+    }
+
     /// Returns an entry if it is still valid.
     #[inline]
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Rc<Entry>> {
+    fn get(&self, key: &[u8], cost: fn(&Entry) -> usize) -> Option<Rc<Entry>> {
         if let Some(e) = self.newer.borrow().get(key) {
             if e.current() {
                 return Some(e.clone());
@@ -118,7 +131,7 @@ impl Local {
         } else {
             let (key, e) = self.older.borrow_mut().remove_entry(key)?;
             if e.current() {
-                self.put_boxed(key, e.clone());
+                self.put(key, e.clone(), cost(&e));
                 return Some(e);
             }
             return None;
@@ -127,38 +140,135 @@ impl Local {
         None
     }
 
-    /// Adds an entry.
-    pub(crate) fn put(&self, key: &[u8], e: &Rc<Entry>) {
-        self.put_boxed(key.into(), e.clone());
-    }
-
-    /// Counts a compressed form of `n` bytes that was added to an entry.
-    pub(crate) fn grew(&self, n: usize) {
-        self.bytes.set(self.bytes.get() + n);
-        if self.bytes.get() > BUDGET / 2 {
-            *self.older.borrow_mut() = std::mem::take(&mut *self.newer.borrow_mut());
-            self.bytes.set(0);
-            self.files.set(0);
+    fn put(&self, key: Box<[u8]>, e: Rc<Entry>, cost: usize) {
+        if self.cost.get() + cost > self.most {
+            self.turn();
         }
-    }
-
-    fn put_boxed(&self, key: Box<[u8]>, e: Rc<Entry>) {
-        self.bytes.set(self.bytes.get() + e.cost());
-        self.files.set(self.files.get() + usize::from(e.is_file()));
-        if self.bytes.get() > BUDGET / 2 || self.files.get() > FILES {
-            *self.older.borrow_mut() = std::mem::take(&mut *self.newer.borrow_mut());
-            self.bytes.set(e.cost());
-            self.files.set(usize::from(e.is_file()));
-        }
+        self.cost.set(self.cost.get() + cost);
         self.newer.borrow_mut().insert(key, e);
     }
 
-    /// Drops all entries with open files, because descriptors run short.
-    pub(crate) fn shed(&self) {
-        for half in [&self.newer, &self.older] {
-            half.borrow_mut().retain(|_, e| !e.is_file());
+    /// Counts a cost that was added to an entry.
+    fn grew(&self, cost: usize) {
+        self.cost.set(self.cost.get() + cost);
+        if self.cost.get() > self.most {
+            self.turn();
         }
-        self.files.set(0);
+    }
+
+    /// Drops the entries of the older half, which have not been used since the last turn. Returns `true` if there were any.
+    fn turn(&self) -> bool {
+        let newer = std::mem::take(&mut *self.newer.borrow_mut());
+        self.cost.set(0);
+        !self.older.replace(newer).is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.newer.borrow().is_empty() && self.older.borrow().is_empty()
+    }
+
+    /// Drops the entries that are not valid any more.
+    fn drop_outdated(&self) {
+        for half in [&self.newer, &self.older] {
+            half.borrow_mut().retain(|_, e| e.current());
+        }
+    }
+
+    fn clear(&self) {
+        self.turn();
+        self.turn();
+    }
+}
+
+/// Entries of one thread: those with their bodies in memory, and those with an open file.
+#[derive(Debug)]
+pub(crate) struct Local {
+    memory: Halves,
+    files: Halves,
+    /// Time of the last turn by [`Local::end_unneeded`].
+    turned: Cell<Option<Instant>>,
+    epoll: Arc<OwnedFd>,
+    /// Word that files are gone, once the thread has had one open.
+    bell: OnceCell<Arc<Bell>>,
+}
+
+impl Local {
+    /// Creates a store without entries for the thread with this epoll set.
+    pub(crate) fn new(epoll: Arc<OwnedFd>) -> Local {
+        let (memory, files) = (Halves::new(BUDGET / 2), Halves::new(FILES));
+        Local { memory, files, turned: Cell::default(), epoll, bell: OnceCell::new() }
+    }
+
+    /// Returns an entry if it is still valid.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Rc<Entry>> {
+        self.memory.get(key, Entry::cost).or_else(|| self.files.get(key, |_| 1))
+    }
+
+    /// Adds an entry.
+    pub(crate) fn put(&self, key: &[u8], e: &Rc<Entry>) {
+        if !e.is_file() {
+            return self.memory.put(key.into(), e.clone(), e.cost());
+        }
+        // Without word of its end the file would stay open.
+        let Some(bell) = self.bell() else { return };
+        self.files.put(key.into(), e.clone(), 1);
+        bell.hold(true);
+        // It may have gone before the thread could be told.
+        if !e.current() {
+            self.drop_outdated();
+        }
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        if let Some(bell) = self.bell.get() {
+            return Some(bell);
+        }
+        let made = Bell::new(&self.epoll).ok()?;
+        Some(self.bell.get_or_init(|| made))
+    }
+
+    /// Counts a compressed form of `n` bytes that was added to an entry in memory.
+    pub(crate) fn grew(&self, n: usize) {
+        self.memory.grew(n);
+    }
+
+    /// Closes the files that have been removed or replaced. Answers under way keep theirs.
+    pub(crate) fn drop_outdated(&self) {
+        let Some(bell) = self.bell.get() else { return };
+        bell.heard();
+        self.files.drop_outdated();
+        bell.hold(!self.files.is_empty());
+    }
+
+    /// Drops entries that have not been used for [`UNUSED`] to twice as long, among them all that are gone from the index. Returns `true`
+    /// if there were any.
+    pub(crate) fn end_unneeded(&self, now: Instant) -> bool {
+        let is_early = |at: Instant| now.saturating_duration_since(at) < UNUSED;
+        if self.turned.get().is_some_and(is_early) {
+            return false;
+        }
+        self.turned.set(Some(now));
+        let ended = self.memory.turn() | self.files.turn();
+        if let Some(bell) = self.bell.get() {
+            bell.hold(!self.files.is_empty());
+        }
+        ended
+    }
+
+    /// Returns `true` if there are no entries.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.memory.is_empty() && self.files.is_empty()
+    }
+
+    /// Drops all entries with open files, because descriptors run short. Returns `true` if there were any.
+    pub(crate) fn shed(&self) -> bool {
+        let had = !self.files.is_empty();
+        self.files.clear();
+        if let Some(bell) = self.bell.get() {
+            bell.hold(false);
+        }
+        had
     }
 }
 
@@ -173,15 +283,19 @@ pub(crate) enum Unusable {
     Broken(&'static str),
 }
 
-/// Opens the file of an entry. Uses the blocking pool if the kernel would have to wait for the disk.
+/// Opens the file of an entry. `generation`: the node's at this moment. If the file is replaced meanwhile, the entry counts as
+/// outdated. Uses the blocking pool if the kernel would have to wait for the disk.
 ///
 /// # Errors
 /// [`Unusable`].
-pub(crate) async fn open(cache: &Cache, node: &Arc<Node>, key: &[u8]) -> Result<Entry, Unusable> {
+pub(crate) async fn open(
+    cache: &Cache,
+    node: &Arc<Node>,
+    generation: u64,
+    key: &[u8],
+) -> Result<Entry, Unusable> {
     use std::os::unix::ffi::OsStrExt;
     let path = cache.file(&node.hash);
-    // Load the generation before reading the file: if the file is replaced in between, the entry counts as outdated.
-    let generation = node.generation();
     let inspected = match file_cache::open_cached(path.as_os_str().as_bytes()) {
         Opened::Found(i) => i,
         Opened::WouldBlock => {
@@ -207,6 +321,7 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
     if meta.key != key {
         return Err(Unusable::Broken("belongs to another key"));
     }
+    let read = file.state();
     let content = match &file.content {
         Some(c) => EntryContent::Memory(c.slice(body_start..)),
         None => EntryContent::File(Rc::new(file), body_start as u64),
@@ -218,6 +333,7 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
         heads: SentHeads::default(),
         forms: Forms::default(),
         generation,
+        read,
     })
 }
 
@@ -247,4 +363,55 @@ fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {
 pub(crate) fn beside(path: &Path) -> std::path::PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     path.with_file_name(format!("{name}.{}.{:010}", std::process::id(), forebay_sys::serial::next()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::index::Index;
+    use std::os::unix::ffi::OsStrExt;
+
+    /// Writes the file of an entry with a body of so many bytes, and reads it.
+    fn entry(index: &Index, dir: &Path, key: &[u8], size: usize) -> Rc<Entry> {
+        let path = dir.join(key.escape_ascii().to_string());
+        let meta = Meta { key: key.to_vec(), ..Default::default() };
+        std::fs::write(&path, [meta.encode(size as u64), vec![b'x'; size]].concat()).expect("written");
+        let Inspected::File(file) = file_cache::open(path.as_os_str().as_bytes()) else { panic!("no file") };
+        let node = index.obtain(&crate::cache::entry::hash([key]), 1).expect("room");
+        let generation = node.generation();
+        Rc::new(read(file.opened(), &node, generation, key).expect("an entry"))
+    }
+
+    #[test]
+    fn entries_that_nobody_asks_for_are_dropped() {
+        let dir = tempfile::tempdir().expect("directory");
+        let poller = forebay_net::reactor::Poller::new().expect("epoll");
+        let (local, index) = (Local::new(poller.epoll().clone()), Index::new(10));
+        let kinds = [("small", 10), ("large", file_cache::SMALL as usize + 1)];
+        let put = |name: &str| {
+            let entries = kinds.map(|(kind, size)| {
+                let key = format!("{name} {kind}").into_bytes();
+                let entry = entry(&index, dir.path(), &key, size);
+                local.put(&key, &entry);
+                assert_eq!(entry.is_file(), kind == "large");
+                Rc::downgrade(&entry)
+            });
+            move || entries.iter().filter(|entry| entry.strong_count() > 0).count()
+        };
+        let ask =
+            |name: &str| kinds.map(|(kind, _)| local.get(format!("{name} {kind}").as_bytes()).is_some());
+        let (asked, unasked) = (put("asked"), put("unasked"));
+        let mut now = Instant::now();
+        assert!(!local.end_unneeded(now), "nothing is that old");
+        for n in 0..4 {
+            assert_eq!(ask("asked"), [true; 2]);
+            assert!(!local.end_unneeded(now + UNUSED / 2));
+            now += UNUSED;
+            assert_eq!(local.end_unneeded(now), n == 0, "{n}");
+            assert_eq!((asked(), unasked()), (2, 0), "{n}");
+        }
+        assert_eq!(ask("unasked"), [false; 2]);
+        assert!(!local.is_empty() && local.end_unneeded(now + UNUSED));
+        assert!(local.is_empty() && asked() == 0);
+    }
 }

@@ -4,6 +4,7 @@
 //! memory of each thread, [`manager`] loads and trims caches in a separate thread, [`purges`] shares purges with other replicas.
 //! `modules/proxy/cached.rs` decides when a response is stored or served.
 
+mod bells;
 mod config;
 pub(crate) mod entry;
 pub(crate) mod index;

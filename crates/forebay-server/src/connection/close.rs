@@ -35,6 +35,7 @@ async fn linger(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Setting
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = Vec::new();
     loop {
+        thread.io.poller.be_fair().await;
         scratch.reserve(READ);
         match conn.wire.discard(&thread.io, &mut scratch) {
             Ok(n) if n > 0 && Instant::now() < end => {}

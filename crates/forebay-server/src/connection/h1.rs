@@ -10,7 +10,8 @@ use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
 use crate::tls;
 use forebay_conf::error::Level;
-use forebay_core::tls::accept::{Accept, Later};
+use forebay_core::front::PARTING;
+use forebay_core::tls::drive::{Driven, Patience};
 use forebay_http::field::Slice;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::Broken;
@@ -29,7 +30,7 @@ const READ: usize = 4096;
 /// thread.
 const TURN: u32 = 32;
 
-/// Longest time that a handshake waits for room to send, from the connection's beginning.
+/// Longest time that a handshake waits for room to send, from the connection's beginning, or other records of TLS.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
 /// Result of serving a connection.
@@ -58,8 +59,8 @@ enum Head {
     Http2,
     /// The client has agreed on HTTP/2 and does not speak it.
     NoPreface,
-    /// The handshake waits for something other than the client.
-    Later(Box<Later>),
+    /// The handshake is to be continued.
+    Handshake,
 }
 
 /// Reason for which a head will not be completed.
@@ -142,16 +143,27 @@ impl Http1<'_, '_> {
                 let conf = self.req.conf.clone();
                 self.req.conn.refuse_preface(self.thread, &conf).await;
             }
-            Head::Later(later) => {
-                self.req.early = false;
-                let conf = self.req.conf.clone();
-                let mut handshake = tls::handshake(self.thread, &conf, &mut self.req.conn);
-                if Box::pin(handshake.resume(*later)).await.is_ok() {
-                    return None;
-                }
-            }
+            Head::Handshake => return self.shake_hands().await,
         }
         Some(Served::Closed)
+    }
+
+    /// Continues the TLS handshake.
+    async fn shake_hands(&mut self) -> Option<Served> {
+        let (thread, req) = (self.thread, &mut *self.req);
+        let conf = req.conf.clone();
+        let until = thread.io.poller.deadline_at(req.conn.client.accepted + HANDSHAKE);
+        let mut handshake = tls::handshake(thread, &conf, &mut req.conn);
+        match Box::pin(handshake.drive(Patience::Room(until))).await {
+            Driven::Done => None,
+            Driven::Plain(bytes) => {
+                req.head.buf = bytes;
+                req.started = thread.clock.now();
+                None
+            }
+            Driven::Paused => self.wait().await,
+            Driven::Over | Driven::TimedOut => Some(Served::Closed),
+        }
     }
 
     /// Serves a request whose head is complete.
@@ -195,6 +207,7 @@ impl Http1<'_, '_> {
         let begun = !self.req.head.buf.is_empty();
         self.guard.state(if begun { Some(|c| &c.reading) } else { None });
         if !park(self.thread, self.req, self.guard, self.waited) {
+            self.thread.io.poller.be_fair().await;
             return None;
         }
         if begun {
@@ -204,19 +217,16 @@ impl Http1<'_, '_> {
         Some(Served::Parked)
     }
 
-    /// Sends TLS records that found no room: those of a handshake, or the answer to a change of keys.
+    /// Sends TLS records that found no room: the last ones of a handshake, or the answer to a change of keys.
     async fn send_records(&mut self) -> Option<Served> {
         let (thread, wire) = (self.thread, &mut self.req.conn.wire);
-        if !wire.is_handshaking() {
-            match wire.send(&thread.io, b"", Then::Nothing) {
-                Ok(sent) if !sent.full => return None,
-                Ok(_) | Err(Errno::AGAIN) => {}
-                Err(_) => return Some(Served::Closed),
-            }
+        match wire.send(&thread.io, b"", Then::Nothing) {
+            Ok(sent) if !sent.full => return None,
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(_) => return Some(Served::Closed),
         }
-        let from = if wire.is_handshaking() { self.req.conn.client.accepted } else { Instant::now() };
         let room = self.req.conn.wire.wait_writable(&thread.io);
-        match thread.io.poller.deadline(from + HANDSHAKE, room).await {
+        match thread.io.poller.deadline(Instant::now() + HANDSHAKE, room).await {
             Some(()) => None,
             None => Some(Served::Closed),
         }
@@ -323,10 +333,7 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
             return Head::Over;
         }
         if req.conn.wire.is_handshaking() {
-            match shake_hands(thread, req) {
-                Some(head) => return head,
-                None => continue,
-            }
+            return Head::Handshake;
         }
         if req.conn.greeted
             && let Some(head) = look_at_head(thread, req, limits)
@@ -351,21 +358,6 @@ fn look_at_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
         }
     }
     if req.head.buf.is_empty() { None } else { parse_head(req, limits) }
-}
-
-/// Goes on with the TLS handshake. Returns `None` if it has ended.
-fn shake_hands(thread: &Rc<Thread>, req: &mut Request) -> Option<Head> {
-    match tls::handshake(thread, &req.conf, &mut req.conn).step() {
-        Accept::Done => None,
-        Accept::Plain(bytes) => {
-            req.head.buf = bytes;
-            req.started = thread.clock.now();
-            None
-        }
-        Accept::Wait => Some(Head::Wait),
-        Accept::Over => Some(Head::Over),
-        Accept::Later(later) => Some(Head::Later(later)),
-    }
 }
 
 /// Parses the head. Returns `None` if it is incomplete.
@@ -451,11 +443,11 @@ fn head_deadline(thread: &Thread, req: &Request) -> Deadline {
 fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: bool) -> bool {
     let token = guard.token;
     let fresh = req.head.buf.is_empty();
+    let mut deadline = deadline(thread, req, token, waited);
     if fresh && req.conn.requests > 0 && thread.quitting.get() {
-        thread.close(token);
-        return true;
+        // The last answer has promised the client that it may send another request.
+        deadline = deadline.min(thread.io.poller.after(PARTING));
     }
-    let deadline = deadline(thread, req, token, waited);
     req.conn.wire.shrink();
     let mut conn = req.end_connection();
     if !fresh {
@@ -520,6 +512,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
 /// Serves one request. Returns `None` if the connection may serve another.
 async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> Option<Served> {
     req.begin_request();
+    forebay_core::essential::stall_on_purpose(&req.uri);
     req.conn.requests += 1;
     thread.counters.requests.add(1);
     let unknown_server = req.choose_server().err().map(|_| 500);
@@ -540,7 +533,8 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
         return Some(Served::Relayed);
     }
     let unread = !req.body.done();
-    let mut keep = sent && req.keep_alive && !thread.quitting.get();
+    // Also while the thread quits, if the answer had said so before: the next request may be on its way.
+    let mut keep = sent && req.keep_alive;
     if keep && unread {
         keep = body::discard(thread, req).await;
     }

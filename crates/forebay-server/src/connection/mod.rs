@@ -183,12 +183,17 @@ pub(crate) async fn runner(thread: Rc<Thread>) {
             Work::Relayed(over) => switched::end(&thread, &mut req, token, *over).await,
             Work::Task(task) => Box::pin(crate::background::run(&thread, *task)).await,
         }
+        if !thread.is_current(&req.conf) {
+            // A runner without work keeps no configuration of the past.
+            req = Request::new(thread.clone());
+        }
     }
 }
 
 /// Serves a connection until it is idle or over.
 async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: Connection) {
     let mut guard = Guard { thread, token, open: true, state: None };
+    thread.io.poller.note_place(conn.client.number);
     if conn.session.is_some() {
         let until = thread.io.poller.deadline_of(token);
         serve_session(thread, conn, &mut guard, until).await;
@@ -236,7 +241,10 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
                 break;
             }
             // Data has come meanwhile.
-            Err(back) => conn = back,
+            Err(back) => {
+                conn = back;
+                thread.io.poller.be_fair().await;
+            }
         }
     }
     guard.state(None);

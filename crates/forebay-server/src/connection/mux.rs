@@ -69,6 +69,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     if req.head.is_websocket {
         websocket::complete(&mut req.head);
     }
+    thread.io.poller.note_place(req.conn.client.number);
     req.begin_request();
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);

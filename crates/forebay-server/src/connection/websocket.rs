@@ -62,7 +62,7 @@ pub(crate) fn open(resp: &mut Response) {
 
 /// Refuses a request whose response opens no WebSocket but has a status that says so.
 pub(crate) fn check(req: &mut Request) {
-    let status = req.status_override.unwrap_or(req.resp.status);
+    let status = req.status();
     let open = req.resp.source.as_ref().is_some_and(|source| source.is_switched());
     if open || !(200..300).contains(&status) {
         return;

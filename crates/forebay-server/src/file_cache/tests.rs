@@ -29,6 +29,35 @@ fn a_turn_asks_once_for_requests_that_began_before_it() {
     assert!(!hit(&mut cache, later(2), true));
 }
 
+/// A thread that nobody asks keeps no deleted file open, which takes room on the disk, and nothing that was not used for long.
+#[test]
+fn deleted_and_unused_files_are_closed_without_a_request() {
+    let dir = tempfile::tempdir().expect("dir");
+    let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };
+    let mut cache = FileCache::default();
+    let begun = Instant::now();
+    for name in ["stays", "deleted", "replaced"] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, name).expect("written");
+        let path = path.as_os_str().as_encoded_bytes();
+        cache.put(path, &open(path).into(), &policy, begun);
+    }
+    assert!(!cache.end_unneeded(begun));
+    std::fs::remove_file(dir.path().join("deleted")).expect("deleted");
+    std::fs::write(dir.path().join("new"), "new").expect("written");
+    std::fs::rename(dir.path().join("new"), dir.path().join("replaced")).expect("replaced");
+    assert!(cache.end_unneeded(begun));
+    assert_eq!(cache.index.len(), 1);
+    assert!(!cache.end_unneeded(begun + IDLE / 2) && cache.end_unneeded(begun + IDLE));
+    assert!(cache.is_empty());
+    // Where a location keeps unused files for longer, that holds.
+    let long = Policy { cache: Some((10, 2 * IDLE)), ..policy };
+    let path = dir.path().join("stays");
+    let path = path.as_os_str().as_encoded_bytes();
+    cache.put(path, &open(path).into(), &long, begun);
+    assert!(!cache.end_unneeded(begun + IDLE) && cache.end_unneeded(begun + 2 * IDLE));
+}
+
 #[test]
 fn a_file_of_middle_size_is_kept_when_it_is_read_again() {
     let dir = tempfile::tempdir().expect("dir");

@@ -177,6 +177,7 @@ impl<'a> Driver<'a> {
                 return self.close().await;
             }
             if self.session.dirty.get() || (reading && self.conn.wire.is_readable(&self.thread.io)) {
+                self.thread.io.poller.be_fair().await;
                 continue;
             }
             self.note_requests(activity.no_streams);
@@ -200,7 +201,7 @@ impl<'a> Driver<'a> {
             return Err(Closed);
         }
         if self.thread.quitting.get() {
-            self.session.state.borrow_mut().leave(Code::NoError);
+            self.session.state.borrow_mut().follow(self.thread);
         }
         Ok(())
     }
@@ -477,16 +478,13 @@ async fn wait(
 ) -> bool {
     let wire = &conn.wire;
     let blocked = !session.state.borrow().out.is_empty() || wire.has_unsent();
-    let mut first = true;
     let ready = std::future::poll_fn(|cx| {
-        // Clear the flag only on the first poll: later it may already hold an edge that epoll will not report again.
-        let clear = std::mem::take(&mut first);
         thread.io.poller.set_waiter(&mut session.driver.borrow_mut(), cx);
         let ready = session.dirty.get()
             || session.is_given_up()
-            || blocked && wire.poll_writable(&thread.io, clear, cx).is_ready()
-            || reading && wire.poll_readable(&thread.io, false, cx).is_ready()
-            || thread.quitting.get() && !session.state.borrow().leaving;
+            || blocked && wire.poll_writable(&thread.io, cx).is_ready()
+            || reading && wire.poll_readable(&thread.io, cx).is_ready()
+            || thread.quitting.get() && session.state.borrow().has_to_follow(thread);
         if ready { Poll::Ready(()) } else { Poll::Pending }
     });
     match deadline {

@@ -12,6 +12,7 @@ mod stream;
 
 pub(crate) use stream::Stream;
 
+use crate::thread::Thread;
 use budget::Budget;
 use forebay_core::client::Client;
 use forebay_core::transfers::{Transfer, Transfers};
@@ -32,6 +33,9 @@ const OUT: usize = 64 * 1024;
 
 /// Part of the buffer that `grant` reserves for each incremental stream, bytes.
 const SHARE: usize = 16 * 1024;
+
+/// Last stream that GOAWAY names as long as further requests are taken.
+const LAST_STREAM: u32 = (1 << 31) - 1;
 
 /// Number of ended streams that are remembered, for frames that arrive late.
 const REMEMBERED: usize = 16;
@@ -109,6 +113,8 @@ struct SessionState {
     acknowledged: bool,
     /// GOAWAY has been sent: no new streams.
     leaving: bool,
+    /// The client has been told that the connection will end, but not with which request.
+    announced: bool,
     /// The client has sent GOAWAY or closed its side.
     client_leaves: bool,
     /// The connection ends once `out` is written.
@@ -155,6 +161,7 @@ impl Session {
                 last: 0,
                 acknowledged: false,
                 leaving: false,
+                announced: false,
                 client_leaves: false,
                 failed: false,
                 excess: None,
@@ -267,6 +274,28 @@ impl Session {
 }
 
 impl SessionState {
+    /// Asks the client for no further requests, and takes those that are on their way (RFC 9113, section 6.8).
+    fn announce(&mut self) {
+        if !self.leaving && !self.announced {
+            self.announced = true;
+            frame::push_goaway(&mut self.out, LAST_STREAM, Code::NoError);
+        }
+    }
+
+    /// Takes the step of a graceful shutdown that is due.
+    fn follow(&mut self, thread: &Thread) {
+        if thread.parted.get() {
+            self.leave(Code::NoError);
+        } else if thread.quitting.get() {
+            self.announce();
+        }
+    }
+
+    /// Returns `true` if a step of a graceful shutdown is due.
+    fn has_to_follow(&self, thread: &Thread) -> bool {
+        !self.leaving && (thread.parted.get() || thread.quitting.get() && !self.announced)
+    }
+
     fn leave(&mut self, code: Code) {
         if !self.leaving {
             self.leaving = true;

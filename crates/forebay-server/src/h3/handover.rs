@@ -284,6 +284,11 @@ impl Process {
         }
     }
 
+    /// Returns `true` if another program has been started that will read the UDP sockets.
+    pub(super) fn has_successor(&self) -> bool {
+        lock(&self.newer).is_some()
+    }
+
     /// Sends a datagram to the thread or the process of its place. `from`: the neighbor that it comes from. `exact`: only if the place
     /// is known. Returns `false` if there is no such place.
     pub(super) fn pass(

@@ -65,8 +65,6 @@ pub(crate) struct Quic {
     new_sockets: RefCell<Vec<(u32, Arc<OwnedFd>)>>,
     /// Numbers of sessions that have ended.
     free: RefCell<Vec<u32>>,
-    /// Buffers for datagrams.
-    batch: RefCell<Option<Batch>>,
     /// Slot of the poller for timers.
     timer: Cell<Option<Token>>,
     common: Rc<Common>,
@@ -128,6 +126,10 @@ impl Owner for Listening<'_> {
     }
 
     fn redirect(&self, received: &Received<'_>) -> bool {
+        if self.thread.quitting.get() && handover::process().has_successor() {
+            // It does not read the sockets yet. The client sends its first datagram again, and must not be refused until then.
+            return true;
+        }
         let conf = self.thread.config();
         if is_active(&conf, self.listener) {
             return false;
@@ -198,32 +200,42 @@ impl Quic {
     /// Receives the datagrams of a listener. The poller calls again while there are more.
     pub(crate) fn receive(&self, thread: &Rc<Thread>, listener: u32) {
         let Some(endpoint) = self.endpoint(listener) else { return };
+        let received = thread.io.with_batch(|batch| self.receive_into(batch, thread, listener, &endpoint));
+        match received {
+            Ok(()) => self.ask(thread),
+            Err(Errno::AGAIN) => {}
+            Err(e) => error::log(thread, Level::Alert, &format!("recvmmsg() failed {}", errno_text(e))),
+        }
+    }
+
+    /// Receives and handles the datagrams of a listener.
+    fn receive_into(
+        &self,
+        batch: &mut Batch,
+        thread: &Rc<Thread>,
+        listener: u32,
+        endpoint: &Rc<Endpoint>,
+    ) -> Result<(), Errno> {
         let chooser = self.chooser(thread);
-        let mut batch = self.batch.take().unwrap_or_default();
         let now = thread.io.poller.now();
-        let owner = Listening { thread, listener, endpoint: &endpoint };
-        let received = endpoint.receive(&mut batch);
+        let owner = Listening { thread, listener, endpoint };
+        let received = endpoint.receive(batch);
         let count = received.unwrap_or(0);
         let portion = endpoint.portion();
         let mut from = 0;
         while from < count {
             let to = count.min(from + portion);
-            endpoint.handle(&batch, from..to, now, &chooser, &owner);
-            self.work(thread, &endpoint);
+            endpoint.handle(batch, from..to, now, &chooser, &owner);
+            self.work(thread, endpoint);
             // The answers to the last portion leave at the end of the turn, and so does what portions without requests cause, such as
             // acknowledgments.
             if to < count && thread.runners.has_queued() {
                 thread.start_queued();
-                self.flush(thread, &endpoint, now);
+                self.flush(thread, endpoint, now);
             }
             from = to;
         }
-        self.batch.replace(Some(batch));
-        match received {
-            Ok(_) => self.ask(thread),
-            Err(Errno::AGAIN) => {}
-            Err(e) => error::log(thread, Level::Alert, &format!("recvmmsg() failed {}", errno_text(e))),
-        }
+        received.map(drop)
     }
 
     /// Sends what connections have to send, and forgets those that are over.
@@ -484,9 +496,16 @@ impl Quic {
         }
     }
 
-    /// Has all connections take no further requests, since the process ends after them.
+    /// Tells the clients of all connections that the process ends after them.
     pub(crate) fn quit(&self, thread: &Thread) {
         handover::process().leave();
+        let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
+        sessions.iter().for_each(|session| session.announce());
+        self.ask(thread);
+    }
+
+    /// Has all connections take no further requests, since the process ends after them.
+    pub(crate) fn part(&self, thread: &Thread) {
         self.leave(thread, |_| true);
     }
 

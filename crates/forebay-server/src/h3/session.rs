@@ -36,6 +36,9 @@ use std::time::{Duration, Instant};
 /// Resets without a finished response in between after which the connection ends, as over HTTP/2.
 const RESETS: u32 = 200;
 
+/// Request that GOAWAY names as long as further requests are taken: the greatest number of a stream that a client opens.
+const LAST_REQUEST: u64 = (1 << 62) - 4;
+
 /// An HTTP/3 connection.
 pub(crate) struct Session {
     io: Rc<Io>,
@@ -570,6 +573,20 @@ impl Session {
         self.state.borrow_mut().controls.send_unsent(link);
     }
 
+    /// Asks the client for no further requests, and takes those that are on their way (RFC 9114, section 5.2).
+    pub(crate) fn announce(&self) {
+        let mut s = self.state.borrow_mut();
+        if s.leaving || s.closed {
+            return;
+        }
+        s.controls.push_goaway(LAST_REQUEST);
+        drop(s);
+        if let Some(link) = self.link.get() {
+            self.send_unsent(link);
+        }
+        self.notify();
+    }
+
     /// Has the connection take no further requests.
     pub(crate) fn leave(&self) {
         let mut s = self.state.borrow_mut();
@@ -582,6 +599,9 @@ impl Session {
         drop(s);
         if let Some(link) = self.link.get() {
             self.send_unsent(link);
+            // The end of the connection would discard it. Without it the client does not know that requests on their way were not
+            // handled, and may be sent again.
+            self.endpoint.send(link, self.io.poller.now());
         }
         self.close_if_over();
         self.notify();

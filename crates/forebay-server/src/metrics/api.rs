@@ -263,6 +263,7 @@ pub(super) fn program(req: &Request) -> Value {
         "ppid": rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get()),
         "threads": req.thread.all_counters.len(),
         "panics": total(req, |c| &c.panics),
+        "long_turns": total(req, |c| &c.long_turns),
         "log_lines_lost": total(req, |c| &c.log_lines_lost),
     })
 }

@@ -164,6 +164,9 @@ impl Exposition {
         self.one("forebay_config_load_time_seconds", "gauge", help, loaded);
         let panics = total(req, |c| &c.panics);
         self.one("forebay_panics_total", counter, "Panics, each of which cost one connection", panics);
+        let long = total(req, |c| &c.long_turns);
+        let help = "Turns of threads that took longer than a second, in which their connections waited";
+        self.one("forebay_long_turns_total", counter, help, long);
         let displaced = total(req, |c| &c.displaced);
         let help = "UDP sessions ended for others when worker_connections ran short";
         self.one("forebay_stream_displaced_sessions_total", counter, help, displaced);

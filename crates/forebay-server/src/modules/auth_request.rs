@@ -60,7 +60,7 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
     if take_variables(req, &mut sub, &s.set).is_err() {
         return Verdict::Status(500);
     }
-    match sub.resp.status {
+    match sub.status() {
         status @ (401 | 403) => {
             if status == 401 {
                 copy_challenges(req, &sub);

@@ -167,14 +167,11 @@ async fn open_anew(core: &Core, req: &mut Request, path: &[u8]) -> Found {
     found
 }
 
-/// Opens a file without waiting for the disk. Where descriptors have run out, drops the oldest files from the cache; then the
-/// pool tries again.
+/// Opens a file without waiting for the disk. Where descriptors have run out, the thread gives some up; then the pool tries again.
 #[inline]
 fn open_now(thread: &Thread, path: &[u8]) -> Opened {
     match file_cache::open_cached(path) {
-        Opened::Found(file_cache::Inspected::Error(Errno::MFILE | Errno::NFILE))
-            if thread.files.borrow_mut().shed(file_cache::SHED) > 0 =>
-        {
+        Opened::Found(file_cache::Inspected::Error(Errno::MFILE | Errno::NFILE)) if thread.shed() => {
             Opened::WouldBlock
         }
         opened => opened,

@@ -385,10 +385,15 @@ impl Request {
         true
     }
 
+    /// Returns the status of the response. That of an error outlasts its page (nginx: error_page), whose response has its own.
+    pub(crate) fn status(&self) -> u16 {
+        self.status_override.unwrap_or(self.resp.status)
+    }
+
     /// Returns the status for the access log.
     pub(crate) fn logged_status(&self) -> u16 {
         // Log the status that was sent: 494 to 497 exist for `error_page` only.
-        response::wire_status(match self.status_override.unwrap_or(self.resp.status) {
+        response::wire_status(match self.status() {
             0 if self.refused != 0 => self.refused,
             s => s,
         })

@@ -37,6 +37,9 @@ pub(crate) struct Refusal {
     pub content_range: Vec<u8>,
 }
 
+/// Most spare buffers of a request. No response needs more at a time.
+const MOST_SPARE: usize = 16;
+
 /// Reason for which a request exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -481,7 +484,7 @@ impl Request {
 
     /// Gives a spare buffer back.
     pub(crate) fn give_buf(&mut self, mut b: Vec<u8>) {
-        if b.capacity() <= 65536 {
+        if b.capacity() <= 65536 && self.spare.len() < MOST_SPARE {
             b.clear();
             self.spare.push(b);
         }

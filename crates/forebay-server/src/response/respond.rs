@@ -156,5 +156,8 @@ pub(crate) fn finish(req: &mut Request) {
     access_log::log_request(req);
     req.modules.limit_conn.clear();
     req.body.end();
+    // A runner without work holds no files, and no tables of an encoder whose response broke off.
     req.resp.body.clear();
+    req.resp.entry = None;
+    req.resp.filters.clear();
 }

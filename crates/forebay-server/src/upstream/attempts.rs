@@ -10,6 +10,7 @@ use crate::request::Request;
 use crate::thread::ThreadConfig;
 use forebay_conf::error::Level;
 use forebay_core::upstream::balance::{Key, Picker};
+use forebay_core::upstream::dial_error::Blame;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::queue::Gone;
 use forebay_net::addr::{PeerAddr, address_text};
@@ -155,6 +156,10 @@ impl<'t> Servers<'t> {
     }
 }
 
+/// Kept connections of a request that may turn out to be closed, before it asks for new ones, whose failures count. A server that is
+/// gone without a word leaves connections over which each request fails.
+const MOST_CLOSED: u32 = 4;
+
 /// The attempts of one request.
 pub(crate) struct Attempts<'t> {
     conf: Rc<ThreadConfig>,
@@ -166,6 +171,8 @@ pub(crate) struct Attempts<'t> {
     tried: Vec<usize>,
     /// Number of servers whose kept connections turned out to be closed.
     dropped: u32,
+    /// Number of kept connections that turned out to be closed.
+    closed: u32,
     /// The server that is being asked, and since when.
     current: (usize, Instant),
     /// `true` if the next attempt is the first of another location.
@@ -200,7 +207,8 @@ impl<'t> Attempts<'t> {
         req.modules.upstream.fault = Some(NextUpstream::Error);
         let redirected = !req.modules.upstream.attempts.is_empty();
         let (tried, current) = (Vec::new(), (0, begun));
-        Ok(Attempts { conf, servers, rules, kept, begun, tried, dropped: 0, current, redirected })
+        let (dropped, closed) = (0, 0);
+        Ok(Attempts { conf, servers, rules, kept, begun, tried, dropped, closed, current, redirected })
     }
 
     /// Returns `true` if the next attempt may use a kept connection.
@@ -294,7 +302,7 @@ impl<'t> Attempts<'t> {
         let (reused, received) = note_failure(req, place.as_ref(), fault);
         // Gives the place back first, so that it counts as free when another server is chosen.
         *place = None;
-        if fault.last {
+        if fault.blame == Blame::Ours {
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
             }
@@ -325,6 +333,10 @@ impl<'t> Attempts<'t> {
             p.give_up(self.current.0);
         }
         self.dropped += 1;
+        self.closed += 1;
+        if self.closed == MOST_CLOSED {
+            self.kept = Kept::No;
+        }
         Decision::Again
     }
 
@@ -333,7 +345,8 @@ impl<'t> Attempts<'t> {
         let Servers::Group(p, _) = &mut self.servers else { return };
         let (peer, since) = self.current;
         p.give_up(peer);
-        if matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404) {
+        if fault.blame != Blame::Server || matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
+        {
             return;
         }
         if p.local.fail(peer, since) {
@@ -365,7 +378,7 @@ impl<'t> Attempts<'t> {
 /// Notes the failure of the last attempt, and counts it unless a kept connection was closed. Returns whether the connection
 /// was a kept one, and the number of bytes received by it.
 fn note_failure(req: &mut Request, contact: Option<&Contact>, fault: &Fault) -> (bool, u64) {
-    req.modules.upstream.fault = Some(fault.kind).filter(|_| !fault.last);
+    req.modules.upstream.fault = Some(fault.kind).filter(|_| fault.blame != Blame::Ours);
     let reused = contact.and_then(Contact::conn).is_some_and(|c| c.reused);
     let mut received = 0;
     if let Some(a) = req.modules.upstream.attempts.last_mut() {
@@ -461,6 +474,19 @@ mod tests {
         }
         let statuses: Vec<u16> = req.modules.upstream.attempts.iter().map(|a| a.status).collect();
         assert_eq!(statuses, [502, 502]);
+    }
+
+    /// A server that is gone without a word may leave a connection that looks usable: HTTP/3 over one is the case.
+    #[test]
+    fn closed_connections_are_followed_by_new_ones_in_the_end() {
+        let mut req = crate::testing::request("", "");
+        let target = direct(&[1]);
+        let mut attempts = at_once(Attempts::new(&mut req, &target, rules(), Kept::Group));
+        for n in 0..MOST_CLOSED {
+            assert!(attempts.may_reuse(), "{n}");
+            assert_eq!(attempts.closed(&mut req, 502, true), Decision::Again);
+        }
+        assert!(!attempts.may_reuse());
     }
 
     #[test]

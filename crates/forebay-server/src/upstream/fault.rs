@@ -3,6 +3,8 @@
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::dial_error::Blame;
+use forebay_net::blame;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 
@@ -18,8 +20,8 @@ pub(crate) struct Fault {
     pub(crate) status: u16,
     /// `true` if the server cannot have acted upon the request.
     pub(crate) unsent: bool,
-    /// `true` if another server would not help, so that none is asked.
-    pub(crate) last: bool,
+    /// Consequence for the choice of servers.
+    pub(crate) blame: Blame,
     /// The step that failed, in the words of the error log.
     pub(crate) doing: &'static str,
 }
@@ -27,18 +29,23 @@ pub(crate) struct Fault {
 impl Fault {
     /// Creates a fault of a request that has been sent.
     pub(crate) fn new(kind: NextUpstream, status: u16) -> Fault {
-        Fault { kind, status, unsent: false, last: false, doing: READING }
+        Fault { kind, status, unsent: false, blame: Blame::Server, doing: READING }
     }
 
     /// Creates a fault of the client or of this server: the upstream is not to blame.
     pub(crate) fn own(status: u16) -> Fault {
-        Fault { last: true, ..Fault::new(NextUpstream::Error, status) }
+        Fault { blame: Blame::Ours, ..Fault::new(NextUpstream::Error, status) }
     }
 
     /// Creates a fault of a connection on which nothing was sent.
     pub(crate) fn unsent(kind: NextUpstream, status: u16, doing: &'static str) -> Fault {
         Fault { unsent: true, doing, ..Fault::new(kind, status) }
     }
+}
+
+/// Returns the consequence of an error on a connection that was there.
+fn blame_of(e: Errno) -> Blame {
+    if blame::is_shortage(e) { Blame::Nobody } else { Blame::Server }
 }
 
 /// Logs that the client is gone.
@@ -56,7 +63,7 @@ pub(crate) fn client_gone(req: &mut Request, doing: &str) -> Fault {
 /// Logs that a request cannot be sent.
 pub(crate) fn send_failed(req: &mut Request, e: Errno) -> Fault {
     req.log(Level::Error, &format!("send() failed {} {SENDING}", errno_text(e)));
-    Fault { doing: SENDING, ..Fault::new(NextUpstream::Error, 502) }
+    Fault { doing: SENDING, blame: blame_of(e), ..Fault::new(NextUpstream::Error, 502) }
 }
 
 /// Logs that a server takes nothing of a request.
@@ -74,7 +81,7 @@ pub(crate) fn closed(req: &mut Request, doing: &str) -> Fault {
 /// Logs that a connection cannot be read.
 pub(crate) fn receive_failed(req: &mut Request, e: Errno, doing: &str) -> Fault {
     req.log(Level::Error, &format!("recv() failed {} {doing}", errno_text(e)));
-    Fault::new(NextUpstream::Error, 502)
+    Fault { blame: blame_of(e), ..Fault::new(NextUpstream::Error, 502) }
 }
 
 /// Logs that a server was silent for too long.

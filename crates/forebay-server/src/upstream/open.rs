@@ -6,11 +6,12 @@ use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_core::upstream::conn::Conn;
-use forebay_core::upstream::dial_error::{self, CONNECTING};
+use forebay_core::upstream::dial_error::{self, Blame, CONNECTING};
+use forebay_core::upstream::dialing;
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
-use forebay_net::dial::{DialError, DialSettings, LocalAddress, dial};
+use forebay_net::dial::{DialError, DialSettings, LocalAddress};
 use forebay_net::wire::Watch;
 use rustix::net::SocketType;
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
         greeting: o.greeting,
     };
     let opened = thread.io.poller.now();
-    match dial(&thread.io, &settings, watch).await {
+    match dialing::dial(&thread, &settings, watch).await {
         Ok(wire) => Ok(Conn::opened(&thread.io, wire, opened)),
         Err(e) => Err(failed(req, &settings, e)),
     }
@@ -101,8 +102,10 @@ fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
     }
     let (level, text) = dial_error::text(s, &e);
     req.log(level, &text);
+    let blame = dial_error::blame(&e);
     match e {
-        _ if dial_error::is_ours(&e) => Fault { last: true, status: 500, ..error },
+        _ if blame == Blame::Ours => Fault { blame, status: 500, ..error },
+        DialError::Own(..) => Fault { blame, ..error },
         DialError::Greeting(_) => Fault { doing: SENDING, ..error },
         DialError::Timeout => Fault { kind: NextUpstream::Timeout, status: 504, ..error },
         _ => error,
@@ -139,12 +142,19 @@ pub(crate) async fn encrypt(
 fn handshake_failed(req: &mut Request, e: &Unencrypted) -> Fault {
     match e {
         Unencrypted::Failed(text) => unencrypted(req, text),
+        Unencrypted::Own(text) => unready(req, text),
         Unencrypted::Timeout => {
             let fault = unencrypted(req, "upstream timed out (110: Connection timed out)");
             Fault { kind: NextUpstream::Timeout, status: 504, ..fault }
         }
         Unencrypted::ClientGone => client_gone(req, "SSL handshaking to upstream"),
     }
+}
+
+/// Logs that a handshake could not begin, which is not the server's fault.
+pub(super) fn unready(req: &mut Request, text: &str) -> Fault {
+    req.log(Level::Error, &format!("{text} {HANDSHAKING}"));
+    Fault::own(500)
 }
 
 /// Logs that a handshake failed.

@@ -3,6 +3,7 @@
 use super::codec::protocol::Framing;
 use super::exchange::{Outgoing, READ};
 use super::fault::{Fault, SENDING, client_gone, send_failed, send_timeout};
+use crate::draft::Readable;
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -11,8 +12,6 @@ use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
-use std::fs::File;
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Most bytes of a file that one call sends.
@@ -130,7 +129,7 @@ impl Sender<'_> {
     }
 
     /// Sends the part of the client's body that is in a file.
-    async fn file(&mut self, req: &mut Request, file: &File, framing: Framing) -> Result<Wrote, Fault> {
+    async fn file(&mut self, req: &mut Request, file: &Readable, framing: Framing) -> Result<Wrote, Fault> {
         let end = req.body.stored.in_file;
         let mut offset = 0;
         let mut frame = Vec::new();
@@ -154,7 +153,7 @@ impl Sender<'_> {
     async fn file_piece(
         &mut self,
         req: &mut Request,
-        file: &File,
+        file: &Readable,
         offset: &mut u64,
         to: u64,
     ) -> Result<Wrote, Fault> {
@@ -183,10 +182,10 @@ impl Sender<'_> {
 }
 
 /// Returns the content that is in memory, and the file with the rest.
-fn parts<'p>(req: &'p Request, body: &'p Outgoing) -> (&'p [u8], Option<Rc<File>>) {
-    match (body, &req.body.stored.file) {
+fn parts<'p>(req: &'p Request, body: &'p Outgoing) -> (&'p [u8], Option<Readable>) {
+    match (body, req.body.stored.file()) {
         (Outgoing::Bytes(b), _) => (b, None),
-        (Outgoing::Stored, Some(file)) => (&[], Some(file.clone())),
+        (Outgoing::Stored, Some(file)) => (&[], Some(file)),
         (Outgoing::Stored, None) => (&req.body.stored.mem, None),
         _ => (&[], None),
     }

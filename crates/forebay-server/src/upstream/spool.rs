@@ -5,13 +5,13 @@
 use crate::cache::entry::Meta;
 use crate::cache::index::Ticket;
 use crate::cache::{Cache, local};
+use crate::draft::{Draft, Readable};
 use crate::modules::core::TempDir;
 use forebay_sys::files;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Limits of what is read ahead of the client.
 #[derive(Clone, Copy, Debug)]
@@ -85,15 +85,24 @@ pub(crate) struct Spool {
     sent: u64,
     /// Number of bytes that are in the file.
     saved: u64,
-    file: Option<Arc<File>>,
-    /// Name of the file, if it has one.
-    path: Option<PathBuf>,
+    file: SpoolFile,
     /// Offset in the file at which the body begins, with its byte number `base`.
     start: u64,
     base: u64,
     keep: Option<Keep>,
     limits: AheadLimits,
     dir: TempDir,
+}
+
+/// File of a spool.
+#[derive(Debug)]
+enum SpoolFile {
+    /// There is none yet.
+    None,
+    /// The spool writes it.
+    Draft(Draft),
+    /// The whole body, also for other readers.
+    Finished(Readable),
 }
 
 /// Place of the next bytes for the client.
@@ -122,8 +131,7 @@ impl Spool {
             total: 0,
             sent: 0,
             saved: 0,
-            file: None,
-            path: None,
+            file: SpoolFile::None,
             start: keep.as_ref().map_or(0, Keep::start),
             base: 0,
             keep,
@@ -133,11 +141,11 @@ impl Spool {
     }
 
     /// Creates a spool that has a whole body: bytes `start..end` of a file.
-    pub(crate) fn of_file(file: Arc<File>, start: u64, end: u64) -> Spool {
+    pub(crate) fn of_file(file: Readable, start: u64, end: u64) -> Spool {
         let limits = AheadLimits { memory: 0, file: 0 };
         let mut s = Spool::new(limits, None, TempDir::default());
         (s.start, s.saved, s.total, s.mem_start) = (start, end - start, end - start, end - start);
-        s.file = Some(file);
+        s.file = SpoolFile::Finished(file);
         s
     }
 
@@ -186,7 +194,7 @@ impl Spool {
     /// Frees memory that is not needed any more.
     fn trim(&mut self) {
         let done = if self.keep.is_some() { self.sent.min(self.saved) } else { self.sent };
-        if self.keep.is_none() && self.sent >= self.saved {
+        if self.keep.is_none() && self.sent >= self.saved && self.may_write() {
             // Everything in the file has been sent: it can be written from its beginning again.
             self.saved = self.sent;
             self.base = self.sent;
@@ -207,8 +215,14 @@ impl Spool {
         !self.over()
     }
 
+    /// Returns `true` if the file, or a new one, may be written.
+    fn may_write(&self) -> bool {
+        !matches!(self.file, SpoolFile::Finished(_))
+    }
+
     fn may_save(&self) -> bool {
-        self.keep.is_some() || (self.limits.file > 0 && self.saved - self.base < self.limits.file)
+        let has_room = self.limits.file > 0 && self.saved - self.base < self.limits.file;
+        self.may_write() && (self.keep.is_some() || has_room)
     }
 
     /// Returns `true` if memory is full and its bytes may go to a file.
@@ -216,15 +230,19 @@ impl Spool {
         self.over() && self.may_save()
     }
 
-    /// Returns the file to write to, and a name for it if it has none.
-    fn output(&self) -> Output {
-        let path = match (&self.path, &self.keep) {
-            (Some(p), _) => p.clone(),
-            (None, Some(k)) => k.temporary(&self.dir),
-            (None, None) => self.dir.next_file(),
-        };
-        let (named, directories) = (self.keep.is_some(), self.directories());
-        Output { file: self.file.clone(), path, named, directories }
+    /// Takes out the file to write to.
+    fn output(&mut self) -> Output {
+        match std::mem::replace(&mut self.file, SpoolFile::None) {
+            SpoolFile::Draft(draft) => Output::Draft(draft),
+            other => {
+                self.file = other;
+                let path = match &self.keep {
+                    Some(k) => k.temporary(&self.dir),
+                    None => self.dir.next_file(),
+                };
+                Output::New { path, named: self.keep.is_some(), directories: self.directories() }
+            }
+        }
     }
 
     /// Returns the offset of the first byte of the body that is not in the file, and its place in memory.
@@ -243,10 +261,17 @@ impl Spool {
             let done = work(&mem);
             (mem, done)
         };
-        let ended = |_| (Vec::new(), Err(io::Error::other("the pool has ended")));
-        let done;
-        (self.mem, done) = tokio::task::spawn_blocking(work).await.unwrap_or_else(ended);
-        done
+        match tokio::task::spawn_blocking(work).await {
+            Ok((mem, done)) => {
+                self.mem = mem;
+                done
+            }
+            Err(_) => {
+                // The bytes are lost. The place after them makes the next read fail.
+                self.mem_start = self.total;
+                Err(io::Error::other("the pool has ended"))
+            }
+        }
     }
 
     /// Moves the bytes in memory to the file. After a failure they stay in memory, no file is used any more, and the
@@ -258,18 +283,19 @@ impl Spool {
         let (from, skip) = self.unsaved();
         let offset = self.start + (from - self.base);
         let output = self.output();
-        let path = output.path.clone();
-        if output.file.is_none() && output.named {
-            self.path = Some(path.clone());
-        }
+        let path = output.path();
         let write = move |mem: &[u8]| {
-            let file = output.open()?;
-            file.write_all_at(mem.get(skip..).unwrap_or_default(), offset)?;
-            Ok(file)
+            let mut draft = output.open()?;
+            let written = draft.write_at(mem.get(skip..).unwrap_or_default(), offset);
+            // Bytes of an earlier call stay readable in the file.
+            Ok((draft, written))
         };
-        match self.on_pool(write).await {
-            Ok(file) => {
-                self.file = Some(file);
+        let done = self.on_pool(write).await.and_then(|(draft, written)| {
+            self.file = SpoolFile::Draft(draft);
+            written
+        });
+        match done {
+            Ok(()) => {
                 self.saved = self.total;
                 self.mem.clear();
                 self.mem_start = self.total;
@@ -285,28 +311,27 @@ impl Spool {
 
     /// Appends the next bytes for the client from the file. Returns `false` if it cannot be read.
     pub(crate) async fn load(&mut self, out: &mut Vec<u8>) -> bool {
-        let Some(file) = self.file.clone() else { return false };
+        let file = match &self.file {
+            SpoolFile::None => return false,
+            SpoolFile::Draft(draft) => draft.reader(),
+            SpoolFile::Finished(file) => file.clone(),
+        };
         let end = self.saved.min(self.mem_start);
         let n = end.saturating_sub(self.sent).min(64 * 1024) as usize;
         let offset = self.start + (self.sent - self.base);
         let at = out.len();
         out.resize(at + n, 0);
-        let read = match now(&file, &mut out[at..], offset) {
-            Some(done) => done,
-            None => {
-                let read = tokio::task::spawn_blocking(move || {
-                    let mut buf = vec![0; n];
-                    file.read_exact_at(&mut buf, offset).map(|()| buf)
-                });
-                match read.await {
-                    Ok(Ok(buf)) => {
-                        out[at..].copy_from_slice(&buf);
-                        true
-                    }
-                    _ => false,
-                }
+        let mut read = n > 0 && file.read_now(&mut out[at..], offset);
+        if !read && n > 0 {
+            let from_disk = tokio::task::spawn_blocking(move || {
+                let mut buf = vec![0; n];
+                file.read_exact_at(&mut buf, offset).map(|()| buf)
+            });
+            if let Ok(Ok(buf)) = from_disk.await {
+                out[at..].copy_from_slice(&buf);
+                read = true;
             }
-        };
+        }
         self.sent += n as u64;
         self.trim();
         read
@@ -315,126 +340,121 @@ impl Spool {
     /// Stops keeping the response. Bytes in the file stay readable for the client.
     pub(crate) fn discard(&mut self) {
         self.keep = None;
-        if let Some(path) = self.path.take() {
-            let _ = std::fs::remove_file(path);
+        if let SpoolFile::Draft(draft) = &mut self.file {
+            // A name that cannot be removed belongs to a directory that is gone.
+            let _ = draft.remove_name();
         }
         self.trim();
     }
 
-    /// Writes the rest of a complete response that is kept, and gives the file its name.
+    /// Writes the rest of a complete response that is kept, and gives the file its place. The file is not written after that.
     ///
     /// # Errors
     /// Of writing or renaming the file, with its name.
     pub(crate) async fn complete(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        if self.keep.is_none() {
+            return Ok(());
+        }
+        // The name of a new file follows from the place of the response.
         let output = self.output();
         let Some(keep) = self.keep.take() else { return Ok(()) };
-        self.path = None;
-        let path = output.path.clone();
+        let path = output.path();
         let (from, skip) = self.unsaved();
-        let (start, total, base) = (self.start, self.total, self.base);
+        let (start, total) = (self.start, self.total);
         let write = move |mem: &[u8]| {
             let rest = mem.get(skip..).unwrap_or_default();
-            let done = output.complete(&keep, rest, (from - base, start, total));
-            if done.is_err() {
-                let _ = std::fs::remove_file(&output.path);
+            let mut draft = output.open()?;
+            if let Err(e) = write_rest(&mut draft, &keep, rest, (from, start, total)) {
+                return Ok((SpoolFile::Draft(draft), Err(e)));
             }
-            done
+            // The client may still need the bytes if the file finds no place.
+            let file = draft.reader();
+            let placed = draft.finish(|name| place(&keep, name, start + total));
+            Ok((SpoolFile::Finished(file), placed.map(drop)))
         };
-        let done = self.on_pool(write).await;
-        let done = done.map(|file| self.file = Some(file)).map_err(|e| (path, e));
+        let done = match self.on_pool(write).await {
+            Ok((file, done)) => {
+                self.file = file;
+                done
+            }
+            Err(e) => Err(e),
+        };
+        if self.may_write() {
+            self.discard();
+            self.limits.file = 0;
+        } else {
+            self.saved = total;
+        }
         self.trim();
-        done
+        done.map_err(|e| (path, e))
     }
 }
 
 /// File that the blocking pool writes to.
-struct Output {
-    /// The file, if it is open.
-    file: Option<Arc<File>>,
-    path: PathBuf,
-    /// `true` if the file keeps its name while it is open.
-    named: bool,
-    /// Mode of directories that are missing.
-    directories: u32,
+enum Output {
+    /// It exists.
+    Draft(Draft),
+    /// It is to be made.
+    New {
+        path: PathBuf,
+        /// `true` if the file keeps its name while it is open.
+        named: bool,
+        /// Mode of directories that are missing.
+        directories: u32,
+    },
 }
 
 impl Output {
-    fn open(&self) -> io::Result<Arc<File>> {
-        match &self.file {
-            Some(f) => Ok(f.clone()),
-            None => create(&self.path, self.named, self.directories).map(Arc::new),
+    /// Returns the name of the file for messages.
+    fn path(&self) -> PathBuf {
+        match self {
+            Output::Draft(draft) => draft.name().map_or_else(PathBuf::new, Path::to_owned),
+            Output::New { path, .. } => path.clone(),
         }
     }
 
-    /// Writes the `rest` of a body, which begins at offset `from` of the body, and gives the file its name. `start`: place of
-    /// the body in the file; `total`: its length.
-    fn complete(
-        &self,
-        keep: &Keep,
-        rest: &[u8],
-        (from, start, total): (u64, u64, u64),
-    ) -> io::Result<Arc<File>> {
-        let file = self.open()?;
-        match keep {
-            // Nothing has been written: one write is enough.
-            Keep::Cache { meta, .. } if from == 0 => {
-                file.write_all_at(&[&meta.encode(total), rest].concat(), 0)?;
+    fn open(self) -> io::Result<Draft> {
+        match self {
+            Output::Draft(draft) => Ok(draft),
+            Output::New { path, named, directories } => {
+                let mut draft = Draft::create_below(&path, directories)?;
+                if !named {
+                    draft.remove_name()?;
+                }
+                Ok(draft)
             }
-            Keep::Cache { meta, .. } => {
-                file.write_all_at(rest, start + from)?;
-                file.write_all_at(&meta.encode(total), 0)?;
-            }
-            Keep::Store { .. } => file.write_all_at(rest, from)?,
-        }
-        place(keep, &file, &self.path, start + total)?;
-        Ok(file)
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        if let Some(path) = self.path.take() {
-            let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Reads bytes if the kernel has them in memory. Returns `None` if it would wait for the disk.
-fn now(file: &File, out: &mut [u8], offset: u64) -> Option<bool> {
-    let n = out.len();
-    let mut bufs = [io::IoSliceMut::new(out)];
-    match rustix::io::preadv2(file, &mut bufs, offset, rustix::io::ReadWriteFlags::NOWAIT) {
-        Ok(got) if got == n => Some(true),
-        _ => None,
+/// Writes the `rest` of a body, which begins at offset `from` of the body, and what stands before it. `start`: place of the
+/// body in the file; `total`: its length.
+fn write_rest(
+    draft: &mut Draft,
+    keep: &Keep,
+    rest: &[u8],
+    (from, start, total): (u64, u64, u64),
+) -> io::Result<()> {
+    match keep {
+        // Nothing has been written: one write is enough.
+        Keep::Cache { meta, .. } if from == 0 => draft.write_at(&[&meta.encode(total), rest].concat(), 0),
+        Keep::Cache { meta, .. } => {
+            draft.write_at(rest, start + from)?;
+            draft.write_at(&meta.encode(total), 0)
+        }
+        Keep::Store { mode, modified, .. } => {
+            draft.write_at(rest, from)?;
+            let seconds = modified.and_then(|t| u64::try_from(t).ok()).map(Duration::from_secs);
+            draft.set(*mode, seconds.map(|s| UNIX_EPOCH + s))
+        }
     }
 }
 
-/// Creates a file, and its directories if they are missing, with mode `directories`. Removes its name unless `named`.
-fn create(path: &Path, named: bool, directories: u32) -> io::Result<File> {
-    let mut file = files::create_new(path, files::PRIVATE);
-    if file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-        && let Some(dir) = path.parent()
-    {
-        files::create_directories(dir, directories)?;
-        file = files::create_new(path, files::PRIVATE);
-    }
-    let file = file?;
-    if !named {
-        std::fs::remove_file(path)?;
-    }
-    Ok(file)
-}
-
-/// Gives a complete file its name.
-fn place(keep: &Keep, file: &File, from: &Path, len: u64) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
+/// Moves a complete file of `len` bytes to its place.
+fn place(keep: &Keep, from: &Path, len: u64) -> io::Result<()> {
     match keep {
         Keep::Cache { cache, ticket, .. } => cache.index.publish(cache, &ticket.node, from, len),
-        Keep::Store { path, mode, modified } => {
-            file.set_permissions(std::fs::Permissions::from_mode(*mode))?;
-            if let Some(t) = modified.and_then(|t| u64::try_from(t).ok()) {
-                file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(t))?;
-            }
+        Keep::Store { path, mode, .. } => {
             crate::cache::index::rename(from, path, files::directory_mode(*mode))
         }
     }
@@ -500,6 +520,60 @@ mod tests {
         s.take(&mut got);
         assert_eq!(got, b"12345");
         assert!(s.has_room());
+    }
+
+    /// Bytes that the client has not taken when the response is complete must not go to the file again, which belongs to
+    /// others by then.
+    #[test]
+    fn a_finished_file_is_not_written() {
+        let dir = tempfile::tempdir().expect("directory");
+        for saves in 0..3 {
+            let path = dir.path().join(format!("file{saves}"));
+            let keep = Keep::Store { path: path.clone(), mode: 0o600, modified: None };
+            let limits = AheadLimits { memory: 4, file: 1000 };
+            let mut s = Spool::new(limits, Some(keep), TempDir::default());
+            let mut got = Vec::new();
+            for n in 0..saves {
+                push(&mut s, format!("saved{n}").as_bytes());
+                run(s.save()).expect("saved");
+            }
+            if saves == 1 {
+                assert!(run(s.load(&mut got)), "the client keeps up at first");
+            }
+            push(&mut s, b"the rest, which fills memory");
+            run(s.complete()).expect("complete");
+            assert!(!s.wants_save(), "{saves}");
+            let whole = std::fs::read(&path).expect("stored");
+            while s.next() != NextBytes::Nothing {
+                match s.next() {
+                    NextBytes::Memory => s.take(&mut got),
+                    _ => assert!(run(s.load(&mut got)), "{saves}"),
+                }
+                assert!(!s.wants_save(), "{saves}");
+            }
+            assert_eq!(got, whole, "{saves}");
+            assert_eq!(std::fs::read(&path).expect("stored"), whole, "{saves}");
+        }
+    }
+
+    /// Where the file finds no place, the client still gets what was saved.
+    #[test]
+    fn a_response_without_a_place_still_goes_to_its_client() {
+        let dir = tempfile::tempdir().expect("directory");
+        // A directory in the place of the file: rename(2) fails.
+        let path = dir.path().join("taken");
+        std::fs::create_dir(&path).expect("made");
+        let keep = Keep::Store { path, mode: 0o600, modified: None };
+        let mut s = Spool::new(AheadLimits { memory: 4, file: 1000 }, Some(keep), TempDir::default());
+        push(&mut s, b"saved");
+        run(s.save()).expect("saved");
+        push(&mut s, b" rest");
+        assert!(run(s.complete()).is_err());
+        let mut got = Vec::new();
+        assert!(run(s.load(&mut got)));
+        s.take(&mut got);
+        assert_eq!(got, b"saved rest");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 1, "no file is left");
     }
 
     /// A short response is written at its end alone, a long one before; both make the same directories (proxy_store_access).

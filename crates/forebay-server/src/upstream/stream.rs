@@ -40,8 +40,8 @@ pub(crate) struct Body {
     spool: Option<Box<Spool>>,
     /// Limits for reading ahead; `None`: nothing may be (nginx: proxy_buffering off).
     ahead: Option<AheadLimits>,
-    /// End of the upstream's response, once it has come.
-    ended: Option<Pulled>,
+    /// End of the upstream's response, once it has come. There is a contact until then.
+    ended: Option<Ending>,
     /// Most bytes a second (nginx: proxy_limit_rate); 0 = no limit.
     rate: u64,
     /// Bytes read, for the rate.
@@ -63,6 +63,24 @@ pub(crate) enum Pulled {
     End,
     /// The body breaks off.
     Failed,
+}
+
+/// End of an upstream's response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// All of it has come.
+    Whole,
+    /// It breaks off.
+    Broken,
+}
+
+impl From<Ending> for Pulled {
+    fn from(ending: Ending) -> Pulled {
+        match ending {
+            Ending::Whole => Pulled::End,
+            Ending::Broken => Pulled::Failed,
+        }
+    }
 }
 
 /// Side that became ready while the client takes nothing.
@@ -107,8 +125,8 @@ impl Body {
     pub(crate) fn of_entry(e: &Entry) -> Body {
         let mut spool = match &e.content {
             EntryContent::File(f, start) => match f.fd.try_clone() {
-                Ok(fd) => Spool::of_file(std::sync::Arc::new(fd.into()), *start, f.size),
-                Err(_) => return Body { ended: Some(Pulled::Failed), ..Body::ended() },
+                Ok(fd) => Spool::of_file(fd.into(), *start, f.size),
+                Err(_) => return Body { ended: Some(Ending::Broken), ..Body::ended() },
             },
             EntryContent::Memory(_) => {
                 Spool::new(AheadLimits { memory: usize::MAX, file: 0 }, None, TempDir::default())
@@ -130,9 +148,6 @@ impl Body {
         if self.spool.is_none() {
             let mut s = Spool::new(limits, None, TempDir::default());
             s.appended(content);
-            if self.contact.is_none() {
-                self.ended = Some(Pulled::End);
-            }
             self.spool = Some(Box::new(s));
         }
     }
@@ -147,7 +162,7 @@ impl Body {
             switched: None,
             spool: None,
             ahead: None,
-            ended: Some(Pulled::End),
+            ended: Some(Ending::Whole),
             rate: 0,
             read: 0,
             since: None,
@@ -224,9 +239,6 @@ impl Body {
                 if let Some(s) = &mut self.spool {
                     s.appended(mem);
                 }
-                if matches!(pulled, Pulled::End | Pulled::Failed) {
-                    self.ended = Some(pulled);
-                }
                 pulled
             }
         }
@@ -246,14 +258,11 @@ impl Body {
         let more = if d.got > 0 { Pulled::Data } else { Pulled::Blocked };
         match d.end {
             End::NotYet => more,
-            End::Whole => {
-                self.finish(req);
-                Pulled::End
-            }
-            End::Broken => Pulled::Failed,
+            End::Whole => self.end(req, Ending::Whole),
+            End::Broken => self.break_off(req),
             End::Failed(text) => self.fail(req, Level::Error, &text),
             End::FailedAfter(text) => {
-                self.ended = Some(self.fail(req, Level::Error, text));
+                self.fail(req, Level::Error, text);
                 more
             }
         }
@@ -275,8 +284,8 @@ impl Body {
         if let Some(pulled) = self.spooled(out) {
             return pulled;
         }
-        if self.ended.is_none() && self.receive(req, out) == Pulled::Failed {
-            self.ended = Some(Pulled::Failed);
+        if self.ended.is_none() {
+            self.receive(req, out);
         }
         self.spooled(out).unwrap_or(Pulled::Blocked)
     }
@@ -287,10 +296,10 @@ impl Body {
         match s.next() {
             NextBytes::Memory => {
                 s.take(out);
-                Some(self.ended.filter(|e| *e == Pulled::End).unwrap_or(Pulled::Data))
+                Some(if self.ended == Some(Ending::Whole) { Pulled::End } else { Pulled::Data })
             }
             NextBytes::File => Some(Pulled::Stored),
-            NextBytes::Nothing => self.ended,
+            NextBytes::Nothing => self.ended.map(Pulled::from),
         }
     }
 
@@ -302,7 +311,7 @@ impl Body {
             return Pulled::Failed;
         }
         match (s.next(), self.ended) {
-            (NextBytes::Nothing, Some(ended)) => ended,
+            (NextBytes::Nothing, Some(ended)) => ended.into(),
             _ => Pulled::Data,
         }
     }
@@ -321,7 +330,7 @@ impl Body {
         let ended = self.ended;
         let Some(s) = self.spool.as_mut() else { return };
         let done = match ended {
-            Some(Pulled::End) if s.keeps() => s.complete().await,
+            Some(Ending::Whole) if s.keeps() => s.complete().await,
             Some(_) if s.keeps() => {
                 s.discard();
                 Ok(())
@@ -361,8 +370,8 @@ impl Body {
 
     /// Reads and decodes bytes that have come.
     fn receive(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
-        if self.contact.is_none() {
-            return self.ended.unwrap_or(Pulled::End);
+        if let Some(ended) = self.ended {
+            return ended.into();
         }
         if self.delay().is_some() {
             return Pulled::Blocked;
@@ -438,18 +447,33 @@ impl Body {
                 req.log(Level::Warn, text);
             }
             self.decoder.reusable = false;
-            self.finish(req);
-            self.ended = Some(Pulled::End);
-            return Pulled::End;
+            return self.end(req, Ending::Whole);
         }
         self.fail(req, Level::Error, "upstream prematurely closed connection while reading upstream")
     }
 
     fn fail(&mut self, req: &mut Request, level: Level, text: &str) -> Pulled {
         req.log(level, text);
+        self.break_off(req)
+    }
+
+    /// Ends a response of which nothing more is read.
+    fn break_off(&mut self, req: &mut Request) -> Pulled {
         self.decoder.reusable = false;
-        self.finish(req);
-        Pulled::Failed
+        self.end(req, Ending::Broken)
+    }
+
+    /// Ends the response, if it has not ended yet: takes its times, and keeps or closes the connection.
+    fn end(&mut self, req: &mut Request, ending: Ending) -> Pulled {
+        if self.ended.is_none() {
+            self.ended = Some(ending);
+            self.decoder.note_trailers(req);
+            if let Some(stream) = conn_of(&self.contact).and_then(http3::stream) {
+                stream.trailers(|name, value| self.decoder.note_trailer(req, name, value));
+            }
+            over(req, &mut self.contact, self.decoder.reusable);
+        }
+        self.ended.unwrap_or(ending).into()
     }
 
     /// Returns `true` if enough content follows that may go to the client inside the kernel.
@@ -596,43 +620,40 @@ impl Body {
             Err(Stopped::Timeout) => Some(self.timed_out(req, "sending request to upstream")),
             Err(Stopped::ClientGone) => Some(self.client_gone(req)),
             Err(Stopped::Body(_)) => {
-                self.decoder.reusable = false;
-                self.finish(req);
+                self.break_off(req);
                 Some(false)
             }
         }
     }
 
-    /// Sends what has come of the request's body, without waiting. Returns `false` if the response breaks off.
-    async fn pass_upload(&mut self, req: &mut Request) -> bool {
+    /// Sends what has come of the request's body, without waiting.
+    async fn pass_upload(&mut self, req: &mut Request) {
         req.body.continued = true;
         while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
             &mut self.contact
         {
             let status = req.resp.status;
-            let Some(turn) = upload.pass_at_once(req, conn).await else { return true };
+            let Some(turn) = upload.pass_at_once(req, conn).await else { return };
             // `upload` sets the status on a failure, but the response is under way already.
             req.resp.status = status;
-            if let Some(over) = self.passed(req, turn) {
-                return over;
+            if self.passed(req, turn).is_some() {
+                return;
             }
         }
-        true
     }
 
     /// Waits until the client takes more, or until a time, and meanwhile reads ahead. Returns `false` if the time is over.
     pub(crate) async fn meanwhile(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
         self.begin_ahead(req);
-        let mut clear = true;
         let patience = Instant::now() + PATIENCE;
         loop {
-            if self.uploads() && !self.pass_upload(req).await {
-                self.ended = Some(Pulled::Failed);
+            if self.uploads() {
+                self.pass_upload(req).await;
             }
             let full = self.is_full(req, patience).await;
             let delay = self.delay().map(|d| Instant::now() + d);
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
-            match self.ready(req, client.then_some(&mut clear), delay.is_some(), wake).await {
+            match self.ready(req, client, delay.is_some(), wake).await {
                 Some(Ready::Client) => return true,
                 Some(Ready::Request) => {}
                 None if Instant::now() >= until => return false,
@@ -651,39 +672,27 @@ impl Body {
         }
     }
 
-    /// Returns `true` if memory is full and stays so. Moves it to a file if the response is kept, or once `patience` is over.
+    /// Returns `true` if memory is full and stays so. Moves it to a file if the response is kept, or once `patience` is over. A kept
+    /// response that has ended is published at once: others may wait for it.
     async fn is_full(&mut self, req: &mut Request, patience: Instant) -> bool {
-        let wants_save = |spool: &Option<Box<Spool>>| spool.as_ref().is_some_and(|s| s.wants_save());
-        if !wants_save(&self.spool) {
-            return false;
-        }
-        if self.keeps() || Instant::now() >= patience {
+        if self.wants_save() && (self.keeps() || Instant::now() >= patience) {
             self.save(req).await;
         }
-        wants_save(&self.spool)
+        self.wants_save()
     }
 
-    /// Waits until a side is ready, or until `wake`. `client`: whether the client is one of them, and whether the last write is
-    /// known to have found no room. `delayed`: the upstream is not read for now.
-    async fn ready(
-        &self,
-        req: &Request,
-        client: Option<&mut bool>,
-        delayed: bool,
-        wake: Instant,
-    ) -> Option<Ready> {
+    /// Waits until a side is ready, or until `wake`. `client`: whether the client is one of them. `delayed`: the upstream is not
+    /// read for now.
+    async fn ready(&self, req: &Request, client: bool, delayed: bool, wake: Instant) -> Option<Ready> {
         let io = &req.thread.io;
-        let mut client = client;
         let wanted = !delayed && self.ended.is_none() && self.spool.as_ref().is_some_and(|s| s.has_room());
         let upstream = conn_of(&self.contact).filter(|_| wanted);
         let upload = self.contact.as_ref().and_then(|c| c.conn().zip(c.upload.as_ref()));
         std::future::poll_fn(|cx| {
-            if let Some(clear) = client.as_deref_mut()
-                && req.conn.wire.poll_writable(io, std::mem::take(clear), cx).is_ready()
-            {
+            if client && req.conn.wire.poll_writable(io, cx).is_ready() {
                 return Poll::Ready(Some(Ready::Client));
             }
-            if upstream.is_some_and(|u| u.wire().poll_readable(io, false, cx).is_ready()) {
+            if upstream.is_some_and(|u| u.wire().poll_readable(io, cx).is_ready()) {
                 return Poll::Ready(Some(Ready::Upstream));
             }
             if upload.is_some_and(|(conn, upload)| upload.poll(req, conn, cx).is_ready()) {
@@ -697,9 +706,7 @@ impl Body {
     /// Reads content while the client takes nothing.
     async fn read_ahead(&mut self, req: &mut Request) {
         let mut nowhere = Vec::new();
-        if self.receive(req, &mut nowhere) == Pulled::Failed {
-            self.ended = Some(Pulled::Failed);
-        }
+        self.receive(req, &mut nowhere);
         if self.keeps() && self.wants_save() {
             self.save(req).await;
         }
@@ -707,44 +714,27 @@ impl Body {
 
     /// Reads the rest of a response that is kept, for a client that is gone or does not want it.
     pub(crate) async fn drain(&mut self, req: &mut Request) {
+        let thread = req.thread.clone();
         let mut nowhere = Vec::new();
+        // Each turn saves bytes, reads some, waits, or ends the response. A kept one that has ended is saved or given up.
         while self.keeps() {
             if let Some(s) = &mut self.spool {
                 s.skip();
             }
             if self.wants_save() {
                 self.save(req).await;
-                continue;
-            }
-            if self.ended.is_some() {
-                return;
-            }
-            match self.receive(req, &mut nowhere) {
-                Pulled::Failed => self.ended = Some(Pulled::Failed),
-                Pulled::Blocked if self.ended.is_none() && !self.wait(req).await => {
-                    self.ended = Some(Pulled::Failed);
-                }
-                _ => {}
+            } else if self.receive(req, &mut nowhere) == Pulled::Blocked {
+                self.wait(req).await;
+            } else {
+                // An upstream that always has more must not keep the thread from its other requests.
+                thread.io.poller.yield_now().await;
             }
         }
-    }
-
-    /// Ends the response: takes its times, and keeps or closes the connection.
-    fn finish(&mut self, req: &mut Request) {
-        if self.contact.is_none() {
-            return;
-        }
-        self.decoder.note_trailers(req);
-        if let Some(stream) = conn_of(&self.contact).and_then(http3::stream) {
-            stream.trailers(|name, value| self.decoder.note_trailer(req, name, value));
-        }
-        over(req, &mut self.contact, self.decoder.reusable);
     }
 
     /// Ends a response whose rest is not read.
     pub(crate) fn abandon(&mut self, req: &mut Request) {
-        self.decoder.reusable = false;
-        self.finish(req);
+        self.break_off(req);
     }
 }
 

@@ -10,7 +10,6 @@ use forebay_core::upstream::conn::Conn;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use rustix::io::Errno;
-use std::os::unix::fs::FileExt;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -187,18 +186,18 @@ impl Upload {
         let waits = self.at < self.out.len();
         if let Some(mut link) = http2::link(conn) {
             if !link.out().is_empty() || wire.has_unsent() {
-                return wire.poll_writable(&req.thread.io, false, cx);
+                return wire.poll_writable(&req.thread.io, cx);
             }
             if waits {
                 // Without room, the server has to widen its window first. That is read with the response.
-                return if link.sendable() > 0 { Poll::Ready(()) } else { Poll::Pending };
+                return if link.sendable() > 0 { req.thread.io.poller.spend(cx) } else { Poll::Pending };
             }
         } else if waits || wire.has_unsent() {
-            return wire.poll_writable(&req.thread.io, false, cx);
+            return wire.poll_writable(&req.thread.io, cx);
         }
         match self.source {
-            ContentSource::Client => req.conn.wire.poll_readable(&req.thread.io, false, cx),
-            ContentSource::Kept(_) => Poll::Ready(()),
+            ContentSource::Client => req.conn.wire.poll_readable(&req.thread.io, cx),
+            ContentSource::Kept(_) => req.thread.io.poller.spend(cx),
         }
     }
 
@@ -288,7 +287,7 @@ impl Upload {
         let stored = &req.body.stored;
         let failed = Stopped::Body(BodyError::Status(500));
         let from = usize::try_from(at).unwrap_or(usize::MAX);
-        let n = match (stored.mem.get(from..), &stored.file) {
+        let n = match (stored.mem.get(from..), stored.file()) {
             (Some(mem), _) if !mem.is_empty() => {
                 let piece = mem.get(..PIECE).unwrap_or(mem);
                 self.out.extend_from_slice(piece);

@@ -15,13 +15,14 @@ use forebay_core::tls::client::Unencrypted;
 use forebay_core::upstream::balance::{Key, Picker, Timed};
 use forebay_core::upstream::config::Serving;
 use forebay_core::upstream::conn::Conn;
-use forebay_core::upstream::dial_error;
+use forebay_core::upstream::dial_error::{self, Blame};
+use forebay_core::upstream::dialing;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::peer::Figures;
 use forebay_core::upstream::peer::Peer;
 use forebay_core::vars::{Template, VarError};
 use forebay_net::addr::{PeerAddr, Place, address_text};
-use forebay_net::dial::{DialSettings, dial};
+use forebay_net::dial::DialSettings;
 use forebay_net::relay::{Pair, Rules, Side};
 use forebay_net::wire::Watch;
 use rustix::net::SocketType;
@@ -279,6 +280,12 @@ impl Servers {
         }
     }
 
+    /// Waits while the names of a group are resolved for the first time, and chooses a server.
+    async fn wait(&mut self, s: &Session) -> Option<usize> {
+        let Servers::Group(p) = self else { return None };
+        p.wait(&s.conf.groups, &s.thread.io, &mut Watch::Nothing).await.ok().flatten()
+    }
+
     fn server(&self, n: usize) -> Option<(PeerAddr, Vec<u8>)> {
         match self {
             Servers::Group(p) => p.peer(n).map(|p| (p.addr.clone(), p.name.clone())),
@@ -301,12 +308,12 @@ impl Servers {
         }
     }
 
-    /// Counts a failure. Returns `true` if the server gets no sessions for now.
-    fn failed(&mut self, n: usize, since: Instant) -> bool {
+    /// Passes over a server, and counts the failure if the server is to blame. Returns `true` if it gets no sessions for now.
+    fn failed(&mut self, n: usize, since: Instant, blame: Blame) -> bool {
         match self {
             Servers::Group(p) => {
                 p.give_up(n);
-                p.local.fail(n, since)
+                blame == Blame::Server && p.local.fail(n, since)
             }
             Servers::Direct(_) => false,
         }
@@ -330,11 +337,14 @@ async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(L
         0 => usize::MAX,
         n => usize::try_from(n).unwrap_or(usize::MAX),
     };
-    let limit = servers.number().min(tries);
     let mut tried = 0;
     loop {
         let now = thread.io.poller.now();
-        let Some(n) = servers.choose(tried, now) else {
+        let mut chosen = servers.choose(tried, now);
+        if chosen.is_none() && tried == 0 {
+            chosen = servers.wait(s).await;
+        }
+        let Some(n) = chosen else {
             // The attempt is counted, and has the name of the group.
             s.upstream.get_or_insert_default().attempt(group, now, None);
             s.log(Level::Error, "no live upstreams while connecting to upstream");
@@ -353,17 +363,18 @@ async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(L
                 connected(s, &conn, &addr);
                 return Ok((lease, conn));
             }
-            Err(Failed { last, while_doing }) => {
+            Err(Failed { blame, while_doing }) => {
                 tried += 1;
                 // Gives the place back first, so that it counts as free when another server is chosen.
                 drop(lease);
-                if !last && servers.failed(n, now) {
+                let last = blame == Blame::Ours;
+                if servers.failed(n, now, blame) {
                     s.log(Level::Warn, &format!("upstream server temporarily disabled while {while_doing}"));
                 }
                 end_attempt(s);
                 let limit_of_time = settings.next_upstream_timeout.0;
                 let late = !limit_of_time.is_zero() && thread.io.poller.since(begun) >= limit_of_time;
-                if last || !settings.next_upstream || tried >= limit || late {
+                if last || !settings.next_upstream || tried >= servers.number().min(tries) || late {
                     return Err(Refused(if last { 500 } else { 502 }));
                 }
             }
@@ -380,14 +391,14 @@ fn end_attempt(s: &mut Session) {
 
 /// Failure of an attempt, which has been logged.
 struct Failed {
-    /// No server is at fault, so no other is asked.
-    last: bool,
+    /// Consequence for the choice of servers.
+    blame: Blame,
     /// Step that has failed, for the error log.
     while_doing: &'static str,
 }
 
 /// Failure for which no server is at fault.
-const OURS: Failed = Failed { last: true, while_doing: CONNECTING };
+const OURS: Failed = Failed { blame: Blame::Ours, while_doing: CONNECTING };
 
 const CONNECTING: &str = "connecting to upstream";
 const HANDSHAKING: &str = "SSL handshaking to upstream";
@@ -410,7 +421,7 @@ async fn open(
     let over_udp = s.udp.is_some();
     // Over UDP the first datagram has it.
     let greeting = if over_udp { Vec::new() } else { header(s, server_of)? };
-    let dialing = DialSettings {
+    let to = DialSettings {
         addr,
         kind: if over_udp { SocketType::DGRAM } else { SocketType::STREAM },
         local,
@@ -421,10 +432,10 @@ async fn open(
         greeting: &greeting,
     };
     let opened = thread.io.poller.now();
-    match dial(&thread.io, &dialing, &mut Watch::Nothing).await {
+    match dialing::dial(&thread, &to, &mut Watch::Nothing).await {
         Ok(wire) => {
             let mut conn = Conn::opened(&thread.io, wire, opened);
-            conn.spare = dialing.spare();
+            conn.spare = to.spare();
             if server.settings.core.tcp_nodelay && !over_udp {
                 conn.hurry();
             }
@@ -434,13 +445,13 @@ async fn open(
             Ok(conn)
         }
         Err(e) => {
-            let (level, text) = dial_error::text(&dialing, &e);
-            let last = dial_error::is_ours(&e);
-            match s.udp.is_some() && last {
+            let (level, text) = dial_error::text(&to, &e);
+            let blame = dial_error::blame(&e);
+            match s.udp.is_some() && blame != Blame::Server {
                 true => thread.udp.log_refused(s, level, &text),
                 false => s.log(level, &text),
             }
-            Err(Failed { last, while_doing: CONNECTING })
+            Err(Failed { blame, while_doing: CONNECTING })
         }
     }
 }
@@ -468,15 +479,16 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
     let timeout = settings.connect_timeout.0;
     let (wire, base) = (conn.wire_mut(), &stream.conf_dir);
     let encrypted = wanted.encrypt(&thread.io, wire, base, timeout, &mut Watch::Nothing).await;
-    let text = match encrypted {
+    let (text, blame) = match encrypted {
         Ok(_) => return Ok(conn),
-        Err(Unencrypted::Failed(text)) => text,
+        Err(Unencrypted::Failed(text)) => (text, Blame::Server),
+        Err(Unencrypted::Own(text)) => (text, Blame::Ours),
         Err(Unencrypted::Timeout | Unencrypted::ClientGone) => {
-            "upstream timed out (110: Connection timed out)".to_owned()
+            ("upstream timed out (110: Connection timed out)".to_owned(), Blame::Server)
         }
     };
     s.log(Level::Error, &format!("{text} while {HANDSHAKING}"));
-    Err(Failed { last: false, while_doing: HANDSHAKING })
+    Err(Failed { blame, while_doing: HANDSHAKING })
 }
 
 /// Returns the PROXY protocol header for a server.

@@ -6,7 +6,9 @@ use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::config::Address;
-use forebay_core::tls::accept::{Accept, Handshake, TlsServers};
+use forebay_core::tls::accept::{Handshake, TlsServers};
+use forebay_core::tls::demands::Demands;
+use forebay_core::tls::drive::{Driven, Patience};
 use forebay_core::tls::server::ServerTls;
 use forebay_core::tls::verdict;
 use forebay_net::wire::Wire;
@@ -24,8 +26,12 @@ struct StreamServers<'h> {
 impl TlsServers for StreamServers<'_> {
     type Eval = Session;
 
+    fn demands(&self, server: usize) -> Demands {
+        self.conf.stream.servers.get(server).map_or(Demands::UNMEETABLE, |s| s.tls.demands)
+    }
+
     fn tls(&self, server: usize) -> Option<&Arc<ServerTls>> {
-        self.conf.stream.servers.get(server)?.tls.as_ref()
+        self.conf.stream.servers.get(server)?.tls.handshakes.as_ref()
     }
 
     fn offers_optional(&self, _server: usize, _address: Option<&Address>) -> bool {
@@ -68,52 +74,33 @@ impl TlsServers for StreamServers<'_> {
     }
 }
 
-/// Makes the handshake of an encrypted connection, chooses the server by its name, and verifies the client. Returns the status
-/// with which the session is refused.
+/// Makes the handshake of an encrypted connection, and chooses the server by its name. Returns the status with which the session is
+/// refused.
 pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
     // Without TLS there is nothing to do. Another listener may have decrypted the connection that it passed on.
     if !s.wire.is_tls() || s.client.tls.is_some() {
         return None;
     }
-    let deadline = server.settings.alpn.deadline(&s.thread.io);
-    loop {
-        let (thread, conf) = (s.thread.clone(), s.conf.clone());
-        let mut handshake = Handshake {
-            thread: &thread.worker,
-            active: &conf.active,
-            servers: StreamServers { thread: &thread, conf: &conf },
-            wire: &mut s.wire,
-            client: &mut s.client,
-        };
-        match handshake.step() {
-            Accept::Done => break,
-            Accept::Over => return Some(500),
-            Accept::Plain(_) => {
-                s.log(
-                    Level::Info,
-                    "SSL_do_handshake() failed (SSL: wrong version number) while SSL handshaking",
-                );
-                return Some(500);
-            }
-            Accept::Later(later) => {
-                if handshake.resume(*later).await.is_err() {
-                    return Some(500);
-                }
-                continue;
-            }
-            Accept::Wait => {}
+    let until = server.settings.alpn.deadline(&s.thread.io);
+    let (thread, conf) = (s.thread.clone(), s.conf.clone());
+    let mut handshake = Handshake {
+        thread: &thread.worker,
+        active: &conf.active,
+        servers: StreamServers { thread: &thread, conf: &conf },
+        wire: &mut s.wire,
+        client: &mut s.client,
+    };
+    let text = match handshake.drive(Patience::Until(until)).await {
+        Driven::Done => {
+            let name = s.client.tls.as_ref().and_then(|tls| tls.name.clone());
+            return name.and_then(|name| choose_server(s, &name));
         }
-        let waited = match s.wire.has_unsent() {
-            true => thread.io.poller.until(deadline, s.wire.wait_writable(&thread.io)).await,
-            false => thread.io.poller.until(deadline, s.wire.wait_readable(&thread.io)).await,
-        };
-        if waited.is_none() {
-            s.log(Level::Info, "client timed out (110: Connection timed out) while SSL handshaking");
-            return Some(500);
-        }
-    }
-    let name = s.client.tls.as_ref().and_then(|tls| tls.name.clone());
-    name.and_then(|name| choose_server(s, &name)).or_else(|| judge(s))
+        Driven::Over => return Some(500),
+        Driven::Plain(_) => "SSL_do_handshake() failed (SSL: wrong version number)",
+        Driven::Paused | Driven::TimedOut => "client timed out (110: Connection timed out)",
+    };
+    s.log(Level::Info, &format!("{text} while SSL handshaking"));
+    Some(500)
 }
 
 /// Sets the server of the name that the client asked for, and the groups of its pattern. Returns the status with which the
@@ -136,13 +123,17 @@ pub(crate) fn choose_server(s: &mut Session, name: &[u8]) -> Option<u16> {
     }
 }
 
-/// Checks the verdict on the client's certificate.
-fn judge(s: &mut Session) -> Option<u16> {
-    let (thread, conf) = (s.thread.clone(), s.conf.clone());
-    let servers = StreamServers { thread: &thread, conf: &conf };
-    verdict::compare(&servers, &conf, &s.client);
-    let own = servers.tls(s.server)?;
-    let why = s.client.tls.as_ref()?.unverified(own.verify_client)?;
-    s.log(Level::Info, &format!("{} while SSL handshaking", why.text()));
+/// Compares the client with the demands of the server. Returns the status with which the session is refused.
+pub(crate) fn judge(s: &Session) -> Option<u16> {
+    let servers = StreamServers { thread: &s.thread, conf: &s.conf };
+    let demands = servers.demands(s.server);
+    let Some(session) = s.client.tls.as_ref() else {
+        // A listener without `ssl` demands nothing.
+        let ssl = s.client.address(&s.conf).is_some_and(|a| a.options.ssl);
+        return (ssl && demands.any()).then_some(500);
+    };
+    verdict::compare(&servers, &s.conf, &s.client);
+    let refusal = demands.refuse(session)?;
+    s.log(Level::Info, &format!("{} while SSL handshaking", refusal.text()));
     Some(500)
 }

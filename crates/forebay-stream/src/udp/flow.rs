@@ -7,6 +7,7 @@ use forebay_conf::error::Level;
 use forebay_core::front::{Idle, IdlePlace};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
+use forebay_net::blame;
 use forebay_net::io::Io;
 use forebay_net::reactor::{Deadline, Direct};
 use forebay_net::relay::{Quota, Rules};
@@ -356,7 +357,9 @@ impl Flow {
         self.note_counts();
         let text = format!("{call} failed {} while proxying and {doing} upstream", errno_text(e));
         self.session.log(Level::Error, &text);
-        self.fail();
+        if !blame::is_own(e) {
+            self.fail();
+        }
     }
 
     /// Counts a failure of the server, once.

@@ -105,8 +105,6 @@ impl Queue {
 pub(crate) struct Udp {
     sessions: RefCell<Table<Stage>>,
     sockets: Sockets,
-    /// Buffers for datagrams of clients.
-    batch: RefCell<Option<Batch>>,
     answers: RefCell<Answers>,
     /// Number of sessions that a runner serves. They cannot make way for others.
     beginning: Cell<usize>,
@@ -179,10 +177,11 @@ fn log_rarely(thread: &Thread, line: &RareLine, level: Level, text: &str) {
 impl Udp {
     /// Receives what a listener has. The poller calls again while there is more.
     pub(crate) fn receive(&self, thread: &Rc<Thread>, listener: u32, socket: &Arc<OwnedFd>) {
-        let mut batch = self.batch.borrow_mut();
-        let batch = batch.get_or_insert_with(Batch::new);
         self.sockets.receiving(listener, socket);
-        batch.clear();
+        thread.io.with_batch(|batch| self.receive_into(batch, thread, listener, socket));
+    }
+
+    fn receive_into(&self, batch: &mut Batch, thread: &Rc<Thread>, listener: u32, socket: &Arc<OwnedFd>) {
         match batch.receive(socket, MOST) {
             Ok(_) => {}
             // Another thread was faster.

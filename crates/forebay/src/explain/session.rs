@@ -290,7 +290,7 @@ impl<'a> Way<'a> {
             accept.extend(self.rows(&self.first, &["set_real_ip_from"]));
         }
         let limits = self.rows(&self.first, &["limit_conn", "limit_conn_dry_run"]);
-        let mut access = self.rows(&self.first, &["allow", "deny"]);
+        let mut access: Vec<Row> = self.rules().into_iter().map(|d| row_of(d, self.files)).collect();
         access.extend(self.judgement());
         vec![
             ("POST_ACCEPT", or_nothing(accept, "no PROXY protocol header is expected")),
@@ -317,6 +317,16 @@ impl<'a> Way<'a> {
         if rows.is_empty() { vec![Row::new(name, default_of(name), "default")] } else { rows }
     }
 
+    /// Returns the address rules of the default server, and those of the server that a name chooses.
+    fn rules(&self) -> Vec<&'a Directive> {
+        let [first, chosen] =
+            [&self.first, &self.chosen].map(|server| server.around.effective(&["allow", "deny"]));
+        // Both may inherit the same.
+        let own = chosen.into_iter().filter(|d| !first.iter().any(|known| std::ptr::eq(*known, *d)));
+        let own: Vec<_> = own.collect();
+        [first, own].concat()
+    }
+
     /// Returns the verdict of `allow` and `deny` on the client, if its address is given.
     fn judgement(&self) -> Option<Row> {
         let client = self.question.client?;
@@ -325,8 +335,11 @@ impl<'a> Way<'a> {
             arg(d, 0) == "all"
                 || Cidr::parse(arg(d, 0).as_bytes()).is_some_and(|(cidr, _)| cidr.contains(peer))
         };
-        let rule = self.first.around.effective(&["allow", "deny"]).into_iter().find(matches)?;
-        let verdict = if rule.name.text == b"allow" { "may pass" } else { "is refused with status 403" };
+        let of = |server: &Server<'a>| server.around.effective(&["allow", "deny"]).into_iter().find(matches);
+        let (first, chosen) = (of(&self.first), of(&self.chosen));
+        let denies = |d: &&Directive| d.name.text == b"deny";
+        let rule = first.filter(denies).or(chosen.filter(denies)).or(first).or(chosen)?;
+        let verdict = if denies(&rule) { "is refused with status 403" } else { "may pass" };
         Some(Row::new(&format!("({client})"), verdict, origin::place(rule, self.files)))
     }
 

@@ -159,6 +159,7 @@ pub(super) fn problems(o: &Value) -> Vec<Line> {
         (harm as u64, "harmful settings: forebay doctor"),
         (o["processes"]["respawned"].as_u64().unwrap_or(0), "worker processes died and were replaced"),
         (o["nginx"]["panics"].as_u64().unwrap_or(0), "panics, each of which cost a connection"),
+        (o["nginx"]["long_turns"].as_u64().unwrap_or(0), "times a thread was held up for over a second"),
         (o["nginx"]["log_lines_lost"].as_u64().unwrap_or(0), "lines of logs lost"),
     ];
     let counts = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, text)| format!("{n} {text}"));

@@ -36,6 +36,33 @@ fn a_graceful_end_says_goodbye_and_answers_what_was_asked() {
     assert_eq!((n, goodbye), (10_000, Some(0)));
 }
 
+/// A request that crosses the GOAWAY of a graceful end is answered: the first names no last request (RFC 9113, section 6.8).
+#[test]
+fn a_request_that_crosses_the_goodbye_is_answered() {
+    let server = serve("", "location /slow { limit_rate 5k; alias html/page; }");
+    let mut clients: Vec<Client> = ["/small", "/slow"]
+        .iter()
+        .map(|path| {
+            let mut client = Client::new(&server);
+            client.request(1, path, &[], true);
+            while client.next().expect("a head").kind != kind::HEADERS {}
+            client
+        })
+        .collect();
+    server.signal(nix::sys::signal::Signal::SIGQUIT);
+    let last = |f: &super::Frame| u32::from_be_bytes(f.payload[..4].try_into().expect("four bytes"));
+    for client in &mut clients {
+        let goodbye = std::iter::from_fn(|| client.next()).find(|f| f.kind == kind::GOAWAY).expect("GOAWAY");
+        assert_eq!(last(&goodbye), (1 << 31) - 1);
+        client.request(3, "/small", &[], true);
+    }
+    for mut client in clients {
+        let rest: Vec<_> = std::iter::from_fn(|| client.next()).collect();
+        assert!(rest.iter().any(|f| f.stream == 3 && f.kind == kind::DATA), "an answer");
+        assert_eq!(rest.iter().filter(|f| f.kind == kind::GOAWAY).map(last).collect::<Vec<_>>(), [3]);
+    }
+}
+
 /// An idle connection is closed after the default server's `keepalive_timeout`, and one without a request after
 /// `client_header_timeout`. Other frames of the client do not change that.
 #[test]

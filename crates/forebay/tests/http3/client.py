@@ -234,7 +234,7 @@ class Client:
             # Without waiting for the handshake: with a ticket that allows it, the request leaves as 0-RTT.
             await self.request({**c["early"], "on": c["as"]})
         try:
-            await asyncio.wait_for(p.wait_connected(), DEADLINE)
+            await asyncio.wait_for(p.wait_connected(), c.get("within", DEADLINE))
         except (ConnectionError, asyncio.TimeoutError):
             return {"connected": False, "closed": p.closed()}
         peer = p._quic.tls._peer_certificate

@@ -127,7 +127,7 @@ fn frames_that_would_be_held() {
         ("gaps", json!({}), &[INTERNAL, EXCESSIVE_LOAD][..], MOST),
         ("crypto_gaps", json!({}), &[INTERNAL, EXCESSIVE_LOAD], MOST),
         ("new_id", json!({}), &[ID_LIMIT], 400),
-        ("new_id_retiring", json!({"settle": 100}), &[ID_LIMIT], 400),
+        ("new_id_retiring", json!({"per": 20, "settle": 100}), &[ID_LIMIT], 400),
         ("retire", json!({}), &[VIOLATION], 400),
         ("reset_each", json!({"per": 5}), &[EXCESSIVE_LOAD], 400),
     ];

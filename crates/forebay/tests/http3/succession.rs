@@ -1,7 +1,7 @@
 //! Connections whose datagrams arrive at another thread or another process than their own.
 
 use super::{Client, site};
-use crate::harness::{Server, Site, alive, kill, wait_for};
+use crate::harness::{Server, Site, alive, children, kill, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -84,6 +84,33 @@ fn an_upgrade_feeds_the_connections_of_the_former_program() {
     wait_for("the end of the old process", || (!alive(old)).then_some(()));
     assert_eq!(pid(&mut client, "new"), second);
     assert_eq!(server.workers(new), [second]);
+}
+
+/// The former program ends before the new one reads the sockets. Who comes in between is not refused, and finds the new one.
+#[test]
+fn clients_that_come_between_two_programs() {
+    let Some(mut client) = Client::start() else { return };
+    let site = prepared("");
+    // One socket, which the former program reads as long as it has a connection.
+    site.write("nginx.conf", &super::conf(&http("")));
+    let server = Server::daemon_on(site);
+    client.connect("a", &server);
+    client.request("a", "running", json!({"path": "/middle"}));
+    client.call("answer", json!({"of": "running", "until": "head"}));
+    let old = server.pid();
+    let worker = server.workers(old)[0];
+    server.signal(Signal::SIGUSR2);
+    let new = wait_for("the new program", || children(old).into_iter().find(|pid| *pid != worker));
+    kill(new, Signal::SIGSTOP);
+    kill(old, Signal::SIGQUIT);
+    server.wait_for_log("gracefully shutting down", 1);
+    let told = client.connect_with("early", &server, json!({"within": 0.3}));
+    assert_eq!((&told["connected"], &told["closed"]), (&json!(false), &Value::Null), "{told}");
+    kill(new, Signal::SIGCONT);
+    assert_eq!(client.connect("late", &server)["connected"], true);
+    assert_ne!(pid(&mut client, "late"), worker);
+    let told = client.answer("running");
+    assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
 }
 
 /// The new program is given up: the former one gets the sockets back, and feeds what is left of the new one.

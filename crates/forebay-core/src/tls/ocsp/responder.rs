@@ -10,6 +10,7 @@ use forebay_http::h1::client::{ResponseHead, framing_of_response};
 use forebay_http::request::Framing;
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::{Place, address_text};
+use forebay_net::blame::Blamed;
 use forebay_net::resolver::Resolver;
 use forebay_net::tls::ocsp_message::MAX_RESPONSE;
 use forebay_sys::errno::errno_text;
@@ -52,7 +53,7 @@ pub(crate) enum NameLookup {
 /// Reason for having no response, in nginx's words.
 #[derive(Clone, Debug)]
 pub(crate) struct ResponderFailure {
-    text: String,
+    text: Blamed<String>,
     peer: Option<PeerAddr>,
 }
 
@@ -68,12 +69,17 @@ pub(crate) struct Answered<T> {
 
 impl ResponderFailure {
     fn new(text: impl Into<String>) -> ResponderFailure {
-        ResponderFailure { text: text.into(), peer: None }
+        ResponderFailure { text: Blamed::Peer(text.into()), peer: None }
     }
 
     /// Creates a failure about a complete response.
     pub(crate) fn of<T>(answered: &Answered<T>, text: String) -> ResponderFailure {
-        ResponderFailure { text, peer: Some(answered.peer.clone()) }
+        ResponderFailure { text: Blamed::Peer(text), peer: Some(answered.peer.clone()) }
+    }
+
+    /// Returns `true` if the responder is not to blame, since this machine could not ask it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.text.is_own()
     }
 }
 
@@ -117,7 +123,7 @@ impl Responder {
     /// Returns the text about a failure for the error log.
     pub(crate) fn describe(&self, f: &ResponderFailure) -> String {
         let name = self.shown_host();
-        let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
+        let mut text = format!("{} while requesting certificate status, responder: {name}", f.text.inner());
         if let Some(peer) = &f.peer {
             text += &format!(", peer: {}", String::from_utf8_lossy(&address_text(peer)));
         }
@@ -181,7 +187,7 @@ impl Responder {
             Ok(done) => done,
             Err(_) => {
                 let text = "OCSP responder timed out (110: Connection timed out)".to_owned();
-                Err(ResponderFailure { text, peer: lock(&peer).clone() })
+                Err(ResponderFailure { text: Blamed::Peer(text), peer: lock(&peer).clone() })
             }
         }
     }
@@ -198,7 +204,11 @@ impl Responder {
         for addr in self.find(names).await?.into_iter().take(MAX_ADDRESSES) {
             *lock(peer) = Some(addr.clone());
             let got = self.fetch(&addr, question).await;
-            match got.and_then(|body| check(&body).map(|answer| (body, answer))) {
+            let checked = got.and_then(|body| match check(&body) {
+                Ok(answer) => Ok((body, answer)),
+                Err(text) => Err(Blamed::Peer(text)),
+            });
+            match checked {
                 Ok((body, answer)) => return Ok(Answered { body, answer, peer: addr }),
                 Err(text) => last = ResponderFailure { text, peer: Some(addr) },
             }
@@ -207,17 +217,17 @@ impl Responder {
     }
 
     /// Returns the response of one address.
-    async fn fetch(&self, addr: &PeerAddr, question: &[u8]) -> Result<Vec<u8>, String> {
+    async fn fetch(&self, addr: &PeerAddr, question: &[u8]) -> Result<Vec<u8>, Blamed<String>> {
         let open = Line::open(addr).await;
-        let mut line = open.map_err(|e| format!("connect() failed {}", io_text(&e)))?;
+        let mut line = open.map_err(|e| e.map(|e| format!("connect() failed {}", io_text(&e))))?;
         line.request(&self.request(question)).await.map_err(text_of)?;
         let mut head = ResponseHead::default();
         line.head(&mut head, MAX_HEAD).await.map_err(text_of)?;
-        check_head(&head)?;
+        check_head(&head).map_err(Blamed::Peer)?;
         // One byte more tells that a response is too long.
         let body = line.body(&head, MAX_RESPONSE + 1).await.map_err(text_of)?;
         if body.bytes.len() > MAX_RESPONSE {
-            return Err(TOO_BIG.to_owned());
+            return Err(Blamed::Peer(TOO_BIG.to_owned()));
         }
         Ok(body.bytes)
     }
@@ -288,8 +298,8 @@ fn check_head(head: &ResponseHead) -> Result<(), String> {
 }
 
 /// Returns the text about a failure for the error log.
-fn text_of(failure: control::Failure) -> String {
-    match failure {
+fn text_of(failure: control::Failure) -> Blamed<String> {
+    failure.blamed().map(|failure| match failure {
         control::Failure::Send(e) => format!("send() failed {}", io_text(&e)),
         control::Failure::Receive(e) => format!("recv() failed {}", io_text(&e)),
         control::Failure::NoHead | control::Failure::Incomplete => {
@@ -297,7 +307,7 @@ fn text_of(failure: control::Failure) -> String {
         }
         control::Failure::InvalidHead => "OCSP responder sent invalid response".to_owned(),
         control::Failure::InvalidChunk => "OCSP responder sent invalid chunked response".to_owned(),
-    }
+    })
 }
 
 fn io_text(e: &std::io::Error) -> String {

@@ -20,6 +20,8 @@ use tokio::sync::Semaphore;
 
 /// First pause after a failure; each one is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Number of failures whose pause follows a request that could not be made: some seconds.
+const OWN_PAUSE: u32 = 4;
 /// Longest pause after failures.
 const LAST_PAUSE: Duration = Duration::from_secs(300);
 /// Shortest time to the next question after an answer.
@@ -243,8 +245,11 @@ impl Renewal<'_> {
     }
 
     fn failed(&mut self, failure: &ResponderFailure) {
-        self.failures = self.failures.saturating_add(1);
-        self.due = Instant::now() + pause(self.failures);
+        // The pauses spare a responder that fails. One that could not be asked is asked again soon.
+        if !failure.is_own() {
+            self.failures = self.failures.saturating_add(1);
+        }
+        self.due = Instant::now() + pause(if failure.is_own() { OWN_PAUSE } else { self.failures });
         let text = self.stapling.responder.describe(failure);
         let text = format!("{text}, certificate: \"{}\"", self.stapling.file);
         let is_new = self.logged.as_ref().is_none_or(|(t, at)| *t != text || at.elapsed() > TELL_AGAIN);

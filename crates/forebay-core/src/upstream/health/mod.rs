@@ -14,10 +14,12 @@ use super::peer::{Health, Peer, clock, ms};
 use crate::essential::task;
 use crate::tasks::Log;
 use forebay_conf::error::Level;
+use forebay_net::blame::Blamed;
+use forebay_sys::sync::lock;
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -56,12 +58,16 @@ pub trait Probe: Send + 'static {
     /// Checks the server once.
     ///
     /// # Errors
-    /// The step that failed, for the log: `connecting to upstream (timed out)`.
-    fn check(&mut self) -> impl Future<Output = Result<(), String>> + Send;
+    /// The step that failed, for the log: `connecting to upstream (timed out)`. [`Blamed::Own`] if the check could not be made, which
+    /// says nothing about the server.
+    fn check(&mut self) -> impl Future<Output = Result<(), Blamed<String>>> + Send;
 }
 
 /// Pause between two looks at the set of servers, which name resolution may change.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Time after which it is logged again that checks cannot be made.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// Checks the servers of a group until the future is dropped. `probe` makes the probe of a server for a `health_check`, given as
 /// an index into [`Group::checks`].
@@ -120,13 +126,41 @@ impl CheckedServer {
                 sleep(Duration::from_millis(pause)).await;
             }
             let result = probe.check().await;
-            self.peer.live.checks.fetch_add(1, Relaxed);
-            match result {
-                Ok(()) => self.passed(),
-                Err(why) => self.failed(&why),
-            }
+            self.judge(result);
             sleep(self.schedule.interval).await;
         }
+    }
+
+    /// Counts the result of a check. One that could not be made leaves the state of the server as it is.
+    fn judge(&mut self, result: Result<(), Blamed<String>>) {
+        let l = &self.peer.live;
+        match result {
+            Ok(()) => {
+                l.checks.fetch_add(1, Relaxed);
+                self.passed();
+            }
+            Err(Blamed::Peer(why)) => {
+                l.checks.fetch_add(1, Relaxed);
+                self.failed(&why);
+            }
+            Err(Blamed::Own(why)) => self.not_made(&why),
+        }
+    }
+
+    /// Logs that a check could not be made, at most once a minute for all servers.
+    fn not_made(&self, why: &str) {
+        static LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
+        let mut logged = lock(&LOGGED);
+        if logged.is_some_and(|at| at.elapsed() < TELL_AGAIN) {
+            return;
+        }
+        *logged = Some(Instant::now());
+        drop(logged);
+        self.log(Level::Alert, |peer, group| {
+            format!(
+                "check could not be made while {why}, health check of peer {peer} in upstream \"{group}\""
+            )
+        });
     }
 
     /// Counts a passed check.
@@ -175,7 +209,6 @@ impl CheckedServer {
 mod tests {
     use super::*;
     use forebay_net::addr::PeerAddr;
-    use std::sync::Mutex;
 
     /// A server, and the lines logged about it.
     fn subject(schedule: Schedule) -> (CheckedServer, Arc<Mutex<Vec<String>>>) {
@@ -207,6 +240,31 @@ mod tests {
             "peer 127.0.0.1:80 is healthy in upstream \"u\"",
         ];
         assert_eq!(*lines.lock().unwrap(), want);
+    }
+
+    /// A shortage of descriptors here is no failure there, neither of a healthy server nor of one that is not.
+    #[test]
+    fn a_check_that_could_not_be_made_changes_nothing() {
+        let (mut s, lines) = subject(Schedule::default());
+        let why = || Err(Blamed::Own("connecting to upstream (24: Too many open files)".to_owned()));
+        for health in [Health::Healthy, Health::Unhealthy, Health::Checking] {
+            s.peer.live.set_health(health);
+            s.judge(why());
+            s.judge(why());
+            assert_eq!(s.peer.live.health(), health);
+        }
+        let l = &s.peer.live;
+        assert_eq!(
+            (l.checks.load(Relaxed), l.check_fails.load(Relaxed), l.unhealthy.load(Relaxed)),
+            (0, 0, 0)
+        );
+        assert_eq!(
+            *lines.lock().unwrap(),
+            [
+                "check could not be made while connecting to upstream (24: Too many open files), health check of \
+              peer 127.0.0.1:80 in upstream \"u\""
+            ],
+        );
     }
 
     #[test]

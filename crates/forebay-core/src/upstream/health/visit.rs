@@ -2,10 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use crate::control::Line;
+use crate::control::{Line, Opened};
 use crate::tls::client::ClientTls;
 use forebay_http::proxy_protocol::{self, HeaderVersion};
 use forebay_net::addr::PeerAddr;
+use forebay_net::blame::Blamed;
 use forebay_net::dial::LocalAddress;
 use forebay_sys::errno::errno;
 use std::future::Future;
@@ -37,15 +38,17 @@ impl Visit<'_> {
     /// Opens a connection.
     ///
     /// # Errors
-    /// The step that failed, for the log.
-    pub async fn open(&self) -> Result<Line, String> {
+    /// The step that failed, for the log, with the side at fault.
+    pub async fn open(&self) -> Result<Line, Blamed<String>> {
         let mut line = step("connecting to", self.timeout, self.connect()).await?;
         if let Some(version) = self.announce {
             let mut header = Vec::new();
             // There is no client to announce.
             proxy_protocol::write(version, None, b"", &mut header);
             let sent = line.write_all(&header).await;
-            sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
+            sent.map_err(|e| {
+                Blamed::from(e).map(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))
+            })?;
         }
         if let Some(tls) = self.tls {
             step("SSL handshaking to", self.timeout, self.secure(&mut line, tls)).await?;
@@ -53,7 +56,7 @@ impl Visit<'_> {
         Ok(line)
     }
 
-    async fn connect(&self) -> io::Result<Line> {
+    async fn connect(&self) -> Opened {
         match self.local {
             Some(local) => Line::open_from(local, self.addr).await,
             None => Line::open(self.addr).await,
@@ -61,25 +64,26 @@ impl Visit<'_> {
     }
 
     /// Encrypts a connection. Verifies the server's certificate if `proxy_ssl_verify` asks for it.
-    async fn secure(&self, line: &mut Line, tls: &ClientTls) -> io::Result<()> {
-        let (name, connection) = tls.begin_check(self.host, self.protocols).map_err(io::Error::other)?;
-        let certificates = line.secure(connection).await?;
-        tls.judge(certificates, &name).map_err(io::Error::other)
+    async fn secure(&self, line: &mut Line, tls: &ClientTls) -> Result<(), Blamed<io::Error>> {
+        let begun = tls.begin_check(self.host, self.protocols);
+        let (name, connection) = begun.map_err(|e| Blamed::Own(io::Error::other(e)))?;
+        let certificates = line.secure(connection).await.map_err(Blamed::from)?;
+        tls.judge(certificates, &name).map_err(|e| Blamed::Peer(io::Error::other(e)))
     }
 }
 
 /// Limits the time of a step of a check. `doing`: the step, in the words of the log.
 ///
 /// # Errors
-/// The text about the failure.
-pub async fn step<T>(
+/// The text about the failure, with the side at fault.
+pub async fn step<T, E: Into<Blamed<io::Error>>>(
     doing: &str,
     limit: Duration,
-    step: impl Future<Output = io::Result<T>>,
-) -> Result<T, String> {
+    step: impl Future<Output = Result<T, E>>,
+) -> Result<T, Blamed<String>> {
     match timeout(limit, step).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(e)) => Err(format!("{doing} upstream ({})", errno(&e))),
-        Err(_) => Err(format!("{doing} upstream (timed out)")),
+        Ok(Err(e)) => Err(e.into().map(|e| format!("{doing} upstream ({})", errno(&e)))),
+        Err(_) => Err(Blamed::Peer(format!("{doing} upstream (timed out)"))),
     }
 }

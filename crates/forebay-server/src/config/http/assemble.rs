@@ -11,11 +11,13 @@ use crate::location::LocationTree;
 use crate::modules::proxy::HttpVersion;
 use crate::modules::{self, Content, LocationSettings, LocationWritten, Sharing, acme};
 use crate::upstream::config::Table;
+use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Reads;
 use forebay_core::config::{Lacking, Listening, check_certificates};
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::loader::{Loader, ServerInput};
+use forebay_core::tls::server::VirtualTls;
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
@@ -116,7 +118,7 @@ fn resolve_server(s: &mut ServerBuild, http: &modules::server::Written) -> Serve
         settings,
         locations: Vec::new(),
         acme: None,
-        tls: None,
+        tls: VirtualTls::unread(),
         named: std::mem::take(&mut s.named),
         routes: Vec::new(),
         names: std::mem::take(&mut s.names).into(),
@@ -589,10 +591,13 @@ fn hand_out(
     (servers, kept)
 }
 
+/// Settings of connections to upstreams, which are held because their address is a key, and what was made of them.
+type SharedTls = (Arc<modules::proxy_ssl::Settings>, Arc<ClientTls>);
+
 /// Makes the TLS configuration for the upstreams of a location, if it may need one.
 fn upstream_tls(
     l: &mut Location,
-    shared: &mut HashMap<(*const modules::proxy_ssl::Settings, HttpVersion), Arc<ClientTls>>,
+    shared: &mut HashMap<(*const modules::proxy_ssl::Settings, HttpVersion), SharedTls>,
     loader: &mut Loader,
     cx: &mut Scope<'_>,
 ) {
@@ -612,7 +617,7 @@ fn upstream_tls(
     }
     let s = &l.settings.proxy_ssl;
     let key = (Arc::as_ptr(s), version);
-    if let Some(same) = shared.get(&key) {
+    if let Some((_, same)) = shared.get(&key) {
         l.upstream_tls = Some(same.clone());
         return;
     }
@@ -625,10 +630,18 @@ fn upstream_tls(
     match ClientTls::new(s, (alpn, quic), loader, cx) {
         Ok(tls) => {
             let tls = Arc::new(tls);
-            shared.insert(key, tls.clone());
+            shared.insert(key, (s.clone(), tls.clone()));
             l.upstream_tls = Some(tls);
         }
         Err(error) if version == HttpVersion::V3 => cx.keep_late(pass.place(error)),
-        Err(error) => cx.keep_late(error),
+        Err(error) => {
+            // Families have directives of their own names.
+            let prefix = match pass.protocol {
+                Protocol::Uwsgi => "uwsgi_ssl_",
+                Protocol::Grpc => "grpc_ssl_",
+                _ => "proxy_ssl_",
+            };
+            cx.keep_late(Error { message: error.message.replace("proxy_ssl_", prefix), ..error });
+        }
     }
 }

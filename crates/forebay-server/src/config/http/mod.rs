@@ -21,6 +21,7 @@ use crate::modules::{self, LocationSettings, rewrite};
 use crate::request::Request;
 use forebay_core::pattern::Pattern;
 use forebay_core::tls::client::ClientTls;
+use forebay_core::tls::server::VirtualTls;
 use forebay_core::vars::Var;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
@@ -131,8 +132,8 @@ pub(crate) struct Server {
     pub names: Arc<[ServerName]>,
     /// First certificate that it gets by ACME.
     pub acme: Option<Arc<forebay_acme::Certificate>>,
-    /// TLS, if it has any.
-    pub tls: Option<Arc<forebay_core::tls::server::ServerTls>>,
+    /// TLS.
+    pub tls: VirtualTls,
     /// `Alt-Svc` of its responses over TLS.
     pub alt_svc: modules::alt_svc::Fields,
 }

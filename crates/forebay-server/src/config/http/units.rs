@@ -104,7 +104,7 @@ impl Facts {
         let root = s.root().map(|l| &l.settings);
         Facts {
             head: s.head,
-            tls: s.tls.is_some(),
+            tls: s.tls.handshakes.is_some(),
             v13: root.is_none_or(|settings| settings.tls.protocols.v13),
             nodelay: root.is_none_or(|settings| settings.core.tcp_nodelay),
             tunnels: any(|l| matches!(l.content, Some(Content::Tunnel(_)))),

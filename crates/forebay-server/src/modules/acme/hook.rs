@@ -155,7 +155,7 @@ fn set_target(req: &mut Request, uri: &Template) {
 /// Runs the request of a hook and reports whether it succeeded.
 pub(crate) async fn run(req: &mut Request, answer: Answer) {
     crate::subrequest::run_in_location(req).await;
-    let status = req.resp.status;
+    let status = req.status();
     let result = if (200..300).contains(&status) { Ok(()) } else { Err(format!("status {status}")) };
     // The order may have ended.
     let _ = answer.done.send(result);

@@ -2,7 +2,7 @@
 
 use super::{Settings, Stop};
 use crate::cache::entry::{self, MAX_VARY, Meta};
-use crate::cache::index::{Node, Ticket, millis};
+use crate::cache::index::{Forgotten, Node, Ticket, millis};
 use crate::cache::local::{self, Entry, Unusable};
 use crate::cache::{Cache, Hash, purges};
 use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSettings};
@@ -406,24 +406,30 @@ async fn open(req: &mut Request, query: &Query<'_>, hash: &Hash, now: u64) -> Re
     if error.is_some() || (!exists && cache.index.loaded()) {
         return Err(missing);
     }
-    match local::open(cache, &node, query.key).await {
-        Ok(e) => {
-            let len = e.len() + e.meta.body_start() as u64;
-            cache.index.note(&node, len);
-            Ok(Rc::new(e))
-        }
-        Err(unusable) => {
-            let path = cache.file(hash);
-            let forgotten = explain(req, unusable, &path).filter(|file| exists || *file == Leftover::Remove);
-            if let Some(file) = forgotten {
-                let (cache, node) = (cache.clone(), node.clone());
-                let remove = file == Leftover::Remove;
-                let forget = move || cache.index.forget_file(&cache, &node, remove);
-                let _ = tokio::task::spawn_blocking(forget).await;
+    // A file that is replaced or renewed while it is read may look broken: it is read once more then.
+    for _ in 0..2 {
+        let generation = node.generation();
+        let unusable = match local::open(cache, &node, generation, query.key).await {
+            Ok(e) => {
+                let len = e.len() + e.meta.body_start() as u64;
+                cache.index.note(&node, len);
+                return Ok(Rc::new(e));
             }
-            Err(missing)
+            Err(unusable) => unusable,
+        };
+        let leftover = unusable.leftover().filter(|file| exists || *file == Leftover::Remove);
+        let mut forgotten = Forgotten::Yes;
+        if let Some(file) = leftover {
+            let (cache, node, remove) = (cache.clone(), node.clone(), file == Leftover::Remove);
+            let forget = move || cache.index.forget_file(&cache, &node, generation, remove);
+            forgotten = tokio::task::spawn_blocking(forget).await.unwrap_or(Forgotten::Yes);
+        }
+        if forgotten == Forgotten::Yes {
+            explain(req, &unusable, &cache.file(hash));
+            break;
         }
     }
+    Err(missing)
 }
 
 /// File of an entry that is removed from the index.
@@ -435,20 +441,27 @@ enum Leftover {
     Remove,
 }
 
-/// Logs why a file cannot be used. Returns `None` if another request may succeed.
-fn explain(req: &mut Request, unusable: Unusable, path: &std::path::Path) -> Option<Leftover> {
-    match unusable {
-        Unusable::Missing => Some(Leftover::Missing),
-        Unusable::Broken(why) => {
-            req.log(Level::Crit, &format!("cache file \"{}\" {why}", path.display()));
-            Some(Leftover::Remove)
+impl Unusable {
+    /// Returns what is done about the file. `None`: another request may succeed.
+    fn leftover(&self) -> Option<Leftover> {
+        match self {
+            Unusable::Missing => Some(Leftover::Missing),
+            Unusable::Broken(_) => Some(Leftover::Remove),
+            Unusable::Failed(_) => None,
         }
+    }
+}
+
+/// Logs why a file cannot be used.
+fn explain(req: &mut Request, unusable: &Unusable, path: &std::path::Path) {
+    match unusable {
+        Unusable::Missing => {}
+        Unusable::Broken(why) => req.log(Level::Crit, &format!("cache file \"{}\" {why}", path.display())),
         Unusable::Failed(e) => {
-            if matches!(e, Errno::MFILE | Errno::NFILE) {
+            if matches!(*e, Errno::MFILE | Errno::NFILE) {
                 req.thread.cached.shed();
             }
-            req.log(Level::Crit, &format!("open() \"{}\" failed {}", path.display(), errno_text(e)));
-            None
+            req.log(Level::Crit, &format!("open() \"{}\" failed {}", path.display(), errno_text(*e)));
         }
     }
 }
@@ -694,10 +707,9 @@ pub(super) async fn revalidated(
     let Some(valid) = said_now.valid_until(cs, e.meta.status, now) else { return Some(e) };
     let mut meta = e.meta.clone();
     (meta.valid, meta.updating, meta.error, meta.date) = (valid, said_now.updating, said_now.error, now);
-    let (cache, node, generation) = (place.cache.clone(), e.node.clone(), e.generation());
+    let (cache, renewal) = (place.cache.clone(), e.renewal());
     let start = meta.encode(e.len());
-    let written =
-        tokio::task::spawn_blocking(move || cache.index.renew(&cache, &node, generation, &start)).await;
+    let written = tokio::task::spawn_blocking(move || cache.index.renew(&cache, &renewal, &start)).await;
     if let Ok(Err(error)) = written {
         req.log(Level::Crit, &format!("cache file cannot be renewed ({error})"));
     }

@@ -178,6 +178,8 @@ pub(crate) async fn read_head(
         let conn = contact.conn().ok_or_else(unconnected)?;
         match take_in(req, conn, READING)? {
             FramesRead::Something => {
+                // A server may send other frames for as long as it likes.
+                req.thread.clone().io.poller.be_fair().await;
                 // Answers to SETTINGS and PING leave before content does.
                 if contact.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, reader.settings, reader.watch, READING).await?;

@@ -227,6 +227,7 @@ fn fall_back(
     Err(match trouble {
         Trouble::ClientGone => client_gone(req, "connecting to upstream"),
         Trouble::Tls(text) => open::unencrypted(req, &text),
+        Trouble::Own(text) => open::unready(req, &text),
         Trouble::Dial(e) => open::not_dialled(req, (ask.addr, ask.local), e),
         Trouble::Timeout => open::not_dialled(req, (ask.addr, ask.local), DialError::Timeout),
         Trouble::Unspoken(text) => {

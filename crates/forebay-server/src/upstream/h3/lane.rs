@@ -1,7 +1,7 @@
 //! A UDP socket to one server, and the connections over it. Hot path.
 
 use super::session::Session;
-use forebay_net::dial::{DialError, LocalAddress};
+use forebay_net::dial::{DialError, LocalAddress, OwnStep};
 use forebay_net::io::Io;
 use forebay_net::quic::Link;
 use forebay_net::quic::client::{Client, NO_OWNER};
@@ -50,7 +50,8 @@ impl Lane {
     ) -> Result<Rc<Lane>, DialError> {
         let client = Client::bound(address.0, address.1)?;
         let watched = client.socket().try_clone();
-        let fd = watched.map_err(|e| DialError::Socket(Errno::from_io_error(&e).unwrap_or(Errno::MFILE)))?;
+        let failed = |e| DialError::Own(OwnStep::Socket, Errno::from_io_error(&e).unwrap_or(Errno::MFILE));
+        let fd = watched.map_err(failed)?;
         let token = io.poller.insert(fd);
         io.poller.drained(token);
         io.poller.serve_directly(token, direct);

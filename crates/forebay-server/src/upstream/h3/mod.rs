@@ -24,7 +24,6 @@ use forebay_net::quic::client;
 use forebay_net::quic::client::Dialling;
 use forebay_net::reactor::Direct;
 use forebay_net::wire::Watch;
-use forebay_sys::datagrams::Batch;
 use lane::Lane;
 use rustix::io::Errno;
 use session::{Openable, Session};
@@ -129,6 +128,8 @@ pub(crate) enum Trouble {
     Unspoken(String),
     /// The handshake or the server's certificate failed, with the text for the error log.
     Tls(String),
+    /// This machine could not begin the handshake, with the text for the error log.
+    Own(String),
 }
 
 impl Trouble {
@@ -136,7 +137,7 @@ impl Trouble {
     pub(crate) fn may_fall_back(&self) -> bool {
         match self {
             Trouble::Dial(DialError::Connect(_)) | Trouble::Timeout | Trouble::Unspoken(_) => true,
-            Trouble::Dial(_) | Trouble::ClientGone | Trouble::Tls(_) => false,
+            Trouble::Dial(_) | Trouble::ClientGone | Trouble::Tls(_) | Trouble::Own(_) => false,
         }
     }
 }
@@ -174,8 +175,6 @@ pub(crate) struct Pool {
     pub(crate) alternatives: Alternatives,
     /// Servers that do not speak HTTP/3, and until when that is believed.
     without: RefCell<HashMap<SocketAddr, Instant>>,
-    /// Buffers for datagrams.
-    batch: RefCell<Option<Batch>>,
 }
 
 /// A stream, and whether its connection has served other requests.
@@ -276,7 +275,7 @@ impl Pool {
 
     /// Begins a connection.
     async fn connect(&self, thread: &Rc<Thread>, need: &Need<'_>) -> Result<Rc<Session>, Trouble> {
-        let (tls, name) = need.wanted.over_quic(need.base).await.map_err(Trouble::Tls)?;
+        let (tls, name) = need.wanted.over_quic(need.base).await.map_err(Trouble::Own)?;
         let lane = self.lane(thread, need.key.addr, need.key.local)?;
         let dialling = Dialling::new(tls, need.key.limits.of_quic());
         // Also where it fails: a lane without connections ends in a step.
@@ -305,7 +304,12 @@ impl Pool {
         let at = lanes.iter().position(Option::is_none).unwrap_or(lanes.len());
         let number = u32::try_from(at).unwrap_or(u32::MAX);
         let direct = Direct { front: thread.front, kind: QUIC_UPSTREAM, number };
-        let lane = Lane::open(&thread.io, direct, (addr, local)).map_err(Trouble::Dial)?;
+        let open = || Lane::open(&thread.io, direct, (addr, local));
+        let opened = match open() {
+            Err(e) if e.is_out_of_descriptors() && thread.shed() => open(),
+            done => done,
+        };
+        let lane = opened.map_err(Trouble::Dial)?;
         match lanes.get_mut(at) {
             Some(place) => *place = Some(lane.clone()),
             None => lanes.push(Some(lane.clone())),
@@ -321,9 +325,7 @@ impl Pool {
     /// Handles what has come on a lane, timers, and what its streams have to send.
     pub(crate) fn step(&self, thread: &Rc<Thread>, number: u32) {
         let Some(lane) = self.numbered(number) else { return };
-        let mut batch = self.batch.take().unwrap_or_default();
-        lane.receive(&mut batch);
-        self.batch.replace(Some(batch));
+        thread.io.with_batch(|batch| lane.receive(batch));
         let panics = lane.work();
         for _ in 0..panics {
             thread.reactor.report_panic();

@@ -612,7 +612,8 @@ pub(super) type Blocked = (u64, Bytes);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_net::dial::DialError;
+    use forebay_net::dial::{DialError, OwnStep};
+    use rustix::io::Errno;
 
     #[test]
     fn only_failures_of_the_protocol_lead_to_tcp() {
@@ -622,6 +623,8 @@ mod tests {
         assert!(refused().may_fall_back() && Trouble::Timeout.may_fall_back());
         assert!(!Trouble::Tls("upstream SSL certificate verify error".into()).may_fall_back());
         assert!(!Trouble::ClientGone.may_fall_back());
-        assert!(!Trouble::Dial(DialError::Bind(rustix::io::Errno::ADDRNOTAVAIL)).may_fall_back());
+        for step in [OwnStep::Socket, OwnStep::Bind, OwnStep::Connect] {
+            assert!(!Trouble::Dial(DialError::Own(step, Errno::ADDRNOTAVAIL)).may_fall_back());
+        }
     }
 }

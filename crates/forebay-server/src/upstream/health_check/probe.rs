@@ -10,6 +10,7 @@ use forebay_core::control::{Failure, Line, Read};
 use forebay_core::upstream::health::{Probe, Visit};
 use forebay_core::upstream::peer::Peer;
 use forebay_http::h1::client::ResponseHead;
+use forebay_net::blame::Blamed;
 use forebay_net::dial::LocalAddress;
 use forebay_sys::errno::errno;
 use std::sync::Arc;
@@ -39,12 +40,13 @@ pub(super) struct CheckedServer {
 }
 
 impl Probe for HttpProbe {
-    async fn check(&mut self) -> Result<(), String> {
+    async fn check(&mut self) -> Result<(), Blamed<String>> {
         let subject = &self.subject;
         let Some(check) = subject.upstream.extras.checks.get(subject.number) else { return Ok(()) };
         let mut line = subject.connect(check, self.line.take()).await?;
         let asked = timeout(check.read_timeout, subject.ask(&mut line, check)).await;
-        let read = asked.map_err(|_| "reading response from upstream (timed out)".to_owned())??;
+        let timed_out = |_| Blamed::Peer("reading response from upstream (timed out)".to_owned());
+        let read = asked.map_err(timed_out)??;
         if read == Read::All && check.keeps_alive() {
             self.line = Some(line);
         }
@@ -53,8 +55,8 @@ impl Probe for HttpProbe {
 }
 
 /// Returns the text about a failed exchange.
-fn text_of(failure: Failure) -> String {
-    match failure {
+fn text_of(failure: Failure) -> Blamed<String> {
+    failure.blamed().map(|failure| match failure {
         Failure::Send(e) => format!("sending request to upstream ({})", errno(&e)),
         Failure::Receive(e) => format!("reading response from upstream ({})", errno(&e)),
         Failure::NoHead => "reading response header from upstream (closed connection)".to_owned(),
@@ -62,12 +64,12 @@ fn text_of(failure: Failure) -> String {
         Failure::InvalidChunk | Failure::Incomplete => {
             "reading response from upstream (incomplete)".to_owned()
         }
-    }
+    })
 }
 
 impl CheckedServer {
     /// Returns the connection of the last check if it may still be used, or a new one.
-    async fn connect(&self, check: &Check, last: Option<Line>) -> Result<Line, String> {
+    async fn connect(&self, check: &Check, last: Option<Line>) -> Result<Line, Blamed<String>> {
         match last.filter(|l| l.opened.elapsed() < check.keepalive_time) {
             Some(line) => Ok(line),
             None => self.open(check).await,
@@ -80,7 +82,7 @@ impl CheckedServer {
     }
 
     /// Opens a connection, encrypted if the location encrypts its connections.
-    async fn open(&self, check: &Check) -> Result<Line, String> {
+    async fn open(&self, check: &Check) -> Result<Line, Blamed<String>> {
         let location = self.config.level(check.location.0, check.location.1).filter(|_| check.encrypted);
         let visit = Visit {
             addr: &check.common.address(&self.peer),
@@ -97,13 +99,13 @@ impl CheckedServer {
 
     /// Sends the request and judges the response. Returns how far the response was read, and [`Read::Last`] if the server
     /// closes the connection.
-    async fn ask(&self, line: &mut Line, check: &Check) -> Result<Read, String> {
+    async fn ask(&self, line: &mut Line, check: &Check) -> Result<Read, Blamed<String>> {
         let started = Instant::now();
         line.request(&check.request()).await.map_err(text_of)?;
         let head = line.final_head(MAX_HEAD).await.map_err(text_of)?;
         let body = line.body(&head, MAX_BODY).await.map_err(text_of)?;
         if let Some(fault) = check.fault(&head, &body.bytes) {
-            return Err(format!("checking {fault} of response (status {})", head.status));
+            return Err(Blamed::Peer(format!("checking {fault} of response (status {})", head.status)));
         }
         let read = if head.keep_alive { body.read } else { Read::Last };
         self.check_required(check, head, body.bytes.len(), started).await?;
@@ -117,7 +119,7 @@ impl CheckedServer {
         head: ResponseHead,
         length: usize,
         started: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), Blamed<String>> {
         if check.conditions.as_ref().is_none_or(|m| m.required.is_empty()) {
             return Ok(());
         }
@@ -125,7 +127,7 @@ impl CheckedServer {
         let checked = Checked { check: check.clone(), peer, head, length: length as u64, started };
         match holds(&self.ask, &self.config, checked).await {
             true => Ok(()),
-            false => Err(format!("checking what is required of response (status {status})")),
+            false => Err(Blamed::Peer(format!("checking what is required of response (status {status})"))),
         }
     }
 }

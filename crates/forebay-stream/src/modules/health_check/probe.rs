@@ -10,6 +10,7 @@ use forebay_core::upstream::health::{Probe, Visit, step};
 use forebay_core::upstream::peer::Peer;
 use forebay_http::proxy_protocol::{self, HeaderVersion};
 use forebay_net::addr::PeerAddr;
+use forebay_net::blame::Blamed;
 use forebay_net::dial::LocalAddress;
 use forebay_sys::sockets;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -34,7 +35,7 @@ pub(super) struct StreamProbe {
 }
 
 impl Probe for StreamProbe {
-    async fn check(&mut self) -> Result<(), String> {
+    async fn check(&mut self) -> Result<(), Blamed<String>> {
         let Some(check) = self.upstream.extras.checks.get(self.number) else { return Ok(()) };
         let Some(server) = self.stream.servers.get(check.server) else { return Ok(()) };
         let attempt = Attempt {
@@ -48,7 +49,7 @@ impl Probe for StreamProbe {
             (Protocol::Tcp, addr) => attempt.over_tcp(&addr).await,
             (Protocol::Udp, PeerAddr::Inet(addr)) => attempt.over_udp(addr).await,
             (Protocol::Udp, PeerAddr::Unix(_)) => {
-                Err("sending datagram to upstream (a unix socket has no UDP)".to_owned())
+                Err(Blamed::Peer("sending datagram to upstream (a unix socket has no UDP)".to_owned()))
             }
         }
     }
@@ -101,7 +102,7 @@ impl Attempt<'_> {
     }
 
     /// Connects to the server, sends, and reads until the condition holds.
-    async fn over_tcp(&self, addr: &PeerAddr) -> Result<(), String> {
+    async fn over_tcp(&self, addr: &PeerAddr) -> Result<(), Blamed<String>> {
         let proxy = &self.server.settings.proxy;
         let visit = Visit {
             addr,
@@ -115,7 +116,7 @@ impl Attempt<'_> {
         let mut line = visit.open().await?;
         // Connection and handshake each have the whole time.
         if self.rest().is_zero() {
-            return Err("connecting to upstream (timed out)".to_owned());
+            return Err(Blamed::Peer("connecting to upstream (timed out)".to_owned()));
         }
         if let Some(text) = self.send() {
             step("sending to", self.rest(), line.write_all(text)).await?;
@@ -123,12 +124,12 @@ impl Attempt<'_> {
         let Some(expect) = self.expect() else { return Ok(()) };
         let most = usize::try_from(self.server.settings.health_check.buffer_size.0).unwrap_or(usize::MAX);
         let found = step("receiving from", self.rest(), find(&mut line, expect, most)).await?;
-        found.then_some(()).ok_or_else(|| "checking data from upstream".to_owned())
+        found.then_some(()).ok_or_else(|| Blamed::Peer("checking data from upstream".to_owned()))
     }
 
     /// Sends a datagram, and receives until the condition holds. Without a condition, the server passes if it answers, and
     /// if no error has come at the end of the time.
-    async fn over_udp(&self, addr: SocketAddr) -> Result<(), String> {
+    async fn over_udp(&self, addr: SocketAddr) -> Result<(), Blamed<String>> {
         let local = self.server.settings.bind.fixed_local();
         let socket = step("connecting to", self.rest(), connect(addr, local)).await?;
         step("sending to", self.rest(), socket.send(&self.datagram())).await?;
@@ -157,14 +158,16 @@ async fn find(line: &mut Line, expect: &Expect, most: usize) -> io::Result<bool>
 }
 
 /// Creates a UDP socket that is connected to a server, and that returns the ICMP errors of its datagrams.
-async fn connect(addr: SocketAddr, local: Option<LocalAddress>) -> io::Result<UdpSocket> {
+async fn connect(addr: SocketAddr, local: Option<LocalAddress>) -> Result<UdpSocket, Blamed<io::Error>> {
     let socket = match local {
-        Some(local) => bound(local)?,
-        None if addr.is_ipv4() => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
-        None => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await?,
+        Some(local) => bound(local),
+        None if addr.is_ipv4() => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await,
+        None => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await,
     };
-    sockets::set_icmp_errors(&socket, addr.is_ipv6())?;
-    socket.connect(addr).await?;
+    // Up to here the server has no part in it, whatever the error.
+    let socket = socket.map_err(Blamed::Own)?;
+    sockets::set_icmp_errors(&socket, addr.is_ipv6()).map_err(Blamed::Own)?;
+    socket.connect(addr).await.map_err(Blamed::from)?;
     Ok(socket)
 }
 

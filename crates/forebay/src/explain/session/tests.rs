@@ -1,5 +1,6 @@
 use super::*;
 use forebay_core::config::listen::AddressOptions;
+use forebay_core::config::names::ServerName;
 use forebay_core::config::{Config, SocketOptions};
 use std::path::Path;
 
@@ -27,6 +28,7 @@ const CONF: &str = "stream {
     server { listen 1005; mqtt_preread on; proxy_pass $things; }
     map $mqtt_preread_clientid $things { ~. 10.0.0.1:1883; default 10.0.0.2:1883; }
     map $ssl_preread_server_name $inside { http 127.0.0.1:80; default 127.0.0.1:2; }
+    server { listen 1003; server_name closed.example; deny 192.0.2.0/24; return x; }
 }
 http { server { listen 80; } }
 ";
@@ -42,14 +44,16 @@ fn explain(target: &str, sni: Option<&str>, client: Option<&str>) -> Result<Stri
         let address = Address { default_server, options, ..Address::default() };
         Listener::new(addr, SocketOptions::default(), front, address)
     };
+    let mut named = listener(ListenAddr::Inet(any(1003)), plain, STREAM, 6);
+    named.default.names.add(&ServerName::Exact(b"closed.example".to_vec()), 9);
     let listeners = vec![
+        named,
         listener(ListenAddr::Inet(any(443)), plain, STREAM, 0),
         listener(ListenAddr::Inet(any(1000)), plain, STREAM, 1),
         listener(ListenAddr::Udp(any(53)), plain, STREAM, 2),
         listener(ListenAddr::Udp(any(514)), plain, STREAM, 3),
         listener(ListenAddr::Inet(any(1001)), wrapped, STREAM, 4),
         listener(ListenAddr::Inet(any(1002)), plain, STREAM, 5),
-        listener(ListenAddr::Inet(any(1003)), plain, STREAM, 6),
         listener(ListenAddr::Inet(any(1004)), plain, STREAM, 7),
         listener(ListenAddr::Inet(any(1005)), plain, STREAM, 8),
         listener(ListenAddr::Inet(any(80)), plain, 0, 0),
@@ -179,6 +183,18 @@ fn the_client_address_decides_access_and_networks() {
         assert_eq!(judged, format!("({client}) {verdict} /n.conf:15"));
         assert_eq!(rows(&text, "passed to"), [server]);
     }
+}
+
+/// Rules of the server that a name chooses apply as well.
+#[test]
+fn the_chosen_server_has_a_say_on_access() {
+    let access =
+        |sni, client| rows(&explain("tcp://127.0.0.1:1003", sni, Some(client)).expect("a session"), "ACCESS");
+    let rule = "deny 192.0.2.0/24 /n.conf:25";
+    let refused = "(192.0.2.1) is refused with status 403 /n.conf:25";
+    assert_eq!(access(Some("closed.example"), "192.0.2.1"), [rule, refused]);
+    assert_eq!(access(Some("closed.example"), "10.0.0.1"), [rule]);
+    assert_eq!(access(Some("other.example"), "192.0.2.1"), ["(nothing) no allow and deny"]);
 }
 
 #[test]

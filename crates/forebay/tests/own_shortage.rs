@@ -1,0 +1,212 @@
+//! The worker has no descriptor left: that is no failure of the servers behind it, and it passes by itself.
+//!
+//! The worker keeps the user of the test, which may change the limits of its own processes only.
+
+use crate::harness::{Server, Site, origin, wait_for};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A worker process that gets no new descriptor until this is dropped. Those that it has go on.
+struct Starved {
+    pid: Pid,
+    former: Rlimit,
+}
+
+impl Starved {
+    fn new(server: &Server) -> Starved {
+        Starved::limited(server, |_| 3)
+    }
+
+    /// A worker process that gets a new descriptor only in the place of one that it closes.
+    fn full(server: &Server) -> Starved {
+        // All numbers below are in use: the kernel gives the lowest free one.
+        Starved::limited(server, |used| (0..).find(|number| !used.contains(number)).expect("a number"))
+    }
+
+    fn limited(server: &Server, limit: impl Fn(&[u64]) -> u64) -> Starved {
+        let number = server.workers(server.pid())[0];
+        let pid = Pid::from_raw(number).expect("a pid");
+        let names = std::fs::read_dir(format!("/proc/{number}/fd")).expect("its descriptors");
+        let used: Vec<u64> = names.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+        let own = rustix::process::getrlimit(Resource::Nofile);
+        let wanted = Rlimit { current: Some(limit(&used)), ..own };
+        let former = prlimit(Some(pid), Resource::Nofile, wanted).expect("limit");
+        Starved { pid, former }
+    }
+}
+
+impl Drop for Starved {
+    fn drop(&mut self) {
+        let _ = prlimit(Some(self.pid), Resource::Nofile, self.former);
+    }
+}
+
+/// A connection to the server that is kept.
+struct Client(TcpStream);
+
+impl Client {
+    fn new(addr: SocketAddr) -> Client {
+        let stream = TcpStream::connect(addr).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        Client(stream)
+    }
+
+    /// Has a request answered, so that the server has accepted the connection.
+    fn used(mut self) -> Client {
+        assert_eq!(self.get("/own").0, "200");
+        self
+    }
+
+    /// Returns the status and the body of an answer with a length.
+    fn get(&mut self, uri: &str) -> (String, String) {
+        write!(self.0, "GET {uri} HTTP/1.1\r\nHost: a\r\n\r\n").expect("open");
+        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+        loop {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                let length = head.lines().find_map(|l| l.strip_prefix("Content-Length: "));
+                let length: usize = length.expect("a length").parse().expect("a number");
+                if body.len() >= length {
+                    return (head.get(9..12).expect("a status").to_owned(), body.to_owned());
+                }
+            }
+            let n = self.0.read(&mut buffer).expect("an answer");
+            assert!(n > 0, "closed after {text:?}");
+            bytes.extend_from_slice(&buffer[..n]);
+        }
+    }
+}
+
+/// An application, with the number of its connections. `keeps`: it keeps them.
+fn application(keeps: bool) -> (SocketAddr, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let addr = origin::start(move |mut request| {
+        count.fetch_add(1, Ordering::SeqCst);
+        request.answer("200 OK", "", "fine");
+        keeps
+    });
+    (addr, asked)
+}
+
+/// A server that answers each datagram.
+fn echo() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let addr = socket.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((n, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..n], from);
+        }
+    });
+    addr
+}
+
+/// Active checks of HTTP, of TCP and of UDP are not made while the worker has no descriptor. Each of the servers stays as healthy as it
+/// was, and gets requests at once afterwards.
+#[test]
+fn a_check_that_cannot_be_made_takes_no_server_out() {
+    let (a, asked) = application(false);
+    let (b, _) = application(false);
+    let udp = echo();
+    let server = Server::start(&format!(
+        "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; upstream u {{ zone u 64k; server {a}; server {b}; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location = /own {{ return 200 own; }}\n\
+         location / {{ proxy_pass http://u; health_check interval=20ms; }} }} }}\n\
+         stream {{ upstream t {{ zone t 64k; server {a}; }} upstream d {{ zone d 64k; server {udp}; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; proxy_pass t; health_check interval=20ms; }}\n\
+         server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass d; health_check interval=20ms udp; }} }}"
+    ));
+    let mut client = Client::new(server.addr(0));
+    assert_eq!(client.get("/").0, "200");
+    // A connection ends with its error (500), and a new one would need a descriptor.
+    let others: Vec<_> = (0..8).map(|_| Client::new(server.addr(0)).used()).collect();
+    wait_for("checks", || (asked.load(Ordering::SeqCst) > 10).then_some(()));
+    {
+        let _starved = Starved::new(&server);
+        server.wait_for_log("while connecting to upstream (24: Too many open files), health check of", 1);
+        // Requests fail meanwhile, by a fault of our own (nginx: 500).
+        for mut other in others {
+            assert_eq!(other.get("/").0, "500");
+        }
+        // The time of many checks.
+        let end = Instant::now() + Duration::from_millis(400);
+        while Instant::now() < end {
+            assert_eq!(client.get("/own").1, "own");
+        }
+    }
+    for _ in 0..20 {
+        assert_eq!(client.get("/").0, "200");
+    }
+    let mut over_stream = TcpStream::connect(server.addr(1)).expect("connect");
+    over_stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("open");
+    let mut answer = String::new();
+    over_stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.ends_with("fine"), "{answer}");
+    let log = server.error_log();
+    for never in ["no live upstreams", "peer is unhealthy", "temporarily disabled"] {
+        assert!(!log.contains(never), "{never} in {log}");
+    }
+    assert_eq!(log.matches("check could not be made").count(), 1, "it is logged once: {log}");
+}
+
+/// What can be opened again gives way to a connection that a request needs: here an idle connection to another server.
+#[test]
+fn idle_connections_to_servers_give_way() {
+    let (a, _) = application(true);
+    let (b, _) = application(true);
+    let server = Server::start(&format!(
+        "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; upstream a {{ server {a}; keepalive 4; }} upstream b {{ server {b}; keepalive 4; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location /a {{ proxy_pass http://a; }}\n\
+         location /b {{ proxy_pass http://b; }} }} }}"
+    ));
+    let mut client = Client::new(server.addr(0));
+    assert_eq!(client.get("/a").0, "200");
+    let full = Starved::full(&server);
+    assert_eq!(client.get("/b").0, "200");
+    assert_eq!(client.get("/a").0, "200");
+    drop(full);
+    assert!(!server.error_log().contains("Too many open files"), "{}", server.error_log());
+}
+
+/// Whatever a request needs a descriptor for: it fails by itself, marks nobody, and the next one with a descriptor succeeds.
+#[test]
+fn requests_without_a_descriptor_mark_nobody() {
+    let (a, _) = application(false);
+    let refused = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
+    let pass = |name: &str, directive: &str| format!("location /{name} {{ {directive}; }} ");
+    let locations = [
+        pass("http", "proxy_pass http://u"),
+        pass("h2", "proxy_pass http://u; proxy_http_version 2"),
+        pass("fastcgi", "fastcgi_pass u"),
+        pass("uwsgi", "uwsgi_pass u"),
+        pass("scgi", "scgi_pass u"),
+        pass("memcached", "set $memcached_key k; memcached_pass u"),
+        pass("own", "return 200 own"),
+    ]
+    .concat();
+    let server = Server::start_on(Site::new(&format!(
+        "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; upstream u {{ zone u 64k; server {a} max_fails=1 fail_timeout=1h;\n\
+         server {refused} backup max_fails=1 fail_timeout=1h; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; {locations} }} }}"
+    )));
+    assert!(server.get("/http").ends_with("fine"));
+    let names = ["http", "h2", "fastcgi", "uwsgi", "scgi", "memcached"];
+    let clients: Vec<_> = names.iter().map(|_| Client::new(server.addr(0)).used()).collect();
+    {
+        let _starved = Starved::new(&server);
+        for (name, mut client) in names.iter().zip(clients) {
+            assert_eq!(client.get(&format!("/{name}")).0, "500", "{name}");
+        }
+    }
+    assert!(server.get("/http").ends_with("fine"));
+    let log = server.error_log();
+    assert!(!log.contains("temporarily disabled") && !log.contains("no live upstreams"), "{log}");
+}

@@ -1,0 +1,66 @@
+//! Threads of connections that do not come back from a turn of their event loop.
+
+use crate::harness::{DEADLINE, Server, alive, wait_for};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+const CONF: &str = "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; \
+                    worker_stall_timeout 1s; events {}\n\
+                    http { access_log logs/access.log; server { listen 127.0.0.1:%PORT0%; \
+                    location / { return 200 fine; } location /metrics { prometheus; } } }";
+
+/// A server that has one request hold up its thread, in the first worker process.
+fn stalling(how: &str) -> Server {
+    Server::start(&format!("env \"FOREBAY_TEST_STALL=/stall:{how}\"; {CONF}"))
+}
+
+fn worker(server: &Server) -> i32 {
+    wait_for("a worker", || server.workers(server.pid()).first().copied())
+}
+
+fn stall(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
+    stream.write_all(b"GET /stall HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("open");
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    stream
+}
+
+/// A thread that spins is logged with what it works on, and the process is replaced. nginx's worker would spin for ever.
+#[test]
+fn a_thread_that_spins_is_logged_and_the_process_is_replaced() {
+    let server = stalling("spin");
+    let worker = worker(&server);
+    let mut stream = stall(&server);
+    server.wait_for_log("its connections wait (connection *", 1);
+    server.wait_for_log("does not come back from a turn of its event loop", 1);
+    wait_for("its end", || (!alive(worker)).then_some(()));
+    assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "its connection is closed");
+    wait_for("the next one", || {
+        server.workers(server.pid()).first().is_some_and(|w| *w != worker).then_some(())
+    });
+    assert!(server.get("/").ends_with("fine"));
+    let log = server.error_log();
+    let line = log.lines().find(|l| l.contains("does not come back")).expect("a line");
+    assert!(line.contains("[alert]") && line.contains("it runs"), "{line}");
+}
+
+/// A turn that waits for something is logged and counted, and ends nothing: the same would hold up the next process, too.
+#[test]
+fn a_thread_that_waits_is_counted_and_kept() {
+    let server = stalling("3000");
+    let worker = worker(&server);
+    let begun = Instant::now();
+    let mut stream = stall(&server);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.ends_with("fine"), "{answer}");
+    assert!(begun.elapsed().as_secs() >= 3, "{:?}", begun.elapsed());
+    server.wait_for_log("goes on after a turn of", 1);
+    let log = server.error_log();
+    let line = log.lines().find(|l| l.contains("its connections wait")).expect("a line");
+    assert!(line.contains("[alert]") && line.contains("it waits in the kernel"), "{line}");
+    assert!(!log.contains("does not come back"), "{log}");
+    assert_eq!(server.workers(server.pid()), [worker]);
+    wait_for("the count", || server.get("/metrics").contains("\nforebay_long_turns_total 1\n").then_some(()));
+}
