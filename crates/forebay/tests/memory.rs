@@ -2,7 +2,7 @@
 
 use crate::harness::{self, DEADLINE, Server, origin, wait_for};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ const KINDS: [(&str, usize, &str); 6] = [
     ("relayed", 1, "GET /events HTTP/1.1\r\nHost: a\r\n\r\n"),
 ];
 
-fn conf(upstream: SocketAddr) -> String {
+fn conf(upstream: SocketAddr, silent: SocketAddr) -> String {
     format!(
         "worker_processes 2; error_log logs/error.log; pid logs/nginx.pid; events {{ worker_connections 4096; }}\n\
          http {{ access_log off; gzip_types *; client_body_temp_path %DIR%/body; proxy_temp_path %DIR%/temp;\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{upstream}; }}\n\
            location /gzip {{ gzip on; proxy_pass http://{upstream}; }}\n\
-           location /unbuffered {{ proxy_request_buffering off; proxy_pass http://{upstream}; }} }} }}\n\
+           location /unbuffered {{ proxy_request_buffering off; proxy_pass http://{silent}; }} }} }}\n\
          stream {{ server {{ listen 127.0.0.1:%PORT1%; proxy_pass {upstream}; }} }}"
     )
 }
@@ -55,7 +55,21 @@ fn upstream(asked_for: Arc<AtomicUsize>) -> SocketAddr {
     })
 }
 
-/// Opens connections, and waits until the upstream knows all of them, and the clients of answers have the first byte.
+/// Starts an upstream that accepts connections and neither reads nor answers, and counts them.
+fn silent(accepted: Arc<AtomicUsize>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for connection in listener.incoming() {
+            open.push(connection.expect("accepted"));
+            accepted.fetch_add(1, SeqCst);
+        }
+    });
+    addr
+}
+
+/// Opens connections, and waits until an upstream knows all of them, and the clients of answers have the first byte.
 fn burst(
     server: &Server,
     (kind, listener, bytes): (&str, usize, &str),
@@ -69,9 +83,7 @@ fn burst(
         client.write_all(bytes.as_bytes()).expect("sent");
         clients.push(client);
     }
-    if kind != "sent slowly" {
-        wait_for(kind, || (asked.load(SeqCst) - before >= count).then_some(()));
-    }
+    wait_for(kind, || (asked.load(SeqCst) - before >= count).then_some(()));
     if !["sent slowly", "unanswered requests"].contains(&kind) {
         for client in &mut clients {
             client.set_read_timeout(Some(DEADLINE)).expect("timeout");
@@ -84,7 +96,7 @@ fn burst(
 #[test]
 fn memory_of_a_burst_comes_back() {
     let asked = Arc::new(AtomicUsize::new(0));
-    let server = Server::start(&conf(upstream(asked.clone())));
+    let server = Server::start(&conf(upstream(asked.clone()), silent(asked.clone())));
     let worker = server.workers(server.pid())[0];
     // Everything has been used once, by both threads.
     for kind in KINDS {
