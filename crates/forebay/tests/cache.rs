@@ -646,6 +646,52 @@ fn slices_are_put_together() {
     assert_eq!(up.asked(), 13);
 }
 
+/// Slices fit together by what the upstream sent, whatever of it the client gets.
+#[test]
+fn slices_are_put_together_without_their_fields() {
+    let up = Upstream::new(|head, s| {
+        let range = head.lines().find_map(|l| l.strip_prefix("Range: bytes=")).expect("a range");
+        let a: usize = range.split('-').next().and_then(|a| a.parse().ok()).expect("start");
+        let end = (a + 8192).min(100_000);
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"e\"\r\nContent-Length: {}\r\nLast-Modified: \
+             Sun, 06 Nov 1994 08:49:37 GMT\r\nAccept-Ranges: bytes\r\nContent-Range: bytes {a}-{}/100000\r\n\r\n",
+            end - a,
+            end - 1
+        );
+        let _ = s.write_all(&[head.as_bytes(), &bytes(100_000)[a..end]].concat());
+    });
+    let hidden =
+        ["ETag", "Content-Range", "Content-Length", "Last-Modified", "Accept-Ranges", "Date", "Connection"];
+    let mut changes: Vec<String> = hidden.map(|name| format!("proxy_hide_header {name};")).into();
+    changes.extend(
+        [
+            "more_clear_headers ETag Content-Range;",
+            "add_header ETag '\"mine\"';",
+            "add_header ETag \"\";",
+            "more_set_headers 'ETag: \"mine\"';",
+            "expires 1h;",
+        ]
+        .map(str::to_owned),
+    );
+    let all = hidden.map(|name| format!("proxy_hide_header {name};")).concat();
+    changes.push(all);
+    for change in changes {
+        let more = format!(
+            "slice 8k; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; proxy_cache_valid 206 1h; {change}"
+        );
+        let server = Server::start(&cached(&up, "", &more));
+        for _ in 0..2 {
+            let answer = get(&server, "/", "");
+            assert!(answer.starts_with(b"HTTP/1.1 200 "), "{change}: {}", server.error_log());
+            assert!(body_of(&answer) == bytes(100_000), "{change}: {}", server.error_log());
+            let part = get(&server, "/", "Range: bytes=20000-50000\r\n");
+            assert!(part.starts_with(b"HTTP/1.1 206 "), "{change}");
+            assert!(body_of(&part) == &bytes(100_000)[20_000..=50_000], "{change}");
+        }
+    }
+}
+
 /// Whoever asks for a large file has what came before the upstream failed, also of what was in the cache.
 #[test]
 fn slices_before_a_failure_are_not_lost() {
