@@ -560,14 +560,8 @@ fn refresh(
     }
 }
 
-/// Returns `true` if a path leads upwards or is cut short by a NUL, plain or escaped.
-fn unsafe_path(path: &[u8]) -> bool {
-    let mut plain = Vec::new();
-    forebay_http::uri::unescape(path, &mut plain);
-    plain.contains(&0) || plain.split(|b| *b == b'/').any(|segment| segment == b"..")
-}
-
-/// Changes the path of the request to that of `X-Accel-Redirect`.
+/// Changes the path of the request to that of `X-Accel-Redirect`. It is decoded and otherwise stays as the upstream wrote it: a
+/// key of an object store or a URL inside of the path has double slashes and dots that mean something.
 ///
 /// # Errors
 /// The status to answer with.
@@ -575,10 +569,8 @@ fn accel_path(req: &mut Request, target: &[u8]) -> Result<(), u16> {
     let mut split = target.splitn(2, |b| *b == b'?');
     let path = split.next().unwrap_or_default();
     let mut uri = Vec::new();
-    if path.first() != Some(&b'/')
-        || unsafe_path(path)
-        || forebay_http::uri::normalise(path, true, &mut uri).is_err()
-    {
+    forebay_http::uri::unescape(path, &mut uri);
+    if path.first() != Some(&b'/') || forebay_http::uri::is_unsafe(&uri) {
         let path = String::from_utf8_lossy(path).into_owned();
         let text = format!("unsafe URI \"{path}\" was detected while reading response header from upstream");
         req.log(Level::Error, &text);
