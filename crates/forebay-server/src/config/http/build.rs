@@ -49,6 +49,13 @@ pub(crate) struct LocationBuild {
 }
 
 impl LocationBuild {
+    /// Returns `true` if a path that lacks only the final slash of the location is redirected (nginx: location).
+    pub(crate) fn redirects(&self) -> bool {
+        matches!(self.kind, Kind::Exact | Kind::Prefix | Kind::PrefixOnly)
+            && matches!(self.name.as_slice(), [_, .., b'/'])
+            && matches!(self.content, Some(modules::Content::Proxy(_)))
+    }
+
     fn new(kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationBuild {
         LocationBuild {
             name: name.to_vec(),
