@@ -287,8 +287,6 @@ fn set(r: &mut Response, names: &Names, value: &[u8], mode: Mode) {
     }
     if is("Content-Type") {
         r.set_content_type(value);
-    } else if is("ETag") {
-        r.etag.extend_from_slice(value);
     } else {
         // `Location` too is sent as it is written.
         r.fields.push(name, value);
