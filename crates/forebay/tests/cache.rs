@@ -175,6 +175,27 @@ fn a_hundred_clients_cost_one_request() {
     assert_eq!(up.asked(), 1);
 }
 
+/// A server that dies is asked by the first of many clients (nginx: proxy_cache_valid, proxy_cache_lock).
+#[test]
+fn a_hundred_clients_cost_one_failure() {
+    let up = Upstream::new(|_, _| std::thread::sleep(Duration::from_millis(300)));
+    let rules =
+        "proxy_cache_lock on; proxy_cache_valid 502 1h; proxy_next_upstream off; keepalive_timeout 1h;";
+    let server = Server::start(&cached(&up, "", rules));
+    let addr = server.addr(0);
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            std::thread::spawn(move || {
+                crate::harness::raw(addr, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            })
+        })
+        .collect();
+    for c in clients {
+        assert!(c.join().expect("a client").starts_with(b"HTTP/1.1 502 "));
+    }
+    assert_eq!(up.asked(), 1);
+}
+
 #[test]
 fn variants_are_kept_apart_and_end_together() {
     let up = Upstream::new(|head, s| {

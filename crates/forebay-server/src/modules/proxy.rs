@@ -158,6 +158,7 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Ok(Answer::Nothing) => Ok(Outcome::Done),
         Err(stop) => Err(stop),
     };
+    keep_failure(req, &mut taken, out.as_ref().err());
     if taken.contact.is_some() {
         // The client gets another response (an error page, an entry of the cache), so the rest of the upstream's is not read.
         // The connection is kept only if there is no rest.
@@ -208,6 +209,7 @@ pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     let s = &l.settings.proxy;
     let mut taken = Taken::default();
     let got = ask(req, pass, s, false, &mut taken).await;
+    keep_failure(req, &mut taken, got.as_ref().err());
     req.modules.upstream.log_name.clear();
     match got {
         Ok(Answer::Entry(e)) => {
@@ -216,6 +218,15 @@ pub(crate) async fn more(req: &mut Request) -> Option<Body> {
         }
         Ok(Answer::Response { to_head, .. }) => respond::slice(req, &mut taken, to_head, s).ok(),
         _ => None,
+    }
+}
+
+/// Notes in the cache that a request has failed for which no server has sent a response, so that the next ones need not ask.
+fn keep_failure(req: &Request, taken: &mut Taken, stop: Option<&Stop>) {
+    if let Some(Stop::Status(status @ (502 | 504))) = stop {
+        let http = req.http();
+        let cs = &http.location(req).settings.proxy_cache;
+        cached::remember_failure(req, std::mem::take(&mut taken.fetch), cs, *status);
     }
 }
 
