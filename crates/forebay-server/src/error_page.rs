@@ -288,8 +288,9 @@ const EXPLANATIONS: &[(u16, &str)] = &[
     (497, "The plain HTTP request was sent to HTTPS port"),
 ];
 
-/// Returns `true` if `error_page` has a page for a status.
+/// Returns `true` if the location has an `error_page` for a status. In a page of an error it need not apply: the built-in page stands
+/// in for it.
 pub(crate) fn has_page(req: &Request, status: u16) -> bool {
     let http = req.http();
-    page_for(req, &http.location(req).settings.core, status).is_some()
+    http.location(req).settings.core.error_page.0.iter().any(|page| page.status == status)
 }
