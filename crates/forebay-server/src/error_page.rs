@@ -68,7 +68,13 @@ fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> NextStep {
     };
     let next = match target.first() {
         Some(b'/') => redirect_inside(req, &target).map(|()| NextStep::Redirect),
-        Some(b'@') => named(req, &target).map(|()| NextStep::Named),
+        Some(b'@') => {
+            if req.method == Method::Connect {
+                // No tunnel was opened, and the page is content like any other.
+                req.method = Method::Get;
+            }
+            named(req, &target).map(|()| NextStep::Named)
+        }
         _ => {
             // The target is a URL: redirect with 302, unless the directive names another redirect status.
             let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);

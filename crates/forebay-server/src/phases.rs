@@ -474,7 +474,7 @@ fn outcome(v: Verdict) -> Outcome {
 /// handler took the location.
 async fn content(http: &Http, req: &mut Request) -> Outcome {
     let l = http.location(req);
-    if req.head.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
+    if req.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
         return Outcome::Status(405);
     }
     match &l.content {
