@@ -62,6 +62,10 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
         return Verdict::Status(500);
     }
     match sub.status() {
+        _ if sub.resp.headless => {
+            req.log(Level::Error, "auth request has a response without status");
+            Verdict::Status(500)
+        }
         status @ (401 | 403) => {
             if status == 401 {
                 copy_challenges(req, &sub);

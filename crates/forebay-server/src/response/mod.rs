@@ -299,6 +299,8 @@ pub(crate) struct Response {
     pub source: Option<Box<crate::upstream::stream::Body>>,
     /// Came from an upstream, which has evaluated conditions and ranges.
     pub proxied: bool,
+    /// Came from an upstream without a head (HTTP/0.9). Over HTTP/1 it leaves as it came.
+    pub headless: bool,
     /// Came from an upstream, through a cache or on its way into one: conditions are judged here.
     pub cacheable: bool,
     /// Came from a cache, with this entry.
@@ -359,6 +361,7 @@ impl Response {
         self.text.clear();
         self.source = None;
         self.proxied = false;
+        self.headless = false;
         self.cacheable = false;
         self.entry = None;
         self.ready = None;

@@ -42,16 +42,17 @@ impl<'r> HeadReader<'r> {
 
     /// Reads until the head is complete.
     pub(super) async fn read(&mut self, req: &mut Request, contact: &mut Contact) -> Result<(), Fault> {
-        while !self.parse(req).await? {
+        let fresh = contact.conn().is_some_and(|conn| !conn.reused);
+        while !self.parse(req, fresh).await? {
             self.more(req, contact).await?;
         }
         Ok(())
     }
 
-    /// Parses the bytes that have come. Returns `true` if the head is complete.
-    async fn parse(&mut self, req: &mut Request) -> Result<bool, Fault> {
+    /// Parses the bytes that have come; `fresh`: they are the first of their connection. Returns `true` if the head is complete.
+    async fn parse(&mut self, req: &mut Request, fresh: bool) -> Result<bool, Fault> {
         while !req.modules.upstream.head.buf.is_empty() {
-            match codec::parse_head(req, self.limit())? {
+            match codec::parse_head(req, self.limit(), fresh)? {
                 Came::All => return Ok(true),
                 Came::Interim => self.pass_interim(req).await?,
                 Came::Part => break,

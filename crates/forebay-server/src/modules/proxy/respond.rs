@@ -22,7 +22,7 @@ use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
-use forebay_http::request::{Framing, Method};
+use forebay_http::request::{Framing, Method, Version};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -109,6 +109,7 @@ fn pass_on(
     let cs = &http.location(req).settings.proxy_cache;
     let keep = keep(req, &mut taken.fetch, to_head, s, cs)?;
     req.resp.proxied = true;
+    req.resp.headless = req.modules.upstream.head.version == Version::Http09;
     // Pieces of a body that is still coming are sent in one range only.
     req.resp.allow_ranges = s.force_ranges;
     req.resp.single_range = s.force_ranges;
@@ -163,7 +164,8 @@ fn keep(
     s: &Settings,
     cs: &CacheSettings,
 ) -> Result<Option<Keep>, Stop> {
-    if !buffering(req, s) {
+    // Nothing says whether the content of HTTP/0.9 is what was asked for.
+    if !buffering(req, s) || req.modules.upstream.head.version == Version::Http09 {
         return Ok(None);
     }
     if fetch.cacheable() {
