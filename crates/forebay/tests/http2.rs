@@ -145,6 +145,12 @@ impl<S: Read + Write> Client<S> {
         self.buf.splice(..0, out);
     }
 
+    /// Asks for a path by GET and returns the status.
+    pub fn get_status(&mut self, stream: u32, path: &str) -> String {
+        self.request(stream, path, &[], true);
+        self.answer(stream).field(":status").to_owned()
+    }
+
     /// Reads until the stream ends.
     pub fn answer(&mut self, stream: u32) -> Answer {
         let mut a = Answer::default();
