@@ -336,18 +336,17 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     Ok(Target::Direct(addrs))
 }
 
-/// Returns `true` if a group with the name of a place stands for it. A place with a port means a group only if that was
-/// made for the same place in another directive.
+/// Returns `true` if a group with the name of a place stands for it. A group that another directive has made of an address stands
+/// for that alone, with its port.
 fn stands_for(u: &Upstream, place: &Place, default_port: u16) -> bool {
     let g = &u.group;
-    match place {
-        Place::Unix(_) => true,
-        Place::Host(_, None) => g.explicit || default_port > 0,
-        Place::Host(_, Some(port)) => {
-            let has_port = |s: &Server| s.place.port().unwrap_or(s.default_port) == *port;
-            !g.explicit && g.with_servers(|all| all.iter().any(has_port))
-        }
-    }
+    let port = match place {
+        Place::Unix(_) => return true,
+        Place::Host(_, None) if g.explicit => return true,
+        Place::Host(_, port) => port.unwrap_or(default_port),
+    };
+    let has_port = |s: &Server| s.place.port().unwrap_or(s.default_port) == port;
+    port > 0 && !g.explicit && g.with_servers(|all| all.iter().any(has_port))
 }
 
 /// Resolves a name that became known while the request is served.
