@@ -43,9 +43,20 @@ pub(crate) const MAX_URI_CHANGES: u8 = 11;
 pub(crate) async fn run(req: &mut Request) {
     let outcome = match post_read(req) {
         Some(outcome) => outcome,
+        None if req.method == Method::Connect && !has_tunnel(req) => {
+            req.log(Level::Info, "client sent CONNECT method");
+            Outcome::Status(405)
+        }
         None => walk(req, Start::ServerRewrite).await,
     };
     follow_up(req, outcome).await;
+}
+
+/// Returns `true` if the server of a request has `tunnel_pass`. In others nothing answers CONNECT, also not `return`: its status of
+/// success would mean a tunnel.
+fn has_tunnel(req: &Request) -> bool {
+    let http = req.http();
+    http.server(req).locations.iter().any(|l| matches!(l.content, Some(Content::Tunnel(_))))
 }
 
 /// Answers a status that was found outside of the phases (a head that was refused, a header filter), with its error

@@ -775,13 +775,19 @@ fn a_failed_tunnel_has_its_error_page() {
              location @up {{ proxy_pass http://{up}; }} }}\n"
         )
     });
-    let none =
-        "server { listen 127.0.0.1:%PORT0%; server_name none; location / { tunnel_pass 127.0.0.1:1; } }";
-    let server = serve(&[servers.concat().as_str(), none].concat(), "server_name last;");
+    let others = "server { listen 127.0.0.1:%PORT0%; server_name none; location / { tunnel_pass 127.0.0.1:1; } }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name again; error_page 502 /x; location / { tunnel_pass 127.0.0.1:1; } }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name returns; return 200 ok; }";
+    let server = serve(&[servers.concat().as_str(), others].concat(), "server_name last;");
     let ask = |host: &str| {
         let request = format!("CONNECT {host}:80 HTTP/1.1\r\nHost: {host}:80\r\nConnection: close\r\n\r\n");
         String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned()
     };
+    // A page that leads to a tunnel again, and servers that have none.
+    for host in ["again", "last", "returns"] {
+        let answer = ask(host);
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{host}: {answer}");
+    }
     for (host, end) in [
         ("page", "page"),
         ("named", "named"),

@@ -58,7 +58,7 @@ pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> 
 
 /// Opens a tunnel: the content handler of `tunnel_pass`.
 pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
-    if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
+    if req.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }
     let connected = resolve_and_connect(req, pass).await;
