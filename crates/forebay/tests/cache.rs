@@ -196,6 +196,31 @@ fn a_hundred_clients_cost_one_failure() {
     assert_eq!(up.asked(), 1);
 }
 
+/// A cache is asked before the name of a server is looked up, and remembers that there was no answer.
+#[test]
+fn a_cached_response_needs_no_name() {
+    let up = Upstream::new(|_, s| drop(s.write_all(&ok("", b"once"))));
+    let server = Server::start(&conf(&format!(
+        "proxy_cache_path %DIR%/cache levels=1:2 keys_zone=one:1m; resolver 127.0.0.1:1; resolver_timeout 1s;\n\
+         server {{ listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status always; location / {{ set $to {};\n\
+         if ($arg_gone) {{ set $to gone.test; }} proxy_pass http://$to; proxy_cache one; proxy_cache_key $uri; proxy_cache_valid any 1h; }} }}",
+        up.addr
+    )));
+    for (uri, status, cache) in [
+        ("/a", 200, "MISS"),
+        ("/a?gone=1", 200, "HIT"),
+        ("/b?gone=1", 502, "MISS"),
+        ("/b?gone=1", 502, "HIT"),
+        ("/b", 502, "HIT"),
+    ] {
+        let answer = String::from_utf8_lossy(&get(&server, uri, "")).into_owned();
+        let wanted = answer.starts_with(&format!("HTTP/1.1 {status} "))
+            && answer.contains(&format!("X-Cache: {cache}\r\n"));
+        assert!(wanted, "{uri}: {answer}");
+    }
+    assert_eq!(up.asked(), 1);
+}
+
 #[test]
 fn variants_are_kept_apart_and_end_together() {
     let up = Upstream::new(|head, s| {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 pub(crate) use settings::tries;
 pub(crate) use settings::*;
-pub(crate) use url::{Pass, To};
+pub(crate) use url::{Destination, Pass, To};
 
 /// Reads `proxy_pass`.
 ///
@@ -261,10 +261,7 @@ async fn ask(
 ) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
-    let (target, uri) = match pass.fixed(req) {
-        Some(known) => known,
-        None => pass.resolve(req).await.map_err(Stop::Status)?,
-    };
+    let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
     if !matches!(cs.zone, CacheZone::Off) {
         match cached::look(req, &uri, cs).await? {
             CacheAnswer::Entry(e) => return Ok(Answer::Entry(e)),
@@ -273,6 +270,11 @@ async fn ask(
             CacheAnswer::Fetch(f) => taken.fetch = f,
         }
     }
+    let target = match destination {
+        Destination::Known(target) => target,
+        // Boxed, so that other requests do not keep room for it.
+        place => Box::pin(place.find(req)).await.map_err(Stop::Status)?,
+    };
     let (got, sent) = send(req, pass, s, (&target, uri), streamed, taken).await?;
     if let Some(e) = stale_instead(req, got, s, taken) {
         return Ok(Answer::Entry(e));

@@ -78,7 +78,8 @@ pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
 
 /// Connects to a server of the directive's target.
 async fn resolve_and_connect(req: &mut Request, pass: &Pass) -> Result<Contact, u16> {
-    let (target, _) = pass.resolve(req).await?;
+    let (destination, _) = pass.destination(req)?;
+    let target = destination.find(req).await?;
     connect(req, &target).await
 }
 
