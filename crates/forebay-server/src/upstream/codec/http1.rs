@@ -15,10 +15,8 @@ use forebay_http::h1::request::Status;
 use forebay_http::h1::response::{copied_field, field, number};
 use forebay_http::request::Framing;
 
-/// Parses the part of a head that has come. What is no head is the content of a response of HTTP/0.9, as in nginx, if it comes first
-/// on its connection (`fresh`): a server of that version serves one request, and on a kept connection the bytes may belong to the
-/// response before.
-pub(super) fn parse_head(req: &mut Request, limit: usize, fresh: bool) -> Result<Came, Fault> {
+/// Parses the part of a head that has come. With `headless`, what is no head is the content of a response of HTTP/0.9, as in nginx.
+pub(super) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
     let head = &mut req.modules.upstream.head;
     match client::parse(head, limit) {
         Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
@@ -30,7 +28,7 @@ pub(super) fn parse_head(req: &mut Request, limit: usize, fresh: bool) -> Result
         Err(bad) => {
             let mut message = Vec::new();
             bad.message(head, &mut message);
-            if bad.not_http && fresh {
+            if bad.not_http && headless {
                 client::take_as_content(head);
                 req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(&message)));
                 took_head(req);
