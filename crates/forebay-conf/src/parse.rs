@@ -527,7 +527,8 @@ impl Parser<'_, '_> {
                 false
             }
             Support::Later => {
-                self.at_name(format!("\"{}\" directive is not supported yet", row.name), statement, None);
+                let hint = instead(row).map(str::to_owned);
+                self.at_name(format!("\"{}\" directive is not supported yet", row.name), statement, hint);
                 true
             }
         }
@@ -754,8 +755,13 @@ const BLOCKS: [(&str, &str, Contexts); 12] = [
     ("acme", "acme_issuer", Contexts::ACME_ISSUER),
 ];
 
-/// Returns the counterpart of a directive without effect, if it has one.
+/// Returns the counterpart of a directive without effect, if it has one, or the reason why it is refused.
 fn instead(row: &Row) -> Option<&'static str> {
+    if row.name == "client_body_early_read" {
+        return Some(
+            "requests would be answered at another time than it asks for: bodies are read when a location wants them",
+        );
+    }
     let shares = row.name.starts_with("zone_sync");
     shares.then_some(
         "use \"shared_store\" in the http block, with \"sync\" on \"limit_req_zone\", \"limit_conn_zone\" and \"sticky learn\"",

@@ -206,6 +206,11 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Returns `true` if a decoded path leads upwards or is cut short by a NUL, so that it must not name a file.
+pub fn is_unsafe(path: &[u8]) -> bool {
+    path.contains(&0) || path.split(|b| *b == b'/').any(|segment| segment == b"..")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,6 +219,16 @@ mod tests {
         let mut out = b"old".to_vec();
         normalise(raw.as_bytes(), merge, &mut out)?;
         Ok(out.iter().map(|&b| char::from(b)).collect())
+    }
+
+    #[test]
+    fn paths_upwards_are_unsafe() {
+        for path in ["/..", "/a/../b", "..", "/a/..", "/a\0"] {
+            assert!(is_unsafe(path.as_bytes()), "{path}");
+        }
+        for path in ["/", "", "/a//b", "/./a", "/a/...", "/..a", "/a..", "/%2e%2e/"] {
+            assert!(!is_unsafe(path.as_bytes()), "{path}");
+        }
     }
 
     #[test]

@@ -473,8 +473,9 @@ pub(crate) fn is_none(req: &mut Request) -> bool {
         return false;
     }
     let http = req.http();
-    // `client_body_in_file_only` wants a file even if it is empty.
-    let none = http.location(req).settings.core.client_body_in_file_only == BodyInFile::Off;
+    // `client_body_in_file_only` wants a file of a body that is empty, but not of none.
+    let none = req.head.framing == Framing::None
+        || http.location(req).settings.core.client_body_in_file_only == BodyInFile::Off;
     req.body.stored.complete |= none;
     none
 }
@@ -637,7 +638,8 @@ pub(crate) async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let max = core.client_body_buffer_size.0;
-    let only_file = req.body.in_file || core.client_body_in_file_only != BodyInFile::Off;
+    let only_file = req.body.in_file
+        || core.client_body_in_file_only != BodyInFile::Off && req.head.framing != Framing::None;
     let mut mem = std::mem::take(&mut req.body.stored.mem);
     let read = loop {
         match read_piece(req, &mut mem).await {
@@ -712,8 +714,16 @@ fn open_temporary(req: &mut Request) -> Result<Draft, BodyError> {
     }
     // The request decides how long the name stays.
     draft.leave_name();
-    let text = format!("a client request body is buffered to a temporary file {}", path.display());
-    req.log(Level::Warn, &text);
+    // The line is a hint at a small `client_body_buffer_size`. Where a file is wanted, it hints at nothing.
+    let level = match core.client_body_in_file_only {
+        _ if req.body.in_file => None,
+        BodyInFile::Off => Some(Level::Warn),
+        BodyInFile::Clean | BodyInFile::On => Some(Level::Notice),
+    };
+    if let Some(level) = level {
+        let text = format!("a client request body is buffered to a temporary file {}", path.display());
+        req.log(level, &text);
+    }
     req.body.stored.path = Some(path);
     Ok(draft)
 }

@@ -68,7 +68,13 @@ fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> NextStep {
     };
     let next = match target.first() {
         Some(b'/') => redirect_inside(req, &target).map(|()| NextStep::Redirect),
-        Some(b'@') => named(req, &target).map(|()| NextStep::Named),
+        Some(b'@') => {
+            if req.method == Method::Connect {
+                // No tunnel was opened, and the page is content like any other.
+                req.method = Method::Get;
+            }
+            named(req, &target).map(|()| NextStep::Named)
+        }
         _ => {
             // The target is a URL: redirect with 302, unless the directive names another redirect status.
             let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
@@ -288,8 +294,9 @@ const EXPLANATIONS: &[(u16, &str)] = &[
     (497, "The plain HTTP request was sent to HTTPS port"),
 ];
 
-/// Returns `true` if `error_page` has a page for a status.
+/// Returns `true` if the location has an `error_page` for a status. In a page of an error it need not apply: the built-in page stands
+/// in for it.
 pub(crate) fn has_page(req: &Request, status: u16) -> bool {
     let http = req.http();
-    page_for(req, &http.location(req).settings.core, status).is_some()
+    http.location(req).settings.core.error_page.0.iter().any(|page| page.status == status)
 }

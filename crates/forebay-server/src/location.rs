@@ -14,6 +14,9 @@ pub(crate) struct LocationTree {
     prefixes: Vec<PrefixLocation>,
     /// Regular expressions in file order.
     regexes: Vec<LocationId>,
+    /// Exact and prefix locations that answer from an upstream and whose names end in a slash, by their names without it. A path
+    /// that is such a name is redirected.
+    slashed: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
 }
 
 #[derive(Debug)]
@@ -46,6 +49,11 @@ impl LocationTree {
                 Kind::Regex(_) => t.regexes.push(*id),
                 _ => {}
             }
+            if l.redirects()
+                && let Some(path) = l.name.strip_suffix(b"/")
+            {
+                t.slashed.insert(path.to_vec(), *id);
+            }
         }
         t.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
         t.link();
@@ -76,15 +84,6 @@ impl LocationTree {
         let after = self.prefixes.partition_point(|p| p.name.as_slice() <= uri);
         let found = self.longest(after.checked_sub(1), uri)?;
         self.prefixes.get(found).map(|p| p.location)
-    }
-
-    /// Finds a prefix location that equals the path plus a slash.
-    pub(crate) fn with_slash(&self, uri: &[u8]) -> Option<LocationId> {
-        let found = self.prefixes.binary_search_by(|p| match p.name.split_at_checked(uri.len()) {
-            Some((head, rest)) => head.cmp(uri).then_with(|| rest.cmp(b"/")),
-            None => p.name.as_slice().cmp(uri),
-        });
-        self.prefixes.get(found.ok()?).map(|p| p.location)
     }
 
     /// Finds the location of the request's path at this level and below.
@@ -155,16 +154,20 @@ pub(crate) fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded
     Ok(())
 }
 
-/// Finds a prefix location, at any depth, that equals the request's path plus a slash.
+/// Finds a location, at any depth, that answers from an upstream and whose name is the request's path plus a slash. A prefix location
+/// with the path itself as its name goes before it, a regular expression does not. The caller knows that no exact location matches.
 pub(crate) fn with_slash(http: &Http, req: &Request) -> Option<LocationId> {
     let server = http.server(req);
     let mut tree = server.tree()?;
     loop {
-        if let Some(id) = tree.with_slash(&req.uri) {
-            return Some(id);
+        let inner = tree.prefix(&req.uri);
+        let is_named = inner.and_then(|id| server.locations.get(id)).is_some_and(|l| l.name == req.uri);
+        if let Some(id) = tree.slashed.get(req.uri.as_slice())
+            && !is_named
+        {
+            return Some(*id);
         }
-        let inner = tree.prefix(&req.uri)?;
-        tree = &server.locations.get(inner)?.tree;
+        tree = &server.locations.get(inner?)?.tree;
     }
 }
 
@@ -196,8 +199,6 @@ mod tests {
                 let wanted =
                     (0..names.len()).filter(|i| uri.starts_with(&names[*i])).max_by_key(|i| names[*i].len());
                 assert_eq!(tree.prefix(&uri), wanted, "{} of {names:?}", uri.escape_ascii());
-                let slash = names.iter().position(|n| *n == [&uri[..], b"/"].concat());
-                assert_eq!(tree.with_slash(&uri), slash, "{} of {names:?}", uri.escape_ascii());
             }
         }
     }

@@ -43,9 +43,20 @@ pub(crate) const MAX_URI_CHANGES: u8 = 11;
 pub(crate) async fn run(req: &mut Request) {
     let outcome = match post_read(req) {
         Some(outcome) => outcome,
+        None if req.method == Method::Connect && !has_tunnel(req) => {
+            req.log(Level::Info, "client sent CONNECT method");
+            Outcome::Status(405)
+        }
         None => walk(req, Start::ServerRewrite).await,
     };
     follow_up(req, outcome).await;
+}
+
+/// Returns `true` if the server of a request has `tunnel_pass`. In others nothing answers CONNECT, also not `return`: its status of
+/// success would mean a tunnel.
+fn has_tunnel(req: &Request) -> bool {
+    let http = req.http();
+    http.server(req).locations.iter().any(|l| matches!(l.content, Some(Content::Tunnel(_))))
 }
 
 /// Answers a status that was found outside of the phases (a head that was refused, a header filter), with its error
@@ -223,9 +234,7 @@ fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
     if location::choose(http, req).is_err() {
         return Some(Outcome::Status(500));
     }
-    if let Some(out) = add_slash(http, req) {
-        return Some(out);
-    }
+    let lacks_slash = http.has_auto_redirect && choose_with_slash(http, req);
     let l = http.location(req);
     if l.internal && !req.internal {
         return Some(Outcome::Status(404));
@@ -240,7 +249,7 @@ fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
         return Some(Outcome::Status(413));
     }
     req.update_connection_settings(core);
-    None
+    lacks_slash.then(|| add_slash(req))
 }
 
 /// Returns the length of a body that exceeds a limit; a limit of 0 is none.
@@ -278,15 +287,21 @@ fn post_read(req: &mut Request) -> Option<Outcome> {
     None
 }
 
-/// Redirects a path that lacks only the final slash of a location that an upstream answers.
-fn add_slash(http: &Http, req: &mut Request) -> Option<Outcome> {
-    if !http.has_auto_redirect || http.location(req).kind.is_exact() {
-        return None;
+/// Chooses the location whose path is that of the request with a slash at its end, if an upstream answers there. Returns `false` if
+/// there is none.
+fn choose_with_slash(http: &Http, req: &mut Request) -> bool {
+    if http.location(req).kind.is_exact() {
+        return false;
     }
-    let id = location::with_slash(http, req)?;
-    if !http.level(req.server, id).is_some_and(|l| l.auto_redirect) {
-        return None;
+    let found = location::with_slash(http, req);
+    if let Some(id) = found {
+        req.location = id;
     }
+    found.is_some()
+}
+
+/// Redirects to the path of the request with a slash at its end.
+fn add_slash(req: &mut Request) -> Outcome {
     let mut target = Vec::new();
     forebay_http::uri::escape(&req.uri, forebay_http::uri::Escape::Uri, &mut target);
     target.push(b'/');
@@ -295,7 +310,7 @@ fn add_slash(http: &Http, req: &mut Request) -> Option<Outcome> {
         target.extend_from_slice(&req.args);
     }
     req.resp.location = target;
-    Some(Outcome::Status(301))
+    Outcome::Status(301)
 }
 
 /// Runs PREACCESS.
@@ -470,7 +485,7 @@ fn outcome(v: Verdict) -> Outcome {
 /// handler took the location.
 async fn content(http: &Http, req: &mut Request) -> Outcome {
     let l = http.location(req);
-    if req.head.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
+    if req.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
         return Outcome::Status(405);
     }
     match &l.content {

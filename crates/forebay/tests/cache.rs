@@ -175,6 +175,52 @@ fn a_hundred_clients_cost_one_request() {
     assert_eq!(up.asked(), 1);
 }
 
+/// A server that dies is asked by the first of many clients (nginx: proxy_cache_valid, proxy_cache_lock).
+#[test]
+fn a_hundred_clients_cost_one_failure() {
+    let up = Upstream::new(|_, _| std::thread::sleep(Duration::from_millis(300)));
+    let rules =
+        "proxy_cache_lock on; proxy_cache_valid 502 1h; proxy_next_upstream off; keepalive_timeout 1h;";
+    let server = Server::start(&cached(&up, "", rules));
+    let addr = server.addr(0);
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            std::thread::spawn(move || {
+                crate::harness::raw(addr, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            })
+        })
+        .collect();
+    for c in clients {
+        assert!(c.join().expect("a client").starts_with(b"HTTP/1.1 502 "));
+    }
+    assert_eq!(up.asked(), 1);
+}
+
+/// A cache is asked before the name of a server is looked up, and remembers that there was no answer.
+#[test]
+fn a_cached_response_needs_no_name() {
+    let up = Upstream::new(|_, s| drop(s.write_all(&ok("", b"once"))));
+    let server = Server::start(&conf(&format!(
+        "proxy_cache_path %DIR%/cache levels=1:2 keys_zone=one:1m; resolver 127.0.0.1:1; resolver_timeout 1s;\n\
+         server {{ listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status always; location / {{ set $to {};\n\
+         if ($arg_gone) {{ set $to gone.test; }} proxy_pass http://$to; proxy_cache one; proxy_cache_key $uri; proxy_cache_valid any 1h; }} }}",
+        up.addr
+    )));
+    for (uri, status, cache) in [
+        ("/a", 200, "MISS"),
+        ("/a?gone=1", 200, "HIT"),
+        ("/b?gone=1", 502, "MISS"),
+        ("/b?gone=1", 502, "HIT"),
+        ("/b", 502, "HIT"),
+    ] {
+        let answer = String::from_utf8_lossy(&get(&server, uri, "")).into_owned();
+        let wanted = answer.starts_with(&format!("HTTP/1.1 {status} "))
+            && answer.contains(&format!("X-Cache: {cache}\r\n"));
+        assert!(wanted, "{uri}: {answer}");
+    }
+    assert_eq!(up.asked(), 1);
+}
+
 #[test]
 fn variants_are_kept_apart_and_end_together() {
     let up = Upstream::new(|head, s| {
@@ -644,6 +690,52 @@ fn slices_are_put_together() {
     let part = get(&server, "/", "Range: bytes=20000-50000\r\n");
     assert!(part.starts_with(b"HTTP/1.1 206 ") && body_of(&part) == &bytes(100_000)[20_000..=50_000]);
     assert_eq!(up.asked(), 13);
+}
+
+/// Slices fit together by what the upstream sent, whatever of it the client gets.
+#[test]
+fn slices_are_put_together_without_their_fields() {
+    let up = Upstream::new(|head, s| {
+        let range = head.lines().find_map(|l| l.strip_prefix("Range: bytes=")).expect("a range");
+        let a: usize = range.split('-').next().and_then(|a| a.parse().ok()).expect("start");
+        let end = (a + 8192).min(100_000);
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"e\"\r\nContent-Length: {}\r\nLast-Modified: \
+             Sun, 06 Nov 1994 08:49:37 GMT\r\nAccept-Ranges: bytes\r\nContent-Range: bytes {a}-{}/100000\r\n\r\n",
+            end - a,
+            end - 1
+        );
+        let _ = s.write_all(&[head.as_bytes(), &bytes(100_000)[a..end]].concat());
+    });
+    let hidden =
+        ["ETag", "Content-Range", "Content-Length", "Last-Modified", "Accept-Ranges", "Date", "Connection"];
+    let mut changes: Vec<String> = hidden.map(|name| format!("proxy_hide_header {name};")).into();
+    changes.extend(
+        [
+            "more_clear_headers ETag Content-Range;",
+            "add_header ETag '\"mine\"';",
+            "add_header ETag \"\";",
+            "more_set_headers 'ETag: \"mine\"';",
+            "expires 1h;",
+        ]
+        .map(str::to_owned),
+    );
+    let all = hidden.map(|name| format!("proxy_hide_header {name};")).concat();
+    changes.push(all);
+    for change in changes {
+        let more = format!(
+            "slice 8k; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; proxy_cache_valid 206 1h; {change}"
+        );
+        let server = Server::start(&cached(&up, "", &more));
+        for _ in 0..2 {
+            let answer = get(&server, "/", "");
+            assert!(answer.starts_with(b"HTTP/1.1 200 "), "{change}: {}", server.error_log());
+            assert!(body_of(&answer) == bytes(100_000), "{change}: {}", server.error_log());
+            let part = get(&server, "/", "Range: bytes=20000-50000\r\n");
+            assert!(part.starts_with(b"HTTP/1.1 206 "), "{change}");
+            assert!(body_of(&part) == &bytes(100_000)[20_000..=50_000], "{change}");
+        }
+    }
 }
 
 /// Whoever asks for a large file has what came before the upstream failed, also of what was in the cache.

@@ -1,6 +1,6 @@
 //! The conversation with upstreams: what comes early, late, too often or not at all.
 
-use crate::harness::{DEADLINE, Server, wait_for};
+use crate::harness::{DEADLINE, Server, run, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -663,4 +663,141 @@ fn a_streamed_body_is_in_no_file() {
     write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc").expect("write");
     let answer = until(&mut client, "\r\n\r\nabc");
     assert!(answer.contains("X-Body: [abc]\r\n") && answer.contains("X-File: []\r\n"), "{answer}");
+}
+
+/// The content of a body in chunks that may break off.
+fn pieces(mut rest: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(end) = rest.windows(2).position(|w| w == b"\r\n") {
+        let length = String::from_utf8_lossy(&rest[..end]).into_owned();
+        let length = usize::from_str_radix(&length, 16).expect("a length");
+        rest = &rest[end + 2..];
+        let (piece, after) = rest.split_at(length.min(rest.len()));
+        all.extend_from_slice(piece);
+        rest = after.get(2..).unwrap_or_default();
+    }
+    all
+}
+
+/// All that has come of an answer that breaks off reaches a client that was slow meanwhile, also what filters hold back.
+#[test]
+fn what_came_before_a_break_reaches_a_slow_client() {
+    const LENGTH: usize = 600_000;
+    let (told, sent) = std::sync::mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let up = upstream(move |a| {
+        let content = b"0123456789abcdef".repeat(LENGTH / 16);
+        let head = |fields: &str| format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n{fields}\r\n\r\n");
+        if a.target().contains("chunks") {
+            a.write(head("Transfer-Encoding: chunked").as_bytes());
+            a.write(format!("{LENGTH:x}\r\n").as_bytes());
+        } else {
+            a.write(head(&format!("Content-Length: {}", 2 * LENGTH)).as_bytes());
+        }
+        a.write(&content);
+        let _ = told.lock().expect("the channel").send(());
+        // The one that stalls is given up by the proxy.
+        while a.target().contains("stall") && a.more() {}
+        false
+    });
+    let ways = [
+        "",
+        "sub_filter zzz ZZZ; sub_filter_types text/plain;",
+        "gzip on; gzip_types text/plain; gzip_min_length 1;",
+        "gzip on; gzip_types text/plain; gzip_min_length 1; sub_filter zzz Z; sub_filter_types text/plain;",
+        "charset utf-8;",
+        "proxy_max_temp_file_size 0; sub_filter zzz ZZZ; sub_filter_types text/plain;",
+        "proxy_buffering off; sub_filter zzz ZZZ; sub_filter_types text/plain;",
+        "proxy_buffering off; gzip on; gzip_types text/plain; gzip_min_length 1;",
+        "limit_rate 100m; sub_filter zzz ZZZ; sub_filter_types text/plain;",
+    ];
+    let location = |(i, way): (usize, &&str)| {
+        format!(
+            "location /{i}/ {{ {way} proxy_pass http://{up}; proxy_read_timeout 2s; proxy_buffers 4 16k; proxy_temp_path %DIR%/temp; }}\n"
+        )
+    };
+    let locations: String = ways.iter().enumerate().map(location).collect();
+    let server = serve("", &locations);
+    for (i, way) in ways.iter().enumerate() {
+        for how in ["length", "chunks", "stall"] {
+            let mut client = connect(&server);
+            write!(
+                client,
+                "GET /{i}/{how} HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+            )
+            .expect("write");
+            // Without a file the upstream waits for the client.
+            if !way.contains("buffering off") && !way.contains("file_size 0") {
+                sent.recv_timeout(DEADLINE).expect("all is sent");
+            }
+            let mut answer = Vec::new();
+            let _ = client.read_to_end(&mut answer);
+            let head = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
+            let text = String::from_utf8_lossy(&answer[..head]).into_owned();
+            let mut content = answer.split_off(head);
+            if text.contains("chunked") {
+                content = pieces(&content);
+            }
+            if text.contains("Content-Encoding: gzip") {
+                let file = server.site.dir().join("answer.gz");
+                std::fs::write(&file, &content).expect("write");
+                // It complains about the end that is missing.
+                let name = file.display().to_string();
+                let Some((_, plain, _)) = run("gzip", &["-dc", &name]) else { continue };
+                content = plain.into_bytes();
+            }
+            assert_eq!(content.len(), LENGTH, "{way} {how}: {text}");
+            while sent.try_recv().is_ok() {}
+        }
+    }
+}
+
+/// The page of a tunnel that was not opened is a page like any other.
+#[test]
+fn a_failed_tunnel_has_its_error_page() {
+    let up = upstream(|a| {
+        assert!(a.head.starts_with("GET "), "{}", a.head);
+        a.name()
+    });
+    let names = [
+        ("page", "/page"),
+        ("named", "@named"),
+        ("file", "/file"),
+        ("kept", "@file"),
+        ("up", "/up"),
+        ("above", "@up"),
+    ];
+    let servers = names.map(|(name, page)| {
+        format!(
+            "server {{ listen 127.0.0.1:%PORT0%; server_name {name}; error_page 502 {page}; location / {{ tunnel_pass 127.0.0.1:1; }}\n\
+             location = /page {{ return 200 page; }} location @named {{ return 200 named; }} location = /file {{ alias %DIR%/nginx.conf; }}\n\
+             location @file {{ root %DIR%; rewrite ^ /nginx.conf break; }} location = /up {{ proxy_pass http://{up}; }}\n\
+             location @up {{ proxy_pass http://{up}; }} }}\n"
+        )
+    });
+    let others = "server { listen 127.0.0.1:%PORT0%; server_name none; location / { tunnel_pass 127.0.0.1:1; } }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name again; error_page 502 /x; location / { tunnel_pass 127.0.0.1:1; } }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name returns; return 200 ok; }";
+    let server = serve(&[servers.concat().as_str(), others].concat(), "server_name last;");
+    let ask = |host: &str| {
+        let request = format!("CONNECT {host}:80 HTTP/1.1\r\nHost: {host}:80\r\nConnection: close\r\n\r\n");
+        String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned()
+    };
+    // A page that leads to a tunnel again, and servers that have none.
+    for host in ["again", "last", "returns"] {
+        let answer = ask(host);
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{host}: {answer}");
+    }
+    for (host, end) in [
+        ("page", "page"),
+        ("named", "named"),
+        ("file", "} }"),
+        ("kept", "} }"),
+        ("up", "conn0"),
+        ("above", "conn1"),
+        ("none", "</html>"),
+    ] {
+        let answer = ask(host);
+        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.trim_end().ends_with(end), "{host}: {answer}");
+    }
 }

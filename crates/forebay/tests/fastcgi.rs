@@ -567,3 +567,24 @@ fn mistakes_in_the_words_of_nginx() {
                    fastcgi_cache z; } }";
     assert!(says(keyless).contains("[warn] no \"fastcgi_cache_key\" for \"fastcgi_cache\""));
 }
+
+/// A client does not choose the proxy of a program's own requests (CVE-2016-5385).
+#[test]
+fn a_field_proxy_is_no_parameter() {
+    let locations = format!(
+        "location / {{ fastcgi_pass {echo}; }} location /set {{ fastcgi_pass {echo}; fastcgi_param HTTP_PROXY mine; }}\n\
+         location /asked {{ fastcgi_pass {echo}; fastcgi_param HTTP_PROXY $http_proxy if_not_empty; }}",
+        echo = echo()
+    );
+    let server = Server::start(&server(&locations));
+    let ask = |path: &str| {
+        let fields = "Proxy: evil\r\npROXY: worse\r\nProxy-Connection: x\r\nX-Proxy: y\r\n";
+        String::from_utf8_lossy(&server.raw(&request(&format!("GET {path}"), fields, b""))).into_owned()
+    };
+    let answer = ask("/");
+    assert!(!answer.contains("HTTP_PROXY="), "{answer}");
+    assert!(answer.contains("HTTP_X_PROXY=y") && answer.contains("HTTP_PROXY_CONNECTION=x"), "{answer}");
+    let answer = ask("/set");
+    assert!(answer.contains("HTTP_PROXY=mine\n") && answer.matches("HTTP_PROXY=").count() == 1, "{answer}");
+    assert!(ask("/asked").contains("HTTP_PROXY=evil"));
+}

@@ -127,3 +127,22 @@ fn functions_run_in_order_with_set() {
     let a = server.get("/");
     assert!(a.contains("none|none|334c4a4c42fdb79d7ebc3e73b517e6f8|6e6f6e65||"), "{a}");
 }
+
+/// The value of a field that is cleared says nothing, as in the module.
+#[test]
+fn a_field_is_cleared_whatever_value_is_named() {
+    let server = start(
+        "server { listen 127.0.0.1:%PORT0%; location / { more_clear_headers 'X-A: other' 'x-b: $arg_v' 'X-C*: y' 'Server: z' 'ETag : w';\n\
+          more_clear_input_headers 'X-In: any'; proxy_pass http://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1%; location / { add_header X-A 1; add_header X-B 2; add_header X-CC 3; add_header X-D $http_x_in;\n\
+          add_header X-E kept; add_header ETag '\"e\"'; return 200 ok; } }",
+    );
+    let answer = String::from_utf8_lossy(
+        &server.raw(b"GET /?v=2 HTTP/1.1\r\nHost: h\r\nX-In: 1\r\nConnection: close\r\n\r\n"),
+    )
+    .into_owned();
+    assert!(answer.contains("\r\nX-E: kept\r\n"), "{answer}");
+    for gone in ["X-A", "X-B", "X-CC", "X-D", "Server", "ETag"] {
+        assert!(!answer.contains(&format!("\r\n{gone}:")), "{gone}: {answer}");
+    }
+}

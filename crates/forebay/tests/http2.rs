@@ -145,6 +145,12 @@ impl<S: Read + Write> Client<S> {
         self.buf.splice(..0, out);
     }
 
+    /// Asks for a path by GET and returns the status.
+    pub fn get_status(&mut self, stream: u32, path: &str) -> String {
+        self.request(stream, path, &[], true);
+        self.answer(stream).field(":status").to_owned()
+    }
+
     /// Reads until the stream ends.
     pub fn answer(&mut self, stream: u32) -> Answer {
         let mut a = Answer::default();
@@ -533,4 +539,105 @@ fn a_response_to_head_ends_before_the_upstreams_body() {
     drop(go_on);
     client.request(3, "/a", &[], true);
     assert_eq!(client.answer(3).body, b"SEE-THIS");
+}
+
+/// Fields of `add_header` are the same over HTTP/1, also those that the server holds apart.
+#[test]
+fn added_fields_are_those_of_http1() {
+    let up = origin::start(|mut asked| {
+        let fields = "ETag: \"up\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nCache-Control: max-age=60\r\nContent-Type: a/b\r\n";
+        asked.answer("200 OK", fields, "up");
+        true
+    });
+    let kinds = [
+        "alias %DIR%/html/;".to_owned(),
+        format!("proxy_pass http://{up}/;"),
+        format!("proxy_pass http://{up}/; proxy_cache one; proxy_cache_key $uri;"),
+    ];
+    let added = [
+        "ETag \"\"",
+        "ETag '\"new\"'",
+        "Last-Modified \"\"",
+        "Last-Modified \"Mon, 07 Nov 1994 08:49:37 GMT\"",
+        "Last-Modified junk",
+        "Date now",
+        "Server mine",
+        "Content-Type text/x",
+        "Location /new",
+        "Accept-Ranges none",
+        "Cache-Control no-store",
+        "Vary Y",
+        "Link <b>",
+    ];
+    let mut locations = String::new();
+    let mut paths = Vec::new();
+    for (k, kind) in kinds.iter().enumerate() {
+        for (i, field) in added.iter().enumerate() {
+            locations += &format!("location /{k}-{i}/ {{ {kind} add_header {field}; }}\n");
+            // Twice, so that one comes from a cache.
+            paths.extend([format!("/{k}-{i}/small"), format!("/{k}-{i}/small")]);
+        }
+    }
+    let server = serve("proxy_cache_path %DIR%/cache keys_zone=one:1m;", &locations);
+    let mut client = Client::new(&server);
+    for (n, path) in paths.iter().enumerate() {
+        let (name, value) = added[n / 2 % added.len()].split_once(' ').expect("a value");
+        let text = server.get(path);
+        let head = text.split_once("\r\n\r\n").expect("a head").0;
+        let mut old: Vec<(String, String)> = (head.lines().skip(1))
+            .filter_map(|l| l.split_once(": "))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+            .collect();
+        let stream = 2 * n as u32 + 1;
+        client.request(stream, path, &[], true);
+        let mut new = client.answer(stream).fields;
+        for fields in [&mut old, &mut new] {
+            let own = name == "Date";
+            fields.retain(|(n, _)| (own || n != "date") && n != ":status" && n != "connection");
+            fields.sort();
+        }
+        assert_eq!(old, new, "{path} {name}");
+        let lines: Vec<&str> =
+            new.iter().filter(|(n, _)| *n == name.to_ascii_lowercase()).map(|(_, v)| v.as_str()).collect();
+        if matches!(name, "ETag" | "Last-Modified" | "Date" | "Server") {
+            let value = value.trim_matches(['"', '\'']);
+            let wanted = [value].into_iter().filter(|v| !v.is_empty());
+            assert!(lines.iter().map(|v| v.trim_matches('"')).eq(wanted), "{path} {name}: {lines:?}");
+        }
+    }
+}
+
+/// What a body is too large for is answered by the page of `error_page`, and `$http_host` is there without a field `Host`.
+#[test]
+fn pages_of_413_and_the_host_are_those_of_http1() {
+    let up = origin::start(|mut asked| {
+        asked.answer("200 OK", "", "up");
+        true
+    });
+    let server = serve(
+        "",
+        &format!(
+            "client_max_body_size 10; error_page 413 /large.html; location / {{ proxy_pass http://{up}; }}\n\
+             location /streamed {{ proxy_request_buffering off; proxy_pass http://{up}; }}\n\
+             location = /large.html {{ return 200 \"too large, $http_host\"; }} location /host {{ return 200 \"$http_host $host\"; }}"
+        ),
+    );
+    for (n, (path, length)) in
+        [("/", Some("100")), ("/", None), ("/streamed", Some("100"))].into_iter().enumerate()
+    {
+        let mut client = Client::new(&server);
+        let stream = 2 * n as u32 + 1;
+        let fields: Vec<_> =
+            [(":method", "POST")].into_iter().chain(length.map(|l| ("content-length", l))).collect();
+        client.request(stream, path, &fields, false);
+        client.frame(kind::DATA, flag::END_STREAM, stream, &[b'x'; 100]);
+        let answer = client.answer(stream);
+        assert_eq!(answer.field(":status"), "413", "{path} {length:?}");
+        assert!(answer.body.starts_with(b"too large, "), "{path} {length:?}: {answer:?}");
+    }
+    let mut client = Client::new(&server);
+    client.request(1, "/host", &[], true);
+    let body = String::from_utf8(client.answer(1).body).expect("text");
+    let (field, host) = body.split_once(' ').expect("two names");
+    assert!(!host.is_empty() && field.starts_with(host), "{body}");
 }

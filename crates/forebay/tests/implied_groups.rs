@@ -160,3 +160,20 @@ fn a_kept_connection_that_is_closed_costs_nothing() {
     });
     assert!(log.lines().all(|line| line == one), "{log}");
 }
+
+/// An address without a port that comes up at run time is not the server that another directive names with its port.
+#[test]
+fn an_address_stands_for_itself_with_its_port() {
+    let up = upstream(|_, _| true);
+    let server = Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}} http {{ access_log off;\n\
+         server {{ listen 127.0.0.1:%PORT0%; location /fixed {{ proxy_pass http://{}; }}\n\
+         location /bare {{ set $to 127.0.0.1; proxy_pass http://$to; proxy_connect_timeout 1s; }}\n\
+         location /same {{ set $to {}; proxy_pass http://$to; }} }} }}",
+        up.addr, up.addr
+    ));
+    for (path, asked) in [("/fixed", 1), ("/bare", 1), ("/same", 2), ("/bare", 2)] {
+        server.get(path);
+        assert_eq!(up.asked.lock().expect("lock").len(), asked, "{path}");
+    }
+}

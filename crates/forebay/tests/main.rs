@@ -14,6 +14,7 @@ mod dashboard;
 mod dav;
 mod differential;
 mod differential_proxy;
+mod differential_upstream;
 mod drills;
 mod exchange;
 mod fastcgi;

@@ -407,3 +407,39 @@ fn bodies_are_kept_below_the_levels_of_their_path() {
     assert!(name.ends_with(&format!("{second}{first}")), "{folders:?}");
     assert_eq!(std::fs::read(&path).expect("the body"), b"hello");
 }
+
+/// `client_body_in_file_only` makes a file of each body, and none where there is no body.
+#[test]
+fn requests_without_a_body_leave_no_file() {
+    let server = Server::start(&conf(&format!(
+        "client_body_in_file_only on; http2 on;\n\
+         location / {{ proxy_pass http://{up}; }} location /copy {{ mirror /mirrored; proxy_pass http://{up}; }}\n\
+         location /mirrored {{ internal; proxy_pass http://{up}; }} location /php {{ fastcgi_pass 127.0.0.1:1; fastcgi_temp_path %DIR%/f; }}",
+        up = ten()
+    )));
+    let count = || crate::cache::files(&server.site.dir().join("body")).len();
+    let mut files = 0;
+    for path in ["/", "/copy", "/php"] {
+        for (request, has_body) in [
+            ("GET", false),
+            ("HEAD", false),
+            ("POST", false),
+            ("POST|Content-Length: 0\r\n\r\n", true),
+            ("POST|Content-Length: 3\r\n\r\nabc", true),
+            ("POST|Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", true),
+            ("PUT|Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", true),
+        ] {
+            let (method, body) = request.split_once('|').unwrap_or((request, "\r\n"));
+            let text = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{body}");
+            assert!(!server.raw(text.as_bytes()).is_empty(), "{path} {request}");
+            files += usize::from(has_body);
+            assert_eq!(count(), files, "{path} {request}");
+        }
+    }
+    let mut client = crate::http2::Client::new(&server);
+    assert_eq!(client.get_status(1, "/"), "200");
+    assert_eq!(count(), files, "over HTTP/2");
+    // Nobody is to raise `client_body_buffer_size` for that.
+    let log = server.error_log();
+    assert!(log.contains("[notice]") && !log.contains("[warn]"), "{log}");
+}

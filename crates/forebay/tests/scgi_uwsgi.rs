@@ -215,3 +215,26 @@ fn uwsgi_over_tls() {
     let got = server.get("/");
     assert!(got.starts_with("HTTP/1.1 400 ") && got.contains("X-Protocol: TLSv1.3\r\n"), "{got}");
 }
+
+/// As for FastCGI: a client does not choose the proxy of a program's own requests.
+#[test]
+fn a_field_proxy_is_no_parameter() {
+    let (s, u) = (start(scgi), start(uwsgi));
+    let server = Server::start(&format!(
+        "error_log logs/error.log info; pid logs/nginx.pid; events {{}} http {{ access_log off; client_body_temp_path %DIR%/body;\n\
+         scgi_temp_path %DIR%/s; uwsgi_temp_path %DIR%/u; server {{ listen 127.0.0.1:%PORT0%;\n\
+         location /s/ {{ scgi_pass {s}; }} location /s/set {{ scgi_pass {s}; scgi_param HTTP_PROXY mine; }}\n\
+         location /u/ {{ uwsgi_pass {u}; }} location /u/set {{ uwsgi_pass {u}; uwsgi_param HTTP_PROXY mine; }} }} }}"
+    ));
+    for kind in ["s", "u"] {
+        let get = |rest: &str| {
+            let fields = "proxy: evil\r\nX-Proxy: y\r\n";
+            let request = ask(&format!("GET /{kind}/{rest}"), fields, "");
+            String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned()
+        };
+        let answer = get("");
+        assert!(!answer.contains("HTTP_PROXY=") && answer.contains("HTTP_X_PROXY=y"), "{answer}");
+        let answer = get("set");
+        assert!(answer.contains("HTTP_PROXY=mine") && !answer.contains("evil"), "{answer}");
+    }
+}

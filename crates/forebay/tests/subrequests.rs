@@ -326,3 +326,19 @@ fn errors_of_a_post_action_are_of_the_request() {
     );
     server.wait_for_log(&line, 1);
 }
+
+/// Without a status there is no consent (HTTP/0.9).
+#[test]
+fn an_answer_without_a_head_is_no_consent() {
+    let bare = origin::start(|mut asked| {
+        asked.write(b"welcome");
+        false
+    });
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ auth_request /auth; try_files none @in; }} location @in {{ return 200 in; }}\n\
+         location = /auth {{ proxy_pass http://{bare}; }} }}"
+    )));
+    let answer = server.get("/");
+    assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+    server.wait_for_log("auth request has a response without status", 1);
+}

@@ -111,6 +111,15 @@ pub fn framing_of_response(head: &ResponseHead, to_head: bool) -> Framing {
     }
 }
 
+/// Takes all bytes as the content of a response of HTTP/0.9, which has no head and ends with the connection. For a response that
+/// [`parse`] has refused with [`BadResponse::not_http`].
+pub fn take_as_content(head: &mut ResponseHead) {
+    let buf = std::mem::take(&mut head.buf);
+    head.advance(usize::MAX);
+    *head = ResponseHead { buf, version: Version::Http09, status: 200, ..std::mem::take(head) };
+    head.scan.state = State::Done;
+}
+
 /// Parses on from where the last call stopped. `head.buf` holds the bytes received so far. After
 /// `Status::Complete` the bytes from `head.len` on are the body. `max_len` (nginx: proxy_buffer_size) is
 /// the most bytes that the head may have.
@@ -454,6 +463,26 @@ mod tests {
         // A fault beyond the limit is not seen, in however many pieces the head comes.
         let faulty = format!("HTTP/1.1 200 OK\r\nX{}\0\r\n\r\n", "a".repeat(5000));
         assert!(run(faulty.as_bytes()).1.is_err_and(|e| e.reason == "upstream sent too big header"));
+    }
+
+    #[test]
+    fn what_has_no_head_is_content() {
+        for input in ["ICY 200 OK\r\nicy-name: x\r\n\r\nDATA", "hello", "\r\n\r\n", "HTTP/1.1 20 OK\r\n\r\nx"]
+        {
+            for piece in [1, 3, input.len()] {
+                let (mut head, outcome) = run_in(input.as_bytes(), piece);
+                assert!(outcome.is_err_and(|bad| bad.not_http), "{input}");
+                let came = head.buf.clone();
+                take_as_content(&mut head);
+                assert_eq!((head.version, head.status, head.len), (Version::Http09, 200, 0));
+                assert_eq!(parse(&mut head, 4096), Ok(Status::Complete));
+                assert_eq!(head.buf, came);
+                assert_eq!(framing_of_response(&head, false), Framing::Stream);
+                assert!(!head.keep_alive && head.fields.is_empty());
+                head.advance(usize::MAX);
+                assert_eq!(head.version, Version::default());
+            }
+        }
     }
 
     #[test]

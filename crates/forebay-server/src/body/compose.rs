@@ -4,7 +4,7 @@
 use super::outlet::{Follows, Outlet, filter, most_at_once};
 use super::pace::{Pace, limit_rate};
 use super::pump::Pump;
-use super::write::{Broken, Done};
+use super::write::{Broken, Done, client_gone_within};
 use crate::access_log;
 use crate::modules::{self, ssi};
 use crate::phases;
@@ -18,6 +18,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Parts of a response in addition to its own content.
 pub(crate) struct Join {
@@ -132,7 +133,7 @@ fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Em
 async fn add(out: &mut Outlet, req: &mut Request, path: &[u8]) -> Done {
     match include(out, req, Include { uri: path.to_vec(), ..Include::default() }).await {
         Included::Refused | Included::Done(_) => Ok(()),
-        Included::Broken => Err(Broken),
+        Included::Broken => Err(Broken::Connection),
     }
 }
 
@@ -243,7 +244,7 @@ impl Started {
         // Others may have set variables meanwhile: only those that this one has set count.
         req.vars.take_changes(&self.vars, &sub.vars);
         req.vars.compact(ARENA);
-        if matches!(result, Included::Broken) { Err(Broken) } else { Ok(()) }
+        if matches!(result, Included::Broken) { Err(Broken::Connection) } else { Ok(()) }
     }
 
     /// Ends it without sending anything.
@@ -282,7 +283,7 @@ async fn answer(
     let before = out.pushed();
     let refused = sub.drop_connection || sub.resp.status == 101;
     if refused && what.stub.is_none() {
-        return Err(Broken);
+        return Err(Broken::Connection);
     }
     let mut kept = None;
     if refused || bare.is_some() {
@@ -314,14 +315,25 @@ async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Op
         .unwrap_or_else(|| Box::new(Join { own_filters, page: None, around: [None, None] }));
     let good = sub.status() < 300;
     if !keep {
-        emit(out, sub, &mut join).await?;
+        let done = emit(out, sub, &mut join).await;
+        go_on(sub, done).await?;
         return Ok(None);
     }
     let http = sub.http();
     let limit = http.location(sub).settings.core.subrequest_output_buffer_size.0;
     let mut memory = Outlet::memory(usize::try_from(limit).unwrap_or(usize::MAX));
-    emit(&mut memory, sub, &mut join).await?;
+    let done = emit(&mut memory, sub, &mut join).await;
+    go_on(sub, done).await?;
     Ok(Some(memory.into_memory()).filter(|_| good))
+}
+
+/// Goes on with the rest of a page where the content of a fragment breaks off, as nginx does. The page would otherwise end with the
+/// first server that dies.
+async fn go_on(sub: &Request, done: Done) -> Done {
+    match done {
+        Err(Broken::Content) if !client_gone_within(&sub.thread, sub, Duration::ZERO).await => Ok(()),
+        done => done,
+    }
 }
 
 /// Sends the text that takes the place of an empty body. It may have SSI commands itself.

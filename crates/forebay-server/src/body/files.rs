@@ -101,7 +101,7 @@ pub(super) async fn send_file(thread: &Rc<Thread>, req: &mut Request, stretch: &
             // The file has become shorter: what was promised cannot be kept.
             Ok(sent) if sent.bytes == 0 && !sent.full => {
                 req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
-                return Err(Broken);
+                return Err(Broken::Connection);
             }
             Ok(sent) => {
                 req.sent += sent.bytes as u64;

@@ -132,7 +132,7 @@ impl Outlet {
             let len = all.len() + bytes.len();
             if len > *limit {
                 req.log(Level::Error, &format!("too big subrequest response: {len}"));
-                return Err(Broken);
+                return Err(Broken::Connection);
             }
             all.extend_from_slice(bytes);
             return Ok(());
@@ -177,7 +177,7 @@ impl Outlet {
             if self.push_piece(req, now, then).is_err() {
                 // The pieces before have passed the filters and still go to the client.
                 self.send(req, ahead).await?;
-                return Err(Broken);
+                return Err(Broken::Connection);
             }
             self.pace.sent += n as u64;
             if !self.filters.is_empty() && then == Follows::More && n > 0 {
@@ -233,7 +233,7 @@ impl Outlet {
             return Ok(());
         }
         req.log(Level::Info, "client prematurely closed connection while sending response to client");
-        Err(Broken)
+        Err(Broken::Connection)
     }
 
     /// Filters and frames a piece, and adds it to the pending bytes.
@@ -356,7 +356,7 @@ pub(super) fn filter(
     }
     fed.map_err(|FilterError(what)| {
         req.log(Level::Error, &format!("{what} while sending response to client"));
-        Broken
+        Broken::Connection
     })
 }
 

@@ -24,7 +24,7 @@ use super::compose::Stage;
 use super::files::{STRETCH, Stretch, send_file};
 use super::outlet::{Follows, Outlet, PIECE};
 use super::source::{Progress, Source};
-use super::write::{Broken, Done};
+use super::write::{Broken, Done, client_gone_within};
 use crate::modules::slice;
 use crate::request::Request;
 use crate::thread::Thread;
@@ -33,6 +33,7 @@ use forebay_conf::error::Level;
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Pending bytes that do not wait until the next slice has come (nginx: postpone_output).
 const POSTPONED: usize = 1460;
@@ -147,13 +148,10 @@ impl<'p> Pump<'p> {
         Ok(PieceRead { got: self.follow(req, got).await?, enough: self.out.enough })
     }
 
-    /// Goes on with the next slice where one has ended (nginx: slice). Where the content breaks off, sends what has come.
+    /// Goes on with the next slice where one has ended (nginx: slice).
     async fn follow(&mut self, req: &mut Request, got: Progress) -> Result<Progress, Broken> {
         if got == Progress::Failed {
-            if self.source.body().is_some() && !slice::active(req) {
-                self.out.flush(req, self.source.body()).await?;
-            }
-            return Err(Broken);
+            return Err(self.break_off(req).await);
         }
         if got != Progress::End || !slice::wants_more(req) {
             return Ok(got);
@@ -161,7 +159,7 @@ impl<'p> Pump<'p> {
         if self.out.pending.len() >= POSTPONED {
             self.out.flush(req, self.source.body()).await?;
         }
-        let Some(next) = Box::pin(slice::next(req)).await else { return Err(Broken) };
+        let Some(next) = Box::pin(slice::next(req)).await else { return Err(Broken::Connection) };
         self.source.replace_body(req, next);
         Ok(Progress::Data)
     }
@@ -182,10 +180,7 @@ impl<'p> Pump<'p> {
             return Ok(());
         }
         let piece = std::mem::take(&mut self.piece);
-        let done = match &mut self.stage {
-            None => self.out.put(req, &piece, follows, self.source.body()).await,
-            Some(stage) => Box::pin(stage.put(self.out, req, &piece, follows)).await,
-        };
+        let done = self.put(req, &piece, follows).await;
         self.piece = piece;
         self.piece.clear();
         done
@@ -198,7 +193,35 @@ impl<'p> Pump<'p> {
     /// Sends the bytes at hand, then waits until the source has more.
     async fn wait(&mut self, req: &mut Request) -> Done {
         self.flush(req).await?;
-        if self.source.wait(req).await { Ok(()) } else { Err(Broken) }
+        if self.source.wait(req).await { Ok(()) } else { Err(self.break_off(req).await) }
+    }
+
+    /// Sends what has come of content that breaks off, also what filters hold back. Returns the failure of the response.
+    #[cold]
+    async fn break_off(&mut self, req: &mut Request) -> Broken {
+        let readable = self.source.body().is_some();
+        if !readable || client_gone_within(&self.thread, req, Duration::ZERO).await {
+            return Broken::Connection;
+        }
+        let mut done = Ok(());
+        if !self.shortcuts.direct {
+            let piece = std::mem::take(&mut self.piece);
+            done = self.put(req, &piece, Follows::Pause).await;
+            self.piece = piece;
+            self.piece.clear();
+        }
+        if done.is_ok() {
+            done = self.flush(req).await;
+        }
+        done.err().unwrap_or(Broken::Content)
+    }
+
+    /// Passes bytes to the stage, or to the outlet if there is none.
+    async fn put(&mut self, req: &mut Request, bytes: &[u8], follows: Follows) -> Done {
+        match &mut self.stage {
+            None => self.out.put(req, bytes, follows, self.source.body()).await,
+            Some(stage) => Box::pin(stage.put(self.out, req, bytes, follows)).await,
+        }
     }
 
     /// Lets other requests of the thread run, however fast content comes. Stages compute, so they run after each piece.

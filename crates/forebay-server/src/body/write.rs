@@ -14,8 +14,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Failure of a response that has begun. Its connection cannot be used for another one.
-#[derive(Debug)]
-pub(crate) struct Broken;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// Nothing more can be sent.
+    Connection,
+    /// The content breaks off. The bytes before that have been sent.
+    Content,
+}
 
 /// Result of sending a part of a response.
 pub(crate) type Done = Result<(), Broken>;
@@ -179,7 +184,7 @@ fn too_slow(req: &mut Request, over: Over) -> Broken {
     if req.tells(over) {
         req.log(Level::Info, &[over.text(), " while sending response to client"].concat());
     }
-    Broken
+    Broken::Connection
 }
 
 /// Logs that a response cannot be sent, which is mostly the client's doing.
@@ -193,7 +198,7 @@ pub(super) fn failed(req: &mut Request, call: &str, e: Errno) -> Broken {
             }
         });
     }
-    Broken
+    Broken::Connection
 }
 
 /// Waits. Returns `true` if the client resets the connection meanwhile. A client that has only ended its own direction

@@ -56,7 +56,7 @@ pub(crate) struct NodeState {
     size: u64,
     /// Number of requests for the entry.
     pub uses: u64,
-    /// Status of an error that `error_page` answers, and the time until which it is fresh.
+    /// Status of a failure, or of an error that `error_page` answers, and the time until which it is remembered.
     pub error: Option<(u16, i64)>,
     /// Number of the ticket under which a request fetches the entry. Set while it makes other requests wait,
     updating: Option<u64>,

@@ -161,7 +161,13 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
     // Slices begin where the range does: sent without the range, the response would lack its beginning.
     let sliced = slice::active(req) && req.head.get(Name::Range).is_some();
-    if sliced || !matches!(r.status, 200 | 403 | 404) || r.fields.get(b"Content-Encoding").is_some() {
+    // A coding has to be named in a head.
+    let unnamed = r.headless && !req.head.version.is_multiplexed();
+    if sliced
+        || unnamed
+        || !matches!(r.status, 200 | 403 | 404)
+        || r.fields.get(b"Content-Encoding").is_some()
+    {
         return Ok(());
     }
     let eligible = eligible(req, s);

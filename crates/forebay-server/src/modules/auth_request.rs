@@ -9,6 +9,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
 use forebay_core::vars::{VarError, VarId};
+use forebay_http::field::Name;
 use std::sync::Arc;
 
 crate::settings! {
@@ -61,6 +62,10 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
         return Verdict::Status(500);
     }
     match sub.status() {
+        _ if sub.resp.headless => {
+            req.log(Level::Error, "auth request has a response without status");
+            Verdict::Status(500)
+        }
         status @ (401 | 403) => {
             if status == 401 {
                 copy_challenges(req, &sub);
@@ -87,9 +92,19 @@ fn take_variables(req: &mut Request, sub: &mut Request, set: &Sets) -> Result<()
     Ok(())
 }
 
-/// Copies the challenges of a subrequest's response to that of the request.
+/// Copies the challenges of a subrequest's response to that of the request. Those of an upstream count even if its location does
+/// not pass them on (nginx: proxy_hide_header).
 fn copy_challenges(req: &mut Request, sub: &Request) {
+    let mut any = false;
     for value in sub.resp.fields.all(b"WWW-Authenticate") {
         req.resp.fields.push(b"WWW-Authenticate", value);
+        any = true;
+    }
+    if any {
+        return;
+    }
+    let head = &sub.modules.upstream.head;
+    for line in head.fields.iter().filter(|line| line.id == Name::WwwAuthenticate) {
+        req.resp.fields.copy(&head.buf, line);
     }
 }

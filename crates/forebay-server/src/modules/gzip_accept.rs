@@ -129,8 +129,8 @@ impl Proxied {
                     .any(|(on, word)| *on && value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word)))
             });
         }
-        let etag = !r.etag.is_empty() || r.fields.get(b"ETag").is_some();
-        // Like nginx: only the field of an upstream counts, not the modification time of a file.
+        let etag = r.etag().is_some();
+        // Like nginx: only the field of an upstream or of `add_header` counts, not the modification time of a file.
         let modified = r.fields.get(b"Last-Modified").is_some();
         !(self.no_last_modified && modified || self.no_etag && etag)
     }

@@ -235,18 +235,15 @@ impl Settings {
     }
 }
 
-/// Adds a field. An empty value adds none, but removes the validators that the response has itself.
+/// Adds a field. An empty value adds none. A validator takes the place of that which the response has, also if it is empty.
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {
     let r = &mut req.resp;
     if name.eq_ignore_ascii_case(b"ETag") {
-        r.etag = value.to_vec();
+        r.clear_etag();
     } else if name.eq_ignore_ascii_case(b"Last-Modified") {
-        r.fields.remove(name);
-        r.last_modified = forebay_http::date::parse(value);
-        if r.last_modified.is_none() && !value.is_empty() {
-            r.fields.set(b"Last-Modified", value);
-        }
-    } else if !value.is_empty() {
+        r.clear_last_modified();
+    }
+    if !value.is_empty() {
         r.fields.push(name, value);
     }
 }

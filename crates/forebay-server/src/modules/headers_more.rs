@@ -181,9 +181,8 @@ impl Field {
         let (name, value) = w.text.split_at(colon);
         let name = name.trim_ascii();
         let value = value.get(1..).unwrap_or_default().trim_ascii();
-        if clears && !value.is_empty() {
-            return Err(cx.error_at(d, w, format!("\"{}\" has a value but is to be cleared", w.as_str())));
-        }
+        // As in the module: a value of a field that is to be cleared says nothing.
+        let value = if clears { b"".as_slice() } else { value };
         let start = name.strip_suffix(b"*").filter(|_| clears);
         let names = Names { text: start.unwrap_or(name).to_vec(), prefix: start.is_some() };
         if !(is_token(&names.text) || names.prefix && names.text.is_empty()) || names.text.contains(&b'*') {
@@ -287,8 +286,6 @@ fn set(r: &mut Response, names: &Names, value: &[u8], mode: Mode) {
     }
     if is("Content-Type") {
         r.set_content_type(value);
-    } else if is("ETag") {
-        r.etag.extend_from_slice(value);
     } else {
         // `Location` too is sent as it is written.
         r.fields.push(name, value);

@@ -418,13 +418,6 @@ pub(crate) enum Content {
     Proxy(Arc<proxy::Pass>),
 }
 
-impl Content {
-    /// Returns `true` if a path that lacks only the final slash of the location is redirected.
-    pub(crate) fn redirects(&self) -> bool {
-        matches!(self, Content::Proxy(_))
-    }
-}
-
 /// Reader of a directive of the http level.
 type HttpDirective = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
 

@@ -18,6 +18,10 @@ use std::sync::Arc;
 /// Prefix of parameters for fields of the client.
 const FIELD: &[u8] = b"HTTP_";
 
+/// Parameter, without its prefix, that is never made of a field of the client. Programs take `HTTP_PROXY` for the proxy of their own
+/// requests, which the client would choose by a field `Proxy` (CVE-2016-5385 and others). `fastcgi_param` and its like may set it.
+const HTTPOXY: &[u8] = b"PROXY";
+
 /// Lines of `fastcgi_param`, `uwsgi_param` or `scgi_param`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Params(Arc<Vec<Param>>);
@@ -136,6 +140,7 @@ impl Params {
         for (i, f) in h.fields.iter().enumerate() {
             let field = f.name.of(&h.buf);
             if f.id == Name::Host
+                || stands_for(HTTPOXY, field)
                 || stored && f.id.is(Classes::CONDITIONAL)
                 || self.gives(field)
                 || !same.is_first(i)

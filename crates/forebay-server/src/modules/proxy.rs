@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 pub(crate) use settings::tries;
 pub(crate) use settings::*;
-pub(crate) use url::{Pass, To};
+pub(crate) use url::{Destination, Pass, To};
 
 /// Reads `proxy_pass`.
 ///
@@ -158,6 +158,7 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Ok(Answer::Nothing) => Ok(Outcome::Done),
         Err(stop) => Err(stop),
     };
+    keep_failure(req, &mut taken, out.as_ref().err());
     if taken.contact.is_some() {
         // The client gets another response (an error page, an entry of the cache), so the rest of the upstream's is not read.
         // The connection is kept only if there is no rest.
@@ -208,6 +209,7 @@ pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     let s = &l.settings.proxy;
     let mut taken = Taken::default();
     let got = ask(req, pass, s, false, &mut taken).await;
+    keep_failure(req, &mut taken, got.as_ref().err());
     req.modules.upstream.log_name.clear();
     match got {
         Ok(Answer::Entry(e)) => {
@@ -216,6 +218,15 @@ pub(crate) async fn more(req: &mut Request) -> Option<Body> {
         }
         Ok(Answer::Response { to_head, .. }) => respond::slice(req, &mut taken, to_head, s).ok(),
         _ => None,
+    }
+}
+
+/// Notes in the cache that a request has failed for which no server has sent a response, so that the next ones need not ask.
+fn keep_failure(req: &Request, taken: &mut Taken, stop: Option<&Stop>) {
+    if let Some(Stop::Status(status @ (502 | 504))) = stop {
+        let http = req.http();
+        let cs = &http.location(req).settings.proxy_cache;
+        cached::remember_failure(req, std::mem::take(&mut taken.fetch), cs, *status);
     }
 }
 
@@ -250,10 +261,7 @@ async fn ask(
 ) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
-    let (target, uri) = match pass.fixed(req) {
-        Some(known) => known,
-        None => pass.resolve(req).await.map_err(Stop::Status)?,
-    };
+    let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
     if !matches!(cs.zone, CacheZone::Off) {
         match cached::look(req, &uri, cs).await? {
             CacheAnswer::Entry(e) => return Ok(Answer::Entry(e)),
@@ -262,6 +270,11 @@ async fn ask(
             CacheAnswer::Fetch(f) => taken.fetch = f,
         }
     }
+    let target = match destination {
+        Destination::Known(target) => target,
+        // Boxed, so that other requests do not keep room for it.
+        place => Box::pin(place.find(req)).await.map_err(Stop::Status)?,
+    };
     let (got, sent) = send(req, pass, s, (&target, uri), streamed, taken).await?;
     if let Some(e) = stale_instead(req, got, s, taken) {
         return Ok(Answer::Entry(e));

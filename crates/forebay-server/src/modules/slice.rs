@@ -149,7 +149,10 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
         req.modules.slice.clear();
         return Ok(());
     }
-    let value = req.resp.fields.get(b"Content-Range").map(<[u8]>::to_vec);
+    // What the upstream sent, whichever of its fields the client gets.
+    let head = &req.modules.upstream.head;
+    let value = head.get(Name::ContentRange).map(<[u8]>::to_vec);
+    let etag = head.get(Name::Etag).unwrap_or_default().to_vec();
     let Some(len) = judge(req, value) else {
         req.drop_connection = true;
         return Ok(());
@@ -162,7 +165,6 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     r.fields.remove(b"Accept-Ranges");
     r.allow_ranges = true;
     r.single_range = true;
-    let etag = r.fields.get(b"ETag").unwrap_or_default().to_vec();
     if r.source.is_none() {
         r.source = Some(Box::new(Body::empty()));
     }

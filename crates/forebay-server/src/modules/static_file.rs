@@ -498,12 +498,7 @@ fn hand_on(req: &mut Request) {
 }
 
 fn validators(req: &Request) -> Validators<'_> {
-    let etag = match req.resp.etag.as_slice() {
-        b"" if req.resp.proxied => req.resp.fields.get(b"ETag"),
-        b"" => None,
-        etag => Some(etag),
-    };
-    Validators { etag, last_modified: req.resp.modified() }
+    Validators { etag: req.resp.etag(), last_modified: req.resp.modified() }
 }
 
 /// Appends the parts of a body that hold its bytes `start..end`.

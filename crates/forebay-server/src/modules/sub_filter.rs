@@ -108,11 +108,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     req.resp.content_length = None;
     req.resp.allow_ranges = false;
     if !s.last_modified {
-        let r = &mut req.resp;
-        r.last_modified = None;
-        r.fields.remove(b"Last-Modified");
-        r.etag.clear();
-        r.fields.remove(b"ETag");
+        req.resp.clear_validators();
     }
     if req.method != Method::Head {
         req.resp.filters.push(Box::new(Replace::new(finder, texts, s.once)));

@@ -158,12 +158,13 @@ fn map(req: &mut Request, name: &[u8], constant: bool, out: &mut Vec<u8>) -> Res
     }
 }
 
-/// Makes the name that was found the path of the request.
+/// Makes the name that was found the path of the request. An upstream still gets the path that the client sent, since nothing was
+/// redirected.
 fn accept(req: &mut Request, name: Vec<u8>, constant: bool, dir: bool) {
     let http = req.http();
     match http.location(req).settings.core.root.alias {
         None => req.uri = name,
-        Some(None) if dir => return,
+        Some(None) if dir => {}
         Some(None) => {
             req.uri = name;
             req.add_uri_to_alias = true;
@@ -174,5 +175,4 @@ fn accept(req: &mut Request, name: Vec<u8>, constant: bool, dir: bool) {
             req.uri.extend_from_slice(&rest);
         }
     }
-    req.rewritten = true;
 }

@@ -58,7 +58,7 @@ pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> 
 
 /// Opens a tunnel: the content handler of `tunnel_pass`.
 pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
-    if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
+    if req.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }
     let connected = resolve_and_connect(req, pass).await;
@@ -78,7 +78,8 @@ pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
 
 /// Connects to a server of the directive's target.
 async fn resolve_and_connect(req: &mut Request, pass: &Pass) -> Result<Contact, u16> {
-    let (target, _) = pass.resolve(req).await?;
+    let (destination, _) = pass.destination(req)?;
+    let target = destination.find(req).await?;
     connect(req, &target).await
 }
 

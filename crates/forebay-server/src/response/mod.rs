@@ -299,6 +299,8 @@ pub(crate) struct Response {
     pub source: Option<Box<crate::upstream::stream::Body>>,
     /// Came from an upstream, which has evaluated conditions and ranges.
     pub proxied: bool,
+    /// Came from an upstream without a head (HTTP/0.9). Over HTTP/1 it leaves as it came.
+    pub headless: bool,
     /// Came from an upstream, through a cache or on its way into one: conditions are judged here.
     pub cacheable: bool,
     /// Came from a cache, with this entry.
@@ -359,6 +361,7 @@ impl Response {
         self.text.clear();
         self.source = None;
         self.proxied = false;
+        self.headless = false;
         self.cacheable = false;
         self.entry = None;
         self.ready = None;
@@ -375,12 +378,35 @@ impl Response {
         (self.leaves_server, self.leaves_date) = (false, false);
     }
 
-    /// Returns the time of the last modification, Unix seconds, also that in the head of an upstream's response.
+    /// Returns the time of the last modification, Unix seconds, wherever the response has it.
     pub(crate) fn modified(&self) -> Option<i64> {
-        match self.last_modified {
-            None if self.proxied => forebay_http::date::parse(self.fields.get(b"Last-Modified")?),
-            known => known,
+        self.last_modified.or_else(|| forebay_http::date::parse(self.fields.get(b"Last-Modified")?))
+    }
+
+    /// Returns `ETag`, wherever the response has it.
+    pub(crate) fn etag(&self) -> Option<&[u8]> {
+        match self.etag.as_slice() {
+            b"" => self.fields.get(b"ETag"),
+            own => Some(own),
         }
+    }
+
+    /// Removes `Last-Modified`, wherever the response has it.
+    pub(crate) fn clear_last_modified(&mut self) {
+        self.last_modified = None;
+        self.fields.remove(b"Last-Modified");
+    }
+
+    /// Removes `ETag`, wherever the response has it.
+    pub(crate) fn clear_etag(&mut self) {
+        self.etag.clear();
+        self.fields.remove(b"ETag");
+    }
+
+    /// Removes both validators, because the content is no longer that of a file or an upstream.
+    pub(crate) fn clear_validators(&mut self) {
+        self.clear_last_modified();
+        self.clear_etag();
     }
 
     /// Returns `true` if trailers follow the content, or may follow it.

@@ -115,9 +115,8 @@ async fn run_header_filters(req: &mut Request) {
         req.modules.compress.clear();
         let http = req.http();
         if let Some(status) = req.status_override {
-            if req.resp.status != status {
-                req.resp.reason.clear();
-            }
+            // A page that has the same status by itself leaves with the usual phrase, too.
+            req.resp.reason.clear();
             req.resp.status = status;
         }
         for filter in &http.location(req).plan.header_filters {

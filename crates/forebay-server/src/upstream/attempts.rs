@@ -267,6 +267,14 @@ impl<'t> Attempts<'t> {
         self.servers.address(self.current.0)
     }
 
+    /// Returns `true` if another server would be asked after a failure of the request that has been sent.
+    pub(crate) fn asks_another(&self, req: &Request, kind: NextUpstream, repeat: Repeat) -> bool {
+        self.rules.next.has(kind)
+            && self.tried.len() + 1 < self.limit()
+            && self.rules.is_in_time(req.thread.io.poller.since(self.begun))
+            && repeat.allows(false)
+    }
+
     /// Ends an attempt that has led to a response, or to a connection if the request wants no more.
     pub(crate) fn answered(
         &mut self,

@@ -233,8 +233,10 @@ pub(crate) async fn run(
     loop {
         let contact = place.insert(attempts.begin(req).await?);
         let Some(addr) = attempts.address() else { return Err(502) };
-        let asked = exchange.attempt(req, contact, addr, !attempts.may_reuse()).await;
         let repeat = repeat(req, s, body);
+        let headless = !attempts.asks_another(req, NextUpstream::InvalidHeader, repeat);
+        let asked = exchange.attempt(req, contact, addr, (!attempts.may_reuse(), headless)).await;
+        let repeat = self::repeat(req, s, body);
         let verdict = match asked {
             Ok(()) => attempts.answered(req, place, repeat),
             Err(fault) => attempts.failed(req, place, &fault, repeat),
@@ -284,13 +286,13 @@ struct Exchange<'e> {
 const OVER_TCP: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 impl Exchange<'_> {
-    /// Asks the server of a contact; `fresh`: always by a new connection.
+    /// Asks the server of a contact; `fresh`: always by a new connection; `headless`: takes an answer without a head.
     async fn attempt(
         &self,
         req: &mut Request,
         contact: &mut Contact,
         addr: &PeerAddr,
-        fresh: bool,
+        (fresh, headless): (bool, bool),
     ) -> Result<(), Fault> {
         let s = self.settings;
         let mut watch = watch(req, s.ignore_client_abort);
@@ -344,7 +346,7 @@ impl Exchange<'_> {
             http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await?;
         } else {
             self.send(req, contact, &mut watch).await?;
-            HeadReader::new(req, s, &mut watch).read(req, contact).await?;
+            HeadReader::new(req, s, &mut watch).read(req, contact, headless).await?;
         }
         if over_quic && let (Some(wanted), PeerAddr::Inet(addr)) = (&wanted, addr) {
             http3::learn(req, wanted, Origin { addr: *addr, made_for: origin });

@@ -40,18 +40,25 @@ impl<'r> HeadReader<'r> {
         self.settings.buffer_size.0 as usize
     }
 
-    /// Reads until the head is complete.
-    pub(super) async fn read(&mut self, req: &mut Request, contact: &mut Contact) -> Result<(), Fault> {
-        while !self.parse(req).await? {
+    /// Reads until the head is complete; `headless`: an answer may have none. On a kept connection its bytes may belong to the answer
+    /// before.
+    pub(super) async fn read(
+        &mut self,
+        req: &mut Request,
+        contact: &mut Contact,
+        headless: bool,
+    ) -> Result<(), Fault> {
+        let headless = headless && contact.conn().is_some_and(|conn| !conn.reused);
+        while !self.parse(req, headless).await? {
             self.more(req, contact).await?;
         }
         Ok(())
     }
 
-    /// Parses the bytes that have come. Returns `true` if the head is complete.
-    async fn parse(&mut self, req: &mut Request) -> Result<bool, Fault> {
+    /// Parses the bytes that have come; `headless`: they may be no head. Returns `true` if the head is complete.
+    async fn parse(&mut self, req: &mut Request, headless: bool) -> Result<bool, Fault> {
         while !req.modules.upstream.head.buf.is_empty() {
-            match codec::parse_head(req, self.limit())? {
+            match codec::parse_head(req, self.limit(), headless)? {
                 Came::All => return Ok(true),
                 Came::Interim => self.pass_interim(req).await?,
                 Came::Part => break,

@@ -184,8 +184,17 @@ fn server() -> Server {
          location /more/ {{ more_set_headers 'X-A: b' 'Server: mine' 'Connection: close'; more_clear_headers Content-Type; more_set_input_headers \
           'X-Some: set' -r 'Cookie: c=d'; more_clear_input_headers 'X-Gone*'; proxy_pass http://{up}/; }}\n\
          location /moved {{ return 301 /there?x; }} location /empty {{ return 204; }}\n\
-         location /text {{ return 200 \"$http_x_some|$cookie_a|$arg_x|$remote_addr|$request_method|$uri|$host|$content_length\"; }}\n\
+         location /text {{ return 200 \"$http_x_some|$cookie_a|$arg_x|$remote_addr|$request_method|$uri|$host|$http_host|$content_length\"; }}\n\
          location /rewrite {{ rewrite ^/rewrite/(.*) /added/$1 last; }}\n\
+         location /tag/ {{ add_header ETag $arg_e; add_header Last-Modified $arg_m; proxy_pass http://{up}/; }}\n\
+         location /tagfile/ {{ add_header ETag $arg_e; add_header Last-Modified $arg_m; alias html/; }}\n\
+         location /tagcache/ {{ add_header ETag $arg_e; add_header Last-Modified $arg_m; proxy_pass http://{up}/; proxy_cache z;\n\
+         proxy_cache_key t$server_protocol$uri; }}\n\
+         location /small/ {{ client_max_body_size 10; error_page 413 /large.html; proxy_pass http://{up}/; }}\n\
+         location = /large.html {{ return 200 \"too large\"; }}\n\
+         location = /slash/ {{ proxy_pass http://{up}/; }}\n\
+         location /dying/ {{ proxy_pass http://127.0.0.1:1/; proxy_cache z; proxy_cache_key d$server_protocol$uri; proxy_cache_valid any 1h;\n\
+         add_header X-Cache $upstream_cache_status always; }}\n\
          location /mirror {{ mirror /mirrored; proxy_pass http://{up}/; }} location = /mirrored {{ internal; proxy_pass http://{up}/; }}\n\
          location /ssi/ {{ ssi on; ssi_types *; alias html/; }}\n\
          }}"
@@ -233,6 +242,15 @@ fn cases() -> Vec<Case> {
         "/mirror",
         "/more/a",
         "/ssi/ssi.html",
+        "/tag/cached",
+        "/tag/cached?e=new&m=x",
+        "/tagfile/page",
+        "/tagfile/page?e=new&m=x",
+        "/tagcache/cached",
+        "/tagcache/cached?e=new&m=x",
+        "/slash",
+        "/dying/a",
+        "/dying/a",
         "/text?x=%20",
         "/a/../page",
         "/%00",
@@ -268,6 +286,8 @@ fn cases() -> Vec<Case> {
         cases.push(Case { trailers: true, ..post(path, 10) });
         cases.push(Case { trailers: true, ..post(path, 0) });
     }
+    cases.push(post("/small/a", 100));
+    cases.push(Case { fields: vec![("content-length", "100")], ..post("/small/a", 100) });
     // Without a length the content would be chunked, which this upstream does not read.
     cases.push(Case { fields: vec![("content-length", "300000")], ..post("/stream/a", 300_000) });
     cases.extend(

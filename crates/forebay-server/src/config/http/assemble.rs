@@ -304,10 +304,8 @@ impl Assembly<'_, '_> {
         self.hooks.extend(hooks.into_iter().map(|hook| hook.at(server, location)));
         let ops = std::mem::take(&mut l.ops);
         let plan = modules::Plan::for_location(&settings, l.try_files.is_some());
+        let auto_redirect = l.redirects();
         let kind = std::mem::replace(&mut l.kind, Kind::Http);
-        let auto_redirect = matches!(kind, Kind::Prefix | Kind::PrefixOnly)
-            && l.name.last() == Some(&b'/')
-            && l.content.as_ref().is_some_and(Content::redirects);
         Location {
             name: std::mem::take(&mut l.name),
             kind,

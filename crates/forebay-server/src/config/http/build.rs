@@ -49,6 +49,13 @@ pub(crate) struct LocationBuild {
 }
 
 impl LocationBuild {
+    /// Returns `true` if a path that lacks only the final slash of the location is redirected (nginx: location).
+    pub(crate) fn redirects(&self) -> bool {
+        matches!(self.kind, Kind::Exact | Kind::Prefix | Kind::PrefixOnly)
+            && matches!(self.name.as_slice(), [_, .., b'/'])
+            && matches!(self.content, Some(modules::Content::Proxy(_)))
+    }
+
     fn new(kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationBuild {
         LocationBuild {
             name: name.to_vec(),
@@ -431,12 +438,29 @@ fn location_directive(d: &Directive, level: &mut LocationBuild, cx: &mut Scope<'
 /// Reads kind and name of a location.
 fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
     let (modifier, name) = modifier_and_name(d);
+    if is_condition(modifier, name) {
+        let text = String::from_utf8_lossy(name);
+        let error = cx.error(d, format!("location \"{text}\" has a condition, which is not supported yet"));
+        let hint = "use \"if\", or a \"map\" whose value \"rewrite\" or \"try_files\" leads to a location by";
+        return Err(Error { hint: Some(hint.into()), ..error });
+    }
     let kind = match modifier {
         Some(m) => kind_of_modifier(d, m, name, cx)?,
         None if name.starts_with(b"@") => Kind::Named,
         None => Kind::Prefix,
     };
     Ok((kind, name.to_vec()))
+}
+
+/// Returns `true` if the name of a location is a variable, or the opposite of one. Taken as a path or a pattern it would match nothing,
+/// and what the location forbids would be open.
+fn is_condition(modifier: Option<&[u8]>, name: &[u8]) -> bool {
+    let is_pattern = matches!(modifier, Some(b"~" | b"~*"));
+    match name {
+        [b'$', next, ..] => next.is_ascii_alphabetic() || matches!(next, b'_' | b'{'),
+        [b'!', ..] => !is_pattern,
+        _ => false,
+    }
 }
 
 fn kind_of_modifier(d: &Directive, m: &[u8], name: &[u8], cx: &mut Scope<'_>) -> Result<Kind, Error> {
@@ -461,5 +485,26 @@ fn glued_modifier(word: &[u8]) -> (Option<&[u8]>, &[u8]) {
     match modifiers.iter().find(|m| word.starts_with(m)) {
         Some(m) => (Some(m), &word[m.len()..]),
         None => (None, word),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::error;
+
+    #[test]
+    fn a_condition_is_no_name_of_a_location() {
+        for name in
+            ["$p", "\"$p\"", "!$p", "${p}", "= $p", "^~ $p", "~ $p", "~* ${p}", "~$p", "!/a", "$host/x"]
+        {
+            let refused = error(&format!("map $uri $p {{ }} server {{ location {name} {{ deny all; }} }}"));
+            assert!(
+                refused.as_ref().is_some_and(|text| text.contains("has a condition")),
+                "{name}: {refused:?}"
+            );
+        }
+        for name in ["/$p", "@a", "@$p", "~ $", "~ \\.php$", "~* (a|b)$", "= /$p/", "^~ /!", "/!a", "~ !a"] {
+            assert_eq!(error(&format!("server {{ location {name} {{ }} }}")), None, "{name}");
+        }
     }
 }

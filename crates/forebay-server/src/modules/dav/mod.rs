@@ -302,8 +302,7 @@ fn destination(req: &Request) -> Result<Vec<u8>, DavRefusal> {
     let path = path.split(|b| *b == b'?').next().unwrap_or_default();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     uri::unescape(path, &mut plain);
-    let climbs = plain.split(|b| *b == b'/').any(|s| s == b"..");
-    if climbs || uri::normalise(path, true, &mut out).is_err() {
+    if uri::is_unsafe(&plain) || uri::normalise(path, true, &mut out).is_err() {
         return invalid();
     }
     Ok(out)

@@ -611,17 +611,34 @@ fn cache_control(value: &[u8], now: i64, accel: bool, rules: &mut CacheRules) {
     }
 }
 
+/// Remembers the status of a failure for which no server has sent a response. Only `proxy_cache_valid` says for how long, since there
+/// are no fields.
+pub(super) fn remember_failure(req: &Request, fetch: Fetch, cs: &CacheSettings, status: u16) {
+    if let Some(valid) = cs.valid.seconds(status).filter(|n| *n > 0) {
+        remember(req, fetch, status, now_plus(req.thread.clock.unix(), valid));
+    }
+}
+
+/// Answers with a status until a time. As in nginx, a request that goes past the cache leaves nothing there unless it brings a
+/// response.
+fn remember(req: &Request, fetch: Fetch, status: u16, until: i64) {
+    let Some(place) = fetch.place.filter(|_| req.modules.proxy_cache.status != Some(CacheStatus::Bypass))
+    else {
+        return;
+    };
+    place.ticket.node.with(|s| s.error = Some((status, until)));
+    place.ticket.node.renewed();
+}
+
 /// Remembers the status of an error that `error_page` answers, not its response.
 pub(super) fn remember_error(req: &mut Request, fetch: Fetch, s: &Settings, cs: &CacheSettings) {
-    let Some(place) = fetch.place else { return };
     let rules = cache_rules(req, s);
-    if rules.forbids() {
+    if !fetch.cacheable() || rules.forbids() {
         return;
     }
     let status = req.modules.upstream.head.status;
     if let Some(valid) = rules.valid_until(cs, status, req.thread.clock.unix()).filter(|t| *t > 0) {
-        place.ticket.node.with(|s| s.error = Some((status, valid)));
-        place.ticket.node.renewed();
+        remember(req, fetch, status, valid);
     }
 }
 

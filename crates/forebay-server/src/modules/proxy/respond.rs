@@ -22,7 +22,7 @@ use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
-use forebay_http::request::{Framing, Method};
+use forebay_http::request::{Framing, Method, Version};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -109,6 +109,7 @@ fn pass_on(
     let cs = &http.location(req).settings.proxy_cache;
     let keep = keep(req, &mut taken.fetch, to_head, s, cs)?;
     req.resp.proxied = true;
+    req.resp.headless = req.modules.upstream.head.version == Version::Http09;
     // Pieces of a body that is still coming are sent in one range only.
     req.resp.allow_ranges = s.force_ranges;
     req.resp.single_range = s.force_ranges;
@@ -163,7 +164,8 @@ fn keep(
     s: &Settings,
     cs: &CacheSettings,
 ) -> Result<Option<Keep>, Stop> {
-    if !buffering(req, s) {
+    // Nothing says whether the content of HTTP/0.9 is what was asked for.
+    if !buffering(req, s) || req.modules.upstream.head.version == Version::Http09 {
         return Ok(None);
     }
     if fetch.cacheable() {
@@ -560,14 +562,8 @@ fn refresh(
     }
 }
 
-/// Returns `true` if a path leads upwards or is cut short by a NUL, plain or escaped.
-fn unsafe_path(path: &[u8]) -> bool {
-    let mut plain = Vec::new();
-    forebay_http::uri::unescape(path, &mut plain);
-    plain.contains(&0) || plain.split(|b| *b == b'/').any(|segment| segment == b"..")
-}
-
-/// Changes the path of the request to that of `X-Accel-Redirect`.
+/// Changes the path of the request to that of `X-Accel-Redirect`. It is decoded and otherwise stays as the upstream wrote it: a
+/// key of an object store or a URL inside of the path has double slashes and dots that mean something.
 ///
 /// # Errors
 /// The status to answer with.
@@ -575,10 +571,8 @@ fn accel_path(req: &mut Request, target: &[u8]) -> Result<(), u16> {
     let mut split = target.splitn(2, |b| *b == b'?');
     let path = split.next().unwrap_or_default();
     let mut uri = Vec::new();
-    if path.first() != Some(&b'/')
-        || unsafe_path(path)
-        || forebay_http::uri::normalise(path, true, &mut uri).is_err()
-    {
+    forebay_http::uri::unescape(path, &mut uri);
+    if path.first() != Some(&b'/') || forebay_http::uri::is_unsafe(&uri) {
         let path = String::from_utf8_lossy(path).into_owned();
         let text = format!("unsafe URI \"{path}\" was detected while reading response header from upstream");
         req.log(Level::Error, &text);

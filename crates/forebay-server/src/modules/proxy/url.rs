@@ -64,6 +64,27 @@ pub(crate) enum To {
     Template(Template),
 }
 
+/// Destination of a request. A cache is asked before a name is looked up.
+pub(crate) enum Destination {
+    /// Servers of the configuration.
+    Known(Target),
+    /// A place that has come up while the request is served, and its default port; 0 is none.
+    Place(Place, u16),
+}
+
+impl Destination {
+    /// Returns the servers; looks the name up if need be.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub(crate) async fn find(self, req: &mut Request) -> Result<Target, u16> {
+        match self {
+            Destination::Known(target) => Ok(target),
+            Destination::Place(place, default_port) => find(req, &place, default_port).await,
+        }
+    }
+}
+
 /// The pieces of a URL.
 struct Parts<'t> {
     encrypted: bool,
@@ -222,25 +243,25 @@ impl Pass {
         Some((target, out))
     }
 
-    /// Returns target and URI as [`Pass::fixed`] does, also where they have variables.
+    /// Returns destination and URI of the request, also where they have variables.
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
-        if let Some(known) = self.fixed(req) {
-            return Ok(known);
+    pub(crate) fn destination(&self, req: &mut Request) -> Result<(Destination, Vec<u8>), u16> {
+        if let Some((target, uri)) = self.fixed(req) {
+            return Ok((Destination::Known(target), uri));
         }
         req.modules.upstream.protocol = self.protocol;
         let To::Template(t) = &self.to else { return Err(500) };
         let text = t.value(req).map_err(|_| 500u16)?;
         if self.protocol.takes_url() {
-            self.resolve_url(req, &text).await
+            self.destination_of_url(req, &text)
         } else {
-            self.resolve_place(req, &text).await
+            self.destination_of_place(req, &text)
         }
     }
 
-    async fn resolve_place(&self, req: &mut Request, text: &[u8]) -> Result<(Target, Vec<u8>), u16> {
+    fn destination_of_place(&self, req: &mut Request, text: &[u8]) -> Result<(Destination, Vec<u8>), u16> {
         let read = place(text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
         let (encrypted, place, written) = read.map_err(|_| 500u16)?;
         req.modules.upstream.encrypted = encrypted;
@@ -249,10 +270,10 @@ impl Pass {
             set_host(req, &authority(&place, written), b"");
             self.uri(req, None, &mut uri);
         }
-        Ok((find(req, &place, 0).await?, uri))
+        Ok((Destination::Place(place, 0), uri))
     }
 
-    async fn resolve_url(&self, req: &mut Request, url: &[u8]) -> Result<(Target, Vec<u8>), u16> {
+    fn destination_of_url(&self, req: &mut Request, url: &[u8]) -> Result<(Destination, Vec<u8>), u16> {
         let parts = split(url).map_err(|why| invalid_url(req, url, why))?;
         req.modules.upstream.encrypted = parts.encrypted;
         let (host, port) = host_and_port(&parts);
@@ -268,7 +289,8 @@ impl Pass {
             }
             None => self.uri(req, None, &mut uri),
         }
-        Ok((find(req, &parts.place, parts.default_port()).await?, uri))
+        let port = parts.default_port();
+        Ok((Destination::Place(parts.place, port), uri))
     }
 
     /// Appends the URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
@@ -336,18 +358,17 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     Ok(Target::Direct(addrs))
 }
 
-/// Returns `true` if a group with the name of a place stands for it. A place with a port means a group only if that was
-/// made for the same place in another directive.
+/// Returns `true` if a group with the name of a place stands for it. A group that another directive has made of an address stands
+/// for that alone, with its port.
 fn stands_for(u: &Upstream, place: &Place, default_port: u16) -> bool {
     let g = &u.group;
-    match place {
-        Place::Unix(_) => true,
-        Place::Host(_, None) => g.explicit || default_port > 0,
-        Place::Host(_, Some(port)) => {
-            let has_port = |s: &Server| s.place.port().unwrap_or(s.default_port) == *port;
-            !g.explicit && g.with_servers(|all| all.iter().any(has_port))
-        }
-    }
+    let port = match place {
+        Place::Unix(_) => return true,
+        Place::Host(_, None) if g.explicit => return true,
+        Place::Host(_, port) => port.unwrap_or(default_port),
+    };
+    let has_port = |s: &Server| s.place.port().unwrap_or(s.default_port) == port;
+    port > 0 && !g.explicit && g.with_servers(|all| all.iter().any(has_port))
 }
 
 /// Resolves a name that became known while the request is served.

@@ -136,11 +136,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     if s.last_modified {
         compress::weaken_etag(req);
     } else {
-        let r = &mut req.resp;
-        r.last_modified = None;
-        r.fields.remove(b"Last-Modified");
-        r.etag.clear();
-        r.fields.remove(b"ETag");
+        req.resp.clear_validators();
     }
     compress::unknown_length(req);
     let page = Some(Box::new(Page::new(req)));

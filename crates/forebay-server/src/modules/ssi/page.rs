@@ -453,7 +453,7 @@ impl Page {
         variable: Option<&[u8]>,
     ) -> Result<(), CommandFailure> {
         match included {
-            Included::Broken => Err(CommandFailure::Page(Broken)),
+            Included::Broken => Err(CommandFailure::Page(Broken::Connection)),
             // The reason has been logged already.
             Included::Refused => self.put_error(out, req).await.map_err(CommandFailure::from),
             Included::Done(None) => Ok(()),

@@ -148,7 +148,7 @@ pub(super) fn target(req: &Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), P
     };
     let mut uri = Vec::new();
     forebay_http::uri::unescape(path, &mut uri);
-    if uri.is_empty() || uri.contains(&0) || uri.split(|b| *b == b'/').any(|s| s == b"..") {
+    if uri.is_empty() || forebay_http::uri::is_unsafe(&uri) {
         return Err(Problem(format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(&all))));
     }
     Ok((uri, args.to_vec()))

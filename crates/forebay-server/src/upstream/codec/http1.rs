@@ -7,15 +7,16 @@ use crate::modules::proxy::{HttpVersion, SetHeader, Settings};
 use crate::request::Request;
 use crate::upstream::Reuse;
 use crate::upstream::exchange::Outgoing;
-use crate::upstream::fault::{Fault, bad_head};
+use crate::upstream::fault::{Fault, READING, bad_head};
+use forebay_conf::error::Level;
 use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::h1::response::{copied_field, field, number};
 use forebay_http::request::Framing;
 
-/// Parses the part of a head that has come.
-pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+/// Parses the part of a head that has come. With `headless`, what is no head is the content of a response of HTTP/0.9, as in nginx.
+pub(super) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
     let head = &mut req.modules.upstream.head;
     match client::parse(head, limit) {
         Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
@@ -27,6 +28,12 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
         Err(bad) => {
             let mut message = Vec::new();
             bad.message(head, &mut message);
+            if bad.not_http && headless {
+                client::take_as_content(head);
+                req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(&message)));
+                took_head(req);
+                return Ok(Came::All);
+            }
             Err(bad_head(req, &message))
         }
     }

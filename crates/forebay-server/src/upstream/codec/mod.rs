@@ -135,10 +135,10 @@ pub(crate) fn begin(req: &mut Request) {
     }
 }
 
-/// Parses the part of a head that has come. `limit`: longest head, bytes.
-pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+/// Parses the part of a head that has come. `limit`: longest head, bytes; `headless`: there may be none.
+pub(crate) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
     match req.modules.upstream.protocol {
-        Protocol::Http => http1::parse_head(req, limit),
+        Protocol::Http => http1::parse_head(req, limit, headless),
         Protocol::Memcached => memcached::parse_head(req, limit),
         Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => cgi::parse_head(req, limit),
     }
