@@ -384,6 +384,7 @@ pub fn feedback(bytes: &[u8]) -> Result<(Feedback, usize), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::encode;
     use super::*;
 
     #[derive(Default)]
@@ -394,6 +395,25 @@ mod tests {
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             self.0.push((text(name), text(value)));
         }
+    }
+
+    /// Strings count as they were received: in Huffman code, and not at all where a table has them.
+    #[test]
+    fn lengths_are_those_received() {
+        struct Received(Vec<usize>);
+        impl Sink for Received {
+            fn field(&mut self, field: Field<'_>) {
+                self.0.push(field.received);
+            }
+        }
+        let mut section = Vec::new();
+        encode::prefix(&mut section);
+        encode::status(&mut section, 200);
+        encode::field(&mut section, b"cookie", &[b'a'; 12_000]);
+        encode::field(&mut section, b"x-other", &[b'{'; 100]);
+        let mut received = Received(Vec::new());
+        assert_eq!(Decoder::new(0).decode(&section, &mut Vec::new(), &mut received), Ok(false));
+        assert_eq!(received.0, [0, 7_500, 100]);
     }
 
     fn hex(text: &str) -> Vec<u8> {

@@ -72,8 +72,8 @@ impl Reusable for zstd::stream::raw::Encoder<'static> {
 
     fn most(key: FormKey) -> usize {
         match key.level {
-            ..=ZSTD_SMALL => KEPT,
-            ..=ZSTD_KEPT => KEPT_LARGE,
+            level if level <= ZSTD_SMALL => KEPT,
+            level if level <= ZSTD_KEPT => KEPT_LARGE,
             _ => 0,
         }
     }

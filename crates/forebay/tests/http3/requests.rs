@@ -188,16 +188,3 @@ fn requests_that_are_given_up() {
         assert_eq!(client.call("state", json!({"on": "a"}))["closed"], json!(null), "{how}");
     }
 }
-
-/// A field counts as it was received, so that a long cookie fits in Huffman code. One that does not fit ends its request alone.
-#[test]
-fn a_large_field_ends_its_request_alone() {
-    let Some(mut client) = Client::start() else { return };
-    let server = serve("");
-    client.connect("a", &server);
-    for (size, status) in [(8_200, 200), (10_900, 200), (12_000, 200), (13_200, 400), (20_000, 400), (200_000, 400)] {
-        let told = client.ask("a", json!({"path": "/page", "fields": [["cookie", "a".repeat(size)]]}));
-        assert_eq!(told["status"], status, "{size}: {told}");
-    }
-    assert_eq!(client.get("a", "/page")["status"], 200);
-}
