@@ -96,6 +96,14 @@ pub struct PairFiles {
     pub key: PathBuf,
 }
 
+/// Returns the name of the files of a certificate. Other names are another file, which another process may use.
+fn file_name(identifiers: &[Identifier]) -> String {
+    let all: Vec<String> = identifiers.iter().map(Identifier::to_string).collect();
+    let hash = x509::key_id_text(all.join(",").as_bytes());
+    let first = all.first().map(|first| first.replace(['*', ':'], "_")).unwrap_or_default();
+    format!("{first}-{}", hash.get(..8).unwrap_or_default())
+}
+
 impl LocalAuthority {
     /// Returns the file with the certificate of the authority in a directory.
     pub fn root_file(directory: &Path) -> PathBuf {
@@ -142,6 +150,15 @@ impl LocalAuthority {
         Ok(LocalAuthority { directory: directory.to_owned(), key, root, has_replaced })
     }
 
+    /// Returns the places of the files that [`LocalAuthority::certificate`] makes, and makes nothing.
+    pub fn files_of(directory: &Path, identifiers: &[Identifier]) -> PairFiles {
+        let name = file_name(identifiers);
+        PairFiles {
+            certificate: directory.join(format!("{name}.crt")),
+            key: directory.join(format!("{name}.key")),
+        }
+    }
+
     /// Returns the files of a certificate for these names, which is made unless there is one that lasts.
     ///
     /// # Errors
@@ -152,15 +169,8 @@ impl LocalAuthority {
         }
         let first = identifiers.first().ok_or("a name is wanted")?;
         let files = StateDir::new(&self.directory);
-        // Other names are another file, which another process may use.
-        let all: Vec<String> = identifiers.iter().map(Identifier::to_string).collect();
-        let hash = x509::key_id_text(all.join(",").as_bytes());
-        let hash = hash.get(..8).unwrap_or_default();
-        let name = format!("{}-{hash}", first.to_string().replace(['*', ':'], "_"));
-        let pair = PairFiles {
-            certificate: self.directory.join(format!("{name}.crt")),
-            key: self.directory.join(format!("{name}.key")),
-        };
+        let name = file_name(identifiers);
+        let pair = LocalAuthority::files_of(&self.directory, identifiers);
         if let Some(known) = files.certificate(&name)?
             && self.lasts(identifiers, (&known.chain, &known.key), now)
         {

@@ -128,23 +128,60 @@ fn indent(out: &mut Vec<u8>, depth: usize) {
 /// Appends a word, in quotes unless all of its bytes are harmless everywhere.
 fn word(out: &mut Vec<u8>, text: &[u8], directive: &dyn Fn() -> String) -> Result<(), Unprintable> {
     let from = out.len();
-    if plain(text) {
-        out.extend(text);
-    } else {
-        out.push(b'"');
-        for &byte in text {
-            if matches!(byte, b'"' | b'\\') {
-                out.push(b'\\');
-            }
-            out.push(byte);
-        }
-        out.push(b'"');
-    }
+    push_word(out, text);
     if out.len() - from > MAX_WORD {
         let start = text.get(..32).unwrap_or(text);
         return Err(Unprintable::TooLong(directive(), String::from_utf8_lossy(start).into_owned()));
     }
     Ok(())
+}
+
+fn push_word(out: &mut Vec<u8>, text: &[u8]) {
+    if plain(text) {
+        out.extend(text);
+        return;
+    }
+    out.push(b'"');
+    for &byte in text {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+/// Returns a word as it is written in a configuration, for a directive that takes no variables.
+pub fn quoted(text: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    push_word(&mut out, text.as_ref());
+    out
+}
+
+/// Returns a text as it is written in a configuration, for a directive that takes variables. The language has no escape for the dollar
+/// sign that begins one: each becomes the variable of [`DOLLAR_SIGN`], which has to be in the `http` block.
+pub fn literal(text: impl AsRef<[u8]>) -> Vec<u8> {
+    quoted(without_variables(text.as_ref()))
+}
+
+/// Returns a text in which no variable begins: see [`literal`].
+pub fn without_variables(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    for &byte in text {
+        match byte {
+            b'$' => out.extend(b"${dollar_sign}"),
+            _ => out.push(byte),
+        }
+    }
+    out
+}
+
+/// Directive of `http` that defines the variable of [`literal`].
+pub const DOLLAR_SIGN: &str = "geo $dollar_sign { default $; }";
+
+/// Returns `true` if a text needs [`DOLLAR_SIGN`] where it is written by [`literal`].
+pub fn needs_dollar_sign(text: impl AsRef<[u8]>) -> bool {
+    text.as_ref().contains(&b'$')
 }
 
 /// Returns `true` if a word is the same with and without quotes.
@@ -256,6 +293,63 @@ mod tests {
             // `include FILE` and `}` as a first word mean something in a `map`; the alphabet cannot spell the first.
             assert_eq!(back(&words), words);
         }
+    }
+
+    /// A literal is one word, and its variables are dollar signs.
+    #[test]
+    fn literals_come_back() {
+        let alphabet: &[&[u8]] = &[
+            b"$",
+            b"{",
+            b"}",
+            b"dollar_sign",
+            b"arg_x",
+            b"\"",
+            b"'",
+            b"\\",
+            b";",
+            b"#",
+            b" ",
+            b"\n",
+            b"\t",
+            b"\xff",
+            b"/",
+        ];
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        for _ in 0..20_000 {
+            let text: Vec<u8> =
+                (0..random(9)).flat_map(|_| alphabet[random(alphabet.len())].to_vec()).collect();
+            let conf =
+                [b"http { root ".as_slice(), &literal(&text), b"; index ", &quoted(&text), b"; }"].concat();
+            let parsed = parse(&conf);
+            let shown = String::from_utf8_lossy(&conf);
+            assert_eq!(parsed.errors, [], "{shown}");
+            let http = nodes(&parsed.tree.root);
+            let inside = http[0].block.as_ref().expect("block");
+            assert_eq!((inside.len(), &inside[1].args), (2, &vec![text.clone()]), "{shown}");
+            let [written] = inside[0].args.as_slice() else { panic!("{shown}") };
+            // Only the variable of a dollar sign is in it, and it stands for one.
+            let pieces: Vec<&[u8]> = split(written, b"${dollar_sign}");
+            assert!(pieces.iter().all(|piece| !piece.contains(&b'$')), "{shown}");
+            assert_eq!(pieces.join(&b'$'), text, "{shown}");
+        }
+    }
+
+    fn split<'t>(text: &'t [u8], at: &[u8]) -> Vec<&'t [u8]> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some(found) = rest.windows(at.len()).position(|w| w == at) {
+            pieces.push(&rest[..found]);
+            rest = &rest[found + at.len()..];
+        }
+        pieces.push(rest);
+        pieces
     }
 
     #[test]

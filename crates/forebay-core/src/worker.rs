@@ -254,6 +254,10 @@ impl WorkerThread {
             Ok(Ok(())) => {}
         }
         self.fronts.iter().for_each(|front| front.end());
+        if !thread.stopping.get() {
+            // What `worker_shutdown_timeout` cuts off is logged. A fast shutdown leaves no line, as in nginx.
+            thread.reactor.end_tasks();
+        }
         buffers::flush(thread, true);
         thread.error_lines.borrow_mut().flush(thread);
     }

@@ -1,8 +1,10 @@
 //! HTTP as a front end: its block, its threads, its background work.
 
+use crate::compress::encoder;
 use crate::config::http::{Builder, Http, Memory};
 use crate::config::{Config, HttpContext, Scope};
-use crate::connection::{self, Connection, Partial, Work};
+use crate::connection::unread::{self, HeadFailure};
+use crate::connection::{self, Connection, Partial, Work, h1};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::modules::acme::hook;
@@ -137,6 +139,20 @@ impl HttpThread {
         }
     }
 
+    /// Logs what a shutdown cuts off and no runner serves: runners log their own requests when they end.
+    fn log_unfinished(&self) {
+        self.0.relays.cut_off();
+        self.close_all_idle(|c| c.partial.is_some());
+        self.0.quic.cut_off(&self.0);
+        for job in self.0.runners.take_queued() {
+            match job.work {
+                Work::Stream(stream) => unread::log_unserved(&self.0, &*stream),
+                Work::Http3(stream) => unread::log_unserved(&self.0, &*stream),
+                Work::Connection(_) | Work::Task(_) | Work::Relayed(_) => {}
+            }
+        }
+    }
+
     /// Wakes idle HTTP/2 connections, which send GOAWAY.
     fn wake_sessions(&self) {
         for job in self.0.runners.take_idle(|c| c.session.is_some()) {
@@ -152,7 +168,9 @@ impl HttpThread {
                 chosen.push(token);
             }
         });
-        chosen.into_iter().for_each(|token| close_idle(&self.0, IdlePlace::Socket(token)));
+        chosen
+            .into_iter()
+            .for_each(|token| close_idle(&self.0, IdlePlace::Socket(token), HeadFailure::Ended));
     }
 }
 
@@ -166,13 +184,14 @@ fn idle(thread: &Thread, now: Instant, out: &mut Vec<Idle>) {
     thread.quic.idle(now, out);
 }
 
-/// Closes an idle connection.
-fn close_idle(thread: &Thread, place: IdlePlace) {
+/// Closes an idle connection. A head may have begun on it.
+fn close_idle(thread: &Rc<Thread>, place: IdlePlace, why: HeadFailure) {
     match place {
         IdlePlace::Socket(token) => {
             if let Some(conn) = thread.runners.close_parked(token) {
                 thread.counters.active.sub(1);
                 thread.counters.reading.sub(u64::from(conn.partial.is_some()));
+                h1::drop_idle(thread, conn, why);
             }
         }
         IdlePlace::Quic(number) => thread.quic.close_idle(thread, number),
@@ -180,12 +199,12 @@ fn close_idle(thread: &Thread, place: IdlePlace) {
 }
 
 /// Closes idle connections, so that there is room for another that is not accepted from a socket. Returns `false` if there is none.
-pub(crate) fn make_room(thread: &Thread) -> bool {
+pub(crate) fn make_room(thread: &Rc<Thread>) -> bool {
     let mut waiting = Vec::new();
     idle(thread, thread.clock.now(), &mut waiting);
     let chosen = choose_idle(&waiting, thread.max_connections);
     for idle in chosen.iter().filter_map(|number| waiting.get(*number)) {
-        close_idle(thread, idle.place);
+        close_idle(thread, idle.place, HeadFailure::Displaced);
         thread.counters.evicted.add(1);
     }
     !chosen.is_empty()
@@ -268,7 +287,7 @@ impl Front for HttpThread {
     }
 
     fn close_idle(&self, place: IdlePlace) {
-        close_idle(&self.0, place);
+        close_idle(&self.0, place, HeadFailure::Displaced);
     }
 
     fn apply(&self, active: &Rc<ActiveConfig>) {
@@ -298,6 +317,9 @@ impl Front for HttpThread {
 
     fn end(&self) {
         self.0.quic.end(&self.0);
+        if !self.0.stopping.get() {
+            self.log_unfinished();
+        }
         // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
         // take them from the shared group.
         self.0.config().groups.close(&self.0.io);
@@ -317,9 +339,12 @@ impl Front for HttpThread {
         let now = self.0.io.poller.now();
         let files = self.0.files.borrow_mut().end_unneeded(now);
         let entries = self.0.cached.end_unneeded(now);
-        let left =
-            self.0.runners.has_idle() || !self.0.files.borrow().is_empty() || !self.0.cached.is_empty();
-        Ended { some: runners || files || entries, left }
+        let encoders = encoder::end_unneeded();
+        let left = self.0.runners.has_idle()
+            || !self.0.files.borrow().is_empty()
+            || !self.0.cached.is_empty()
+            || encoders.left;
+        Ended { some: runners || files || entries || encoders.some, left }
     }
 
     fn give_descriptors(&self) -> bool {

@@ -1,4 +1,5 @@
-//! The phases of a request, one after the other (nginx: the phase engine). Only this file awaits. Hot path.
+//! The phases of a request, one after the other (nginx: the phase engine). Hooks are plain functions; the few modules
+//! that wait are awaited here. Hot path.
 
 use crate::config::http::{Http, ROOT};
 use crate::error_page::{self, NextStep};
@@ -41,6 +42,8 @@ pub(crate) const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
 pub(crate) async fn run(req: &mut Request) {
+    #[cfg(debug_assertions)]
+    forebay_core::essential::panic_on_purpose(&String::from_utf8_lossy(&req.uri));
     let outcome = match post_read(req) {
         Some(outcome) => outcome,
         None if req.method == Method::Connect && !has_tunnel(req) => {

@@ -45,6 +45,8 @@ pub(crate) struct Session {
     captures: Captures,
     /// Status for `$status`; 0 until the session has ended.
     pub status: u16,
+    /// It is a client's, and its line in the access log has not been written.
+    unlogged: bool,
     /// Bytes received from the client. As in nginx, those that a phase has read only count once a server is connected.
     pub received: u64,
     /// Bytes sent to the client.
@@ -72,8 +74,9 @@ impl std::fmt::Debug for Session {
 }
 
 impl Drop for Session {
-    /// Closes the connection, also after a panic.
+    /// Closes the connection, also after a panic. A session that has not ended gets its line in the access log first.
     fn drop(&mut self) {
+        self.break_off();
         let token = self.wire.token();
         self.wire.close(&self.thread.io);
         self.thread.close(token);
@@ -115,6 +118,7 @@ impl Session {
         let counted = status_zone::CountedConnection::begin(&thread);
         let mut session = Session::of(thread, conf, wire, Rc::new(client));
         session.counted_connection = Some(counted);
+        session.unlogged = true;
         session
     }
 
@@ -127,6 +131,7 @@ impl Session {
             vars: VarStore::default(),
             captures: Captures::default(),
             status: 0,
+            unlogged: false,
             received: 0,
             sent: 0,
             counted: Counted::default(),
@@ -165,6 +170,7 @@ impl Session {
             Outcome::Passed => {
                 // The other listener logs it.
                 self.status = 200;
+                self.unlogged = false;
                 status_zone::end(&mut self);
             }
             Outcome::Connected(connected) => {
@@ -177,9 +183,22 @@ impl Session {
         }
     }
 
+    /// Ends a session that its runner leaves unfinished: by a panic, or because the thread ends (`worker_shutdown_timeout`).
+    fn break_off(&mut self) {
+        // A fast shutdown leaves no line, as in nginx.
+        if !self.unlogged || self.thread.stopping.get() {
+            return;
+        }
+        let status = if std::thread::panicking() { 500 } else { 200 };
+        // A second panic would end the process.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.end(status)));
+    }
+
     /// Counts the session and adds its line to the access log.
     pub(crate) fn conclude(&mut self, status: u16) {
         self.status = status;
+        // First, so that a panic in here does not lead back to here.
+        self.unlogged = false;
         status_zone::end(self);
         proxy::ended(self);
         access_log::log_session(self);

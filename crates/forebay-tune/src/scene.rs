@@ -5,10 +5,13 @@ mod rewrite;
 
 use crate::patch::{self, Edit, Source, View, normal};
 use forebay_bench::observe::shares;
+use forebay_conf::print;
 use forebay_conf::tree::{Block, FileId};
 use rewrite::Rewrite;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::net::UdpSocket;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Place of a copy, and the differences to the original that follow from it.
@@ -69,8 +72,23 @@ fn scaled_to(text: &str, machine: usize, share: usize) -> String {
     format!("{before}{NAME}{workers};{after}")
 }
 
+/// Returns a path as it is written in a configuration. It may have variables.
 fn quote(path: &Path) -> String {
-    format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
+    text_of(print::quoted(path.as_os_str().as_bytes()))
+}
+
+/// Returns a path of ours for a directive that takes variables. A dollar sign in it begins none.
+fn literal(path: &Path) -> String {
+    text_of(print::literal(path.as_os_str().as_bytes()))
+}
+
+/// Returns a folder of ours as the beginning of a path that may have variables.
+fn literal_folder(path: &Path) -> PathBuf {
+    PathBuf::from(OsString::from_vec(print::without_variables(path.as_os_str().as_bytes())))
+}
+
+fn text_of(word: Vec<u8>) -> String {
+    String::from_utf8(word).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
 /// Directives with a folder for temporary files.

@@ -1,13 +1,12 @@
 //! Addresses of `forebay serve` and `forebay proxy`, with HTTPS for names: certificates by ACME for public ones, by the authority of
 //! this machine for localhost and its like.
 
-use crate::serve::{choose_address, quoted, urls};
+use crate::serve::{append, choose_address, literal, quoted, urls};
 use crate::trust::REPLACED;
 use clap::Args;
 use forebay_acme::{Identifier, LocalAuthority, PairFiles, is_local};
 use forebay_net::tls::verify::now;
 use forebay_sys::{files, identity};
-use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -38,6 +37,15 @@ pub(crate) struct HttpsArgs {
     acme_contact: Option<String>,
 }
 
+/// Use of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The server is started.
+    Serve,
+    /// The configuration is printed: nothing is made on disk.
+    Print,
+}
+
 /// Addresses that a site is served on.
 pub(crate) struct Endpoint {
     /// Addresses of the server; at least one.
@@ -56,7 +64,7 @@ struct Https {
 /// Source of the certificate.
 enum Source {
     /// ACME, with lines of `http`.
-    Acme(String),
+    Acme(Vec<u8>),
     /// The authority of this machine.
     Local {
         directory: PathBuf,
@@ -71,7 +79,11 @@ impl Endpoint {
     ///
     /// # Errors
     /// If a name or an address is none, a port is taken or may not be used, or no local certificate can be made.
-    pub(crate) fn choose(args: &HttpsArgs, listen: Option<&str>) -> Result<Endpoint, String> {
+    pub(crate) fn choose(
+        args: &HttpsArgs,
+        listen: Option<&str>,
+        purpose: Purpose,
+    ) -> Result<Endpoint, String> {
         if args.domains.is_empty() {
             return Ok(Endpoint { listen: vec![choose_address(listen)?], https: None });
         }
@@ -87,7 +99,12 @@ impl Endpoint {
         }
         let (listen, redirect) = addresses(args, listen, local > 0)?;
         let source = match local {
-            0 => Source::Acme(args.acme_lines()?),
+            0 => Source::Acme(args.acme_lines(purpose)?),
+            _ if purpose == Purpose::Print => {
+                let directory = data_directory("local")?;
+                let pair = LocalAuthority::files_of(&directory, &names);
+                Source::Local { directory, pair, has_replaced: false }
+            }
             _ => {
                 let directory = data_directory("local")?;
                 let authority = LocalAuthority::open(&directory, now())?;
@@ -96,6 +113,31 @@ impl Endpoint {
             }
         };
         Ok(Endpoint { listen, https: Some(Https { names, redirect, source }) })
+    }
+
+    /// Returns all addresses that the configuration listens on.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let redirect = self.https.as_ref().map(|https| https.redirect.as_slice()).unwrap_or_default();
+        self.listen.iter().chain(redirect).copied().collect()
+    }
+
+    /// Returns the paths that the configuration has in directives that take variables.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        match self.https.as_ref().map(|https| &https.source) {
+            Some(Source::Local { pair, .. }) => vec![&pair.certificate, &pair.key],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns a comment for a configuration that is printed: nothing is made for that.
+    pub(crate) fn printed_note(&self) -> String {
+        match self.https.as_ref().map(|https| &https.source) {
+            Some(Source::Local { pair, .. }) if !pair.certificate.exists() => {
+                "# The certificate does not exist yet: the same command without --print-config makes it.\n"
+                    .into()
+            }
+            _ => String::new(),
+        }
     }
 
     /// Returns the first address.
@@ -109,31 +151,31 @@ impl Endpoint {
     }
 
     /// Returns the lines for the `http` block, before the server: nothing without HTTPS.
-    pub(crate) fn http_lines(&self) -> String {
-        let Some(https) = &self.https else { return String::new() };
-        let mut text = String::new();
+    pub(crate) fn http_lines(&self) -> Vec<u8> {
+        let Some(https) = &self.https else { return Vec::new() };
+        let mut text = Vec::new();
         if let Source::Acme(lines) = &https.source
             && !lines.is_empty()
         {
-            let _ = write!(text, "\n{lines}");
+            append(&mut text, &[b"\n", lines]);
         }
         if !https.redirect.is_empty() {
             let port = match self.address().port() {
                 443 => String::new(),
                 port => format!(":{port}"),
             };
-            text.push_str("\n    server {\n");
+            text.extend_from_slice(b"\n    server {\n");
             https.redirect.iter().for_each(|addr| line(&mut text, &format!("listen {addr};")));
             line(&mut text, &format!("server_name {};", https.server_name()));
             line(&mut text, &format!("return 301 https://$host{port}$request_uri;"));
-            text.push_str("    }\n");
+            text.extend_from_slice(b"    }\n");
         }
         text
     }
 
     /// Returns the first lines of the `server` block.
-    pub(crate) fn server_lines(&self) -> String {
-        let mut text = String::new();
+    pub(crate) fn server_lines(&self) -> Vec<u8> {
+        let mut text = Vec::new();
         let ssl = if self.https.is_some() { " ssl" } else { "" };
         self.listen.iter().for_each(|addr| line(&mut text, &format!("listen {addr}{ssl};")));
         let Some(https) = &self.https else {
@@ -145,8 +187,8 @@ impl Endpoint {
         match &https.source {
             Source::Acme(_) => line(&mut text, "acme on;"),
             Source::Local { pair, .. } => {
-                line(&mut text, &format!("ssl_certificate {};", quoted(&pair.certificate)));
-                line(&mut text, &format!("ssl_certificate_key {};", quoted(&pair.key)));
+                directive(&mut text, "ssl_certificate", &literal(&pair.certificate));
+                directive(&mut text, "ssl_certificate_key", &literal(&pair.key));
             }
         }
         text
@@ -193,37 +235,44 @@ impl HttpsArgs {
     ///
     /// # Errors
     /// If there is no directory for accounts and certificates.
-    fn acme_lines(&self) -> Result<String, String> {
-        let mut text = String::new();
+    fn acme_lines(&self, purpose: Purpose) -> Result<Vec<u8>, String> {
+        let mut text = Vec::new();
         let directory = data_directory("acme")?;
         // Without the line it is the directory of the system.
         if !directory.starts_with(SYSTEM) {
             // The server makes the last directory of the path, for its worker.
             let parent = directory.parent().unwrap_or(&directory);
             let failed = |e| format!("{}: {}", parent.display(), crate::master_log::errno(&e));
-            files::create_directories(parent, files::directory_mode(files::READABLE)).map_err(failed)?;
-            let _ = writeln!(text, "    acme_client_path {};", quoted(&directory));
+            if purpose == Purpose::Serve {
+                files::create_directories(parent, files::directory_mode(files::READABLE)).map_err(failed)?;
+            }
+            append(&mut text, &[b"    acme_client_path ", &quoted(&directory), b";\n"]);
         }
         if self.acme_uri.is_none() && self.acme_contact.is_none() {
             return Ok(text);
         }
         let uri = self.acme_uri.as_deref().unwrap_or(forebay_acme::LETS_ENCRYPT);
-        let _ = write!(text, "    acme_issuer default {{\n        uri {};\n", quoted(Path::new(uri)));
+        append(&mut text, &[b"    acme_issuer default {\n        uri ", &quoted(Path::new(uri)), b";\n"]);
         if let Some(file) = &self.acme_ca {
             let file = file.canonicalize().unwrap_or_else(|_| file.clone());
-            line(&mut text, &format!("ssl_trusted_certificate {};", quoted(&file)));
+            directive(&mut text, "ssl_trusted_certificate", &quoted(&file));
         }
         if let Some(contact) = &self.acme_contact {
-            line(&mut text, &format!("contact {};", quoted(Path::new(contact))));
+            directive(&mut text, "contact", &quoted(Path::new(contact)));
         }
-        text.push_str("        accept_terms_of_service;\n    }\n");
+        text.extend_from_slice(b"        accept_terms_of_service;\n    }\n");
         Ok(text)
     }
 }
 
 /// Appends a line of a block in `http`.
-fn line(text: &mut String, directive: &str) {
-    let _ = writeln!(text, "        {directive}");
+fn line(text: &mut Vec<u8>, directive: &str) {
+    append(text, &[b"        ", directive.as_bytes(), b"\n"]);
+}
+
+/// Appends a directive of a block in `http`, with a value as it is written there.
+fn directive(text: &mut Vec<u8>, name: &str, value: &[u8]) {
+    append(text, &[b"        ", name.as_bytes(), b" ", value, b";\n"]);
 }
 
 fn identifier(name: &str) -> Result<Identifier, String> {
@@ -316,7 +365,7 @@ mod tests {
     #[test]
     fn names_have_to_go_together() {
         let failed = |domains: &[&str]| {
-            Endpoint::choose(&args(domains), Some("127.0.0.1:0")).err().unwrap_or_default()
+            Endpoint::choose(&args(domains), Some("127.0.0.1:0"), Purpose::Print).err().unwrap_or_default()
         };
         assert!(failed(&["localhost", "example.org"]).contains("different certificates"));
         assert!(failed(&["*.example.org"]).contains("DNS"));
@@ -331,17 +380,17 @@ mod tests {
             acme_contact: Some("a@example.org".into()),
             ..args(&["example.org", "2001:db8::1"])
         };
-        let endpoint = Endpoint::choose(&args, Some("127.0.0.1:8444")).expect("an endpoint");
-        let http = endpoint.http_lines();
+        let endpoint = Endpoint::choose(&args, Some("127.0.0.1:8444"), Purpose::Print).expect("an endpoint");
+        let http = String::from_utf8(endpoint.http_lines()).expect("text");
         assert!(
-            http.contains("uri \"https://ca.example/dir\";") && http.contains("accept_terms_of_service;"),
+            http.contains("uri https://ca.example/dir;") && http.contains("accept_terms_of_service;"),
             "{http}"
         );
         assert!(
             http.contains("listen 127.0.0.1:8081;") && http.contains("https://$host:8444$request_uri"),
             "{http}"
         );
-        let server = endpoint.server_lines();
+        let server = String::from_utf8(endpoint.server_lines()).expect("text");
         assert!(server.contains("listen 127.0.0.1:8444 ssl;") && server.contains("acme on;"), "{server}");
         assert!(server.contains("server_name example.org [2001:db8::1];"), "{server}");
         assert_eq!(endpoint.urls(), ["https://example.org:8444/", "https://[2001:db8::1]:8444/"]);
@@ -349,11 +398,12 @@ mod tests {
 
     #[test]
     fn without_names_it_is_http() {
-        let endpoint = Endpoint::choose(&args(&[]), Some("127.0.0.1:8444")).expect("an endpoint");
-        assert_eq!(endpoint.http_lines(), "");
+        let endpoint =
+            Endpoint::choose(&args(&[]), Some("127.0.0.1:8444"), Purpose::Print).expect("an endpoint");
+        assert_eq!(endpoint.http_lines(), b"");
         assert_eq!(
             endpoint.server_lines(),
-            "        listen 127.0.0.1:8444;\n        server_name localhost;\n"
+            b"        listen 127.0.0.1:8444;\n        server_name localhost;\n"
         );
     }
 }

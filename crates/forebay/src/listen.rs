@@ -8,7 +8,7 @@ use crate::service_manager::Passed;
 use forebay_core::config::{KeepaliveProbes, ListenAddr, Listener, SocketOptions};
 use forebay_sys::{fds, sockets};
 use rustix::io::Errno;
-use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
@@ -192,10 +192,15 @@ fn open_inet(
     Ok(())
 }
 
+/// Multipath TCP (`multipath`). Clients without it get connections of TCP.
+const MULTIPATH: Protocol = Protocol::MPTCP;
+
 /// Creates a socket for `listen`, which has the IP address `addr`.
 fn new_socket(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     let udp = listen.is_udp();
-    let socket = Socket::new(Domain::for_address(addr), if udp { Type::DGRAM } else { Type::STREAM }, None)?;
+    let protocol = options.multipath.then_some(MULTIPATH);
+    let kind = if udp { Type::DGRAM } else { Type::STREAM };
+    let socket = Socket::new(Domain::for_address(addr), kind, protocol.filter(|_| !udp))?;
     if !udp {
         // UDP has no connections in TIME_WAIT. With this option, two programs could bind one port (socket(7)).
         socket.set_reuse_address(true)?;

@@ -2,15 +2,17 @@
 
 use crate::cli::Options;
 use crate::front_ends::load;
-use crate::https::Endpoint;
+use crate::https::{Endpoint, Purpose};
 use crate::master_log::errno;
-use crate::serve::{lasting_pid, quoted};
+use crate::serve::{append, dollar_line, interface_addresses, lasting_pid, quoted};
 use crate::subcommands::ProxyArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
 use forebay_sys::files;
 use forebay_terminal::print;
 use std::ffi::OsString;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -35,9 +37,14 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
         _ => return Err("an upstream is wanted".into()),
     };
     let upstream = Upstream::parse(upstream)?;
-    let endpoint = Endpoint::choose(&args.https, listen)?;
+    let purpose = if args.print_config { Purpose::Print } else { Purpose::Serve };
+    let endpoint = Endpoint::choose(&args.https, listen, purpose)?;
+    upstream.differs_from(&endpoint)?;
     if args.print_config {
-        print(configuration(&endpoint, &upstream, &lasting_pid(endpoint.address())));
+        let mut text = configuration(&endpoint, &upstream, &lasting_pid(endpoint.address()));
+        let second = text.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
+        text.splice(second..second, endpoint.printed_note().into_bytes());
+        print(text);
         return Ok(0);
     }
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
@@ -113,9 +120,45 @@ impl Upstream {
         Ok(Upstream { encrypted, server, host: host.into(), path: path.into() })
     }
 
+    /// Refuses an upstream that is an address of the server itself: each request would come back until it is refused.
+    fn differs_from(&self, endpoint: &Endpoint) -> Result<(), String> {
+        let own = endpoint.addresses();
+        let targets: Vec<SocketAddr> =
+            self.server.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        let Some((target, listen)) =
+            targets.iter().find_map(|t| own.iter().find(|l| is_same(*t, **l)).map(|l| (t, l)))
+        else {
+            return Ok(());
+        };
+        let free = listen.port().checked_add(1).unwrap_or(PORT);
+        Err(format!(
+            "{target} is where this server would listen ({listen}), so it would pass requests to itself; start the application \
+             first, or name another address to listen on: forebay proxy {free} {}",
+            target.port()
+        ))
+    }
+
     fn shown(&self) -> String {
         format!("{}://{}{}", if self.encrypted { "https" } else { "http" }, self.server, self.path)
     }
+}
+
+/// Port for a proposal where there is no better one.
+const PORT: u16 = 8080;
+
+/// Returns `true` if a connection to `target` reaches a socket that listens on `listen`.
+fn is_same(target: SocketAddr, listen: SocketAddr) -> bool {
+    if target.port() != listen.port() || target.is_ipv4() != listen.is_ipv4() {
+        return false;
+    }
+    // The kernel takes an address that stands for all as the loopback address of this machine.
+    let ip = match target.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    ip == listen.ip()
+        || listen.ip().is_unspecified() && (ip.is_loopback() || interface_addresses().contains(&ip))
 }
 
 /// Splits `HOST[:PORT]`; `None` where the host is a number or the port is none.
@@ -129,7 +172,7 @@ fn host_and_port(place: &str) -> Option<(&str, Option<&str>)> {
     (!refused).then_some((host, port))
 }
 
-fn configuration(endpoint: &Endpoint, upstream: &Upstream, pid: &Path) -> String {
+fn configuration(endpoint: &Endpoint, upstream: &Upstream, pid: &Path) -> Vec<u8> {
     let scheme = if upstream.encrypted { "https" } else { "http" };
     // A server on another machine answers to its own name, a server on this one to the name that the client used.
     let foreign = upstream.encrypted && !upstream.host.is_empty();
@@ -140,19 +183,31 @@ fn configuration(endpoint: &Endpoint, upstream: &Upstream, pid: &Path) -> String
         }
         false => String::new(),
     };
-    format!(
-        "# Written by `forebay proxy`; a start for a configuration of your own.
+    let mut text = Vec::new();
+    append(
+        &mut text,
+        &[
+            b"# Written by `forebay proxy`; a start for a configuration of your own.
 daemon off;
 worker_processes auto;
-pid {pid};
+pid ",
+            &quoted(pid),
+            b";
 error_log stderr warn;
 
-events {{
-}}
+events {
+}
 
-http {{
+http {
     access_log off;
-
+",
+            dollar_line(endpoint.paths()).as_bytes(),
+        ],
+    );
+    // An upstream has no bytes that mean something in a configuration: see `Upstream::parse`.
+    let _ = write!(
+        text,
+        "
     map $http_upgrade $connection_upgrade {{
         default upgrade;
         '' '';
@@ -162,9 +217,13 @@ http {{
         server {server};
         keepalive 64;
     }}
-{http}
-    server {{
-{server_lines}        client_max_body_size 0;
+",
+        server = upstream.server,
+    );
+    append(&mut text, &[&endpoint.http_lines(), b"\n    server {\n", &endpoint.server_lines()]);
+    let _ = write!(
+        text,
+        "        client_max_body_size 0;
 
         location / {{
             proxy_pass {scheme}://application{path};
@@ -178,24 +237,53 @@ http {{
     }}
 }}
 ",
-        pid = quoted(pid),
-        server = upstream.server,
-        http = endpoint.http_lines(),
-        server_lines = endpoint.server_lines(),
         path = upstream.path,
-    )
+    );
+    text
 }
 
 /// Fills the private directory. The worker may be another user: it may look in, not write.
-fn prepare(directory: &Path, text: &str) -> std::io::Result<()> {
+fn prepare(directory: &Path, text: &[u8]) -> std::io::Result<()> {
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
     files::create_directory(&directory.join("logs"), files::PRIVATE_DIRECTORY)?;
-    files::write(&directory.join("nginx.conf"), text.as_bytes(), files::READABLE)
+    files::write(&directory.join("nginx.conf"), text, files::READABLE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_upstream_is_another_server() {
+        let loops = |upstream: &str, listen: &str| {
+            let endpoint =
+                Endpoint::choose(&Default::default(), Some(listen), Purpose::Print).expect("an endpoint");
+            Upstream::parse(upstream).expect("an upstream").differs_from(&endpoint).is_err()
+        };
+        for (upstream, listen) in [
+            ("8080", "8080"),
+            ("127.0.0.1:8080", "8080"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            ("0.0.0.0:8080", "8080"),
+            ("8080", "*:8080"),
+            ("127.0.0.2:8080", "*:8080"),
+            ("http://[::1]:8080/x", "[::]:8080"),
+            ("[::1]:8080", "[::1]:8080"),
+            ("[::]:8080", "[::1]:8080"),
+            ("https://127.0.0.1:8080", "*:8080"),
+        ] {
+            assert!(loops(upstream, listen), "{upstream} {listen}");
+        }
+        for (upstream, listen) in [
+            ("8081", "8080"),
+            ("127.0.0.2:8080", "8080"),
+            ("192.0.2.1:8080", "*:8080"),
+            ("[::1]:8080", "*:8080"),
+            ("unix:/run/app.sock", "*:8080"),
+        ] {
+            assert!(!loops(upstream, listen), "{upstream} {listen}");
+        }
+    }
 
     #[test]
     fn upstreams() {

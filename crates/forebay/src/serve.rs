@@ -2,18 +2,19 @@
 
 use crate::cli::Options;
 use crate::front_ends::load;
-use crate::https::Endpoint;
+use crate::https::{Endpoint, Purpose};
 use crate::master_log::errno;
 use crate::plan::Plan;
 use crate::subcommands::ServeArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
+use forebay_conf::print;
 use forebay_sys::{files, identity};
-use forebay_terminal::print;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -71,7 +72,8 @@ struct Site {
     dot_files: bool,
     access_log: bool,
     endpoint: Endpoint,
-    user: Option<String>,
+    /// User of the worker, and group.
+    user: Option<(String, Option<String>)>,
 }
 
 /// Runs `serve`. Returns the exit code.
@@ -89,7 +91,8 @@ pub(crate) fn main(args: &ServeArgs, arguments: Vec<OsString>, titled: bool) -> 
 }
 
 fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
-    let endpoint = Endpoint::choose(&args.https, args.listen.as_deref())?;
+    let purpose = if args.print_config { Purpose::Print } else { Purpose::Serve };
+    let endpoint = Endpoint::choose(&args.https, args.listen.as_deref(), purpose)?;
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
     let directory = private.path();
     let (dot_files, access_log) = (args.dot_files, args.access_log);
@@ -119,20 +122,33 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
 /// Prints the configuration. It has to start later, too: the demo site stays in the directory.
 fn print_configuration(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
     let mut text = configuration(what, &lasting_pid(what.endpoint.address()));
+    let second = text.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
+    text.splice(second..second, what.endpoint.printed_note().into_bytes());
     if what.demo {
         let directory = private.keep();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
         write_demo(&what.root)?;
         let note = format!("# The demo site is in {} and stays there.\n", directory.display());
-        text.insert_str(text.find('\n').map_or(0, |at| at + 1), &note);
+        text.splice(second..second, note.into_bytes());
     }
-    print(text);
+    forebay_terminal::print(text);
     Ok(0)
 }
 
-/// Returns the pid file of a configuration that is printed, in a directory where every user may make one.
+/// Returns the pid file of a configuration that is printed. It is in a folder where no other user can make one: root signals the process
+/// that such a file names.
 pub(crate) fn lasting_pid(listen: SocketAddr) -> PathBuf {
-    std::env::temp_dir().join(format!("forebay-{}.pid", listen.port()))
+    let name = format!("forebay-{}.pid", listen.port());
+    let folder = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    if identity::is_root() {
+        return Path::new("/run").join(name);
+    }
+    match (folder("XDG_RUNTIME_DIR"), folder("HOME")) {
+        (Some(dir), _) => dir.join(name),
+        (None, Some(home)) => home.join(format!(".{name}")),
+        // Below the prefix.
+        (None, None) => PathBuf::from(name),
+    }
 }
 
 /// Returns the URLs under which an address can be opened: the addresses of all interfaces for one that stands for all.
@@ -155,17 +171,24 @@ pub(crate) fn urls(listen: SocketAddr) -> Vec<String> {
 
 /// Returns the addresses of this machine that others can reach it by. IPv6 sockets of nginx's configuration take no IPv4.
 fn own_addresses(v6: bool) -> Vec<IpAddr> {
+    let mut all = interface_addresses();
+    // Addresses of one link need its name, which browsers do not take.
+    let local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    all.retain(|ip| ip.is_ipv6() == v6 && !ip.is_loopback() && !local(ip));
+    all
+}
+
+/// Returns the addresses of all interfaces, each once.
+pub(crate) fn interface_addresses() -> Vec<IpAddr> {
     let mut all = Vec::new();
     for interface in nix::ifaddrs::getifaddrs().into_iter().flatten() {
         let Some(address) = interface.address else { continue };
-        let ip = match (v6, address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-            (false, Some(v4), _) => IpAddr::V4(v4.ip()),
-            (true, _, Some(v6)) => IpAddr::V6(v6.ip()),
+        let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => IpAddr::V4(v4.ip()),
+            (_, Some(v6)) => IpAddr::V6(v6.ip()),
             _ => continue,
         };
-        // Addresses of one link need its name, which browsers do not take.
-        let local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        if !ip.is_loopback() && !local && !all.contains(&ip) {
+        if !all.contains(&ip) {
             all.push(ip);
         }
     }
@@ -210,34 +233,62 @@ fn folder(dir: &Path, endpoint: Endpoint) -> Result<Site, String> {
 
 /// Chooses the worker's user if root serves a folder: the owner of the folder, but root only if no other user may read it.
 /// Returns `None` for the default user.
-fn user_for(root: &Path, owner: u32) -> Option<String> {
+fn user_for(root: &Path, owner: u32) -> Option<(String, Option<String>)> {
     if owner != 0 {
-        return identity::user_name(owner);
+        return identity::user_name(owner).map(|user| (user, None));
     }
     let open = |dir: &Path| std::fs::metadata(dir).is_ok_and(|d| d.permissions().mode() & 0o5 == 0o5);
     if root.ancestors().all(open) {
         return None;
     }
     eprintln!("forebay: only root can read {}: the worker keeps root's rights", root.display());
-    Some("root root".to_owned())
+    Some(("root".to_owned(), Some("root".to_owned())))
 }
 
-/// Returns a word of the configuration, quoted.
-pub(crate) fn quoted(path: &Path) -> String {
-    // A dollar sign starts a variable in `root` and cannot be escaped; such folders are rare and fail visibly.
-    let text = path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
-    format!("\"{text}\"")
+/// Appends pieces of a configuration. Bytes that are not the program's own go through [`quoted`] or [`literal`].
+pub(crate) fn append(text: &mut Vec<u8>, pieces: &[&[u8]]) {
+    pieces.iter().for_each(|piece| text.extend_from_slice(piece));
 }
 
-fn configuration(what: &Site, pid: &Path) -> String {
-    let mut text = String::from("# Written by `forebay serve`; a start for a configuration of your own.\n");
+/// Returns a path as a word of the configuration.
+pub(crate) fn quoted(path: &Path) -> Vec<u8> {
+    print::quoted(path.as_os_str().as_bytes())
+}
+
+/// Returns a path as the value of a directive that takes variables.
+pub(crate) fn literal(path: &Path) -> Vec<u8> {
+    print::literal(path.as_os_str().as_bytes())
+}
+
+/// Returns the line of `http` that [`literal`] needs for one of these paths.
+pub(crate) fn dollar_line<'p>(paths: impl IntoIterator<Item = &'p Path>) -> String {
+    let needed = paths.into_iter().any(|path| print::needs_dollar_sign(path.as_os_str().as_bytes()));
+    if needed { format!("    {}\n", print::DOLLAR_SIGN) } else { String::new() }
+}
+
+fn configuration(what: &Site, pid: &Path) -> Vec<u8> {
+    let mut text = b"# Written by `forebay serve`; a start for a configuration of your own.\n".to_vec();
     let log = if what.access_log { "/dev/stdout" } else { "off" };
-    let user = what.user.as_ref().map(|user| format!("user {user};\n")).unwrap_or_default();
-    let _ = write!(
-        text,
-        "daemon off;\n{user}worker_processes auto;\npid {};\nerror_log stderr warn;\n\nevents {{\n}}\n\nhttp \
-         {{\n{TYPES}    sendfile on;\n    access_log {log};\n",
-        quoted(pid)
+    let user = what.user.as_ref().map(|(user, group)| match group {
+        Some(group) => {
+            [b"user ".as_slice(), &print::quoted(user), b" ", &print::quoted(group), b";\n"].concat()
+        }
+        None => [b"user ".as_slice(), &print::quoted(user), b";\n"].concat(),
+    });
+    append(
+        &mut text,
+        &[
+            b"daemon off;\n",
+            &user.unwrap_or_default(),
+            b"worker_processes auto;\npid ",
+            &quoted(pid),
+            b";\nerror_log stderr warn;\n\nevents {\n}\n\nhttp {\n",
+            TYPES.as_bytes(),
+            b"    sendfile on;\n    access_log ",
+            log.as_bytes(),
+            b";\n",
+            dollar_line(what.endpoint.paths().into_iter().chain([what.root.as_path()])).as_bytes(),
+        ],
     );
     let rest = if what.demo {
         "        index index.html;\n        error_page 404 /404.html;\n\n        location /assets/ {\n            \
@@ -253,21 +304,28 @@ fn configuration(what: &Site, pid: &Path) -> String {
         "\n        location ~ /\\. {\n            return 404;\n        }\n\n        location ^~ /.well-known/ {\n            location ~ \
          /\\.well-known/(.*/)?\\. {\n                return 404;\n            }\n        }\n"
     };
-    let _ = write!(
-        text,
-        "{}\n    server {{\n{}        root {};\n        charset utf-8;\n{rest}{hidden}    }}\n}}\n",
-        what.endpoint.http_lines(),
-        what.endpoint.server_lines(),
-        quoted(&what.root)
+    append(
+        &mut text,
+        &[
+            &what.endpoint.http_lines(),
+            b"\n    server {\n",
+            &what.endpoint.server_lines(),
+            b"        root ",
+            &literal(&what.root),
+            b";\n        charset utf-8;\n",
+            rest.as_bytes(),
+            hidden.as_bytes(),
+            b"    }\n}\n",
+        ],
     );
     text
 }
 
 /// Fills the private directory. The worker may be another user: it may look in, not write.
-fn prepare(what: &Site, directory: &Path, text: &str) -> io::Result<()> {
+fn prepare(what: &Site, directory: &Path, text: &[u8]) -> io::Result<()> {
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
     files::create_directory(&directory.join("logs"), files::PRIVATE_DIRECTORY)?;
-    files::write(&directory.join("nginx.conf"), text.as_bytes(), files::READABLE)?;
+    files::write(&directory.join("nginx.conf"), text, files::READABLE)?;
     if what.demo { write_demo(&what.root) } else { Ok(()) }
 }
 
@@ -310,7 +368,7 @@ fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let _ = writeln!(text, "  connections  {:<8} a worker: {connections_reason}", threads.connections);
     let _ = writeln!(text, "  descriptors  {descriptors:<8} {descriptors_reason}");
     text.push_str(NEXT_STEPS);
-    print(text);
+    forebay_terminal::print(text);
     Ok(())
 }
 
@@ -327,8 +385,50 @@ mod tests {
         assert_ne!(choose_address(Some("0")).expect("free").port(), 0);
     }
 
+    /// The folder that a configuration serves is the one that was named, whatever its name.
     #[test]
-    fn quoting() {
-        assert_eq!(quoted(Path::new("/a \"b\"\\")), "\"/a \\\"b\\\"\\\\\"");
+    fn folders_of_any_name() {
+        use std::os::unix::ffi::OsStrExt;
+        let names: [&[u8]; 12] = [
+            b"/srv/$arg_x",
+            b"/srv/${arg_x}",
+            b"/$",
+            b"/a \"b\"\\",
+            b"/a;b",
+            b"/a{b}",
+            b"/#a",
+            b"/a\nroot /;",
+            b"/'a'",
+            b"/\xff\xfe",
+            b"/a\\n",
+            b"/dollar_sign}$",
+        ];
+        for name in names {
+            let root = PathBuf::from(std::ffi::OsStr::from_bytes(name));
+            let endpoint = Endpoint::choose(&Default::default(), Some("127.0.0.1:1"), Purpose::Print);
+            let site = Site {
+                root: root.clone(),
+                demo: false,
+                dot_files: false,
+                access_log: false,
+                endpoint: endpoint.expect("an endpoint"),
+                user: None,
+            };
+            let text = configuration(&site, &root);
+            let shown = String::from_utf8_lossy(&text).into_owned();
+            let mut files = Files::recorded([("/f/nginx.conf", text.as_slice())]);
+            let parsed = forebay_conf::parse(Path::new("/f/nginx.conf"), "", Path::new("/f"), &mut files);
+            assert_eq!(parsed.errors, [], "{shown}");
+            let nodes = print::nodes(&parsed.tree.root);
+            let find = |nodes: &[print::Node], name: &str| {
+                nodes.iter().find(|n| n.name == name.as_bytes()).cloned().expect("a directive")
+            };
+            assert_eq!(find(&nodes, "pid").args, [name.to_vec()], "{shown}");
+            let http = find(&nodes, "http").block.expect("a block");
+            let server = find(&http, "server").block.expect("a block");
+            assert_eq!(find(&server, "root").args, [print::without_variables(name)], "{shown}");
+            let defined = http.iter().any(|n| n.name == b"geo");
+            assert_eq!(defined, name.contains(&b'$'), "{shown}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use forebay_core::process::Generation;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -208,7 +209,7 @@ fn make_temp_directories(config: &Config, identity: Option<&Identity>, log: &Log
     }
     for directory in &config.default_temp_paths {
         if let Err(text) = make_directory(directory, identity) {
-            log.warn(&text);
+            log.warn(&format!("{text}; what does not fit into memory will be refused"));
         }
     }
     Ok(())
@@ -363,14 +364,26 @@ pub(crate) fn who(config: &Config) -> Result<Option<Identity>, String> {
     found.map(Some).map_err(|e| e.to_string())
 }
 
+/// Makes a directory for the worker. Unlike nginx: also those above it, which only a package of nginx would have made.
 fn make_directory(path: &Path, owner: Option<&Identity>) -> Result<(), String> {
-    match files::create_directory(path, files::PRIVATE_DIRECTORY) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed("mkdir()", path, &e)),
+    let make = || files::create_directory(path, files::PRIVATE_DIRECTORY);
+    let made = match make() {
+        Err(e) if e.kind() == ErrorKind::NotFound => make_parents(path).and_then(|()| make()),
+        made => made,
+    };
+    match made {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(failed("mkdir()", path, &e)),
         _ => {}
     }
     let Some(owner) = owner else { return Ok(()) };
     files::give_directory(path, owner.uid)
         .map_err(|e| format!("chown(\"{}\", {}) failed ({})", path.display(), owner.uid, errno(&e)))
+}
+
+/// Makes the directories above a path. They belong to the user of the master, and others may enter.
+fn make_parents(path: &Path) -> std::io::Result<()> {
+    let Some(parent) = path.parent() else { return Ok(()) };
+    files::create_directories(parent, files::directory_mode(files::READABLE))
 }
 
 fn error_targets(config: &Config, environment: &Environment) -> Vec<ErrorLog> {
@@ -392,7 +405,14 @@ fn open_logs(config: &Config, error_log: &[ErrorLog]) -> Result<Logs, String> {
     let mut known = HashSet::new();
     for path in of_errors.chain(&config.log_files) {
         if known.insert(path) {
-            let file = open_log(path).map_err(|e| failed("open()", path, &e))?;
+            let missing = |e: &std::io::Error| e.kind() == ErrorKind::NotFound;
+            let built_in = [paths::ERROR_LOG, paths::HTTP_LOG].iter().any(|p| path == Path::new(p));
+            let opened = match open_log(path) {
+                // A package of nginx would have made the directory.
+                Err(e) if missing(&e) && built_in => make_parents(path).and_then(|()| open_log(path)),
+                opened => opened,
+            };
+            let file = opened.map_err(|e| failed("open()", path, &e))?;
             logs.push((path.clone(), Arc::new(file.into())));
         }
     }

@@ -309,7 +309,7 @@ fn urgent_streams_come_first() {
 }
 
 #[test]
-fn a_broken_preface_and_http_1_on_one_address() {
+fn the_preface_and_http_1_on_one_address() {
     let server = serve("", "");
     assert!(server.get("/small").starts_with("HTTP/1.1 200 OK"));
     let mut preface = TcpStream::connect(server.addr(0)).expect("connect");
@@ -318,8 +318,41 @@ fn a_broken_preface_and_http_1_on_one_address() {
     let mut first = [0; HEADER_LEN];
     preface.read_exact(&mut first).expect("settings");
     assert_eq!(FrameHeader::parse(&first).map(|h| h.kind), Some(kind::SETTINGS));
-    let said = server.raw(b"INVALID CONNECTION PREFACE\r\n\r\n");
-    assert_eq!(FrameHeader::parse(&said).map(|h| h.kind), Some(kind::GOAWAY), "{said:?}");
+}
+
+/// Only the beginning of the preface is HTTP/2. Everything else is answered, has its error page and its line in the log, as over HTTP/1.
+#[test]
+fn first_lines_that_are_no_preface_are_http_1() {
+    const PAGE: &str = "error_page 400 414 505 /sorry; location = /sorry { return 200 \"sorry $status\"; }";
+    let server = serve("", PAGE);
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(9000));
+    let cases: [(&[u8], &str, &str); 16] = [
+        (b"INVALID CONNECTION PREFACE\r\n\r\n", "HTTP/1.1 400 ", "INVALID CONNECTION PREFACE"),
+        (b"garbage\r\n", "HTTP/1.1 400 ", "garbage"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "HTTP/1.1 400 ", "\\x16\\x03\\x01"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "HTTP/1.1 400 ", "SSH-2.0-OpenSSH_9"),
+        (b"\0\0\r\n", "HTTP/1.1 400 ", "\\x00\\x00"),
+        (b"PRIX\r\n", "HTTP/1.1 400 ", "PRIX"),
+        (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", "HTTP/1.1 400 ", "PRI * HTTP/2.0"),
+        (b"PRI * HTTP/2.0\r\nHost: x\r\n\r\n", "HTTP/1.1 400 ", "PRI * HTTP/2.0"),
+        (b"get / HTTP/1.1\r\n\r\n", "HTTP/1.1 400 ", "get / HTTP/1.1"),
+        (b"GET / XTTP/1.1\r\n\r\n", "HTTP/1.1 400 ", "GET / XTTP/1.1"),
+        (b"GET / HTTP/2.0\r\n\r\n", "HTTP/1.1 505 ", "GET / HTTP/2.0"),
+        (b"POST /\r\n", "HTTP/1.1 400 ", "POST /"),
+        (b"GET /small\r\n", "small", "GET /small"),
+        (long.as_bytes(), "HTTP/1.1 414 ", "GET /aaaaaaaa"),
+        (&[b'P'; 9000], "HTTP/1.1 414 ", "PPPPPPPPPPPP"),
+        (&[b'A'; 9000], "HTTP/1.1 414 ", "AAAAAAAAAAAA"),
+    ];
+    for (n, (sent, begins, line)) in cases.iter().enumerate() {
+        let said = String::from_utf8_lossy(&server.raw(sent)).into_owned();
+        let page = said.ends_with("small") || said.contains("sorry");
+        assert!(said.starts_with(begins) && page, "{}: {said}", String::from_utf8_lossy(sent));
+        let log = wait_for("a line", || {
+            Some(server.site.read("logs/access.log")).filter(|log| log.lines().count() == n + 1)
+        });
+        assert!(log.lines().last().is_some_and(|l| l.contains(&format!("\"{line}"))), "{line}: {log}");
+    }
 }
 
 #[test]
@@ -356,8 +389,7 @@ fn head(stream: u32, flags: u8) -> Vec<u8> {
     one(kind::HEADERS, flags, stream, &block)
 }
 
-/// A client whose request is answered before it is complete is told to stop (RFC 9113, section 8.1): at once where it
-/// has announced content, otherwise when it sends some.
+/// A client whose request is answered before it is complete is told to stop (RFC 9113, section 8.1).
 #[test]
 fn requests_that_are_answered_early_are_stopped() {
     let server = serve("", "");
@@ -375,11 +407,13 @@ fn requests_that_are_answered_early_are_stopped() {
     };
     early(&mut c, 1, &[("content-length", "5")]);
     assert_eq!(reset(&mut c, 1), Code::NoError as u32);
+    // As in nginx also where no content was announced.
     early(&mut c, 3, &[]);
-    c.frame(kind::DATA, 0, 3, b"abc");
     assert_eq!(reset(&mut c, 3), Code::NoError as u32);
+    c.frame(kind::DATA, 0, 3, b"abc");
     // It still has to keep the rules.
     early(&mut c, 5, &[]);
+    assert_eq!(reset(&mut c, 5), Code::NoError as u32);
     c.frame(kind::WINDOW_UPDATE, 0, 5, &0x7fff_ffffu32.to_be_bytes());
     assert_eq!(reset(&mut c, 5), Code::FlowControlError as u32);
     early(&mut c, 7, &[]);

@@ -64,6 +64,7 @@ mod subcommands;
 mod subrequests;
 mod switched;
 mod tls;
+mod unfinished;
 mod upstream;
 mod upstream_variables;
 mod watchdog;

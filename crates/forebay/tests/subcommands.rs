@@ -444,6 +444,72 @@ fn a_printed_configuration_starts() {
     }
 }
 
+/// The folder that is served is the one that was named, whatever its name means in a configuration.
+#[test]
+fn folders_of_any_name_are_served() {
+    let site = Site::new("");
+    site.write("html/index.html", "outside");
+    let outside = site.dir().join("html").display().to_string();
+    for name in ["$arg_x", "${arg_x}", "a b;c", "{a}", "#a", "a\"b\\\\n'"] {
+        let dir = site.dir().join(name);
+        std::fs::create_dir(&dir).expect("a folder");
+        std::fs::write(dir.join("index.html"), "inside").expect("a file");
+        let port = free_port();
+        let dir = dir.display().to_string();
+        while_it_serves(&["serve", &dir, "--listen", &port.to_string()], port, |addr| {
+            for args in ["", &format!("?x={outside}"), "?x=/"] {
+                let answer = raw(addr, format!("GET /{args} HTTP/1.0\r\n\r\n").as_bytes());
+                let answer = String::from_utf8_lossy(&answer);
+                assert!(answer.ends_with("inside"), "{name} {args}: {answer}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_proxy_does_not_pass_to_itself() {
+    let port = free_port().to_string();
+    let own = [
+        port.as_str(),
+        &format!("localhost:{port}"),
+        &format!("0.0.0.0:{port}"),
+        &format!("http://127.0.0.1:{port}/x"),
+    ];
+    for upstream in own {
+        let done = Command::new(PROGRAM).args(["proxy", &port, upstream]).output().expect("runs");
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(
+            done.status.code() == Some(1) && text.contains("pass requests to itself"),
+            "{upstream}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_printed_configuration_makes_nothing() {
+    let site = Site::new("");
+    let data = site.dir().join("data");
+    for (what, domain) in [("serve", "localhost"), ("serve", "example.org"), ("proxy", "app.localhost")] {
+        let last =
+            if what == "serve" { site.dir().join("html").display().to_string() } else { "1".to_owned() };
+        let args = ["--print-config", "--domain", domain, "--listen", "127.0.0.1:8443"];
+        let mut command = Command::new(PROGRAM);
+        match what {
+            "serve" => command.arg(what).args(args).arg(&last),
+            _ => command.args([what, "--print-config", "--domain", domain, "127.0.0.1:8443", &last]),
+        };
+        let done = command.env("XDG_DATA_HOME", &data).output().expect("runs");
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(
+            text.contains("listen 127.0.0.1:8443 ssl;"),
+            "{text} {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+        assert!(!data.exists(), "{what} {domain}");
+        assert!(!text.contains("pid /tmp/"), "{text}");
+    }
+}
+
 #[test]
 fn fmt_rewrites_checks_and_shows() {
     let dir = tempfile::tempdir().expect("a directory");

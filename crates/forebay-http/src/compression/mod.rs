@@ -2,6 +2,7 @@
 //! the dynamic table. Hot path.
 
 pub mod huffman;
+pub mod secret;
 pub(crate) mod table;
 
 use crate::field::Name;
@@ -63,6 +64,8 @@ pub struct Field<'b> {
     pub value: &'b [u8],
     /// The value has no CR, LF or NUL. Checked once for an entry of a table instead of at each use.
     pub sound: bool,
+    /// Length of the longer of its strings as it was received with this block; 0 for an entry of a table.
+    pub received: usize,
 }
 
 /// Receives decoded fields.

@@ -94,10 +94,10 @@ impl Table {
         let e = self.entries.get(i)?;
         let text = self.bytes.get(e.at as usize..)?.get(..e.len())?;
         let (name, value) = text.split_at(e.name_len as usize);
-        Some(Field { label: e.label, name, value, sound: e.sound })
+        Some(Field { label: e.label, name, value, sound: e.sound, received: 0 })
     }
 
-    fn push(&mut self, Field { label, name, value, sound }: Field<'_>) {
+    fn push(&mut self, Field { label, name, value, sound, .. }: Field<'_>) {
         // Bytes of entries that are gone lie before the oldest one's.
         let gone = self.entries.back().map_or(self.bytes.len(), |e| e.at as usize);
         let need = name.len() + value.len();

@@ -10,7 +10,7 @@ use crate::h1::response::reason;
 /// Appends the field block of a request whose HTTP/1 head is `head`. Fields of the HTTP/1 connection are left out,
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
 pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
-    each_field(head, https, trailers, |id, name, value| match (name, value) {
+    each_field(head, https, trailers, |name, value| match (name, value) {
         // The static table has an index for common methods, paths and schemes (RFC 7541, appendix A).
         (b":method", b"GET") => out.push(0x82),
         (b":method", b"POST") => out.push(0x83),
@@ -19,36 +19,25 @@ pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut 
         (b":path", path) => encode::indexed(out, encode::PATH, path),
         (b":scheme", scheme) => out.push(if scheme == b"https" { 0x87 } else { 0x86 }),
         (b":authority", host) => encode::indexed(out, encode::AUTHORITY, host),
-        _ if is_secret(id) => encode::sensitive(out, name, value),
         _ => encode::field(out, name, value),
     });
 }
 
-/// Returns `true` for a field that no table of a connection may have.
-pub(crate) fn is_secret(id: Name) -> bool {
-    matches!(id, Name::Authorization | Name::ProxyAuthorization)
-}
-
 /// Calls `field` with each field of a request whose HTTP/1 head is `head`, pseudo-header fields first. Fields of the HTTP/1 connection
 /// are left out, `Host` becomes `:authority`. `trailers`: there is `te: trailers`, even if the head does not say so.
-pub(crate) fn each_field(
-    head: &[u8],
-    https: bool,
-    trailers: bool,
-    mut field: impl FnMut(Name, &[u8], &[u8]),
-) {
+pub(crate) fn each_field(head: &[u8], https: bool, trailers: bool, mut field: impl FnMut(&[u8], &[u8])) {
     let mut lines = head.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
     let line = lines.next().unwrap_or_default();
     let (method, rest) = line.split_at(memchr::memchr(b' ', line).unwrap_or(line.len()));
     let target = rest.strip_prefix(b" ").unwrap_or(rest);
     let target = &target[..memchr::memrchr(b' ', target).unwrap_or(target.len())];
-    field(Name::Other, b":method", method);
-    field(Name::Other, b":path", target);
-    field(Name::Other, b":scheme", if https { b"https" } else { b"http" });
+    field(b":method", method);
+    field(b":path", target);
+    field(b":scheme", if https { b"https" } else { b"http" });
     let fields = lines.filter_map(name_and_value);
     // Pseudo-header fields come first.
     if let Some((_, host)) = fields.clone().find(|(n, _)| n.eq_ignore_ascii_case(b"Host")) {
-        field(Name::Other, b":authority", host);
+        field(b":authority", host);
     }
     let mut te = trailers;
     for (name, value) in fields {
@@ -56,11 +45,11 @@ pub(crate) fn each_field(
             Name::Te => te |= value.eq_ignore_ascii_case(b"trailers"),
             Name::Host => {}
             id if id.is(Classes::CONNECTION) => {}
-            id => field(id, name, value),
+            _ => field(name, value),
         }
     }
     if te {
-        field(Name::Te, b"te", b"trailers");
+        field(b"te", b"trailers");
     }
 }
 
@@ -91,7 +80,7 @@ pub(crate) struct Lines<'o> {
 }
 
 impl Sink for Lines<'_> {
-    fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
+    fn field(&mut self, Field { label, name, value, sound, .. }: Field<'_>) {
         // Decoding goes on all the same, since the table must stay that of the server.
         if self.bad.is_some() {
             return;

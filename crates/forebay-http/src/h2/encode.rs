@@ -2,6 +2,7 @@
 //! of files can be kept ready-made, and nothing that a client chose can be guessed from lengths. Hot path.
 
 use super::hpack::STATIC;
+use crate::compression::secret::is_secret;
 use crate::compression::{huffman, place_of, push_int};
 
 /// Appends `:status`.
@@ -71,25 +72,34 @@ pub fn indexed_plain(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Appends a field by its name, which is made lower-case.
+/// [`is_secret`] of the names in the static table.
+static SECRET: [bool; STATIC.len()] = {
+    let mut table = [false; STATIC.len()];
+    let mut i = 0;
+    while i < STATIC.len() {
+        table[i] = is_secret(STATIC[i].0.as_bytes());
+        i += 1;
+    }
+    table
+};
+
+/// First bits of a literal that no table on the way may have (RFC 7541, section 6.2.3).
+const NEVER_INDEXED: u8 = 0x10;
+
+/// Appends a field by its name, which is made lower-case. A secret is not to be kept in any table on the way.
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     let known = STATIC.iter().skip(14).position(|(n, _)| n.as_bytes().eq_ignore_ascii_case(name));
     if let Some(i) = known {
-        return indexed(out, i + 15, value);
+        let first = if SECRET[i + 14] { NEVER_INDEXED } else { 0 };
+        push_int(out, first, 4, i + 15);
+        return string(out, value);
     }
-    out.push(0);
+    out.push(if is_secret(name) { NEVER_INDEXED } else { 0 });
     if name.iter().any(u8::is_ascii_uppercase) {
         string(out, &name.to_ascii_lowercase());
     } else {
         string(out, name);
     }
-    string(out, value);
-}
-
-/// Appends a field that is not to be kept in any table on the way (RFC 7541, section 7.1.3).
-pub(crate) fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.push(0x10);
-    string(out, &name.to_ascii_lowercase());
     string(out, value);
 }
 
@@ -115,7 +125,8 @@ mod tests {
         indexed_plain(&mut out, CONTENT_LENGTH, b"1234");
         field(&mut out, b"Cache-Control", b"max-age=3600");
         field(&mut out, b"X-Some", &[b'{'; 200]);
-        sensitive(&mut out, b"Set-Cookie", b"a=b");
+        field(&mut out, b"Set-Cookie", b"a=b");
+        field(&mut out, b"X-CSRF-Token", b"c");
         let mut got = Fields(Vec::new());
         Decoder::default().decode(&out, &mut Vec::new(), &mut got).unwrap();
         let got: Vec<(String, String)> = got
@@ -132,8 +143,24 @@ mod tests {
             ("cache-control", "max-age=3600"),
             ("x-some", braces.as_str()),
             ("set-cookie", "a=b"),
+            ("x-csrf-token", "c"),
         ];
         assert_eq!(got, want.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    }
+
+    #[test]
+    fn secrets_are_never_indexed() {
+        for (name, never) in [
+            ("Set-Cookie", true),
+            ("authorization", true),
+            ("X-Api-Key", true),
+            ("Server", false),
+            ("x-id", false),
+        ] {
+            let mut out = Vec::new();
+            field(&mut out, name.as_bytes(), b"v");
+            assert_eq!(out[0] & 0xf0, if never { NEVER_INDEXED } else { 0 }, "{name}");
+        }
     }
 
     #[test]

@@ -142,7 +142,8 @@ impl Decoder {
                 fields = true;
                 if let Some((name, value)) = index.checked_sub(1).and_then(|i| STATIC.get(i)) {
                     let (name, value) = (name.as_bytes(), value.as_bytes());
-                    sink.field(Field { label: STATIC_LABELS[index - 1], name, value, sound: true });
+                    let label = STATIC_LABELS[index - 1];
+                    sink.field(Field { label, name, value, sound: true, received: 0 });
                     continue;
                 }
                 // Index 0 is in neither table and ends up here: an error (RFC 7541, section 6.1).
@@ -178,18 +179,18 @@ impl Decoder {
     ) -> Result<(), Error> {
         scratch.clear();
         let index = int(block, at, bits)?;
-        let label = match index.checked_sub(1) {
+        let (label, received_name) = match index.checked_sub(1) {
             // Copied, since the insertion below may evict that very entry (RFC 7541, section 4.4).
-            Some(i) => self.known_name(i, scratch)?,
+            Some(i) => (self.known_name(i, scratch)?, 0),
             None => {
-                string(block, at, scratch, self.lenient)?;
-                Label::of(scratch)
+                let len = string(block, at, scratch, self.lenient)?;
+                (Label::of(scratch), len)
             }
         };
         let name_len = scratch.len();
-        string(block, at, scratch, self.lenient)?;
+        let received = string(block, at, scratch, self.lenient)?.max(received_name);
         let (name, value) = scratch.split_at(name_len);
-        let field = Field { label, name, value, sound: stop(value) == value.len() };
+        let field = Field { label, name, value, sound: stop(value) == value.len(), received };
         sink.field(field);
         if keep {
             // An entry that is too large empties the table and is no error (RFC 7541, section 4.4).
@@ -222,8 +223,8 @@ impl Decoder {
     }
 }
 
-/// Appends a string literal (RFC 7541, section 5.2).
-fn string(block: &[u8], at: &mut usize, out: &mut Vec<u8>, lenient: bool) -> Result<(), Error> {
+/// Appends a string literal (RFC 7541, section 5.2). Returns its length as it is encoded.
+fn string(block: &[u8], at: &mut usize, out: &mut Vec<u8>, lenient: bool) -> Result<usize, Error> {
     let coded = block.get(*at).is_some_and(|b| b & 0x80 != 0);
     let len = int(block, at, 7)?;
     let text = block.get(*at..).and_then(|b| b.get(..len)).ok_or(Error::Compression)?;
@@ -235,11 +236,11 @@ fn string(block: &[u8], at: &mut usize, out: &mut Vec<u8>, lenient: bool) -> Res
             out.truncate(before);
             let text = text.strip_suffix(&[0xff]).filter(|_| lenient).ok_or(Error::Compression)?;
             huffman::decode(text, out).map_err(|_| Error::Compression)
-        })
+        })?;
     } else {
         out.extend_from_slice(text);
-        Ok(())
     }
+    Ok(len)
 }
 
 static STATIC_LABELS: [Label; 61] = {
@@ -270,7 +271,7 @@ mod tests {
     #[derive(Default)]
     struct Fields(Vec<(String, String)>);
     impl Sink for Fields {
-        fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
+        fn field(&mut self, Field { label, name, value, sound, .. }: Field<'_>) {
             assert_eq!(label, Label::of(name));
             assert_eq!(sound, !value.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)));
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();

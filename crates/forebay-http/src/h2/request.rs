@@ -28,12 +28,15 @@ pub enum Outcome {
     Complete,
     /// To be answered with an error.
     Refused(Refusal),
-    /// More than the limits allow: over HTTP/2 ENHANCE_YOUR_CALM for the connection, as nginx does.
-    TooLarge(&'static str),
 }
 
-/// [`Outcome::TooLarge`] of all fields together.
-pub const TOO_LARGE: &str = "client sent too large header";
+/// Refusal of a head that is larger than the limits allow (nginx: large_client_header_buffers).
+pub const TOO_LARGE: Refusal =
+    Refusal { status: 494, reason: "client sent too large header", malformed: false };
+
+/// Refusal of a field that is larger than the limits allow.
+const TOO_LARGE_FIELD: Refusal =
+    Refusal { status: 494, reason: "client sent too large header field", malformed: false };
 
 const fn malformed(reason: &'static str) -> Refusal {
     Refusal { status: 400, reason, malformed: true }
@@ -75,7 +78,6 @@ pub struct Builder<'h> {
     pseudo: Pseudo,
     cookies: u32,
     refusal: Option<Refusal>,
-    too_large: Option<&'static str>,
     /// Bytes of names and values.
     total: usize,
     /// There is a `TE` that HTTP/2 does not allow.
@@ -89,17 +91,18 @@ impl Builder<'_> {
         slice(start, self.head.buf.len())
     }
 
-    /// Counts a field against the limits. Returns whether it and all before it are within them.
-    fn fits(&mut self, name: &[u8], value: &[u8]) -> bool {
-        self.total += name.len() + value.len();
+    /// Counts a field against the limits. As in nginx, a single field counts as it was received, mostly in Huffman code, and all
+    /// together as they were decoded.
+    fn admit(&mut self, field: &Field<'_>) -> Result<(), Refusal> {
+        self.total += field.name.len() + field.value.len();
         let (number, size) = self.limits.large_client_header_buffers;
-        if name.len() > size || value.len() > size {
-            self.too_large.get_or_insert("client sent too large header field");
+        if field.received > size {
+            return Err(TOO_LARGE_FIELD);
         }
         if self.total > number.saturating_mul(size) {
-            self.too_large.get_or_insert(TOO_LARGE);
+            return Err(TOO_LARGE);
         }
-        self.too_large.is_none()
+        Ok(())
     }
 
     fn pseudo(&mut self, label: Label, value: &[u8]) -> Result<(), Refusal> {
@@ -198,11 +201,16 @@ static NAME_CLASS: [u8; 256] = {
 
 impl Sink for Builder<'_> {
     #[inline]
-    fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
-        // Fields after a refusal are not checked for their size either, as in nginx: the connection stays open.
-        if self.refusal.is_some() || !self.fits(name, value) {
+    fn field(&mut self, field: Field<'_>) {
+        // Fields after a refusal are not checked, nor kept.
+        if self.refusal.is_some() {
             return;
         }
+        if let Err(refusal) = self.admit(&field) {
+            self.refusal = Some(refusal);
+            return;
+        }
+        let Field { label, name, value, sound, .. } = field;
         let taken = match label {
             // White space around a value is malformed; line ends and zero bytes in it are an attack.
             Label::Field(_) if !sound => Err(malformed("client sent header with invalid value")),
@@ -241,22 +249,11 @@ pub fn build<E>(
     limits: &Limits,
     decode: impl FnOnce(&mut Builder<'_>) -> Result<(), E>,
 ) -> Result<Outcome, E> {
-    let mut b = Builder {
-        head,
-        limits,
-        pseudo: Pseudo::default(),
-        cookies: 0,
-        refusal: None,
-        too_large: None,
-        total: 0,
-        te: false,
-    };
+    let mut b =
+        Builder { head, limits, pseudo: Pseudo::default(), cookies: 0, refusal: None, total: 0, te: false };
     decode(&mut b)?;
     b.head.version = version;
     b.head.keep_alive = true;
-    if let Some(reason) = b.too_large {
-        return Ok(Outcome::TooLarge(reason));
-    }
     let te = b.te.then_some(malformed("client sent invalid \"TE\" header"));
     let Builder { mut pseudo, cookies, refusal, .. } = b;
     // Before the fields are looked at: the join moves lines.

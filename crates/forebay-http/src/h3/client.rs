@@ -3,16 +3,13 @@
 use super::encode;
 use super::qpack::Decoder;
 pub use crate::h2::client::BadBlock;
-use crate::h2::client::{each_field, is_secret, lines};
+use crate::h2::client::{each_field, lines};
 
 /// Appends the field section of a request whose HTTP/1 head is `head`, by the static table. Fields of the HTTP/1 connection are left out,
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
 pub fn request_section(head: &[u8], trailers: bool, out: &mut Vec<u8>) {
     encode::prefix(out);
-    each_field(head, true, trailers, |id, name, value| match is_secret(id) {
-        true => encode::sensitive(out, name, value),
-        false => encode::field(out, name, value),
-    });
+    each_field(head, true, trailers, |name, value| encode::field(out, name, value));
 }
 
 /// A field section of a response.

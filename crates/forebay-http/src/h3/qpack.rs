@@ -65,17 +65,17 @@ impl<'b> Reader<'b> {
     }
 
     /// Appends a string of at most `most` bytes whose length has a prefix of `bits` bits. The bit above it says that it is in
-    /// Huffman code.
+    /// Huffman code. Returns its length as it is encoded.
     #[inline]
-    pub(super) fn string(&mut self, bits: u32, most: usize, out: &mut Vec<u8>) -> Result<(), Error> {
+    pub(super) fn string(&mut self, bits: u32, most: usize, out: &mut Vec<u8>) -> Result<usize, Error> {
         let coded = self.peek().is_some_and(|b| b & (1 << bits) != 0);
         let text = self.text(bits, most)?;
         if coded {
-            huffman::decode(text, out).map_err(|_| Error::Invalid)
+            huffman::decode(text, out).map_err(|_| Error::Invalid)?;
         } else {
             out.extend_from_slice(text);
-            Ok(())
         }
+        Ok(text.len())
     }
 }
 
@@ -84,7 +84,7 @@ impl<'b> Reader<'b> {
 fn static_entry(index: u64) -> Result<Field<'static>, Error> {
     let index = usize::try_from(index).map_err(|_| Error::Invalid)?;
     let ((name, value), label) = STATIC.get(index).zip(STATIC_LABELS.get(index)).ok_or(Error::Invalid)?;
-    Ok(Field { label: *label, name: name.as_bytes(), value: value.as_bytes(), sound: true })
+    Ok(Field { label: *label, name: name.as_bytes(), value: value.as_bytes(), sound: true, received: 0 })
 }
 
 /// The decoder of a connection.
@@ -184,12 +184,12 @@ impl Decoder {
             scratch.extend_from_slice(known.name);
             scratch.extend_from_slice(known.value);
             let (name, value) = scratch.split_at(name_len);
-            return self.insert(Field { label, name, value, sound });
+            return self.insert(Field { label, name, value, sound, received: 0 });
         };
         let name_len = scratch.len();
         reader.string(7, most, scratch)?;
         let (name, value) = scratch.split_at(name_len);
-        self.insert(Field { label, name, value, sound: stop(value) == value.len() })
+        self.insert(Field { label, name, value, sound: stop(value) == value.len(), received: 0 })
     }
 
     fn insert(&mut self, field: Field<'_>) -> Result<(), Error> {
@@ -311,20 +311,20 @@ impl Decoder {
             0x20..0x40 => None,
         };
         scratch.clear();
-        let label = match known {
+        let (label, received_name) = match known {
             Some(known) => {
                 scratch.extend_from_slice(known.name);
-                known.label
+                (known.label, 0)
             }
             None => {
-                reader.string(3, usize::MAX, scratch)?;
-                Label::of(scratch)
+                let len = reader.string(3, usize::MAX, scratch)?;
+                (Label::of(scratch), len)
             }
         };
         let name_len = scratch.len();
-        reader.string(7, usize::MAX, scratch)?;
+        let received = reader.string(7, usize::MAX, scratch)?.max(received_name);
         let (name, value) = scratch.split_at(name_len);
-        sink.field(Field { label, name, value, sound: stop(value) == value.len() });
+        sink.field(Field { label, name, value, sound: stop(value) == value.len(), received });
         Ok(())
     }
 
@@ -384,6 +384,7 @@ pub fn feedback(bytes: &[u8]) -> Result<(Feedback, usize), Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::encode;
     use super::*;
 
     #[derive(Default)]
@@ -394,6 +395,25 @@ mod tests {
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             self.0.push((text(name), text(value)));
         }
+    }
+
+    /// Strings count as they were received: in Huffman code, and not at all where a table has them.
+    #[test]
+    fn lengths_are_those_received() {
+        struct Received(Vec<usize>);
+        impl Sink for Received {
+            fn field(&mut self, field: Field<'_>) {
+                self.0.push(field.received);
+            }
+        }
+        let mut section = Vec::new();
+        encode::prefix(&mut section);
+        encode::status(&mut section, 200);
+        encode::field(&mut section, b"cookie", &[b'a'; 12_000]);
+        encode::field(&mut section, b"x-other", &[b'{'; 100]);
+        let mut received = Received(Vec::new());
+        assert_eq!(Decoder::new(0).decode(&section, &mut Vec::new(), &mut received), Ok(false));
+        assert_eq!(received.0, [0, 7_500, 100]);
     }
 
     fn hex(text: &str) -> Vec<u8> {

@@ -26,6 +26,7 @@ use attach::{Cluster, Ours, Parent, age};
 use forebay_conf::Node;
 use objects::Route;
 use ports::{Others, Port};
+pub(crate) use rules::literal;
 use rules::{Choice, Unresolved};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

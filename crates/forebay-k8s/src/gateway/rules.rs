@@ -8,7 +8,7 @@ use super::objects::{
 use crate::groups::{Spec, short_hash};
 use crate::model::{CertificateFiles, File};
 use crate::objects::{Key, PortRef, ServicePort};
-use forebay_conf::Node;
+use forebay_conf::{Node, print};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ pub(crate) struct Served {
 
 /// Returns text as a word without variables.
 pub(crate) fn literal(text: &str) -> String {
-    text.replace('$', "${dollar_sign}")
+    String::from_utf8_lossy(&print::without_variables(text.as_bytes())).into_owned()
 }
 
 fn node<W: Into<Vec<u8>>>(name: &str, words: impl IntoIterator<Item = W>) -> Node {

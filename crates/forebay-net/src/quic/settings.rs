@@ -2,9 +2,13 @@
 
 use super::{Congestion, UNVALIDATED, session, version};
 use aws_lc_rs::hkdf;
-use quinn_proto::{IdleTimeout, ServerConfig, TransportConfig};
-use std::sync::Arc;
-use std::time::Duration;
+use forebay_sys::sync::lock;
+use quinn_proto::{
+    IdleTimeout, ServerConfig, TokenLog, TokenReuseError, TransportConfig, ValidationTokenConfig,
+};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, SystemTime};
 
 /// Streams that a client may have open at a time at first. quinn-proto has room for all that are allowed from the start: 9 KB for 128. Most
 /// connections use a few, so the others are allowed once it has many open.
@@ -81,7 +85,51 @@ pub(super) fn server_config(settings: &Settings) -> ServerConfig {
     let tokens = version::TokenKeys { v1: key(b"token"), v2: key(b"token of version 2") };
     let mut server = ServerConfig::new(Arc::new(session::Crypto), Arc::new(tokens));
     server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
+    if settings.retry {
+        let mut given = ValidationTokenConfig::default();
+        given.lifetime(TOKEN_LIFETIME).log(Arc::new(Once)).sent(1);
+        server.validation_token_config(given);
+    }
     server
+}
+
+/// Time for which a token of NEW_TOKEN proves an address: the client's next connection then needs no Retry (RFC 9000, section 8.1.3).
+const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
+
+/// Most tokens that are remembered as used.
+const USED_TOKENS: usize = 16 * 1024;
+
+/// Log that takes each token once, by all threads (RFC 9000, section 8.1.4).
+struct Once;
+
+/// Tokens that have been used, the oldest first.
+#[derive(Default)]
+struct Used {
+    all: HashSet<u128>,
+    order: VecDeque<u128>,
+}
+
+impl TokenLog for Once {
+    fn check_and_insert(&self, nonce: u128, _: SystemTime, _: Duration) -> Result<(), TokenReuseError> {
+        static USED: LazyLock<Mutex<Used>> = LazyLock::new(Mutex::default);
+        lock(&USED).insert(nonce).then_some(()).ok_or(TokenReuseError)
+    }
+}
+
+impl Used {
+    /// Returns `true` if a token has not been used before.
+    fn insert(&mut self, nonce: u128) -> bool {
+        if !self.all.insert(nonce) {
+            return false;
+        }
+        self.order.push_back(nonce);
+        if self.order.len() > USED_TOKENS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+        true
+    }
 }
 
 /// Returns the configuration for clients of this machine: BBR finds out the speed of a path, and loopback has none. Its pacing would
@@ -108,4 +156,19 @@ fn transport(settings: &Settings) -> TransportConfig {
         .active_connection_id_limit(usize::try_from(settings.ids).unwrap_or(usize::MAX))
         .initial_mtu(1200);
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_taken_once() {
+        let mut used = Used::default();
+        assert!(used.insert(1) && !used.insert(1));
+        for nonce in 2..=USED_TOKENS as u128 + 1 {
+            assert!(used.insert(nonce));
+        }
+        assert_eq!((used.all.len(), used.order.len()), (USED_TOKENS, USED_TOKENS));
+    }
 }

@@ -123,6 +123,15 @@ impl Reactor {
         self.poller().wakes.extend(self.tasks.busy());
     }
 
+    /// Ends all tasks after [`Reactor::run`] has returned. What they hold is dropped: connections close, and requests get their
+    /// lines in the access log.
+    pub fn end_tasks(&self) {
+        for body in self.tasks.end_all() {
+            // A destructor that panics must not keep others from their end.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
+        }
+    }
+
     /// Serves until the handler has finished.
     ///
     /// # Errors

@@ -103,6 +103,11 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
         !self.queue.borrow().is_empty()
     }
 
+    /// Takes the work that is queued and has not begun.
+    pub fn take_queued(&self) -> VecDeque<Job<W>> {
+        self.queue.take()
+    }
+
     /// Starts the work that is queued; `make` as for [`Runners::start`].
     pub fn start_queued(&self, make: impl Fn() -> Body) {
         loop {

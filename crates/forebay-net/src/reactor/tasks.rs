@@ -144,6 +144,11 @@ impl Tasks {
         Some(body)
     }
 
+    /// Takes the futures of all tasks, which the caller drops. No task is polled any more.
+    pub(super) fn end_all(&self) -> Vec<Body> {
+        self.all.borrow_mut().iter_mut().filter_map(|t| t.body.take()).collect()
+    }
+
     /// Polls a task if it has work, and returns whether it has. A wake-up may come late, after the task has finished:
     /// polling it then would list it as idle twice.
     pub(super) fn poll_busy(&self, poller: &Poller, id: u32) -> bool {

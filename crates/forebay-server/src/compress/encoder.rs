@@ -1,11 +1,17 @@
 //! Encoders: bytes in, compressed bytes out, as a filter of a body or for a whole form at once.
 
 use super::Coding;
+use super::brotli_memory::{self, Memory};
 use super::forms::FormKey;
+use super::pool::{Lent, Pool, Reusable};
 use crate::response::{BodyFilter, FilterError};
+use brotli::enc::encode::{
+    BrotliEncoderDestroyInstance, BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct,
+};
 use flate2::{Compress, Compression, FlushCompress, Status};
+use forebay_core::spare::Ended;
 use std::cell::RefCell;
-use std::io::Write;
+use std::thread::LocalKey;
 use zstd::stream::raw::{CParameter, InBuffer, Operation, OutBuffer};
 
 /// Room reserved for output at a time, bytes.
@@ -14,51 +20,89 @@ const ROOM: usize = 8 * 1024;
 /// Largest window of zstd, as a power of two. Clients need not support more (RFC 8878, section 3.1.1.1.2).
 const ZSTD_WINDOW: u32 = 23;
 
-/// Encoders kept for reuse, of each kind a thread.
-const KEPT: usize = 4;
+/// Encoders that a thread keeps of those with small tables. An encoder of gzip takes 270 kB.
+const KEPT: usize = 64;
+
+/// Encoders that a thread keeps of those of zstd with large tables.
+const KEPT_LARGE: usize = 8;
+
+/// Highest level of zstd whose tables are small, some 2 MB.
+const ZSTD_SMALL: u8 = 3;
 
 /// Highest level of zstd whose tables are kept. Those of higher levels are too large.
 const ZSTD_KEPT: u8 = 12;
 
-/// Encoders of ended streams, for reuse. Their tables take up to some MiB: creating them for each response would cost more than
-/// a small response itself.
-type SpareEncoders<T> = RefCell<Vec<(FormKey, T)>>;
+type BrotliState = BrotliEncoderStateStruct<Memory>;
 
 thread_local! {
-    static DEFLATE: SpareEncoders<Box<Compress>> = const { RefCell::new(Vec::new()) };
-    static ZSTD: SpareEncoders<zstd::stream::raw::Encoder<'static>> = const { RefCell::new(Vec::new()) };
+    static DEFLATE: RefCell<Pool<Box<Compress>>> = const { RefCell::new(Pool::new()) };
+    static ZSTD: RefCell<Pool<zstd::stream::raw::Encoder<'static>>> = const { RefCell::new(Pool::new()) };
 }
 
-fn spare<T>(from: &'static std::thread::LocalKey<SpareEncoders<T>>, key: FormKey) -> Option<T> {
-    from.with(|s| {
-        let mut s = s.borrow_mut();
-        let at = s.iter().position(|(k, _)| *k == key)?;
-        Some(s.swap_remove(at).1)
-    })
+impl Reusable for Box<Compress> {
+    fn create(key: FormKey) -> Option<Self> {
+        let level = Compression::new(u32::from(key.level));
+        Some(Box::new(Compress::new_gzip(level, key.window.clamp(9, 15))))
+    }
+
+    /// Only encoders of ended streams get here: zlib-rs 0.6 leaves a block of an unfinished one open when it is reset at level 1,
+    /// and the next stream would begin inside of that block.
+    fn renew(&mut self) -> bool {
+        self.reset();
+        true
+    }
+
+    fn most(_: FormKey) -> usize {
+        KEPT
+    }
+
+    fn pool() -> &'static LocalKey<RefCell<Pool<Self>>> {
+        &DEFLATE
+    }
 }
 
-fn give<T>(to: &'static std::thread::LocalKey<SpareEncoders<T>>, key: FormKey, encoder: T) {
-    // A thread that is ending has no store any more.
-    let _ = to.try_with(|s| {
-        let mut s = s.borrow_mut();
-        if s.len() >= KEPT {
-            s.remove(0);
+impl Reusable for zstd::stream::raw::Encoder<'static> {
+    fn create(key: FormKey) -> Option<Self> {
+        zstd_encoder(key.level)
+    }
+
+    fn renew(&mut self) -> bool {
+        self.reinit().is_ok()
+    }
+
+    fn most(key: FormKey) -> usize {
+        match key.level {
+            level if level <= ZSTD_SMALL => KEPT,
+            level if level <= ZSTD_KEPT => KEPT_LARGE,
+            _ => 0,
         }
-        s.push((key, encoder));
-    });
+    }
+
+    fn pool() -> &'static LocalKey<RefCell<Pool<Self>>> {
+        &ZSTD
+    }
+}
+
+/// Drops encoders and memory of them that were not needed since the last call.
+pub(crate) fn end_unneeded() -> Ended {
+    let all = [
+        DEFLATE.with_borrow_mut(Pool::end_unneeded),
+        ZSTD.with_borrow_mut(Pool::end_unneeded),
+        brotli_memory::end_unneeded(),
+    ];
+    all.into_iter().fold(Ended::default(), |a, b| Ended { some: a.some | b.some, left: a.left | b.left })
 }
 
 enum Compressor {
-    Gzip(Box<Compress>),
-    Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
-    Zstd(zstd::stream::raw::Encoder<'static>),
+    Gzip(Lent<Box<Compress>>),
+    Brotli(Brotli),
+    Zstd(Lent<zstd::stream::raw::Encoder<'static>>),
     /// The stream could not be created, or has ended.
     None,
 }
 
 /// Encoder of a stream: a body filter.
 pub(crate) struct Encoder {
-    key: FormKey,
     kind: Compressor,
     before: u64,
     after: u64,
@@ -70,67 +114,86 @@ impl Encoder {
     /// Creates an encoder for a new stream.
     pub(crate) fn new(key: FormKey) -> Encoder {
         let kind = match key.coding {
-            Coding::Gzip => Compressor::Gzip(spare(&DEFLATE, key).unwrap_or_else(|| {
-                let level = Compression::new(u32::from(key.level));
-                Box::new(Compress::new_gzip(level, key.window.clamp(9, 15)))
-            })),
-            Coding::Br => Compressor::Brotli(Box::new(brotli::CompressorWriter::new(
-                Vec::new(),
-                4096,
-                u32::from(key.level),
-                u32::from(key.window.clamp(10, 24)),
-            ))),
-            Coding::Zstd => match spare(&ZSTD, key).or_else(|| zstd_encoder(key.level)) {
-                Some(e) => Compressor::Zstd(e),
-                None => Compressor::None,
-            },
+            Coding::Gzip => Lent::take(key).map(Compressor::Gzip),
+            Coding::Br => Some(Compressor::Brotli(Brotli::new(key))),
+            Coding::Zstd => Lent::take(key).map(Compressor::Zstd),
         };
-        Encoder { key, kind, before: 0, after: 0, pending: false }
+        Encoder { kind: kind.unwrap_or(Compressor::None), before: 0, after: 0, pending: false }
     }
 
     fn run(&mut self, input: &[u8], end: AfterInput, out: &mut Vec<u8>) -> Result<(), FilterError> {
         let start = out.len();
         self.before += input.len() as u64;
         match &mut self.kind {
-            Compressor::Gzip(c) => deflate(c, input, end, out)?,
-            Compressor::Brotli(w) => {
-                std::mem::swap(w.get_mut(), out);
-                let mut done = w.write_all(input);
-                if end == AfterInput::Flush {
-                    done = done.and_then(|()| w.flush());
-                }
-                std::mem::swap(w.get_mut(), out);
-                done.map_err(|_| FilterError("brotli encoder failed"))?;
-            }
+            Compressor::Gzip(c) => deflate(c.get(), input, end, out)?,
+            Compressor::Brotli(b) => b.run(input, end, out)?,
             Compressor::Zstd(e) => {
-                zstd(e, input, end, out).map_err(|_| FilterError("zstd encoder failed"))?
+                zstd(e.get(), input, end, out).map_err(|_| FilterError("zstd encoder failed"))?
             }
             Compressor::None => return Err(FilterError("encoder has ended")),
         }
         if end == AfterInput::Finish {
-            self.end(out);
+            match std::mem::replace(&mut self.kind, Compressor::None) {
+                Compressor::Gzip(c) => c.end(),
+                Compressor::Zstd(e) => e.end(),
+                // Its memory is given back by its allocator.
+                Compressor::Brotli(_) | Compressor::None => {}
+            }
         }
         self.pending = end == AfterInput::More && (self.pending || !input.is_empty());
         self.after += (out.len() - start) as u64;
         Ok(())
     }
+}
 
-    /// Ends the stream, and keeps its tables for reuse. Only ended streams come here: zlib-rs 0.6 leaves a block of an unfinished
-    /// one open when it is reset at level 1, and the next stream would begin inside of that block.
-    fn end(&mut self, out: &mut Vec<u8>) {
-        match std::mem::replace(&mut self.kind, Compressor::None) {
-            Compressor::Gzip(mut c) => {
-                c.reset();
-                give(&DEFLATE, self.key, c);
+/// Encoder of brotli.
+struct Brotli(Box<BrotliState>);
+
+impl Drop for Brotli {
+    fn drop(&mut self) {
+        BrotliEncoderDestroyInstance(&mut self.0);
+    }
+}
+
+impl Brotli {
+    fn new(key: FormKey) -> Brotli {
+        let mut state = Box::new(BrotliState::new(Memory));
+        state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_QUALITY, u32::from(key.level));
+        state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_LGWIN, u32::from(key.window.clamp(10, 24)));
+        Brotli(state)
+    }
+
+    fn run(&mut self, input: &[u8], end: AfterInput, out: &mut Vec<u8>) -> Result<(), FilterError> {
+        let operation = match end {
+            AfterInput::More => BrotliEncoderOperation::BROTLI_OPERATION_PROCESS,
+            AfterInput::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
+            AfterInput::Finish => BrotliEncoderOperation::BROTLI_OPERATION_FINISH,
+        };
+        let (mut left, mut at) = (input.len(), 0);
+        loop {
+            let start = out.len();
+            out.resize(start + ROOM, 0);
+            let (mut room, mut written) = (ROOM, 0);
+            let place = out.get_mut(start..).unwrap_or_default();
+            let done = self.0.compress_stream(
+                operation,
+                &mut left,
+                input,
+                &mut at,
+                &mut room,
+                place,
+                &mut written,
+                &mut None,
+                &mut |_, _, _, _| (),
+            );
+            out.truncate(start + written);
+            if !done {
+                return Err(FilterError("brotli encoder failed"));
             }
-            Compressor::Zstd(mut e) => {
-                if self.key.level <= ZSTD_KEPT && e.reinit().is_ok() {
-                    give(&ZSTD, self.key, e);
-                }
+            let over = if end == AfterInput::Finish { self.0.is_finished() } else { left == 0 };
+            if over && !self.0.has_more_output() {
+                return Ok(());
             }
-            // What is in it already went to `out`: only the end is added.
-            Compressor::Brotli(w) => out.extend_from_slice(&w.into_inner()),
-            Compressor::None => {}
         }
     }
 }
@@ -298,21 +361,53 @@ mod tests {
         }
     }
 
+    /// Returns the number of encoders that the thread has kept, and of those that it has created.
+    fn counts(coding: Coding) -> (usize, usize) {
+        match coding {
+            Coding::Gzip => DEFLATE.with_borrow(|p| (p.len(), p.created)),
+            _ => ZSTD.with_borrow(|p| (p.len(), p.created)),
+        }
+    }
+
     /// Only the tables of ended streams are kept.
     #[test]
     fn tables_of_ended_streams_alone_are_kept() {
         for coding in [Coding::Gzip, Coding::Zstd] {
-            let count = || match coding {
-                Coding::Gzip => DEFLATE.with_borrow(Vec::len),
-                _ => ZSTD.with_borrow(Vec::len),
-            };
             let mut out = Vec::new();
             let mut e = Encoder::new(key(coding, 2));
             e.feed(b"abc", false, &mut out).expect("fed");
             drop(e);
-            assert_eq!(count(), 0);
+            assert_eq!(counts(coding), (0, 1));
             whole(key(coding, 2), b"abc").expect("encoded");
-            assert_eq!(count(), 1);
+            assert_eq!(counts(coding), (1, 2));
+        }
+    }
+
+    /// Streams that run at a time get encoders of the pool once as many have ended.
+    #[test]
+    fn a_pool_is_as_large_as_what_is_used_at_a_time() {
+        for coding in [Coding::Gzip, Coding::Zstd] {
+            for round in 0..5 {
+                let mut streams: Vec<_> = (0..20).map(|_| Encoder::new(key(coding, 1))).collect();
+                for e in &mut streams {
+                    let mut out = Vec::new();
+                    e.feed(b"some text", false, &mut out).expect("fed");
+                    e.flush(&mut out).expect("flushed");
+                    e.feed(b" and more", true, &mut out).expect("ended");
+                    assert_eq!(decoded(coding, &out), b"some text and more", "{round}");
+                }
+                assert_eq!(counts(coding), (20, 20), "{coding:?}");
+            }
+            // A single stream after another needs one. Its parameters may be others.
+            assert!(!end_unneeded().some);
+            for level in [1, 2, 2] {
+                whole(key(coding, level), b"abc").expect("encoded");
+            }
+            assert_eq!(counts(coding), (20, 21), "{coding:?}");
+            assert!(end_unneeded().some);
+            assert_eq!(counts(coding).0, 1);
+            assert!(end_unneeded().some);
+            assert_eq!(counts(coding).0, 0);
         }
     }
 

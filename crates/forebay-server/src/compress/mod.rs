@@ -5,8 +5,10 @@
 //! [`forms`]; anything else goes through an [`encoder`].
 
 pub(crate) mod accept;
+mod brotli_memory;
 pub(crate) mod encoder;
 pub(crate) mod forms;
+mod pool;
 
 use crate::modules::{LocationSettings, gzip_accept, slice};
 use crate::request::Request;

@@ -86,7 +86,7 @@ impl Connection {
         Preface::Http2
     }
 
-    /// Answers a client that speaks neither HTTP/1 nor HTTP/2 to an address of both (RFC 9113, section 3.4).
+    /// Answers a client that has agreed on HTTP/2 by ALPN and does not speak it (RFC 9113, section 3.4).
     pub(super) async fn refuse_preface(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) {
         error_log::log_connection(thread, &self.client, Level::Info, "invalid connection preface", "");
         let mut goaway = Vec::new();

@@ -1,6 +1,7 @@
 //! HTTP/1 on a connection (RFC 9112): read a head, run the phases, send the response, log, and again. Hot path.
 
 use super::greeting::Preface;
+use super::unread::HeadFailure;
 use super::{Connection, Guard, Partial, close, switched};
 use crate::body;
 use crate::error_log;
@@ -61,28 +62,6 @@ enum Head {
     NoPreface,
     /// The handshake is to be continued.
     Handshake,
-}
-
-/// Reason for which a head will not be completed.
-#[derive(Clone, Copy)]
-enum HeadFailure {
-    /// The client closed the connection.
-    Closed,
-    /// Reading failed.
-    Failed(Errno),
-    /// The client is too slow (`client_header_timeout`).
-    TimedOut,
-}
-
-impl HeadFailure {
-    /// Returns the message of nginx's log; `did` is the participle for a client that closed the connection.
-    fn text(self, did: &str) -> String {
-        match self {
-            HeadFailure::Closed => format!("client {did} connection"),
-            HeadFailure::Failed(e) => format!("recv() failed {}", errno_text(e)),
-            HeadFailure::TimedOut => "client timed out (110: Connection timed out)".to_owned(),
-        }
-    }
 }
 
 /// A connection while a runner serves it.
@@ -184,15 +163,8 @@ impl Http1<'_, '_> {
     /// Answers a head that cannot be a request.
     async fn refuse(&mut self, reject: &parser::Reject) {
         self.guard.state(Some(|c| &c.writing));
-        // ALPN decides over TLS.
-        let may_be_h2 = self.req.conn.client.alpn().is_none_or(|alpn| alpn == Some(b"h2"));
-        if reject.stage == Stage::Line && may_be_h2 && names_no_version(self.req) {
-            let conf = self.req.conf.clone();
-            self.req.conn.refuse_preface(self.thread, &conf).await;
-        } else {
-            self.begun = true;
-            refuse(self.thread, self.req, reject).await;
-        }
+        self.begun = true;
+        refuse(self.thread, self.req, reject).await;
     }
 
     /// Waits for the client: for room if something has not been sent, else for data, without a runner.
@@ -319,8 +291,20 @@ fn unfinished(req: &mut Request, end: HeadFailure) {
     let text = end.text("prematurely closed");
     req.log(Level::Info, &format!("{text} while reading client request {part}"));
     req.timed_out = matches!(end, HeadFailure::TimedOut);
-    req.resp.status = if req.timed_out { 408 } else { 400 };
+    req.resp.status = end.status();
     finish(req);
+}
+
+/// Drops an idle connection. If a head has begun on it, that is logged like any other that is not completed.
+pub(crate) fn drop_idle(thread: &Rc<Thread>, mut conn: Connection, why: HeadFailure) {
+    if conn.partial.is_none() || !conn.greeted || conn.wire.is_handshaking() {
+        return;
+    }
+    let mut req = Request::new(thread.clone());
+    req.begin_connection(&mut conn);
+    req.take_connection(conn);
+    unfinished(&mut req, why);
+    drop(req.end_connection());
 }
 
 /// Reads until a head is complete, as far as that is possible without waiting.
@@ -417,14 +401,6 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
         Err(Errno::AGAIN) => Some(Head::Wait),
         Err(e) => Some(Head::Gone(HeadFailure::Failed(e))),
     }
-}
-
-/// Returns `true` if the first line of a connection that may speak HTTP/2 names no version of HTTP at all.
-fn names_no_version(req: &Request) -> bool {
-    let line = req.head.buf.split(|b| *b == b'\n').next().unwrap_or_default();
-    req.conn.requests == 0
-        && memchr::memmem::find(line, b"HTTP/").is_none()
-        && req.conn.http2_settings(&req.conf).is_some()
 }
 
 /// Returns the time by which the head must be complete.

@@ -1,13 +1,14 @@
 //! Connections of clients: what one keeps between requests, and the runners that serve it. Hot path.
 //!
 //! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1,
-//! `mux.rs` a request on a stream of HTTP/2, `websocket.rs` one that opens a WebSocket there, `switched.rs` passes bytes on where HTTP has ended, `close.rs` ends connections.
+//! `mux.rs` a request on a stream of HTTP/2, `unread.rs` logs heads that are not completed, `websocket.rs` one that opens a WebSocket there, `switched.rs` passes bytes on where HTTP has ended, `close.rs` ends connections.
 
 pub(crate) mod close;
 mod greeting;
-mod h1;
+pub(crate) mod h1;
 pub(crate) mod mux;
 pub(crate) mod switched;
+pub(crate) mod unread;
 pub(crate) mod websocket;
 
 use crate::background::Task;
@@ -16,6 +17,7 @@ use crate::error_log;
 use crate::h2::{self, Session, Stream};
 use crate::h3;
 use crate::request::Request;
+use crate::response::respond::break_off;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
@@ -173,20 +175,30 @@ impl Connection {
 
 /// Serves connections and requests, one after another, forever.
 pub(crate) async fn runner(thread: Rc<Thread>) {
-    let mut req = Request::new(thread.clone());
+    let mut desk = Desk(Request::new(thread.clone()));
     loop {
         let Job { token, work } = thread.runners.next_job().await;
+        let req = &mut desk.0;
         match work {
-            Work::Connection(conn) => serve(&thread, &mut req, token, conn).await,
-            Work::Stream(stream) => mux::serve(&thread, &mut req, stream).await,
-            Work::Http3(stream) => mux::serve(&thread, &mut req, stream).await,
-            Work::Relayed(over) => switched::end(&thread, &mut req, token, *over).await,
+            Work::Connection(conn) => serve(&thread, req, token, conn).await,
+            Work::Stream(stream) => mux::serve(&thread, req, stream).await,
+            Work::Http3(stream) => mux::serve(&thread, req, stream).await,
+            Work::Relayed(over) => switched::end(&thread, req, token, *over).await,
             Work::Task(task) => Box::pin(crate::background::run(&thread, *task)).await,
         }
         if !thread.is_current(&req.conf) {
             // A runner without work keeps no configuration of the past.
-            req = Request::new(thread.clone());
+            *req = Request::new(thread.clone());
         }
+    }
+}
+
+/// Request of a runner. If the runner ends first, the request gets its line in the access log all the same.
+struct Desk(Request);
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        break_off(&mut self.0);
     }
 }
 

@@ -130,6 +130,8 @@ impl Suspended {
     /// Takes what the log phase needs from a request.
     fn new(req: &mut Request, contact: Contact) -> Suspended {
         keep_logged(req);
+        // The line is written once the relay is over.
+        req.unlogged = false;
         let mut description = Vec::new();
         if req.logs(Level::Error) {
             req.describe(&mut description);

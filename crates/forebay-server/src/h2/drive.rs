@@ -3,6 +3,7 @@
 use super::frames::{Context, Fatal};
 use super::stream::SpareStreams;
 use super::{Session, Stream};
+use crate::connection::unread::{self, HeadFailure};
 use crate::connection::{Connection, Work, close};
 use crate::error_log;
 use crate::thread::{Thread, ThreadConfig};
@@ -12,6 +13,7 @@ use forebay_core::transfers::Over;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
 use forebay_http::h3::repeats::Repeats;
+use forebay_http::request::Version;
 use forebay_net::reactor::{Deadline, Job, Token};
 use forebay_net::wire::{Then, Wire};
 use forebay_sys::sync::lock;
@@ -74,17 +76,29 @@ pub(crate) async fn run(
     session: &Rc<Session>,
     until: Deadline,
 ) -> Rest {
-    /// Marks the session as resting, also when a panic ends the run.
-    struct Active<'a>(&'a Session);
+    /// Marks the session as resting, also when a panic or the end of the thread ends the run.
+    struct Active<'a> {
+        thread: &'a Rc<Thread>,
+        session: &'a Session,
+        /// Reason for the end, for a head that is not complete.
+        why: HeadFailure,
+    }
     impl Drop for Active<'_> {
         fn drop(&mut self) {
-            self.0.rests();
+            self.session.rests();
+            self.session.log_begun_head(self.thread, self.why);
         }
     }
     session.active.set(true);
-    let _active = Active(session);
+    let mut active = Active { thread, session, why: HeadFailure::Ended };
     let done = Driver::new(thread, conf, conn, session, until).serve().await;
     if done.is_err() {
+        let failed = session.state.borrow().failed;
+        active.why = match (session.is_given_up(), failed) {
+            (true, _) => HeadFailure::Displaced,
+            (false, true) => HeadFailure::Broken,
+            (false, false) => HeadFailure::Closed,
+        };
         session.abandon();
     }
     *session.driver.borrow_mut() = None;
@@ -127,6 +141,8 @@ struct Driver<'a> {
     /// `true` if bytes have been received that have not been processed.
     more: bool,
     timed_out: bool,
+    /// Stream whose head is not complete, and the time by which it must be.
+    head: Option<(u32, Deadline)>,
     /// Requests started since other connections ran.
     in_turn: usize,
 }
@@ -157,6 +173,7 @@ impl<'a> Driver<'a> {
             asked: false,
             more,
             timed_out: false,
+            head: None,
             in_turn: 0,
         }
     }
@@ -171,6 +188,7 @@ impl<'a> Driver<'a> {
                 continue;
             }
             self.note_excess();
+            self.note_head();
             self.flush()?;
             let activity = self.activity();
             if activity.over {
@@ -320,15 +338,43 @@ impl<'a> Driver<'a> {
         }
     }
 
+    /// Sets the time for a head that has begun and is not complete. It runs beside streams, too.
+    #[inline]
+    fn note_head(&mut self) {
+        let begun = {
+            let s = self.session.state.borrow();
+            s.begun_head().filter(|_| !(s.failed || s.leaving || s.client_leaves))
+        };
+        if begun != self.head.map(|(id, _)| id) {
+            let timeout = self.conf.header_timeout_of(&self.conn.client);
+            self.head = begun.map(|id| (id, self.thread.io.poller.after(timeout)));
+        }
+    }
+
+    /// Ends the stream of a head whose time is over (nginx: client_header_timeout).
+    fn time_out_head(&mut self, id: u32) {
+        self.head = None;
+        let number = self.session.state.borrow_mut().time_out_head(id);
+        let client = (self.conn.client.clone(), number);
+        unread::log(self.thread, Version::Http2, client, HeadFailure::TimedOut);
+    }
+
     /// Waits for something to do. A client that sends no request in time gets a GOAWAY.
     async fn wait(&mut self, reading: bool, no_streams: bool) -> Result<(), Closed> {
-        let deadline = match self.blocked_since {
-            Some(t) => Some(self.thread.io.poller.deadline_at(t + self.conn.send_timeout(self.conf))),
-            // A partial request does not extend the time of an idle connection.
-            None => Some(self.until).filter(|_| no_streams),
-        };
+        let blocked = self
+            .blocked_since
+            .map(|t| self.thread.io.poller.deadline_at(t + self.conn.send_timeout(self.conf)));
+        let head = self.head.map(|(_, until)| until);
+        let idle = Some(self.until).filter(|_| no_streams && blocked.is_none() && head.is_none());
+        let deadline = [blocked, head, idle].into_iter().flatten().min();
         self.session.look(self.thread.clock.now());
         if wait(self.thread, self.conn, self.session, deadline, reading).await {
+            return Ok(());
+        }
+        if let Some((id, until)) = self.head
+            && deadline == Some(until)
+        {
+            self.time_out_head(id);
             return Ok(());
         }
         if self.blocked_since.is_some() {
@@ -583,6 +629,18 @@ pub(crate) fn is_suspect(network: Network, now: Instant) -> bool {
 }
 
 impl Session {
+    /// Logs a request whose head is not complete, or was no HPACK, when the connection ends.
+    fn log_begun_head(&self, thread: &Rc<Thread>, why: HeadFailure) {
+        let number = {
+            let mut s = self.state.borrow_mut();
+            let begun = s.begun_head().is_some() || std::mem::take(&mut s.undecoded);
+            begun.then_some(s.requests + 1)
+        };
+        if let Some(number) = number {
+            unread::log(thread, Version::Http2, (self.client.clone(), number), why);
+        }
+    }
+
     /// Releases the memory that an idle connection does not need.
     fn rest(&self, thread: &Thread) {
         let mut s = self.state.borrow_mut();

@@ -115,6 +115,10 @@ pub(super) struct Context<'c> {
     pub started: &'c mut Vec<Rc<Stream>>,
 }
 
+/// Length of a field block at which the connection ends, in multiples of what a request may have. A shorter one is decoded, which
+/// the table of the connection needs, and only its request is refused.
+const BLOCKS: usize = 4;
+
 /// Requests processed before their runners get a chance to run.
 const BATCH: usize = 32;
 
@@ -291,10 +295,6 @@ impl Session {
             drop(s);
             return self.reset(id, Code::StreamClosed);
         };
-        if std::mem::take(&mut e.untold) && !data.end_stream {
-            s.push_reset(id, Code::NoError);
-            return Ok(());
-        }
         let Some(left) = e.promised else { return Ok(()) };
         e.promised = Some(left.saturating_sub(data.content.len() as u64));
         if !data.keeps(left) {
@@ -315,7 +315,7 @@ impl Session {
             return calm(Err("empty CONTINUATION frames"));
         }
         let (number, size) = cx.limits.large_client_header_buffers;
-        if block.len() > number.saturating_mul(size) {
+        if block.len() > number.saturating_mul(size).saturating_mul(BLOCKS) {
             return fatal(Code::EnhanceYourCalm, "client sent too large field block");
         }
         let Some((section, bytes)) = last.then(|| block.finish()).flatten() else { return Ok(()) };
@@ -328,6 +328,10 @@ impl Session {
     /// Takes a whole field block: that of a request, or that of its trailers.
     fn field_section(self: &Rc<Self>, section: Section, block: &[u8], cx: &mut Context<'_>) -> Result<()> {
         let mut s = self.state.borrow_mut();
+        if s.timed_out_head.take_if(|id| *id == section.stream).is_some() {
+            request::skip(&mut s.decoder, block, cx.scratch)?;
+            return Ok(());
+        }
         if section.stream <= s.last {
             drop(s);
             return self.trailers(section, block, cx);
@@ -361,10 +365,12 @@ impl Session {
         let mut head = cx.spare.pop().unwrap_or_default();
         head.clear();
         let stream = cx.ended.take(self, section.stream, s.connection.initial_window());
-        match request::parse(&mut s.decoder, block, section.end_stream, &mut head, cx.scratch, cx.limits)? {
+        let parsed =
+            request::parse(&mut s.decoder, block, section.end_stream, &mut head, cx.scratch, cx.limits);
+        s.undecoded = parsed.is_err();
+        match parsed? {
             Outcome::Complete => {}
             Outcome::Refused(r) => stream.refusal.set(Some(r)),
-            Outcome::TooLarge(reason) => return fatal(Code::EnhanceYourCalm, reason),
         }
         s.prioritize(&stream, &head);
         if let Framing::Length(n) = head.framing {
@@ -420,7 +426,7 @@ impl SessionState {
     fn decline(&mut self, section: Section, block: &[u8], scratch: &mut Vec<u8>) -> Result<()> {
         request::skip(&mut self.decoder, block, scratch)?;
         let window = Window::new(0);
-        self.remember(Ended { id: section.stream, by_us: true, promised: None, window, untold: false });
+        self.remember(Ended { id: section.stream, by_us: true, promised: None, window });
         if self.leaving || self.client_leaves {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use budget::Budget;
 use forebay_core::client::Client;
 use forebay_core::transfers::{Transfer, Transfers};
 use forebay_http::h2::connection::{Connection, Window};
-use forebay_http::h2::frame::{self, Code};
+use forebay_http::h2::frame::{self, Code, FrameHeader, kind};
 use forebay_http::h2::hpack::Decoder;
 use forebay_http::h2::received::Role;
 use forebay_http::priority::Early;
@@ -83,9 +83,6 @@ struct Ended {
     promised: Option<u64>,
     /// Send window, so that late WINDOW_UPDATE frames are still checked for overflow.
     window: Window,
-    /// We answered before the request was complete and sent no RST_STREAM, because the client had sent no content so
-    /// far. It gets one if content does arrive.
-    untold: bool,
 }
 
 #[derive(Debug)]
@@ -109,6 +106,10 @@ struct SessionState {
     early: Early,
     /// Highest stream number that the client has opened.
     last: u32,
+    /// Stream whose head took too long. The rest of its field block is only decoded.
+    timed_out_head: Option<u32>,
+    /// The head of a request was no HPACK, which ends the connection.
+    undecoded: bool,
     /// The client has acknowledged our SETTINGS.
     acknowledged: bool,
     /// GOAWAY has been sent: no new streams.
@@ -159,6 +160,8 @@ impl Session {
                 waiting: Vec::new(),
                 early: Early::default(),
                 last: 0,
+                timed_out_head: None,
+                undecoded: false,
                 acknowledged: false,
                 leaving: false,
                 announced: false,
@@ -325,6 +328,29 @@ impl SessionState {
         self.out.get(done..end).unwrap_or_default()
     }
 
+    /// Returns the stream of a request whose head has begun and is not complete.
+    fn begun_head(&self) -> Option<u32> {
+        let id = self.connection.field_block.stream().or_else(|| {
+            let header = FrameHeader::parse(&self.input).filter(|h| h.kind == kind::HEADERS);
+            header.map(|header| header.stream)
+        })?;
+        (id > self.last).then_some(id)
+    }
+
+    /// Resets a stream whose head has taken too long. Returns the number of its request.
+    fn time_out_head(&mut self, id: u32) -> u32 {
+        self.last = id;
+        self.timed_out_head = Some(id);
+        self.requests += 1;
+        // nginx's code.
+        self.push_reset(id, Code::ProtocolError);
+        self.remember(Ended { id, by_us: true, promised: None, window: Window::new(0) });
+        if let Err(what) = self.budget.reset() {
+            self.excess(what);
+        }
+        self.requests
+    }
+
     fn stream(&self, id: u32) -> Option<Rc<Stream>> {
         let at = self.streams.binary_search_by_key(&id, |s| s.id).ok()?;
         self.streams.get(at).cloned()
@@ -335,7 +361,7 @@ impl SessionState {
         if let Ok(at) = self.streams.binary_search_by_key(&id, |s| s.id) {
             let stream = self.streams.remove(at);
             let (promised, window) = (stream.promised.get(), stream.send_window.get());
-            self.remember(Ended { id, by_us, promised, window, untold: false });
+            self.remember(Ended { id, by_us, promised, window });
         }
         if !self.waiting.is_empty() {
             self.waiting.retain(|s| s.id != id);

@@ -187,14 +187,6 @@ impl Stream {
             None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
         }
     }
-
-    /// Returns `true` if the request may have no content: it has no `Content-Length`, and none has come so far. RST_STREAM is
-    /// sent only if content does arrive.
-    fn may_be_bodiless(&self) -> bool {
-        self.promised.get().is_none()
-            && !self.widened.get()
-            && self.recv_window.get() == i64::from(self.session.settings.window)
-    }
 }
 
 impl RequestStream for Stream {
@@ -235,18 +227,11 @@ impl RequestStream for Stream {
         self.end_sending(&mut s);
         let open = !self.ended.get();
         let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
-        let untold = !malformed && self.may_be_bodiless();
-        if malformed || open && !untold {
+        if malformed || open {
             let code = if malformed { Code::ProtocolError } else { Code::NoError };
             s.push_reset(self.id, code);
         }
         s.remove(self.id, open || malformed);
-        if open
-            && untold
-            && let Some(e) = s.ended.back_mut()
-        {
-            e.untold = true;
-        }
         if !malformed {
             s.budget.finished();
         } else if let Err(what) = s.budget.reset() {

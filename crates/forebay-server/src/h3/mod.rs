@@ -19,6 +19,7 @@ pub use handover::{start as start_process, succeed};
 pub(crate) use session::Session;
 pub(crate) use stream::Stream;
 
+use crate::connection::unread::HeadFailure;
 use crate::front::make_room;
 use crate::thread::{QUIC, Thread, ThreadConfig};
 use forebay_conf::error::Level;
@@ -398,7 +399,7 @@ impl Quic {
     fn forget(&self, thread: &Rc<Thread>, number: u32) {
         let session = self.sessions.borrow_mut().get_mut(number as usize).and_then(Option::take);
         if let Some(session) = session {
-            session.lost();
+            session.lost(thread, HeadFailure::Closed);
             self.free.borrow_mut().push(number);
             thread.counters.active.sub(1);
         }
@@ -487,6 +488,12 @@ impl Quic {
             session.leave();
             self.ask(thread);
         }
+    }
+
+    /// Logs the heads that are not complete, since the thread ends.
+    pub(crate) fn cut_off(&self, thread: &Rc<Thread>) {
+        let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
+        sessions.iter().for_each(|session| session.lost(thread, HeadFailure::Ended));
     }
 
     /// Leaves what comes for the process to other threads, since this one ends.

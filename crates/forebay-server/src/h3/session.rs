@@ -8,6 +8,7 @@ use super::input::{Failure, Next};
 use super::uni::Unis;
 use super::{Common, HQ, Stream};
 use crate::connection::Work;
+use crate::connection::unread::{self, HeadFailure};
 use crate::error_log;
 use crate::thread::{QUIC, Thread};
 use bytes::Bytes;
@@ -172,7 +173,7 @@ impl Session {
                 }
                 Event::ConnectionLost { reason } => {
                     self.log_lost(thread, &reason);
-                    self.lost();
+                    self.lost(thread, HeadFailure::Closed);
                     Ok(())
                 }
                 Event::Stream(StreamEvent::Writable { id }) => {
@@ -292,6 +293,7 @@ impl Session {
             },
             StreamEvent::Stopped { id, .. } => match self.stream(id) {
                 Some(stream) => {
+                    self.log_begun_head(thread, &stream, HeadFailure::Closed);
                     stream.break_off(Some(Code::RequestCancelled));
                     self.count_reset()
                 }
@@ -352,11 +354,28 @@ impl Session {
     /// Ends a stream whose head has taken too long (nginx: client_header_timeout). A client that only keeps the connection open would
     /// hold it for ever. Nobody has seen the request, so that the client may send it again (RFC 9114, section 4.1.1).
     pub(super) fn time_out(&self, thread: &Rc<Thread>, stream: &Stream) {
-        self.log(thread, Level::Info, "client timed out");
+        self.log_begun_head(thread, stream, HeadFailure::TimedOut);
         stream.break_off(Some(Code::RequestRejected));
         if let Err(fatal) = self.count_reset() {
             self.fail(thread, fatal);
         }
+    }
+
+    /// Logs a request whose head has begun and will not be completed.
+    fn log_begun_head(&self, thread: &Rc<Thread>, stream: &Stream, why: HeadFailure) {
+        if stream.has_begun_head() {
+            self.log_unread(thread, why);
+        }
+    }
+
+    fn log_unread(&self, thread: &Rc<Thread>, why: HeadFailure) {
+        let number = {
+            let mut s = self.state.borrow_mut();
+            s.requests += 1;
+            s.requests
+        };
+        let version = if self.hq.get() { Version::Http09 } else { Version::Http3 };
+        unread::log(thread, version, (self.client(), number), why);
     }
 
     /// Takes over the address of a client that has moved (RFC 9000, section 9). Requests keep the address that they began with.
@@ -405,13 +424,13 @@ impl Session {
                 self.begin(thread, stream, section, limits)
             }
             Ok(Next::TooLarge) => {
-                let refusal = Refusal { status: 494, reason: request::TOO_LARGE, malformed: false };
-                self.refuse_unread(thread, stream, refusal);
+                self.refuse_unread(thread, stream, request::TOO_LARGE);
                 Ok(())
             }
             Ok(_) => Ok(()),
             Err(Failure::Connection(code, reason)) => Err((code, reason)),
             Err(Failure::Reset) => {
+                self.log_begun_head(thread, stream, HeadFailure::Closed);
                 let incomplete = stream.is_incomplete();
                 stream.break_off(Some(if incomplete {
                     Code::RequestIncomplete
@@ -441,6 +460,7 @@ impl Session {
     ) -> Result<(), Fatal> {
         let begun = self.decode(thread, stream, section, limits);
         if begun.is_err() {
+            self.log_unread(thread, HeadFailure::Broken);
             self.state.borrow_mut().controls.cancel(stream.id);
         }
         begun
@@ -489,7 +509,6 @@ impl Session {
         let refusal = match outcome {
             Outcome::Complete => None,
             Outcome::Refused(refusal) => Some(refusal),
-            Outcome::TooLarge(reason) => Some(Refusal { status: 494, reason, malformed: false }),
         };
         if let Some(text) = head.get(Name::Priority) {
             stream.prioritize(Priority::parse(text));
@@ -647,17 +666,18 @@ impl Session {
         }
         // nginx's phrase; the log has the reason.
         self.close(why, b"stream error");
-        self.lost();
+        self.lost(thread, HeadFailure::Broken);
     }
 
-    /// Breaks off all requests of a connection that is gone.
-    pub(super) fn lost(&self) {
+    /// Breaks off all requests of a connection that is gone. `why` is the reason for heads that are not complete.
+    pub(super) fn lost(&self, thread: &Rc<Thread>, why: HeadFailure) {
         let streams = {
             let mut s = self.state.borrow_mut();
             s.closed = true;
             std::mem::take(&mut s.streams)
         };
         for (_, stream) in streams {
+            self.log_begun_head(thread, &stream, why);
             stream.break_off(None);
         }
         if let Some(pace) = self.pace.take() {

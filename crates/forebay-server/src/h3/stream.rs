@@ -161,6 +161,11 @@ impl Stream {
         self.blocked_section.borrow().is_some()
     }
 
+    /// Returns `true` if some of the head has come, and no runner has the request.
+    pub(super) fn has_begun_head(&self) -> bool {
+        !self.begun.get() && !self.broken.get() && (self.is_waiting() || self.input.borrow().held() > 0)
+    }
+
     /// Stops waiting for insertions: the client has reset the stream. Returns `false` if the head did not wait.
     pub(super) fn stop_waiting(&self) -> bool {
         let waited = self.blocked_section.take().is_some();

@@ -1,5 +1,6 @@
-//! List of all modules: their settings, directives, variables and the order in which their hooks run. No other file
-//! knows all modules.
+//! List of all modules: their settings, directives, variables and the order in which their hooks run. Files that
+//! give a module a special part name it themselves: `phases.rs` those that wait or take the content, `response/` those whose
+//! filters have a fixed place.
 
 use crate::compress;
 use crate::config::Scope;

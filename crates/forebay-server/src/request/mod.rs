@@ -86,7 +86,7 @@ pub(crate) struct Request {
     pub args: Vec<u8>,
     /// Virtual server, index into [`Http::servers`].
     pub server: usize,
-    /// Location, index into [`Http::locations`].
+    /// Location, index into the locations of the server.
     pub location: usize,
     /// Response.
     pub resp: Response,
@@ -126,6 +126,8 @@ pub(crate) struct Request {
     pub transfer: Option<Rc<forebay_core::transfers::Transfer>>,
     /// State of modules.
     pub modules: ModuleState,
+    /// A client has begun it, and its line in the access log has not been written.
+    pub unlogged: bool,
     /// `$request_completion`.
     pub complete: bool,
     /// Spare buffers.
@@ -193,6 +195,7 @@ impl Request {
             received: 0,
             transfer: None,
             modules: ModuleState::default(),
+            unlogged: false,
             complete: false,
             spare: Vec::new(),
             keep_alive: false,
@@ -314,6 +317,7 @@ impl Request {
         self.refused = 0;
         self.keep_alive = self.head.keep_alive && !self.thread.quitting.get();
         self.body.begin(self.head.framing, self.head.len);
+        self.unlogged = self.origin == Origin::Client;
         self.take_peer();
     }
 

@@ -145,6 +145,19 @@ async fn run_header_filters(req: &mut Request) {
     }
 }
 
+/// Runs the log phase of a request that its runner leaves unfinished: by a panic, or because the thread ends.
+pub(crate) fn break_off(req: &mut Request) {
+    if !req.unlogged {
+        return;
+    }
+    if req.sent == 0 {
+        // nginx's status for a request whose client does not get a response.
+        req.resp.status = if std::thread::panicking() { 500 } else { 499 };
+    }
+    // A second panic would end the process.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| finish(req)));
+}
+
 /// Runs the log phase and frees the resources of the request.
 pub(crate) fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
@@ -152,6 +165,8 @@ pub(crate) fn finish(req: &mut Request) {
     }
     post_action::begin(req);
     crate::metrics::count(req);
+    // First, so that a panic in here does not lead back to here.
+    req.unlogged = false;
     access_log::log_request(req);
     req.modules.limit_conn.clear();
     req.body.end();

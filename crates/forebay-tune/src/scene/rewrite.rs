@@ -1,10 +1,12 @@
 //! Edits that turn a configuration into its private copy: other ports, logs, temporary files and upstreams.
 
-use super::{CopyPlace, TEMP_PATHS, quote, scaled};
+use super::{CopyPlace, TEMP_PATHS, literal, literal_folder, quote, scaled};
 use crate::patch::{Edit, Source, View, normal};
 use forebay_bench::ports::free_port;
+use forebay_conf::print;
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The edits that make a private copy of a configuration, and what they use.
@@ -149,7 +151,7 @@ impl<'a> Rewrite<'a> {
         }
         let text = match s.first.strip_prefix("syslog:") {
             Some(parameters) => self.sunk(parameters)?,
-            None => quote(&self.place.dir.join("logs").join(s.first.replace('/', "_"))),
+            None => quote(&literal_folder(&self.place.dir).join("logs").join(s.first.replace('/', "_"))),
         };
         self.put_argument(s, 0, text);
         Ok(())
@@ -181,7 +183,7 @@ impl<'a> Rewrite<'a> {
 
     fn root(&mut self, s: &Statement) {
         match &self.place.root {
-            Some(root) => self.put(s, &format!("root {};", quote(root))),
+            Some(root) => self.put(s, &format!("root {};", literal(root))),
             None => self.relative_path(s, &self.place.prefix.clone()),
         }
     }
@@ -189,6 +191,8 @@ impl<'a> Rewrite<'a> {
     /// Makes the first argument absolute, as the copy has another prefix.
     fn relative_path(&mut self, s: &Statement, base: &Path) {
         if !s.first.starts_with(['/', '$']) {
+            // The first argument may have variables, what is put in front of it has none.
+            let base = if s.name == "load_module" { base.to_owned() } else { literal_folder(base) };
             let text = format!("{} {}{};", s.name, quote(&base.join(&s.first)), self.rest(s, 1));
             self.put(s, &text);
         }
@@ -201,7 +205,10 @@ impl<'a> Rewrite<'a> {
         let is_single = self.view.nodes[s.n].d.args.len() == 1;
         // An argument with a colon names an engine or inline data.
         if is_file && is_single && !s.first.contains(':') && !s.first.starts_with(['/', '$']) {
-            let text = format!("{} {};", s.name, quote(&self.conf_dir.join(&s.first)));
+            // Of these only certificates that are shown, and their keys, may have variables.
+            let shown = ["ssl_certificate", "ssl_certificate_key"].iter().any(|end| s.name.ends_with(end));
+            let dir = if shown { literal_folder(&self.conf_dir) } else { self.conf_dir.clone() };
+            let text = format!("{} {};", s.name, quote(&dir.join(&s.first)));
             self.put(s, &text);
         }
     }
@@ -254,10 +261,16 @@ impl<'a> Rewrite<'a> {
             text.push_str(&format!("{name} {}; ", quote(&dir.join("temp").join(name))));
         }
         if missing("access_log") {
-            text.push_str(&format!("access_log {}; ", quote(&dir.join("logs/access.log"))));
+            text.push_str(&format!("access_log {}; ", literal(&dir.join("logs/access.log"))));
         }
         if let Some(root) = self.place.root.as_ref().filter(|_| missing("root")) {
-            text.push_str(&format!("root {}; ", quote(root)));
+            text.push_str(&format!("root {}; ", literal(root)));
+        }
+        let ours =
+            [Some(&self.place.dir), self.place.root.as_ref(), Some(&self.place.prefix), Some(&self.conf_dir)];
+        let dollar = |path: &PathBuf| print::needs_dollar_sign(path.as_os_str().as_bytes());
+        if ours.into_iter().flatten().any(dollar) {
+            text.push_str(print::DOLLAR_SIGN);
         }
         self.view.insert(Some(http), &text)
     }

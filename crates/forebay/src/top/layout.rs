@@ -106,7 +106,7 @@ fn cell(cell: &Cell, width: usize) -> (String, Look) {
 fn look_of(text: &str) -> Look {
     match text {
         "up" => Look::Good,
-        "down" | "unavail" | "unhealthy" => Look::Bad,
+        "down" | "unavail" | "unhealthy" | "failing" => Look::Bad,
         "draining" | "checking" => Look::Warn,
         _ => Look::Plain,
     }

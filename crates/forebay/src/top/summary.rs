@@ -2,6 +2,7 @@
 
 use super::Snapshot;
 use super::numbers::{bytes, count, ms, number, numbers, percent, printable, rate};
+use super::tables::fails;
 use super::view::Range;
 use forebay_terminal::{Line, Look, spark};
 use serde_json::Value;
@@ -151,7 +152,8 @@ fn elements(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Returns the problems, a line for each.
-pub(super) fn problems(o: &Value) -> Vec<Line> {
+pub(super) fn problems(s: &Snapshot) -> Vec<Line> {
+    let o = &s.overview;
     let refused = o["reloads"]["events"][0]["error"].as_str().filter(|_| o["reloads"]["last_failed"] == true);
     let refused = refused.map(|reason| format!("the last reload was refused: {}", printable(reason)));
     let harm = elements(&o["warnings"]["warnings"]).filter(|w| w["severity"] == "harm").count();
@@ -163,20 +165,28 @@ pub(super) fn problems(o: &Value) -> Vec<Line> {
         (o["nginx"]["log_lines_lost"].as_u64().unwrap_or(0), "lines of logs lost"),
     ];
     let counts = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, text)| format!("{n} {text}"));
-    let groups =
-        ["http", "stream"].into_iter().flat_map(|block| groups_with_failures(&o[block]["upstreams"]));
+    let groups = ["http", "stream"].into_iter().flat_map(|block| {
+        let history = &s.history["rows"][format!("{block}/upstreams")];
+        groups_with_failures(&o[block]["upstreams"], history)
+    });
     let all =
         groups.chain(refused).chain(elements(&o["certificates"]).filter_map(near_its_end)).chain(counts);
     all.map(|text| Line::bad(format!("! {text}"))).collect()
 }
 
-fn groups_with_failures(upstreams: &Value) -> impl Iterator<Item = String> {
-    upstreams.as_object().into_iter().flatten().filter_map(|(group, u)| {
-        let down = elements(&u["peers"]).filter(|p| p["state"] != "up" && p["state"] != "draining").count();
-        let text = || {
-            format!("{}: {down} of {} servers not in use", printable(group), elements(&u["peers"]).count())
+fn groups_with_failures<'s>(upstreams: &'s Value, history: &'s Value) -> impl Iterator<Item = String> + 's {
+    upstreams.as_object().into_iter().flatten().flat_map(|(group, u)| {
+        let count = |chosen: &dyn Fn(&Value) -> bool| elements(&u["peers"]).filter(|p| chosen(p)).count();
+        let down = count(&|p| p["state"] != "up" && p["state"] != "draining");
+        let failing = count(&|p| {
+            let server = p["server"].as_str().unwrap_or_default();
+            p["state"] == "up" && fails(&history[group.as_str()][server])
+        });
+        let all = count(&|_| true);
+        let text = |n: usize, what: &str| {
+            (n > 0).then(|| format!("{}: {n} of {all} servers {what}", printable(group)))
         };
-        (down > 0).then(text)
+        [text(down, "not in use"), text(failing, "fail all requests")].into_iter().flatten()
     })
 }
 

@@ -84,6 +84,18 @@ fn trend(row: &Value) -> [Cell; 2] {
     [Cell::Trend(values), Cell::Number(last, rate, PLAIN)]
 }
 
+/// Values in a row of which the outcome is judged.
+const JUDGED: usize = 10;
+
+/// Returns `true` if the last requests of a server have failed. A server that is alone in its group is up all the same: nobody else
+/// could get its requests.
+pub(super) fn fails(row: &Value) -> bool {
+    let last = |list: &Value| numbers(list).iter().rev().take(JUDGED).sum::<f64>();
+    let (all, bad) = (last(&row[0]), last(&row[1]));
+    // An attempt and its failure may be counted in different seconds.
+    all > 0.0 && bad >= 0.9 * all
+}
+
 fn zones(s: &Snapshot, title: &'static str, collection: &'static str, empty: &'static str) -> Table {
     let history = &s.history["rows"][format!("http/{collection}")];
     let row = |(name, z): (&String, &Value)| {
@@ -121,7 +133,10 @@ fn peers(s: &Snapshot, block: &'static str) -> Table {
         vec![
             Cell::Text(printable(group)),
             Cell::Text(printable(server) + backup),
-            text(&p["state"]),
+            match p["state"] == "up" && fails(&history[group][server]) {
+                true => Cell::Text("failing".to_owned()),
+                false => text(&p["state"]),
+            },
             line,
             per_second,
             of(&p["active"], PLAIN),

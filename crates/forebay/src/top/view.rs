@@ -73,7 +73,7 @@ impl View {
         let is_low = height < LOW;
         let summary = if is_low { short_summary } else { summary };
         let mut lines = summary(snapshot, &self.range, width);
-        lines.extend(problems(&snapshot.overview).into_iter().take(if is_low { 1 } else { 4 }));
+        lines.extend(problems(snapshot).into_iter().take(if is_low { 1 } else { 4 }));
         lines.extend((!is_low).then(Line::default));
         lines.push(self.tabs(width));
         let Some((_, tables)) = TABS.get(self.tab) else { return lines };
@@ -111,7 +111,7 @@ impl View {
 /// Returns all there is, for `--once`.
 pub(super) fn everything(snapshot: &Snapshot, width: usize) -> Vec<Line> {
     let mut lines = summary(snapshot, &MINUTE, width);
-    lines.extend(problems(&snapshot.overview));
+    lines.extend(problems(snapshot));
     for mut table in TABS.iter().flat_map(|(_, tables)| tables(snapshot)) {
         sort(&mut table, None, false);
         lines.extend(render(&table, width, None));
@@ -134,7 +134,8 @@ mod tests {
                     "timestamp": "2026-01-01T02:00:00.000Z"},
                 "started": "2026-01-01T00:00:00.000Z",
                 "http": {"server_zones": {"a10.test": zone(5), "a9.test": zone(50)},
-                    "upstreams": {"app": {"peers": [peer("10.0.0.1:80", "up"), peer("10.0.0.2:80", "unavail")]}}},
+                    "upstreams": {"app": {"peers": [peer("10.0.0.1:80", "up"), peer("10.0.0.2:80", "unavail")]},
+                        "broken": {"peers": [peer("10.0.0.3:80", "up")]}}},
                 "reloads": {"last_failed": true, "events": [{"time": "t", "error": "unknown directive\u{1b}"}]},
                 "certificates": [{"names": ["a.test"], "days_left": 3, "source": "file", "file": "/a.pem", "expires": "x"},
                     {"names": [], "days_left": -1, "source": "file", "file": "/old.pem", "expires": "x"}],
@@ -144,7 +145,8 @@ mod tests {
             history: json!({
                 "values": {"requests": [1, 2, 1234], "cpu_us": [0, 123_000]},
                 "latency": {"p99": [null, 2.5]},
-                "rows": {"http/server_zones": {"a9.test": [[0, 4, 8], [0, 0, 0]]}},
+                "rows": {"http/server_zones": {"a9.test": [[0, 4, 8], [0, 0, 0]]},
+                    "http/upstreams": {"app": {"10.0.0.1:80": [[3, 3], [0, 1]]}, "broken": {"10.0.0.3:80": [[3, 3], [2, 4]]}}},
             }),
         }
     }
@@ -158,6 +160,7 @@ mod tests {
             "1234 requests/s",
             "p99 2.50ms",
             "! app: 1 of 2 servers not in use",
+            "! broken: 1 of 1 servers fail all requests",
             "! the last reload was refused: unknown directive?",
             "! a.test: the certificate has 3 days left",
             "! /old.pem: the certificate has expired",
@@ -167,6 +170,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part} in {text}");
         }
+        assert!(!text.contains("app: 1 of 2 servers fail") && text.matches("failing").count() == 1, "{text}");
         // Numbers in names count as such.
         let at = |name: &str| lines.iter().position(|l| l.starts_with(name)).expect(name);
         assert!(at("a9.test") < at("a10.test"), "{text}");

@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time after which a test fails that waits for something.
@@ -67,6 +68,28 @@ pub fn run(program: &str, args: &[&str]) -> Option<(i32, String, String)> {
 pub struct Site {
     dir: tempfile::TempDir,
     ports: Vec<u16>,
+    /// A server runs on it: its configurations are made patient.
+    runs: AtomicBool,
+}
+
+/// Timeouts that end a connection on which nothing happens.
+const TIMEOUTS: [&str; 4] =
+    ["keepalive_timeout", "client_header_timeout", "client_body_timeout", "send_timeout"];
+
+/// Sets the timeouts of a configuration that it does not mention to minutes: the test is not about them, and a machine that
+/// stalls for a minute must not end its connections.
+fn patient(conf: &str) -> String {
+    let before = |at: &usize| {
+        conf[..*at].bytes().last().is_none_or(|b| b.is_ascii_whitespace() || b"{};".contains(&b))
+    };
+    let Some((at, _)) = conf.match_indices("http {").find(|(at, _)| before(at)) else {
+        return conf.to_owned();
+    };
+    let (head, rest) = conf.split_at(at + "http {".len());
+    let missing = TIMEOUTS.iter().filter(|name| !conf.contains(*name));
+    let lines: String = missing.map(|name| format!(" {name} 10m;")).collect();
+    // On the same line, so that the numbers of the others stay.
+    format!("{head}{lines}{rest}")
 }
 
 impl Site {
@@ -80,7 +103,7 @@ impl Site {
             std::fs::create_dir(dir.path().join(name)).expect("directory");
         }
         let ports = (0..10).map_while(|i| conf.contains(&format!("%PORT{i}%")).then(free_port)).collect();
-        let site = Site { dir, ports };
+        let site = Site { dir, ports, runs: AtomicBool::new(false) };
         site.write("nginx.conf", conf);
         site
     }
@@ -95,6 +118,9 @@ impl Site {
         let mut text = text.replace("%DIR%", &self.dir().display().to_string());
         for (i, port) in self.ports.iter().enumerate() {
             text = text.replace(&format!("%PORT{i}%"), &port.to_string());
+        }
+        if name == "nginx.conf" && self.runs.load(Ordering::Relaxed) {
+            text = patient(&text);
         }
         let path = self.dir().join(name);
         std::fs::create_dir_all(path.parent().expect("below the prefix")).expect("directory");
@@ -118,6 +144,15 @@ impl Site {
         command.arg("-p").arg(self.dir()).args(["-c", "nginx.conf"]).args(args);
         command.env_remove("NGINX").env("LC_ALL", "C");
         command
+    }
+
+    /// Makes the configuration that a server is about to run, and those after it, patient.
+    fn prepare(&self) {
+        if !self.runs.swap(true, Ordering::Relaxed)
+            && let Ok(text) = std::fs::read_to_string(self.dir().join("nginx.conf"))
+        {
+            self.write("nginx.conf", &text);
+        }
     }
 
     /// Runs the program under test on this site to its end.
@@ -153,6 +188,7 @@ impl Server {
     }
 
     fn spawn(site: &Site) -> Child {
+        site.prepare();
         let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");
         (site.command(PROGRAM, &["-g", "daemon off;"]))
             .stdin(Stdio::null())
@@ -178,6 +214,7 @@ impl Server {
 
     /// The same where no file may grow beyond so many KiB: writing more fails.
     pub fn start_limited(site: Site, kib: u32) -> Server {
+        site.prepare();
         let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");
         let own = site.command(PROGRAM, &["-g", "daemon off;"]);
         let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", kib * 2);
@@ -203,6 +240,7 @@ impl Server {
 
     /// The same on a directory that was prepared before.
     pub fn daemon_on(site: Site) -> Server {
+        site.prepare();
         let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");
         let mut command = site.command(PROGRAM, &[]);
         let status =

@@ -192,6 +192,8 @@ class Client:
         self.connections = {}
         self.streams = {}
         self.tickets = {}
+        # Of NEW_TOKEN frames.
+        self.tokens = {}
 
     async def connect(self, c):
         conf = QuicConfiguration(
@@ -200,6 +202,7 @@ class Client:
             server_name=c.get("name", "localhost"),
             verify_mode=ssl.CERT_NONE,
             session_ticket=self.tickets.get(c.get("ticket")),
+            token=self.tokens.get(c.get("token"), b""),
             idle_timeout=60,
         )
         if "suites" in c:
@@ -222,8 +225,12 @@ class Client:
         def ticket(ticket):
             self.tickets[c["as"]] = ticket
 
+        def token(token):
+            self.tokens[c["as"]] = token
+
         def protocol():
-            return Connection(QuicConnection(configuration=conf, session_ticket_handler=ticket), raw)
+            quic = QuicConnection(configuration=conf, session_ticket_handler=ticket, token_handler=token)
+            return Connection(quic, raw)
 
         loop = asyncio.get_running_loop()
         _, p = await loop.create_datagram_endpoint(protocol, local_addr=(c.get("address", "127.0.0.1"), 0))

@@ -77,8 +77,15 @@ fn retry() {
     let server = serve("quic_retry on;");
     assert_eq!(client.connect("a", &server)["retried"], true);
     assert_eq!(client.get("a", "/page")["length"], 10_000);
+    // The token of that connection proves the address of the next one, once, and no other address.
+    for (name, address, retried) in
+        [("b", "127.0.0.2", true), ("c", "127.0.0.1", false), ("d", "127.0.0.1", true)]
+    {
+        let told = client.connect_with(name, &server, json!({"token": "a", "address": address}));
+        assert_eq!((&told["connected"], &told["retried"]), (&json!(true), &json!(retried)), "{name}: {told}");
+    }
     let server = serve("");
-    assert_eq!(client.connect("b", &server)["retried"], false);
+    assert_eq!(client.connect("e", &server)["retried"], false);
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn made(out: &Out<'_>, route: Option<&Route>, nodes: &[Node], mut wanted: Vec<&'
                 None => continue,
             },
             // A dollar sign would begin a variable.
-            _ => node("set", [variable, text(name).replace('$', "${dollar_sign}")]),
+            _ => node("set", [variable, crate::gateway::literal(&text(name))]),
         });
     }
     made

@@ -1,0 +1,202 @@
+//! Memory of brotli encoders. An encoder asks for it by its allocator, and cannot be renewed as those of gzip and zstd can. So
+//! blocks that it gives back are kept for the next encoder of the thread. Hot path.
+
+use super::pool::Demand;
+use brotli::enc::cluster::HistogramPair;
+use brotli::enc::combined_alloc::BrotliAlloc;
+use brotli::enc::command::Command;
+use brotli::enc::entropy_encode::HuffmanTree;
+use brotli::enc::histogram::{ContextType, HistogramCommand, HistogramDistance, HistogramLiteral};
+use brotli::enc::{
+    Allocator, PDF, SliceWrapper, SliceWrapperMut, StaticCommand, ZopfliNode, floatX, s16, v8,
+};
+use forebay_core::spare::Ended;
+use std::cell::RefCell;
+
+/// Most memory that a thread keeps, bytes. One encoder of the highest levels may take more.
+const MOST: usize = 32 * 1024 * 1024;
+
+/// Allocator of encoders.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory;
+
+impl BrotliAlloc for Memory {}
+
+impl<T: Cell> Allocator<T> for Memory {
+    type AllocatedMemory = Cells<T>;
+
+    fn alloc_cell(&mut self, len: usize) -> Cells<T> {
+        if len == 0 {
+            return Cells::default();
+        }
+        let kept = SHELVES.with_borrow_mut(|shelves| {
+            shelves.demand.take(bytes::<T>(len));
+            let shelf = T::shelf(shelves);
+            let at = shelf.iter().rposition(|block| block.len() == len)?;
+            let block = shelf.remove(at);
+            shelves.kept -= bytes::<T>(len);
+            Some(block)
+        });
+        Cells(match kept {
+            Some(mut block) => {
+                // The encoder expects empty tables, and one client's content must not be in those of another.
+                block.fill(T::default());
+                block
+            }
+            None => vec![T::default(); len].into(),
+        })
+    }
+
+    fn free_cell(&mut self, cells: Cells<T>) {
+        drop(cells);
+    }
+}
+
+/// Block of memory. Dropping it gives it back.
+pub(super) struct Cells<T: Cell>(Box<[T]>);
+
+impl<T: Cell> Default for Cells<T> {
+    fn default() -> Cells<T> {
+        Cells(Box::default())
+    }
+}
+
+impl<T: Cell> Drop for Cells<T> {
+    fn drop(&mut self) {
+        let block = std::mem::take(&mut self.0);
+        if !block.is_empty() {
+            // A thread that is ending has no shelves any more.
+            let _ = SHELVES.try_with(|shelves| shelves.borrow_mut().keep(block));
+        }
+    }
+}
+
+impl<T: Cell> SliceWrapper<T> for Cells<T> {
+    fn slice(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T: Cell> SliceWrapperMut<T> for Cells<T> {
+    fn slice_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
+/// Type of which encoders ask for memory.
+pub(super) trait Cell: Clone + Default + 'static {
+    /// Returns the blocks of this type, the longest unused first.
+    fn shelf(shelves: &mut Shelves) -> &mut Vec<Box<[Self]>>;
+}
+
+const fn bytes<T>(len: usize) -> usize {
+    len.saturating_mul(size_of::<T>())
+}
+
+impl Shelves {
+    fn keep<T: Cell>(&mut self, block: Box<[T]>) {
+        let size = bytes::<T>(block.len());
+        self.demand.give(size);
+        let room = self.demand.room().min(MOST);
+        let mut kept = self.kept;
+        let shelf = T::shelf(self);
+        // Blocks of parameters that are used no more make room for those that are.
+        while kept + size > room && !shelf.is_empty() {
+            kept -= bytes::<T>(shelf.remove(0).len());
+        }
+        if kept + size <= room {
+            shelf.push(block);
+            kept += size;
+        }
+        self.kept = kept;
+    }
+}
+
+/// Drops memory that was not needed since the last call.
+pub(super) fn end_unneeded() -> Ended {
+    SHELVES.with_borrow_mut(|shelves| {
+        shelves.demand.turn();
+        let too_much = shelves.kept > shelves.demand.room();
+        if too_much {
+            *shelves = Shelves { demand: std::mem::take(&mut shelves.demand), ..Shelves::default() };
+        }
+        Ended { some: too_much, left: shelves.kept > 0 }
+    })
+}
+
+thread_local! {
+    static SHELVES: RefCell<Shelves> = RefCell::default();
+}
+
+macro_rules! shelves {
+    ($($name:ident: $type:ty,)*) => {
+        /// Blocks that a thread keeps, by the type of what is in them.
+        #[derive(Default)]
+        pub(super) struct Shelves {
+            demand: Demand,
+            /// Size of all blocks, bytes.
+            kept: usize,
+            $($name: Vec<Box<[$type]>>,)*
+        }
+
+        $(impl Cell for $type {
+            fn shelf(shelves: &mut Shelves) -> &mut Vec<Box<[$type]>> {
+                &mut shelves.$name
+            }
+        })*
+    };
+}
+
+shelves! {
+    bytes: u8,
+    shorts: u16,
+    signed: i32,
+    words: u32,
+    longs: u64,
+    floats: floatX,
+    eight_floats: v8,
+    sixteen_shorts: s16,
+    commands: Command,
+    densities: PDF,
+    static_commands: StaticCommand,
+    literals: HistogramLiteral,
+    histogram_commands: HistogramCommand,
+    distances: HistogramDistance,
+    pairs: HistogramPair,
+    contexts: ContextType,
+    trees: HuffmanTree,
+    nodes: ZopfliNode,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> usize {
+        SHELVES.with_borrow(|s| s.kept)
+    }
+
+    #[test]
+    fn blocks_serve_again_empty() {
+        let mut m = Memory;
+        let mut a: Cells<u32> = m.alloc_cell(1000);
+        a.slice_mut().fill(7);
+        let place = a.slice().as_ptr();
+        let other: Cells<u8> = m.alloc_cell(10);
+        drop(a);
+        assert_eq!(kept(), 4000);
+        let again: Cells<u32> = m.alloc_cell(1000);
+        assert_eq!((again.slice().as_ptr(), again.slice()), (place, [0; 1000].as_slice()));
+        assert_eq!(kept(), 0);
+        drop((again, other));
+        assert_eq!(kept(), 4010);
+        // Another size takes the place of the one that is used no more.
+        let smaller: Cells<u32> = m.alloc_cell(900);
+        drop(smaller);
+        assert_eq!(kept(), 3600 + 10);
+        end_unneeded();
+        assert_eq!(kept(), 3610, "it was needed since the last call");
+        assert!(end_unneeded().some);
+        assert_eq!(kept(), 0);
+    }
+}
