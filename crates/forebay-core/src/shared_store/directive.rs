@@ -256,8 +256,7 @@ fn read<C: Context>(path: &[u8], w: &Word, d: &Directive, cx: &mut Scope<'_, C>)
     let path = cx.conf_path(path);
     let read = cx.files.read(&path).map(|(_, bytes)| bytes.to_vec());
     read.map_err(|e| {
-        let errno = rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO);
-        let why = forebay_sys::errno::errno_text(errno);
-        cx.error_at(d, w, format!("open() \"{}\" failed {why}", path.display()))
+        let why = forebay_sys::errno::errno(&e);
+        cx.error_at(d, w, format!("open() \"{}\" failed ({why})", path.display()))
     })
 }
