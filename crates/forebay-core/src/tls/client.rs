@@ -346,6 +346,7 @@ impl Spoken {
             v12: c.v12.unwrap_or(s.protocols.v12),
             v13: c.v13.unwrap_or(s.protocols.v13),
             suites,
+        suites.retain(|s| list.allows(s));
             groups: c.groups.as_ref().map_or_else(ciphers::default_groups, |g| g.0.to_vec()),
         }
     }

@@ -304,6 +304,7 @@ impl Loader {
         if by_cost(s) {
             ciphers::by_cost(&mut suites);
         }
+        suites.retain(|s| list.allows(s));
         let groups = c.groups.clone().unwrap_or_else(|| s.ecdh_curve.clone()).0.to_vec();
         let numbers = suites.iter().map(|s| u16::from(s.suite())).chain([0]);
         let numbers = numbers.chain(groups.iter().map(|g| u16::from(g.name()))).collect();

@@ -113,7 +113,7 @@ impl Default for Ciphers {
     /// Returns the list of servers without `ssl_ciphers`. It is parsed once and shared.
     fn default() -> Ciphers {
         static ALL: LazyLock<Ciphers> =
-            LazyLock::new(|| Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5"))));
+            LazyLock::new(|| Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5").unwrap_or_default())));
         ALL.clone()
     }
 }
@@ -122,15 +122,9 @@ impl<C: Context> Setting<C> for Ciphers {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let text = String::from_utf8_lossy(first(d)).into_owned();
-        let list = ciphers::parse(&text);
-        if list.is_empty() {
-            return Err(cx.error(
-                d,
-                format!(
-                    "SSL_CTX_set_cipher_list(\"{text}\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)"
-                ),
-            ));
-        }
+        let list = ciphers::parse(&text).map_err(|refused| {
+            cx.error(d, format!("SSL_CTX_set_cipher_list(\"{text}\") failed (SSL: {refused})"))
+        })?;
         if !list.unserved.is_empty() {
             let text = format!("ciphers that are not served: {}", list.unserved.join(":"));
             cx.warn(d, text);
