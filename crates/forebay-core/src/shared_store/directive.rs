@@ -10,7 +10,7 @@ use crate::tasks::{Log, Tasks};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
-use forebay_net::tls::pem;
+use forebay_net::tls::pem::{self, PemError};
 use forebay_net::tls::sessions::share_ticket_keys;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
@@ -230,11 +230,14 @@ fn parameter<C: Context>(
             s.password = Some(first.ok_or_else(empty)?);
         }
         (b"ca", Some(path)) => {
-            let certificates = pem::certificates(&read(path, w, d, cx)?);
-            if certificates.is_empty() {
+            let certificates = pem::all_certificates(&read(path, w, d, cx)?).map_err(|e| {
                 let path = String::from_utf8_lossy(path);
-                return Err(cx.error_at(d, w, format!("there is no certificate in \"{path}\"")));
-            }
+                let message = match e {
+                    PemError::None => format!("there is no certificate in \"{path}\""),
+                    e => format!("cannot load certificate \"{path}\": {e}"),
+                };
+                cx.error_at(d, w, message)
+            })?;
             s.tls.get_or_insert_default().authorities = Some(certificates);
         }
         (b"prefix", Some(prefix)) => s.prefix = prefix.to_vec(),

@@ -3,7 +3,7 @@
 
 use super::cache_settings::{CertificateCache, OcspCache, SessionCache};
 use super::conf_command::Commands;
-use super::files::{Crl, DerFile, FileNames, Passwords, PemFile, TicketKeys};
+use super::files::{Crl, DerFile, DhFile, FileNames, Passwords, PemFile, TicketKeys};
 use crate::config::value::{Number, Sec, Setting, first, once};
 use crate::config::{Context, Scope};
 use crate::keyword;
@@ -36,6 +36,7 @@ crate::settings! {
     "ssl_client_certificate" => client_certificate: PemFile = PemFile::default();
     "ssl_trusted_certificate" => trusted_certificate: PemFile = PemFile::default();
     "ssl_crl" => crl: Crl = Crl::default();
+    "ssl_dhparam" => dhparam: DhFile = DhFile;
     "ssl_certificate_compression" => certificate_compression: bool = false;
     "ssl_reject_handshake" => reject_handshake: bool = false;
     "ssl_conf_command" => conf_command: Commands = Commands::default();
