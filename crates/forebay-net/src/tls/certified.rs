@@ -31,13 +31,24 @@ pub fn certified(
         let what = key_error(&e);
         format!("cannot load certificate key \"{key_name}\": PEM_read_bio_PrivateKey() failed (SSL: {what})")
     })?;
-    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)
-        .map_err(|e| format!("cannot load certificate key \"{key_name}\": {e}"))?;
-    if key.public_key().is_some_and(|k| k.as_ref() != public) {
-        return Err(format!(
+    let unusable = |what: &str| format!("cannot load certificate key \"{key_name}\": {what}");
+    let mismatch = || {
+        format!(
             "SSL_CTX_use_PrivateKey(\"{key_name}\") failed (SSL: error:05800074:x509 certificate routines::key \
              values mismatch)"
-        ));
+        )
+    };
+    let key = if rsa_pss::is_pss(&der) {
+        rsa_pss::signing_key(&der, &public).map_err(|e| match e {
+            Unusable::Mismatch => mismatch(),
+            Unusable::Key => unusable("the RSA-PSS key is broken or has less than 2048 bits"),
+            Unusable::Parameters => unusable("the parameters of the RSA-PSS key allow no signature of TLS"),
+        })?
+    } else {
+        rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).map_err(|e| unusable(&e.to_string()))?
+    };
+    if key.public_key().is_some_and(|k| k.as_ref() != public) {
+        return Err(mismatch());
     }
     Ok(CertifiedKey::new(chain, super::sigalg::noting(key)))
 }
