@@ -13,12 +13,14 @@ use super::server_config::{basis, by_cost, config, context, provider};
 use super::settings::{Ocsp, Settings, VerifyClient};
 use super::slot::Slot;
 use crate::config::Build;
+use crate::shared_store::seal;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Reads;
 use forebay_net::resolver::Resolver;
 use forebay_net::tls::certified::certified;
 use forebay_net::tls::ciphers;
 use forebay_net::tls::ocsp_message::Subject;
+use forebay_net::tls::pem;
 use forebay_net::tls::verify::{self, Trust};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
@@ -163,6 +165,9 @@ impl Loader {
             let of_key = m.contains("certificate key") || m.contains("PrivateKey");
             if of_key { key.error(m) } else { cert.error(m) }
         })?);
+        if let Ok(der) = pem::private_key(&key_pem.text, passwords) {
+            seal::remember(der.secret_der());
+        }
         self.keys.insert(names, (made.clone(), reads));
         Ok(made)
     }
@@ -299,11 +304,11 @@ impl Loader {
         let c = &s.conf_command;
         let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
         let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
+        suites.retain(|s| list.allows(s));
         suites.extend(list.suites());
         if by_cost(s) {
             ciphers::by_cost(&mut suites);
         }
-        suites.retain(|s| list.allows(s));
         let groups = c.groups.clone().unwrap_or_else(|| s.ecdh_curve.clone()).0.to_vec();
         let numbers = suites.iter().map(|s| u16::from(s.suite())).chain([0]);
         let numbers = numbers.chain(groups.iter().map(|g| u16::from(g.name()))).collect();
