@@ -12,13 +12,14 @@ use rustls::sign::CertifiedKey;
 struct Candidate {
     made: CertifiedKey,
     names: usize,
+    from: i64,
     until: i64,
 }
 
 /// Returns the certificate in a directory that is for most names of an order, has a key of its kind and has not expired.
 pub(crate) fn find(order: &Order, state: &StateDir, now: i64) -> Option<CertifiedKey> {
     let candidates = state.orders().into_iter().filter_map(|file| read(order, state, &file));
-    let valid = candidates.filter(|c| c.names > 0 && c.until > now);
+    let valid = candidates.filter(|c| c.names > 0 && (c.from..c.until).contains(&now));
     valid.max_by_key(|c| (c.names, c.until)).map(|c| c.made)
 }
 
@@ -29,5 +30,6 @@ fn read(order: &Order, state: &StateDir, file: &str) -> Option<Candidate> {
     let first =
         pem::certificates(&files.chain).into_iter().next().filter(|_| is_rsa == order.key.is_rsa())?;
     let names = order.identifiers.iter().filter(|i| x509::covers(&first, std::slice::from_ref(i))).count();
-    Some(Candidate { made, names, until: x509::leaf(&first)?.until })
+    let leaf = x509::leaf(&first)?;
+    Some(Candidate { made, names, from: leaf.from, until: leaf.until })
 }

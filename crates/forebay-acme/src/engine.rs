@@ -1,5 +1,6 @@
 //! The task of an issuer: looks after its certificates one after the other, again and again.
 
+use crate::accounts;
 use crate::certificate::{self, Certificate, Phase, State};
 use crate::earlier;
 use crate::failure::{Class, Failure};
@@ -25,8 +26,6 @@ use tokio::runtime::Handle;
 
 /// File of the account's key.
 const ACCOUNT_KEY: &str = "account.key";
-/// File of the account's URL.
-const ACCOUNT_URL: &str = "account.url";
 /// File of [`History`].
 const HISTORY: &str = "history.json";
 /// Seconds until another look at a lock that another process has.
@@ -70,14 +69,14 @@ fn read_earlier(order: &Order, certificate: &Certificate) {
 fn read_files(order: &Order, certificate: &Certificate) -> Result<(), String> {
     let Some(path) = &order.issuer.state_path else { return Ok(()) };
     let state = StateDir::new(path);
+    let file = accounts::file_of(&state, order);
     let known = lock(&certificate.state).changed;
-    if known.is_some() && state.changed(&order.file()) == known {
+    if known.is_some() && state.changed(&file) == known {
         return Ok(());
     }
-    let Some(files) = state.certificate(&order.file())? else { return Ok(()) };
+    let Some(files) = state.certificate(&file)? else { return Ok(()) };
     let presented = certificate.present(&order.identifiers, &files.chain, files.key, Some(files.changed));
-    presented
-        .map_err(|text| format!("\"{}.crt\" in \"{}\" is not used: {text}", order.file(), path.display()))
+    presented.map_err(|text| format!("\"{file}.crt\" in \"{}\" is not used: {text}", path.display()))
 }
 
 /// Means of the process that tasks use.
@@ -500,7 +499,9 @@ impl Attendant {
         self.account.clone_from(&account);
         self.remember_account();
         let (Some(state), Some(account)) = (self.state.clone(), account) else { return Ok(()) };
-        let written = blocking(move || state.write(ACCOUNT_URL, account.as_bytes())).await;
+        let Some(key) = self.key.as_ref().map(|key| key.thumbprint()) else { return Ok(()) };
+        let directory = self.issuer.uri.clone();
+        let written = blocking(move || accounts::write(&state, &directory, &key, &account)).await;
         if let Err(text) = written {
             self.say(Level::Error, &format!("the account is not kept: {text}"));
         }
@@ -510,15 +511,20 @@ impl Attendant {
     async fn read_history(&mut self) -> History {
         let Some(state) = self.state.clone() else { return self.history.take().unwrap_or_default() };
         let text = blocking(move || state.read(HISTORY)).await.ok().flatten();
-        text.map(|t| History::from_text(&t)).or_else(|| self.history.take()).unwrap_or_default()
+        let read = text.map(|t| History::from_text(&t, &self.issuer.uri));
+        read.or_else(|| self.history.take()).unwrap_or_default()
     }
 
     async fn write_history(&mut self, history: History) {
-        let text = history.to_text(now());
+        let (recent, directory) = (history.clone(), self.issuer.uri.clone());
         self.history = Some(history);
         if let Some(state) = self.state.clone() {
+            let write = move || {
+                let former = state.read(HISTORY).ok().flatten().unwrap_or_default();
+                state.write(HISTORY, recent.into_text(&former, &directory, now()).as_bytes())
+            };
             // Without the file the limits are counted by this process alone.
-            let _ = blocking(move || state.write(HISTORY, text.as_bytes())).await;
+            let _ = blocking(write).await;
         }
     }
 }
@@ -531,20 +537,19 @@ fn is_proven(results: &Results) -> bool {
 /// Reads key and URL of an account, or makes a key.
 fn account(issuer: &Issuer, state: Option<&StateDir>) -> Result<(Key, Option<String>), String> {
     let read = |name| state.map_or(Ok(None), |s| s.read(name));
-    let url = read(ACCOUNT_URL)?.map(|u| String::from_utf8_lossy(&u).trim().to_owned());
-    let url = url.filter(|u| u.starts_with("https://"));
-    let given = issuer.account_key.clone();
-    if let Some(text) = given {
-        return Key::from_pem(&text).map(|key| (key, url)).map_err(|e| format!("account key: {e}"));
-    }
-    if let Some(text) = read(ACCOUNT_KEY)? {
-        return Key::from_pem(&text).map(|key| (key, url)).map_err(|e| format!("\"{ACCOUNT_KEY}\": {e}"));
-    }
-    let key = Key::generate(issuer.account_kind)?;
-    if let Some(state) = state {
-        state.write(ACCOUNT_KEY, &key.to_pem())?;
-    }
-    Ok((key, None))
+    let key = match (&issuer.account_key, read(ACCOUNT_KEY)?) {
+        (Some(given), _) => Key::from_pem(given).map_err(|e| format!("account key: {e}"))?,
+        (None, Some(text)) => Key::from_pem(&text).map_err(|e| format!("\"{ACCOUNT_KEY}\": {e}"))?,
+        (None, None) => {
+            let key = Key::generate(issuer.account_kind)?;
+            if let Some(state) = state {
+                state.write(ACCOUNT_KEY, &key.to_pem())?;
+            }
+            return Ok((key, None));
+        }
+    };
+    let url = state.map_or(Ok(None), |s| accounts::read(s, &issuer.uri, &key.thumbprint()))?;
+    Ok((key, url))
 }
 
 /// Works on the blocking pool.
@@ -616,7 +621,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let state = StateDir::new(dir.path());
         let made = account(&issuer(), Some(&state)).expect("an account");
-        state.write(ACCOUNT_URL, b"https://a.example/1\n").expect("written");
+        accounts::write(&state, "https://a.example/", &made.0.thumbprint(), "https://a.example/1")
+            .expect("written");
         let again = account(&issuer(), Some(&state)).expect("the account");
         assert_eq!(made.0.thumbprint(), again.0.thumbprint());
         assert_eq!((made.1, again.1.as_deref()), (None, Some("https://a.example/1")));

@@ -11,6 +11,9 @@ const SAME_NAMES: usize = 5;
 /// Most failed proofs of a name in an hour (Let's Encrypt: 5).
 const UNPROVEN: usize = 4;
 
+/// Member of the file that has the requests by the URLs of the authorities' directories.
+const DIRECTORIES: &str = "directories";
+
 /// Times of requests, seconds since 1970, oldest first.
 type Times = Vec<i64>;
 
@@ -92,16 +95,27 @@ impl History {
         self.unproven.retain(|_, t| !t.is_empty());
     }
 
-    /// Returns the text of the file.
-    pub(crate) fn to_text(&self, now: i64) -> String {
-        let mut recent = self.clone();
-        recent.prune(now);
-        json!({"orders": recent.orders, "issued": recent.issued, "unproven": recent.unproven}).to_string()
+    /// Returns the text of the file: the requests to the authority with this directory, and what `former` has of others.
+    pub(crate) fn into_text(mut self, former: &[u8], directory: &str, now: i64) -> String {
+        self.prune(now);
+        let former: Value = serde_json::from_slice(former).unwrap_or_default();
+        let mut all = former.get(DIRECTORIES).and_then(Value::as_object).cloned().unwrap_or_default();
+        let own = json!({"orders": self.orders, "issued": self.issued, "unproven": self.unproven});
+        all.insert(directory.to_owned(), own);
+        json!({DIRECTORIES: all}).to_string()
     }
 
-    /// Reads the file. What cannot be read counts as nothing.
-    pub(crate) fn from_text(text: &[u8]) -> History {
+    /// Reads the requests to the authority with a directory. What cannot be read counts as nothing. A file of an earlier version has
+    /// those of one authority, which may be this one.
+    pub(crate) fn from_text(text: &[u8], directory: &str) -> History {
         let json: Value = serde_json::from_slice(text).unwrap_or_default();
+        match json.get(DIRECTORIES) {
+            Some(all) => all.get(directory).map(History::from_json).unwrap_or_default(),
+            None => History::from_json(&json),
+        }
+    }
+
+    fn from_json(json: &Value) -> History {
         let times =
             |v: &Value| v.as_array().into_iter().flatten().filter_map(Value::as_i64).collect::<Times>();
         let map = |name: &str| {
@@ -176,10 +190,19 @@ mod tests {
         h.issued("a,b", NOW - DAY);
         h.unproven("a", NOW - DAY);
         h.unproven("b", NOW);
-        let again = History::from_text(h.to_text(NOW).as_bytes());
+        let text = h.clone().into_text(b"", "a", NOW);
+        let again = History::from_text(text.as_bytes(), "a");
         h.prune(NOW);
         assert_eq!(again, h);
         assert_eq!((h.orders.len(), h.issued.len(), h.unproven.len()), (1, 1, 1));
-        assert_eq!(History::from_text(b"no json"), History::default());
+        assert_eq!(History::from_text(b"no json", "a"), History::default());
+        // Requests to one authority count at that one only.
+        assert_eq!(History::from_text(text.as_bytes(), "b"), History::default());
+        let both = History::default().into_text(text.as_bytes(), "b", NOW);
+        assert_eq!(History::from_text(both.as_bytes(), "a"), h);
+        // As an earlier version has written it.
+        let former = json!({"orders": [NOW], "issued": {"a,b": [NOW]}, "unproven": {}}).to_string();
+        let read = History::from_text(former.as_bytes(), "b");
+        assert_eq!((read.orders.as_slice(), read.issued.len()), ([NOW].as_slice(), 1));
     }
 }

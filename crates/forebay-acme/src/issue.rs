@@ -19,6 +19,8 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Shortest and longest pause between two looks at a resource.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Longest wait for the beginning of an issued certificate's validity, seconds.
+const MAX_EARLY: i64 = 60;
 /// Most alternate chains that are looked at.
 const MAX_CHAINS: usize = 8;
 
@@ -91,6 +93,16 @@ impl Issuance<'_> {
                 "the issued certificate has {} bytes, see \"max_cert_size\"",
                 chain.len()
             )));
+        }
+        // Clocks differ by seconds. A certificate of a later time is not presented, since no client would accept it.
+        let early = leaf.from - forebay_net::tls::verify::now();
+        if early > MAX_EARLY {
+            return Err(Failure::temporary(format!(
+                "the issued certificate is not valid for another {early} s, is the clock right?"
+            )));
+        }
+        if let Ok(seconds @ 1..) = u64::try_from(early) {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
         }
         if leaf.until <= forebay_net::tls::verify::now() {
             return Err(Failure::temporary(

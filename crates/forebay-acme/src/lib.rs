@@ -14,6 +14,7 @@
 #![warn(unreachable_pub)]
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
+mod accounts;
 mod certificate;
 mod challenge;
 pub mod dns;

@@ -395,11 +395,21 @@ impl Order {
         names.join(",")
     }
 
-    /// Returns the name of its files, without extension: the first name, and a hash of all names and the kind of key.
+    /// Returns the name of its files, without extension: the first name, and a hash of all names, the kind of key and the
+    /// directory, since a certificate of another authority is another one.
     pub fn file(&self) -> String {
+        self.file_of(&format!(" {}", self.issuer.uri))
+    }
+
+    /// Returns the name that its files had before the directory was part of it.
+    pub(crate) fn former_file(&self) -> String {
+        self.file_of("")
+    }
+
+    fn file_of(&self, directory: &str) -> String {
         let mut names: Vec<String> = self.identifiers.iter().map(Identifier::to_string).collect();
         names.sort();
-        let text = format!("{} {}", names.join(","), self.key.text());
+        let text = format!("{} {}{directory}", names.join(","), self.key.text());
         let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
         let hex: String = hash.as_ref().iter().take(8).map(|b| format!("{b:02x}")).collect();
         let first = self.identifiers.first().map(Identifier::to_string).unwrap_or_default();
@@ -443,6 +453,10 @@ mod tests {
         assert_ne!(ab, file(&["a.org", "b.org"], KeyKind::Rsa2048));
         assert_ne!(ab, file(&["a.org"], KeyKind::P256));
         assert!(file(&["*.a.org"], KeyKind::P256).starts_with("_.a.org-"));
+        let mut other = order(&["a.org", "b.org"], KeyKind::P256);
+        other.issuer = Arc::new(Issuer::new("a", "https://c/"));
+        assert_ne!(ab, other.file());
+        assert_eq!(order(&["a.org", "b.org"], KeyKind::P256).former_file(), other.former_file());
     }
 
     #[test]

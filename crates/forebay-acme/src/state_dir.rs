@@ -1,11 +1,11 @@
 //! Files of an issuer: account, keys, certificates, and a lock that processes and nodes share. Everything blocks.
 
-use crate::certificate;
 use crate::settings::Order;
+use crate::{accounts, certificate};
 use forebay_sys::files;
 use rustix::fs::FlockOperation;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use zeroize::Zeroizing;
@@ -57,13 +57,13 @@ impl StateDir {
     /// Errors of open(2) and read(2), with the path.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, String> {
         let path = self.path(name);
-        let file = match File::open(&path) {
+        let file = match files::open_regular(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(failed("open()", &path, &e)),
         };
         let mut bytes = Zeroizing::new(Vec::new());
-        file.take(MAX_FILE).read_to_end(&mut bytes).map_err(|e| failed("read()", &path, &e))?;
+        files::read_whole(&file, MAX_FILE, &mut bytes).map_err(|e| failed("read()", &path, &e))?;
         Ok(Some(bytes))
     }
 
@@ -195,11 +195,12 @@ pub enum Stored {
 pub fn stored(order: &Order) -> Stored {
     let Some(path) = &order.issuer.state_path else { return Stored::Nowhere };
     let state = StateDir::new(path);
-    let read = state.certificate(&order.file()).and_then(|files| match files {
+    let file = accounts::file_of(&state, order);
+    let read = state.certificate(&file).and_then(|files| match files {
         None => Ok(Stored::Missing(path.clone())),
         Some(files) => {
             let (_, leaf) = certificate::checked(&order.identifiers, &files.chain, &files.key)?;
-            Ok(Stored::Until(leaf.until, state.path(&format!("{}.crt", order.file()))))
+            Ok(Stored::Until(leaf.until, state.path(&format!("{file}.crt"))))
         }
     });
     read.unwrap_or_else(Stored::Unusable)

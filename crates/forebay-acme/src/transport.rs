@@ -9,6 +9,7 @@ use forebay_net::resolver::Resolver;
 use forebay_net::tls::certified::VerifyLater;
 use forebay_net::tls::verify::{self, Purpose, Trust};
 use forebay_sys::errno::errno;
+use forebay_sys::printable::is_hidden;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use serde_json::Value;
@@ -63,9 +64,9 @@ impl Url {
     }
 }
 
-/// Replaces control characters of a text that came from outside, and cuts it off after 500 characters.
+/// Replaces hidden characters of a text that came from outside, and cuts it off after 500 characters.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().take(500).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().take(500).map(|c| if is_hidden(c) { ' ' } else { c }).collect()
 }
 
 /// A response.

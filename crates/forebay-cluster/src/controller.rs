@@ -16,6 +16,7 @@ use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::translate::{Group, Groups};
 use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Severity, Translation, Translator};
 use forebay_sys::errno::errno;
+use forebay_sys::files;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -587,7 +588,7 @@ impl Controller {
 
     /// Reads a file of this machine. One that cannot be read keeps its former content.
     fn read(&self, path: &Path, from: &Path) -> Arc<[u8]> {
-        match std::fs::read(from) {
+        match files::read_file(from, files::MAX_WHOLE) {
             Ok(bytes) => bytes.into(),
             Err(error) => {
                 (self.log)(&format!("{}: {}", from.display(), errno(&error)));

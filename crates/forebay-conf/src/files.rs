@@ -7,9 +7,10 @@ use crate::error::Error;
 use crate::glob;
 use crate::tree::{FileId, Span};
 use foldhash::fast::RandomState;
+use forebay_sys::files::{MAX_WHOLE, NotRegular, is_not_regular, read_whole};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -188,7 +189,8 @@ impl Files {
         let before = self.former.as_ref().and_then(|former| former.contents.get(path));
         let Some((_, Ok(before))) = before else { return read_disk(Path::new(path)) };
         self.buffer.clear();
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut self.buffer));
+        let read = forebay_sys::files::open_regular(Path::new(path))
+            .and_then(|file| read_whole(&file, MAX_WHOLE, &mut self.buffer));
         match read {
             Ok(_) if **before == *self.buffer => Ok(before.clone()),
             Ok(_) => Ok(self.buffer.as_slice().into()),
@@ -210,7 +212,7 @@ impl Files {
         }
         match self.contents.get(path) {
             Some((id, Ok(bytes))) => Ok((*id, bytes)),
-            Some((_, Err(errno))) => Err(io::Error::from_raw_os_error(*errno)),
+            Some((_, Err(errno))) => Err(error_of(*errno)),
             None => Err(io::Error::from_raw_os_error(MISSING)),
         }
     }
@@ -314,20 +316,28 @@ impl Files {
 
 fn read_disk(path: &Path) -> Content {
     // A NUL ends a name for the kernel; Rust refuses it before asking.
-    std::fs::read(path).map(Arc::from).map_err(|e| errno_of(&e))
+    forebay_sys::files::read_file(path, MAX_WHOLE).map(Arc::from).map_err(|e| errno_of(&e))
 }
 
 fn errno_of(error: &io::Error) -> i32 {
     match error.kind() {
+        _ if is_not_regular(error) => NOT_REGULAR,
         io::ErrorKind::InvalidInput => MISSING,
         _ => error.raw_os_error().unwrap_or(FAILED),
     }
+}
+
+/// Makes the error of a number in a record.
+fn error_of(errno: i32) -> io::Error {
+    if errno == NOT_REGULAR { NotRegular.into() } else { io::Error::from_raw_os_error(errno) }
 }
 
 /// Begins every record; the last byte is the version.
 const MAGIC: &[u8; 8] = b"fbfiles\x01";
 /// In the place of an errno: the reader has the file.
 const KNOWN: i32 = -2;
+/// In the place of an errno: [`NotRegular`].
+const NOT_REGULAR: i32 = -3;
 
 impl Files {
     /// Encodes the record, for [`Files::from_bytes`].
@@ -404,7 +414,7 @@ fn take_files(rest: &mut &[u8], files: &mut Files, known: Option<&Files>) -> Opt
                 known.contents.get_key_value(path).map(|(p, (_, c))| (p.clone(), c.clone()))?
             }
             (None, KNOWN) => return None,
-            (_, errno) => (path.into(), if errno < 0 { Ok(bytes.into()) } else { Err(errno) }),
+            (_, errno) => (path.into(), if errno == -1 { Ok(bytes.into()) } else { Err(errno) }),
         };
         files.insert(path, content);
     }

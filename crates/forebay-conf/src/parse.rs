@@ -21,6 +21,11 @@ mod values;
 
 /// Blocks in blocks and includes in includes beyond this are a loop or an attack, not a configuration.
 const MAX_DEPTH: u32 = 100;
+/// Most files that are included, each counted as often as it is. Files that include the next one twice double their number with
+/// each step. Twenty thousand servers with a dozen shared files each are below it.
+const MAX_INCLUDED: u32 = 300_000;
+/// Most bytes of these files together, counted likewise.
+const MAX_INCLUDED_BYTES: u64 = 512 << 20;
 
 /// A file that is no configuration at all has thousands of unknown names; looking for neighbours of each
 /// would take seconds.
@@ -95,6 +100,8 @@ fn parse_with(
         seen: vec![HashSet::new()],
         is_known,
         units: HashMap::new(),
+        included: 0,
+        included_bytes: 0,
     };
     let mut root = parser.command_line(globals);
     parser.main_file(main, &mut root);
@@ -118,6 +125,8 @@ pub fn body(text: &[u8], context: Contexts) -> Parsed {
         seen: vec![HashSet::new()],
         is_known: None,
         units: HashMap::new(),
+        included: 0,
+        included_bytes: 0,
     };
     let mut lexer = Lexer::new(text, FileId(0));
     let root = parser.block(&mut lexer, Scope { kind: Kind::Table(context), quiet: false, depth: 1 }, None);
@@ -178,6 +187,10 @@ struct Parser<'a, 'k> {
     /// Set: files of the http block are units.
     is_known: Option<&'a mut IsKnown<'k>>,
     units: HashMap<Vec<u8>, Option<Reads>>,
+    /// Number of files read so far, see [`MAX_INCLUDED`].
+    included: u32,
+    /// Their bytes.
+    included_bytes: u64,
 }
 
 /// The words of one directive and where they ended.
@@ -224,12 +237,22 @@ impl Parser<'_, '_> {
     /// Reads a whole file into `items`; an error is nginx's text for why it could not be read.
     fn file(&mut self, path: &Path, scope: Scope, items: &mut Vec<Directive>) -> Result<(), String> {
         let (id, bytes) = self.files.read_shared(path).map_err(|error| unreadable(path, &error))?;
+        self.included = self.included.saturating_add(1);
+        self.included_bytes = self.included_bytes.saturating_add(bytes.len() as u64);
+        if self.has_too_much() {
+            return Err("too many files are included".to_owned());
+        }
         self.files.mark_configuration(id);
         self.including.push(path.to_owned());
         let mut lexer = Lexer::new(&bytes, id);
         items.extend(self.block(&mut lexer, scope, None).items);
         self.including.pop();
         Ok(())
+    }
+
+    /// Returns `true` if included files are more than any configuration has.
+    fn has_too_much(&self) -> bool {
+        self.included > MAX_INCLUDED || self.included_bytes > MAX_INCLUDED_BYTES
     }
 
     /// Reads to the `}` of `opener`, or to the end of the text when there is none.
@@ -568,6 +591,10 @@ impl Parser<'_, '_> {
         let are_units =
             matches!(scope.kind, Kind::Table(Contexts::HTTP)) && statement.name().text == b"include";
         for path in paths {
+            if self.has_too_much() {
+                // It has been reported once.
+                break;
+            }
             let is_unit = are_units && self.is_known.is_some();
             if is_unit && self.knows(path) {
                 add_kept(&mut block.items, statement, path);

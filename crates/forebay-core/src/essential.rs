@@ -50,7 +50,7 @@ pub fn remember_panics() {
 /// Returns place and message of the last panic of this thread, on one line.
 pub fn last_panic() -> String {
     let text = LAST.try_with(RefCell::take).unwrap_or_default();
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if forebay_sys::printable::is_hidden(c) { ' ' } else { c }).collect()
 }
 
 /// Starts a thread whose panic ends the process. `stack`: its size in bytes.

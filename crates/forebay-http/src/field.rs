@@ -4,6 +4,7 @@
 mod classes;
 
 pub use classes::Classes;
+use std::borrow::Cow;
 
 /// A slice of the buffer that a head lives in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,47 @@ pub struct Unsafe {
 #[inline]
 pub fn check(name: &[u8], text: &[u8]) -> Result<(), Unsafe> {
     if splits_a_head(text) { Err(Unsafe { name: name.to_vec() }) } else { Ok(()) }
+}
+
+/// Returns a text as the value of one field line. A line break with blanks behind it is an old fold of lines (RFC 9112, section
+/// 5.2) and becomes one blank, so that no part of the text can become another field. `name` is the name of its field.
+///
+/// # Errors
+/// [`Unsafe`] for any other CR or LF, and for NUL.
+#[inline]
+pub fn one_line<'t>(name: &[u8], text: &'t [u8]) -> Result<Cow<'t, [u8]>, Unsafe> {
+    if !splits_a_head(text) {
+        return Ok(Cow::Borrowed(text));
+    }
+    let line = unfold(text);
+    check(name, &line)?;
+    // A value neither begins nor ends with blanks (RFC 9110, section 5.5).
+    Ok(Cow::Owned(line.trim_ascii().to_vec()))
+}
+
+/// Replaces each fold of lines in a text, which is a line break with its blanks before and behind it, by one blank. Other line
+/// breaks stay.
+pub fn unfold(text: &[u8]) -> Vec<u8> {
+    let is_blank = |b: &u8| matches!(b, b' ' | b'\t');
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((b, after)) = rest.split_first() {
+        let behind = rest.strip_prefix(b"\r\n").or_else(|| rest.strip_prefix(b"\n"));
+        match behind.filter(|r| r.first().is_some_and(is_blank)) {
+            Some(behind) => {
+                while out.last().is_some_and(is_blank) {
+                    out.pop();
+                }
+                out.push(b' ');
+                rest = behind.get(behind.iter().take_while(|b| is_blank(b)).count()..).unwrap_or_default();
+            }
+            None => {
+                out.push(*b);
+                rest = after;
+            }
+        }
+    }
+    out
 }
 
 /// Returns `true` if there is CR, LF or NUL in a text.
@@ -252,6 +294,25 @@ pub struct FieldLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folds_become_one_blank_and_other_line_breaks_are_refused() {
+        for (text, line) in [
+            ("a;\n\tb", "a; b"),
+            ("a;\r\n  b", "a; b"),
+            ("a; \t\n \n\t\r\n b", "a; b"),
+            ("a  b\n  c", "a  b c"),
+            ("\n a\n ", "a"),
+            (" \r\n ", ""),
+        ] {
+            assert_eq!(one_line(b"X", text.as_bytes()).unwrap(), line.as_bytes(), "{text:?}");
+        }
+        assert!(matches!(one_line(b"X", b" a\tb "), Ok(Cow::Borrowed(b" a\tb "))));
+        for bad in ["a\n", "a\nb", "a\r b", "a\r\r\n b", "a\n\n b", "a\r\nb\n c", "a\n b\0", "\r", "a\n \nb"]
+        {
+            assert_eq!(one_line(b"X", bad.as_bytes()), Err(Unsafe { name: b"X".to_vec() }), "{bad:?}");
+        }
+    }
 
     /// The name of a line, which must not depend on what follows it.
     fn name_of_line(name: &[u8]) -> Name {

@@ -177,6 +177,75 @@ fn walk(path: &Path) -> io::Result<Walked> {
     Ok(Walked::There(at))
 }
 
+/// Most bytes of a file that is read as a whole: configurations, certificates, lists of users or addresses.
+pub const MAX_WHOLE: u64 = 64 << 20;
+
+/// Error for something that is no file with an end: a device, a named pipe, a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a regular file")]
+pub struct NotRegular;
+
+impl From<NotRegular> for io::Error {
+    fn from(error: NotRegular) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// Returns `true` for the error of [`open_regular`] for something that is no file.
+pub fn is_not_regular(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|e| e.is::<NotRegular>())
+}
+
+/// Opens a file that a configuration or a user names for reading. Does not wait for a named pipe's writer. `/dev/null` counts as an
+/// empty file.
+///
+/// # Errors
+/// Errors of open(2); `EISDIR` for a directory, and [`NotRegular`].
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = match file {
+        // A socket, or a device without a driver.
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::NXIO) => return Err(NotRegular.into()),
+        file => file?,
+    };
+    let found = rustix::fs::fstat(&file)?;
+    let null = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev)) == (1, 3);
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => Ok(file),
+        FileType::CharacterDevice if null => Ok(file),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(NotRegular.into()),
+    }
+}
+
+/// Reads a file of [`open_regular`] to its end, and appends its bytes.
+///
+/// # Errors
+/// Errors of read(2); `EFBIG` if it has more than `most` bytes.
+pub fn read_whole(file: &File, most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let read = io::Read::read_to_end(&mut io::Read::take(file, most.saturating_add(1)), bytes)?;
+    if read as u64 > most { Err(Errno::FBIG.into()) } else { Ok(()) }
+}
+
+/// Reads a file that a configuration or a user names: the one way to the bytes of others' files.
+///
+/// # Errors
+/// Errors of [`open_regular`] and [`read_whole`].
+pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    read_whole(&open_regular(path)?, most, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a file as [`read_file`] does, as text. Replaces bytes that are not UTF-8.
+///
+/// # Errors
+/// Errors of [`read_file`].
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&read_file(path, most)?).into_owned())
+}
+
 /// Opens a file that is there for writing.
 ///
 /// # Errors
@@ -189,6 +258,32 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_regular_files_up_to_a_length_are_read() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), b"12345").expect("written");
+        std::os::unix::fs::symlink(path("file"), path("link")).expect("a link");
+        nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).expect("a socket");
+        let sparse = File::create(path("sparse")).expect("made");
+        sparse.set_len(1 << 40).expect("length");
+        assert_eq!(read_file(&path("file"), 5).expect("read"), b"12345");
+        assert_eq!(read_file(&path("link"), 5).expect("read"), b"12345");
+        assert_eq!(read_file(Path::new("/dev/null"), 5).expect("read"), b"");
+        assert!(!read_file(Path::new("/proc/self/status"), MAX_WHOLE).expect("read").is_empty());
+        let errno = |path: &Path, most| Errno::from_io_error(&read_file(path, most).expect_err("refused"));
+        assert_eq!(errno(&path("file"), 4), Some(Errno::FBIG));
+        assert_eq!(errno(&path("sparse"), 4096), Some(Errno::FBIG));
+        assert_eq!(errno(&path("none"), 4), Some(Errno::NOENT));
+        assert_eq!(errno(dir.path(), 4), Some(Errno::ISDIR));
+        for other in [path("pipe"), path("socket"), "/dev/zero".into(), "/dev/random".into()] {
+            let error = read_file(&other, 5).expect_err("refused");
+            assert!(is_not_regular(&error), "{}: {error}", other.display());
+            assert_eq!(crate::errno::errno(&error), "not a regular file");
+        }
+    }
 
     #[test]
     fn modes_are_those_that_are_asked_for() {

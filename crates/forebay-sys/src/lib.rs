@@ -3,7 +3,7 @@
 //! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
 //! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep
 //! lines of logs where they outlive the process ([`log_area`]). Small things that all other crates need are here too:
-//! error numbers in nginx's words ([`errno`]), locks ([`sync`]), random and serial numbers ([`random`], [`serial`]).
+//! error numbers in nginx's words ([`errno`]), texts of others ([`printable`]), locks ([`sync`]), random and serial numbers ([`random`], [`serial`]).
 
 #![warn(unreachable_pub)]
 
@@ -20,6 +20,7 @@ pub mod heap;
 pub mod identity;
 pub mod limits;
 pub mod log_area;
+pub mod printable;
 pub mod random;
 pub mod serial;
 pub mod sockets;

@@ -127,31 +127,14 @@ impl Answers {
     }
 }
 
-/// Returns the text as a log may have it: control characters and bytes that are not UTF-8 as `\x0A`, and cut to a length.
+/// Returns the text as a log may have it, cut to a length.
 fn printable(bytes: &[u8]) -> String {
-    let pieces = bytes
-        .utf8_chunks()
-        .flat_map(|chunk| chunk.valid().chars().map(Ok).chain(chunk.invalid().iter().map(|byte| Err(*byte))));
-    let mut text = String::new();
-    for piece in pieces {
-        match piece {
-            // U+2028 and its like end lines for some readers.
-            Ok(c) if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
-                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| push_escaped(&mut text, byte));
-            }
-            Ok(c) => text.push(c),
-            Err(byte) => push_escaped(&mut text, byte),
-        }
-        if text.len() > SHOWN {
-            text.push_str("...");
-            break;
-        }
+    let mut text = forebay_sys::printable::printable(bytes);
+    if text.len() > SHOWN {
+        text.truncate(text.floor_char_boundary(SHOWN));
+        text.push_str("...");
     }
     text
-}
-
-fn push_escaped(text: &mut String, byte: u8) {
-    text.push_str(&format!("\\x{byte:02X}"));
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::check;
 use crate::subcommands::FmtArgs;
 use forebay_conf::files::Files;
 use forebay_conf::fmt;
+use forebay_sys::files;
 use forebay_terminal::print;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub(crate) fn main(args: &FmtArgs) -> u8 {
 /// Reads a file, or standard input for `-`.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
-        return std::fs::read(path);
+        return files::read_file(path, files::MAX_WHOLE);
     }
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;

@@ -18,7 +18,7 @@ use forebay_conf::parse::parse_after;
 use forebay_core::config::{Environment, Memory};
 use forebay_core::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
-use forebay_sys::{daemon, limits};
+use forebay_sys::{daemon, files, limits};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getppid};
@@ -199,7 +199,7 @@ impl Found {
 }
 
 fn read_pid(path: &Path) -> Result<i32, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| failed("open()", path, &e))?;
+    let text = files::read_text(path, files::MAX_WHOLE).map_err(|e| failed("open()", path, &e))?;
     let text = text.trim_end();
     let pid = text.parse::<i32>().ok().filter(|pid| *pid > 0);
     pid.ok_or_else(|| format!("invalid PID number \"{text}\" in \"{}\"", path.display()))

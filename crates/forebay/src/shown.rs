@@ -9,6 +9,7 @@ use forebay_core::config::{Config, Environment};
 use forebay_net::tls::{pem, verify};
 use forebay_server::parts::facts::{self, FileCertificate};
 use forebay_server::parts::is_watched;
+use forebay_sys::printable::printable;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -97,8 +98,8 @@ fn certificates(files: &mut Files, paths: &[PathBuf]) -> Vec<FileCertificate> {
         let chain = pem::certificates(bytes);
         let leaf = chain.first()?;
         let (from, until) = verify::validity(leaf)?;
-        let mut names = verify::names(leaf);
-        names.truncate(MOST_NAMES);
+        let names = verify::names(leaf);
+        let names = names.iter().take(MOST_NAMES).map(printable).collect();
         Some(FileCertificate { file: path.display().to_string(), names, from, until })
     };
     paths.into_iter().filter_map(read).collect()

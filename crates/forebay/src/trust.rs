@@ -52,7 +52,7 @@ pub(crate) fn main(args: &TrustArgs) -> u8 {
 /// Reads the certificate of a file. What else is in the file is left out: the store of the system is open to all users, and the file
 /// may be another user's, who makes it a link to a secret.
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let text = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let text = files::read_file(file, files::MAX_WHOLE).map_err(|e| format!("{}: {e}", file.display()))?;
     match pem::certificates(&text).as_slice() {
         [only] => Ok(pem_text("CERTIFICATE", only).into_bytes()),
         other => Err(format!("{}: {} certificates instead of one", file.display(), other.len())),

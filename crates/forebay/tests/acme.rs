@@ -397,6 +397,59 @@ fn two_nodes_share_a_directory() {
     assert_eq!(presented(&second.site, "a.test"), shown);
 }
 
+/// Account, certificates and history are those of an authority: another `uri` begins anew, and the former one goes on where it was.
+#[test]
+fn what_is_kept_belongs_to_its_authority() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let _first = Authority::start(&site, &program, LONG);
+    let other = crate::acme::site("", NGINX_ACME);
+    let ports = Some((site.addr(0).port(), site.addr(1).port()));
+    let _second = Authority::start(&other, &program, Settings { ports, ..LONG });
+    let server = Server::start_on(site);
+    let of_first = issued(&server.site, "a.test", "");
+    let account = server.site.read("state/account.url");
+    let conf = server.site.read("nginx.conf");
+    let moved = conf.replace(&server.site.addr(2).to_string(), &other.addr(2).to_string()).replace(
+        &format!("{}/ca.pem", server.site.dir().display()),
+        &format!("{}/ca.pem", other.dir().display()),
+    );
+    assert_ne!(moved, conf);
+    server.site.write("nginx.conf", &moved);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    let of_second = issued(&server.site, "a.test", &of_first);
+    assert_ne!(server.site.read("state/account.url"), account);
+    server.site.write("nginx.conf", &conf);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the first certificate", || (presented(&server.site, "a.test") == of_first).then_some(()));
+    assert_ne!(of_first, of_second);
+    assert_eq!(server.error_log().matches("new certificate for").count(), 2, "{}", server.error_log());
+}
+
+/// Two issuers share a directory of files, for the same names.
+#[test]
+fn issuers_may_share_their_files() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let other = crate::acme::site("", NGINX_ACME);
+    let conf = site.read("nginx.conf");
+    let block =
+        conf.split("acme_issuer").nth(1).and_then(|rest| rest.split_inclusive('}').next()).expect("a block");
+    let second = block
+        .replace("pebble", "second")
+        .replace(&site.addr(2).to_string(), &other.addr(2).to_string())
+        .replace(&format!("{}/ca.pem", site.dir().display()), &format!("{}/ca.pem", other.dir().display()));
+    let conf = conf.replace("server { listen", &format!("acme_issuer{second}\nserver {{ listen"));
+    let conf =
+        conf.replace("acme_certificate pebble;", "acme_certificate pebble; acme_certificate second key=rsa;");
+    site.write("nginx.conf", &conf);
+    let _first = Authority::start(&site, &program, LONG);
+    let ports = Some((site.addr(0).port(), site.addr(1).port()));
+    let _second = Authority::start(&other, &program, Settings { ports, ..LONG });
+    let server = Server::start_on(site);
+    server.wait_for_log("new certificate for \"a.test,b.test\"", 2);
+}
+
 /// A name that is added does not take the certificate of the others away.
 #[test]
 fn an_earlier_certificate_serves_until_there_is_one_for_all_names() {

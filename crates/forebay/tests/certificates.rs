@@ -440,3 +440,100 @@ fn a_time_counts_also_where_nobody_vouches() {
         assert_eq!(judged(names, now() - DAY), Some((9, false)), "{names:?}");
     }
 }
+
+/// Names are compared without regard to the types of their strings, case and blanks: by constraints, chains and revocation lists. The
+/// common name is held to constraints where it is compared with a host.
+#[test]
+fn names_are_compared_in_one_form() {
+    let dir = dir();
+    let write = |name: &str, text: &str| std::fs::write(dir.0.path().join(name), text).expect("write");
+    let base = "[req]\ndistinguished_name=dn\nstring_mask=MASK\n[dn]\n\
+        [ca]\nbasicConstraints=critical,CA:TRUE\n[plain]\nbasicConstraints=CA:FALSE\n\
+        [not]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=excluded;dirName:bad\n\
+        [only]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;dirName:bad\n[bad]\nO=Bad Company\n\
+        [hosts]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;DNS:ok.example\n\
+        [nohosts]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=excluded;DNS:up.test\n";
+    // UTF8String, PrintableString, T61String, BMPString.
+    let masks = [("utf8", "0x2000"), ("printable", "2"), ("t61", "4"), ("bmp", "0x800")];
+    for (name, mask) in masks {
+        write(&format!("{name}.cnf"), &base.replace("MASK", &format!("MASK:{mask}")));
+    }
+    let certificate = |name: &str, config: &str, kind: &str, subject: &str, by: &str, key: Option<&str>| {
+        let (csr, crt) = (format!("{name}.csr"), format!("{name}.crt"));
+        let config = format!("{config}.cnf");
+        let own = format!("{name}.key");
+        let new: Vec<&str> = match key {
+            Some(key) => vec!["req", "-config", &config, "-key", key, "-subj", subject, "-new", "-out", &csr],
+            None => vec![
+                "req",
+                "-config",
+                &config,
+                "-nodes",
+                "-keyout",
+                &own,
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-subj",
+                subject,
+                "-out",
+                &csr,
+            ],
+        };
+        dir.make(&new, &csr);
+        let (ca, ca_key) = (format!("{by}.crt"), format!("{by}.key"));
+        let sign = ["x509", "-req", "-in", &csr, "-CA", &ca, "-CAkey", &ca_key, "-days", "9", "-out", &crt];
+        dir.make(&[&sign[..], &["-extfile", &config, "-extensions", kind, "-CAcreateserial"]].concat(), &crt);
+    };
+    certificate("not", "utf8", "not", "/CN=not", "root", None);
+    certificate("only", "utf8", "only", "/CN=only", "root", None);
+    for (mask, _) in masks {
+        for (n, subject) in
+            ["/O=Bad Company/CN=x", "/O=bad  COMPANY /CN=x", "/O= bad company/CN=x"].iter().enumerate()
+        {
+            let leaf = format!("n-{mask}-{n}");
+            certificate(&leaf, mask, "plain", subject, "not", None);
+            dir.agree(&leaf, Some("not"), None, Some(48));
+            let leaf = format!("o-{mask}-{n}");
+            certificate(&leaf, mask, "plain", subject, "only", None);
+            dir.agree(&leaf, Some("only"), None, None);
+        }
+        let leaf = format!("other-{mask}");
+        certificate(&leaf, mask, "plain", "/O=BadCompany/CN=x", "not", None);
+        dir.agree(&leaf, Some("not"), None, None);
+    }
+    // The issuer has the same name and key in another certificate, whose strings are of another type.
+    certificate("i-utf8", "utf8", "ca", "/O=Some Company/CN=between", "root", None);
+    certificate("below", "utf8", "plain", "/CN=below", "i-utf8", None);
+    for (mask, _) in masks {
+        let between = format!("again-{mask}");
+        certificate(&between, mask, "ca", "/O=some  company/CN=Between", "root", Some("i-utf8.key"));
+        dir.agree("below", Some(&between), None, None);
+    }
+    // Common names of servers: without dots and with a star as well. OpenSSL does not look at the latter.
+    certificate("hosts", "utf8", "hosts", "/CN=hosts", "root", None);
+    certificate("nohosts", "utf8", "nohosts", "/CN=nohosts", "root", None);
+    for (n, (subject, hosts, nohosts)) in [
+        ("/CN=up.test", Some(47), Some(48)),
+        ("/CN=*.up.test", Some(47), Some(48)),
+        ("/CN=a.up.test", Some(47), Some(48)),
+        ("/CN=localhost", Some(47), None),
+        ("/CN=*.test", Some(47), None),
+        ("/CN=ok.example", None, None),
+        ("/CN=*.ok.example", None, None),
+        ("/CN=Some One", None, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (authority, wanted) in [("hosts", hosts), ("nohosts", nohosts)] {
+            for mask in ["utf8", "bmp"] {
+                let leaf = format!("{authority}-{n}-{mask}");
+                certificate(&leaf, mask, "plain", subject, authority, None);
+                let (ours, _) = dir.judge(Purpose::Server, &leaf, Some(authority), None);
+                assert_eq!(ours, wanted, "{authority} {subject} {mask}");
+            }
+        }
+    }
+}

@@ -293,7 +293,7 @@ fn line_breaks_in_variables_make_no_fields() {
         server.error_log()
     );
     let answer = ask(&server, "GET", "/lines/", "");
-    assert!(answer.contains("X-L: a;   b\r\n"), "{answer}");
+    assert!(answer.contains("X-L: a; b\r\n"), "{answer}");
 }
 
 /// Errors after an internal redirect are logged with the upstream that asked for the redirect.

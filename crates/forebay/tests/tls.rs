@@ -244,6 +244,42 @@ fn mistakes_are_told_in_nginx_words() {
             "ssl_ciphers AES256-SHA;",
             "SSL_CTX_set_cipher_list(\"AES256-SHA\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)",
         ),
+        (
+            "ssl_ciphers HIGH@SECLEVEL=9;",
+            "SSL_CTX_set_cipher_list(\"HIGH@SECLEVEL=9\") failed (SSL: error:0A000118:",
+        ),
+        (
+            "location / { proxy_ssl_ciphers FOO; proxy_pass https://127.0.0.1:1; }",
+            "SSL_CTX_set_cipher_list(\"FOO\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)",
+        ),
+        ("ssl_dhparam none.pem;", "none.pem\") failed (SSL: error:80000002:system library::No such file"),
+        ("ssl_dhparam bad.crl;", "PEM_read_bio_DHparams(\""),
+        ("ssl_conf_command DHParameters none.pem;", "none.pem\") failed"),
+        (
+            "ssl_conf_command VerifyMode Require;",
+            "\"VerifyMode\" of \"ssl_conf_command\" is not supported, use \"ssl_verify_client\"",
+        ),
+        ("ssl_conf_command ClientCAFile rsa.crt;", "is not supported, use \"ssl_client_certificate\""),
+        ("ssl_conf_command Nothing x;", "unknown cmd name:cmd=Nothing"),
+        (
+            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_conf_command PrivateKey other.key;",
+            "key values mismatch",
+        ),
+        (
+            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; location / { proxy_ssl_conf_command PrivateKey rsa.key; \
+             proxy_pass https://127.0.0.1:1; }",
+            "no certificate is defined for \"PrivateKey\"",
+        ),
+        ("ssl_client_certificate junk.pem;", "Type=X509"),
+        ("ssl_trusted_certificate broken.pem;", "bad base64 decode"),
+        (
+            "location / { proxy_ssl_trusted_certificate junk.pem; proxy_pass https://127.0.0.1:1; }",
+            "junk.pem\": PEM_read_bio_X509() failed (SSL: error:0688010A:",
+        ),
+        (
+            "ssl_certificate junk.pem; ssl_certificate_key rsa.key;",
+            "junk.pem\": PEM_read_bio_X509_AUX() failed (SSL: error:0688010A:",
+        ),
         ("ssl_ecdh_curve foo;", "group 'foo' cannot be set"),
         ("ssl_session_cache foo;", "invalid session cache \"foo\""),
         ("ssl_session_ticket_key rsa.key;", "must be 48 or 80 bytes"),
@@ -271,6 +307,15 @@ fn mistakes_are_told_in_nginx_words() {
                 &format!("req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.crt -subj /CN=x"),
             );
         }
+        let sound = site.read("rsa.crt");
+        site.write(
+            "junk.pem",
+            &format!("{sound}-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n"),
+        );
+        site.write(
+            "broken.pem",
+            &format!("{sound}-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"),
+        );
         openssl(&site, "rsa -in rsa.key -aes256 -passout pass:x -out locked.key");
         let told = site.run(&["-t"]);
         let text = String::from_utf8_lossy(&told.stderr).into_owned();
@@ -278,6 +323,69 @@ fn mistakes_are_told_in_nginx_words() {
         assert!(text.contains("[emerg]"), "{lines}: {text}");
         assert!(text.contains(message), "{lines}: {text}");
     }
+}
+
+/// What is no file with an end is refused at once, whatever it was to be.
+#[test]
+fn files_that_do_not_end_are_refused() {
+    let site = site("server { listen 127.0.0.1:%PORT0%; }");
+    nix::unistd::mkfifo(&site.dir().join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let sparse = std::fs::File::create(site.dir().join("sparse")).expect("made");
+    sparse.set_len(1 << 40).expect("length");
+    let main = |http: &str| format!("pid logs/nginx.pid; error_log stderr; events {{}}\nhttp {{ {http} }}\n");
+    let tls = |lines: &str| main(&format!("server {{ listen 127.0.0.1:%PORT0% ssl; {lines} }}"));
+    let uses: [fn(&str) -> String; 8] = [
+        |file| format!("include {file};"),
+        |file| format!("types {{ include {file}; }}"),
+        |file| format!("geo $g {{ include {file}; }} map $uri $m {{ include {file}; }}"),
+        |file| {
+            format!(
+                "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_certificate {file}; ssl_certificate_key rsa.key; }}"
+            )
+        },
+        |file| {
+            format!(
+                "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_certificate rsa.crt; ssl_certificate_key {file}; }}"
+            )
+        },
+        |file| format!("ssl_client_certificate {file};"),
+        |file| format!("ssl_crl {file};"),
+        |file| format!("ssl_session_ticket_key {file};"),
+    ];
+    let more =
+        ["ssl_password_file", "ssl_dhparam", "ssl_trusted_certificate", "ssl_stapling_file", "quic_host_key"];
+    let all = uses.iter().map(|u| Box::new(u) as Box<dyn Fn(&str) -> String>);
+    let all =
+        all.chain(more.map(|name| {
+            Box::new(move |file: &str| format!("{name} {file};")) as Box<dyn Fn(&str) -> String>
+        }));
+    for text in all {
+        for (file, reason) in [
+            ("/dev/zero", "not a regular file"),
+            ("pipe", "not a regular file"),
+            ("sparse", "File too large"),
+            (".", "Is a directory"),
+        ] {
+            site.write("nginx.conf", &main(&text(file)));
+            let told = site.run(&["-t"]);
+            let said = String::from_utf8_lossy(&told.stderr).into_owned();
+            assert!(!told.status.success() && said.contains(reason), "{}: {said}", text(file));
+        }
+    }
+    // Each file includes the next one twice.
+    for n in 0..60 {
+        site.write(&format!("d{n}"), &format!("include d{0}; include d{0};\n", n + 1));
+    }
+    site.write("d60", "\n");
+    site.write("nginx.conf", &main("include d0;"));
+    let told = site.run(&["-t"]);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(!told.status.success() && said.contains("too many files are included"), "{said}");
+    site.write(
+        "nginx.conf",
+        &tls("ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_password_file /dev/null;"),
+    );
+    assert!(site.run(&["-t"]).status.success(), "an empty file");
 }
 
 /// Configurations that were replaced are freed: memory does not grow with reloads.

@@ -193,3 +193,14 @@ fn ends_of_directives() {
     assert_eq!(&text[end_of_directive(text, 5)..], b" c d;");
     assert_eq!(end_of_directive(b"a {", 0), 3);
 }
+
+/// Files that include the next one twice would be read more often than any machine can.
+#[test]
+fn doubling_includes_end() {
+    let files = (0..90).map(|n| (format!("/etc/{n}"), format!("include {0}; include {0};", n + 1)));
+    let mut files = Files::recorded(files.chain([("/etc/90".to_owned(), "user x;".to_owned())]));
+    let parsed = parse(Path::new("/etc/0"), "", Path::new("/etc"), &mut files);
+    let errors: Vec<_> = parsed.errors.iter().map(|e| e.message.as_str()).collect();
+    assert!(errors.contains(&"too many files are included"), "{errors:?}");
+    assert_eq!(errors.iter().filter(|e| e.starts_with("too many")).count(), 1);
+}

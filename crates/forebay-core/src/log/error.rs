@@ -5,6 +5,7 @@ use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::response::number;
+use forebay_sys::printable;
 
 /// Longest line, bytes; nginx cuts there, too.
 const MAX_LINE: usize = 2048;
@@ -28,33 +29,14 @@ pub fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: 
     }
 }
 
-/// Ends a line: escapes control characters, cuts it at `MAX_LINE` and appends the newline.
+/// Ends a line: escapes hidden characters, so that text from clients and upstreams cannot fake lines or control a terminal, cuts it at `MAX_LINE` and appends the newline.
 pub fn end_line(out: &mut Vec<u8>) {
     // Errors of the system must be in the words of the C library, as in nginx.
     debug_assert!(!forebay_sys::errno::is_foreign(out), "{}", String::from_utf8_lossy(out));
-    escape(out);
+    // Unlike nginx: it writes them as they are.
+    printable::escape(out);
     out.truncate(MAX_LINE - 1);
     out.push(b'\n');
-}
-
-/// Escapes control characters as `\x0A`, as access logs do, so that text from clients and upstreams cannot fake log
-/// lines or control a terminal.
-fn escape(out: &mut Vec<u8>) {
-    // Unlike nginx: it writes them as they are. Control characters are rare, so most lines are only searched. The search
-    // goes by pieces of 32 bytes, since the compiler vectorizes a fold without an early exit.
-    let has_control = |piece: &[u8]| piece.iter().fold(false, |found, b| found | b.is_ascii_control());
-    let Some(piece) = out.chunks(32).position(has_control) else { return };
-    let clean = piece * 32;
-    let Some(first) = out.iter().skip(clean).position(u8::is_ascii_control) else { return };
-    let first = clean + first;
-    let rest = out.split_off(first);
-    for b in rest {
-        if b.is_ascii_control() {
-            out.extend_from_slice(format!("\\x{b:02X}").as_bytes());
-        } else {
-            out.push(b);
-        }
-    }
 }
 
 /// Builds a line. `tail` describes the client and the request.
@@ -140,24 +122,5 @@ impl Pending {
             bytes.clear();
         }
         self.len = 0;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_are_escaped_wherever_they_stand() {
-        for n in 0..70 {
-            let mut line = vec![b'a'; n];
-            line.extend_from_slice(b"\x1b[1m\tb");
-            let mut escaped = line.clone();
-            escape(&mut escaped);
-            assert_eq!(escaped, [&line[..n], b"\\x1B[1m\\x09b"].concat(), "{n}");
-        }
-        let mut plain = "of several words, with \u{e9} in one of them".as_bytes().to_vec();
-        escape(&mut plain);
-        assert_eq!(plain, "of several words, with \u{e9} in one of them".as_bytes());
     }
 }

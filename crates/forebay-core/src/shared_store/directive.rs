@@ -10,7 +10,7 @@ use crate::tasks::{Log, Tasks};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
-use forebay_net::tls::pem;
+use forebay_net::tls::pem::{self, PemError};
 use forebay_net::tls::sessions::share_ticket_keys;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
@@ -41,9 +41,19 @@ pub struct Settings {
     pub timeout: Duration,
     /// Number of replicas to assume until the store has counted them.
     pub(super) replicas: u32,
-    /// Whether keys for session tickets are in the store, too.
-    pub(super) tickets: bool,
+    /// Set: keys for session tickets are in the store, too.
+    pub(super) tickets: Option<SharedTickets>,
 }
+
+/// Sealing of the keys for session tickets in the store.
+#[derive(Default)]
+pub(super) struct SharedTickets {
+    /// Content of the file that the keys for sealing are derived from; `None`: those of the servers.
+    pub(super) file: Option<Zeroizing<Vec<u8>>>,
+}
+
+/// Shortest content of the file of [`SharedTickets`], bytes.
+const SHORTEST_SECRET: usize = 16;
 
 /// Verification of the store's certificate.
 #[derive(Debug, Default)]
@@ -109,7 +119,7 @@ impl SharedStore {
     /// know.
     pub fn start(&self, telling: Vec<Arc<dyn Tells>>, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
         Link::of_process().used.store(self.settings.is_some(), Relaxed);
-        if !self.settings.as_ref().is_some_and(|s| s.tickets) {
+        if self.settings.as_ref().is_none_or(|s| s.tickets.is_none()) {
             share_ticket_keys(Vec::new());
         }
         if let Some(settings) = &self.settings {
@@ -198,7 +208,7 @@ fn address(w: &Word) -> Result<Settings, String> {
         prefix: b"forebay:".to_vec(),
         timeout: TIMEOUT,
         replicas: 1,
-        tickets: false,
+        tickets: None,
     })
 }
 
@@ -214,7 +224,19 @@ fn parameter<C: Context>(
         (b"tls", None) => {
             s.tls.get_or_insert_default();
         }
-        (b"session_tickets", None) => s.tickets = true,
+        (b"session_tickets", None) => {
+            s.tickets.get_or_insert_default();
+        }
+        (b"session_tickets", Some(secret)) => {
+            let path = secret.strip_prefix(b"file:").ok_or_else(|| invalid("file"))?;
+            let secret = Zeroizing::new(read(path, w, d, cx)?);
+            if secret.len() < SHORTEST_SECRET {
+                let path = String::from_utf8_lossy(path);
+                let text = format!("\"{path}\" must have at least {SHORTEST_SECRET} bytes, best random ones");
+                return Err(cx.error_at(d, w, text));
+            }
+            s.tickets = Some(SharedTickets { file: Some(secret) });
+        }
         (b"user", Some(user)) => s.user = Some(String::from_utf8_lossy(user).into_owned()),
         (b"password", Some(password)) => {
             let Some(path) = password.strip_prefix(b"file:") else {
@@ -230,11 +252,14 @@ fn parameter<C: Context>(
             s.password = Some(first.ok_or_else(empty)?);
         }
         (b"ca", Some(path)) => {
-            let certificates = pem::certificates(&read(path, w, d, cx)?);
-            if certificates.is_empty() {
+            let certificates = pem::all_certificates(&read(path, w, d, cx)?).map_err(|e| {
                 let path = String::from_utf8_lossy(path);
-                return Err(cx.error_at(d, w, format!("there is no certificate in \"{path}\"")));
-            }
+                let message = match e {
+                    PemError::None => format!("there is no certificate in \"{path}\""),
+                    e => format!("cannot load certificate \"{path}\": {e}"),
+                };
+                cx.error_at(d, w, message)
+            })?;
             s.tls.get_or_insert_default().authorities = Some(certificates);
         }
         (b"prefix", Some(prefix)) => s.prefix = prefix.to_vec(),
@@ -256,8 +281,7 @@ fn read<C: Context>(path: &[u8], w: &Word, d: &Directive, cx: &mut Scope<'_, C>)
     let path = cx.conf_path(path);
     let read = cx.files.read(&path).map(|(_, bytes)| bytes.to_vec());
     read.map_err(|e| {
-        let errno = rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO);
-        let why = forebay_sys::errno::errno_text(errno);
-        cx.error_at(d, w, format!("open() \"{}\" failed {why}", path.display()))
+        let why = forebay_sys::errno::errno(&e);
+        cx.error_at(d, w, format!("open() \"{}\" failed ({why})", path.display()))
     })
 }

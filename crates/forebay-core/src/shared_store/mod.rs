@@ -7,7 +7,7 @@
 //! Zones of another kind ([`Tells`]) tell all replicas what they know, by messages in the store that `listen.rs` reads.
 //!
 //! `directive.rs` reads `shared_store`, `task.rs` is the task, `calls.rs` what it sends, `client.rs` its connection, `retry.rs` what happens when that ends, `resp.rs` the
-//! protocol, `script.rs` what runs in the store for limits, `messages.rs` what replicas tell each other.
+//! protocol, `script.rs` what runs in the store for limits, `seal.rs` what hides secrets in the store, `messages.rs` what replicas tell each other.
 
 mod calls;
 mod client;
@@ -17,6 +17,7 @@ mod messages;
 mod resp;
 mod retry;
 mod script;
+pub(crate) mod seal;
 mod task;
 
 pub use directive::{Settings, SharedStore, Stores, directive};

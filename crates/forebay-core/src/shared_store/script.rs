@@ -111,37 +111,38 @@ const TICKETS_KEPT: (u64, u64) = (8 * 3600, 3);
 /// Age from which a secret seals, seconds. All replicas have looked for it then.
 const SEALS_FROM: i64 = 90;
 /// Length of a secret, bytes.
-const SECRET: usize = 80;
+pub(super) const SECRET: usize = 80;
 
 /// Secret for session tickets.
 pub(super) type Secret = Zeroizing<Vec<u8>>;
 
-/// Appends the question for the secrets of session tickets. `own` is the secret to take if a new one is due.
-pub(super) fn tickets(out: &mut Vec<u8>, whole: bool, prefix: &[u8], own: &Secret) {
-    let name = [prefix, b"tickets".as_slice()].concat();
-    let text = Zeroizing::new(hex(own));
+/// Appends the question for the secrets of session tickets. `own` is the sealed secret to take if a new one is due.
+pub(super) fn tickets(out: &mut Vec<u8>, whole: bool, prefix: &[u8], own: &[u8]) {
+    // Earlier versions have secrets that are not sealed below `tickets`.
+    let name = [prefix, b"sealed-tickets".as_slice()].concat();
+    let text = hex(own);
     TICKETS.call(out, whole, &name, &[&text, &TICKETS_KEPT.0.to_string(), &TICKETS_KEPT.1.to_string()]);
 }
 
-/// Reads the reply to [`tickets`]: the secrets, of which the first one seals. Returns `None` if it is none.
-pub(super) fn secrets(reply: &Reply) -> Option<Vec<Secret>> {
+/// Reads the reply to [`tickets`]: the secrets that `open` opens, of which the first one seals tickets. Returns `None` if it is none.
+pub(super) fn secrets(reply: &Reply, open: impl Fn(&[u8]) -> Option<Secret>) -> Option<Vec<Secret>> {
     let Reply::Array(parts) = reply else { return None };
     let mut all = Vec::new();
     for pair in parts.chunks(2) {
         let [Reply::Text(text), Reply::Number(age)] = pair else { return None };
-        all.push((unhex(text)?, *age));
+        all.extend(open(&unhex(text)?).map(|secret| (secret, *age)));
     }
     // A new secret that other replicas may not know yet only opens.
     if let Some(seals) = all.iter().position(|(_, age)| *age >= SEALS_FROM) {
         all.swap(0, seals);
     }
-    (!all.is_empty()).then(|| all.into_iter().map(|(secret, _)| secret).collect())
+    (!parts.is_empty()).then(|| all.into_iter().map(|(secret, _)| secret).collect())
 }
 
-fn unhex(text: &[u8]) -> Option<Secret> {
-    let text = std::str::from_utf8(text).ok().filter(|t| t.len() == 2 * SECRET)?;
+fn unhex(text: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(text).ok().filter(|t| t.len().is_multiple_of(2))?;
     let byte = |at: usize| text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    (0..SECRET).map(|n| byte(2 * n)).collect::<Option<Vec<u8>>>().map(Zeroizing::new)
+    (0..text.len() / 2).map(|n| byte(2 * n)).collect()
 }
 
 /// Makes a secret for session tickets.
@@ -287,14 +288,20 @@ mod tests {
             Reply::Array(ages.iter().flat_map(pair).collect())
         };
         let first = |ages: &[i64]| {
-            let all = secrets(&reply(ages)).expect("secrets");
+            let all = secrets(&reply(ages), |text| Some(Zeroizing::new(text.to_vec()))).expect("secrets");
             assert!(all.len() == ages.len() && all.iter().all(|s| s.len() == SECRET));
             i64::from(*all[0].last().expect("a byte"))
         };
         assert_eq!((first(&[0]), first(&[1, 100]), first(&[90, 100]), first(&[2, 2])), (0, 100, 90, 2));
-        assert!(secrets(&reply(&[])).is_none());
+        let plain = |text: &[u8]| Some(Zeroizing::new(text.to_vec()));
+        assert!(secrets(&reply(&[]), plain).is_none());
+        // Secrets of replicas without a key in common.
+        assert_eq!(secrets(&reply(&[1]), |_| None).map(|all| all.len()), Some(0));
         let odd = |text: &str| Reply::Array(vec![Reply::Text(text.into()), Reply::Number(1)]);
-        assert!(secrets(&odd(&"0".repeat(159))).is_none() && secrets(&odd(&"x".repeat(160))).is_none());
-        assert!(secrets(&odd(&"é".repeat(80))).is_none());
+        assert!(
+            secrets(&odd(&"0".repeat(159)), plain).is_none()
+                && secrets(&odd(&"x".repeat(160)), plain).is_none()
+        );
+        assert!(secrets(&odd(&"é".repeat(80)), plain).is_none());
     }
 }

@@ -8,16 +8,17 @@ use super::directive::Settings;
 use super::messages::{self, Note};
 use super::resp::Reply;
 use super::retry::{Conversation, connect, repeat};
+use super::seal::Sealer;
 use super::{Ask, Link, Question, script};
 use crate::tasks::Log;
 use forebay_conf::error::Level;
 use forebay_net::tls::sessions::{TicketKey, share_ticket_keys};
+use forebay_sys::sync::lock;
 use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tokio::time::{timeout, timeout_at};
-use zeroize::Zeroizing;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -43,8 +44,8 @@ pub(super) fn patience(settings: &Settings) -> Duration {
 pub(super) async fn keep(settings: Arc<Settings>, zones: Zones, link: Arc<Link>, log: Log) {
     link.assume(settings.replicas);
     let patience = patience(&settings);
-    let refused = Mutex::default();
-    repeat(Keeper { settings, zones, link, log, patience, failed: None, refused }).await;
+    let (refused, told) = (Mutex::default(), Mutex::default());
+    repeat(Keeper { settings, zones, link, log, patience, failed: None, refused, told }).await;
 }
 
 /// The task's state.
@@ -59,6 +60,8 @@ struct Keeper {
     failed: Option<Instant>,
     /// Time of the last line about a note that the store has refused.
     refused: Mutex<Option<Instant>>,
+    /// Set once it was logged that session tickets are not shared.
+    told: Mutex<bool>,
 }
 
 impl Conversation for Keeper {
@@ -111,18 +114,37 @@ impl Conversation for Keeper {
 impl Keeper {
     /// Takes over the keys for session tickets that are in the store.
     async fn tickets(&self, connection: &mut Connection) -> Result<(), String> {
-        if !self.settings.tickets {
+        let Some(tickets) = &self.settings.tickets else { return Ok(()) };
+        let sealer = Sealer::new(tickets.file.as_ref());
+        if sealer.is_empty() {
+            self.tell_once(
+                "the keys of session tickets are not shared: no server has a key to seal them with, see \"session_tickets=file:\"",
+            );
             return Ok(());
         }
-        let own = script::new_secret().ok_or("no random numbers for session tickets")?;
-        let mut out = Zeroizing::new(Vec::with_capacity(8192));
+        let own = script::new_secret().and_then(|secret| sealer.seal(&secret));
+        let own = own.ok_or("no random numbers for session tickets")?;
+        let mut out = Vec::with_capacity(8192);
         script::tickets(&mut out, true, &self.settings.prefix, &own);
         let replies = timeout(self.patience, connection.exchange(&out, 1)).await;
         let replies = replies.map_err(|_| format!("no answer in {} ms", self.patience.as_millis()))??;
         let reply = replies.first().unwrap_or(&Reply::Null);
-        let secrets = script::secrets(reply).ok_or_else(|| unexpected(reply))?;
+        let secrets =
+            script::secrets(reply, |sealed| sealer.open(sealed)).ok_or_else(|| unexpected(reply))?;
+        if secrets.is_empty() {
+            self.tell_once(
+                "the keys of session tickets are not shared: those in the store are sealed with keys that no server here has",
+            );
+        }
         share_ticket_keys(secrets.iter().filter_map(|s| TicketKey::new(s)).collect());
         Ok(())
+    }
+
+    /// Logs a warning about session tickets, once for a task.
+    fn tell_once(&self, text: &str) {
+        if !std::mem::replace(&mut *lock(&self.told), true) {
+            (self.log)(Level::Warn, text);
+        }
     }
 
     /// Sends calls, with a sign of life if `beats` is set, and hands out the answers.
@@ -242,7 +264,7 @@ impl Keeper {
     /// Notes that the store has refused a note.
     fn refuse(&self, why: &str) {
         self.link.counts.errors.fetch_add(1, Relaxed);
-        let mut logged = forebay_sys::sync::lock(&self.refused);
+        let mut logged = lock(&self.refused);
         if logged.is_none_or(|at| at.elapsed() >= REFUSALS) {
             *logged = Some(Instant::now());
             let text = format!(

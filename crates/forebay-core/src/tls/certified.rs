@@ -3,6 +3,7 @@
 use super::presented::{Loaded, id};
 use crate::config::Build;
 use forebay_net::tls::certified::certified;
+use forebay_sys::files;
 use rustls::sign::CertifiedKey;
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ pub(super) fn certified_files(
         let failed = |e: std::io::Error| {
             format!("cannot load {what} \"{}\": {}", path(n).display(), bio_failed(&path(n), &e))
         };
-        std::fs::read(path(n)).map_err(failed)
+        files::read_file(&path(n), files::MAX_WHOLE).map_err(failed)
     };
     let cert_pem = text_of(cert, |n| read(n, "certificate"))?;
     let key_pem = text_of(key, |n| read(n, "certificate key"))?;
@@ -76,9 +77,9 @@ pub(super) fn certified_files(
 
 /// Returns OpenSSL's error text for a file that cannot be opened.
 pub(super) fn bio_failed(path: &Path, e: &std::io::Error) -> String {
-    let code = e.raw_os_error().unwrap_or(5);
-    let text = forebay_sys::errno::strerror(code);
     let path = path.display();
+    let Some(code) = e.raw_os_error() else { return format!("BIO_new_file() failed ({e}: {path})") };
+    let text = forebay_sys::errno::strerror(code);
     let tail = if code == 2 { " error:10000080:BIO routines::no such file" } else { "" };
     format!(
         "BIO_new_file() failed (SSL: error:8{code:07X}:system library::{text}:calling fopen({path}, r){tail})"

@@ -298,10 +298,15 @@ struct Certificate {
 }
 
 fn certificate(s: &Settings, loader: &mut Loader, cx: &mut Build<'_>) -> Result<Certificate, Error> {
-    let Some(cert) = s.certificate.0.last().filter(|c| !c.text.is_empty()) else {
-        return Ok(Certificate::default());
+    let c = &s.conf_command;
+    let cert = c.certificate.as_ref().or(s.certificate.0.last()).filter(|c| !c.text.is_empty());
+    let Some(cert) = cert else {
+        return match &c.key {
+            Some(key) => Err(key.error("no certificate is defined for \"PrivateKey\"".to_owned())),
+            None => Ok(Certificate::default()),
+        };
     };
-    let Some(key) = s.certificate_key.0.last() else {
+    let Some(key) = c.key.as_ref().or(s.certificate_key.0.last()) else {
         let text = String::from_utf8_lossy(&cert.text).into_owned();
         return Err(
             cert.error(format!("no \"proxy_ssl_certificate_key\" is defined for certificate \"{text}\""))
@@ -341,6 +346,7 @@ impl Spoken {
         let c = &s.conf_command;
         let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
         let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
+        suites.retain(|s| list.allows(s));
         suites.extend(list.suites());
         Spoken {
             v12: c.v12.unwrap_or(s.protocols.v12),

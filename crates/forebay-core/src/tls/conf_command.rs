@@ -1,6 +1,6 @@
 //! `ssl_conf_command` and `proxy_ssl_conf_command`: commands of OpenSSL's configuration (SSL_CONF_cmd).
 
-use super::files::FileName;
+use super::files::{FileName, check_dh_file};
 use super::settings::Curves;
 use crate::config::value::{Setting, first};
 use crate::config::{Context, Scope};
@@ -27,9 +27,11 @@ pub struct Commands {
     pub server_preference: Option<bool>,
     /// `Options SessionTicket`.
     pub tickets: Option<bool>,
-    /// `Certificate`, which replaces `ssl_certificate`.
+    /// `NumTickets`: tickets of TLS 1.3 after a handshake.
+    pub num_tickets: Option<u8>,
+    /// `Certificate`. With `PrivateKey` it replaces the certificate with a key of the same kind.
     pub certificate: Option<FileName>,
-    /// `PrivateKey`, which replaces `ssl_certificate_key`.
+    /// `PrivateKey`.
     pub key: Option<FileName>,
 }
 
@@ -38,7 +40,11 @@ enum Applied {
     Yes,
     /// The command is known, but does nothing here.
     NoEffect,
+    /// The command is known and not supported: what to use instead.
+    Unsupported(&'static str),
     BadValue,
+    /// Error of OpenSSL before that of the value.
+    Failed(String),
     Unknown,
 }
 
@@ -52,16 +58,28 @@ impl<C: Context> Setting<C> for Commands {
             template: Template::constant(&word.text),
             place: cx.error(d, ""),
         };
-        let error = match c.apply(&name.to_ascii_lowercase(), &value, file) {
+        let lower = name.to_ascii_lowercase();
+        if lower == "dhparameters" {
+            // The exchanges that they are for are not served.
+            return check_dh_file(d, &word.text, cx).map(|()| c);
+        }
+        let error = match c.apply(&lower, &value, file) {
             Applied::Yes => return Ok(c),
             Applied::NoEffect => {
                 cx.warn(d, format!("\"{name}\" of \"{}\" has no effect", d.name.as_str()));
                 return Ok(c);
             }
-            Applied::BadValue => "0A000180:SSL routines::bad value".to_owned(),
-            Applied::Unknown => format!("0A000182:SSL routines::unknown cmd name:cmd={name}"),
+            Applied::Unsupported(instead) => {
+                // Without effect the other side would meet other demands, or see another certificate, than was meant.
+                let message =
+                    format!("\"{name}\" of \"{}\" is not supported, use {instead}", d.name.as_str());
+                return Err(cx.error(d, message));
+            }
+            Applied::BadValue => "error:0A000180:SSL routines::bad value".to_owned(),
+            Applied::Failed(error) => format!("{error} error:0A000180:SSL routines::bad value"),
+            Applied::Unknown => format!("error:0A000182:SSL routines::unknown cmd name:cmd={name}"),
         };
-        Err(cx.error(d, format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:{error})")))
+        Err(cx.error(d, format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: {error})")))
     }
 }
 
@@ -70,7 +88,13 @@ impl Commands {
     fn apply(&mut self, name: &str, value: &str, file: impl FnOnce() -> FileName) -> Applied {
         let applied = match name {
             "ciphersuites" => ciphers::suites13(value).ok().map(|suites| self.suites13 = Some(suites)),
-            "cipherstring" => self.set_ciphers(value),
+            "cipherstring" => match ciphers::parse(value) {
+                Ok(list) => {
+                    self.ciphers = Some(Arc::new(list));
+                    Some(())
+                }
+                Err(refused) => return Applied::Failed(refused.to_string()),
+            },
             "groups" | "curves" | "ecdhparameters" => self.set_groups(value),
             "minprotocol" => self.set_oldest(value),
             "maxprotocol" => self.set_newest(value),
@@ -84,23 +108,35 @@ impl Commands {
                 self.key = Some(file());
                 Some(())
             }
-            "signaturealgorithms"
-            | "clientsignaturealgorithms"
-            | "dhparameters"
-            | "recordpadding"
-            | "numtickets" => return Applied::NoEffect,
+            "numtickets" => {
+                value.parse().ok().filter(|n| *n <= MAX_TICKETS).map(|n| self.num_tickets = Some(n))
+            }
+            "signaturealgorithms" | "clientsignaturealgorithms" | "recordpadding" => {
+                return Applied::NoEffect;
+            }
+            "verifymode" => {
+                return Applied::Unsupported(
+                    "\"ssl_verify_client\" for clients and \"proxy_ssl_verify\" for upstreams",
+                );
+            }
+            "verifycafile" | "verifycapath" | "verifycastore" => {
+                return Applied::Unsupported(
+                    "\"ssl_trusted_certificate\" or \"proxy_ssl_trusted_certificate\"",
+                );
+            }
+            "requestcafile" | "requestcapath" | "requestcastore" | "clientcafile" | "clientcapath"
+            | "clientcastore" => {
+                return Applied::Unsupported("\"ssl_client_certificate\"");
+            }
+            "chaincafile" | "chaincapath" | "chaincastore" => {
+                return Applied::Unsupported("a file of \"ssl_certificate\" that has the chain as well");
+            }
+            "serverinfofile" => {
+                return Applied::Unsupported("nothing: certificates are sent without extensions of files");
+            }
             _ => return Applied::Unknown,
         };
         if applied.is_some() { Applied::Yes } else { Applied::BadValue }
-    }
-
-    fn set_ciphers(&mut self, value: &str) -> Option<()> {
-        let list = ciphers::parse(value);
-        if list.is_empty() {
-            return None;
-        }
-        self.ciphers = Some(Arc::new(list));
-        Some(())
     }
 
     fn set_groups(&mut self, value: &str) -> Option<()> {
@@ -148,6 +184,9 @@ impl Commands {
         Some(())
     }
 }
+
+/// Most tickets of `NumTickets`.
+const MAX_TICKETS: u8 = 16;
 
 /// Options that rustls always or never has, or that mean nothing to it.
 const OPTIONS_WITHOUT_EFFECT: [&str; 20] = [

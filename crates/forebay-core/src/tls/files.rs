@@ -7,7 +7,9 @@ use crate::vars::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_net::quic::HostKey;
-use forebay_net::tls::{crl, ocsp_message, pem, sessions};
+use forebay_net::tls::der::{Der, INTEGER, SEQUENCE};
+use forebay_net::tls::pem::{self, Blocks, PemError};
+use forebay_net::tls::{crl, ocsp_message, sessions};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -62,10 +64,8 @@ fn read(d: &Directive, cx: &mut Build<'_>) -> Result<Arc<[u8]>, Error> {
     match cx.files.read_shared(&path) {
         Ok((_, bytes)) => Ok(bytes),
         Err(e) => {
-            let e = forebay_sys::errno::errno_text(
-                rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO),
-            );
-            Err(cx.error(d, format!("open() \"{}\" failed {e}", path.display())))
+            let why = forebay_sys::errno::errno(&e);
+            Err(cx.error(d, format!("open() \"{}\" failed ({why})", path.display())))
         }
     }
 }
@@ -129,14 +129,12 @@ impl<C: Context> Setting<C> for PemFile {
         let path = cx.conf_path(first(d));
         let failed = |what: String| format!("cannot load certificate \"{}\": {what}", path.display());
         let certificates = match cx.files.read(&path) {
-            Ok((_, text)) => pem::certificates(text),
-            Err(e) => return Err(cx.error(d, failed(bio_failed(&path, &e)))),
+            Ok((_, text)) => {
+                pem::all_certificates(text).map_err(|e| format!("PEM_read_bio_X509() failed (SSL: {e})"))
+            }
+            Err(e) => Err(bio_failed(&path, &e)),
         };
-        if certificates.is_empty() {
-            let what = "PEM_read_bio_X509() failed (SSL: error:0480006C:PEM routines::no start line)";
-            return Err(cx.error(d, failed(what.to_owned())));
-        }
-        Ok(PemFile(Arc::new(certificates)))
+        Ok(PemFile(Arc::new(certificates.map_err(|what| cx.error(d, failed(what)))?)))
     }
 }
 
@@ -153,7 +151,7 @@ impl<C: Context> Setting<C> for Crl {
         let path = cx.conf_path(first(d));
         let failed = |what: String| format!("cannot load CRL \"{}\": {what}", path.display());
         let lists = match cx.files.read(&path) {
-            Ok((_, text)) => revocation_lists(text).map_err(str::to_owned),
+            Ok((_, text)) => revocation_lists(text),
             Err(e) => Err(bio_failed(&path, &e)),
         };
         Ok(Crl(Arc::new(lists.map_err(|what| cx.error(d, failed(what)))?)))
@@ -164,20 +162,78 @@ impl<C: Context> Setting<C> for Crl {
 ///
 /// # Errors
 /// In OpenSSL's words, if there is no list or one of them is broken.
-fn revocation_lists(text: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
-    let blocks = pem::blocks(text).into_iter().filter(|b| b.label == "X509 CRL");
-    let lists: Vec<Vec<u8>> = blocks.map(|b| b.der.to_vec()).collect();
-    if lists.is_empty() {
-        return Err("PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)");
+fn revocation_lists(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let failed = |e: PemError| format!("PEM_read_bio_X509_CRL() failed (SSL: {e})");
+    let mut lists = Vec::new();
+    for block in Blocks::new(text) {
+        let block = block.map_err(failed)?;
+        if block.label != "X509 CRL" {
+            continue;
+        }
+        // Skipping a broken list would accept certificates that it revokes.
+        if !crl::is_list(&block.der) {
+            return Err("PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
+                        Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)"
+                .to_owned());
+        }
+        lists.push(block.der.to_vec());
     }
-    // Skipping a broken list would accept certificates that it revokes.
-    if !lists.iter().all(|l| crl::is_list(l)) {
-        return Err(
-            "PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
-                    Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)",
-        );
+    if lists.is_empty() { Err(failed(PemError::None)) } else { Ok(lists) }
+}
+
+/// Check of the parameters of Diffie-Hellman in a file (nginx: ssl_dhparam). The exchanges that they are for are not served, but a
+/// file that nginx would refuse is a mistake.
+#[derive(Clone, Debug, Default)]
+pub struct DhFile;
+
+impl<C: Context> Setting<C> for DhFile {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        check_dh_file(d, first(d), cx).map(|()| DhFile)
     }
-    Ok(lists)
+}
+
+/// Refuses a file without parameters of Diffie-Hellman. No name is no file.
+pub(super) fn check_dh_file<C: Context>(
+    d: &Directive,
+    name: &[u8],
+    cx: &mut Scope<'_, C>,
+) -> Result<(), Error> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    let path = cx.conf_path(name);
+    let shown = path.display().to_string();
+    let checked = match cx.files.read(&path) {
+        Ok((_, text)) => {
+            check_dh(text).map_err(|e| format!("PEM_read_bio_DHparams(\"{shown}\") failed (SSL: {e})"))
+        }
+        Err(e) => {
+            let text = bio_failed(&path, &e);
+            Err(text.replacen("BIO_new_file()", &format!("BIO_new_file(\"{shown}\")"), 1))
+        }
+    };
+    checked.map_err(|what| cx.error(d, what))
+}
+
+/// Looks for `DHParameter` (PKCS #3) or `DomainParameters` (X9.42) in PEM.
+fn check_dh(text: &[u8]) -> Result<(), String> {
+    for block in Blocks::new(text) {
+        let block = block.map_err(|e| e.to_string())?;
+        if matches!(block.label.as_str(), "DH PARAMETERS" | "X9.42 DH PARAMETERS") {
+            let mut numbers = Der(Der(&block.der).expect(SEQUENCE).unwrap_or_default());
+            let sound =
+                numbers.expect(INTEGER).is_some_and(|p| p.len() > 1) && numbers.expect(INTEGER).is_some();
+            return if sound {
+                Ok(())
+            } else {
+                Err("error:0688010A:asn1 encoding routines::nested asn1 error:Type=DHparams error:0488000D:PEM routines::ASN1 \
+                     lib"
+                .to_owned())
+            };
+        }
+    }
+    Err(format!("{}:Expecting: DH PARAMETERS", PemError::None))
 }
 
 /// Content of a DER file, empty without the directive.

@@ -35,6 +35,8 @@ pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>, held: 
         // `made` covers these, including those of `ssl_conf_command`.
         certificate: _,
         certificate_key: _,
+        // Only checked.
+        dhparam: _,
         certificate_cache,
         password_file,
         protocols,

@@ -13,12 +13,14 @@ use super::server_config::{basis, by_cost, config, context, provider};
 use super::settings::{Ocsp, Settings, VerifyClient};
 use super::slot::Slot;
 use crate::config::Build;
+use crate::shared_store::seal;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Reads;
 use forebay_net::resolver::Resolver;
 use forebay_net::tls::certified::certified;
 use forebay_net::tls::ciphers;
 use forebay_net::tls::ocsp_message::Subject;
+use forebay_net::tls::pem;
 use forebay_net::tls::verify::{self, Trust};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
@@ -163,6 +165,9 @@ impl Loader {
             let of_key = m.contains("certificate key") || m.contains("PrivateKey");
             if of_key { key.error(m) } else { cert.error(m) }
         })?);
+        if let Ok(der) = pem::private_key(&key_pem.text, passwords) {
+            seal::remember(der.secret_der());
+        }
         self.keys.insert(names, (made.clone(), reads));
         Ok(made)
     }
@@ -194,11 +199,10 @@ impl Loader {
         cx: &mut Build<'_>,
     ) -> Result<Certificates<'s>, Error> {
         let s = server.settings;
-        let (certificates, keys) = named(s);
         let mut made = Certificates::default();
         made.issued.extend(server.issued.iter().filter(|i| i.variables.is_none()).cloned());
-        for (i, cert) in certificates.iter().enumerate() {
-            let Some(key) = keys.get(i) else {
+        for (cert, key) in named(s) {
+            let Some(key) = key else {
                 let text = String::from_utf8_lossy(&cert.text).into_owned();
                 return Err(
                     cert.error(format!("no \"ssl_certificate_key\" is defined for certificate \"{text}\""))
@@ -300,6 +304,7 @@ impl Loader {
         let c = &s.conf_command;
         let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
         let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
+        suites.retain(|s| list.allows(s));
         suites.extend(list.suites());
         if by_cost(s) {
             ciphers::by_cost(&mut suites);
@@ -369,12 +374,20 @@ impl<'s> Certificates<'s> {
     }
 }
 
-/// Returns the names of a server's certificates and keys. Those of `ssl_conf_command` replace the others.
-fn named(s: &Settings) -> (&[FileName], &[FileName]) {
-    match (&s.conf_command.certificate, &s.conf_command.key) {
-        (Some(cert), Some(key)) => (std::slice::from_ref(cert), std::slice::from_ref(key)),
-        _ => (&s.certificate.0, &s.certificate_key.0),
-    }
+/// Returns the names of a server's certificates, each with that of its key. Those of `ssl_conf_command` come last, since they
+/// replace a certificate with a key of the same kind. One of the two alone belongs to the last of the directives.
+fn named(s: &Settings) -> impl Iterator<Item = (&FileName, Option<&FileName>)> {
+    let (certificates, keys) = (&s.certificate.0, &s.certificate_key.0);
+    let c = &s.conf_command;
+    let own = certificates.iter().enumerate().map(|(i, cert)| (cert, keys.get(i)));
+    let added = match (&c.certificate, &c.key) {
+        (None, None) => None,
+        (Some(cert), key) => Some((cert, key.as_ref().or(keys.last()))),
+        (None, Some(key)) => certificates.last().map(|cert| (cert, Some(key))),
+    };
+    // A certificate whose key is replaced is not loaded with the other key.
+    let replaced = usize::from(c.certificate.is_none() && added.is_some());
+    own.take(certificates.len() - replaced.min(certificates.len())).chain(added)
 }
 
 /// Returns `true` if the names of a certificate and its key have no variables.
@@ -425,8 +438,8 @@ fn warn_once(cx: &mut Build<'_>, text: &str) {
 
 /// Returns an error at the position of the first certificate.
 fn at_certificate(s: &Settings, message: String) -> Error {
-    match named(s).0.first() {
-        Some(cert) => cert.error(message),
+    match named(s).next() {
+        Some((cert, _)) => cert.error(message),
         None => crate::config::plain(&message),
     }
 }

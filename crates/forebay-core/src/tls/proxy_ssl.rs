@@ -10,7 +10,6 @@ use crate::config::{Context, Scope};
 use crate::vars::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
-use forebay_net::tls::ciphers;
 use std::sync::Arc;
 
 /// Alternative names of which a certificate has to have one. Names with a colon are URIs, the others DNS names.
@@ -42,7 +41,7 @@ crate::settings! {
     /// `proxy_ssl_password_file`.
     "proxy_ssl_password_file" => password_file: Passwords = Passwords::default();
     /// `proxy_ssl_ciphers`.
-    "proxy_ssl_ciphers" => ciphers: Ciphers = Ciphers(Arc::new(ciphers::parse("DEFAULT")));
+    "proxy_ssl_ciphers" => ciphers: Ciphers = Ciphers::default();
     /// `proxy_ssl_protocols`.
     "proxy_ssl_protocols" => protocols: Protocols = Protocols { v12: true, v13: true };
     /// `proxy_ssl_name`.

@@ -7,7 +7,7 @@ use super::files::FileName;
 use super::ocsp::client::Check;
 use super::presented::{Loaded, Presented};
 use forebay_net::tls::verify::Trust;
-use forebay_net::tls::{ciphers, sessions};
+use forebay_net::tls::{ciphers, rsa_pss, sessions};
 use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
 use std::path::Path;
@@ -194,5 +194,5 @@ impl ServerTls {
 /// Returns `true` if the keys have the same algorithm. As in OpenSSL, the later certificate then replaces the earlier
 /// one.
 pub(super) fn same_kind(a: &CertifiedKey, b: &CertifiedKey) -> bool {
-    a.key.algorithm() == b.key.algorithm()
+    a.key.algorithm() == b.key.algorithm() && rsa_pss::signs(&*a.key) == rsa_pss::signs(&*b.key)
 }

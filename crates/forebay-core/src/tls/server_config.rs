@@ -103,7 +103,8 @@ fn keep_sessions(config: &mut ServerConfig, server: &ServerInput<'_>, context: s
     let zone = session_zone(server);
     // Tickets would disable early data.
     let tickets = s.conf_command.tickets.unwrap_or(s.session_tickets) && !server.application.early_data;
-    config.send_tls13_tickets = if tickets || zone.is_some() { 2 } else { 0 };
+    let number = s.conf_command.num_tickets.map_or(2, usize::from);
+    config.send_tls13_tickets = if tickets || zone.is_some() { number } else { 0 };
     config.session_storage = match zone {
         Some(sessions) => Arc::new(Stored { sessions, context, timeout }),
         None => Arc::new(NoServerSessionStorage {}),

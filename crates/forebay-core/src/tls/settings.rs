@@ -3,7 +3,7 @@
 
 use super::cache_settings::{CertificateCache, OcspCache, SessionCache};
 use super::conf_command::Commands;
-use super::files::{Crl, DerFile, FileNames, Passwords, PemFile, TicketKeys};
+use super::files::{Crl, DerFile, DhFile, FileNames, Passwords, PemFile, TicketKeys};
 use crate::config::value::{Number, Sec, Setting, first, once};
 use crate::config::{Context, Scope};
 use crate::keyword;
@@ -36,6 +36,7 @@ crate::settings! {
     "ssl_client_certificate" => client_certificate: PemFile = PemFile::default();
     "ssl_trusted_certificate" => trusted_certificate: PemFile = PemFile::default();
     "ssl_crl" => crl: Crl = Crl::default();
+    "ssl_dhparam" => dhparam: DhFile = DhFile;
     "ssl_certificate_compression" => certificate_compression: bool = false;
     "ssl_reject_handshake" => reject_handshake: bool = false;
     "ssl_conf_command" => conf_command: Commands = Commands::default();
@@ -113,7 +114,7 @@ impl Default for Ciphers {
     /// Returns the list of servers without `ssl_ciphers`. It is parsed once and shared.
     fn default() -> Ciphers {
         static ALL: LazyLock<Ciphers> =
-            LazyLock::new(|| Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5"))));
+            LazyLock::new(|| Ciphers(Arc::new(ciphers::parse("HIGH:!aNULL:!MD5").unwrap_or_default())));
         ALL.clone()
     }
 }
@@ -122,15 +123,9 @@ impl<C: Context> Setting<C> for Ciphers {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let text = String::from_utf8_lossy(first(d)).into_owned();
-        let list = ciphers::parse(&text);
-        if list.is_empty() {
-            return Err(cx.error(
-                d,
-                format!(
-                    "SSL_CTX_set_cipher_list(\"{text}\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)"
-                ),
-            ));
-        }
+        let list = ciphers::parse(&text).map_err(|refused| {
+            cx.error(d, format!("SSL_CTX_set_cipher_list(\"{text}\") failed (SSL: {refused})"))
+        })?;
         if !list.unserved.is_empty() {
             let text = format!("ciphers that are not served: {}", list.unserved.join(":"));
             cx.warn(d, text);

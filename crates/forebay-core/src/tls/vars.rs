@@ -45,7 +45,7 @@ impl<E: Evaluate + 'static> Variables<E> {
             Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
             Verdict::Refused(what) => text(o, "FAILED:") && text(o, what),
         }),
-        "ssl_client_raw_cert" => |r, o| of(r, o, pem),
+        "ssl_client_raw_cert" => |r, o| of(r, o, |s, o| pem(s, o) && text(o, "\n")),
         "ssl_client_cert" => |r, o| of(r, o, |s, o| {
             let mut raw = Vec::new();
             let some = pem(s, &mut raw);

@@ -1,6 +1,7 @@
 //! Values with variables in them, cut into parts once (nginx: complex values). Hot path.
 
 use super::{Evaluate, Names, VarError, VarId};
+use forebay_http::field::unfold;
 
 /// A piece of a [`Template`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,13 +105,16 @@ impl Template {
         Ok(Template { parts })
     }
 
-    /// Replaces line breaks of the configuration itself by blanks, for a header field, which is one line (RFC 9112, section 5.2).
+    /// Makes one line of text that the configuration itself has in a header field, so that a break without blanks is accepted
+    /// there, too: its author is trusted.
     pub fn folded(mut self) -> Template {
         for part in &mut self.parts {
             if let Part::Text(text) = part {
-                for b in text.iter_mut().filter(|b| matches!(b, b'\r' | b'\n')) {
+                let mut line = unfold(text);
+                for b in line.iter_mut().filter(|b| matches!(b, b'\r' | b'\n')) {
                     *b = b' ';
                 }
+                *text = line.into();
             }
         }
         self

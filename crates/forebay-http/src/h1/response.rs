@@ -68,12 +68,11 @@ pub fn three_digits(status: u16) -> [u8; 3] {
 /// Appends `NAME: VALUE` and the line end. All heads and trailers of HTTP/1 are made of these and of [`copied_field`].
 ///
 /// # Errors
-/// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then. Names come from the configuration or from a
+/// Errors of [`field::one_line`]; nothing is appended then. Names come from the configuration or from a
 /// head that was read, which have none.
 #[inline]
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
-    field::check(name, value)?;
-    push_line(out, name, value);
+    push_line(out, name, &field::one_line(name, value)?);
     Ok(())
 }
 

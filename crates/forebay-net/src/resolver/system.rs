@@ -1,8 +1,10 @@
 //! The system's resolver settings, resolv.conf(5) and hosts(5), for configurations without `resolver`.
 
 use super::{Addresses, Resolver};
+use forebay_sys::files;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 /// Most name servers and most suffixes that are used, as in glibc.
@@ -23,15 +25,13 @@ pub(super) struct System {
 impl Resolver {
     /// Creates the system's resolver from its files. A file that cannot be read counts as empty, as in glibc.
     pub fn system() -> Resolver {
-        let read = |path: &str| std::fs::read(path).unwrap_or_default();
         Resolver::of_system(&read("/etc/resolv.conf"), &read("/etc/hosts"))
     }
 
     /// Creates a resolver that asks the system's name servers for names as they are, without the hosts file and suffixes: what
     /// others find by DNS.
     pub fn name_servers() -> Resolver {
-        let read = std::fs::read("/etc/resolv.conf").unwrap_or_default();
-        let all = Resolver::of_system(&read, b"");
+        let all = Resolver::of_system(&read("/etc/resolv.conf"), b"");
         Resolver::asking(all.servers)
     }
 
@@ -53,6 +53,11 @@ impl Resolver {
         }
         Resolver { system: Some(system), ..Resolver::asking(servers) }
     }
+}
+
+/// Reads a file of the system, empty if that fails.
+fn read(path: &str) -> Vec<u8> {
+    files::read_file(Path::new(path), files::MAX_WHOLE).unwrap_or_default()
 }
 
 /// Parses the address of a name server. One with a zone cannot be used, since it belongs to one link.

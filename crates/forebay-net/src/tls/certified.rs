@@ -1,6 +1,7 @@
 //! Certificates and keys for rustls.
 
-use super::pem::{self, KeyError};
+use super::pem::{self, KeyError, PemError};
+use super::rsa_pss::{self, Unusable};
 use super::verify;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -17,27 +18,37 @@ pub fn certified(
     (key_name, key): (&str, &[u8]),
     passwords: &[Zeroizing<Vec<u8>>],
 ) -> Result<CertifiedKey, String> {
-    let chain = pem::certificates(cert);
-    let Some(leaf) = chain.first() else {
-        return Err(format!(
-            "cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:0480006C:PEM \
-             routines::no start line:Expecting: TRUSTED CERTIFICATE)"
-        ));
+    let failed = |e: PemError| {
+        let expecting = if e == PemError::None { ":Expecting: TRUSTED CERTIFICATE" } else { "" };
+        format!(
+            "cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: {e}{expecting})"
+        )
     };
-    let public = verify::public_key(leaf).ok_or_else(|| {
-        format!("cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:04800064:PEM routines::bad base64 decode)")
-    })?;
+    let chain = pem::all_certificates(cert).map_err(failed)?;
+    let public =
+        chain.first().and_then(|leaf| verify::public_key(leaf)).ok_or_else(|| failed(PemError::Content))?;
     let der = pem::private_key(key, passwords).map_err(|e| {
         let what = key_error(&e);
         format!("cannot load certificate key \"{key_name}\": PEM_read_bio_PrivateKey() failed (SSL: {what})")
     })?;
-    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)
-        .map_err(|e| format!("cannot load certificate key \"{key_name}\": {e}"))?;
-    if key.public_key().is_some_and(|k| k.as_ref() != public) {
-        return Err(format!(
+    let unusable = |what: &str| format!("cannot load certificate key \"{key_name}\": {what}");
+    let mismatch = || {
+        format!(
             "SSL_CTX_use_PrivateKey(\"{key_name}\") failed (SSL: error:05800074:x509 certificate routines::key \
              values mismatch)"
-        ));
+        )
+    };
+    let key = if rsa_pss::is_pss(&der) {
+        rsa_pss::signing_key(&der, &public).map_err(|e| match e {
+            Unusable::Mismatch => mismatch(),
+            Unusable::Key => unusable("the RSA-PSS key is broken or has less than 2048 bits"),
+            Unusable::Parameters => unusable("the parameters of the RSA-PSS key allow no signature of TLS"),
+        })?
+    } else {
+        rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).map_err(|e| unusable(&e.to_string()))?
+    };
+    if key.public_key().is_some_and(|k| k.as_ref() != public) {
+        return Err(mismatch());
     }
     Ok(CertifiedKey::new(chain, super::sigalg::noting(key)))
 }

@@ -67,16 +67,13 @@ static SUITES: [Suite; 6] = [
 pub struct List {
     /// Indexes into the served suites of TLS 1.2, best first.
     chosen: Vec<usize>,
+    /// Fewest bits that the key of a suite has, by `@SECLEVEL=`.
+    min_bits: u16,
     /// Names of single suites in the string that are not served.
     pub unserved: Vec<String>,
 }
 
 impl List {
-    /// Returns `true` if no suite is selected.
-    pub fn is_empty(&self) -> bool {
-        self.chosen.is_empty()
-    }
-
     /// Returns the suites, best first.
     pub fn suites(&self) -> impl Iterator<Item = SupportedCipherSuite> + '_ {
         self.chosen.iter().filter_map(|i| SUITES.get(*i)).map(|s| *s.served)
@@ -85,6 +82,31 @@ impl List {
     /// Returns OpenSSL's names of the suites.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.chosen.iter().filter_map(|i| SUITES.get(*i)).map(|s| s.name)
+    }
+
+    /// Returns `true` if the security level allows a suite. It counts for suites of TLS 1.3 as well, which the string does not name.
+    pub fn allows(&self, suite: &SupportedCipherSuite) -> bool {
+        let short = suite_name(u16::from(suite.suite())).is_some_and(|name| name.contains("128"));
+        self.min_bits <= if short { 128 } else { 256 }
+    }
+}
+
+/// Reason for which a cipher string is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It is not of OpenSSL's grammar.
+    InvalidCommand,
+    /// It selects no suite that is served.
+    NoMatch,
+}
+
+impl std::fmt::Display for Refused {
+    /// Writes OpenSSL's error.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Refused::InvalidCommand => "error:0A000118:SSL routines::invalid command",
+            Refused::NoMatch => "error:0A0000B9:SSL routines::no cipher match",
+        })
     }
 }
 
@@ -96,7 +118,9 @@ enum Word {
     One(usize),
     /// A class that is not served.
     Nothing,
-    /// Neither: a suite that is not served, or a mistake.
+    /// A suite that is not served.
+    Unserved,
+    /// None of these: the name of a rare suite, or a mistake.
     Unknown,
 }
 
@@ -106,7 +130,7 @@ impl Word {
         match self {
             Word::Class(f) => f(suite),
             Word::One(one) => *one == i,
-            Word::Nothing | Word::Unknown => false,
+            Word::Nothing | Word::Unserved | Word::Unknown => false,
         }
     }
 }
@@ -117,18 +141,17 @@ fn word(w: &str) -> Word {
         return Word::One(i);
     }
     Word::Class(match w {
-        "ALL" | "DEFAULT" | "HIGH" | "TLSv1.2" | "kEECDH" | "kECDHE" | "EECDH" | "ECDHE" | "ECDH"
-        | "FIPS" => |_| true,
+        "ALL" | "HIGH" | "TLSv1.2" | "kEECDH" | "kECDHE" | "EECDH" | "ECDHE" | "ECDH" => |_| true,
         "aRSA" => |s| !s.ecdsa,
         "aECDSA" | "ECDSA" => |s| s.ecdsa,
-        "AES" | "AESGCM" => |s| !s.chacha,
+        "AES" | "AESGCM" | "FIPS" => |s| !s.chacha,
         "AES128" => |s| !s.chacha && s.bits == 128,
         "AES256" => |s| !s.chacha && s.bits == 256,
         "CHACHA20" => |s| s.chacha,
-        "SUITEB128" => |s| s.ecdsa && !s.chacha,
-        "SUITEB128ONLY" => |s| s.ecdsa && s.bits == 128,
-        "SUITEB192" => |s| s.ecdsa && s.bits == 256 && !s.chacha,
         w if UNSERVED_CLASSES.contains(&w) => return Word::Nothing,
+        w if !w.starts_with("TLS_") && SUITE_NAMES.iter().any(|(_, name)| *name == w) => {
+            return Word::Unserved;
+        }
         _ => return Word::Unknown,
     })
 }
@@ -221,61 +244,172 @@ fn iana(name: &str) -> Option<String> {
     Some(format!("TLS_ECDHE_{auth}_WITH_{rest}"))
 }
 
-/// Parses a cipher string. Accepts any text; the list is empty if no served suite is named.
-pub fn parse(text: &str) -> List {
+/// Parses a cipher string as OpenSSL does (openssl-ciphers(1), and what its program prints). Unknown names are passed over.
+///
+/// # Errors
+/// [`Refused`].
+pub fn parse(text: &str) -> Result<List, Refused> {
     let mut selection = Selection::default();
-    for element in text.split([':', ',', ' ', ';']).filter(|e| !e.is_empty()) {
-        selection.apply(element);
+    let text = selection.take_beginning(text);
+    let mut rest = text.trim_start_matches(is_separator);
+    while !rest.is_empty() {
+        rest = selection.apply(rest)?.trim_start_matches(is_separator);
     }
-    selection.list
+    selection.list()
+}
+
+/// Returns `true` for names that many strings have without effect: of suites of TLS 1.3, whose list is another one, and of a word
+/// that counts only at the beginning.
+fn means_nothing_here(name: &str) -> bool {
+    name == "DEFAULT" || name.starts_with("TLS_") && SUITE_NAMES.iter().any(|(_, known)| *known == name)
+}
+
+fn is_separator(c: char) -> bool {
+    matches!(c, ':' | ' ' | ';' | ',')
+}
+
+/// Splits a text behind the name that it begins with.
+fn split_name(text: &str) -> (&str, &str) {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=' | '_');
+    text.split_at(text.find(|c| !is_of_name(c)).unwrap_or(text.len()))
+}
+
+/// Splits a text at its first separator.
+fn split_element(text: &str) -> (&str, &str) {
+    text.split_at(text.find(is_separator).unwrap_or(text.len()))
+}
+
+/// Suite on its way through a cipher string.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// Index into the served suites.
+    suite: usize,
+    /// `true` if it is selected.
+    chosen: bool,
 }
 
 /// Suites that the elements of a cipher string so far have selected.
-#[derive(Default)]
 struct Selection {
-    list: List,
-    /// Suites that `!` has removed for good.
-    killed: [bool; SUITES.len()],
+    /// All suites in the order of preference, except those that `!` has removed for good. Suites that are not chosen are
+    /// among them, since their order counts where they are added again.
+    order: Vec<Candidate>,
+    min_bits: u16,
+    unserved: Vec<String>,
+}
+
+impl Default for Selection {
+    fn default() -> Selection {
+        let order = (0..SUITES.len()).map(|suite| Candidate { suite, chosen: false }).collect();
+        Selection { order, min_bits: 0, unserved: Vec::new() }
+    }
 }
 
 impl Selection {
-    fn apply(&mut self, element: &str) {
-        let chosen = &mut self.list.chosen;
-        let (sign, body) = split_sign(element);
-        let words: Vec<Word> = body.split('+').map(word).collect();
-        let matches = |i: usize| SUITES.get(i).is_some_and(|s| words.iter().all(|w| w.matches(i, s)));
+    /// Applies the words that have a meaning only at the beginning of a string. Returns the rest.
+    fn take_beginning<'t>(&mut self, text: &'t str) -> &'t str {
+        // The rest is ignored.
+        let suite_b = [
+            ("SUITEB128ONLY", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+            ("SUITEB128C2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+            ("SUITEB128", "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384"),
+            ("SUITEB192", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ];
+        if let Some((_, list)) = suite_b.iter().find(|(word, _)| text.starts_with(word)) {
+            return list;
+        }
+        match text.strip_prefix("DEFAULT") {
+            Some(rest) => {
+                self.order.iter_mut().for_each(|c| c.chosen = true);
+                rest
+            }
+            None => text,
+        }
+    }
+
+    /// Applies the element at the beginning of a text. Returns what is behind it.
+    fn apply<'t>(&mut self, text: &'t str) -> Result<&'t str, Refused> {
+        let (sign, mut rest) = match text.as_bytes().first() {
+            Some(sign @ (b'!' | b'-' | b'+' | b'@')) => (*sign, text.get(1..).unwrap_or_default()),
+            _ => (b' ', text),
+        };
+        if sign == b'@' {
+            let (command, behind) = split_name(rest);
+            self.command(command)?;
+            return Ok(split_element(behind).1);
+        }
+        let mut words = Vec::new();
+        loop {
+            let (name, behind) = split_name(rest);
+            if name.is_empty() {
+                return Err(Refused::InvalidCommand);
+            }
+            let word = word(name);
+            let is_alone = words.is_empty() && sign == b' ' && !behind.starts_with('+');
+            if is_alone && matches!(word, Word::Unserved | Word::Unknown) && !means_nothing_here(name) {
+                self.unserved.push(name.to_owned());
+            }
+            if let Word::Unknown = word {
+                // OpenSSL passes over all of the element.
+                return Ok(split_element(behind).1);
+            }
+            words.push(word);
+            rest = behind;
+            match behind.strip_prefix('+') {
+                Some(behind) => rest = behind,
+                None => break,
+            }
+        }
+        let matches =
+            |c: &Candidate| SUITES.get(c.suite).is_some_and(|s| words.iter().all(|w| w.matches(c.suite, s)));
+        self.change(sign, matches);
+        Ok(rest)
+    }
+
+    /// Changes the suites that match as a sign says.
+    fn change(&mut self, sign: u8, matches: impl Fn(&Candidate) -> bool) {
+        let order = &mut self.order;
         match sign {
-            b'!' => {
-                chosen.retain(|i| !matches(*i));
-                self.killed.iter_mut().enumerate().for_each(|(i, killed)| *killed |= matches(i));
+            b'!' => order.retain(|c| !matches(c)),
+            // Suites that were removed last come first when they are added again.
+            b'-' => {
+                order.sort_by_key(|c| !(c.chosen && matches(c)));
+                order.iter_mut().filter(|c| matches(c)).for_each(|c| c.chosen = false);
             }
-            b'-' => chosen.retain(|i| !matches(*i)),
-            b'+' => chosen.sort_by_key(|i| matches(*i)),
-            b'@' => self.apply_command(body),
+            b'+' => order.sort_by_key(|c| c.chosen && matches(c)),
             _ => {
-                let new = self.killed.iter().enumerate().filter(|(i, killed)| !**killed && matches(*i));
-                let new: Vec<usize> = new.map(|(i, _)| i).filter(|i| !chosen.contains(i)).collect();
-                chosen.extend(new);
-                if let [Word::Unknown] = words.as_slice() {
-                    self.list.unserved.push(body.to_owned());
-                }
+                order.sort_by_key(|c| !c.chosen && matches(c));
+                order.iter_mut().filter(|c| matches(c)).for_each(|c| c.chosen = true);
             }
         }
     }
 
-    /// Applies `@STRENGTH`. The other command, `@SECLEVEL=`, allows every suite here.
-    fn apply_command(&mut self, command: &str) {
+    /// Applies `STRENGTH` or `SECLEVEL=N`.
+    fn command(&mut self, command: &str) -> Result<(), Refused> {
         if command == "STRENGTH" {
-            self.list.chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
+            let bits = |c: &Candidate| SUITES.get(c.suite).map_or(0, |s| s.bits);
+            self.order.sort_by_key(|c| if c.chosen { u16::MAX - bits(c) } else { 0 });
+            return Ok(());
         }
+        self.min_bits = match command.strip_prefix("SECLEVEL=") {
+            Some("0") => 0,
+            Some("1") => 80,
+            Some("2") => 112,
+            Some("3") => 128,
+            Some("4") => 192,
+            Some("5") => 256,
+            _ => return Err(Refused::InvalidCommand),
+        };
+        Ok(())
     }
-}
 
-/// Splits an element into its sign, a blank if it has none, and its words.
-fn split_sign(element: &str) -> (u8, &str) {
-    match element.as_bytes().first() {
-        Some(sign @ (b'!' | b'-' | b'+' | b'@')) => (*sign, element.get(1..).unwrap_or_default()),
-        _ => (b' ', element),
+    fn list(self) -> Result<List, Refused> {
+        let min_bits = self.min_bits;
+        let chosen: Vec<usize> = self.order.iter().filter(|c| c.chosen).map(|c| c.suite).collect();
+        if chosen.is_empty() {
+            return Err(Refused::NoMatch);
+        }
+        let strong = |i: &usize| SUITES.get(*i).is_some_and(|s| s.bits >= min_bits);
+        Ok(List { chosen: chosen.into_iter().filter(strong).collect(), min_bits, unserved: self.unserved })
     }
 }
 
@@ -543,7 +677,7 @@ mod tests {
     use super::*;
 
     fn names(text: &str) -> Vec<&'static str> {
-        parse(text).names().collect()
+        parse(text).map(|list| list.names().collect()).unwrap_or_default()
     }
 
     #[test]
@@ -551,7 +685,7 @@ mod tests {
         let all: Vec<_> = SUITES.iter().map(|s| s.name).collect();
         assert_eq!(names("HIGH:!aNULL:!MD5"), all);
         assert_eq!(names("DEFAULT"), all);
-        assert_eq!(names("HIGH:!aNULL:!kEECDH"), Vec::<&str>::new());
+        assert_eq!(parse("HIGH:!aNULL:!kEECDH"), Err(Refused::NoMatch));
         assert_eq!(names("EECDH+AESGCM:EDH+AESGCM"), [all[0], all[1], all[4], all[5]]);
         assert_eq!(
             names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE:ECDHE+ECDSA:-aECDSA"),
@@ -566,10 +700,143 @@ mod tests {
 
     #[test]
     fn what_is_not_served_is_told() {
-        let list = parse("ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256:AES256-SHA:!DES-CBC3-SHA");
+        let text = "ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256:AES256-SHA:TLS_AES_128_GCM_SHA256:!DES-CBC3-SHA";
+        let list = parse(text).unwrap();
         assert_eq!(list.unserved, ["DHE-RSA-AES128-GCM-SHA256", "AES256-SHA"]);
-        assert!(parse("AES256-SHA").is_empty());
-        assert!(parse(":,; @SECLEVEL=2 !").is_empty());
+        assert_eq!(parse("AES256-SHA"), Err(Refused::NoMatch));
+    }
+
+    #[test]
+    fn security_levels_count_for_all_suites() {
+        let allowed = |text| {
+            let list = parse(text).unwrap();
+            (list.names().count(), all13().iter().filter(|s| list.allows(s)).count())
+        };
+        assert_eq!(allowed("DEFAULT@SECLEVEL=0"), (6, 3));
+        assert_eq!(allowed("@SECLEVEL=3:ALL"), (6, 3));
+        assert_eq!(allowed("ALL:@SECLEVEL=4"), (4, 2));
+        assert_eq!(allowed("ALL@SECLEVEL=5:@SECLEVEL=1"), (6, 3));
+        assert_eq!(allowed("AES128@SECLEVEL=5"), (0, 2));
+    }
+
+    /// Suites of strings by `openssl ciphers`, or its refusal: each string of the table, and strings that are made of its parts.
+    #[test]
+    fn strings_mean_what_they_mean_to_openssl() {
+        let words = [
+            "ALL",
+            "HIGH",
+            "DEFAULT",
+            "COMPLEMENTOFDEFAULT",
+            "COMPLEMENTOFALL",
+            "kRSA",
+            "ECDHE",
+            "kEECDH",
+            "aRSA",
+            "RSA",
+            "aECDSA",
+            "ECDSA",
+            "AES",
+            "AESGCM",
+            "AES128",
+            "AES256",
+            "CHACHA20",
+            "FIPS",
+            "SHA384",
+            "CBC",
+            "PSK",
+            "aNULL",
+            "eNULL",
+            "MEDIUM",
+            "TLSv1.2",
+            "TLSv1",
+            "SUITEB128",
+            "SUITEB128ONLY",
+            "SUITEB128C2",
+            "SUITEB192",
+            "FOO",
+            "high",
+            "ECDHE-RSA-AES128-GCM-SHA256",
+            "ECDHE-ECDSA-CHACHA20-POLY1305",
+            "AES256-SHA",
+            "TLS_AES_128_GCM_SHA256",
+            "STRENGTH",
+            "SECLEVEL=0",
+            "SECLEVEL=3",
+            "SECLEVEL=4",
+            "SECLEVEL=5",
+            "SECLEVEL=6",
+            "SECLEVEL=",
+            "SECLEVEL=10",
+            "",
+        ];
+        let signs =
+            [":", ":", ":", ":!", ":-", ":+", "+", "@", ":@", " ", ",", ";", "!", "-", "::", "+!", "#"];
+        let mut strings: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
+        for text in [
+            "DEFAULT@SECLEVEL=0",
+            "HIGH@STRENGTH",
+            "ALL:@STRENGTH+FOO",
+            "ALL:@STRENGTHX",
+            "FOO@SECLEVEL=9:ALL",
+            "HIGH:+",
+            "HIGH:-CHACHA20:-AES256:HIGH",
+            "ALL:-aRSA:+CHACHA20:ALL",
+            "!AES:ALL:AES",
+            "DEFAULTFOO:ALL",
+            "HIGH!aNULL",
+            "HIGH:!kRSA+AES",
+            "kRSA+AES",
+            "HIGH|AES",
+            "=HIGH",
+            "HIGH.AES",
+            "\"HIGH\"",
+            "ALL:!ALL",
+            "ECDHE+AES128+aRSA",
+        ] {
+            strings.push(text.to_owned());
+        }
+        // A sequence of numbers that is the same each time (a linear congruential generator).
+        let mut seed = 7u32;
+        let mut next = |n: usize| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) as usize % n
+        };
+        for _ in 0..400 {
+            let mut text = words[next(words.len())].to_owned();
+            for _ in 0..=next(4) {
+                text += signs[next(signs.len())];
+                text += words[next(words.len())];
+            }
+            strings.push(text);
+        }
+        for text in strings {
+            // A hyphen would begin an option of the program.
+            let asked = std::process::Command::new("openssl")
+                .args(["ciphers", "-s", "-tls1_2", &format!("FOO:{text}")])
+                .output()
+                .expect("openssl");
+            // What has a meaning only at the beginning of a string is asked for there.
+            let asked = if ["DEFAULT", "SUITEB"].iter().any(|w| text.starts_with(w)) {
+                std::process::Command::new("openssl")
+                    .args(["ciphers", "-s", "-tls1_2", &text])
+                    .output()
+                    .expect("openssl")
+            } else {
+                asked
+            };
+            let listed = String::from_utf8_lossy(&asked.stdout).trim().to_owned();
+            let served: Vec<&str> =
+                listed.split(':').filter(|n| SUITES.iter().any(|s| s.name == *n)).collect();
+            let invalid = String::from_utf8_lossy(&asked.stderr).contains("invalid command");
+            match parse(&text) {
+                Ok(list) => {
+                    assert!(asked.status.success(), "{text}: OpenSSL refuses it");
+                    assert_eq!(list.names().collect::<Vec<_>>(), served, "{text}");
+                }
+                Err(Refused::InvalidCommand) => assert!(invalid, "{text}: OpenSSL takes it: {listed}"),
+                Err(Refused::NoMatch) => assert!(!invalid && served.is_empty(), "{text}: {listed}"),
+            }
+        }
     }
 
     #[test]

@@ -1,21 +1,29 @@
 //! Name constraints of authorities (RFC 5280, section 4.2.1.10), which limit the names in the certificates below them.
 //! Like OpenSSL, honours them whether or not they are marked critical.
 
-use super::verify::VerifyError;
+use super::dn::canonical;
+use super::verify::{Purpose, VerifyError, common_hosts, is_self_issued};
+use std::net::IpAddr;
 use x509_parser::prelude::*;
+
+/// Tag of an `IA5String`.
+const IA5_STRING: u32 = 22;
 
 /// Checks a path, whose first certificate is the one in question.
 ///
 /// # Errors
 /// A name is outside of the constraints of an authority above, or of an unknown kind.
-pub fn check(path: &[(&X509Certificate<'_>, bool)]) -> Result<(), VerifyError> {
+pub fn check(path: &[(&X509Certificate<'_>, bool)], purpose: Purpose) -> Result<(), VerifyError> {
     for (i, (authority, _)) in path.iter().enumerate().skip(1) {
         let Ok(found) = authority.name_constraints() else { return Err(VerifyError(51)) };
         let Some(constraints) = found.map(|e| e.value) else { continue };
         for (j, (cert, _)) in path.iter().enumerate().take(i) {
             let is_leaf = j == 0;
-            if is_leaf || cert.subject().as_raw() != cert.issuer().as_raw() {
-                names(cert, is_leaf)?.iter().try_for_each(|name| permit(constraints, name))?;
+            if is_leaf || !is_self_issued(cert) {
+                names(cert)?.iter().try_for_each(|name| permit(constraints, name))?;
+            }
+            if is_leaf {
+                permit_hosts(constraints, cert, purpose)?;
             }
         }
     }
@@ -24,7 +32,9 @@ pub fn check(path: &[(&X509Certificate<'_>, bool)]) -> Result<(), VerifyError> {
 
 /// Checks one name.
 fn permit(constraints: &NameConstraints<'_>, name: &GeneralName<'_>) -> Result<(), VerifyError> {
-    if is_below(name, constraints.excluded_subtrees.as_deref())? == Some(true) {
+    let excluded = constraints.excluded_subtrees.as_deref();
+    let reached = excluded.unwrap_or_default().iter().any(|subtree| reaches(name, &subtree.base));
+    if reached || is_below(name, excluded)? == Some(true) {
         return Err(VerifyError(48));
     }
     if is_below(name, constraints.permitted_subtrees.as_deref())? == Some(false) {
@@ -47,34 +57,50 @@ fn is_below(
     Ok(below)
 }
 
-/// Returns all names in a certificate.
-fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralName<'a>>, VerifyError> {
+/// Returns all names in a certificate, without the common name.
+fn names<'a>(cert: &'a X509Certificate<'a>) -> Result<Vec<GeneralName<'a>>, VerifyError> {
     let mut all = Vec::new();
     let subject = cert.subject();
     if subject.iter_rdn().next().is_some() {
         all.push(GeneralName::DirectoryName(subject.clone()));
     }
-    all.extend(subject.iter_email().filter_map(|e| e.as_str().ok()).map(GeneralName::RFC822Name));
-    let mut has_hosts = false;
+    for address in subject.iter_email() {
+        // As in OpenSSL: another type of string would have to be compared in other ways.
+        let text = address.as_str().ok().filter(|_| address.attr_value().tag().0 == IA5_STRING);
+        all.push(GeneralName::RFC822Name(text.ok_or(VerifyError(53))?));
+    }
     match cert.subject_alternative_name() {
-        Ok(Some(more)) => {
-            for n in &more.value.general_names {
-                has_hosts |= matches!(n, GeneralName::DNSName(_));
-                all.push(n.clone());
-            }
-        }
+        Ok(Some(more)) => all.extend(more.value.general_names.iter().cloned()),
         Ok(None) => {}
         Err(_) => return Err(VerifyError(51)),
     }
-    // Without names of hosts, the common name counts as one.
-    if leaf && !has_hosts {
-        let hosts = subject.iter_common_name().filter_map(|n| n.as_str().ok());
-        let is_host = |n: &&str| {
-            n.contains('.') && n.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
-        };
-        all.extend(hosts.filter(is_host).map(GeneralName::DNSName));
-    }
     Ok(all)
+}
+
+/// Checks the common names that stand for hosts, where no alternative name is one.
+fn permit_hosts(
+    constraints: &NameConstraints<'_>,
+    cert: &X509Certificate<'_>,
+    purpose: Purpose,
+) -> Result<(), VerifyError> {
+    let alternative = cert.subject_alternative_name().ok().flatten();
+    let alternative = alternative.map(|n| n.value.general_names.as_slice()).unwrap_or_default();
+    if alternative.iter().any(|n| matches!(n, GeneralName::DNSName(_))) {
+        return Ok(());
+    }
+    for host in common_hosts(cert) {
+        // The common name of a client may be the name of a person. A server is known by a name without dots, too.
+        if purpose != Purpose::Server && !host.contains('.') {
+            continue;
+        }
+        permit(constraints, &GeneralName::DNSName(&host))?;
+        match host.parse() {
+            Ok(IpAddr::V4(a)) => permit(constraints, &GeneralName::IPAddress(&a.octets()))?,
+            Ok(IpAddr::V6(a)) => permit(constraints, &GeneralName::IPAddress(&a.octets()))?,
+            Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Returns `true` if a name is below a base, `None` if they are of different kinds.
@@ -119,20 +145,18 @@ fn address(name: &[u8], base: &[u8]) -> bool {
     name.iter().zip(net).zip(mask).all(|((n, b), m)| n & m == b & m)
 }
 
-/// Returns `true` if a name begins with the parts of another, apart from the case of letters.
+/// Returns `true` if a name begins with the parts of another.
 fn prefix(name: &X509Name<'_>, base: &X509Name<'_>) -> bool {
-    let mut parts = name.iter_rdn();
-    base.iter_rdn().all(|wanted| {
-        let Some(part) = parts.next() else { return false };
-        let mut own = part.iter();
-        let same = wanted.iter().all(|w| {
-            own.next().is_some_and(|o| {
-                let (a, b) = (o.attr_value().data.trim_ascii(), w.attr_value().data.trim_ascii());
-                o.attr_type() == w.attr_type() && a.eq_ignore_ascii_case(b)
-            })
-        });
-        same && own.next().is_none()
-    })
+    canonical(name.as_raw()).starts_with(&canonical(base.as_raw()))
+}
+
+/// Returns `true` if a name with a star matches hosts below a base that it is not below itself: `*.up.test` and `bad.up.test`.
+fn reaches(name: &GeneralName<'_>, base: &GeneralName<'_>) -> bool {
+    let (GeneralName::DNSName(name), GeneralName::DNSName(base)) = (name, base) else { return false };
+    // A star alone stands for no host without a further dot.
+    let Some(rest) = name.strip_prefix("*.").filter(|rest| rest.contains('.')) else { return false };
+    let label = base.trim_start_matches('.').split_once('.');
+    label.is_some_and(|(_, above)| above.eq_ignore_ascii_case(rest.trim_end_matches('.')))
 }
 
 #[cfg(test)]

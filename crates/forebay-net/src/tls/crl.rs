@@ -3,6 +3,7 @@
 //! before one that does not, a list in force before one that is not, and among equals the newest. Unknown critical parts
 //! fail. Delta lists, indirect lists and lists of some reasons are not used, as in nginx.
 
+use super::dn::canonical;
 use super::verify::{VerifyError, signed_by, subject_key_id};
 use forebay_sys::sync::lock;
 use std::collections::HashSet;
@@ -13,6 +14,7 @@ use x509_parser::prelude::*;
 #[derive(Debug)]
 struct RevocationList {
     der: Vec<u8>,
+    /// Canonical form of the issuer's name.
     issuer: Vec<u8>,
     from: i64,
     until: Option<i64>,
@@ -40,7 +42,7 @@ pub struct Lists(Vec<RevocationList>);
 fn place(name: &GeneralName<'_>) -> Option<Vec<u8>> {
     match name {
         GeneralName::URI(u) => Some([b"u", u.as_bytes()].concat()),
-        GeneralName::DirectoryName(n) => Some([b"d", n.as_raw()].concat()),
+        GeneralName::DirectoryName(n) => Some([b"d", canonical(n.as_raw()).as_slice()].concat()),
         _ => None,
     }
 }
@@ -74,7 +76,7 @@ impl RevocationList {
         };
         let mut list = RevocationList {
             der: der.to_vec(),
-            issuer: crl.issuer().as_raw().to_vec(),
+            issuer: canonical(crl.issuer().as_raw()),
             from: crl.last_update().timestamp(),
             until: crl.next_update().map(|t| t.timestamp()),
             number: crl.crl_number().map(|n| n.to_bytes_be()).unwrap_or_default(),
@@ -190,7 +192,8 @@ impl Lists {
         issuer: &X509Certificate<'_>,
         now: i64,
     ) -> Result<(), VerifyError> {
-        let own = self.0.iter().filter(|l| l.issuer == cert.issuer().as_raw() && l.is_of(issuer));
+        let named = canonical(cert.issuer().as_raw());
+        let own = self.0.iter().filter(|l| l.issuer == named && l.is_of(issuer));
         let list = own.max_by(|a, b| a.rank(cert, now).cmp(&b.rank(cert, now))).ok_or(VerifyError(3))?;
         let cannot_sign = issuer.key_usage().ok().flatten().is_some_and(|u| !u.value.crl_sign());
         let timely = list.timely(now);

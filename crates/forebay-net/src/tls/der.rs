@@ -21,6 +21,9 @@ pub const TIME: u8 = 0x18;
 /// `SEQUENCE`.
 pub const SEQUENCE: u8 = 0x30;
 
+/// `SET`.
+pub const SET: u8 = 0x31;
+
 /// Returns the tag of `[n] EXPLICIT`, or of a constructed `[n] IMPLICIT`.
 pub const fn context(n: u8) -> u8 {
     0xa0 | n

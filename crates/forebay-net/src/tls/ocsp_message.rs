@@ -2,7 +2,8 @@
 //! send responses that they signed before.
 
 use crate::tls::der::{BITS, BOOLEAN, Der, ENUMERATED, INTEGER, OCTETS, OID, SEQUENCE, context, element};
-use crate::tls::verify::signed_by;
+use crate::tls::dn::canonical;
+use crate::tls::verify::{has_issued, signed_by};
 use aws_lc_rs::digest;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::*;
@@ -258,7 +259,7 @@ fn states<'a>(data: &mut Der<'a>) -> Option<Vec<Single<'a>>> {
 /// Returns `true` if a certificate is the signer that a response names.
 fn is_responder(cert: &X509Certificate<'_>, responder: Responder<'_>) -> bool {
     match responder {
-        (1, name) => cert.subject().as_raw() == name,
+        (1, name) => canonical(cert.subject().as_raw()) == canonical(name),
         (_, hash) => digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, key_bits(cert)).as_ref() == hash,
     }
 }
@@ -273,8 +274,7 @@ fn is_delegate(cert: &X509Certificate<'_>, issuer: &X509Certificate<'_>, now: i6
     };
     let in_time =
         cert.validity().not_before.timestamp() <= now && now <= cert.validity().not_after.timestamp();
-    let named = cert.issuer().as_raw() == issuer.subject().as_raw();
-    may && signs && in_time && named && signed_by(cert.as_raw(), issuer.public_key())
+    may && signs && in_time && has_issued(issuer, cert) && signed_by(cert.as_raw(), issuer.public_key())
 }
 
 fn failed(call: &str, code: &str, text: &str) -> String {

@@ -21,68 +21,167 @@ pub struct Block {
     pub der: Zeroizing<Vec<u8>>,
 }
 
-/// An incomplete block.
-struct Open {
-    label: String,
-    headers: Vec<(String, String)>,
-    /// Its lines in base64.
-    body: Zeroizing<Vec<u8>>,
+/// Reason for which PEM text cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PemError {
+    /// There is no block.
+    None,
+    /// A block does not end, or as another one.
+    End,
+    /// A block has headers that are not those of an encrypted key.
+    Headers,
+    /// The content of a block is not base64.
+    Base64,
+    /// The content of a block is not what its label says.
+    Content,
 }
 
-impl Open {
-    fn new(label: &[u8]) -> Open {
-        let label = String::from_utf8_lossy(label).into_owned();
-        Open { label, headers: Vec::new(), body: Zeroizing::default() }
+impl std::fmt::Display for PemError {
+    /// Writes OpenSSL's error.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PemError::None => "error:0480006C:PEM routines::no start line",
+            PemError::End => "error:04800066:PEM routines::bad end line",
+            PemError::Headers => "error:0480006B:PEM routines::not proc type",
+            PemError::Base64 => "error:04800064:PEM routines::bad base64 decode",
+            PemError::Content => {
+                "error:0688010A:asn1 encoding routines::nested asn1 error:Type=X509 error:0488000D:PEM routines::ASN1 lib"
+            }
+        })
+    }
+}
+
+/// Blocks of a text, as OpenSSL reads them: a block begins with the first sign of a line. Text between blocks is skipped, and so is
+/// a byte order mark before one. Nothing comes behind an error.
+pub struct Blocks<'t> {
+    rest: &'t [u8],
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+impl<'t> Blocks<'t> {
+    /// Creates the blocks of a text.
+    pub fn new(text: &'t [u8]) -> Blocks<'t> {
+        Blocks { rest: text }
     }
 
-    /// Takes a line, which is a header if it has a colon.
-    fn take(&mut self, line: &[u8]) {
-        let Some(colon) = line.iter().position(|b| *b == b':') else {
-            self.body.extend_from_slice(line);
-            return;
+    /// Takes a line without the blanks and line break at its end. Returns `None` at the end of the text.
+    fn line(&mut self) -> Option<&'t [u8]> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (line, rest) = match self.rest.iter().position(|b| *b == b'\n') {
+            Some(at) => (self.rest.get(..at)?, self.rest.get(at + 1..)?),
+            None => (self.rest, &self.rest[..0]),
         };
-        let (name, value) = line.split_at(colon);
-        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-        self.headers.push((text(name), text(value.get(1..).unwrap_or_default().trim_ascii())));
+        self.rest = rest;
+        let end = line.iter().rposition(|b| *b > b' ').map_or(0, |last| last + 1);
+        line.get(..end)
     }
 
-    /// Decodes the body. Returns `None` if it is not base64.
-    fn close(self) -> Option<Block> {
-        let der = base64::engine::general_purpose::STANDARD.decode(self.body.as_slice()).ok()?;
-        Some(Block { label: self.label, headers: self.headers, der: Zeroizing::new(der) })
+    /// Reads the rest of a block with this label.
+    fn block(&mut self, label: &[u8]) -> Result<Block, PemError> {
+        let mut lines = Vec::new();
+        loop {
+            let line = self.line().ok_or(PemError::End)?;
+            if let Some(end) = line.strip_prefix(b"-----END ") {
+                if end.strip_suffix(b"-----") != Some(label) {
+                    return Err(PemError::End);
+                }
+                break;
+            }
+            lines.push(line);
+        }
+        // An empty line ends the headers.
+        let (headers, body) = match lines.iter().position(|l| l.is_empty()) {
+            Some(at) => (lines.get(..at).unwrap_or_default(), lines.get(at + 1..).unwrap_or_default()),
+            None => (&[][..], lines.as_slice()),
+        };
+        if headers.first().is_some_and(|l| !l.starts_with(b"Proc-Type:"))
+            || body.iter().any(|l| l.contains(&b':'))
+        {
+            return Err(PemError::Headers);
+        }
+        let mut text = Zeroizing::new(Vec::with_capacity(body.iter().map(|l| l.len()).sum()));
+        for line in body {
+            text.extend(line.iter().filter(|b| !b.is_ascii_whitespace()));
+        }
+        let der = base64::engine::general_purpose::STANDARD.decode(text.as_slice());
+        let der = Zeroizing::new(der.map_err(|_| PemError::Base64)?);
+        let label = String::from_utf8_lossy(label).into_owned();
+        Ok(Block { label, headers: headers.iter().filter_map(|l| header(l)).collect(), der })
     }
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = Result<Block, PemError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.rest = self.rest.strip_prefix(BYTE_ORDER_MARK).unwrap_or(self.rest);
+        loop {
+            let line = self.line()?;
+            let label = line.strip_prefix(b"-----BEGIN ").and_then(|l| l.strip_suffix(b"-----"));
+            if let Some(label) = label {
+                let block = self.block(label);
+                if block.is_err() {
+                    self.rest = &[];
+                }
+                return Some(block);
+            }
+        }
+    }
+}
+
+/// Reads a header of a block.
+fn header(line: &[u8]) -> Option<(String, String)> {
+    let (name, value) = line.split_at(line.iter().position(|b| *b == b':')?);
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    Some((text(name), text(value.get(1..)?.trim_ascii())))
 }
 
 /// Most blocks that are read of one file.
 const MAX_BLOCKS: usize = 100_000;
 
-/// Reads all blocks of a text. Skips the text between them, and blocks that are not base64.
+/// Reads the blocks of a text up to one that is broken.
 pub fn blocks(text: &[u8]) -> Vec<Block> {
-    let mut found = Vec::new();
-    let mut open: Option<Open> = None;
-    for line in text.split(|b| *b == b'\n') {
-        let line = line.trim_ascii();
-        if let Some(label) = line.strip_prefix(b"-----BEGIN ").and_then(|l| l.strip_suffix(b"-----")) {
-            open = Some(Open::new(label));
-        } else if line.starts_with(b"-----END ") {
-            found.extend(open.take().and_then(Open::close));
-            if found.len() >= MAX_BLOCKS {
-                break;
-            }
-        } else if let Some(block) = &mut open {
-            block.take(line);
-        }
-    }
-    found
+    Blocks::new(text).map_while(Result::ok).take(MAX_BLOCKS).collect()
 }
 
-/// Reads the certificates of a text, in order.
+/// Reads the certificates of a text, in order, up to a block that is broken.
 pub fn certificates(text: &[u8]) -> Vec<CertificateDer<'static>> {
-    blocks(text)
-        .into_iter()
-        .filter(|b| matches!(b.label.as_str(), "CERTIFICATE" | "X509 CERTIFICATE" | "TRUSTED CERTIFICATE"))
-        .filter_map(|b| first_element(&b.der).map(|der| CertificateDer::from(der.to_vec())))
-        .collect()
+    blocks(text).iter().filter_map(Block::certificate).collect()
+}
+
+/// Reads the certificates of a file that is to have some, and nothing that is broken. Skips blocks of other kinds.
+///
+/// # Errors
+/// [`PemError`].
+pub fn all_certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let mut found = Vec::new();
+    for block in Blocks::new(text).take(MAX_BLOCKS) {
+        let block = block?;
+        if let Some(certificate) = block.certificate() {
+            if super::verify::public_key(&certificate).is_none() {
+                return Err(PemError::Content);
+            }
+            found.push(certificate);
+        } else if block.is_certificate() {
+            return Err(PemError::Content);
+        }
+    }
+    if found.is_empty() { Err(PemError::None) } else { Ok(found) }
+}
+
+impl Block {
+    fn is_certificate(&self) -> bool {
+        matches!(self.label.as_str(), "CERTIFICATE" | "X509 CERTIFICATE" | "TRUSTED CERTIFICATE")
+    }
+
+    /// Returns the certificate in a block. `None` if it is of another kind, or broken.
+    fn certificate(&self) -> Option<CertificateDer<'static>> {
+        let der = first_element(&self.der).filter(|_| self.is_certificate())?;
+        Some(CertificateDer::from(der.to_vec()))
+    }
 }
 
 /// Returns a DER element at the start of `bytes`, its header included. In a `TRUSTED
@@ -115,8 +214,9 @@ pub fn private_key(
     text: &[u8],
     passwords: &[Zeroizing<Vec<u8>>],
 ) -> Result<PrivateKeyDer<'static>, KeyError> {
-    let blocks = blocks(text);
-    let block = blocks.iter().find(|b| b.key(&[]).is_some()).ok_or(KeyError::None)?;
+    // As in OpenSSL what is behind the key does not count.
+    let block = Blocks::new(text).map_while(Result::ok).take(MAX_BLOCKS).find(|b| b.key(&[]).is_some());
+    let block = block.ok_or(KeyError::None)?;
     let cipher = block.headers.iter().find(|(name, _)| name == "DEK-Info").map(|(_, v)| v.as_str());
     if block.label != "ENCRYPTED PRIVATE KEY" && cipher.is_none() {
         return block.key(&block.der).ok_or(KeyError::None);
@@ -362,4 +462,58 @@ fn open_old(data: &[u8], info: &str, password: &[u8]) -> Opened {
 pub fn passwords(text: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let lines = text.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
     lines.filter(|l| !l.is_empty()).map(|l| Zeroizing::new(l.to_vec())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<String>, PemError> {
+        Blocks::new(text.as_bytes())
+            .map(|b| b.map(|b| format!("{}={}", b.label, String::from_utf8_lossy(&b.der))))
+            .collect()
+    }
+
+    #[test]
+    fn blocks_are_read_as_openssl_reads_them() {
+        let block = "-----BEGIN A-----\nYWJj\n-----END A-----\n";
+        let one = || Ok(vec!["A=abc".to_owned()]);
+        let two = || Ok(vec!["A=abc".to_owned(), "A=abc".to_owned()]);
+        for (text, wanted) in [
+            (block.to_owned(), one()),
+            (block.trim_end().to_owned(), one()),
+            (block.replace('\n', "\r\n"), one()),
+            (block.replace('\n', " \t\r\n"), one()),
+            (format!("\u{feff}{block}\u{feff}{block}"), two()),
+            (format!("text: x\n{block}more\n-----BEGIN x\n{block}-----END A-----"), two()),
+            (block.replace("YWJj", "YW\nJj"), one()),
+            (block.replace("YWJj", "Proc-Type: 4,ENCRYPTED\nDEK-Info: x\n\nYWJj"), one()),
+            (format!(" {block}"), Ok(vec![])),
+            (format!("x{block}"), Ok(vec![])),
+            (block.replace("YWJj", "YW!j"), Err(PemError::Base64)),
+            (block.replace("YWJj", "YWJ"), Err(PemError::Base64)),
+            (block.replace("YWJj", "YW\n\nJj"), Err(PemError::Headers)),
+            (block.replace("YWJj", "Foo: x\n\nYWJj"), Err(PemError::Headers)),
+            (block.replace("YWJj", "Foo: x\nYWJj"), Err(PemError::Headers)),
+            (block.replace("END A", "END B"), Err(PemError::End)),
+            (block.replace("-----END A-----\n", ""), Err(PemError::End)),
+            (format!("{block}{}", block.replace("YWJj", "YW!j")), Err(PemError::Base64)),
+            (format!("-----BEGIN A-----\nYWJj\n{block}"), Err(PemError::Base64)),
+            (String::new(), Ok(vec![])),
+        ] {
+            assert_eq!(read(&text), wanted, "{text:?}");
+        }
+        assert_eq!(all_certificates(b"").unwrap_err(), PemError::None);
+        assert_eq!(all_certificates(block.as_bytes()).unwrap_err(), PemError::None);
+        let junk = block.replace(" A-", " CERTIFICATE-");
+        assert_eq!(all_certificates(junk.as_bytes()).unwrap_err(), PemError::Content);
+        assert_eq!(blocks(format!("{block}{}", block.replace("YWJj", "!")).as_bytes()).len(), 1);
+    }
+
+    /// The authorities of a system are of many years and makers.
+    #[test]
+    fn authorities_of_the_system_can_be_read() {
+        let Ok(text) = std::fs::read("/etc/ssl/certs/ca-certificates.crt") else { return };
+        assert!(all_certificates(&text).expect("sound").len() > 50);
+    }
 }

@@ -142,12 +142,20 @@ thread_local! {
     static QUIC: Cell<Option<OverQuic>> = const { Cell::new(None) };
 }
 
+/// Resets [`QUIC`] when it is dropped, by a panic as well: the thread goes on with other handshakes.
+struct Reset;
+
+impl Drop for Reset {
+    fn drop(&mut self) {
+        QUIC.set(None);
+    }
+}
+
 /// Calls a function that handles a part of a handshake over QUIC.
 pub fn over_quic<R>(handshake: OverQuic, handle: impl FnOnce() -> R) -> R {
+    let _reset = Reset;
     QUIC.set(Some(handshake));
-    let result = handle();
-    QUIC.set(None);
-    result
+    handle()
 }
 
 /// Returns whether the handshake opens, and seals, sessions of QUIC version 2.

@@ -1,6 +1,7 @@
 //! Records of a connection whose handshake is over: content, alerts, and the messages that change keys (RFC 8446, sections
 //! 4.6, 5 and 6). Hot path.
 
+use super::post_handshake::{self, Message};
 use super::record::{self, ALERT, Broken, DATA, HANDSHAKE, Half};
 use super::stream::broken;
 use rustix::io::Errno;
@@ -10,9 +11,6 @@ use rustls::server::ServerConnectionData;
 
 /// Records in a row that carry nothing (OpenSSL has the same limit).
 const MAX_EMPTY: u32 = 32;
-
-/// Longest message behind the handshake, bytes: NewSessionTicket has a ticket and extensions of 64 KiB each.
-const MAX_MESSAGE: usize = 132 * 1024;
 
 /// Changes of keys that are asked for while no answer can leave.
 const MAX_UNSENT: u32 = 32;
@@ -50,28 +48,6 @@ fn is_client_hello(content: &[u8]) -> bool {
 
 /// Alert `no_renegotiation`.
 pub(super) const NO_RENEGOTIATION: u8 = 100;
-
-/// `new_session_ticket`.
-const NEW_SESSION_TICKET: u8 = 4;
-/// `key_update`.
-const KEY_UPDATE: u8 = 24;
-
-/// A message behind the handshake.
-enum Message<'m> {
-    Ticket(&'m [u8]),
-    /// The peer has new keys for sending. `true`: it requests new ones of ours, too.
-    KeyUpdate(bool),
-}
-
-impl<'m> Message<'m> {
-    fn new(kind: u8, body: &'m [u8]) -> Result<Message<'m>, Broken> {
-        match (kind, body) {
-            (NEW_SESSION_TICKET, ticket) => Ok(Message::Ticket(ticket)),
-            (_, [requested @ (0 | 1)]) => Ok(Message::KeyUpdate(*requested == 1)),
-            _ => Err(Broken::Illegal),
-        }
-    }
-}
 
 impl Traffic {
     /// Opens all whole records. Returns the bytes used.
@@ -161,8 +137,7 @@ impl Traffic {
         if self.empty > MAX_EMPTY { Err(Broken::Malformed) } else { Ok(()) }
     }
 
-    /// Reads messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6). A message may come in
-    /// several records, and a record may have several messages.
+    /// Reads messages behind the handshake.
     fn post_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
         let mut gathered = std::mem::take(&mut self.message);
         let mut rest = content;
@@ -183,22 +158,12 @@ impl Traffic {
         Ok(())
     }
 
-    /// Reads the message at the start of `bytes`. Returns it, and the bytes behind it; `None` if it is incomplete.
+    /// Reads the message at the start of `bytes`, as [`post_handshake::next`] does.
     fn next_message<'m>(&self, bytes: &'m [u8]) -> Result<Option<(Message<'m>, &'m [u8])>, Broken> {
-        let Some((&kind, after)) = bytes.split_first() else { return Ok(None) };
-        // The length is limited before the body has come, so `message` cannot grow beyond it.
-        let longest = match (kind, &self.kernel) {
-            (NEW_SESSION_TICKET, Kernel::Client(_)) => MAX_MESSAGE,
-            (KEY_UPDATE, Kernel::Client(_) | Kernel::Server(_)) => 1,
-            _ => return Err(Broken::Malformed),
-        };
-        let Some((length, body)) = after.split_at_checked(3) else { return Ok(None) };
-        let length = length.iter().fold(0, |n, b| n << 8 | usize::from(*b));
-        if length > longest || (kind == KEY_UPDATE && length != longest) {
-            return Err(Broken::Undecodable);
+        match &self.kernel {
+            Kernel::Done if !bytes.is_empty() => Err(Broken::Malformed),
+            kernel => post_handshake::next(bytes, matches!(kernel, Kernel::Client(_))),
         }
-        let Some((message, behind)) = body.split_at_checked(length) else { return Ok(None) };
-        Ok(Some((Message::new(kind, message)?, behind)))
     }
 
     fn take_ticket(&mut self, ticket: &[u8]) -> Result<(), Broken> {

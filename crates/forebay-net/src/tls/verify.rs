@@ -5,6 +5,7 @@
 use super::constraints;
 use super::crl::Lists;
 use super::der::{BITS, Der, SEQUENCE};
+use super::dn::{self, canonical};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -43,6 +44,7 @@ const FAILURES: &[(u32, &str)] = &[
     (47, "permitted subtree violation"),
     (48, "excluded subtree violation"),
     (51, "unsupported name constraint type"),
+    (53, "unsupported or invalid name syntax"),
     (62, "hostname mismatch"),
     (79, "invalid CA certificate"),
 ];
@@ -127,7 +129,7 @@ pub fn issuer<'a>(
     let mut known = known;
     known.find(|c| {
         parse(c).is_some_and(|c| {
-            c.subject().as_raw() == cert.issuer().as_raw()
+            has_issued(&c, &cert)
                 && key_ids_fit(&cert, &c)
                 && signed_by(cert.as_raw(), c.public_key())
                 && c.as_raw() != cert.as_raw()
@@ -176,7 +178,7 @@ pub fn signed_by(der: &[u8], issuer_key: &SubjectPublicKeyInfo<'_>) -> bool {
 #[derive(Debug)]
 pub struct Trust {
     anchors: Vec<CertificateDer<'static>>,
-    /// Indexes of the anchors by subject. A system's list has more than a hundred, of which a chain needs one.
+    /// Indexes of the anchors by the canonical form of their subjects. A system's list has more than a hundred, of which a chain needs one.
     by_subject: HashMap<Vec<u8>, Vec<usize>>,
     /// Names of authorities that clients receive with the request for a certificate.
     hints: Vec<DistinguishedName>,
@@ -227,6 +229,7 @@ impl Trust {
         let mut by_subject: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
         for (i, c) in anchors.iter().enumerate() {
             if let Some(subject) = subject(c) {
+                let subject = canonical(&subject);
                 by_subject.entry(subject).or_default().push(i);
             }
         }
@@ -298,7 +301,7 @@ impl Trust {
         certificates: impl Iterator<Item = &'c X509Certificate<'c>>,
     ) -> Vec<X509Certificate<'_>> {
         let names = certificates.flat_map(|c| [c.subject().as_raw(), c.issuer().as_raw()]);
-        let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+        let mut names: Vec<Vec<u8>> = names.map(canonical).collect();
         let mut found: Vec<(usize, X509Certificate<'_>)> = Vec::new();
         while let Some(name) = names.pop() {
             for &i in self.by_subject.get(&name).map(Vec::as_slice).unwrap_or_default() {
@@ -307,7 +310,7 @@ impl Trust {
                     continue;
                 }
                 if let Some(c) = self.anchors.get(i).and_then(|c| parse(c)) {
-                    names.push(c.issuer().as_raw().to_vec());
+                    names.push(canonical(c.issuer().as_raw()));
                     found.push((i, c));
                 }
             }
@@ -320,7 +323,7 @@ impl Trust {
     /// Checks a whole path. Like OpenSSL with a callback that ignores failures, goes on after each, and the last one
     /// counts: extensions and revocation are checked from the leaf on, signatures and times from the root on.
     fn judge(&self, path: &[PathCert<'_>], purpose: Purpose, now: i64) -> Result<(), VerifyError> {
-        let mut last = constraints::check(path).err().or(unsuitable(path, purpose));
+        let mut last = constraints::check(path, purpose).err().or(unsuitable(path, purpose));
         // The root is its own issuer.
         let issuers = path.iter().skip(1).chain(path.last()).map(|(c, _)| *c);
         let issued: Vec<_> = path.iter().map(|(c, _)| *c).zip(issuers).collect();
@@ -413,8 +416,7 @@ impl<'c> Search<'c> {
         cert: &X509Certificate<'_>,
         list: &'c [X509Certificate<'c>],
     ) -> Option<&'c X509Certificate<'c>> {
-        let is_named =
-            |c: &&X509Certificate<'_>| c.subject().as_raw() == cert.issuer().as_raw() && key_ids_fit(cert, c);
+        let is_named = |c: &&X509Certificate<'_>| has_issued(c, cert) && key_ids_fit(cert, c);
         let named: Vec<_> = list.iter().filter(is_named).collect();
         let signer = named.iter().find(|c| {
             self.signatures += 1;
@@ -502,8 +504,15 @@ fn is_sound(cert: &X509Certificate<'_>) -> bool {
     !cert.extensions().iter().any(|e| matches!(e.parsed_extension(), ParsedExtension::ParseError { .. }))
 }
 
-fn is_self_issued(cert: &X509Certificate<'_>) -> bool {
-    cert.subject().as_raw() == cert.issuer().as_raw()
+/// Returns `true` if a certificate has the name of its issuer.
+pub(super) fn is_self_issued(cert: &X509Certificate<'_>) -> bool {
+    has_issued(cert, cert)
+}
+
+/// Returns `true` if a certificate names another one as its issuer.
+pub(super) fn has_issued(issuer: &X509Certificate<'_>, cert: &X509Certificate<'_>) -> bool {
+    let (subject, named) = (issuer.subject().as_raw(), cert.issuer().as_raw());
+    subject == named || canonical(subject) == canonical(named)
 }
 
 fn is_among(cert: &X509Certificate<'_>, list: &[X509Certificate<'_>]) -> bool {
@@ -559,8 +568,22 @@ pub fn is_for_host(der: &[u8], host: &str) -> bool {
         GeneralName::Invalid(tag, _) => tag.0 == DNS_NAME,
         _ => false,
     });
-    let mut common = cert.subject().iter_common_name().filter_map(|n| n.as_str().ok());
-    !has_names && common.any(|n| matches_name(n, host))
+    !has_names && common_hosts(&cert).any(|n| matches_name(&n, host))
+}
+
+/// Returns the common names that may be names of hosts. These and no others stand for hosts, and name constraints apply to them.
+pub(super) fn common_hosts(cert: &X509Certificate<'_>) -> impl Iterator<Item = String> {
+    let values = cert.subject().iter_common_name().map(|a| a.attr_value());
+    let texts: Vec<String> =
+        values.filter_map(|v| u8::try_from(v.tag().0).ok().and_then(|tag| dn::text(tag, v.data))).collect();
+    texts.into_iter().filter(|n| may_be_host(n))
+}
+
+/// Returns `true` if a text may be the name or address of a host, with a star for its first label or without.
+fn may_be_host(text: &str) -> bool {
+    let rest = text.strip_prefix("*.").unwrap_or(text);
+    !rest.is_empty()
+        && rest.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':'))
 }
 
 /// Returns `true` if a certificate has one of some alternative names (RFC 5280, section 4.2.1.6). Names with a colon are URIs, which

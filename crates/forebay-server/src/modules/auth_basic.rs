@@ -11,13 +11,14 @@ use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
 use forebay_http::field::Name;
 use forebay_http::request::Method;
-use forebay_sys::errno::errno_text;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use forebay_sys::errno::errno;
+use forebay_sys::files;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -108,7 +109,7 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
                 loaded = users;
                 &*loaded
             }
-            Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), e),
+            Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), &e),
         },
     };
     let Some(hash) = users.get(user.as_slice()) else {
@@ -169,26 +170,12 @@ thread_local! {
     static FILES: RefCell<HashMap<Box<[u8]>, CachedUsers>> = RefCell::default();
 }
 
-/// Reads a whole file.
-fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
-    let mut text = Vec::new();
-    let mut at = 0;
-    loop {
-        text.reserve(8192);
-        match rustix::io::pread(fd, rustix::buffer::spare_capacity(&mut text), at) {
-            Ok(0) => return Ok(text),
-            Ok(n) => at += n as u64,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
 /// Logs that the file of users cannot be read, and refuses the request.
 #[cold]
-fn unreadable(req: &mut Request, call: &str, e: Errno) -> Verdict {
-    let (level, status) = if e == Errno::NOENT { (Level::Error, 403) } else { (Level::Crit, 500) };
-    req.log(level, &format!("{call} failed {}", errno_text(e)));
+fn unreadable(req: &mut Request, call: &str, e: &io::Error) -> Verdict {
+    let missing = e.kind() == io::ErrorKind::NotFound;
+    let (level, status) = if missing { (Level::Error, 403) } else { (Level::Crit, 500) };
+    req.log(level, &format!("{call} failed ({})", errno(e)));
     Verdict::Status(status)
 }
 
@@ -201,15 +188,17 @@ fn kept(path: &[u8], state: &FileState) -> Option<Rc<Users>> {
 }
 
 /// Returns the users of a file. Reads it only if it has changed.
-fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
-    let open = |e| ("open", e);
-    let stat = rustix::fs::stat(path).map_err(open)?;
+fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, io::Error)> {
+    let stat = rustix::fs::stat(path).map_err(|e| ("open", e.into()))?;
     let state = state(&stat);
     if let Some(users) = kept(path, &state) {
         return Ok(users);
     }
-    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(open)?;
-    let text = read(&fd).map_err(|e| ("pread", e))?;
+    let mut text = Vec::new();
+    // As in nginx, which opens a directory and fails to read it.
+    let call = |e: &io::Error| if e.kind() == io::ErrorKind::IsADirectory { "pread" } else { "open" };
+    let file = files::open_regular(Path::new(OsStr::from_bytes(path))).map_err(|e| (call(&e), e))?;
+    files::read_whole(&file, files::MAX_WHOLE, &mut text).map_err(|e| ("pread", e))?;
     let users = Rc::new(parse(&text));
     let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
     let settled = SystemTime::now().duration_since(changed).is_ok_and(|d| d > Duration::from_secs(2));
@@ -312,6 +301,9 @@ mod tests {
         std::fs::write(&path, "b:{PLAIN}1").expect("write");
         assert!(load(bytes).expect("there").contains_key(b"b".as_slice()));
         std::fs::remove_file(&path).expect("remove");
-        assert!(matches!(load(bytes), Err(("open", Errno::NOENT))));
+        assert!(matches!(load(bytes), Err(("open", e)) if e.kind() == io::ErrorKind::NotFound));
+        let refused = |path: &str| load(path.as_bytes()).map(|_| ()).map_err(|(call, e)| (call, errno(&e)));
+        assert_eq!(refused("/dev/zero"), Err(("open", "not a regular file".to_owned())));
+        assert_eq!(refused("/"), Err(("pread", "21: Is a directory".to_owned())));
     }
 }

@@ -216,14 +216,15 @@ pub(crate) fn trailers(req: &mut Request) {
     let http = req.http();
     let good = good_status(req.resp.status);
     for l in http.location(req).settings.headers.add_trailer.0.iter().filter(|l| good || l.always) {
-        match l.value.value(req) {
-            Ok(v) if field::check(&l.name, &v).is_err() => {
+        let Ok(value) = l.value.value(req) else { continue };
+        match field::one_line(&l.name, &value) {
+            Ok(line) if !line.is_empty() => req.resp.trailers.push(&l.name, &line),
+            Ok(_) => {}
+            Err(_) => {
                 // Too late for an error response: leave this trailer out.
                 let name = String::from_utf8_lossy(&l.name).into_owned();
                 req.log(Level::Error, &format!("trailer \"{name}\" has a line break or NUL in its value"));
             }
-            Ok(v) if !v.is_empty() => req.resp.trailers.push(&l.name, &v),
-            _ => {}
         }
     }
 }

@@ -323,11 +323,11 @@ fn change_field(req: &mut Request, field: &Field, mode: Mode) -> Result<(), u16>
         })?,
         None => Vec::new(),
     };
-    if field::check(&names.text, &value).is_err() {
+    let Ok(value) = field::one_line(&names.text, &value) else {
         let name = String::from_utf8_lossy(&names.text).into_owned();
         req.log(Level::Error, &format!("\"{name}\" of the request has a line break or NUL in its value"));
         return Err(500);
-    }
+    };
     if names.include(b"Host") && req.head.replace_host(&value).is_err() {
         req.log(Level::Info, "more_set_input_headers made an invalid host");
         return Err(400);

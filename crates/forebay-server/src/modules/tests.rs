@@ -100,7 +100,7 @@ fn what_is_bound_works() {
 }
 
 /// Directives that need no code, and are bound only because the check of their value does.
-const CHECKED: &[&str] = &["gzip_hash"];
+const CHECKED: &[&str] = &["gzip_hash", "ssl_dhparam"];
 
 /// Modules whose settings are read by a variable of another name, such as `s`.
 const ALIASED: &[&str] = &["settings", "proxy_cache", "proxy_ssl", "ssl"];

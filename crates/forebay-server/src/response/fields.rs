@@ -9,6 +9,7 @@ use forebay_http::h1::response;
 use forebay_http::request::Version;
 use forebay_http::{h2, h3};
 use forebay_net::addr::Peer;
+use std::borrow::Cow;
 
 /// Name and version in `Server` and on built-in pages.
 pub(crate) const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
@@ -21,8 +22,9 @@ pub(crate) fn push_server_token(req: &mut Request, core: &Settings, out: &mut Ve
         ServerTokens::Value(t) => match t.value(req).unwrap_or_default().as_slice() {
             b"on" | b"build" => out.extend_from_slice(PRODUCT.as_bytes()),
             b"" | b"off" => out.extend_from_slice(b"forebay"),
-            other if field::check(b"Server", other).is_err() => out.extend_from_slice(b"forebay"),
-            other => out.extend_from_slice(other),
+            other => {
+                out.extend_from_slice(field::one_line(b"Server", other).as_deref().unwrap_or(b"forebay"))
+            }
         },
     }
 }
@@ -135,14 +137,13 @@ impl<'o> Sink<'o> {
     /// HTTP/2 as well; clients refuse such a response as malformed.
     ///
     /// # Errors
-    /// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then.
+    /// Errors of [`field::one_line`]; nothing is appended then.
     #[inline]
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
         match self {
             Sink::Http1(out) => response::field(out, name, value),
             Sink::Hpack(_) | Sink::Qpack(_) => {
-                field::check(name, value)?;
-                self.section_field(name, value);
+                self.section_field(name, &field::one_line(name, value)?);
                 Ok(())
             }
         }
@@ -152,9 +153,10 @@ impl<'o> Sink<'o> {
     fn own(&mut self, own: Own, value: &[u8]) -> Result<(), Unsafe> {
         let form = own.form();
         // The values of others are made here of numbers and checked parts.
-        if matches!(own, Own::ContentType | Own::Location | Own::Etag) {
-            field::check(form.name, value)?;
-        }
+        let value = &*match own {
+            Own::ContentType | Own::Location | Own::Etag => field::one_line(form.name, value)?,
+            _ => Cow::Borrowed(value),
+        };
         match self {
             Sink::Http1(out) => {
                 out.reserve(form.start.len() + value.len() + 2);
@@ -246,6 +248,7 @@ fn push_with(
     sink: &mut Sink<'_>,
     text: &mut Vec<u8>,
 ) -> Result<(), Unsafe> {
+    req.resp.fields.unfold()?;
     push_server_and_date(req, core, sink, text)?;
     push_of_content(&req.resp, length, sink, text)?;
     let r = &req.resp;
@@ -308,7 +311,7 @@ fn push_of_content(
     Ok(())
 }
 
-/// Appends the fields after those that every response may have.
+/// Appends the fields after those that every response may have. Those of the list have been unfolded.
 #[inline]
 fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if r.gzip_vary && sink.lines().is_none() {
@@ -317,7 +320,6 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if !r.etag.is_empty() {
         sink.own(Own::Etag, &r.etag)?;
     }
-    r.fields.check()?;
     match sink {
         Sink::Http1(out) => r.fields.write_lines(out),
         Sink::Hpack(_) | Sink::Qpack(_) => {

@@ -9,6 +9,7 @@ use crate::file_cache::OpenFile;
 use bytes::Bytes;
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
+use std::borrow::Cow;
 use std::rc::Rc;
 
 /// Field lines in one buffer.
@@ -76,16 +77,21 @@ impl FieldList {
         self.lines.push(ListedLine { name: start as u32, value, end, origin });
     }
 
-    /// Refuses values with CR, LF or NUL.
+    /// Makes each value one line.
     ///
     /// # Errors
-    /// [`Unsafe`] with the name of the first such line.
-    pub(crate) fn check(&self) -> Result<(), Unsafe> {
-        let mut made = self.lines.iter().filter(|l| l.origin == ValueOrigin::Made);
-        made.try_for_each(|l| field::check(l.name(&self.buf), l.value(&self.buf)))
+    /// Errors of [`field::one_line`], with the name of the first such line.
+    pub(crate) fn unfold(&mut self) -> Result<(), Unsafe> {
+        for at in 0..self.lines.len() {
+            let Some(line) = self.lines.get(at).filter(|l| l.origin == ValueOrigin::Made) else { continue };
+            if let Cow::Owned(value) = field::one_line(line.name(&self.buf), line.value(&self.buf))? {
+                self.replace_at(at, &value);
+            }
+        }
+        Ok(())
     }
 
-    /// Appends the lines to a head of HTTP/1. The caller has checked them.
+    /// Appends the lines to a head of HTTP/1. The caller has unfolded them.
     pub(crate) fn write_lines(&self, out: &mut Vec<u8>) {
         // Lines that follow each other in the buffer, which are all unless one was removed or replaced.
         let (mut from, mut to) = (0, 0);
@@ -137,9 +143,14 @@ impl FieldList {
     /// Gives the first line with this name another value; it stays where it is.
     pub(crate) fn replace(&mut self, name: &[u8], value: &[u8]) {
         let buf = &self.buf;
-        let Some(line) = self.lines.iter_mut().find(|l| l.name(buf).eq_ignore_ascii_case(name)) else {
-            return;
-        };
+        if let Some(at) = self.lines.iter().position(|l| l.name(buf).eq_ignore_ascii_case(name)) {
+            self.replace_at(at, value);
+        }
+    }
+
+    /// Gives the line with this index another value.
+    fn replace_at(&mut self, at: usize, value: &[u8]) {
+        let Some(line) = self.lines.get_mut(at) else { return };
         let old = std::mem::replace(&mut line.name, self.buf.len() as u32);
         let length = line.value - old;
         line.value = line.name + length;
@@ -474,18 +485,22 @@ mod tests {
     }
 
     #[test]
-    fn values_are_checked_unless_a_parser_has_read_them() {
+    fn values_become_one_line_unless_a_parser_has_read_them() {
         let mut head = ResponseHead::default();
         head.buf = b"HTTP/1.1 200 OK\r\nA:  b\r\nC: d\r\n\r\n".to_vec();
         client::parse(&mut head, usize::MAX).expect("sound");
         let mut list = FieldList::default();
         head.fields.iter().for_each(|line| list.copy(&head.buf, line));
-        assert_eq!(list.check(), Ok(()));
+        assert_eq!(list.unfold(), Ok(()));
         assert_eq!(written(&list), "A: b\r\nC: d\r\n");
+        list.push(b"F", b"f \r\n\t\n f");
+        list.push(b"G", b"g");
+        assert_eq!(list.unfold(), Ok(()));
+        assert_eq!(written(&list), "A: b\r\nC: d\r\nF: f f\r\nG: g\r\n");
         list.replace(b"C", b"d\r\nE: f");
-        assert_eq!(list.check().expect_err("has a line break").name, b"C");
+        assert_eq!(list.unfold().expect_err("has a line break").name, b"C");
         list.set(b"C", b"d");
-        list.push(b"G", b"\0");
-        assert_eq!(list.check().expect_err("has NUL").name, b"G");
+        list.set(b"G", b"\0");
+        assert_eq!(list.unfold().expect_err("has NUL").name, b"G");
     }
 }

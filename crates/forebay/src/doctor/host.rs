@@ -3,6 +3,7 @@
 use super::scene::Scene;
 use forebay_net::tls::{pem, verify};
 use forebay_sys::cpus::{self, CpuBudget};
+use forebay_sys::files;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -57,7 +58,7 @@ const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 impl Certificate {
     /// Reads the first certificate of a file.
     pub(super) fn read(path: &Path) -> Option<Certificate> {
-        let chain = pem::certificates(&std::fs::read(path).ok()?);
+        let chain = pem::certificates(&files::read_file(path, files::MAX_WHOLE).ok()?);
         let leaf = chain.first()?;
         let key = verify::public_key(leaf)?;
         Some(Certificate {
@@ -204,7 +205,7 @@ impl Host {
         files.sort();
         files.push(etc.join("sysctl.conf"));
         for file in files {
-            if let Ok(text) = std::fs::read_to_string(&file) {
+            if let Ok(text) = files::read_text(&file, files::MAX_WHOLE) {
                 self.take_sysctl_file(&file, &text);
             }
         }

@@ -1,6 +1,7 @@
 //! The server that runs with the configuration: its processes, its error log, its counters.
 
 use super::scene::Scene;
+use forebay_sys::files;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,9 @@ impl Running {
         let named = scene.all("pid").last().map(|n| prefix.join(scene.arg(n, 0)));
         let usual = ["/run/nginx.pid", "/run/forebay.pid"].map(PathBuf::from);
         let places = named.map_or_else(|| usual.to_vec(), |p| vec![p]);
-        let pid = places.iter().find_map(|p| std::fs::read_to_string(p).ok()?.trim().parse::<u32>().ok())?;
+        let pid = places
+            .iter()
+            .find_map(|p| files::read_text(p, files::MAX_WHOLE).ok()?.trim().parse::<u32>().ok())?;
         if !Path::new(&format!("/proc/{pid}")).exists() {
             return None;
         }
@@ -66,7 +69,7 @@ fn log_file(scene: &Scene<'_>, prefix: &Path) -> Option<PathBuf> {
 }
 
 fn tail(path: &Path) -> Option<String> {
-    let mut file = std::fs::File::open(path).ok()?;
+    let mut file = files::open_regular(path).ok()?;
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
     let mut bytes = Vec::new();

@@ -26,6 +26,7 @@ use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
 use forebay_core::config::Environment;
 use forebay_server::parts::facts::Warning;
+use forebay_sys::files;
 use forebay_terminal::print;
 use host::Host;
 use scene::Scene;
@@ -182,8 +183,8 @@ fn look_at_host(
         }
     }
     for file in sysctl {
-        let text =
-            std::fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+        let text = files::read_text(file, files::MAX_WHOLE)
+            .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
         host.take_sysctl_file(file, &text);
     }
     Ok(host)

@@ -85,7 +85,7 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
     if path.as_os_str() == "-" {
         io::stdin().lock().take(MAX_FILE).read_to_end(&mut bytes)?;
     } else {
-        std::fs::File::open(path)?.take(MAX_FILE).read_to_end(&mut bytes)?;
+        bytes = files::read_file(path, MAX_FILE)?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -101,7 +101,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns the name servers of `/etc/resolv.conf`.
 pub(super) fn name_servers() -> Vec<String> {
-    let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let text = files::read_text(Path::new("/etc/resolv.conf"), files::MAX_WHOLE).unwrap_or_default();
     let address = |line: &str| {
         let word = line.strip_prefix("nameserver")?.split_whitespace().next()?;
         let address: std::net::IpAddr = word.parse().ok()?;

@@ -73,7 +73,7 @@ pub(super) fn numbers(value: &Value) -> Vec<f64> {
 
 /// Returns text without what would control a terminal.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if forebay_sys::printable::is_hidden(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -283,3 +283,128 @@ fn a_verdict_does_not_outlive_its_reason() {
     // One that was, and has no certificate, is told so.
     assert!(Kept::open(&server, 0, "").get("h").contains("No required SSL certificate was sent"));
 }
+
+/// Values of several lines in fields of requests and responses, over each version of HTTP and to each kind of upstream.
+#[test]
+fn folded_values_are_one_line() {
+    let fields = "$ssl_client_cert";
+    let echo = "X-Lines: $http_x_cert";
+    let site = site(&format!(
+        "ssl_verify_client optional_no_ca; http2 on;\n\
+         map $uri $mapped {{ default \"a;\n\t b; \r\n  c\"; }} map $uri $broken {{ default \"a\nB: c\"; }}\n\
+         server {{ listen 127.0.0.1:%PORT0% ssl; listen 127.0.0.1:%PORT0% quic; set $text \"a;\n\t b; \r\n  c\";\n\
+         more_set_headers \"X-More: {fields}\"; add_header X-Add {fields}; add_header X-Set $text; add_header X-Map $mapped;\n\
+         add_header X-Text \"a;\n\t b; \r\n  c\"; add_trailer X-Trailer {fields};\n\
+         location / {{ proxy_set_header X-Cert {fields}; proxy_pass http://127.0.0.1:%PORT1%; }}\n\
+         location /input {{ more_set_input_headers \"X-Cert: {fields}\"; proxy_pass http://127.0.0.1:%PORT1%; }}\n\
+         location /h2 {{ proxy_http_version 2; proxy_set_header X-Cert {fields}; proxy_pass http://127.0.0.1:%PORT1%; }}\n\
+         location /grpc {{ grpc_set_header X-Cert {fields}; grpc_pass 127.0.0.1:%PORT1%; }}\n\
+         location /return {{ return 302 \"/x?$text\"; }} location /rewrite {{ rewrite ^ \"https://h/?$mapped\" redirect; }}\n\
+         location /broken {{ add_header X-Broken $broken; return 200 x; }}\n\
+         location /raw {{ return 200 \"[$ssl_client_raw_cert]\"; }} }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; return 200 \"{echo}\\n\"; }}"
+    ));
+    let server = Server::start_on(site);
+    let pem = server.site.read("client.crt");
+    let cert = pem.trim_end().replace('\n', " ");
+    let url = |path: &str| format!("https://{}{path}", server.addr(0));
+    let dir = server.site.dir().display().to_string();
+    let (cert_file, key_file) = (format!("{dir}/client.crt"), format!("{dir}/client.key"));
+    let get = |version: &str, path: &str| {
+        let url = url(path);
+        let args = ["-ski", "-m", "30", version, "--cert", &cert_file, "--key", &key_file, &url];
+        crate::harness::run("curl", &args).expect("curl").1.replace("\r\n", "\n")
+    };
+    for version in ["--http1.1", "--http2"] {
+        for path in ["/", "/input", "/h2", "/grpc"] {
+            let said = get(version, path);
+            assert!(said.contains(&format!("X-Lines: {cert}\n")), "{version} {path}: {said}");
+            let said = said.to_lowercase();
+            for name in ["x-more", "x-add"] {
+                let line = format!("\n{name}: {}\n", cert.to_lowercase());
+                assert!(said.contains(&line), "{version} {path} {name}: {said}");
+            }
+            for name in ["x-set", "x-map", "x-text"] {
+                assert!(said.contains(&format!("\n{name}: a; b; c\n")), "{version} {path} {name}: {said}");
+            }
+        }
+        for path in ["/return", "/rewrite"] {
+            let said = get(version, path).to_lowercase();
+            assert!(said.contains("?a; b; c\n"), "{version} {path}: {said}");
+        }
+        let said = get(version, "/broken");
+        assert!(said.contains(" 500") && !said.contains("B: c"), "{version}: {said}");
+        assert!(
+            get(version, "/raw").contains(&format!("[{pem}]")),
+            "as nginx has it, with its last line break"
+        );
+    }
+}
+
+/// A certificate of `conf_command` is the one that the other side sees: in place of one with a key of the same kind, beside others.
+#[test]
+fn certificates_of_conf_command_are_presented() {
+    let site = site(
+        "ssl_certificate ec.crt; ssl_certificate_key ec.key; ssl_conf_command Certificate client.crt; ssl_conf_command PrivateKey client.key;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client optional_no_ca; return 200 \"[$ssl_client_s_dn]\"; }\n\
+         server { listen 127.0.0.1:%PORT1%; proxy_ssl_certificate rsa.crt; proxy_ssl_certificate_key rsa.key;\n\
+         location /own { proxy_pass https://127.0.0.1:%PORT0%; }\n\
+         location /other { proxy_ssl_conf_command Certificate client.crt; proxy_ssl_conf_command PrivateKey client.key; \
+           proxy_pass https://127.0.0.1:%PORT0%; } }",
+    );
+    let server = Server::start_on(site);
+    let rsa = s_client(&server, 0, "-tls1_2 -cipher ECDHE-RSA-AES128-GCM-SHA256", GET);
+    assert!(rsa.contains("subject=CN = client"), "{rsa}");
+    let ec = s_client(&server, 0, "-tls1_2 -cipher ECDHE-ECDSA-AES128-GCM-SHA256", GET);
+    assert!(ec.contains("subject=CN = ec"), "{ec}");
+    let get = |path: &str| {
+        let url = format!("http://{}{path}", server.addr(1));
+        crate::harness::run("curl", &["-s", "-m", "30", &url]).expect("curl").1
+    };
+    assert!(get("/own").ends_with("[CN=rsa]"), "{}", get("/own"));
+    assert!(get("/other").ends_with("[CN=client]"), "{}", get("/other"));
+}
+
+/// Keys that are for RSASSA-PSS alone sign as well, alone and beside others.
+#[test]
+fn rsa_pss_keys_sign() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_certificate pss.crt; ssl_certificate_key pss.key; return 200 \"is $ssl_sigalg\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate pss.crt; ssl_certificate_key pss.key; ssl_certificate rsa.crt; \
+           ssl_certificate_key rsa.key; return 200 \"is $ssl_sigalg\\n\"; }",
+    );
+    openssl(&site, "genpkey -algorithm RSA-PSS -out pss.key -pkeyopt rsa_keygen_bits:2048");
+    openssl(&site, "req -x509 -key pss.key -out pss.crt -days 9 -subj /CN=pss");
+    let server = Server::start_on(site);
+    for (port, args, subject) in [
+        (0, "-tls1_3", "pss"),
+        (0, "-tls1_2", "pss"),
+        (1, "-tls1_3 -sigalgs rsa_pss_pss_sha256", "pss"),
+        (1, "-tls1_3 -sigalgs rsa_pss_rsae_sha256", "rsa"),
+        (1, "-tls1_2 -sigalgs rsa_pss_rsae_sha256:rsa_pkcs1_sha256", "rsa"),
+    ] {
+        let said = s_client(&server, port, args, GET);
+        assert!(said.contains(&format!("subject=CN = {subject}")), "{port} {args}: {said}");
+        let wanted = if subject == "pss" { "is rsa_pss_pss_sha256\n" } else { "is rsa_p" };
+        assert!(said.contains(wanted), "{port} {args}: {said}");
+    }
+}
+
+/// PEM with a byte order mark, line ends of other systems and text between blocks is read.
+#[test]
+fn pem_of_other_systems_is_read() {
+    let site = site(
+        "ssl_verify_client on; ssl_client_certificate all.pem;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; ssl_certificate marked.crt; ssl_certificate_key marked.key; return 200 \"[$ssl_client_verify]\"; }",
+    );
+    let marked =
+        |name: &str| format!("\u{feff}Bag Attributes: x\r\n{}", site.read(name).replace('\n', "\r\n"));
+    site.write("marked.crt", &marked("rsa.crt"));
+    site.write("marked.key", &marked("rsa.key"));
+    site.write("all.pem", &format!("{}more: text\n{}", marked("ec.crt"), marked("client.crt")));
+    let server = Server::start_on(site);
+    for name in ["ec", "client"] {
+        let said = s_client(&server, 0, &format!("-cert {name}.crt -key {name}.key"), GET);
+        assert!(said.contains("[SUCCESS]"), "{name}: {said}");
+    }
+}

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use forebay_acme::{Challenge, ExternalAccount, Issuer, KeyKind, MacAlgorithm, Profile, Publication};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
-use forebay_net::tls::pem;
+use forebay_net::tls::pem::{self, PemError};
 
 /// Reads an `acme_issuer` block.
 pub(crate) fn issuer(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
@@ -188,10 +188,10 @@ pub(super) fn set_roots(
     name: &[u8],
     cx: &mut Scope<'_>,
 ) -> Result<(), Error> {
-    let roots = pem::certificates(&file(d, name, cx)?);
-    if roots.is_empty() {
-        return Err(cx.error(d, "there is no certificate in the file"));
-    }
+    let roots = pem::all_certificates(&file(d, name, cx)?).map_err(|e| match e {
+        PemError::None => cx.error(d, "there is no certificate in the file"),
+        e => cx.error(d, format!("cannot load certificate: {e}")),
+    })?;
     issuer.roots = Some(roots);
     Ok(())
 }

@@ -157,7 +157,7 @@ impl Ordering {
     pub(crate) fn collect(&mut self, subject: &Subject<'_>, cx: &mut Scope<'_>) -> Result<(), Error> {
         let Uses::Clients(used) = &subject.settings.uses else { return Ok(()) };
         for (client, place) in used {
-            let names = names_for("acme", subject.names, place, cx)?;
+            let names = names_for("acme", Dot::Below, subject.names, place, cx)?;
             self.add_names(client, names).map_err(|message| Error { message, ..place.clone() })?;
         }
         Ok(())
@@ -276,7 +276,9 @@ impl Ordering {
         let issuer = issuer.ok_or_else(|| at(format!("acme issuer \"{}\" is not defined", wanted.issuer)))?;
         let mut identifiers = wanted.identifiers.clone();
         if identifiers.is_empty() {
-            identifiers = names_for("acme_certificate", subject.names, &wanted.place, cx)?;
+            // Unless only DNS can prove it, as in nginx-acme.
+            let dot = if issuer.challenge == Challenge::Dns01 { Dot::Below } else { Dot::Www };
+            identifiers = names_for("acme_certificate", dot, subject.names, &wanted.place, cx)?;
         }
         if identifiers.is_empty() {
             return Err(at("\"acme_certificate\": no identifiers found in \"server_name\"".to_owned()));
@@ -362,9 +364,19 @@ impl Ordering {
     }
 }
 
+/// Meaning of a dot before a name of a server in its certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dot {
+    /// The name and all names below it.
+    Below,
+    /// The name and the one with `www.` before it.
+    Www,
+}
+
 /// Returns the names of a server that a certificate can have. Warns of patterns.
 fn names_for(
     directive: &str,
+    dot: Dot,
     names: &[ServerName],
     place: &Error,
     cx: &mut Scope<'_>,
@@ -379,7 +391,13 @@ fn names_for(
                 cx.warnings.push(Error { level: Level::Warn, message, ..place.clone() });
             }
             ServerName::Exact(n) if n.is_empty() => {}
-            _ => add(&mut identifiers, &text).map_err(|message| Error { message, ..place.clone() })?,
+            _ => {
+                let of_www = text.strip_prefix('.').filter(|_| dot == Dot::Www);
+                let names =
+                    of_www.map_or(vec![text.clone()], |rest| vec![rest.to_owned(), format!("www.{rest}")]);
+                let added = names.iter().try_for_each(|name| add(&mut identifiers, name));
+                added.map_err(|message| Error { message, ..place.clone() })?;
+            }
         }
     }
     Ok(identifiers)

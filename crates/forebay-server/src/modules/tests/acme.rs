@@ -42,7 +42,7 @@ fn mistakes_in_names_are_refused() {
     let conf = "server { server_name x.example ~x; acme_certificate a; }";
     let warned = warnings(&with(conf));
     assert!(warned.iter().any(|w| w.contains("regular expression \"~x\"")), "{warned:?}");
-    assert!(says("server { server_name .x.example; acme_certificate a; }").contains("wildcard identifier"));
+    assert!(says("server { server_name *.x.example; acme_certificate a; }").contains("wildcard identifier"));
     assert!(says("server { acme_certificate a *.x.example; }").contains("wildcard identifier"));
     assert!(says("server { acme_certificate a x..example; }").contains("invalid identifier"));
     assert!(says("server { acme_certificate a x.example x.example; }").contains("duplicate identifier"));
@@ -140,6 +140,19 @@ fn acme_on_refuses_names_without_certificates() {
 /// Returns the only order of a configuration.
 fn order(conf: &str) -> Order {
     request(conf, "").http().acme.orders[0].clone()
+}
+
+/// As in nginx-acme, where the challenge proves no wildcard.
+#[test]
+fn a_dot_before_a_name_stands_for_the_name_and_its_www() {
+    let issuer = "acme_issuer a { uri https://ca.example/; state_path off; }";
+    let conf = |names: &str| format!("{issuer} server {{ server_name {names}; acme_certificate a; }}");
+    assert_eq!(orders(&conf(".x.example")), ["a x.example,www.x.example ecdsa:256"]);
+    assert_eq!(
+        orders(&conf(".x.example www.x.example x.example y.example")),
+        ["a x.example,www.x.example,y.example ecdsa:256"]
+    );
+    assert!(error(&conf("*.x.example")).unwrap_or_default().contains("wildcard identifier"));
 }
 
 #[test]
