@@ -17,8 +17,14 @@ fn is_suspect(b: &u8) -> bool {
     b.is_ascii_control() || !b.is_ascii()
 }
 
-/// Escapes hidden characters as access logs do, `\x0A`, and bytes that are not UTF-8 likewise.
+/// Escapes hidden characters as access logs do, `\x0A`. Bytes that are not UTF-8 stay, as in nginx's logs, except those that terminals
+/// of eight bits take as control characters.
 pub fn escape(bytes: &mut Vec<u8>) {
+    escape_if(bytes, |b| b < 0xa0);
+}
+
+/// Escapes hidden characters, and the bytes of no character that `is_bad` is true for.
+fn escape_if(bytes: &mut Vec<u8>, is_bad: impl Fn(u8) -> bool) {
     // Such characters are rare, so most texts are only searched. The search goes by pieces of 32 bytes, since the compiler
     // vectorizes a fold without an early exit.
     let has_any = |piece: &[u8]| piece.iter().fold(false, |found, b| found | is_suspect(b));
@@ -32,7 +38,9 @@ pub fn escape(bytes: &mut Vec<u8>) {
             let encoded = c.encode_utf8(&mut buf).as_bytes();
             if is_hidden(c) { push_escaped(bytes, encoded) } else { bytes.extend_from_slice(encoded) }
         }
-        push_escaped(bytes, chunk.invalid());
+        for b in chunk.invalid() {
+            if is_bad(*b) { push_escaped(bytes, &[*b]) } else { bytes.push(*b) }
+        }
     }
 }
 
@@ -45,7 +53,7 @@ fn push_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
 /// Returns a text with its hidden characters escaped.
 pub fn printable(text: impl AsRef<[u8]>) -> String {
     let mut bytes = text.as_ref().to_vec();
-    escape(&mut bytes);
+    escape_if(&mut bytes, |_| true);
     // What is left is UTF-8.
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -72,6 +80,9 @@ mod tests {
             assert_eq!(printable(&long), format!("{}{shown}", "x".repeat(70)));
         }
         assert_eq!(printable(b"a\xff\x9bb\xe2\x80"), "a\\xFF\\x9Bb\\xE2\\x80");
+        let mut line = b"a\xff\x9bb\xe9".to_vec();
+        escape(&mut line);
+        assert_eq!(line, b"a\xff\\x9Bb\xe9");
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: 
     }
 }
 
-/// Ends a line: escapes hidden characters, so that text from clients and upstreams cannot fake lines or control a terminal, cuts it at `MAX_LINE` and appends the newline.
+/// Ends a line: escapes hidden characters, so that text from clients and upstreams cannot fake lines or control a terminal, cuts it at
+/// `MAX_LINE` and appends the newline.
 pub fn end_line(out: &mut Vec<u8>) {
     // Errors of the system must be in the words of the C library, as in nginx.
     debug_assert!(!forebay_sys::errno::is_foreign(out), "{}", String::from_utf8_lossy(out));
