@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::glob;
 use crate::tree::{FileId, Span};
 use foldhash::fast::RandomState;
-use forebay_sys::files::{MAX_WHOLE, NotRegular, is_not_regular, read_whole};
+use forebay_sys::files::{MAX_WHOLE, NotRegular, is_not_regular, read_input};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
@@ -189,9 +189,7 @@ impl Files {
         let before = self.former.as_ref().and_then(|former| former.contents.get(path));
         let Some((_, Ok(before))) = before else { return read_disk(Path::new(path)) };
         self.buffer.clear();
-        let read = forebay_sys::files::open_regular(Path::new(path))
-            .and_then(|file| read_whole(&file, MAX_WHOLE, &mut self.buffer));
-        match read {
+        match read_input(Path::new(path), MAX_WHOLE, &mut self.buffer) {
             Ok(_) if **before == *self.buffer => Ok(before.clone()),
             Ok(_) => Ok(self.buffer.as_slice().into()),
             Err(e) => Err(errno_of(&e)),
@@ -316,7 +314,8 @@ impl Files {
 
 fn read_disk(path: &Path) -> Content {
     // A NUL ends a name for the kernel; Rust refuses it before asking.
-    forebay_sys::files::read_file(path, MAX_WHOLE).map(Arc::from).map_err(|e| errno_of(&e))
+    let mut bytes = Vec::new();
+    read_input(path, MAX_WHOLE, &mut bytes).map(|()| Arc::from(bytes)).map_err(|e| errno_of(&e))
 }
 
 fn errno_of(error: &io::Error) -> i32 {

@@ -4,7 +4,7 @@ use crate::modules::core::{ErrorPage, Settings};
 use crate::phases::spend_uri_change;
 use crate::request::Request;
 use forebay_conf::error::Level;
-use forebay_http::request::Method;
+use forebay_http::request::{Method, Version};
 
 /// Next step of a request after [`special`].
 #[derive(Debug, PartialEq, Eq)]
@@ -164,7 +164,9 @@ pub(crate) fn built_in(req: &mut Request, status: u16) {
         return;
     }
     let title = title(status);
-    if title.is_empty() {
+    // Over HTTP/2 nginx ends the connection at a head that is too large. Here its stream alone is answered, without content as there.
+    let is_bare = status == 494 && req.head.version == Version::Http2;
+    if title.is_empty() || is_bare {
         req.resp.content_length = Some(0);
         return;
     }

@@ -4,6 +4,7 @@
 //! server makes its files here, or with another call that takes a mode; `clippy.toml` of the crates `forebay` and
 //! `forebay-server` refuses calls without one.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Uid;
@@ -14,6 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Component, Path};
+use std::time::{Duration, Instant};
 
 /// Mode of files for the server alone: temporary files, caches.
 pub const PRIVATE: u32 = 0o600;
@@ -219,6 +221,45 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Time that the writer of a named pipe has.
+const PIPE_WAIT: Duration = Duration::from_secs(2);
+
+/// Reads a file of the configuration, which may be a named pipe whose writer is there (nginx: ssl_password_file). Appends its bytes.
+/// Takes up to two seconds for a pipe, so it is not for the event loop.
+///
+/// # Errors
+/// Errors of [`open_regular`] and [`read_whole`]; [`NotRegular`] for a pipe that is not written to its end in that time.
+pub fn read_input(path: &Path, most: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    match open_regular(path) {
+        Err(e) if is_not_regular(&e) => {}
+        file => return read_whole(&file?, most, bytes),
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let pipe = rustix::fs::open(path, flags, Mode::empty()).map_err(|_| NotRegular)?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&pipe)?.st_mode) != FileType::Fifo {
+        return Err(NotRegular.into());
+    }
+    let (end, before) = (Instant::now() + PIPE_WAIT, bytes.len());
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(|_| NotRegular)?;
+        // A pipe that no writer has opened yet is silent, although a read would find its end.
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(NotRegular.into()),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+        }
+        bytes.reserve(4096);
+        match rustix::io::read(&pipe, rustix::buffer::spare_capacity(bytes)) {
+            Ok(0) => return Ok(()),
+            Ok(_) if (bytes.len() - before) as u64 > most => return Err(Errno::FBIG.into()),
+            Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
 /// Reads a file of [`open_regular`] to its end, and appends its bytes.
 ///
 /// # Errors
@@ -282,6 +323,25 @@ mod tests {
             let error = read_file(&other, 5).expect_err("refused");
             assert!(is_not_regular(&error), "{}: {error}", other.display());
             assert_eq!(crate::errno::errno(&error), "not a regular file");
+        }
+        let input = |path: &Path, most| {
+            let mut bytes = Vec::new();
+            read_input(path, most, &mut bytes).map(|()| bytes)
+        };
+        assert_eq!(input(&path("file"), 5).expect("read"), b"12345");
+        for other in [path("pipe"), path("socket"), "/dev/zero".into()] {
+            assert!(is_not_regular(&input(&other, 5).expect_err("refused")), "{}", other.display());
+        }
+        for (most, read) in [(100_000, true), (99_999, false)] {
+            let pipe = path("pipe");
+            let writer = std::thread::spawn(move || {
+                // The reader may leave before the end.
+                let mut pipe = OpenOptions::new().write(true).open(pipe).expect("opened");
+                let _ = io::Write::write_all(&mut pipe, &[b'x'; 100_000]);
+            });
+            let got = input(&path("pipe"), most);
+            assert_eq!(got.is_ok_and(|bytes| bytes.len() == 100_000), read);
+            writer.join().expect("written");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Fields whose values are secrets. An attacker who has a client send requests of his choice, and sees the lengths of what is sent, can
-//! guess a value that is in a table of the connection piece by piece (RFC 7541, section 7.1; RFC 9204, section 7.1). So both encoders
-//! send these fields as literals that no table on the way may have.
+//! guess a value that is in a table of the connection piece by piece (RFC 7541, section 7.1; RFC 9204, section 7.1). So no
+//! encoder puts these fields into its table. In requests to upstreams they are marked, so that no table on the way has them either; in
+//! responses they are not, as in nginx, since there are clients that do not read marked lines.
 
 /// Names of fields with secrets.
 const NAMES: [&str; 8] = [

@@ -3,6 +3,7 @@
 
 use super::encode;
 use super::hpack::{Decoder, Error};
+use crate::compression::secret::is_secret;
 use crate::compression::{Field, Label, Sink};
 use crate::field::{Classes, Name};
 use crate::h1::response::reason;
@@ -19,6 +20,7 @@ pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut 
         (b":path", path) => encode::indexed(out, encode::PATH, path),
         (b":scheme", scheme) => out.push(if scheme == b"https" { 0x87 } else { 0x86 }),
         (b":authority", host) => encode::indexed(out, encode::AUTHORITY, host),
+        _ if is_secret(name) => encode::sensitive(out, name, value),
         _ => encode::field(out, name, value),
     });
 }

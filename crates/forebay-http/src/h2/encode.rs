@@ -2,7 +2,6 @@
 //! of files can be kept ready-made, and nothing that a client chose can be guessed from lengths. Hot path.
 
 use super::hpack::STATIC;
-use crate::compression::secret::is_secret;
 use crate::compression::{huffman, place_of, push_int};
 
 /// Appends `:status`.
@@ -72,29 +71,27 @@ pub fn indexed_plain(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// [`is_secret`] of the names in the static table.
-static SECRET: [bool; STATIC.len()] = {
-    let mut table = [false; STATIC.len()];
-    let mut i = 0;
-    while i < STATIC.len() {
-        table[i] = is_secret(STATIC[i].0.as_bytes());
-        i += 1;
-    }
-    table
-};
-
 /// First bits of a literal that no table on the way may have (RFC 7541, section 6.2.3).
 const NEVER_INDEXED: u8 = 0x10;
 
-/// Appends a field by its name, which is made lower-case. A secret is not to be kept in any table on the way.
+/// Appends a field by its name, which is made lower-case.
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    literal(out, name, value, 0);
+}
+
+/// Appends a field as [`field`] does. No table on the way may have it (RFC 7541, section 7.1.3).
+pub(crate) fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    literal(out, name, value, NEVER_INDEXED);
+}
+
+/// Appends a field by its name. `first`: the first bits of the literal.
+fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8], first: u8) {
     let known = STATIC.iter().skip(14).position(|(n, _)| n.as_bytes().eq_ignore_ascii_case(name));
     if let Some(i) = known {
-        let first = if SECRET[i + 14] { NEVER_INDEXED } else { 0 };
         push_int(out, first, 4, i + 15);
         return string(out, value);
     }
-    out.push(if is_secret(name) { NEVER_INDEXED } else { 0 });
+    out.push(first);
     if name.iter().any(u8::is_ascii_uppercase) {
         string(out, &name.to_ascii_lowercase());
     } else {
@@ -149,17 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_never_indexed() {
-        for (name, never) in [
-            ("Set-Cookie", true),
-            ("authorization", true),
-            ("X-Api-Key", true),
-            ("Server", false),
-            ("x-id", false),
-        ] {
+    fn sensitive_fields_are_marked() {
+        for (name, is_known) in [("Authorization", true), ("Cookie", true), ("X-Api-Key", false)] {
             let mut out = Vec::new();
-            field(&mut out, name.as_bytes(), b"v");
-            assert_eq!(out[0] & 0xf0, if never { NEVER_INDEXED } else { 0 }, "{name}");
+            sensitive(&mut out, name.as_bytes(), b"v");
+            assert_eq!(out[0] & 0xf0, NEVER_INDEXED, "{name}");
+            assert_eq!(out[0] & 0x0f != 0, is_known, "{name}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::encode;
 use super::qpack::Decoder;
+use crate::compression::secret::is_secret;
 pub use crate::h2::client::BadBlock;
 use crate::h2::client::{each_field, lines};
 
@@ -9,7 +10,10 @@ use crate::h2::client::{each_field, lines};
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
 pub fn request_section(head: &[u8], trailers: bool, out: &mut Vec<u8>) {
     encode::prefix(out);
-    each_field(head, true, trailers, |name, value| encode::field(out, name, value));
+    each_field(head, true, trailers, |name, value| match is_secret(name) {
+        true => encode::sensitive(out, name, value),
+        false => encode::field(out, name, value),
+    });
 }
 
 /// A field section of a response.

@@ -2,7 +2,6 @@
 //! dynamic table makes of them is in `encoder.rs`. Hot path.
 
 use super::static_table::STATIC;
-use crate::compression::secret::is_secret;
 use crate::compression::{huffman, place_of, push_int};
 
 /// Appends the begin of a field section that does not refer to the dynamic table (RFC 9204, section 4.5.1).
@@ -78,30 +77,28 @@ pub fn indexed_plain(out: &mut Vec<u8>, index: usize, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// [`is_secret`] of the names in the static table.
-pub(super) static SECRET: [bool; STATIC.len()] = {
-    let mut table = [false; STATIC.len()];
-    let mut i = 0;
-    while i < STATIC.len() {
-        table[i] = is_secret(STATIC[i].0.as_bytes());
-        i += 1;
-    }
-    table
-};
-
-/// Appends a field by its name, which is made lower-case. No one may put a secret into a table (RFC 9204, section 7.1.3).
+/// Appends a field by its name, which is made lower-case.
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    literal(out, name, value, 0);
+}
+
+/// Appends a field as [`field`] does. No one may put it into a table (RFC 9204, section 7.1.3).
+pub fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    literal(out, name, value, 1);
+}
+
+/// Appends a field by its name. `never`: 1 if no one may index it.
+fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8], never: u8) {
     let same = |n: &str| n.as_bytes().eq_ignore_ascii_case(name);
     let mut known = STATIC.iter().enumerate().filter(|(_, (n, _))| same(n));
-    if let Some((first, _)) = known.clone().next() {
-        let never = u8::from(SECRET[first]);
-        if let Some((index, _)) = known.find(|(_, (_, v))| never == 0 && v.as_bytes() == value) {
-            return push_int(out, 0xc0, 6, index);
-        }
-        push_int(out, 0x50 | never << 5, 4, first);
+    let first = known.clone().next();
+    if let Some((index, _)) = known.find(|(_, (_, v))| never == 0 && v.as_bytes() == value) {
+        return push_int(out, 0xc0, 6, index);
+    }
+    if let Some((index, _)) = first {
+        push_int(out, 0x50 | never << 5, 4, index);
         return string(out, 0, 7, value);
     }
-    let never = u8::from(is_secret(name));
     if name.iter().any(u8::is_ascii_uppercase) {
         string(out, 0x20 | never << 4, 3, &name.to_ascii_lowercase());
     } else {
@@ -135,8 +132,8 @@ mod tests {
         field(&mut out, b"Cache-Control", b"no-store");
         field(&mut out, b"Cache-Control", b"max-age=3600");
         field(&mut out, b"X-Some", &[b'{'; 200]);
-        field(&mut out, b"Authorization", b"Basic {}");
-        field(&mut out, b"Proxy-Authorization", b"Basic {}");
+        sensitive(&mut out, b"Authorization", b"Basic {}");
+        sensitive(&mut out, b"Proxy-Authorization", b"Basic {}");
         let mut got = Fields(Vec::new());
         assert_eq!(Decoder::new(0).decode(&out, &mut Vec::new(), &mut got), Ok(false));
         let braces = "{".repeat(200);

@@ -31,8 +31,7 @@ const SETS: usize = 16;
 /// Lines in a set.
 const WAYS: usize = 4;
 
-/// Returns `true` for a name of the static table whose lines are worth an insertion: not one with another value each time. Secrets
-/// come as lines that no table may have.
+/// Returns `true` for a name of the static table whose lines are worth an insertion: not one with another value each time, nor a secret.
 const fn is_indexable(name: &str) -> bool {
     !matches!(name.as_bytes(), b"date" | b"content-length" | b"age") && !is_secret(name.as_bytes())
 }
@@ -121,6 +120,8 @@ struct Slot {
     hash: u32,
     /// Number of insertions up to and with the one of the line; 0: it has not been inserted.
     inserted: u32,
+    /// No table may have it.
+    secret: bool,
 }
 
 /// Section that refers to the table and has not been acknowledged.
@@ -313,6 +314,13 @@ impl Encoder {
             entry.used = self.sections;
             return Some(index);
         }
+        if self.slots[set][way].secret {
+            return None;
+        }
+        if matches!(name, LineName::Literal) && has_secret(line) {
+            self.slots[set][way].secret = true;
+            return None;
+        }
         self.inserts = true;
         self.slots[set][way].inserted = self.insert(line, name, keep, out?)?;
         None
@@ -327,7 +335,7 @@ impl Encoder {
         let place = empty.or_else(|| ways().find(|(_, slot)| !self.is_live(slot.inserted)));
         if let Some((way, _)) = place {
             self.changes += 1;
-            self.slots[set][way] = Slot { hash, inserted: 0 };
+            self.slots[set][way] = Slot { hash, ..Slot::default() };
         }
     }
 
@@ -439,6 +447,12 @@ fn note_uses(kept: &Kept, entries: &mut VecDeque<Entry>, dropped: u64) {
             entry.used = entry.used.max(kept.used);
         }
     }
+}
+
+/// Returns `true` for a literal line whose name tells a secret.
+fn has_secret(line: &[u8]) -> bool {
+    let mut name = Vec::new();
+    Reader::new(line).string(3, usize::MAX, &mut name).is_ok() && is_secret(&name)
 }
 
 /// Returns a hash that is not 0, of the length and the ends of a line. Lines with the same one share a place, which only spoils their
