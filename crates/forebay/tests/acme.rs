@@ -184,7 +184,7 @@ fn presented_at(addr: SocketAddr, name: &str) -> String {
     String::from_utf8_lossy(&shown.stdout).into_owned()
 }
 
-/// Returns `true` if Pebble finds the order of a certificate again. Version 2.10.1 does not if the serial number has seven bytes, which
+/// Returns `true` if Pebble surely finds the order of a certificate again. Version 2.10.1 may not if the serial number has seven bytes, which
 /// is so for one of 256.
 fn is_found_again(shown: &str) -> bool {
     shown.lines().filter_map(|line| line.strip_prefix("serial=")).any(|serial| serial.trim().len() == 16)

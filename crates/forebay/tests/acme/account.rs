@@ -126,7 +126,8 @@ fn a_revoked_certificate_is_replaced_in_place() {
     Account::new(&server.site, "state").revoke();
     issued(&server.site, "a.test", &first);
     let log = server.site.read("pebble.log");
-    assert_eq!(log.matches("is a replacement of").count(), usize::from(is_found_again(&first)), "{log}");
+    let found = log.matches("is a replacement of").count();
+    assert!(found == 1 || found == 0 && !is_found_again(&first), "{found} {log}");
     assert!(!server.error_log().contains("reconfiguring"));
 }
 

@@ -104,7 +104,8 @@ fn a_suggested_renewal_is_made() {
     server.restart();
     issued(&server.site, "a.test", &first);
     let log = server.site.read("pebble.log");
-    assert_eq!(log.matches("is a replacement of").count(), usize::from(is_found_again(&first)), "{log}");
+    let found = log.matches("is a replacement of").count();
+    assert!(found == 1 || found == 0 && !is_found_again(&first), "{found} {log}");
 }
 
 /// The authority knows neither the account nor the certificate that is to be replaced.
