@@ -128,7 +128,7 @@ impl Encoder {
                     give(&ZSTD, self.key, e);
                 }
             }
-            // What is in it already went to `out`: only the end is added.
+            // `out` has all compressed bytes but the end of the stream.
             Compressor::Brotli(w) => out.extend_from_slice(&w.into_inner()),
             Compressor::None => {}
         }
