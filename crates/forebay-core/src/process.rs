@@ -161,7 +161,7 @@ impl Worker {
             watchdog: Arc::default(),
             sockets: Mutex::default(),
         };
-        worker.watchdog.set(config.main.worker_stall_timeout.unwrap_or(STALL));
+        worker.watchdog.set(stall_timeout(&config));
         let shares = worker.shares(generation, count);
         let mut ready = Vec::new();
         for (i, share) in shares.into_iter().enumerate() {
@@ -264,7 +264,7 @@ impl Worker {
         let config = generation.config.clone();
         // Before any thread has the configuration.
         prepare(self.front_ends, &config);
-        self.watchdog.set(config.main.worker_stall_timeout.unwrap_or(STALL));
+        self.watchdog.set(stall_timeout(&config));
         let old = lock(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
         self.begin(&config, Some(&old));
@@ -320,6 +320,11 @@ fn only_thread(addr: &ListenAddr, threads: usize) -> Option<usize> {
 /// Has each front end prepare the state that all threads share for a configuration.
 fn prepare(front_ends: &[&dyn FrontEnd], config: &Config) {
     front_ends.iter().zip(0..).for_each(|(f, number)| f.prepare(number, config));
+}
+
+/// Returns the bound of the watchdog.
+fn stall_timeout(config: &Config) -> Duration {
+    config.main.worker_stall_timeout.unwrap_or(STALL)
 }
 
 /// Time after which a thread of the blocking pool without work ends, and less than half of it, after which one of them gets some. So

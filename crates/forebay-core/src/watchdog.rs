@@ -88,7 +88,7 @@ struct Turn {
 /// Consequence of a look at a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// Nothing new.
+    /// There is nothing to log.
     Nothing,
     /// The turn is long; it is the first line about it.
     Long,

@@ -34,7 +34,7 @@ impl Draft {
         Ok(Draft { file, name: Some(name.to_owned()) })
     }
 
-    /// As [`Draft::create`], and makes missing directories above the file with mode `directories`.
+    /// Creates a file as [`Draft::create`] does, and makes missing directories above it with mode `directories`.
     ///
     /// # Errors
     /// Errors of open(2) and mkdir(2).

@@ -263,7 +263,7 @@ fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
         }
         wait_for_rest(&server);
     }
-    // Nothing that broke off has been kept.
+    // No response that broke off has been kept.
     let kept: Vec<PathBuf> =
         files(&server.site.dir().join("cache")).into_iter().filter(|p| is_half(p)).collect();
     assert!(kept.is_empty(), "{kept:?}");

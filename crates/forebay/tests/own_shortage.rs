@@ -155,7 +155,7 @@ fn a_check_that_cannot_be_made_takes_no_server_out() {
     assert_eq!(log.matches("check could not be made").count(), 1, "it is logged once: {log}");
 }
 
-/// What can be opened again gives way to a connection that a request needs: here an idle connection to another server.
+/// Closes an idle connection to another server where a request needs its descriptor.
 #[test]
 fn idle_connections_to_servers_give_way() {
     let (a, _) = application(true);

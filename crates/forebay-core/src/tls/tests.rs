@@ -322,7 +322,7 @@ fn connect(site: &Site, thread: &Thread, name: &'static str) -> Result<(Rc<Clien
         match runtime.block_on(handshake.drive(room)) {
             Driven::Done => {
                 done = true;
-                // Nothing is left to do.
+                // Driving a complete handshake again changes nothing.
                 assert_eq!(runtime.block_on(handshake.drive(room)), Driven::Done);
             }
             Driven::Paused => wait(thread, wire),

@@ -1,4 +1,4 @@
-//! Word to the threads that files of caches have been removed or replaced, so that they close theirs.
+//! Wakes threads when files of caches have been removed or replaced, so that they close theirs.
 
 use forebay_net::reactor::{NOTICE_CACHES, notice};
 use forebay_sys::sync::lock;

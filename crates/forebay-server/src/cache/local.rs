@@ -188,7 +188,7 @@ pub(crate) struct Local {
     /// Time of the last turn by [`Local::end_unneeded`].
     turned: Cell<Option<Instant>>,
     epoll: Arc<OwnedFd>,
-    /// Word that files are gone, once the thread has had one open.
+    /// Bell that rings when files are gone. The thread has one once it has had a file open.
     bell: OnceCell<Arc<Bell>>,
 }
 
@@ -210,7 +210,7 @@ impl Local {
         if !e.is_file() {
             return self.memory.put(key.into(), e.clone(), e.cost());
         }
-        // Without word of its end the file would stay open.
+        // Without a bell the thread would not learn that the file is gone, and keep it open.
         let Some(bell) = self.bell() else { return };
         self.files.put(key.into(), e.clone(), 1);
         bell.hold(true);

@@ -436,7 +436,7 @@ fn write_rest(
     (from, start, total): (u64, u64, u64),
 ) -> io::Result<()> {
     match keep {
-        // Nothing has been written: one write is enough.
+        // The file is still empty, so one write stores all.
         Keep::Cache { meta, .. } if from == 0 => draft.write_at(&[&meta.encode(total), rest].concat(), 0),
         Keep::Cache { meta, .. } => {
             draft.write_at(rest, start + from)?;

@@ -417,7 +417,7 @@ fn quit_lets_requests_end() {
     assert_eq!(client.get("a", "/version")["status"], 200);
     let told = client.call("wait", json!({"on": "idle", "for": "closed"}));
     assert_eq!((&told["closed"]["code"], &told["goaways"]), (&json!(0x100), &json!([any, 0])), "{told}");
-    // What is opened now may be sent again elsewhere.
+    // The client may send requests that it opens now again on another connection.
     client.request("a", "late", json!({"path": "/version"}));
     let late = client.answer("late");
     assert_eq!((&late["status"], &late["reset"]), (&json!(0), &json!(0x10b)), "{late}");
