@@ -256,7 +256,7 @@ fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
                         );
                     }
                     drop(stream);
-                    let fine = get(&server, "/plain/fine");
+                    let fine = get(&server, "/patient/fine");
                     assert!(fine.ends_with(b"fine"), "{target}: {}", String::from_utf8_lossy(&fine));
                 }
             }
@@ -301,7 +301,8 @@ fn stalling_conf(up: SocketAddr, fcgi: SocketAddr) -> String {
          location /h2/ {{ proxy_pass http://127.0.0.1:%PORT1%; proxy_http_version 2; proxy_cache one; }}\n\
          location /fcgi/ {{ fastcgi_pass {fcgi}; fastcgi_param REQUEST_URI $request_uri; fastcgi_cache one; }}\n\
          location /fstore/ {{ fastcgi_pass {fcgi}; fastcgi_param REQUEST_URI $request_uri; fastcgi_store on; }}\n\
-         location /plain/ {{ proxy_pass http://up; }} }} }}"
+         location /plain/ {{ proxy_pass http://up; }}\n\
+         location /patient/ {{ proxy_pass http://up; proxy_read_timeout 60s; }} }} }}"
     )
 }
 
