@@ -226,3 +226,26 @@ fn what_a_server_failed_at() {
         server.wait_for_log(&format!("upstream server temporarily disabled while {doing}, client"), 1);
     }
 }
+
+/// Content counts also where no head has been sent before it: to a client of HTTP/0.9, and from a server of it.
+#[test]
+fn lengths_of_responses_without_heads() {
+    let up = origin::start(|mut asked| match asked.target() {
+        "/old" => {
+            asked.write(b"no head");
+            false
+        }
+        _ => {
+            asked.answer("200 OK", "", "content");
+            true
+        }
+    });
+    let server = Server::start(&conf(&format!(
+        "log_format l '$uri $upstream_response_length $body_bytes_sent'; access_log logs/a.log l;\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{up}; }} }}"
+    )));
+    assert!(server.get("/old").ends_with("no head"));
+    assert_eq!(server.raw(b"GET /new\r\n"), b"content");
+    assert!(server.get("/newer").ends_with("content"));
+    assert_eq!(lines(server.site.dir(), 3), ["/old 7 7", "/new 7 7", "/newer 7 7"]);
+}
