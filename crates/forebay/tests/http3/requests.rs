@@ -188,3 +188,38 @@ fn requests_that_are_given_up() {
         assert_eq!(client.call("state", json!({"on": "a"}))["closed"], json!(null), "{how}");
     }
 }
+
+/// A field counts as it was received, so that a long cookie fits in Huffman code. One that does not fit ends its request alone.
+#[test]
+fn a_large_field_ends_its_request_alone() {
+    let Some(mut client) = Client::start() else { return };
+    let up = origin::start(|mut asked| {
+        asked.answer("200 OK", "", "stored");
+        true
+    });
+    let server = serve(&format!(
+        "error_page 494 /large; location = /large {{ return 200 large; }} location / {{ return 200 ok; }}\n\
+         location /up {{ proxy_pass http://{up}; }}"
+    ));
+    client.connect("a", &server);
+    client.request("a", "upload", json!({"method": "POST", "path": "/up", "end": false}));
+    let sizes = [
+        (8_000, 200),
+        (8_200, 200),
+        (10_900, 200),
+        (12_000, 200),
+        (13_200, 400),
+        (20_000, 400),
+        (60_000, 400),
+    ];
+    for (size, status) in sizes {
+        // `a` takes five bits.
+        let told = client.ask("a", json!({"path": "/", "fields": [["cookie", "a".repeat(size)]]}));
+        assert_eq!((&told["status"], &told["closed"]), (&json!(status), &json!(null)), "{size}: {told}");
+        assert_eq!(told["text"], if status == 200 { "ok" } else { "large" }, "{size}");
+    }
+    // The upload goes on, and so does the connection.
+    client.call("body", json!({"of": "upload", "body": "abc"}));
+    assert_eq!(client.answer("upload")["text"], "stored");
+    assert_eq!(client.get("a", "/")["text"], "ok");
+}
