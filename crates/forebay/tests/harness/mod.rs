@@ -260,6 +260,11 @@ impl Server {
             self.site.pid()?;
             TcpStream::connect_timeout(&addr, DEADLINE).ok()
         });
+        // The kernel accepts before there is a worker process.
+        if !self.site.read("nginx.conf").contains("master_process off") {
+            let master = self.pid();
+            wait_for("a worker process", || (!self.workers(master).is_empty()).then_some(()));
+        }
     }
 
     /// Pid of the master.
