@@ -319,7 +319,7 @@ fn the_worker_is_killed_under_load() {
     )));
     let load = Load::start(server.addr(0), 8, "/");
     load.go_on(200);
-    let worker = server.workers(server.pid())[0];
+    let worker = server.worker();
     kill(worker, Signal::SIGKILL);
     wait_for("its end", || (!alive(worker)).then_some(()));
     load.go_on(1000);

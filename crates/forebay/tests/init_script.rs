@@ -41,7 +41,7 @@ fn processes_have_the_name_that_the_program_was_started_by() {
 #[test]
 fn the_worker_has_its_name_in_the_foreground_too() {
     let server = Server::start(CONF);
-    let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
+    let worker = server.worker();
     wait_for("its name", || (comm(worker) == "forebay").then_some(()));
     assert_eq!(comm(server.pid()), "forebay");
 }

@@ -214,7 +214,7 @@ fn ticks(pid: i32) -> u64 {
 
 /// Waits until the worker process uses next to no CPU time.
 fn wait_for_rest(server: &Server) {
-    let pid = server.workers(server.pid())[0];
+    let pid = server.worker();
     wait_for("a worker at rest", || {
         let (before, since) = (ticks(pid), Instant::now());
         while since.elapsed() < Duration::from_millis(100) {
@@ -308,7 +308,7 @@ fn stalling_conf(up: SocketAddr, fcgi: SocketAddr) -> String {
 
 /// Files of a cache that the worker process has open, with their names.
 fn open_entries(server: &Server) -> Vec<String> {
-    let pid = server.workers(server.pid())[0];
+    let pid = server.worker();
     let dir = server.site.dir().join("cache");
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
     let names = entries.filter_map(|e| std::fs::read_link(e.path()).ok());

@@ -227,7 +227,7 @@ fn a_changed_file_shows_at_once_while_it_is_in_great_demand() {
     std::os::unix::fs::symlink("v1", dir.join("now")).expect("symlink");
     let server = Server::start_on(site);
     let addr = server.addr(0);
-    let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
+    let worker = server.worker();
     let watches = move || {
         let fds = std::fs::read_dir(format!("/proc/{worker}/fdinfo")).expect("fdinfo").flatten();
         let of = |e: std::fs::DirEntry| std::fs::read_to_string(e.path()).unwrap_or_default();

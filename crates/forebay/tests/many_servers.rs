@@ -165,7 +165,7 @@ fn files_that_have_changed_take_effect_and_others_stay() {
     sites.check("after the mistakes");
     // A worker that is started anew gets everything.
     let master = sites.server.pid();
-    let worker = sites.server.workers(master)[0];
+    let worker = sites.server.worker();
     kill(worker, Signal::SIGKILL);
     wait_for("another worker", || {
         let now = sites.server.workers(master);

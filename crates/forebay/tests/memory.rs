@@ -97,7 +97,7 @@ fn burst(
 fn memory_of_a_burst_comes_back() {
     let asked = Arc::new(AtomicUsize::new(0));
     let server = Server::start(&conf(upstream(asked.clone()), silent(asked.clone())));
-    let worker = server.workers(server.pid())[0];
+    let worker = server.worker();
     // Everything has been used once, by both threads.
     for kind in KINDS {
         drop(burst(&server, kind, 8, &asked));

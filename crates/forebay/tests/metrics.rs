@@ -182,7 +182,7 @@ fn counters_add_up() {
     wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
     assert_eq!(json(&server, "/api/9/http/location_zones/app")["requests"].as_u64(), Some(10));
     // So does the process that follows one that died.
-    let worker = server.workers(server.pid())[0];
+    let worker = server.worker();
     crate::harness::kill(worker, nix::sys::signal::Signal::SIGKILL);
     wait_for("the next worker", || {
         let next = server.workers(server.pid());

@@ -28,7 +28,7 @@ impl Starved {
     }
 
     fn limited(server: &Server, limit: impl Fn(&[u64]) -> u64) -> Starved {
-        let number = server.workers(server.pid())[0];
+        let number = server.worker();
         let pid = Pid::from_raw(number).expect("a pid");
         let names = std::fs::read_dir(format!("/proc/{number}/fd")).expect("its descriptors");
         let used: Vec<u64> = names.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();

@@ -431,7 +431,7 @@ fn a_worker_keeps_the_capability_for_foreign_addresses() {
         // A worker that has served a connection has become its user.
         let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
         std::io::Read::read_to_end(&mut stream, &mut Vec::new()).expect("the end");
-        let worker = server.workers(server.pid())[0];
+        let worker = server.worker();
         let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("a process");
         let line = status.lines().find_map(|l| l.strip_prefix("CapEff:")).expect("a line");
         u64::from_str_radix(line.trim(), 16).expect("a number")

@@ -129,7 +129,7 @@ fn a_client_that_stops_reading() {
     ));
     // The first session takes what a thread needs once.
     assert!(echoing(server.addr(1)).is_some());
-    let worker = wait_for("the worker process", || server.workers(server.pid()).first().copied());
+    let worker = server.worker();
     let before = memory(worker);
     let mut stream = connect(server.addr(2));
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);

@@ -130,7 +130,7 @@ fn a_hundred_reloads_under_load() {
     let ((tcp, _), udp, upgrade) = (echo(), Echo::start(), upgrading());
     let text = |n: usize| numbered(n, tcp, udp.addr, upgrade);
     let server = Server::start(&text(0));
-    let worker = wait_for("the worker process", || server.workers(server.pid()).first().copied());
+    let worker = server.worker();
     // Enough connections for both threads, so that both have opened what they need.
     (0..20).for_each(|_| assert_eq!(rest(connect(server.addr(0))), "0"));
     let before = descriptors(worker);

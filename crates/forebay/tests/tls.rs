@@ -406,7 +406,7 @@ fn reloads_of_many_servers_leave_nothing_behind() {
     let site = site(&conf(0));
     let text = site.read("nginx.conf");
     let server = Server::start_on(site);
-    let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
+    let worker = server.worker();
     let mut before = [0, 0];
     for version in 1..=9 {
         server.site.write("nginx.conf", &text.replace("v0;", &format!("v{version};")));

@@ -15,10 +15,6 @@ fn stalling(how: &str) -> Server {
     Server::start(&format!("env \"FOREBAY_TEST_STALL=/stall:{how}\"; {CONF}"))
 }
 
-fn worker(server: &Server) -> i32 {
-    wait_for("a worker", || server.workers(server.pid()).first().copied())
-}
-
 fn stall(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
     stream.write_all(b"GET /stall HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("open");
@@ -30,7 +26,7 @@ fn stall(server: &Server) -> TcpStream {
 #[test]
 fn a_thread_that_spins_is_logged_and_the_process_is_replaced() {
     let server = stalling("spin");
-    let worker = worker(&server);
+    let worker = server.worker();
     let mut stream = stall(&server);
     server.wait_for_log("its connections wait (connection *", 1);
     server.wait_for_log("does not come back from a turn of its event loop", 1);
@@ -49,7 +45,7 @@ fn a_thread_that_spins_is_logged_and_the_process_is_replaced() {
 #[test]
 fn a_thread_that_waits_is_counted_and_kept() {
     let server = stalling("3000");
-    let worker = worker(&server);
+    let worker = server.worker();
     let begun = Instant::now();
     let mut stream = stall(&server);
     let mut answer = String::new();

@@ -273,8 +273,8 @@ impl Index {
     /// Overwrites the start of an entry's file with one of the same length, which has other times. Does nothing if the file is
     /// not the one that the entry was read from, in the state `read`. Blocks.
     ///
-    /// This is the only function that writes to a published file. The start has a checksum, so that a reader that sees only a part of the change
-    /// takes the file for broken; it looks again then, since the generation has changed.
+    /// This is the only function that writes to a published file. The start has a checksum, so that a reader that sees only a part
+    /// of the change takes the file for broken; it looks again then, since the generation has changed.
     ///
     /// # Errors
     /// If the entry cannot be written.

@@ -262,8 +262,7 @@ impl Server {
         });
         // The kernel accepts before there is a worker process.
         if !self.site.read("nginx.conf").contains("master_process off") {
-            let master = self.pid();
-            wait_for("a worker process", || (!self.workers(master).is_empty()).then_some(()));
+            self.worker();
         }
     }
 
@@ -312,6 +311,11 @@ impl Server {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Pid of the worker process, for which it waits.
+    pub fn worker(&self) -> i32 {
+        wait_for("a worker process", || self.workers(self.pid()).first().copied())
     }
 
     /// Pids of the worker processes of a master.

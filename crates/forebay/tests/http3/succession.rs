@@ -182,7 +182,7 @@ fn a_restarted_server_with_a_host_key_resets() {
     let mut server = Server::start_on(prepared("quic_host_key host.key;"));
     client.connect("a", &server);
     pid(&mut client, "a");
-    kill(server.workers(server.pid())[0], Signal::SIGKILL);
+    kill(server.worker(), Signal::SIGKILL);
     server.signal(Signal::SIGKILL);
     server.wait_end();
     server.restart();
