@@ -44,6 +44,7 @@ mod proxied_answers;
 mod proxy;
 mod proxy_h2;
 mod robustness;
+mod rotated_certificates;
 mod scgi_uwsgi;
 mod service_manager;
 mod shared_limits;

@@ -69,7 +69,9 @@ pub(super) fn certified_files(
     let key_pem = text_of(key, |n| read(n, "certificate key"))?;
     let names = (shown(cert, &path(cert)), shown(key, &path(key)));
     let made = Arc::new(certified((&names.0, &cert_pem), (&names.1, &key_pem), passwords)?);
-    if let Some(c) = cache {
+    // A key that needs a password stays out of the cache, as in nginx.
+    let encrypted = memchr::memmem::find(&key_pem, b"ENCRYPTED").is_some();
+    if let Some(c) = cache.filter(|_| !encrypted) {
         c.put(id, made.clone());
     }
     Ok(made)

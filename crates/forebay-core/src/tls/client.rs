@@ -1,7 +1,6 @@
 //! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
 //! the server's certificate.
 
-use super::cache_settings::CacheLimits;
 use super::certified::certified_files;
 use super::files::FileName;
 use super::loader::{Loader, is_fixed};
@@ -42,7 +41,8 @@ pub struct ClientTls {
     /// Certificate and key, if their names have variables.
     dynamic: Option<(FileName, FileName)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
-    cached: Loaded,
+    /// `proxy_ssl_certificate_cache`. Without it the files are read for each connection.
+    cached: Option<Loaded>,
     /// `proxy_ssl_name`.
     name: Option<Template>,
     /// `proxy_ssl_verify`.
@@ -172,11 +172,11 @@ impl Wanted {
         files: &(Vec<u8>, Vec<u8>),
         base: &Path,
     ) -> Result<Arc<CertifiedKey>, String> {
-        if let Some(key) = self.tls.cached.of_files(files) {
+        if let Some(key) = self.tls.cached.as_ref().and_then(|cached| cached.of_files(files)) {
             return Ok(key);
         }
         let (tls, files, base) = (self.tls.clone(), files.clone(), base.to_owned());
-        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
+        let work = move || certified_files(&files, &base, &tls.passwords, tls.cached.as_ref());
         let loaded = tokio::task::spawn_blocking(work).await;
         loaded.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()))
     }
@@ -220,7 +220,7 @@ impl ClientTls {
             config: Arc::new(spoken.config(s, alpn, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
-            cached: Loaded::new(s.certificate_cache.0.unwrap_or(CacheLimits::of(SESSIONS))),
+            cached: s.certificate_cache.0.map(Loaded::new),
             name: s.name.clone(),
             verify,
             verify_names: s.verify_names.0.clone(),

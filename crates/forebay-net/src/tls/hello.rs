@@ -174,7 +174,10 @@ impl Hello {
         let mut extensions = Reader(rest.list16()?);
         while !extensions.0.is_empty() {
             let kind = extensions.short()?;
-            self.extension(kind, Reader(extensions.list16()?))?;
+            let length = usize::from(extensions.short()?);
+            // Takes a last extension that is cut short as far as it goes, as nginx's preread does. rustls refuses it.
+            let content = extensions.take(length.min(extensions.0.len()))?;
+            self.extension(kind, Reader(content))?;
         }
         Some(self)
     }
