@@ -47,7 +47,7 @@ fn changed_files_are_presented_unless_a_cache_keeps_the_old_ones() {
             case.directives
         );
         http += &format!(
-            "server {{ listen 127.0.0.1:{web}; proxy_set_header Connection close; {directives}\n\
+            "server {{ listen 127.0.0.1:{web}; {directives}\n\
              location / {{ proxy_pass https://127.0.0.1:{back}; }} }}\n"
         );
         stream += &format!(

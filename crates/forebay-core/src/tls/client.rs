@@ -233,6 +233,11 @@ impl ClientTls {
         self.verify.is_some()
     }
 
+    /// Returns `true` if the name of the certificate to present has variables, so that its files are read while requests are served.
+    pub fn reads_certificates(&self) -> bool {
+        self.dynamic.is_some()
+    }
+
     /// Begins a health check's connection to `host`, which offers protocols by ALPN. Also returns the name to look for in the
     /// server's certificate. Without a request there are no variables: ignores a `proxy_ssl_name` and a client certificate that
     /// use them.

@@ -67,8 +67,12 @@ impl Target {
         if s.protocol_header != SendProxy::Off {
             return Reuse::No;
         }
+        // A kept connection would go on presenting a certificate whose files have changed.
+        let reads =
+            || req.http().location(req).upstream_tls.as_ref().is_some_and(|tls| tls.reads_certificates());
         match group.explicit {
             true if group.keepalive.connections > 0 => Reuse::Group,
+            false if reads() => Reuse::No,
             false if req.modules.upstream.protocol.is_reused_unasked(s.http_version) => Reuse::Implied,
             _ => Reuse::No,
         }
