@@ -435,7 +435,7 @@ fn loads_of_bytes_have_all_outputs() {
     let (code, out, errors) = bench(&["-q", "-c", "2", "-d", "300ms", "-r", "500", &udp]);
     assert_eq!(code, 0, "{errors}");
     assert!(out.contains("UDP, 64 bytes there and back") && out.contains("from due"), "{out}");
-    let (code, out, _) = bench(&["compare", "--rounds", "4", "--turn", "50ms", "-c", "2", &tcp, &tcp]);
+    let (code, out, _) = bench(&["compare", "--rounds", "4", "--turn", "500ms", "-c", "2", &tcp, &tcp]);
     assert!(code == 0 && out.contains("95 %"), "{out}");
     let site = Site::new(&format!(
         "error_log logs/e;\npid logs/p;\nevents {{}}\nstream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass {}; }} }}\n",
@@ -443,7 +443,7 @@ fn loads_of_bytes_have_all_outputs() {
     ));
     let (conf, url) =
         (format!("forebay:{}/nginx.conf", site.dir().display()), format!("tcp://{}", site.addr(0)));
-    let turns = ["--rounds", "2", "--turn", "50ms", "-c", "2", "--json", "-"];
+    let turns = ["--rounds", "2", "--turn", "500ms", "-c", "2", "--json", "-"];
     let (code, out, errors) =
         bench(&[&["compare", "-q", "--url", &url], &turns[..], &[&conf, &conf]].concat());
     assert!(code == 0 && out.contains("\"rounds\": 2"), "{out} {errors}");
@@ -531,8 +531,8 @@ fn a_closed_pipe_is_no_failure() {
     };
     let url = format!("http://{}/", server("127.0.0.1:0"));
     for args in [
-        &["compare", "-q", "--rounds", "2", "--turn", "50ms", "-c", "2", &url, &url][..],
-        &["matrix", "--parts", "http", "-d", "50ms", "-c", "2", "--max-cpus", "1", "--nginx", "/nonexistent"],
+        &["compare", "-q", "--rounds", "2", "--turn", "500ms", "-c", "2", &url, &url][..],
+        &["matrix", "--parts", "http", "-d", "500ms", "-c", "2", "--max-cpus", "1", "--nginx", "/nonexistent"],
         &["ab", "-q", "-n", "4", &url],
         &["wrk", "-t", "1", "-c", "1", "-d", "1s", &url],
         &["wrk", "--help"],

@@ -104,7 +104,7 @@ fn load_compares_servers_that_are_started_for_it() {
     let site = super::site("server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; }");
     let (url, conf) =
         (format!("https://{}/", site.addr(0)), format!("forebay:{}/nginx.conf", site.dir().display()));
-    let args = ["bench", "compare", "--http3", "--insecure", "--rounds", "4", "--turn", "100ms", "-c", "2"];
+    let args = ["bench", "compare", "--http3", "--insecure", "--rounds", "4", "--turn", "500ms", "-c", "2"];
     let all = [&args[..], &["--url", &url, &conf, &conf]].concat();
     let (code, out, errors) = run(PROGRAM, &all).expect("runs");
     assert!(code == 0 && out.contains("95 %"), "{out}{errors}");
