@@ -532,7 +532,7 @@ fn a_closed_pipe_is_no_failure() {
     let url = format!("http://{}/", server("127.0.0.1:0"));
     for args in [
         &["compare", "-q", "--rounds", "2", "--turn", "500ms", "-c", "2", &url, &url][..],
-        &["matrix", "--parts", "http", "-d", "500ms", "-c", "2", "--max-cpus", "1", "--nginx", "/nonexistent"],
+        &["matrix", "--parts", "http", "-d", "1s", "-c", "2", "--max-cpus", "1", "--nginx", "/nonexistent"],
         &["ab", "-q", "-n", "4", &url],
         &["wrk", "-t", "1", "-c", "1", "-d", "1s", &url],
         &["wrk", "--help"],
