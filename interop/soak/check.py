@@ -161,6 +161,12 @@ class Check:
                 self.expected, data, self.at)
         self.at += len(data)
 
+    def is_whole(self):
+        """Returns whether all content has come, and the end of its coding. An origin that breaks off leaves the latter out."""
+        if self.expected is None or self.at < len(self.expected):
+            return False
+        return not (self.decoder and self.encoded) or self.decoder.ended()
+
     def end(self):
         """The response has ended as one that is complete."""
         if self.expected is None or self.problem:

@@ -332,7 +332,8 @@ class Client:
             if request.tunnel and outcome.status == 101:
                 self.tunnel(wire, outcome, rng)
             response.body()
-            outcome.complete = not (response.unframed and (response.check.expected is None or response.check.at < len(response.check.expected)))
+            # Without framing the end of the connection is that of the content, whole or not.
+            outcome.complete = not response.unframed or response.check.is_whole()
             if outcome.complete:
                 response.check.end()
             else:
