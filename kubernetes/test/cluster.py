@@ -8,6 +8,7 @@ import base64
 import http.server
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -64,16 +65,25 @@ class Api:
             return False
 
 
+# The module whose version is that of a tool.
+MODULES = {"kit": "k8s.io/kubernetes", "gateway": "sigs.k8s.io/gateway-api/conformance", "helm": "helm.sh/helm/v4"}
+
+
+def tool(tools, name):
+    """Returns the folder of a tool in the version that go.mod says; a cache may have those of other checkouts, too."""
+    with open(f"{os.path.dirname(os.path.abspath(__file__))}/{name}/go.mod") as file:
+        version = re.search(rf"^(?:require)?\s*{re.escape(MODULES[name])} (v\S+)", file.read(), re.MULTILINE)[1]
+    return os.path.join(tools, f"{name}-{version}")
+
+
 class Cluster:
     """The control plane below the folder `home`. `tools` is what the script `build` prints."""
 
     def __init__(self, home, tools, name="fbk8s"):
         self.home, self.name, self.processes, self.ended = home, name, {}, False
-        kits = [entry for entry in sorted(os.listdir(tools)) if entry.startswith("kit-")]
-        self.kit = os.path.join(tools, kits[-1], "kit")
-        echoes = [entry for entry in sorted(os.listdir(tools)) if entry.startswith("gateway-")]
-        self.echo = os.path.join(tools, echoes[-1], "echo-basic") if echoes else None
-        self.gateway_suite = os.path.join(tools, echoes[-1], "conformance.test") if echoes else None
+        self.kit = tool(tools, "kit") + "/kit"
+        self.echo = tool(tools, "gateway") + "/echo-basic"
+        self.gateway_suite = tool(tools, "gateway") + "/conformance.test"
         os.makedirs(home, exist_ok=True)
 
     def network(self):
