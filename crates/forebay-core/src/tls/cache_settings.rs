@@ -49,7 +49,7 @@ pub struct CertificateCache(pub Option<CacheLimits>);
 /// Limits of a cache of certificates.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLimits {
-    /// Most entries.
+    /// Most entries, each a certificate with its key.
     pub max: usize,
     /// Time after which an entry that is not used leaves.
     pub inactive: Duration,
@@ -68,7 +68,8 @@ impl CacheLimits {
         let (name, value) = parameter.split_once('=')?;
         let time = || units::time_secs(value.as_bytes()).map(Duration::from_secs);
         match name {
-            "max" => self.max = units::number(value.as_bytes()).filter(|n| *n > 0)? as usize,
+            // nginx counts a certificate and its key as two.
+            "max" => self.max = (units::number(value.as_bytes()).filter(|n| *n > 0)? as usize).div_ceil(2),
             "inactive" => self.inactive = time()?,
             "valid" => self.valid = time()?,
             _ => return None,
@@ -159,5 +160,19 @@ impl<C: Context> Setting<C> for SessionCache {
             }
         }
         Ok(cache.unwrap_or(SessionCache::None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_and_its_key_count_as_two() {
+        for (text, pairs) in [("max=1", 1), ("max=2", 1), ("max=3", 2), ("max=100", 50)] {
+            let mut limits = CacheLimits::of(0);
+            assert_eq!((limits.set(text), limits.max), (Some(()), pairs), "{text}");
+        }
+        assert_eq!(CacheLimits::of(0).set("max=0"), None);
     }
 }

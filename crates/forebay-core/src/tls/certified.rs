@@ -3,6 +3,7 @@
 use super::presented::{Loaded, id};
 use crate::config::Build;
 use forebay_net::tls::certified::certified;
+use forebay_net::tls::pem;
 use forebay_sys::files;
 use rustls::sign::CertifiedKey;
 use std::path::Path;
@@ -70,8 +71,7 @@ pub(super) fn certified_files(
     let names = (shown(cert, &path(cert)), shown(key, &path(key)));
     let made = Arc::new(certified((&names.0, &cert_pem), (&names.1, &key_pem), passwords)?);
     // A key that needs a password stays out of the cache, as in nginx.
-    let encrypted = memchr::memmem::find(&key_pem, b"ENCRYPTED").is_some();
-    if let Some(c) = cache.filter(|_| !encrypted) {
+    if let Some(c) = cache.filter(|_| !pem::is_encrypted(&key_pem)) {
         c.put(id, made.clone());
     }
     Ok(made)

@@ -60,8 +60,6 @@ impl ResolvesServerCert for Presented {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     limits: CacheLimits,
-    /// Most entries: nginx counts a certificate and its key as two.
-    most: usize,
     map: std::sync::Mutex<HashMap<Vec<u8>, LoadedKey>>,
 }
 
@@ -82,7 +80,7 @@ impl LoadedKey {
 impl Loaded {
     /// Creates an empty cache.
     pub(crate) fn new(limits: CacheLimits) -> Loaded {
-        Loaded { limits, most: limits.max.div_ceil(2), map: Default::default() }
+        Loaded { limits, map: Default::default() }
     }
 
     /// Returns the certificate and key loaded from these files.
@@ -106,10 +104,10 @@ impl Loaded {
     pub(crate) fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
         let mut map = lock(&self.map);
         // Two handshakes may load the same files at once. The second replaces an entry, so evict none for it.
-        if map.len() >= self.most && !map.contains_key(&name) {
+        if map.len() >= self.limits.max && !map.contains_key(&name) {
             map.retain(|_, e| !e.is_over(&self.limits));
             let oldest = map.iter().min_by_key(|(_, e)| e.used).map(|(n, _)| n.clone());
-            oldest.filter(|_| map.len() >= self.most).map(|n| map.remove(&n));
+            oldest.filter(|_| map.len() >= self.limits.max).map(|n| map.remove(&n));
         }
         let now = std::time::Instant::now();
         map.insert(name, LoadedKey { key, checked: now, used: now });
@@ -162,7 +160,7 @@ mod tests {
     #[test]
     fn the_least_recently_used_certificate_leaves_a_full_cache() {
         let key = key();
-        let limits = CacheLimits { inactive: Duration::from_secs(60), ..CacheLimits::of(4) };
+        let limits = CacheLimits { inactive: Duration::from_secs(60), ..CacheLimits::of(2) };
         let cache = Loaded::new(limits);
         let has = |name: &str| cache.get(name.as_bytes()).is_some();
         let put = |name: &str| cache.put(name.as_bytes().to_vec(), key.clone());

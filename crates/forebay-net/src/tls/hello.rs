@@ -312,6 +312,9 @@ mod tests {
         assert_eq!(parse(&[22, 3, 1, 0, 0]), Err(Broken::Malformed));
         assert_eq!(parse(&[22, 3, 1, 0, 1, 2]), Err(Broken::Malformed));
         assert_eq!(parse(&[22, 3, 1, 0, 4, 1, 255, 0, 0]), Err(Broken::Overflow));
+        // The last extension says that it is longer than the message: nginx's preread takes it as far as it goes.
+        let cut = parse(&records(&hello(&[0, 43, 0, 7, 2, 0x7f, 0x1c]), 1000)).unwrap().unwrap();
+        assert_eq!(cut.version, 0x0304);
         let mut short = hello(EXTENSIONS);
         // The list of extensions is longer than the message.
         short[47] = 200;

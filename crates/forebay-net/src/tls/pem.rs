@@ -206,6 +206,16 @@ pub enum KeyError {
     Unsupported,
 }
 
+/// Returns the block of the first private key of a text. As in OpenSSL what is behind it does not count.
+fn key_block(text: &[u8]) -> Option<Block> {
+    Blocks::new(text).map_while(Result::ok).take(MAX_BLOCKS).find(|b| b.key(&[]).is_some())
+}
+
+/// Returns `true` if the first private key of a text needs a password.
+pub fn is_encrypted(text: &[u8]) -> bool {
+    key_block(text).is_some_and(|block| block.is_encrypted())
+}
+
 /// Reads the first private key of a text. Tries `passwords` one after the other.
 ///
 /// # Errors
@@ -214,13 +224,11 @@ pub fn private_key(
     text: &[u8],
     passwords: &[Zeroizing<Vec<u8>>],
 ) -> Result<PrivateKeyDer<'static>, KeyError> {
-    // As in OpenSSL what is behind the key does not count.
-    let block = Blocks::new(text).map_while(Result::ok).take(MAX_BLOCKS).find(|b| b.key(&[]).is_some());
-    let block = block.ok_or(KeyError::None)?;
-    let cipher = block.headers.iter().find(|(name, _)| name == "DEK-Info").map(|(_, v)| v.as_str());
-    if block.label != "ENCRYPTED PRIVATE KEY" && cipher.is_none() {
+    let block = key_block(text).ok_or(KeyError::None)?;
+    if !block.is_encrypted() {
         return block.key(&block.der).ok_or(KeyError::None);
     }
+    let cipher = block.cipher();
     if passwords.is_empty() {
         return Err(KeyError::NeedsPassword);
     }
@@ -233,6 +241,15 @@ pub fn private_key(
 }
 
 impl Block {
+    /// Returns the value of `DEK-Info`, which keys in the older encrypted form have.
+    fn cipher(&self) -> Option<&str> {
+        self.headers.iter().find(|(name, _)| name == "DEK-Info").map(|(_, value)| value.as_str())
+    }
+
+    fn is_encrypted(&self) -> bool {
+        self.label == "ENCRYPTED PRIVATE KEY" || self.cipher().is_some()
+    }
+
     /// Decrypts a key. `cipher` is the value of `DEK-Info`, which the older form has. Returns `None` if the password is wrong.
     fn decrypt(
         &self,

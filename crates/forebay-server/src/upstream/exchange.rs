@@ -68,11 +68,10 @@ impl Target {
             return Reuse::No;
         }
         // A kept connection would go on presenting a certificate whose files have changed.
-        let reads =
-            || req.http().location(req).upstream_tls.as_ref().is_some_and(|tls| tls.reads_certificates());
+        let tls = || req.own_location().upstream_tls.as_ref().filter(|_| req.modules.upstream.encrypted);
         match group.explicit {
             true if group.keepalive.connections > 0 => Reuse::Group,
-            false if reads() => Reuse::No,
+            false if tls().is_some_and(|tls| tls.reads_certificates()) => Reuse::No,
             false if req.modules.upstream.protocol.is_reused_unasked(s.http_version) => Reuse::Implied,
             _ => Reuse::No,
         }

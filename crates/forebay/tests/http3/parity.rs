@@ -184,6 +184,7 @@ fn server() -> Server {
          location /more/ {{ more_set_headers 'X-A: b' 'Server: mine' 'Connection: close'; more_clear_headers Content-Type; more_set_input_headers \
           'X-Some: set' -r 'Cookie: c=d'; more_clear_input_headers 'X-Gone*'; proxy_pass http://{up}/; }}\n\
          location /moved {{ return 301 /there?x; }} location /empty {{ return 204; }}\n\
+         location /lines {{ set $lines \"a;\n\t b; \r\n  c\"; add_header X-Lines $lines; return 200 x; }}\n\
          location /text {{ return 200 \"$http_x_some|$cookie_a|$arg_x|$remote_addr|$request_method|$uri|$host|$http_host|$content_length\"; }}\n\
          location /rewrite {{ rewrite ^/rewrite/(.*) /added/$1 last; }}\n\
          location /tag/ {{ add_header ETag $arg_e; add_header Last-Modified $arg_m; proxy_pass http://{up}/; }}\n\
@@ -273,6 +274,7 @@ fn cases() -> Vec<Case> {
     cases.push(with("/cache/cached", &[("if-none-match", "\"x\"")]));
     cases.push(with("/page", &[("if-match", "\"none\"")]));
     cases.push(with("/up/a", &[("te", "trailers")]));
+    cases.push(get("/lines"));
     cases.push(with("/text", &[("host", "other")]));
     cases.push(with("/text", &[("content-length", "x")]));
     cases.push(with("/text", &[("connection", "close")]));
