@@ -1,7 +1,7 @@
 //! Compressed responses: what clients get of gzip, brotli and zstd, and that nginx sends the same.
 
 use crate::differential::{Oracle, oracle, tool};
-use crate::harness::{Server, Site, raw, wait_for};
+use crate::harness::{Server, Site, expires_after, raw, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -49,6 +49,10 @@ impl Answer {
             skipped.push("Accept-Ranges");
         }
         let lines = self.head.lines().filter(|l| !skipped.iter().any(|s| l.starts_with(&format!("{s}: "))));
+        let lines = lines.map(|l| match l.strip_prefix("Expires: ") {
+            Some(value) => format!("Expires: {}", expires_after(self.field("Date"), value)),
+            None => l.to_owned(),
+        });
         lines.collect::<Vec<_>>().join("\n")
     }
 }

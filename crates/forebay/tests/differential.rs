@@ -5,7 +5,7 @@ mod caching;
 mod files;
 mod rewriting;
 
-use crate::harness::{PROGRAM, Server, Site, kill, raw, wait_for};
+use crate::harness::{PROGRAM, Server, Site, expires_after, kill, raw, wait_for};
 use nix::sys::signal::Signal;
 use std::net::TcpStream;
 use std::path::Path;
@@ -84,12 +84,16 @@ fn normalise(answer: &[u8], site: &Site, ports: usize) -> String {
     // The answer to a HEAD request has the length of the page it leaves out.
     page |= body.contains("<center>forebay</center>")
         || body.is_empty() && (head.starts_with("HTTP/1.1 4") || head.starts_with("HTTP/1.1 5"));
+    let date = head.lines().find_map(|l| l.strip_prefix("Date: "));
     let head: Vec<String> = head
         .lines()
         .filter(|l| !l.starts_with("Date: ") && !l.starts_with("Server: "))
         // The product's name makes built-in pages longer.
         .filter(|l| !(page && l.starts_with("Content-Length: ")))
-        .map(str::to_owned)
+        .map(|l| match l.strip_prefix("Expires: ") {
+            Some(value) => format!("Expires: {}", expires_after(date, value)),
+            None => l.to_owned(),
+        })
         .collect();
     format!("{}\n\n{body}", head.join("\n"))
 }

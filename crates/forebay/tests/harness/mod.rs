@@ -18,6 +18,16 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay");
 
+/// Tells an `Expires` that the server computed by its distance to `Date`, so that responses of two seconds are alike. A fixed one,
+/// far from `Date`, stays.
+pub fn expires_after(date: Option<&str>, expires: &str) -> String {
+    let seconds = |text: &str| forebay_http::date::parse(text.as_bytes());
+    match (date.and_then(seconds), seconds(expires)) {
+        (Some(date), Some(then)) if (then - date).abs() < 7 * 86_400 => format!("Date and {} s", then - date),
+        _ => expires.to_owned(),
+    }
+}
+
 /// Waits until `done` gives something; panics with `what` after [`DEADLINE`].
 pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;

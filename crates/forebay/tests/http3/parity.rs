@@ -2,7 +2,7 @@
 
 use super::{Client, site};
 use crate::harness::fastcgi;
-use crate::harness::{Server, origin, wait_for};
+use crate::harness::{Server, expires_after, origin, wait_for};
 use crate::http2;
 use forebay_http::h2::frame::{flag, kind};
 use serde_json::{Value, json};
@@ -41,7 +41,11 @@ struct Told {
 }
 
 /// Sorts fields and leaves out those that differ.
-fn sorted(fields: Vec<(String, String)>) -> Vec<(String, String)> {
+fn sorted(mut fields: Vec<(String, String)>) -> Vec<(String, String)> {
+    let date = fields.iter().find(|(name, _)| name == "date").map(|(_, value)| value.clone());
+    for (_, value) in fields.iter_mut().filter(|(name, _)| name == "expires") {
+        *value = expires_after(date.as_deref(), value);
+    }
     let mut fields: Vec<_> =
         fields.into_iter().filter(|(name, _)| name != "date" && name != "alt-svc").collect();
     for (_, value) in fields.iter_mut().filter(|(name, _)| name == "content-type") {
