@@ -1,7 +1,7 @@
 //! Functions of the kernel that safe crates lack; the only crate with `unsafe` code.
 //!
 //! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
-//! ([`identity`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep
+//! ([`identity`], [`closed`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep
 //! lines of logs where they outlive the process ([`log_area`]). Small things that all other crates need are here too:
 //! error numbers in nginx's words ([`errno`]), texts of others ([`printable`]), locks ([`sync`]), random and serial numbers ([`random`], [`serial`]).
 
@@ -10,6 +10,7 @@
 pub mod affinity;
 pub mod alloc;
 pub mod child;
+pub mod closed;
 pub mod cpus;
 pub mod daemon;
 pub mod datagrams;

@@ -252,6 +252,7 @@ mod tests {
             predecessor: false,
             log_area: false,
             endpoints: vec![endpoints(server)],
+            closed: Vec::new(),
         })
     }
 

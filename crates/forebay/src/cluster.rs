@@ -19,7 +19,7 @@ use forebay_conf::error::Level;
 use forebay_core::config::Environment;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_k8s::{Endpoint, Key, Options};
-use forebay_sys::daemon;
+use forebay_sys::{closed, daemon};
 use nix::sys::signal::SigSet;
 use std::ffi::OsString;
 use std::io;
@@ -35,6 +35,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 const ELECTION: &str = "forebay-ingress-leader";
 /// Longest time that the process takes to end after the master. It gives up the lease in this time.
 const PARTING: Duration = Duration::from_secs(3);
+/// Directory in which the kubelet mounts the token of the pod's ServiceAccount.
+const SERVICE_ACCOUNTS: &str = "/var/run/secrets";
 /// Name in the certificate of hosts without one.
 const NO_HOST: &str = "ingress.local";
 
@@ -92,7 +94,7 @@ pub(crate) fn main(args: &ClusterArgs, options: Options, arguments: Vec<OsString
     if !titled {
         title::set_master(&arguments);
     }
-    match serve(arguments) {
+    match serve(arguments, credentials(args)) {
         Ok(code) => code,
         Err(text) => {
             eprintln!("forebay: {text}");
@@ -101,7 +103,17 @@ pub(crate) fn main(args: &ClusterArgs, options: Options, arguments: Vec<OsString
     }
 }
 
-fn serve(arguments: Vec<OsString>) -> Result<u8, String> {
+/// Returns the files and directories with credentials, which the process that serves requests does not read.
+fn credentials(args: &ClusterArgs) -> Vec<PathBuf> {
+    let configured = std::env::var_os("KUBECONFIG");
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube"));
+    let files = [&args.kubeconfig, &args.validating_webhook_certificate, &args.validating_webhook_key];
+    let files = files.into_iter().flatten().chain(&args.snippet_files).cloned();
+    let kubeconfigs = configured.iter().flat_map(std::env::split_paths);
+    files.chain(kubeconfigs).chain(home).chain([PathBuf::from(SERVICE_ACCOUNTS)]).collect()
+}
+
+fn serve(arguments: Vec<OsString>, credentials: Vec<PathBuf>) -> Result<u8, String> {
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| e.to_string())?;
     let prefix = private.path().to_owned();
     let paths = Paths {
@@ -119,11 +131,13 @@ fn serve(arguments: Vec<OsString>) -> Result<u8, String> {
         prefix,
     };
     // The directory is removed when `private` goes out of scope, after the server has ended.
-    Ok(server::start_controlled(&environment, paths, arguments))
+    Ok(server::start_controlled(&environment, paths, arguments, credentials))
 }
 
 /// Runs the controller process.
 fn control(args: &ClusterArgs, options: Options) -> u8 {
+    // The process that serves requests may be of the same user.
+    let _ = closed::hide_memory();
     // The master has blocked the signals that it waits for.
     let _ = SigSet::all().thread_unblock();
     let log = Log::configured(&[ErrorLog { target: ErrorLogTarget::Stderr, level: Level::Notice }], &[]);

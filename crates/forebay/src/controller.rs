@@ -213,6 +213,8 @@ pub(crate) struct Controller {
     arguments: Vec<OsString>,
     /// Directory that the paths of the files are relative to. It does not have to exist.
     prefix: PathBuf,
+    /// Files and directories with credentials, which the worker gives up.
+    credentials: Vec<PathBuf>,
     child: Option<Child>,
     /// Messages of the process that have not been acted on.
     arrived: VecDeque<Delivery>,
@@ -225,11 +227,13 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Creates it without a process. `arguments` is the command line of this program; `prefix` comes before the paths of its files.
-    pub(crate) fn new(arguments: &[OsString], prefix: &Path) -> Controller {
+    /// Creates it without a process. `arguments` is the command line of this program; `prefix` comes before the paths of its files;
+    /// `credentials` are files and directories that only the controller may read.
+    pub(crate) fn new(arguments: &[OsString], prefix: &Path, credentials: Vec<PathBuf>) -> Controller {
         Controller {
             arguments: arguments.iter().skip(1).cloned().collect(),
             prefix: prefix.to_owned(),
+            credentials,
             child: None,
             arrived: VecDeque::new(),
             respawn_at: Some(Instant::now()),
@@ -238,6 +242,11 @@ impl Controller {
             endpoints: BTreeMap::new(),
             given: VecDeque::new(),
         }
+    }
+
+    /// Returns the files and directories that only the controller may read.
+    pub(crate) fn credentials(&self) -> &[PathBuf] {
+        &self.credentials
     }
 
     /// Starts the process if it is time to. One that cannot be started is tried again later.
@@ -456,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_difference_changes_what_was_delivered() {
-        let mut c = Controller::new(&["forebay".into(), "ingress".into()], Path::new("/run/x"));
+        let mut c = Controller::new(&["forebay".into(), "ingress".into()], Path::new("/run/x"), Vec::new());
         c.take(configuration());
         let read = |c: &Controller, path: &str| {
             c.files().read(Path::new(&format!("/run/x/{path}"))).map(|(_, b)| b.to_vec()).ok()

@@ -420,7 +420,8 @@ impl Master {
         let quic = (&*self.succession.secret, predecessor);
         let endpoints = self.controller.as_ref().map(Controller::endpoints).unwrap_or_default();
         let generation = (self.generations, endpoints);
-        let (order, fds) = self.state.order((&[], None), generation, logs.area(), quic);
+        let (mut order, fds) = self.state.order((&[], None), generation, logs.area(), quic);
+        order.closed = self.controller.as_ref().map(|c| c.credentials().to_vec()).unwrap_or_default();
         // A worker that dies before it has read all is reaped like any other.
         if let Err(e) = wire::send_configure(&control, &order, &fds) {
             self.log.alert(&format!("could not configure worker process {pid} ({})", errno(&e)));

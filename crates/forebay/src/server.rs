@@ -221,10 +221,16 @@ pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     not(feature = "kubernetes"),
     allow(dead_code, reason = "only the ingress controller starts like this")
 )]
-pub(crate) fn start_controlled(environment: &Environment, paths: Paths, arguments: Vec<OsString>) -> u8 {
+pub(crate) fn start_controlled(
+    environment: &Environment,
+    paths: Paths,
+    arguments: Vec<OsString>,
+    credentials: Vec<PathBuf>,
+) -> u8 {
     title::set_process_name(&title::process_name(&arguments));
     let log = Log::default_console();
-    match prepare_controlled(environment, paths, arguments, &log) {
+    let controller = Controller::new(&arguments, &environment.prefix, credentials);
+    match prepare_controlled(environment, paths, (arguments, controller), &log) {
         Ok(Some(run)) => run.run(&log),
         Ok(None) => 0,
         Err(Refused) => 1,
@@ -235,7 +241,7 @@ pub(crate) fn start_controlled(environment: &Environment, paths: Paths, argument
 fn prepare_controlled(
     environment: &Environment,
     paths: Paths,
-    arguments: Vec<OsString>,
+    (arguments, mut controller): (Vec<OsString>, Controller),
     log: &Log,
 ) -> Result<Option<Run>, Refused> {
     let starter = getppid();
@@ -244,7 +250,6 @@ fn prepare_controlled(
         log.emerg(&format!("signalfd() failed ({})", errno(&e)));
         Refused
     })?;
-    let mut controller = Controller::new(&arguments, &environment.prefix);
     let open = |controller: &Controller| {
         let before = Before { listeners: old.as_ref(), ..Before::default() };
         let mut memory = Memory::checking();

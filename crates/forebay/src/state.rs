@@ -286,6 +286,7 @@ impl State {
             predecessor: quic.1.is_some(),
             log_area: log_area.is_some(),
             endpoints,
+            closed: Vec::new(),
         };
         let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
         let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd());

@@ -45,6 +45,8 @@ pub(crate) struct Configure {
     pub log_area: bool,
     /// Servers of all groups with `peers external`.
     pub endpoints: Vec<Endpoints>,
+    /// Files and directories that the worker gives up before it serves: credentials of the controller.
+    pub closed: Vec<PathBuf>,
 }
 
 /// Servers of an upstream group, as a controller names them.
@@ -112,6 +114,7 @@ pub(crate) fn send_configure(
     out.number(u64::from(order.predecessor));
     out.number(u64::from(order.log_area));
     out.list(&order.endpoints, Body::endpoints);
+    out.list(&order.closed, |out, path| out.path(path));
     send(socket, CONFIGURE, &out.0, fds)
 }
 
@@ -375,6 +378,7 @@ impl<'a> Rest<'a> {
             predecessor: self.flag()?,
             log_area: self.flag()?,
             endpoints: self.list(Self::endpoints)?,
+            closed: self.paths()?,
         })
     }
 }
@@ -417,6 +421,7 @@ mod tests {
                     ("[fd00::1]:80".parse().expect("address"), 7),
                 ],
             }],
+            closed: vec!["/var/run/secrets".into()],
         }
     }
 

@@ -11,7 +11,7 @@ use forebay_core::config::Config;
 use forebay_core::process::Worker;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::sync::lock;
-use forebay_sys::{daemon, identity, limits};
+use forebay_sys::{closed, daemon, identity, limits};
 use nix::sys::signal::Signal;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -106,8 +106,16 @@ fn become_worker(order: &Configure, config: &Config, log: &Log) -> Result<(), St
     if let Some(bytes) = main.worker_rlimit_core {
         complain(&format!("setrlimit(RLIMIT_CORE, {bytes})"), limits::set_core(bytes));
     }
-    if let Some(identity) = &order.identity {
-        identity::become_user(identity, config.transparent).map_err(|e| errno(&e))?;
+    match &order.identity {
+        Some(identity) => identity::become_user(identity, config.transparent).map_err(|e| errno(&e))?,
+        // It shares its user with the controller, whose files are then closed by other means than their modes.
+        None => match closed::close(&order.closed) {
+            Ok(true) => {}
+            Ok(false) => log.warn(
+                "this kernel has no Landlock: the process that serves requests can read the credentials of the cluster",
+            ),
+            Err(e) => return Err(format!("could not give up the credentials of the cluster ({})", errno(&e))),
+        },
     }
     if let Some(directory) = &main.working_directory {
         let changed = std::env::set_current_dir(directory);

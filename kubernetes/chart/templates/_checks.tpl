@@ -103,10 +103,15 @@ disable-catch-all watch-namespace-selector
 controller.{{ $key }}: {{ $text }}
 {{- end -}}
 {{- end -}}
-{{- range $key := list "chroot" "runAsUser" "runAsGroup" "runAsNonRoot" "seccompProfile" "readOnlyRootFilesystem" "allowPrivilegeEscalation" -}}
-{{- if hasKey $c.image $key }}
+{{- /* What has no effect, unless it is what the container has anyway. */ -}}
+{{- $fixed := dict "chroot" false "runAsNonRoot" (ne (include "forebay.asRoot" .) "true") "readOnlyRootFilesystem" true "allowPrivilegeEscalation" false -}}
+{{- range $key, $value := $fixed -}}
+{{- if and (hasKey $c.image $key) (ne (get $c.image $key) $value) }}
 controller.image.{{ $key }}: the context of the container is fixed
 {{- end -}}
+{{- end -}}
+{{- if hasKey $c.image "seccompProfile" }}
+controller.image.seccompProfile: it is RuntimeDefault
 {{- end -}}
 {{- range $flag, $value := $c.extraArgs -}}
 {{- if has $flag (splitList " " (include "forebay.flags.ignored" $)) }}

@@ -48,6 +48,51 @@
 {{- end }}
 {{- end -}}
 
+{{/* "true" where the master starts as root: ports below 1024 of the node cannot be had otherwise. */}}
+{{- define "forebay.asRoot" -}}
+{{- if or .Values.controller.hostNetwork (eq (toString .Values.controller.image.runAsUser) "0") }}true{{ end -}}
+{{- end -}}
+
+{{/* Mode of files with credentials. The group of the pod reads them if it does not start as root. */}}
+{{- define "forebay.secretMode" -}}
+{{ ternary "0400" "0440" (eq (include "forebay.asRoot" .) "true") }}
+{{- end -}}
+
+{{/* securityContext of the pod. */}}
+{{- define "forebay.podContext" -}}
+{{- $c := .Values.controller -}}
+{{- $context := omit $c.podSecurityContext "runAsUser" "runAsGroup" "runAsNonRoot" -}}
+{{- $_ := set $context "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if ne (include "forebay.asRoot" .) "true" -}}
+{{- /* The user of the pod may open ports below 1024 of the pod. */ -}}
+{{- $sysctls := list -}}
+{{- range $context.sysctls }}{{ if ne .name "net.ipv4.ip_unprivileged_port_start" }}{{ $sysctls = append $sysctls . }}{{ end }}{{ end -}}
+{{- $sysctls = append $sysctls (dict "name" "net.ipv4.ip_unprivileged_port_start" "value" "0") -}}
+{{- $_ := set $context "sysctls" $sysctls -}}
+{{- if and $c.image.runAsUser (not (hasKey $context "fsGroup")) }}{{ $_ := set $context "fsGroup" (int $c.image.runAsGroup) }}{{ end -}}
+{{- end -}}
+{{ toYaml $context }}
+{{- end -}}
+
+{{/* securityContext of the container. */}}
+{{- define "forebay.containerContext" -}}
+{{- $c := .Values.controller -}}
+{{- $context := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true -}}
+{{- if eq (include "forebay.asRoot" .) "true" -}}
+{{- /* The master opens ports below 1024, makes the worker another user and ends it. It gives that user the directories of temporary files. */ -}}
+{{- $_ := set $context "capabilities" (dict "drop" (list "ALL") "add" (list "NET_BIND_SERVICE" "SETUID" "SETGID" "KILL" "CHOWN")) -}}
+{{- $context = merge $context (dict "runAsUser" 0 "runAsGroup" 0 "runAsNonRoot" false) -}}
+{{- else -}}
+{{- $_ := set $context "capabilities" (dict "drop" (list "ALL")) -}}
+{{- $_ := set $context "runAsNonRoot" true -}}
+{{- /* Without a number, the platform chooses the user (OpenShift). */ -}}
+{{- if $c.image.runAsUser -}}
+{{- $context = merge $context (dict "runAsUser" (int $c.image.runAsUser) "runAsGroup" (int $c.image.runAsGroup)) -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $context }}
+{{- end -}}
+
 {{- define "forebay.pod" -}}
 {{- $c := .Values.controller -}}
 metadata:
@@ -62,7 +107,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "forebay.serviceAccount" . }}
-  # The token is a volume of its own that only root reads: the process that serves requests is another user.
+  # The token is a volume of its own: the process that serves requests gives it up, or is another user.
   automountServiceAccountToken: false
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets:
@@ -88,11 +133,7 @@ spec:
   {{- end }}
   terminationGracePeriodSeconds: {{ $c.terminationGracePeriodSeconds }}
   securityContext:
-    seccompProfile:
-      type: RuntimeDefault
-    {{- with omit $c.podSecurityContext "runAsUser" "runAsGroup" "runAsNonRoot" "fsGroup" "seccompProfile" }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "forebay.podContext" . | nindent 4 }}
   {{- with $c.extraInitContainers }}
   initContainers:
     {{- toYaml . | nindent 4 }}
@@ -114,17 +155,8 @@ spec:
             fieldRef:
               fieldPath: metadata.namespace
         {{- with $c.extraEnvs }}{{ toYaml . | nindent 8 }}{{ end }}
-      # The master is root: it opens ports below 1024, makes the worker another user and ends it. It gives that user the
-      # directories of temporary files.
       securityContext:
-        runAsUser: 0
-        runAsGroup: 0
-        runAsNonRoot: false
-        allowPrivilegeEscalation: false
-        readOnlyRootFilesystem: true
-        capabilities:
-          drop: [ALL]
-          add: [NET_BIND_SERVICE, SETUID, SETGID, KILL, CHOWN]
+        {{- include "forebay.containerContext" . | nindent 8 }}
       ports:
         - name: http
           containerPort: {{ $c.containerPort.http }}
@@ -224,7 +256,7 @@ spec:
       emptyDir: {}
     - name: token
       projected:
-        defaultMode: 0400
+        defaultMode: {{ include "forebay.secretMode" $ }}
         sources:
           - serviceAccountToken:
               path: token
@@ -243,14 +275,14 @@ spec:
     - name: webhook
       secret:
         secretName: {{ default (include "forebay.admission" .) $c.admissionWebhooks.existingSecret }}
-        defaultMode: 0400
+        defaultMode: {{ include "forebay.secretMode" $ }}
     {{- end }}
     {{- with .Values.sharedStore }}
     {{- if and .url .passwordSecret.name }}
     - name: shared-store
       secret:
         secretName: {{ .passwordSecret.name }}
-        defaultMode: 0400
+        defaultMode: {{ include "forebay.secretMode" $ }}
         items:
           - key: {{ .passwordSecret.key }}
             path: password
@@ -259,7 +291,7 @@ spec:
     - name: shared-store-ca
       secret:
         secretName: {{ .caSecret.name }}
-        defaultMode: 0400
+        defaultMode: {{ include "forebay.secretMode" $ }}
         items:
           - key: {{ .caSecret.key }}
             path: ca.crt
