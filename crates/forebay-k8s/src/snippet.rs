@@ -256,7 +256,7 @@ fn reason(name: &str) -> &'static str {
     }
     match name {
         "listen" | "server_name" => "it would take requests of other hosts",
-        "api" | "dashboard" | "prometheus" | "stub_status" | "status_zone" => {
+        "api" | "dashboard" | "prometheus" | "prometheus_labels" | "stub_status" | "status_zone" => {
             "it shows what belongs to others"
         }
         "resolver" | "proxy_bind" | "grpc_bind" | "fastcgi_bind" | "uwsgi_bind" | "scgi_bind"
@@ -403,6 +403,7 @@ mod tests {
             "api",
             "dashboard",
             "prometheus",
+            "prometheus_labels",
             "stub_status",
             "dav_methods",
             "create_full_put_path",

@@ -56,11 +56,11 @@ pub mod parts {
         http.map(|http| http.acme.orders.clone()).unwrap_or_default()
     }
 
-    /// Returns `true` if a location of the http block shows the facts of [`facts`].
-    pub fn is_watched(config: &crate::config::Config) -> bool {
+    /// Returns what locations of the http block show of [`facts`]: all of them, and the certificates.
+    pub fn shown_facts(config: &crate::config::Config) -> (bool, bool) {
         let numbers = 0..u8::try_from(config.fronts.len()).unwrap_or(u8::MAX);
         let http = numbers.filter_map(|n| config.front::<crate::config::http::Http>(n)).next();
-        http.is_some_and(|http| http.is_watched)
+        http.map_or((false, false), |http| (http.is_watched, http.is_watched || http.shows_certificates))
     }
 
     /// Returns the names of all variables of HTTP. A family ends in `*`.

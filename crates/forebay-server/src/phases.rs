@@ -495,7 +495,7 @@ async fn content(http: &Http, req: &mut Request) -> Outcome {
         Some(Content::StubStatus) => outcome(stub_status::handle(req)),
         Some(Content::EmptyGif) => outcome(empty_gif::handle(req)),
         Some(Content::Tunnel(pass)) => Box::pin(tunnel::run(req, pass)).await,
-        Some(Content::Prometheus) => outcome(prometheus::handle(req)),
+        Some(Content::Prometheus(page)) => outcome(prometheus::handle(req, page)),
         Some(Content::Api) => outcome(api::handle(req)),
         Some(Content::Dashboard) => outcome(page::handle(req)),
         Some(Content::Proxy(pass)) => proxy::run(req, pass).await,

@@ -76,6 +76,9 @@ pub(crate) struct ClusterArgs {
     /// Files of this machine that snippets of the ConfigMap name, such as the password of shared_store, separated by commas
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub snippet_files: Vec<PathBuf>,
+    /// Show metrics under the names of ingress-nginx, too: /metrics then counts requests by Ingress, path, method and status
+    #[arg(long)]
+    pub ingress_nginx_metrics: bool,
     /// Port of /healthz and /metrics; 0 for none
     #[arg(long, value_name = "PORT", default_value_t = 10254)]
     pub healthz_port: u16,
@@ -189,10 +192,20 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
     // The running groups get them by their names.
     options.endpoints_in_files = false;
     options.gateway.published.clone_from(&args.publish_status_address);
-    options.http.extend(health(args.healthz_port));
     let identity = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let identity = identity.unwrap_or_else(|_| format!("forebay-{}", std::process::id()));
     let namespace = std::env::var("POD_NAMESPACE").unwrap_or_else(|_| "default".to_owned());
+    let mut metrics = Node::new("prometheus");
+    if args.ingress_nginx_metrics {
+        let labels = [
+            format!("label=controller_class:{}", options.controller_class),
+            format!("label=controller_namespace:{namespace}"),
+            format!("label=controller_pod:{identity}"),
+        ];
+        metrics = metrics.args(["names=forebay", "names=ingress-nginx"]).args(labels);
+        options.http.push(Node::new("prometheus_labels").args(METRIC_LABELS));
+    }
+    options.http.extend(health(args.healthz_port, metrics));
     let election = (!args.disable_leader_election).then(|| Candidate {
         namespace,
         name: args.election_id.clone(),
@@ -210,8 +223,18 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
     })
 }
 
-/// Returns the server for probes and metrics.
-fn health(port: u16) -> Option<Node> {
+/// Labels of ingress-nginx's metrics. The host is the one of the Ingress, not what a client says.
+const METRIC_LABELS: [&str; 6] = [
+    "host=$server_name",
+    "namespace=$namespace",
+    "ingress=$ingress_name",
+    "service=$service_name",
+    "path=$location_path",
+    "canary=$proxy_alternative_upstream_name",
+];
+
+/// Returns the server for probes and metrics. `metrics` is the directive that shows the latter.
+fn health(port: u16, metrics: Node) -> Option<Node> {
     let plain = |name: &str, word: &str| Node::new(name).arg(word);
     let location = |path: &str, nodes| Node::new("location").args(["=", path]).block(nodes);
     (port != 0).then(|| {
@@ -219,7 +242,7 @@ fn health(port: u16) -> Option<Node> {
             plain("listen", &port.to_string()),
             plain("access_log", "off"),
             location("/healthz", vec![plain("return", "200")]),
-            location("/metrics", vec![Node::new("prometheus")]),
+            location("/metrics", vec![metrics, Node::new("prometheus_labels").arg("off")]),
             Node::new("location").arg("/").block(vec![plain("return", "404")]),
         ])
     })

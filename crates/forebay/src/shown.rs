@@ -1,6 +1,6 @@
 //! Facts for the dashboard that the server itself does not know: the changes of a reload, the certificates of files, and the
 //! warnings of `forebay doctor`. A thread of its own finds them out, so that no reload waits for it. Without a location that
-//! shows them there is none.
+//! shows them there is none; `prometheus names=ingress-nginx` needs the certificates alone.
 
 use crate::changes::{Recorded, between};
 use crate::doctor;
@@ -8,7 +8,7 @@ use forebay_conf::files::Files;
 use forebay_core::config::{Config, Environment};
 use forebay_net::tls::{pem, verify};
 use forebay_server::parts::facts::{self, FileCertificate};
-use forebay_server::parts::is_watched;
+use forebay_server::parts::shown_facts;
 use forebay_sys::printable::printable;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ struct Loaded {
     certificate_files: Vec<PathBuf>,
     /// Number of the configuration.
     generation: u64,
+    /// Not only the certificates are shown.
+    all: bool,
 }
 
 /// Way to the thread, which begins with the first configuration that shows the facts and ends when this is dropped.
@@ -35,7 +37,8 @@ pub(crate) struct Shown(Option<Sender<Loaded>>);
 impl Shown {
     /// Sends a configuration that has been loaded to the thread, with its files.
     pub(crate) fn loaded(&mut self, config: &Config, environment: &Environment, files: &Arc<Files>) {
-        if !is_watched(config) {
+        let (all, certificates) = shown_facts(config);
+        if !all && !certificates {
             self.0 = None;
             return;
         }
@@ -50,6 +53,7 @@ impl Shown {
             files: files.clone(),
             certificate_files: config.certificate_files.clone(),
             generation: facts::number(),
+            all,
         });
     }
 
@@ -62,7 +66,9 @@ impl Shown {
 fn serve(receiver: &Receiver<Loaded>) {
     let mut former: Option<Loaded> = None;
     while let Ok(loaded) = receiver.recv() {
-        if let Some(former) = &former {
+        // Certificates that have been replaced meanwhile are of no interest; changes are.
+        let loaded = if loaded.all { loaded } else { receiver.try_iter().last().unwrap_or(loaded) };
+        if let Some(former) = former.as_ref().filter(|former| former.all && loaded.all) {
             show_changes(former, &loaded);
         }
         show_facts(&loaded);
@@ -82,6 +88,9 @@ fn show_changes(former: &Loaded, now: &Loaded) {
 fn show_facts(loaded: &Loaded) {
     let Ok(mut files) = Files::from_bytes(&loaded.files.to_bytes()) else { return };
     facts::set_certificates(certificates(&mut files, &loaded.certificate_files));
+    if !loaded.all {
+        return;
+    }
     let mut warnings = doctor::of_configuration(&loaded.environment, &mut files);
     let left_out = warnings.len().saturating_sub(MOST_WARNINGS);
     warnings.truncate(MOST_WARNINGS);

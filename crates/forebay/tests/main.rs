@@ -27,6 +27,7 @@ mod idle;
 mod implied_groups;
 #[cfg(feature = "kubernetes")]
 mod ingress;
+mod ingress_metrics;
 mod init_script;
 mod kept_responses;
 mod load;

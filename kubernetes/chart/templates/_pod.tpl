@@ -35,7 +35,7 @@
 {{- $_ := set $args "api-server" "$(KUBERNETES_SERVICE_HOST)" -}}
 {{- $ignored := splitList " " (include "forebay.flags.ignored" .) -}}
 {{- range $flag, $value := $c.extraArgs }}{{ if not (has $flag $ignored) }}{{ $_ := set $args $flag (toString $value) }}{{ end }}{{ end -}}
-{{- $switches := list "watch-ingress-without-class" "ingress-class-by-name" "disable-leader-election" "enable-ssl-passthrough" "disable-svc-external-name" -}}
+{{- $switches := list "watch-ingress-without-class" "ingress-class-by-name" "disable-leader-election" "enable-ssl-passthrough" "disable-svc-external-name" "ingress-nginx-metrics" -}}
 - ingress
 {{- range $flag, $value := $args }}
 {{- if has $flag $switches }}

@@ -30,7 +30,7 @@ pub(crate) fn read(view: &View<'_>, options: &Options, problems: &mut Vec<Proble
     let addresses = reading.addresses();
     let ipv6 = options.ipv6 && !settings.flag("disable-ipv6");
     let groups = Common { keepalive: keepalive(&settings), endpoints_in_files: options.endpoints_in_files };
-    let variables = variables(&settings, &snippets, &headers);
+    let variables = variables(options, &settings, &snippets, &headers);
     let default_certificate = default_certificate(view, options);
     let default_backend = default_backend(view, options);
     Globals {
@@ -81,8 +81,13 @@ fn keepalive(settings: &Settings) -> Vec<(&'static str, String)> {
     }
 }
 
-/// Finds the variables of locations that texts of the ConfigMap mention.
-fn variables(settings: &Settings, snippets: &Snippets, headers: &[(String, String)]) -> Vec<&'static str> {
+/// Finds the variables of locations that texts of the ConfigMap, or directives of the caller, mention.
+fn variables(
+    options: &Options,
+    settings: &Settings,
+    snippets: &Snippets,
+    headers: &[(String, String)],
+) -> Vec<&'static str> {
     let mut found = Vec::new();
     let format = Node::new("log_format").arg(settings.get("log-format-upstream"));
     let key =
@@ -90,7 +95,7 @@ fn variables(settings: &Settings, snippets: &Snippets, headers: &[(String, Strin
     let fields = headers.iter().map(|(_, value)| Node::new("field").arg(value.as_str()));
     let all: Vec<Node> = [format, key].into_iter().chain(fields).collect();
     tree::collect(&all, &mut found);
-    for nodes in [&snippets.http, &snippets.server] {
+    for nodes in [&options.http, &snippets.http, &snippets.server] {
         tree::collect(nodes, &mut found);
     }
     found

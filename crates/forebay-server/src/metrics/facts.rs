@@ -59,6 +59,8 @@ struct Reload {
 
 struct Facts {
     reloads: VecDeque<Reload>,
+    /// Number of configurations that were refused.
+    refused: u64,
     certificates: Vec<FileCertificate>,
     warnings: Vec<Warning>,
     /// Warnings beyond those.
@@ -67,6 +69,7 @@ struct Facts {
 
 static FACTS: Mutex<Facts> = Mutex::new(Facts {
     reloads: VecDeque::new(),
+    refused: 0,
     certificates: Vec::new(),
     warnings: Vec::new(),
     left_out: 0,
@@ -91,8 +94,24 @@ pub fn number() -> u64 {
 /// Notes a reload: the changes of the configuration of this number, or the reason why it stays in effect.
 pub fn note_reload(generation: u64, outcome: Result<Changes, String>) {
     let mut facts = lock(&FACTS);
+    facts.refused += u64::from(outcome.is_err());
     facts.reloads.push_front(Reload { at: now_ms(), generation, outcome });
     facts.reloads.truncate(MOST_RELOADS);
+}
+
+/// Returns `true` if the last reload was refused.
+pub(super) fn last_reload_failed() -> bool {
+    lock(&FACTS).reloads.front().is_some_and(|r| r.outcome.is_err())
+}
+
+/// Returns the number of configurations that were refused.
+pub(super) fn failed_reloads() -> u64 {
+    lock(&FACTS).refused
+}
+
+/// Returns the certificates of the configuration in effect.
+pub(super) fn file_certificates() -> Vec<FileCertificate> {
+    lock(&FACTS).certificates.clone()
 }
 
 /// Returns the configuration in effect and the last reloads, the last one first.

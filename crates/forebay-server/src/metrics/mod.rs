@@ -7,6 +7,8 @@ pub(crate) mod api;
 mod details;
 pub mod facts;
 pub(crate) mod history;
+mod ingress_nginx;
+mod labelled;
 pub(crate) mod page;
 pub(crate) mod prometheus;
 mod quic;
@@ -224,7 +226,9 @@ pub(crate) fn count(req: &mut Request) {
     }
     let zone = req.own_location().status_zone.as_ref();
     let location = zone.filter(|zone| zone.kind == kind::LOCATION).map(|zone| zone.id);
-    let time = match req.conf.http.is_watched || location.is_some() || req.modules.processing.is_some() {
+    let is_labelled = !req.own_location().settings.prometheus_labels.labels.is_empty();
+    let is_watched = req.conf.http.is_watched || location.is_some() || req.modules.processing.is_some();
+    let time = match is_watched || is_labelled {
         true => req.started.elapsed(),
         // The clock of the turn: reading another one for each request would be most of what this costs.
         false => req.thread.io.poller.since(req.started),
@@ -236,6 +240,9 @@ pub(crate) fn count(req: &mut Request) {
     }
     if let Some(id) = location {
         with_cells(id, |c| count_cells(req, c, time));
+    }
+    if is_labelled {
+        labelled::count(req, time);
     }
 }
 

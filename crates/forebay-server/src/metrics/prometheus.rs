@@ -1,8 +1,12 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
 use super::{Block, CACHE_STATUSES, Totals, cache_totals, kind, total, usage};
+use crate::config::Scope;
+use crate::modules::prometheus_labels::label_name;
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
 use forebay_core::histogram::{BUCKETS, Histogram};
 use forebay_core::limit::outcomes::{Limited, Outcomes};
 use forebay_core::status_zone::sessions::{CLASSES, SessionTotals};
@@ -14,34 +18,72 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+/// `prometheus`: the names under which figures are shown, and labels that each series of ingress-nginx has, as text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page {
+    /// Those of nginx-prometheus-exporter, and our own.
+    forebay: bool,
+    ingress_nginx: bool,
+    labels: String,
+}
+
+impl Page {
+    /// Returns `true` if it shows when certificates expire.
+    pub(crate) fn shows_certificates(&self) -> bool {
+        self.ingress_nginx
+    }
+
+    /// Reads the parameters `names=forebay|ingress-nginx`, which may stand twice, and `label=NAME:VALUE`.
+    ///
+    /// # Errors
+    /// `invalid parameter "..."`.
+    pub(crate) fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Page, Error> {
+        let mut page = Page::default();
+        for w in &d.args {
+            let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
+            let text = w.text.as_slice();
+            if let Some(text) = text.strip_prefix(b"label=") {
+                let at = text.iter().position(|b| *b == b':').ok_or_else(invalid)?;
+                let (name, value) = text.split_at(at);
+                let name = label_name(name).ok_or_else(invalid)?;
+                let comma = if page.labels.is_empty() { "" } else { "," };
+                let _ =
+                    write!(page.labels, "{comma}{name}=\"{}\"", label(value.get(1..).unwrap_or_default()));
+                continue;
+            }
+            match text {
+                b"names=forebay" => page.forebay = true,
+                b"names=ingress-nginx" => page.ingress_nginx = true,
+                _ => return Err(invalid()),
+            }
+        }
+        page.forebay |= !page.ingress_nginx;
+        if !page.ingress_nginx && !page.labels.is_empty() {
+            return Err(cx.error(d, "\"label\" needs \"names=ingress-nginx\""));
+        }
+        Ok(page)
+    }
+}
+
 /// Answers a request to `prometheus`. A content handler.
-pub(crate) fn handle(req: &mut Request) -> Verdict {
+pub(crate) fn handle(req: &mut Request, wanted: &Page) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
     let mut page = Exposition::default();
-    page.connections(req);
-    page.process(req);
-    page.protocols(req);
-    super::quic::expose(&mut page, req);
-    page.zones("server", super::servers(&req.http()));
-    page.zones("location", zones(kind::LOCATION).iter().map(|z| (z.name.clone(), Totals::of(z))).collect());
-    page.session_zones();
-    page.upstreams(req, Block::Http);
-    page.upstreams(req, Block::Stream);
-    page.caches(req);
-    super::acme::series(&mut page);
-    super::shared_store::series(&mut page);
-    page.limits("limit_req", "Requests", Outcomes::all(Block::Http.name(), Limited::Requests));
-    page.limits("limit_conn", "Requests", Outcomes::all(Block::Http.name(), Limited::Connections));
-    page.limits("stream_limit_conn", "Sessions", Outcomes::all(Block::Stream.name(), Limited::Connections));
+    if wanted.forebay {
+        page.all(req);
+    }
+    match wanted.ingress_nginx {
+        true => super::ingress_nginx::expose(&mut page, req, &wanted.labels),
+        false => super::labelled::series(&mut page),
+    }
     req.resp.status = 200;
     req.resp.content_type = b"text/plain; version=0.0.4".to_vec();
     req.resp.charset = b"utf-8".to_vec();
     req.resp.set_body(page.0);
     Verdict::Done
 }
-
 /// Series of values of a `T`: the end of their name, their type, help text, and the value.
 type Series<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
 
@@ -86,6 +128,27 @@ pub(super) fn label(value: &[u8]) -> String {
 pub(super) struct Exposition(String);
 
 impl Exposition {
+    /// Adds the series of all parts.
+    fn all(&mut self, req: &Request) {
+        self.connections(req);
+        self.process(req);
+        self.protocols(req);
+        super::quic::expose(self, req);
+        self.zones("server", super::servers(&req.http()));
+        let locations = zones(kind::LOCATION);
+        self.zones("location", locations.iter().map(|z| (z.name.clone(), Totals::of(z))).collect());
+        self.session_zones();
+        self.upstreams(req, Block::Http);
+        self.upstreams(req, Block::Stream);
+        self.caches(req);
+        super::acme::series(self);
+        super::shared_store::series(self);
+        self.limits("limit_req", "Requests", Outcomes::all(Block::Http.name(), Limited::Requests));
+        self.limits("limit_conn", "Requests", Outcomes::all(Block::Http.name(), Limited::Connections));
+        let sessions = Outcomes::all(Block::Stream.name(), Limited::Connections);
+        self.limits("stream_limit_conn", "Sessions", sessions);
+    }
+
     fn about(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -97,7 +160,8 @@ impl Exposition {
     }
 
     fn value(&mut self, name: &str, labels: &str, value: u64) {
-        let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let _ = writeln!(self.0, "{name}{braced} {value}");
     }
 
     /// Series of one name: labels and values.
@@ -111,6 +175,60 @@ impl Exposition {
         self.about(name, kind, help);
         for (labels, value) in all {
             self.value(name, &labels, value);
+        }
+    }
+
+    /// Series of one value with a fraction.
+    pub(super) fn float(&mut self, name: &str, kind: &str, help: &str, labels: &str, value: f64) {
+        self.about(name, kind, help);
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let _ = writeln!(self.0, "{name}{braced} {value}");
+    }
+
+    /// Histograms of times of one name: labels and counts.
+    pub(super) fn histograms<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        all: impl Iterator<Item = (&'a str, &'a Histogram)>,
+    ) {
+        self.about(name, "histogram", help);
+        for (labels, h) in all {
+            self.histogram(name, labels, h);
+        }
+    }
+
+    /// Summaries without quantiles of one name: labels and counts.
+    pub(super) fn summaries<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        all: impl Iterator<Item = (&'a String, &'a Histogram)>,
+    ) {
+        self.about(name, "summary", help);
+        for (labels, h) in all {
+            let _ = writeln!(self.0, "{name}_sum{{{labels}}} {}", h.sum.as_secs_f64());
+            let _ = writeln!(self.0, "{name}_count{{{labels}}} {}", h.counts.iter().sum::<u64>());
+        }
+    }
+
+    /// Histograms of one name: labels, buckets with their upper ends, and the sum of the values.
+    pub(super) fn buckets<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        all: impl Iterator<Item = (&'a str, Vec<(String, u64)>, f64)>,
+    ) {
+        self.about(name, "histogram", help);
+        for (labels, buckets, sum) in all {
+            let comma = if labels.is_empty() { "" } else { "," };
+            let mut count = 0;
+            for (end, n) in buckets {
+                count += n;
+                let _ = writeln!(self.0, "{name}_bucket{{{labels}{comma}le=\"{end}\"}} {count}");
+            }
+            let _ = writeln!(self.0, "{name}_sum{{{labels}}} {sum}");
+            let _ = writeln!(self.0, "{name}_count{{{labels}}} {count}");
         }
     }
 

@@ -48,6 +48,7 @@ pub(crate) mod memcached;
 pub(crate) mod mirror;
 pub(crate) mod params;
 pub(crate) mod post_action;
+pub(crate) mod prometheus_labels;
 pub(crate) mod proxy;
 pub(crate) mod proxy_bind;
 pub(crate) mod proxy_cache;
@@ -180,7 +181,7 @@ macro_rules! modules {
 modules! {
     core, log, headers, headers_more, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
-    proxy, proxy_cache, proxy_cookie, proxy_bind, proxy_http3, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
+    proxy, proxy_cache, proxy_cookie, proxy_bind, proxy_http3, early_hints, prometheus_labels, tunnel, slice, limit_req, limit_conn, http2, ssl,
     tls, proxy_ssl, resolver, addition, ssi, acme,
     dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached, memcached_family,
 }
@@ -410,7 +411,7 @@ pub(crate) enum Content {
     /// `tunnel_pass`.
     Tunnel(Arc<proxy::Pass>),
     /// `prometheus`.
-    Prometheus,
+    Prometheus(metrics::prometheus::Page),
     /// `api`.
     Api,
     /// `dashboard`.
@@ -534,7 +535,7 @@ pub(crate) fn location_directive(
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         b"tunnel_pass" => tunnel::pass(d, l, cx)?,
-        b"prometheus" => l.content = Some(Content::Prometheus),
+        b"prometheus" => l.content = Some(Content::Prometheus(metrics::prometheus::Page::parse(d, cx)?)),
         b"dashboard" => l.content = Some(Content::Dashboard),
         b"api" => {
             if let Some(w) = d.args.first().filter(|w| w.text != b"write=off") {

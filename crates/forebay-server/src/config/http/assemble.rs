@@ -532,6 +532,7 @@ impl Assembly<'_, '_> {
             heads_differ: facts.windows(2).any(|pair| pair[0].head != pair[1].head),
             has_auto_redirect: facts.iter().any(|facts| facts.redirects),
             is_watched: facts.iter().any(|facts| facts.is_watched),
+            shows_certificates: facts.iter().any(|facts| facts.shows_certificates),
             default_body_temp: facts.iter().any(|facts| facts.default_body_temp),
             default_proxy_temp: facts.iter().any(|facts| facts.default_proxy_temp),
             servers,

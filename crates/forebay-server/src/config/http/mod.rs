@@ -83,6 +83,8 @@ pub(crate) struct Http {
     pub has_auto_redirect: bool,
     /// `true` if a location has `api` or `dashboard`, which show a history.
     pub is_watched: bool,
+    /// `true` if a location has `prometheus names=ingress-nginx`, which shows when certificates expire.
+    pub shows_certificates: bool,
 }
 
 impl Http {

@@ -171,6 +171,7 @@ fn described(config: &Config) -> String {
     text += &format!("{:?} {:?}\n", config.default_temp_paths, config.certificate_files);
     text += &format!("{:?}\n{:?}\n", http.log_formats, http.upstreams);
     text += &format!("{} {} {}\n", http.heads_differ, http.has_auto_redirect, http.is_watched);
+    text += &format!("{}\n", http.shows_certificates);
     text += &format!("{} {}\n", http.logs_sent_fields, http.shows_hello);
     let groups: Vec<_> = config.groups.iter().map(|(_, g)| String::from_utf8_lossy(&g.name)).collect();
     text += &format!("{groups:?}\n");

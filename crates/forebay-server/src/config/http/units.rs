@@ -92,6 +92,8 @@ pub(crate) struct Facts {
     pub redirects: bool,
     /// A location has `api` or `dashboard`.
     pub is_watched: bool,
+    /// A location has `prometheus names=ingress-nginx`.
+    pub shows_certificates: bool,
     /// A location uses the default of `client_body_temp_path`.
     pub default_body_temp: bool,
     /// A location uses the default of `proxy_temp_path`.
@@ -110,6 +112,9 @@ impl Facts {
             tunnels: any(|l| matches!(l.content, Some(Content::Tunnel(_)))),
             redirects: any(|l| l.auto_redirect),
             is_watched: any(|l| matches!(l.content, Some(Content::Api | Content::Dashboard))),
+            shows_certificates: any(
+                |l| matches!(&l.content, Some(Content::Prometheus(page)) if page.shows_certificates()),
+            ),
             default_body_temp: any(|l| l.settings.core.client_body_temp_path.0.is_none()),
             default_proxy_temp: any(|l| {
                 matches!(l.content, Some(Content::Proxy(_))) && l.settings.proxy.temp_path.0.is_none()
