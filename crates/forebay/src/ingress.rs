@@ -2,6 +2,7 @@
 
 mod audit;
 mod read;
+mod show;
 mod values;
 
 use crate::cluster::{self, ClusterArgs};
@@ -33,6 +34,8 @@ enum Wish {
     Render(RenderArgs),
     /// Say for each Ingress what works as it is, what differs and what is refused
     Audit(AuditArgs),
+    /// Show the configuration, the endpoints and the certificates of a host, as a cluster or manifests have them
+    Show(show::ShowArgs),
     /// Print the features of the Gateway API that are served, a line each
     GatewayFeatures,
 }
@@ -147,6 +150,15 @@ pub(crate) struct ControllerArgs {
 }
 
 impl ControllerArgs {
+    /// Returns `true` if an option chooses what is served.
+    fn chooses(&self) -> bool {
+        self.ingress_class.is_some()
+            || self.controller_class.is_some()
+            || self.configmap.is_some()
+            || self.gateway_controller.is_some()
+            || !self.watch_namespace.is_empty()
+    }
+
     /// Returns the options of a translation.
     fn options(&self) -> Result<Options, String> {
         let key = |text: &Option<String>| match text {
@@ -194,6 +206,7 @@ pub(crate) fn main(args: &IngressArgs, arguments: Vec<OsString>, titled: bool) -
     let done = match &args.wish {
         Some(Wish::Render(args)) => render(args),
         Some(Wish::Audit(args)) => audit::run(args),
+        Some(Wish::Show(args)) => show::run(args),
         Some(Wish::GatewayFeatures) => {
             print(forebay_k8s::gateway::FEATURES.join("\n") + "\n");
             Ok(0)

@@ -66,11 +66,20 @@ fn main() -> ExitCode {
     if std::env::var_os(worker::ROLE).is_some() {
         return worker::main().into();
     }
-    let (arguments, titled) = title::arguments();
+    let (mut arguments, titled) = title::arguments();
+    if is_plugin(&arguments) {
+        arguments.insert(1, "ingress".into());
+    }
     if is_subcommand(&arguments) {
         return subcommands::main(arguments, titled).into();
     }
     server::main(arguments, titled).into()
+}
+
+/// Returns `true` if kubectl started the program, as it does for `kubectl forebay`.
+fn is_plugin(arguments: &[OsString]) -> bool {
+    let name = arguments.first().map(std::path::Path::new).and_then(std::path::Path::file_name);
+    name.is_some_and(|name| name == "kubectl-forebay")
 }
 
 /// Returns `true` if the first argument is a subcommand: a known word. nginx's options begin with a dash.

@@ -28,6 +28,8 @@ mod implied_groups;
 #[cfg(feature = "kubernetes")]
 mod ingress;
 mod ingress_metrics;
+#[cfg(feature = "kubernetes")]
+mod ingress_show;
 mod init_script;
 mod kept_responses;
 mod load;
