@@ -244,9 +244,11 @@ fn resources(options: &Options) -> Vec<(Watched, Resource)> {
         core(Kind::ConfigMap, "/api/v1", "configmaps", config_maps, &wide),
     ]
     .concat();
-    if !options.gateway.controller.is_empty() {
-        // Labels of namespaces decide which routes may attach.
+    // Labels of namespaces decide which routes may attach, and which Ingresses are served.
+    if !options.gateway.controller.is_empty() || !options.namespace_selector.is_empty() {
         all.extend(core(Kind::Namespace, "/api/v1", "namespaces", "", &[]));
+    }
+    if !options.gateway.controller.is_empty() {
         for of in GatewayKind::ALL {
             let group = format!("/apis/{GROUP}/{}", of.version());
             let namespaces = if of == GatewayKind::GatewayClass { &[] } else { own };

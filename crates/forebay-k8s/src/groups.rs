@@ -141,7 +141,7 @@ pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
         cluster_addresses(service, port.port)
     } else {
         let slices = objects.slices(&spec.service).map(|s| &*s.object);
-        of_slices(slices, port, service.spec.publish_not_ready_addresses)
+        of_slices(slices, port, (service.spec.publish_not_ready_addresses, &options.topology_zone))
     };
     endpoints.sort_unstable();
     endpoints.dedup();
@@ -187,14 +187,15 @@ fn cluster_addresses(service: &Service, port: u16) -> Vec<Endpoint> {
     addresses.map(|ip| Endpoint { addr: SocketAddr::new(ip, port), weight: 1 }).collect()
 }
 
-/// Collects the endpoints of slices. Those that are being ended but still serve count while no other is ready, as for
-/// kube-proxy.
+/// Collects the endpoints of slices. Those that are being ended but still serve count while no other is ready, and hints of zones
+/// count if every ready endpoint has some and one is for ours, as for kube-proxy.
 fn of_slices<'s>(
     slices: impl Iterator<Item = &'s EndpointSlice>,
     port: &ServicePort,
-    not_ready_too: bool,
+    (not_ready_too, zone): (bool, &str),
 ) -> Vec<Endpoint> {
     let (mut ready, mut ending) = (Vec::new(), Vec::new());
+    let (mut near, mut all_hinted) = (Vec::new(), true);
     for slice in slices {
         let matches = |p: &&crate::objects::EndpointPort| {
             p.name == port.name
@@ -209,12 +210,21 @@ fn of_slices<'s>(
             let conditions = endpoint.conditions;
             if conditions.ready.unwrap_or(true) || not_ready_too {
                 ready.push(server);
+                let zones = &endpoint.hints.for_zones;
+                all_hinted &= !zones.is_empty();
+                if zones.iter().any(|z| z.name == zone) {
+                    near.push(server);
+                }
             } else if conditions.serving == Some(true) && conditions.terminating == Some(true) {
                 ending.push(server);
             }
         }
     }
-    if ready.is_empty() { ending } else { ready }
+    match ready.is_empty() {
+        true => ending,
+        false if zone.is_empty() || !all_hinted || near.is_empty() => ready,
+        false => near,
+    }
 }
 
 /// Settings of all groups.

@@ -145,6 +145,12 @@ pub fn is_ours(ingress: &Ingress, objects: &Objects, options: &Options) -> bool 
     if !options.watch_namespaces.is_empty() && !options.watch_namespaces.contains(namespace) {
         return false;
     }
+    if !options.namespace_selector.is_empty() {
+        let known = objects.namespace(namespace);
+        if !known.is_some_and(|n| options.namespace_selector.matches(&n.object.metadata.labels)) {
+            return false;
+        }
+    }
     // As in ingress-nginx: the old annotation counts if it is there.
     if let Some(class) =
         ingress.metadata.annotations.get("kubernetes.io/ingress.class").filter(|c| !c.is_empty())
@@ -252,6 +258,14 @@ fn rules(parsed: &mut Parsed, globals: &Globals) -> Vec<HostRules> {
         }
     }
     default_backend(&ingress, &mut found);
+    if globals.options.disable_catch_all {
+        let before = found.len();
+        found.retain(|rules| rules.host.is_some());
+        if found.len() < before {
+            let text = "nothing is served for all hosts (--disable-catch-all)";
+            parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
+        }
+    }
     found
 }
 

@@ -17,6 +17,7 @@ pub mod objects;
 pub mod options;
 pub mod problem;
 pub mod reach;
+pub mod selector;
 pub mod settings;
 pub mod snippet;
 pub mod translate;

@@ -31,6 +31,12 @@ pub struct Options {
     pub watch_ingress_without_class: bool,
     /// `--watch-namespace`; empty: all.
     pub watch_namespaces: Vec<String>,
+    /// `--watch-namespace-selector`: Ingresses of other namespaces, and of those that are not known, are not served.
+    pub namespace_selector: crate::selector::Selector,
+    /// `--disable-catch-all`: rules without a host, and default backends of Ingresses, are not served for all hosts.
+    pub disable_catch_all: bool,
+    /// `--topology-zone`: endpoints that EndpointSlices hint to this zone are preferred. Empty: all are used.
+    pub topology_zone: String,
     /// `--configmap`.
     pub config_map: Option<Key>,
     /// `--default-backend-service`.
@@ -101,6 +107,9 @@ impl Default for Options {
             ingress_class_by_name: false,
             watch_ingress_without_class: false,
             watch_namespaces: Vec::new(),
+            namespace_selector: Default::default(),
+            disable_catch_all: false,
+            topology_zone: String::new(),
             config_map: None,
             default_backend_service: None,
             default_ssl_certificate: None,

@@ -207,7 +207,12 @@ impl Translator {
     fn ingresses(&mut self, objects: &Objects, globals: &Globals, changes: &Changes) -> BTreeSet<Arc<str>> {
         let mut dirty = BTreeSet::new();
         let some = match changes {
-            Changes::Some(list) if !list.iter().any(|(kind, _)| *kind == Kind::IngressClass) => list,
+            // Labels of namespaces may decide on all of their Ingresses.
+            Changes::Some(list)
+                if !list.iter().any(|(kind, _)| matches!(kind, Kind::IngressClass | Kind::Namespace)) =>
+            {
+                list
+            }
             _ => {
                 // The server of all hosts without rules is there even if no Ingress has any.
                 dirty.insert(hosts::ANY.into());

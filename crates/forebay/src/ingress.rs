@@ -8,6 +8,7 @@ mod values;
 use crate::cluster::{self, ClusterArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use forebay_k8s::gateway::{Complaint, GatewayOptions, StatusUpdate};
+use forebay_k8s::selector::Selector;
 use forebay_k8s::{Key, Options, Problem, Severity, Translation, Translator};
 use forebay_terminal::print;
 use std::ffi::OsString;
@@ -99,6 +100,15 @@ pub(crate) struct ControllerArgs {
     /// Namespaces to serve (default: all)
     #[arg(long, value_name = "NAMESPACE")]
     watch_namespace: Vec<String>,
+    /// Serve Ingresses of namespaces with these labels alone, such as team=web,stage in (live)
+    #[arg(long, value_name = "SELECTOR")]
+    watch_namespace_selector: Option<String>,
+    /// Serve nothing for all hosts: neither rules without a host nor default backends of Ingresses
+    #[arg(long)]
+    disable_catch_all: bool,
+    /// Zone of this replica: endpoints that EndpointSlices hint to it are preferred
+    #[arg(long, value_name = "ZONE")]
+    topology_zone: Option<String>,
     /// ConfigMap with settings
     #[arg(long, value_name = "NAMESPACE/NAME")]
     configmap: Option<String>,
@@ -174,6 +184,10 @@ impl ControllerArgs {
             ingress_class_by_name: self.ingress_class_by_name,
             watch_ingress_without_class: self.watch_ingress_without_class,
             watch_namespaces: self.watch_namespace.clone(),
+            namespace_selector: Selector::parse(self.watch_namespace_selector.as_deref().unwrap_or_default())
+                .map_err(|why| format!("--watch-namespace-selector: {why}"))?,
+            disable_catch_all: self.disable_catch_all,
+            topology_zone: self.topology_zone.clone().unwrap_or_default(),
             config_map: key(&self.configmap)?,
             default_backend_service: key(&self.default_backend_service)?,
             default_ssl_certificate: key(&self.default_ssl_certificate)?,

@@ -285,6 +285,26 @@ pub struct Endpoint {
     /// Whether it takes requests.
     #[serde(deserialize_with = "nullable")]
     pub conditions: EndpointConditions,
+    /// Who should use it.
+    #[serde(deserialize_with = "nullable")]
+    pub hints: EndpointHints,
+}
+
+/// Hints for the choice of an [`Endpoint`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointHints {
+    /// Zones whose clients should use it.
+    #[serde(deserialize_with = "nullable")]
+    pub for_zones: Vec<ForZone>,
+}
+
+/// Zone of [`EndpointHints`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ForZone {
+    /// Name, as in the label `topology.kubernetes.io/zone` of nodes.
+    pub name: String,
 }
 
 /// Conditions of an [`Endpoint`]. Absent means unknown, which counts as ready.

@@ -8,7 +8,7 @@ use crate::value::Value::{
     Tokens, Variables,
 };
 
-/// The keys of ingress-nginx's ConfigMap.
+/// The keys of ingress-nginx's ConfigMap, and `use-http3`, which is our own.
 #[rustfmt::skip]
 pub const ROWS: &[Row] = &[
     Row { name: "access-log-params", value: Line, default: "", risk: Medium, verdict: Works },
@@ -211,6 +211,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "use-geoip2", value: Bool, default: "false", risk: Low, verdict: Refused("Forebay reads no GeoIP databases yet") },
     Row { name: "use-gzip", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "use-http2", value: Bool, default: "true", risk: Low, verdict: Works },
+    Row { name: "use-http3", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "use-port-in-redirects", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "use-proxy-protocol", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "variables-hash-bucket-size", value: Number(0, 1_000_000_000), default: "256", risk: Low, verdict: Differs("accepted without effect: tables grow as needed") },

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::objects::{Manifests, Object};
+use crate::selector::Selector;
 
 /// Reads manifests into a set.
 pub(crate) fn objects(text: &str) -> Objects {
@@ -215,4 +216,101 @@ fn statuses_change_nothing() {
         |version, host| objects.gateway.apply(kind, key.clone(), route(version, host)).expect("a route");
     assert_eq!([apply("1", "a.test"), apply("2", "a.test"), apply("3", "b.test")], [true, false, true]);
     assert_eq!(objects.gateway.version, before + 2);
+}
+
+/// Returns the text of all hosts' files.
+fn hosts(made: &Translation) -> String {
+    let hosts = made.files.iter().filter(|(path, _)| path.starts_with("hosts"));
+    hosts.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()).collect()
+}
+
+#[test]
+fn namespaces_are_selected_by_their_labels() {
+    let options =
+        Options { namespace_selector: Selector::parse("team=web").expect("a selector"), ..options() };
+    let namespace = |labels: &str| {
+        let text =
+            format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{{labels}}}}}\n");
+        Manifests::read(&text).documents.remove(0).object
+    };
+    let (mut objects, mut translator) = (objects(SHOP), Translator::new());
+    // A namespace that is not known has no labels.
+    assert_eq!(translator.translate(&objects, &options).accepted.len(), 0);
+    for (labels, served) in [("team: web", 1), ("team: other", 0), ("team: web, stage: live", 1), ("", 0)] {
+        objects.apply(namespace(labels));
+        let made = translator.translate(&objects, &options);
+        assert_eq!(made.accepted.len(), served, "{labels}");
+        assert_eq!(hosts(&made).contains("server_name shop.example.com;"), served == 1, "{labels}");
+    }
+}
+
+#[test]
+fn nothing_is_served_for_all_hosts_unless_it_is_allowed() {
+    let more = "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: all, namespace: shop}\nspec:\n\
+        \x20 defaultBackend: {service: {name: api, port: {number: 80}}}\n\
+        \x20 rules:\n  - http: {paths: [{path: /x, pathType: Prefix, backend: {service: {name: api, port: {number: 80}}}}]}\n";
+    let objects = objects(&format!("{SHOP}{more}"));
+    for disabled in [false, true] {
+        let options = Options { disable_catch_all: disabled, ..options() };
+        let made = Translator::new().translate(&objects, &options);
+        let all = file(&made, "hosts/_.conf");
+        assert_eq!(all.contains("proxy_pass"), !disabled, "{all}");
+        let reasons: Vec<_> = made.problems.iter().map(|p| p.reason).collect();
+        assert_eq!(reasons.contains(&"CatchAllDisabled"), disabled, "{reasons:?}");
+        assert!(hosts(&made).contains("server_name shop.example.com;"));
+    }
+}
+
+#[test]
+fn endpoints_of_the_own_zone_are_preferred() {
+    let zones = |hints: &[&str]| {
+        let endpoint = |(n, zone): (usize, &&str)| match *zone {
+            "" => format!("{{addresses: [10.0.0.{n}]}}"),
+            zone => format!("{{addresses: [10.0.0.{n}], hints: {{forZones: [{{name: {zone}}}]}}}}"),
+        };
+        let endpoints: Vec<String> = hints.iter().enumerate().map(endpoint).collect();
+        let text = format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: api-1, namespace: shop, labels: \
+             {{kubernetes.io/service-name: api}}}}\nports: [{{port: 8080}}]\nendpoints: [{}]\n",
+            endpoints.join(", ")
+        );
+        Manifests::read(&text).documents.remove(0).object
+    };
+    let (mut objects, mut translator) = (objects(SHOP), Translator::new());
+    for (hints, zone, expected) in [
+        (&["a", "b", "a"][..], "a", &[0, 2][..]),
+        (&["a", "b"], "", &[0, 1]),
+        // No endpoint is for the zone, or one has no hint: all are used.
+        (&["a", "b"], "c", &[0, 1]),
+        (&["a", ""], "a", &[0, 1]),
+    ] {
+        objects.apply(zones(hints));
+        let options = Options { topology_zone: zone.to_owned(), ..options() };
+        let made = translator.translate(&objects, &options);
+        let found: Vec<String> = made.groups["shop_api_80"].iter().map(|e| e.addr.to_string()).collect();
+        let expected: Vec<String> = expected.iter().map(|n| format!("10.0.0.{n}:8080")).collect();
+        assert_eq!(found, expected, "{hints:?} {zone}");
+    }
+}
+
+#[test]
+fn http3_listens_beside_tls() {
+    let config = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: edge}\ndata: {use-http3: \"true\"}\n";
+    let objects = objects(&format!("{SHOP}{config}"));
+    let certificate = crate::options::Certificate { chain: Arc::from(&b"c"[..]), key: Arc::from(&b"k"[..]) };
+    let options = Options {
+        config_map: Some(Key::new("edge", "c")),
+        made_certificate: Some(certificate),
+        https_port: 8443,
+        ..options()
+    };
+    let made = Translator::new().translate(&objects, &options);
+    assert!(hosts(&made).contains("listen 8443 quic;"), "{}", hosts(&made));
+    assert!(hosts(&made).contains("listen 8443 quic default_server;"), "{}", hosts(&made));
+    let main = file(&made, MAIN);
+    assert!(
+        main.contains("http3_alt_svc \"h3=\\\":443\\\"; ma=86400\";")
+            || main.contains("http3_alt_svc 'h3=\":443\"; ma=86400';"),
+        "{main}"
+    );
 }

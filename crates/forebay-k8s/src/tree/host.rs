@@ -84,6 +84,16 @@ pub(crate) fn listen_http(globals: &Globals, default: bool) -> Vec<Node> {
 
 /// Returns the `listen` lines of a server at the port for HTTPS.
 pub(crate) fn listen_https(globals: &Globals, default: bool) -> Vec<Node> {
+    let mut lines = listen_tls(globals, default);
+    if globals.settings.flag("use-http3") {
+        let default = default.then_some("default_server");
+        let line = |address: String| node("listen", [address.as_str(), "quic"]).args(default);
+        lines.extend(addresses(globals, globals.options.https_port).into_iter().map(line));
+    }
+    lines
+}
+
+fn listen_tls(globals: &Globals, default: bool) -> Vec<Node> {
     let default = default.then_some("default_server");
     if globals.options.enable_ssl_passthrough {
         // The stream block listens at the port, and tells the address of the client.

@@ -139,6 +139,11 @@ fn client(globals: &Globals, nodes: &mut Vec<Node>) {
         nodes.push(node("large_client_header_buffers", buffers));
     }
     flag(globals, nodes, "use-http2", "http2");
+    let (port, public) = (globals.options.https_port, globals.options.public_https_port);
+    if globals.settings.flag("use-http3") && port != public {
+        // Clients reach the port of the Service.
+        nodes.push(node("http3_alt_svc", [format!("h3=\":{public}\"; ma=86400")]));
+    }
     nodes.push(node(
         "http2_max_concurrent_streams",
         [s.number("http2-max-concurrent-streams").clamp(1, 100_000).to_string()],
