@@ -124,7 +124,7 @@ mod tests {
         let aliases: Vec<&str> = annotations::ROWS.iter().flat_map(|r| r.aliases).copied().collect();
         assert!(aliases.iter().all(|a| !annotations.contains(a)));
         let keys: BTreeSet<&str> = settings::ROWS.iter().map(|r| r.name).collect();
-        assert_eq!((settings::ROWS.len(), keys.len()), (208, 208));
+        assert_eq!((settings::ROWS.len(), keys.len()), (209, 209));
         assert_eq!(names(include_str!("../tests/annotations.txt")), annotations);
         assert_eq!(names(include_str!("../tests/keys.txt")), keys);
     }
