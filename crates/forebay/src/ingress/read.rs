@@ -127,10 +127,10 @@ fn parse_resolv_conf(text: &str) -> ResolvConf {
         Some(rest.split_whitespace().map(str::to_owned).collect())
     };
     // The last line of a kind counts.
-    let search = text.lines().filter_map(|l| words(l, "search").or_else(|| words(l, "domain"))).last();
+    let search = text.lines().filter_map(|l| words(l, "search").or_else(|| words(l, "domain"))).next_back();
     let domain = |d: &String| Some(d.trim_end_matches('.').to_ascii_lowercase()).filter(|d| is_host(d));
     let options = text.lines().filter_map(|l| words(l, "options")).flatten();
-    let ndots = options.filter_map(|o| o.strip_prefix("ndots:")?.parse().ok()).last();
+    let ndots = options.filter_map(|o| o.strip_prefix("ndots:")?.parse().ok()).next_back();
     ResolvConf {
         servers: text.lines().filter_map(address).collect(),
         search: search.unwrap_or_default().iter().filter_map(domain).take(32).collect(),
