@@ -3,6 +3,7 @@
 mod rows;
 
 use crate::objects::{Ingress, Kind};
+use crate::options::Options;
 use crate::problem::{Problem, Severity};
 use crate::settings::Settings;
 use crate::value::Value;
@@ -13,6 +14,10 @@ pub use rows::{OWN, ROWS};
 
 /// Second prefix of annotations, with the same names and some of our own.
 pub const PREFIX: &str = "forebay.io";
+
+/// Reason why annotations and keys of ModSecurity are refused, and what follows.
+pub const NO_FIREWALL: &str = "Forebay has no ModSecurity engine: the paths answer 503. With --ignore-missing-waf they are served, and \
+    nothing is filtered";
 
 /// Objects that an annotation is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,20 +106,22 @@ pub struct Annotations {
     values: BTreeMap<&'static str, String>,
     /// An annotation that decides on access was refused: the paths of the Ingress must not be served.
     pub closed: bool,
+    /// An annotation asks for ModSecurity.
+    firewall: bool,
 }
 
 impl Annotations {
-    /// Reads the annotations of an Ingress. `prefix`: the first prefix, without its slash.
+    /// Reads the annotations of an Ingress.
     pub fn read(
         ingress: &Ingress,
-        prefix: &str,
+        options: &Options,
         settings: &Settings,
         problems: &mut Vec<Problem>,
     ) -> Annotations {
         let mut read = Annotations::default();
         for (full, text) in &ingress.metadata.annotations {
             let Some((domain, name)) = full.split_once('/') else { continue };
-            if domain != prefix && domain != PREFIX {
+            if domain != options.annotations_prefix && domain != PREFIX {
                 continue;
             }
             let problem = |text: &str| {
@@ -131,7 +138,14 @@ impl Annotations {
                 read.add(row, text, settings, problem, problems);
             }
         }
+        read.closed |= read.wants_firewall() && !options.ignore_missing_waf;
         read
+    }
+
+    /// Reports whether an annotation asks for ModSecurity, and none says that it is off.
+    fn wants_firewall(&self) -> bool {
+        let off = self.get("enable-modsecurity").and_then(crate::value::parse_bool) == Some(false);
+        self.firewall && !off
     }
 
     fn add(
@@ -147,13 +161,24 @@ impl Annotations {
             return;
         }
         let refused = self.refusal(row, text, settings, &problem);
+        let firewall = row.verdict == Verdict::Refused(NO_FIREWALL);
         if let Some(refused) = refused {
             self.closed |= row.access;
+            self.firewall |= firewall;
             problems.push(refused);
             return;
         }
         match row.verdict {
-            Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
+            // What is off needs no support.
+            Verdict::Refused(_)
+                if row.value == Value::Bool && crate::value::parse_bool(text) == Some(false) =>
+            {
+                self.values.insert(row.name, text.to_owned());
+            }
+            Verdict::Refused(why) => {
+                problems.push(problem(why).reason(if firewall { "NoFirewall" } else { "NotSupported" }));
+                self.firewall |= firewall;
+            }
             Verdict::Differs(how) if deviates(row, text) => {
                 let without = how.starts_with("accepted without effect");
                 let severity = if without { Severity::Ignored } else { Severity::Differs };
@@ -239,10 +264,9 @@ impl Annotations {
 /// Returns `true` if what Forebay does with a value differs, for annotations of which only some values do.
 fn deviates(row: &Row, text: &str) -> bool {
     match row.name {
-        "affinity" | "canary-weight" => false,
+        "affinity" | "canary" | "canary-weight" => false,
         "affinity-mode" => text == "balanced",
         "auth-type" => text != "basic",
-        "affinity-canary-behavior" => text == "sticky",
         "load-balance" => text != "round_robin",
         "auth-keepalive-share-vars" | "http2-push-preload" | "session-cookie-conditional-samesite-none" => {
             crate::value::parse_bool(text) == Some(true)

@@ -36,6 +36,10 @@ pub struct Sticky {
     pub words: Vec<String>,
 }
 
+/// Status of requests for a group without servers whose Ingress has a default backend: an `error_page` leads there. No other part
+/// of the server answers it.
+pub const NO_SERVERS: u16 = 591;
+
 /// What a group is made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
@@ -94,8 +98,28 @@ pub struct Servers {
     pub endpoints: Arc<[Endpoint]>,
     /// Host and port to resolve, of an ExternalName Service.
     pub external: Option<(String, u16)>,
+    /// Domains below which that host is looked for first.
+    pub search: Vec<String>,
     /// Why there are none.
     pub problem: Option<String>,
+}
+
+/// Returns the parameter of `server` for domains below which its name is looked for.
+pub(crate) fn search(domains: &[String]) -> Option<String> {
+    (!domains.is_empty()).then(|| format!("search={}", domains.join(",")))
+}
+
+/// Returns the domains below which a name is looked for first, as the C library does it. Names at which Forebay must not connect are
+/// left out.
+fn domains(name: &str, options: &Options) -> Vec<String> {
+    let host = name.trim_end_matches('.');
+    let whole =
+        name.ends_with('.') || host.matches('.').count() >= options.ndots || host.parse::<IpAddr>().is_ok();
+    if whole {
+        return Vec::new();
+    }
+    let allowed = |d: &&String| crate::reach::forbidden(&format!("{host}.{d}"), options).is_none();
+    options.search.iter().filter(allowed).cloned().collect()
 }
 
 /// Endpoints of a group beyond this are left out.
@@ -131,7 +155,8 @@ pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
                 spec.service
             ));
         }
-        return external(service, &spec.port, spec.udp);
+        let found = external(service, &spec.port, spec.udp);
+        return Servers { search: domains(name, options), ..found };
     }
     let Some(port) = find_port(service, &spec.port, spec.udp) else {
         let text = port_text(&spec.port);
@@ -146,7 +171,7 @@ pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
     endpoints.sort_unstable();
     endpoints.dedup();
     endpoints.truncate(MAX_ENDPOINTS);
-    Servers { endpoints: endpoints.into(), external: None, problem: None }
+    Servers { endpoints: endpoints.into(), ..Servers::default() }
 }
 
 /// Finds a port by name or number.
@@ -246,7 +271,10 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
     }
     if let Some((host, port)) = &servers.external {
         let resolve = host.parse::<IpAddr>().is_err().then_some("resolve");
-        nodes.push(Node::new("server").arg(format!("{host}:{port}")).args(resolve).arg("max_fails=0"));
+        let search = search(&servers.search);
+        nodes.push(
+            Node::new("server").arg(format!("{host}:{port}")).args(resolve).args(search).arg("max_fails=0"),
+        );
     } else if common.endpoints_in_files {
         // Kubernetes decides on readiness, so a failed request says nothing about the next.
         nodes.extend(servers.endpoints.iter().map(|e| {

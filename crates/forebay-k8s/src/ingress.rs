@@ -1,5 +1,6 @@
 //! Ingresses to the model: which are ours, their hosts and paths, and the server of each host.
 
+mod canary;
 mod globals;
 mod policy;
 mod tls;
@@ -7,12 +8,11 @@ mod tls;
 use crate::annotations::Annotations;
 use crate::groups::{Balance, Spec, Sticky, port_text};
 use crate::model::{
-    Action, Alternative, Forward, HeaderChoice, HeaderValue, HostName, Origin, PathMatch, Policy, Protocol,
-    Route, Server, Tls,
+    Action, AppRoot, Forward, HostName, Origin, PathMatch, Policy, Protocol, Route, Server, Tls,
 };
 use crate::objects::{Ingress, IngressBackend, Key, Kind, Objects, PortRef};
 use crate::options::Options;
-use crate::problem::Problem;
+use crate::problem::{Problem, Severity};
 use crate::settings::Settings;
 use crate::view::View;
 use std::collections::BTreeMap;
@@ -45,9 +45,16 @@ pub struct Globals {
     pub ipv6: bool,
     /// Keys of session tickets. The first one encrypts.
     pub ticket_keys: Vec<Arc<[u8]>>,
+    /// Keys `global-auth-*` are there, and one of them is not valid: the paths that they protect answer 503.
+    pub broken_authority: bool,
 }
 
 impl Globals {
+    /// Reports whether the ConfigMap asks for a firewall that Forebay does not have, so that nothing is served.
+    pub(crate) fn lacks_firewall(&self) -> bool {
+        self.settings.wants_firewall && !self.options.ignore_missing_waf
+    }
+
     /// Reports whether `http-snippet` names a `shared_store`, so that `forebay.io/limit-scope: cluster` can be obeyed.
     pub(crate) fn shared_store(&self) -> bool {
         self.snippets.http.iter().any(|node| node.name == b"shared_store")
@@ -72,6 +79,8 @@ pub struct Snippets {
     pub location: Vec<forebay_conf::Node>,
     /// `stream-snippet`.
     pub stream: Vec<forebay_conf::Node>,
+    /// `global-auth-snippet`.
+    pub authority: Vec<forebay_conf::Node>,
 }
 
 /// Paths of an Ingress for one host.
@@ -180,8 +189,7 @@ pub fn is_ours(ingress: &Ingress, objects: &Objects, options: &Options) -> bool 
 pub fn parse(ingress: &Arc<Ingress>, revision: u64, globals: &Globals) -> Parsed {
     let key = Key::new(ingress.metadata.namespace.as_str(), ingress.metadata.name.as_str());
     let mut problems = Vec::new();
-    let prefix = &globals.options.annotations_prefix;
-    let annotations = Annotations::read(ingress, prefix, &globals.settings, &mut problems);
+    let annotations = Annotations::read(ingress, &globals.options, &globals.settings, &mut problems);
     let canary = annotations.flag("canary");
     let mut parsed = Parsed {
         ingress: ingress.clone(),
@@ -415,9 +423,15 @@ pub(crate) fn server(
     globals: &Globals,
     view: &View<'_>,
 ) -> Made {
-    let own_host = matches!(host, HostName::Name(_));
+    let own_host = matches!(host, HostName::Name(_)) && !names.aliases.iter().any(|a| a.starts_with('~'));
     let (uses, problems, files) = (Vec::new(), Vec::new(), Vec::new());
-    let mut making = Making { globals, view, uses, problems, files, own_host, closed: false };
+    let authorities = members.iter().filter(|(p, _)| !p.canary).find_map(|(p, _)| {
+        let name = p.annotations.get("auth-tls-secret")?;
+        let key = Key::parse(name).unwrap_or_else(|| Key::new(p.key.namespace.as_str(), name));
+        Some((key, p.key.clone()))
+    });
+    let closed = false;
+    let mut making = Making { globals, view, uses, problems, files, own_host, closed, authorities };
     let regex = members.iter().any(|(p, _)| uses_regex(&p.annotations));
     let (mut routes, mut zones) = (BTreeMap::<PathMatch, Route>::new(), Vec::new());
     for (parsed, index) in members.iter().filter(|(p, _)| !p.canary) {
@@ -438,8 +452,7 @@ pub(crate) fn server(
     }
     let tls = making.tls(host, members);
     let wants_tls = wants_tls(host, members);
-    let app_root = members.iter().find_map(|(p, _)| p.annotations.get("app-root").map(str::to_owned));
-    let app_root = app_root.map(|path| if path.starts_with('/') { path } else { format!("/{path}") });
+    let app_root = members.iter().find_map(|(p, _)| making.app_root(p));
     let snippet = making.server_snippet(members);
     let server = Server {
         host: host.clone(),
@@ -476,6 +489,8 @@ struct Making<'a> {
     own_host: bool,
     /// Access to the Ingress at hand cannot be checked as it wishes: its paths answer 503.
     closed: bool,
+    /// Secret by which clients of the host are verified, and the Ingress that names it.
+    authorities: Option<(Key, Key)>,
 }
 
 impl Making<'_> {
@@ -565,7 +580,7 @@ impl Making<'_> {
         }
         let a = &parsed.annotations;
         let settings = &self.globals.settings;
-        let own = self.default_backend(parsed);
+        let stands_in = self.default_backend(parsed).is_some();
         let service_upstream = a.get("service-upstream").and_then(crate::value::parse_bool);
         Some(Spec {
             service: Key::new(parsed.key.namespace.as_str(), service.as_str()),
@@ -573,42 +588,16 @@ impl Making<'_> {
             balance: balance(parsed, settings),
             sticky: sticky(parsed, path),
             service_upstream: service_upstream.unwrap_or_else(|| settings.flag("service-upstream")),
-            fallback: own.or_else(|| self.globals.default_backend.as_ref().map(Spec::name)),
+            fallback: stands_in.then(|| format!("={}", crate::groups::NO_SERVERS)),
             udp: false,
         })
     }
 
-    /// Adds the backend of a canary Ingress to the route of the same host and path.
-    fn canary(&mut self, parsed: &Parsed, path: &HostPath, routes: &mut BTreeMap<PathMatch, Route>) {
-        if !routes.contains_key(&path.path) {
-            let text = "no other Ingress has this host and path, so the canary takes no requests";
-            let problem = parsed.problem(format!("{}.path", path.field), text);
-            self.problems.push(problem.reason("CanaryAlone"));
-            return;
-        }
-        let Some(mut spec) = self.spec(parsed, path) else { return };
-        spec.fallback = None;
-        let group = self.use_group(parsed, spec, &format!("{}.backend", path.field));
-        let a = &parsed.annotations;
-        let value = match (a.get("canary-by-header-value"), a.get("canary-by-header-pattern")) {
-            (Some(text), _) => Some(HeaderValue::Exact(text.to_owned())),
-            (None, Some(regex)) => Some(HeaderValue::Regex(regex.to_owned())),
-            (None, None) => None,
-        };
-        let header = a.get("canary-by-header").map(|name| HeaderChoice { name: name.to_owned(), value });
-        let total = a.number("canary-weight-total").unwrap_or(100).max(1);
-        let weight = a.number("canary-weight").unwrap_or(0).clamp(0, total);
-        let share = u32::try_from(weight.saturating_mul(10_000) / total).unwrap_or(0);
-        let cookie = a.get("canary-by-cookie").map(str::to_owned);
-        if let Some(Action::Forward(forward)) = routes.get_mut(&path.path).map(|r| &mut r.action) {
-            if forward.alternatives.is_empty() {
-                forward.alternatives.push(Alternative { group, header, cookie, share });
-            } else {
-                let text = "the path has a canary already, the older Ingress counts";
-                self.problems
-                    .push(parsed.problem(format!("{}.path", path.field), text).reason("PathConflict"));
-            }
-        }
+    fn app_root(&self, parsed: &Parsed) -> Option<AppRoot> {
+        let path = parsed.annotations.get("app-root").filter(|_| !parsed.canary)?;
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let (https, https_always) = self.https(parsed);
+        Some(AppRoot { path, https, https_always })
     }
 
     fn use_group(&mut self, parsed: &Parsed, spec: Spec, field: &str) -> String {
@@ -637,6 +626,13 @@ impl Making<'_> {
             if let Some(nodes) =
                 self.snippet(parsed, "server-snippet", forebay_conf::grammar::Contexts::SERVER)
             {
+                let fields = ["proxy_set_header", "grpc_set_header"];
+                if nodes.iter().any(|n| fields.iter().any(|f| f.as_bytes() == n.name)) {
+                    let text = "fields of requests that stand in the server do not reach the paths of Ingresses, which have \
+                                fields of their own; use configuration-snippet";
+                    let problem = parsed.annotation_problem("server-snippet", text);
+                    self.problems.push(problem.severity(Severity::Differs).reason("Differs"));
+                }
                 found = nodes;
                 owner = Some(parsed);
             }
@@ -645,8 +641,13 @@ impl Making<'_> {
     }
 }
 
+/// Returns the name of a Service's upstream in ingress-nginx's spelling.
+pub(crate) fn upstream_name(namespace: &str, service: &str, port: &str) -> String {
+    format!("{namespace}-{service}-{port}")
+}
+
 fn protocol(parsed: &Parsed) -> Protocol {
-    match parsed.annotations.get("backend-protocol").unwrap_or_default() {
+    match parsed.annotations.get("backend-protocol").unwrap_or_default().to_ascii_uppercase().as_str() {
         "HTTPS" => Protocol::Https,
         "AUTO_HTTP" => Protocol::Auto,
         "GRPC" => Protocol::Grpc,
@@ -683,9 +684,8 @@ fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
     let default = if uses_regex(a) { "/" } else { own };
     words.push(format!("path={}", a.get("session-cookie-path").unwrap_or(default)));
     words.extend(a.get("session-cookie-samesite").map(|s| format!("samesite={}", s.to_ascii_lowercase())));
-    if a.flag("session-cookie-secure") {
-        words.push("secure".into());
-    }
+    let always = a.flag("session-cookie-secure");
+    words.push(if always { "secure".into() } else { "secure=$secure_cookie".into() });
     words.push("httponly".into());
     if !a.flag("session-cookie-change-on-failure") {
         words.push("change_on_failure=off".into());

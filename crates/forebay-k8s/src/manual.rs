@@ -128,7 +128,7 @@ mod tests {
         assert!(aliases.iter().all(|a| !annotations.contains(a)));
         let of_others = settings::ROWS.iter().map(|r| r.name).filter(|name| !OWN_KEYS.contains(name));
         let (count, keys): (usize, BTreeSet<&str>) = (of_others.clone().count(), of_others.collect());
-        assert_eq!((count, keys.len()), (208, 208));
+        assert_eq!((count, keys.len()), (209, 209));
         assert_eq!(names(include_str!("../tests/annotations.txt")), annotations);
         assert_eq!(names(include_str!("../tests/keys.txt")), keys);
     }

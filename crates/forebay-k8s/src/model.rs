@@ -85,7 +85,7 @@ pub struct Server {
     /// Paths are regular expressions without regard to case.
     pub regex: bool,
     /// Redirect of `/`.
-    pub app_root: Option<String>,
+    pub app_root: Option<AppRoot>,
     /// Names that redirect to this one.
     pub redirected_from: Option<String>,
     /// The default certificate is enough for redirects to https: the Ingress asks for TLS without a Secret.
@@ -94,6 +94,17 @@ pub struct Server {
     pub zones: Vec<Arc<Policy>>,
     /// Directives of a snippet.
     pub snippet: Vec<Node>,
+}
+
+/// Redirect of `/` to another path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppRoot {
+    /// Path.
+    pub path: String,
+    /// Requests without TLS are redirected to https first.
+    pub https: bool,
+    /// Also if the server has no certificate of its own.
+    pub https_always: bool,
 }
 
 /// Condition of a route on the path.
@@ -188,6 +199,10 @@ pub struct Forward {
 pub struct Alternative {
     /// Name of the group.
     pub group: String,
+    /// Name for logs, in ingress-nginx's spelling.
+    pub name: String,
+    /// Cookie of affinity, and the mark of its values that belong to the group.
+    pub sticky: Option<(String, String)>,
     /// Header that decides.
     pub header: Option<HeaderChoice>,
     /// Cookie that decides: `always` and `never`.
@@ -378,6 +393,8 @@ pub struct Policy {
     pub cors: Option<Cors>,
     /// Pages for statuses.
     pub errors: Option<Errors>,
+    /// Group that answers while the one of a route has no servers.
+    pub stand_in: Option<String>,
     /// Copies of requests.
     pub mirror: Option<Mirror>,
     /// Fields of requests to the upstream, in place of the general ones of the same names.

@@ -61,6 +61,8 @@ pub struct Options {
     pub ssl_passthrough_proxy_port: u16,
     /// Secret of which [`TICKET_KEYS`] are keys of TLS session tickets.
     pub session_tickets: Option<Key>,
+    /// `--ignore-missing-waf`: what asks for ModSecurity is served without it.
+    pub ignore_missing_waf: bool,
     /// `--disable-svc-external-name`.
     pub disable_svc_external_name: bool,
     /// `--annotations-prefix`.
@@ -72,6 +74,10 @@ pub struct Options {
     pub status_port: u16,
     /// Name servers for ExternalName Services, as words of `resolver`. Empty: `resolver` is left out, and such Services are refused.
     pub resolvers: Vec<String>,
+    /// Domains below which names of ExternalName Services are looked for first (`search` of resolv.conf).
+    pub search: Vec<String>,
+    /// Names with at least so many dots are not looked for there (`ndots` of resolv.conf).
+    pub ndots: usize,
     /// Addresses that are never an upstream: the API server's.
     pub api_server: Vec<String>,
     /// Endpoints are printed as `server` lines. `false`: groups are empty in the files, and the caller gives the running process
@@ -122,11 +128,14 @@ impl Default for Options {
             enable_ssl_passthrough: false,
             ssl_passthrough_proxy_port: 442,
             session_tickets: None,
+            ignore_missing_waf: false,
             disable_svc_external_name: false,
             annotations_prefix: "nginx.ingress.kubernetes.io".into(),
             enable_annotation_validation: true,
             status_port: 0,
             resolvers: Vec::new(),
+            search: Vec::new(),
+            ndots: 1,
             api_server: Vec::new(),
             endpoints_in_files: false,
             access_log: "/dev/stdout".into(),

@@ -8,7 +8,7 @@ use crate::problem::{Problem, Severity};
 use crate::value::{Value, parse_bool};
 use crate::variables::Known;
 use forebay_conf::grammar::Contexts;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 pub use rows::ROWS;
@@ -38,6 +38,10 @@ pub fn row(name: &str) -> Option<&'static Row> {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<&'static str, String>,
+    /// Keys whose values are not valid.
+    refused: BTreeSet<&'static str>,
+    /// A key asks for ModSecurity.
+    pub wants_firewall: bool,
     /// Variables that its snippets define.
     pub defined: Known,
 }
@@ -51,6 +55,11 @@ fn defined(map: &ConfigMap) -> Known {
         }
     }
     known
+}
+
+/// Returns `true` for the keys that ask for ModSecurity.
+fn is_firewall(name: &str) -> bool {
+    matches!(name, "enable-modsecurity" | "enable-owasp-modsecurity-crs" | "modsecurity-snippet")
 }
 
 impl Settings {
@@ -72,12 +81,17 @@ impl Settings {
             }
             if let Err(invalid) = row.value.check(text, &read.defined) {
                 problems.push(problem("the value is not valid, the default stays").invalid(text, &invalid));
+                read.refused.insert(row.name);
+                read.wants_firewall |= is_firewall(row.name);
                 continue;
             }
             match row.verdict {
                 // What is off needs no support.
                 Verdict::Refused(_) if parse_bool(text) == Some(false) => {}
-                Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
+                Verdict::Refused(why) => {
+                    problems.push(problem(why).reason("NotSupported"));
+                    read.wants_firewall |= is_firewall(row.name);
+                }
                 Verdict::Differs(how) => {
                     let without = how.starts_with("accepted without effect");
                     let severity = if without { Severity::Ignored } else { Severity::Differs };
@@ -90,6 +104,17 @@ impl Settings {
             }
         }
         read
+    }
+
+    /// Returns `true` if the value of a key is not valid.
+    pub fn refused(&self, name: &'static str) -> bool {
+        debug_assert!(row(name).is_some(), "no key {name}");
+        self.refused.contains(name)
+    }
+
+    /// Returns `true` if the value of a key is not valid. `rests`: the ends of the names of the keys.
+    pub(crate) fn refused_any(&self, start: &str, rests: &[&str]) -> bool {
+        self.refused.iter().filter_map(|name| name.strip_prefix(start)).any(|rest| rests.contains(&rest))
     }
 
     /// Returns a value that is set.

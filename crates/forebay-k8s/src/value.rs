@@ -7,7 +7,7 @@ use crate::variables::{self, Known};
 use std::net::IpAddr;
 
 /// Longest value in bytes. Snippets and log formats may be [`LONGEST_TEXT`].
-const LONGEST: usize = 1800;
+pub(crate) const LONGEST: usize = 1800;
 
 /// Longest text in bytes that is no single word.
 const LONGEST_TEXT: usize = 64 * 1024;
@@ -25,6 +25,8 @@ pub enum Value {
     Time,
     /// One of some words.
     OneOf(&'static [&'static str]),
+    /// One of some words, in capitals or not.
+    AnyCase(&'static [&'static str]),
     /// Addresses and networks, separated by commas.
     Cidrs,
     /// Token of HTTP (RFC 9110, section 5.6.2).
@@ -39,6 +41,8 @@ pub enum Value {
     Path,
     /// Path with captures `$1` to `$9` of a regular expression.
     Captures,
+    /// Names of hosts, and regular expressions that begin with `~`, separated by commas.
+    Names,
     /// Regular expression.
     Regex,
     /// Letters and variables.
@@ -102,6 +106,9 @@ impl Value {
             Value::OneOf(words) if !words.contains(&text.trim()) => {
                 Err(Invalid::new(0, format!("it must be one of: {}", words.join(", "))))
             }
+            Value::AnyCase(words) if !words.iter().any(|w| w.eq_ignore_ascii_case(text.trim())) => {
+                Err(Invalid::new(0, format!("it must be one of: {}", words.join(", "))))
+            }
             Value::Cidrs => cidrs(text).map(drop),
             Value::Token => each(text.trim(), is_token_char, "a letter, digit or one of !#%&'*+-.^_|~"),
             Value::Tokens => {
@@ -114,6 +121,7 @@ impl Value {
             Value::Path => path(text).and_then(|()| no_dollar(text)),
             Value::Captures => captures(text),
             Value::Regex => regex(text),
+            Value::Names => names(text),
             Value::Variables => variables_only(text, known),
             Value::Template => variables::check(text, known),
             Value::Line => no_dollar(text),
@@ -132,8 +140,13 @@ impl Value {
             Value::Size => "size".into(),
             Value::Time => "time".into(),
             Value::OneOf(words) => words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", "),
+            Value::AnyCase(words) => {
+                let words = words.iter().map(|w| format!("`{w}`")).collect::<Vec<_>>().join(", ");
+                format!("{words}, in any case")
+            }
             Value::Cidrs => "networks, separated by commas".into(),
             Value::Token => "token".into(),
+            Value::Names => "names, and regular expressions after `~`, separated by commas".into(),
             Value::Tokens => "tokens, separated by commas".into(),
             Value::Name => "name".into(),
             Value::Reference => "`[NAMESPACE/]NAME`".into(),
@@ -245,6 +258,21 @@ pub fn regex_lint(text: &str) -> Option<String> {
     }
 }
 
+/// Checks names of hosts and regular expressions. A name that is none is found by whoever uses it.
+fn names(text: &str) -> Result<(), Invalid> {
+    let mut at = 0;
+    for part in text.split(',') {
+        let start = at + part.len() - part.trim_start().len();
+        at += part.len() + 1;
+        let checked = match part.trim().strip_prefix('~') {
+            Some(pattern) => regex(pattern.strip_prefix('*').unwrap_or(pattern)),
+            None => no_dollar(part.trim()),
+        };
+        checked.map_err(|e| Invalid { at: start + e.at, ..e })?;
+    }
+    Ok(())
+}
+
 fn variables_only(text: &str, known: &Known) -> Result<(), Invalid> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_${}".contains(c);
     each(text, allowed, "a letter, digit or part of a variable")?;
@@ -353,6 +381,7 @@ mod tests {
             (Value::Variables, "${remote_addr}-$host"),
             (Value::Regex, "^(a|b)$"),
             (Value::Regex, "^(?!x).*"),
+            (Value::Names, "a.example.com, ~^www\\d+\\.example\\.com$,b"),
             (Value::Cidrs, ""),
         ];
         for (value, text) in good {
@@ -371,6 +400,8 @@ mod tests {
             (Value::Line, "a\nb", 1),
             (Value::Line, "a$b", 1),
             (Value::Regex, "(", 0),
+            (Value::Names, "a, ~(", 3),
+            (Value::Names, "a, $b", 3),
             (Value::Template, "a$", 1),
             (Value::Cidrs, "1.2.3.4/+8", 0),
         ];

@@ -154,6 +154,13 @@ pub(crate) struct ControllerArgs {
     /// Name server for names in annotations and Services (default: those of /etc/resolv.conf)
     #[arg(long, value_name = "ADDRESS")]
     resolver: Vec<String>,
+    /// Domain below which short names of ExternalName Services are looked for (default: those of /etc/resolv.conf, and with
+    /// --resolver none)
+    #[arg(long, value_name = "DOMAIN")]
+    search_domain: Vec<String>,
+    /// Serve what asks for ModSecurity, and filter nothing
+    #[arg(long)]
+    ignore_missing_waf: bool,
     /// Address that is never an upstream: the API server's
     #[arg(long, value_name = "ADDRESS")]
     api_server: Vec<String>,
@@ -178,6 +185,11 @@ impl ControllerArgs {
             None => Ok(None),
         };
         let default = Options::default();
+        let conf = read::resolv_conf();
+        let own = !self.resolver.is_empty() || !self.search_domain.is_empty();
+        if let Some(bad) = self.search_domain.iter().find(|d| !forebay_k8s::ingress::is_host(d)) {
+            return Err(format!("\"{bad}\" is no domain"));
+        }
         Ok(Options {
             ingress_class: self.ingress_class.clone().unwrap_or(default.ingress_class),
             controller_class: self.controller_class.clone().unwrap_or(default.controller_class),
@@ -200,9 +212,12 @@ impl ControllerArgs {
                 .ssl_passthrough_proxy_port
                 .unwrap_or(default.ssl_passthrough_proxy_port),
             session_tickets: key(&self.session_ticket_secret)?,
+            ignore_missing_waf: self.ignore_missing_waf,
             disable_svc_external_name: self.disable_svc_external_name,
             annotations_prefix: self.annotations_prefix.clone().unwrap_or(default.annotations_prefix),
-            resolvers: if self.resolver.is_empty() { read::name_servers() } else { self.resolver.clone() },
+            resolvers: if self.resolver.is_empty() { conf.servers } else { self.resolver.clone() },
+            search: if own { self.search_domain.clone() } else { conf.search },
+            ndots: conf.ndots,
             api_server: self.api_server.clone(),
             endpoints_in_files: true,
             gateway: GatewayOptions {

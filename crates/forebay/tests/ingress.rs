@@ -52,7 +52,7 @@ fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
     true
 }
 
-/// Starts a name server that gives 127.0.0.1 for all names; returns its address.
+/// Starts a name server that gives 127.0.0.1 for all names but those of one label and those below `none.test`; returns its address.
 fn name_server() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
     let addr = socket.local_addr().expect("address");
@@ -60,9 +60,13 @@ fn name_server() -> SocketAddr {
         let mut buffer = [0; 1500];
         while let Ok((n, peer)) = socket.recv_from(&mut buffer) {
             let Some(end) = buffer[12..n].iter().position(|b| *b == 0).map(|i| 12 + i + 5) else { continue };
-            let address = buffer[end - 3] == 1;
+            let name = &buffer[12..end - 4];
+            let one_label = name.get(usize::from(name[0]) + 1) == Some(&0);
+            let unknown = one_label || name.ends_with(b"\x04none\x04test\0");
+            let address = buffer[end - 3] == 1 && !unknown;
             let mut reply = buffer[..2].to_vec();
-            reply.extend([0x81, 0x80, 0, 1, 0, u8::from(address), 0, 0, 0, 0]);
+            let code = if unknown { 0x83 } else { 0x80 };
+            reply.extend([0x81, code, 0, 1, 0, u8::from(address), 0, 0, 0, 0]);
             reply.extend(&buffer[12..end]);
             if address {
                 reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
@@ -366,6 +370,46 @@ fn access() {
 }
 
 #[test]
+fn identity() {
+    assert!(table(include_str!("ingress/identity.cases"), &[]) >= 50);
+}
+
+/// A ConfigMap that asks for a firewall closes all hosts, unless an option says otherwise.
+#[test]
+fn a_missing_firewall() {
+    let cases = |status: &str| {
+        format!(
+            "access-log-path: /dev/null\nenable-modsecurity: true\n\n== general\n/ Prefix web\n\
+             problem With --ignore-missing-waf they are served\nsays data[enable-modsecurity]\n> GET /\n< {status}\n\n\
+             == off\n/ Prefix web\n@enable-modsecurity: false\n> GET /\n< 200 web\n"
+        )
+    };
+    assert_eq!(table(&cases("503"), &[]), 2);
+    let ignored = cases("200 web").replace("problem With --ignore-missing-waf they are served\n", "");
+    assert_eq!(table(&ignored, &["--ignore-missing-waf"]), 2);
+}
+
+/// Short names of ExternalName Services are looked for below the domains of `search`.
+#[test]
+fn short_names() {
+    let service = |name: &str, external: &str| {
+        format!(
+            "object {{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"default\"}},\
+             \"spec\":{{\"type\":\"ExternalName\",\"externalName\":\"{external}\",\"ports\":[{{\"port\":80,\"targetPort\":%web%}}]}}}}"
+        )
+    };
+    let text = format!(
+        "access-log-path: /dev/null\n\n== one label\n/ Prefix short\n{}\n> GET /\n< 200 web\n\n\
+         == a name that exists as it is\n/ Prefix whole\n{}\n> GET /\n< 200 web\n\n\
+         == a name that does not exist\n/ Prefix gone\n{}\n> GET /\n< 503\n",
+        service("short", "short"),
+        service("whole", "whole.example.com"),
+        service("gone", "gone.none.test")
+    );
+    assert_eq!(table(&text, &["--search-domain", "none.test", "--search-domain", "found.test"]), 3);
+}
+
+#[test]
 fn snippets() {
     assert!(table(include_str!("ingress/snippets.cases"), &[]) >= 10);
 }
@@ -403,6 +447,8 @@ mod samples;
 fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(), String> {
     let input = site.dir().join("objects.json");
     std::fs::write(&input, objects.to_string()).expect("write");
+    // Those of the objects before would be included.
+    let _ = std::fs::remove_dir_all(site.dir().join("hosts"));
     let (input, dir) = (input.display().to_string(), site.dir().display().to_string());
     let mut args = vec![
         "ingress",
@@ -657,7 +703,7 @@ fn random_clusters_build() {
         for object in objects.iter_mut().filter(|o| o["metadata"]["name"] == "config") {
             object["data"] = serde_json::json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
             for _ in 0..4 {
-                let row = &forebay_k8s::settings::ROWS[random.below(208)];
+                let row = &forebay_k8s::settings::ROWS[random.below(forebay_k8s::settings::ROWS.len())];
                 let values = samples::samples(row.name, row.value, row.default);
                 if !values.is_empty() && !row.name.contains("log-path") {
                     object["data"][row.name] = values[random.below(values.len())].clone().into();

@@ -493,6 +493,37 @@ fn groups_without_servers_have_fallbacks() {
     assert!(server.get("/dead").starts_with("HTTP/1.1 502 "));
 }
 
+/// `secure=` follows a value, and a cookie without the group's `mark=` is one of another group.
+#[test]
+fn cookies_have_marks_and_are_secure_by_a_value() {
+    let (a, b) = (up(), up());
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {}; server {}; sticky cookie c secure=$arg_secure mark=x1; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
+        a.addr, b.addr
+    )));
+    let cookie = |uri: &str, cookie: &str| {
+        let text = format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n");
+        let answer = String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned();
+        let line = answer.split("Set-Cookie: ").nth(1).and_then(|c| c.split("\r\n").next());
+        line.expect("a cookie").to_owned()
+    };
+    for (uri, secure) in [("/", false), ("/?secure=0", false), ("/?secure=1", true), ("/?secure=https", true)]
+    {
+        let line = cookie(uri, "");
+        assert_eq!(line.contains("; secure"), secure, "{uri}: {line}");
+        assert!(line.starts_with("c=x1."), "{line}");
+    }
+    let own = cookie("/", "").split(';').next().expect("a pair").to_owned();
+    for _ in 0..4 {
+        assert!(cookie("/", &own).starts_with(&own));
+    }
+    // Without the mark the two servers take turns.
+    let bare = own.replace("x1.", "");
+    let others: Vec<String> = (0..4).map(|_| cookie("/", &bare)).collect();
+    assert!(others.iter().any(|o| !o.starts_with(&own)), "{others:?}");
+}
+
 #[test]
 fn cookies_stay_where_they_are_if_a_failure_is_not_to_change_them() {
     let (a, b) = (up(), up());

@@ -1,6 +1,6 @@
 {{/* Values of this chart below `controller`, and below nothing. */}}
 {{- define "forebay.values.controller" -}}
-addHeaders admissionWebhooks affinity allowSnippetAnnotations annotations autoscaling autoscalingTemplate config configAnnotations configMapNamespace containerPort disableLeaderElection dnsConfig dnsPolicy electionID extraArgs extraContainers extraEnvs extraInitContainers extraVolumeMounts extraVolumes hostAliases hostNetwork hostPort hostname image ingressClass ingressClassByName ingressClassResource kind labels lifecycle livenessProbe maxUnavailable metrics minAvailable minReadySeconds name networkPolicy nodeSelector podAnnotations podDisruptionBudget podLabels podSecurityContext priorityClassName proxySetHeaders publishService readinessProbe replicaCount resources scope service sessionTickets terminationGracePeriodSeconds tolerations topologySpreadConstraints updateStrategy watchIngressWithoutClass
+addHeaders admissionWebhooks affinity allowSnippetAnnotations annotations autoscaling autoscalingTemplate config configAnnotations configMapNamespace containerPort disableLeaderElection dnsConfig dnsPolicy electionID extraArgs extraContainers extraEnvs extraInitContainers extraVolumeMounts extraVolumes hostAliases hostNetwork hostPort hostname ignoreMissingWaf image ingressClass ingressClassByName ingressClassResource kind labels lifecycle livenessProbe maxUnavailable metrics minAvailable minReadySeconds name networkPolicy nodeSelector podAnnotations podDisruptionBudget podLabels podSecurityContext priorityClassName proxySetHeaders publishService readinessProbe replicaCount resources scope service sessionTickets terminationGracePeriodSeconds tolerations topologySpreadConstraints updateStrategy watchIngressWithoutClass
 {{- end -}}
 
 {{- define "forebay.values.top" -}}
@@ -14,7 +14,7 @@ v alsologtostderr logtostderr stderrthreshold sync-rate-limit enable-metrics met
 
 {{/* Options of `forebay ingress` that extraArgs may set. */}}
 {{- define "forebay.flags.known" -}}
-kubeconfig apiserver-host publish-service publish-status-address update-status election-id disable-leader-election ingress-class controller-class watch-ingress-without-class watch-namespace configmap default-backend-service default-ssl-certificate tcp-services-configmap udp-services-configmap http-port https-port enable-ssl-passthrough disable-svc-external-name annotations-prefix resolver api-server gateway-controller gateway-addresses validating-webhook validating-webhook-certificate validating-webhook-key healthz-port ingress-class-by-name session-ticket-secret snippet-files ssl-passthrough-proxy-port ingress-nginx-metrics
+kubeconfig apiserver-host publish-service publish-status-address update-status election-id disable-leader-election ingress-class controller-class watch-ingress-without-class watch-namespace configmap default-backend-service default-ssl-certificate tcp-services-configmap udp-services-configmap http-port https-port enable-ssl-passthrough disable-svc-external-name annotations-prefix resolver api-server gateway-controller gateway-addresses validating-webhook validating-webhook-certificate validating-webhook-key healthz-port ingress-class-by-name session-ticket-secret snippet-files ssl-passthrough-proxy-port ingress-nginx-metrics disable-catch-all watch-namespace-selector topology-zone ignore-missing-waf search-domain
 {{- end -}}
 
 {{/* Options that decide who gets what: to ignore them would serve more than was asked for. */}}
@@ -34,8 +34,8 @@ disable-catch-all watch-namespace-selector
 {{- fail "controller.extraModules: Forebay loads no modules, so what they check or add would be missing; remove the value if you can do without" -}}
 {{- end -}}
 {{- range $key := list "enable-modsecurity" "enable-owasp-modsecurity-crs" -}}
-{{- if eq (toString (get $c.config $key)) "true" -}}
-{{- fail (printf "controller.config.%s: Forebay has no ModSecurity engine, so requests would pass unchecked; remove the key if another firewall is in front" $key) -}}
+{{- if and (eq (toString (get $c.config $key)) "true") (not $c.ignoreMissingWaf) -}}
+{{- fail (printf "controller.config.%s: Forebay has no ModSecurity engine, so all hosts would answer 503; remove the key, or set controller.ignoreMissingWaf, if another firewall is in front: Forebay filters nothing" $key) -}}
 {{- end -}}
 {{- end -}}
 {{- if $c.scope.namespaceSelector -}}

@@ -7,6 +7,7 @@
 {{- $_ := set $args "controller-class" $c.ingressClassResource.controllerValue -}}
 {{- if $c.ingressClassByName }}{{ $_ := set $args "ingress-class-by-name" "true" }}{{ end -}}
 {{- if $c.watchIngressWithoutClass }}{{ $_ := set $args "watch-ingress-without-class" "true" }}{{ end -}}
+{{- if $c.ignoreMissingWaf }}{{ $_ := set $args "ignore-missing-waf" "true" }}{{ end -}}
 {{- if $c.scope.enabled }}{{ $_ := set $args "watch-namespace" (default (include "forebay.namespace" .) $c.scope.namespace) }}{{ end -}}
 {{- if $c.disableLeaderElection }}{{ $_ := set $args "disable-leader-election" "true" -}}
 {{- else }}{{ $_ := set $args "election-id" (include "forebay.electionID" .) }}{{ end -}}
@@ -35,7 +36,7 @@
 {{- $_ := set $args "api-server" "$(KUBERNETES_SERVICE_HOST)" -}}
 {{- $ignored := splitList " " (include "forebay.flags.ignored" .) -}}
 {{- range $flag, $value := $c.extraArgs }}{{ if not (has $flag $ignored) }}{{ $_ := set $args $flag (toString $value) }}{{ end }}{{ end -}}
-{{- $switches := list "watch-ingress-without-class" "ingress-class-by-name" "disable-leader-election" "enable-ssl-passthrough" "disable-svc-external-name" "ingress-nginx-metrics" -}}
+{{- $switches := list "watch-ingress-without-class" "ingress-class-by-name" "disable-leader-election" "enable-ssl-passthrough" "disable-svc-external-name" "ingress-nginx-metrics" "disable-catch-all" "ignore-missing-waf" -}}
 - ingress
 {{- range $flag, $value := $args }}
 {{- if has $flag $switches }}

@@ -13,6 +13,8 @@ pub enum ServerName {
     Exact(Vec<u8>),
     /// `*.example.org`: the part after the star, with its dot.
     Head(Vec<u8>),
+    /// `+.example.org`: the part after the plus, with its dot. One label stands in place of the plus.
+    Label(Vec<u8>),
     /// `.example.org`, with its dot: the name itself and all below it.
     Dot(Vec<u8>),
     /// `www.example.*`: the part before the star, with its dot.
@@ -26,14 +28,14 @@ impl ServerName {
     pub fn text(&self) -> Vec<u8> {
         match self {
             ServerName::Exact(n) => n.clone(),
-            ServerName::Head(n) => [b"*", n.as_slice()].concat(),
+            ServerName::Head(n) | ServerName::Label(n) => [b"*", n.as_slice()].concat(),
             ServerName::Dot(n) => n.get(1..).unwrap_or_default().to_vec(),
             ServerName::Tail(n) => [n.as_slice(), b"*"].concat(),
             ServerName::Regex(_, n) => n.clone(),
         }
     }
 
-    /// Returns the name as written in the configuration, in lower case.
+    /// Returns the name as written in the configuration, in lower case, with `*` for `+`.
     pub fn written(&self) -> Vec<u8> {
         match self {
             ServerName::Dot(n) => n.clone(),
@@ -45,7 +47,9 @@ impl ServerName {
     /// its tables; stars in a name with a leading dot pass there.
     pub fn is_well_formed(&self) -> bool {
         let (fixed, may_have_stars) = match self {
-            ServerName::Exact(n) | ServerName::Head(n) | ServerName::Tail(n) => (n, false),
+            ServerName::Exact(n) | ServerName::Head(n) | ServerName::Label(n) | ServerName::Tail(n) => {
+                (n, false)
+            }
             ServerName::Dot(n) => (n, true),
             ServerName::Regex(..) => return true,
         };
@@ -101,6 +105,7 @@ impl ServerName {
                 ServerName::Exact(rustix::system::uname().nodename().to_bytes().to_ascii_lowercase())
             }
             [b'*', b'.', rest @ ..] if !rest.is_empty() => ServerName::Head([b".", rest].concat()),
+            [b'+', b'.', rest @ ..] if !rest.is_empty() => ServerName::Label([b".", rest].concat()),
             [b'.', rest @ ..] if !rest.is_empty() => ServerName::Dot(name.to_vec()),
             [b'*' | b'.', ..] => return None,
             [rest @ .., b'.', b'*'] => ServerName::Tail([rest, b"."].concat()),
@@ -110,8 +115,8 @@ impl ServerName {
     }
 }
 
-/// Servers of an address by name. Exact names come first, then the longest wildcard at the head, the longest at the tail, and
-/// regular expressions in file order.
+/// Servers of an address by name. Exact names come first, then the wildcard of one label, the longest wildcard at the head, the
+/// longest at the tail, and regular expressions in file order.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     names: HostTable<usize>,
@@ -124,6 +129,7 @@ impl NameTable {
         match name {
             ServerName::Exact(n) => self.names.add(n, server).is_ok(),
             ServerName::Head(n) => self.names.add_head(n, server).is_ok(),
+            ServerName::Label(n) => self.names.add_label(n, server).is_ok(),
             ServerName::Dot(n) => {
                 let below = self.names.add_head(n, server).is_ok();
                 self.names.add(n.get(1..).unwrap_or_default(), server).is_ok() && below

@@ -149,7 +149,7 @@ impl Group {
     }
 
     /// Returns `true` while a name without addresses is being resolved for the first time in this process.
-    pub(super) fn is_unanswered(&self) -> bool {
+    pub(in crate::upstream) fn is_unanswered(&self) -> bool {
         self.unanswered.load(Ordering::Acquire) > 0
     }
 

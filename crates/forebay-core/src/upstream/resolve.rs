@@ -25,11 +25,8 @@ pub fn start(group: &Arc<Group>, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
         let name = Resolving { group: group.clone(), server, log: log.clone() };
         match source {
             Discovery::Fixed | Discovery::External => {}
-            Discovery::Resolve(service) => {
-                // Noted before the task runs: the threads take requests as soon as this returns.
-                let unanswered = group.ask(server);
-                tasks.spawn(tokio, "resolving names again", name.resolve(service, unanswered));
-            }
+            Discovery::Resolve(service) => name.start(service, Arc::default(), tasks, tokio),
+            Discovery::Search(domains) => name.start(None, domains, tasks, tokio),
             Discovery::Later => tasks.spawn(tokio, "looking for a name", name.find()),
         }
     }
@@ -48,18 +45,32 @@ struct Question {
     port: u16,
     /// Name of the SRV record, if one is to be asked for.
     service: Option<String>,
+    /// Domains below which the name is looked for first.
+    search: Arc<[String]>,
 }
 
 impl Resolving {
+    /// Starts the task for a name.
+    fn start(self, service: Option<String>, search: Arc<[String]>, tasks: &mut Tasks, tokio: &Handle) {
+        // Noted before the task runs: the threads take requests as soon as this returns.
+        let unanswered = self.group.ask(self.server);
+        tasks.spawn(tokio, "resolving names again", self.resolve(service, search, unanswered));
+    }
+
     /// Resolves the name, and again whenever the answer expires. Requests wait for the first answer as long as there is `unanswered`.
-    async fn resolve(self, service: Option<String>, mut unanswered: Option<Unanswered>) {
+    async fn resolve(
+        self,
+        service: Option<String>,
+        search: Arc<[String]>,
+        mut unanswered: Option<Unanswered>,
+    ) {
         let Some(resolver) = self.group.resolver.clone() else { return };
         let place = |all: &[super::servers::Server]| {
             let s = all.get(self.server)?;
             Some((s.place.host(), s.place.port().unwrap_or(s.default_port)))
         };
         let Some((host, port)) = self.group.with_servers(place) else { return };
-        let question = Question { host, port, service };
+        let question = Question { host, port, service, search };
         loop {
             let answer = tokio::time::timeout(self.group.resolver_timeout, question.ask(&resolver)).await;
             let pause = match answer.unwrap_or(Err(Failure::Timeout)) {
@@ -121,13 +132,30 @@ impl Question {
     /// Returns the addresses, and the time for which they may be used.
     async fn ask(&self, resolver: &Arc<Resolver>) -> Result<(Vec<Found>, Duration), Failure> {
         match &self.service {
-            None => self.addresses(resolver).await,
+            None => self.searched(resolver).await,
             Some(name) => Question::services(resolver, name).await,
         }
     }
 
-    async fn addresses(&self, resolver: &Arc<Resolver>) -> Result<(Vec<Found>, Duration), Failure> {
-        let mut answer = resolver.addresses(&self.host, true).await?;
+    /// Asks for the name below each of the domains, and then for the name itself. The first that exists counts. A name server that
+    /// fails ends the search: a later name must not answer for an earlier one.
+    async fn searched(&self, resolver: &Arc<Resolver>) -> Result<(Vec<Found>, Duration), Failure> {
+        for domain in self.search.iter() {
+            let name = [self.host.as_slice(), b".", domain.as_bytes()].concat();
+            match self.addresses(resolver, &name).await {
+                Err(Failure::NotFound) => {}
+                answer => return answer,
+            }
+        }
+        self.addresses(resolver, &self.host).await
+    }
+
+    async fn addresses(
+        &self,
+        resolver: &Arc<Resolver>,
+        name: &[u8],
+    ) -> Result<(Vec<Found>, Duration), Failure> {
+        let mut answer = resolver.addresses(name, true).await?;
         // Name servers rotate the addresses; that must not count as a change.
         answer.ips.sort_unstable();
         let found = answer.ips.iter().map(|ip| PeerAddr::Inet(SocketAddr::new(*ip, self.port)));

@@ -26,6 +26,8 @@ pub enum Discovery {
     Fixed,
     /// At run time (`resolve`), with the name of the SRV record that `service=` asks for.
     Resolve(Option<String>),
+    /// At run time, below each of these domains first and then as it is (`resolve search=`).
+    Search(Arc<[String]>),
     /// By the system's resolver until it finds them, since the name was not found at the start (`upstream_start_unresolved`).
     Later,
     /// By a controller outside of this process, which replaces all of them at once (`peers external`).
@@ -54,7 +56,7 @@ impl Server {
     /// Returns an address that a line with the same name has found, with the port of this line. The port of an SRV record stays.
     pub(super) fn adopted(&self, found: &Found) -> Found {
         let mut found = found.clone();
-        if let (PeerAddr::Inet(addr), Discovery::Resolve(None) | Discovery::Later) =
+        if let (PeerAddr::Inet(addr), Discovery::Resolve(None) | Discovery::Search(_) | Discovery::Later) =
             (&mut found.addr, &self.source)
         {
             addr.set_port(self.place.port().unwrap_or(self.default_port));

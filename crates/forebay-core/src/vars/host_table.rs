@@ -30,13 +30,16 @@ pub struct HostTable<T> {
     exact: ByName<T>,
     /// `*.example.org` without its star.
     heads: ByName<T>,
+    /// `+.example.org` without its plus.
+    labels: ByName<T>,
     /// `www.example.*` without its star.
     tails: ByName<T>,
 }
 
 impl<T> Default for HostTable<T> {
     fn default() -> Self {
-        HostTable { exact: ByName::default(), heads: ByName::default(), tails: ByName::default() }
+        let empty = ByName::default;
+        HostTable { exact: empty(), heads: empty(), labels: empty(), tails: empty() }
     }
 }
 
@@ -89,6 +92,14 @@ impl<T: Clone> HostTable<T> {
         insert(&mut self.heads, rest, value)
     }
 
+    /// Adds `+.example.org`, given as `.example.org`: one label stands in place of the plus.
+    ///
+    /// # Errors
+    /// `Conflict`.
+    pub fn add_label(&mut self, rest: &[u8], value: T) -> Result<(), Refused> {
+        insert(&mut self.labels, rest, value)
+    }
+
     /// Adds `www.example.*`, given as `www.example.`.
     ///
     /// # Errors
@@ -117,14 +128,23 @@ impl<T: Clone> HostTable<T> {
 impl<T> HostTable<T> {
     /// Returns `true` if the table has no entry.
     pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.heads.is_empty() && self.tails.is_empty()
+        [&self.exact, &self.heads, &self.labels, &self.tails].iter().all(|table| table.is_empty())
     }
 
-    /// Finds the value of a name in lower case: the exact one, else that of the longest wildcard at the head, else of the longest
-    /// at the tail.
+    /// Finds the value of a name in lower case: the exact one, else that of the wildcard of one label, else of the longest wildcard
+    /// at the head, else of the longest at the tail.
     #[inline]
     pub fn find(&self, host: &[u8]) -> Option<&T> {
-        self.exact.get(host).or_else(|| self.by_head(host)).or_else(|| self.by_tail(host))
+        let wildcard = || self.by_label(host).or_else(|| self.by_head(host)).or_else(|| self.by_tail(host));
+        self.exact.get(host).or_else(wildcard)
+    }
+
+    fn by_label(&self, host: &[u8]) -> Option<&T> {
+        if self.labels.is_empty() {
+            return None;
+        }
+        let at = memchr::memchr(b'.', host).filter(|at| *at > 0)?;
+        self.labels.get(host.get(at..)?)
     }
 
     fn by_head(&self, host: &[u8]) -> Option<&T> {
@@ -169,6 +189,19 @@ mod tests {
         assert_eq!(find("dot.net"), Some(5));
         assert_eq!(find("a.b.dot.net"), Some(5));
         assert_eq!(find(""), Some(6));
+    }
+
+    #[test]
+    fn one_label() {
+        let mut t = HostTable::default();
+        assert_eq!(t.add_label(b".example.org", 0), Ok(()));
+        assert_eq!(t.add_head(b".example.org", 1), Ok(()));
+        assert_eq!(t.add_label(b".example.org", 2), Err(Refused::Conflict));
+        let find = |h: &str| t.find(h.as_bytes()).copied();
+        assert_eq!(find("a.example.org"), Some(0));
+        assert_eq!(find("a.b.example.org"), Some(1));
+        assert_eq!(find(".example.org"), Some(1));
+        assert_eq!(find("example.org"), None);
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! The table of annotations. docs/kubernetes-annotations.md is printed from it.
 
+use super::NO_FIREWALL;
 use super::Risk::{Critical, High, Low, Medium};
 use super::Row;
 use super::Scope::{Ingress, Location};
 use super::Verdict::{Differs, Refused, Works};
 use crate::value::Value::{
-    Bool, Captures, Cidrs, Line, Name, Number, OneOf, Path, Reference, Regex, Size, Snippet, Template, Token,
-    Tokens, Variables,
+    AnyCase, Bool, Captures, Cidrs, Line, Name, Names, Number, OneOf, Path, Reference, Regex, Size, Snippet,
+    Template, Token, Tokens, Variables,
 };
 
 /// The annotations of ingress-nginx.
 #[rustfmt::skip]
 pub const ROWS: &[Row] = &[
     Row { name: "affinity", value: OneOf(&["cookie"]), default: "", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Differs("the cookie names the server by a hash that is the same in all replicas, so cookies of ingress-nginx are not recognized") },
-    Row { name: "affinity-canary-behavior", value: OneOf(&["sticky", "legacy"]), default: "sticky", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Differs("a sticky cookie belongs to one group, so both values work as `legacy`: the canary rules choose first") },
+    Row { name: "affinity-canary-behavior", value: OneOf(&["sticky", "legacy"]), default: "sticky", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "affinity-mode", value: OneOf(&["balanced", "persistent"]), default: "balanced", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Differs("`balanced` works as `persistent`: a client stays with its server until the server is gone") },
     Row { name: "allowlist-source-range", value: Cidrs, default: "", scope: Location, risk: Medium, access: true, aliases: &["whitelist-source-range"], verdict: Works },
     Row { name: "app-root", value: Path, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
@@ -42,8 +43,8 @@ pub const ROWS: &[Row] = &[
     Row { name: "auth-tls-verify-depth", value: Number(0, 1_000_000_000), default: "1", scope: Location, risk: Low, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-type", value: OneOf(&["basic", "digest"]), default: "", scope: Location, risk: Low, access: true, aliases: &[], verdict: Differs("`basic` works; `digest` is refused, since Forebay has no digest authentication") },
     Row { name: "auth-url", value: Template, default: "", scope: Location, risk: High, access: true, aliases: &[], verdict: Works },
-    Row { name: "backend-protocol", value: OneOf(&["HTTP", "HTTPS", "AUTO_HTTP", "GRPC", "GRPCS", "FCGI"]), default: "HTTP", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
-    Row { name: "canary", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
+    Row { name: "backend-protocol", value: AnyCase(&["HTTP", "HTTPS", "AUTO_HTTP", "GRPC", "GRPCS", "FCGI"]), default: "HTTP", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
+    Row { name: "canary", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Differs("a canary takes its share although the main Service has no endpoints; ingress-nginx answers 503 then") },
     Row { name: "canary-by-cookie", value: Token, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "canary-by-header", value: Token, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "canary-by-header-pattern", value: Regex, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
@@ -59,7 +60,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "cors-allow-origin", value: Line, default: "*", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "cors-expose-headers", value: Tokens, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "cors-max-age", value: Number(0, 31_536_000), default: "1728000", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
-    Row { name: "custom-headers", value: Reference, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
+    Row { name: "custom-headers", value: Reference, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "custom-http-errors", value: Line, default: "", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "default-backend", value: Name, default: "", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "denylist-source-range", value: Cidrs, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
@@ -67,9 +68,9 @@ pub const ROWS: &[Row] = &[
     Row { name: "enable-access-log", value: Bool, default: "true", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "enable-cors", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "enable-global-auth", value: Bool, default: "true", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
-    Row { name: "enable-modsecurity", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Refused("Forebay has no ModSecurity engine") },
+    Row { name: "enable-modsecurity", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Refused(NO_FIREWALL) },
     Row { name: "enable-opentelemetry", value: Bool, default: "false", scope: Location, risk: Low, access: false, aliases: &[], verdict: Refused("Forebay exports no OpenTelemetry traces yet") },
-    Row { name: "enable-owasp-core-rules", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Refused("Forebay has no ModSecurity engine") },
+    Row { name: "enable-owasp-core-rules", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Refused(NO_FIREWALL) },
     Row { name: "enable-rewrite-log", value: Bool, default: "false", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "fastcgi-index", value: Line, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "fastcgi-params-configmap", value: Reference, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
@@ -87,8 +88,8 @@ pub const ROWS: &[Row] = &[
     Row { name: "mirror-host", value: Template, default: "", scope: Ingress, risk: High, access: false, aliases: &[], verdict: Works },
     Row { name: "mirror-request-body", value: OneOf(&["on", "off"]), default: "on", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "mirror-target", value: Template, default: "", scope: Ingress, risk: High, access: false, aliases: &[], verdict: Works },
-    Row { name: "modsecurity-snippet", value: Snippet, default: "", scope: Ingress, risk: Critical, access: false, aliases: &[], verdict: Refused("Forebay has no ModSecurity engine") },
-    Row { name: "modsecurity-transaction-id", value: Variables, default: "", scope: Ingress, risk: High, access: false, aliases: &[], verdict: Refused("Forebay has no ModSecurity engine") },
+    Row { name: "modsecurity-snippet", value: Snippet, default: "", scope: Ingress, risk: Critical, access: false, aliases: &[], verdict: Refused(NO_FIREWALL) },
+    Row { name: "modsecurity-transaction-id", value: Variables, default: "", scope: Ingress, risk: High, access: false, aliases: &[], verdict: Refused(NO_FIREWALL) },
     Row { name: "opentelemetry-operation-name", value: Line, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Refused("Forebay exports no OpenTelemetry traces yet") },
     Row { name: "opentelemetry-trust-incoming-span", value: Bool, default: "true", scope: Location, risk: Low, access: false, aliases: &[], verdict: Refused("Forebay exports no OpenTelemetry traces yet") },
     Row { name: "permanent-redirect", value: Template, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
@@ -115,14 +116,14 @@ pub const ROWS: &[Row] = &[
     Row { name: "proxy-ssl-ciphers", value: Line, default: "DEFAULT", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Differs("names of ciphers that Forebay lacks are left out") },
     Row { name: "proxy-ssl-name", value: Line, default: "", scope: Ingress, risk: High, access: false, aliases: &[], verdict: Works },
     Row { name: "proxy-ssl-protocols", value: Line, default: "TLSv1.2", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Differs("TLSv1 and TLSv1.1 are refused") },
-    Row { name: "proxy-ssl-secret", value: Reference, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
+    Row { name: "proxy-ssl-secret", value: Reference, default: "", scope: Ingress, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "proxy-ssl-server-name", value: OneOf(&["on", "off"]), default: "off", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
-    Row { name: "proxy-ssl-verify", value: OneOf(&["on", "off"]), default: "off", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
+    Row { name: "proxy-ssl-verify", value: OneOf(&["on", "off"]), default: "off", scope: Ingress, risk: Low, access: true, aliases: &[], verdict: Works },
     Row { name: "proxy-ssl-verify-depth", value: Number(0, 1_000_000_000), default: "1", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Differs("accepted: Forebay checks whole chains, however long they are") },
     Row { name: "relative-redirects", value: Bool, default: "false", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "rewrite-target", value: Captures, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "satisfy", value: OneOf(&["any", "all"]), default: "", scope: Location, risk: Low, access: true, aliases: &[], verdict: Works },
-    Row { name: "server-alias", value: Line, default: "", scope: Ingress, risk: High, access: false, aliases: &[], verdict: Works },
+    Row { name: "server-alias", value: Names, default: "", scope: Ingress, risk: High, access: false, aliases: &[], verdict: Works },
     Row { name: "server-snippet", value: Snippet, default: "", scope: Ingress, risk: Critical, access: false, aliases: &[], verdict: Differs("parsed as directives of a server; those that reach files or addresses of the cluster are refused") },
     Row { name: "service-upstream", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "session-cookie-change-on-failure", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
@@ -138,7 +139,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "ssl-passthrough", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "ssl-prefer-server-ciphers", value: Bool, default: "", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "ssl-redirect", value: Bool, default: "true", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
-    Row { name: "stream-snippet", value: Snippet, default: "", scope: Ingress, risk: Critical, access: false, aliases: &[], verdict: Differs("parsed as directives of the stream block; those that reach files or addresses of the cluster are refused") },
+    Row { name: "stream-snippet", value: Snippet, default: "", scope: Ingress, risk: Critical, access: false, aliases: &[], verdict: Differs("parsed as directives of the stream block: `upstream`, `map`, `split_clients` and settings; a `server` would listen at a port of others, use the ConfigMap of TCP services; what reaches addresses of the cluster is refused") },
     Row { name: "temporal-redirect", value: Template, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "temporal-redirect-code", value: Number(300, 308), default: "302", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "upstream-hash-by", value: Variables, default: "", scope: Location, risk: High, access: false, aliases: &[], verdict: Works },

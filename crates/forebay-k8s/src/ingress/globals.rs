@@ -23,7 +23,8 @@ pub(crate) fn read(view: &View<'_>, options: &Options, problems: &mut Vec<Proble
     let map = options.config_map.as_ref().and_then(|key| view.config_map(key)).unwrap_or_default();
     let settings = Settings::read(&map, problems);
     let mut reading = Reading { view, options, settings: &settings, map: &map, problems };
-    let snippets = reading.snippets();
+    let mut snippets = reading.snippets();
+    let broken_authority = reading.authority(&mut snippets.authority);
     let headers = reading.headers();
     let response_headers = reading.fields("add-headers");
     let ticket_keys = reading.ticket_keys();
@@ -46,7 +47,25 @@ pub(crate) fn read(view: &View<'_>, options: &Options, problems: &mut Vec<Proble
         addresses,
         ipv6,
         ticket_keys,
+        broken_authority,
     }
+}
+
+/// Returns why a URL of the ConfigMap cannot be fetched. It may name any host that can be resolved.
+fn unreachable(url: &str, options: &Options) -> Option<&'static str> {
+    let Some(parts) = crate::reach::split(url) else {
+        return Some("it must be http://HOST... or https://HOST...");
+    };
+    let scheme = matches!(parts.scheme, "http" | "https" | "$scheme" | "$pass_access_scheme");
+    let host = parts.host.trim_matches(['[', ']']);
+    if !scheme || host.is_empty() {
+        return Some("it must be http://HOST... or https://HOST...");
+    }
+    if parts.port.is_some_and(|p| p.parse::<u16>().map_or(true, |n| n == 0)) {
+        return Some("its port is no number");
+    }
+    let address = host.parse::<IpAddr>().is_ok();
+    (!address && options.resolvers.is_empty()).then_some("no name servers are known to resolve its host")
 }
 
 fn default_backend(view: &View<'_>, options: &Options) -> Option<Spec> {
@@ -121,7 +140,44 @@ impl Reading<'_> {
             server: self.snippet("server-snippet", Contexts::SERVER),
             location: self.snippet("location-snippet", Contexts::LOCATION),
             stream: self.snippet("stream-snippet", Contexts::STREAM),
+            authority: Vec::new(),
         }
+    }
+
+    /// Checks the keys of the general authentication service, and reads its snippet. Returns `true` if one is not valid, so that
+    /// nobody can be let in.
+    fn authority(&mut self, snippet: &mut Vec<Node>) -> bool {
+        let s = self.settings;
+        const CLOSED: &str = "the paths that it protects answer 503";
+        let keys = ["url", "method", "cache-key", "cache-duration", "snippet", "signin"];
+        let mut broken = s.refused("global-auth-url");
+        let Some(url) = s.some("global-auth-url") else { return broken };
+        broken |= s.refused_any("global-auth-", &keys);
+        if let Some(why) = unreachable(url, self.options) {
+            let problem = self.problem("global-auth-url", format!("{why}; {CLOSED}"));
+            self.problems.push(problem.reason("InvalidValue").at(url, 0));
+            broken = true;
+        }
+        if let Some(text) = s.some("global-auth-signin").filter(|t| !crate::reach::is_link(t)) {
+            let problem =
+                "it must be a path or a URL of http or https; clients get the status of the service";
+            self.problems
+                .push(self.problem("global-auth-signin", problem).reason("InvalidValue").at(text, 0));
+        }
+        if let Some(text) =
+            s.some("global-auth-cache-duration").filter(|t| super::policy::valid_times(t).is_none())
+        {
+            let problem = format!("it must be statuses and a time, such as 200 401 5m; {CLOSED}");
+            self.problems
+                .push(self.problem("global-auth-cache-duration", problem).reason("InvalidValue").at(text, 0));
+            broken = true;
+        }
+        if s.set("global-auth-snippet").is_some() {
+            let before = self.problems.len();
+            *snippet = self.snippet("global-auth-snippet", Contexts::LOCATION);
+            broken |= self.problems.len() > before;
+        }
+        broken
     }
 
     fn snippet(&mut self, key: &'static str, context: Contexts) -> Vec<Node> {
@@ -158,6 +214,8 @@ impl Reading<'_> {
             ("X-Forwarded-Scheme", "$pass_access_scheme"),
             ("X-Scheme", "$pass_access_scheme"),
             ("X-Original-Forwarded-For", "$http_x_forwarded_for"),
+            ("X-Original-Forwarded-Host", "$http_x_forwarded_host"),
+            ("Forwarded", "$trusted_forwarded"),
             // CVE-2016-5385.
             ("Proxy", ""),
         ]

@@ -2,6 +2,9 @@
 
 mod access;
 mod buffers;
+mod headers;
+
+pub(super) use access::valid_times;
 
 use super::{Making, Parsed, is_name};
 use crate::groups::{Spec, short_hash};
@@ -54,8 +57,9 @@ impl Making<'_> {
     /// Makes the policy of an Ingress. `first`: the host is the first of the Ingress, whose file defines its zones.
     pub(super) fn policy(&mut self, parsed: &Parsed, first: bool) -> Arc<Policy> {
         let mut policy = Policy { id: short_hash(&parsed.key.to_string()), ..Policy::default() };
+        self.firewall(parsed);
         self.simple(parsed, &mut policy);
-        self.redirects(parsed, &mut policy);
+        (policy.https, policy.https_always) = self.https(parsed);
         self.several_words(parsed, &mut policy);
         self.buffers(parsed, &mut policy);
         self.upstream_tls(parsed, &mut policy);
@@ -64,6 +68,7 @@ impl Making<'_> {
         policy.limits = self.limits(parsed, first);
         policy.cors = self.cors(parsed);
         policy.errors = self.errors(parsed, &policy);
+        policy.stand_in = self.default_backend(parsed);
         policy.mirror = self.mirror(parsed);
         self.headers(parsed, &mut policy);
         self.fastcgi(parsed, &mut policy);
@@ -74,6 +79,17 @@ impl Making<'_> {
             policy = Policy { id: policy.id, limits: policy.limits, ..Policy::default() };
         }
         Arc::new(policy)
+    }
+
+    /// Closes the paths of an Ingress for which the ConfigMap asks for the firewall that is missing.
+    fn firewall(&mut self, parsed: &Parsed) {
+        let own = parsed.annotations.get("enable-modsecurity").and_then(parse_bool);
+        if own == Some(false) || !self.globals.lacks_firewall() {
+            return;
+        }
+        let text = format!("the ConfigMap asks for ModSecurity. {}", crate::annotations::NO_FIREWALL);
+        self.problems.push(parsed.problem("metadata", text).reason("NoFirewall"));
+        self.closed = true;
     }
 
     fn simple(&self, parsed: &Parsed, policy: &mut Policy) {
@@ -106,13 +122,13 @@ impl Making<'_> {
         }
     }
 
-    fn redirects(&self, parsed: &Parsed, policy: &mut Policy) {
+    /// Reports whether requests without TLS are redirected to https, and whether also without a certificate of the host.
+    pub(super) fn https(&self, parsed: &Parsed) -> (bool, bool) {
         let flag = |name: &'static str| {
             let own = parsed.annotations.get(name).and_then(parse_bool);
             own.unwrap_or_else(|| self.globals.settings.flag(name))
         };
-        policy.https = flag("ssl-redirect");
-        policy.https_always = flag("force-ssl-redirect");
+        (flag("ssl-redirect"), flag("force-ssl-redirect"))
     }
 
     fn several_words(&mut self, parsed: &Parsed, policy: &mut Policy) {
@@ -188,6 +204,20 @@ impl Making<'_> {
             own.map(|text| cidrs(&text).unwrap_or_default())
         };
         let settings = &self.globals.settings;
+        // Lists of the ConfigMap that cannot be read.
+        let unread = |key: &'static str, own: Option<&'static str>| {
+            settings.refused(key) && own.is_none_or(|own| parsed.annotations.get(own).is_none())
+        };
+        let keys = [
+            ("block-cidrs", None),
+            ("denylist-source-range", Some("denylist-source-range")),
+            ("whitelist-source-range", Some("allowlist-source-range")),
+        ];
+        if let Some((key, _)) = keys.into_iter().find(|(key, own)| unread(key, *own)) {
+            let text = format!("the value of {key} in the ConfigMap is not valid; the paths answer 503");
+            self.problems.push(parsed.problem("metadata", text).reason("SettingInvalid"));
+            self.closed = true;
+        }
         let general = |name: &'static str| cidrs(settings.get(name)).unwrap_or_default();
         let mut deny = general("block-cidrs");
         deny.extend(list("denylist-source-range").unwrap_or_else(|| general("denylist-source-range")));
@@ -361,73 +391,10 @@ impl Making<'_> {
             .then(|| "no name servers are known to resolve its host".into())
     }
 
-    fn headers(&mut self, parsed: &Parsed, policy: &mut Policy) {
-        let a = &parsed.annotations;
-        if let Some(host) = a.get("upstream-vhost") {
-            policy.headers.push(("Host".into(), host.into()));
-        }
-        if let Some(value) = a.get("connection-proxy-header") {
-            policy.headers.push(("Connection".into(), value.into()));
-        }
-        if let Some(prefix) = a.get("x-forwarded-prefix") {
-            policy.headers.push(("X-Forwarded-Prefix".into(), prefix.into()));
-        }
-        if policy.clients.as_ref().is_some_and(|c| c.pass) {
-            let fields = [
-                ("ssl-client-verify", "$ssl_client_verify"),
-                ("ssl-client-subject-dn", "$ssl_client_s_dn"),
-                ("ssl-client-issuer-dn", "$ssl_client_i_dn"),
-                ("ssl-client-cert", "$ssl_client_escaped_cert"),
-            ];
-            policy.headers.extend(fields.map(|(n, v)| (n.into(), v.into())));
-        }
-        let Some(name) = a.get("custom-headers") else { return };
-        let Some(map) = self.referred(parsed, "custom-headers", name, |view, key| view.config_map(key))
-        else {
-            return;
-        };
-        for (field, value) in &map.data {
-            let mut allowed = self.globals.settings.list("global-allowed-response-headers");
-            if !allowed.any(|a| a.eq_ignore_ascii_case(field)) {
-                let text = format!(
-                    "the field \"{}\" is not in global-allowed-response-headers",
-                    field.escape_debug()
-                );
-                self.problems
-                    .push(parsed.annotation_problem("custom-headers", text).reason("HeaderNotAllowed"));
-            } else if let Some(why) = bad_field(field, value, &self.globals.settings.defined) {
-                let text =
-                    format!("the field \"{}\" of the ConfigMap is left out: {why}", field.escape_debug());
-                self.problems.push(parsed.annotation_problem("custom-headers", text).reason("InvalidValue"));
-            } else {
-                policy.response_headers.push((field.clone(), value.trim().to_owned()));
-            }
-        }
-    }
-
-    fn fastcgi(&mut self, parsed: &Parsed, policy: &mut Policy) {
-        let Some(name) = parsed.annotations.get("fastcgi-params-configmap") else { return };
-        let Some(map) =
-            self.referred(parsed, "fastcgi-params-configmap", name, |view, key| view.config_map(key))
-        else {
-            return;
-        };
-        for (name, value) in &map.data {
-            let fine = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-            let checked = crate::value::Value::Template.check(value.trim(), &self.globals.settings.defined);
-            match checked {
-                Ok(()) if fine => policy.fastcgi.push((name.clone(), value.trim().to_owned())),
-                _ => {
-                    let text = format!(
-                        "the parameter \"{}\" of the ConfigMap is left out: its name or value is not valid",
-                        name.escape_debug()
-                    );
-                    self.problems.push(
-                        parsed.annotation_problem("fastcgi-params-configmap", text).reason("InvalidValue"),
-                    );
-                }
-            }
-        }
+    /// Returns what follows if the object that an annotation names is missing.
+    fn closing(&self, annotation: &'static str) -> &'static str {
+        let closes = crate::annotations::row(annotation).is_some_and(|row| row.access);
+        if closes { "; the paths of the Ingress answer 503" } else { "" }
     }
 
     /// Finds an object that an annotation names, in the namespace of the Ingress unless others are allowed.
@@ -441,13 +408,15 @@ impl Making<'_> {
         let key = Key::parse(name).unwrap_or_else(|| Key::new(parsed.key.namespace.as_str(), name));
         let cross = self.globals.settings.flag("allow-cross-namespace-resources");
         if key.namespace != parsed.key.namespace && !cross {
-            let text = format!("{key} is in another namespace (allow-cross-namespace-resources is false)");
+            let closes = self.closing(annotation);
+            let text =
+                format!("{key} is in another namespace (allow-cross-namespace-resources is false){closes}");
             self.problems.push(parsed.annotation_problem(annotation, text).reason("CrossNamespace"));
             return None;
         }
         let found = find(self.view, &key);
         if found.is_none() {
-            let text = format!("{key} does not exist");
+            let text = format!("{key} does not exist{}", self.closing(annotation));
             self.problems.push(parsed.annotation_problem(annotation, text).reason("ReferenceMissing"));
         }
         found

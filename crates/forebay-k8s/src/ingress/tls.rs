@@ -4,6 +4,7 @@ use super::{Making, Members, Parsed, is_name};
 use crate::model::{CertificateFiles, ClientCertificates, File, HostName, Tls};
 use crate::objects::{Key, Secret};
 use std::sync::Arc;
+use x509_parser::extensions::GeneralName;
 
 /// Makes the TLS part of a host's server: the certificate of the oldest Ingress that names one.
 pub(super) fn of_host(making: &mut Making<'_>, host: &HostName, members: &Members) -> Tls {
@@ -34,8 +35,28 @@ fn certificate(making: &mut Making<'_>, host: &HostName, parsed: &Parsed) -> Opt
             continue;
         }
         let key = Key::new(parsed.key.namespace.as_str(), tls.secret_name.as_str());
-        match files(making, &key) {
-            Ok(files) => return Some(files),
+        match of_key(making, &key) {
+            Ok(files) if names_of(&files.chain.bytes).is_none_or(|n| n.iter().any(|n| covers(n, name))) => {
+                making.files.extend([files.chain.clone(), files.key.clone()]);
+                return Some(files);
+            }
+            // As in ingress-nginx, which always has a default one.
+            Ok(files) => {
+                let default = making.globals.default_certificate;
+                let what = if default {
+                    "the default certificate is used"
+                } else {
+                    "there is no default one, so it is used"
+                };
+                let text = format!("the certificate of the Secret {key} is not for \"{name}\"; {what}");
+                let problem = parsed.problem(format!("spec.tls[{index}].secretName"), text);
+                making.problems.push(problem.reason("CertificateMismatch"));
+                if default {
+                    continue;
+                }
+                making.files.extend([files.chain.clone(), files.key.clone()]);
+                return Some(files);
+            }
             Err(why) => {
                 let text = format!("{why}; the default certificate is used");
                 let problem = parsed.problem(format!("spec.tls[{index}].secretName"), text);
@@ -55,8 +76,7 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
     let authorities = secret.as_ref().and_then(|secret| authorities(&key, secret));
     let verify = a.or_default("auth-tls-verify-client").to_owned();
     if authorities.is_none() {
-        let text =
-            format!("the Secret {key} has no ca.crt; the host asks for certificates, and accepts none");
+        let text = format!("the Secret {key} has no ca.crt; the paths of the Ingress answer 503");
         making.problems.push(parsed.annotation_problem("auth-tls-secret", text).reason("ReferenceMissing"));
     }
     let revoked = secret.and_then(|s| pem_file(&key, &s, "ca.crl", "crl"));
@@ -107,12 +127,26 @@ pub(super) fn covers(pattern: &str, host: &str) -> bool {
         && suffix.starts_with('.')
 }
 
+/// Returns the names of the first certificate of a chain: the alternative ones, or else the common one. `None`: it cannot be read.
+fn names_of(chain: &[u8]) -> Option<Vec<String>> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(chain).ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    let alternative = certificate.subject_alternative_name().ok()?;
+    if let Some(names) = alternative {
+        let dns = names.value.general_names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        });
+        return Some(dns.collect());
+    }
+    let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    Some(common.map(str::to_owned).collect())
+}
+
 /// Returns the files of a Secret of type `kubernetes.io/tls`.
-pub(super) fn files(making: &mut Making<'_>, key: &Key) -> Result<CertificateFiles, String> {
+fn of_key(making: &Making<'_>, key: &Key) -> Result<CertificateFiles, String> {
     let secret = making.view.secret(key).ok_or_else(|| format!("the Secret {key} does not exist"))?;
-    let made = of_secret(key, &secret)?;
-    making.files.extend([made.chain.clone(), made.key.clone()]);
-    Ok(made)
+    of_secret(key, &secret)
 }
 
 /// Returns the files of a Secret.
@@ -132,4 +166,33 @@ pub(crate) fn of_secret(key: &Key, secret: &Secret) -> Result<CertificateFiles, 
         bytes,
     };
     Ok(CertificateFiles { chain: file("crt", part("tls.crt")?), key: file("key", part("tls.key")?) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For fits.example.com and *.wild.example.com, with another common name.
+    const ALTERNATIVE: &str = include_str!("../../tests/fits.pem");
+    /// For a.example.com by its common name alone.
+    const COMMON: &str = include_str!("../../tests/common_name.pem");
+
+    #[test]
+    fn names_of_certificates() {
+        let names = |text: &str| names_of(text.as_bytes());
+        assert_eq!(names(ALTERNATIVE), Some(vec!["fits.example.com".into(), "*.wild.example.com".into()]));
+        assert_eq!(names(COMMON), Some(vec!["a.example.com".into()]));
+        assert_eq!(names("-----BEGIN CERTIFICATE-----"), None);
+        for (host, fits) in [
+            ("fits.example.com", true),
+            ("a.wild.example.com", true),
+            ("*.wild.example.com", true),
+            ("a.b.wild.example.com", false),
+            ("wild.example.com", false),
+            ("ignored.example.com", false),
+        ] {
+            let found = names(ALTERNATIVE).unwrap_or_default();
+            assert_eq!(found.iter().any(|n| covers(n, host)), fits, "{host}");
+        }
+    }
 }

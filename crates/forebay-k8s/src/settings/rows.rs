@@ -1,6 +1,7 @@
 //! The table of ConfigMap keys. docs/kubernetes-configmap.md is printed from it.
 
 use super::Row;
+use crate::annotations::NO_FIREWALL;
 use crate::annotations::Risk::{Critical, High, Low, Medium};
 use crate::annotations::Verdict::{Differs, Refused, Works};
 use crate::value::Value::{
@@ -47,11 +48,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "enable-aio-write", value: Bool, default: "true", risk: Low, verdict: Differs("accepted without effect: temporary files are written by threads of their own") },
     Row { name: "enable-auth-access-log", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "enable-brotli", value: Bool, default: "false", risk: Low, verdict: Works },
-    Row { name: "enable-modsecurity", value: Bool, default: "false", risk: Low, verdict: Refused("Forebay has no ModSecurity engine") },
+    Row { name: "enable-modsecurity", value: Bool, default: "false", risk: Low, verdict: Refused(NO_FIREWALL) },
     Row { name: "enable-multi-accept", value: Bool, default: "true", risk: Low, verdict: Differs("accepted without effect: connections are accepted in batches anyway") },
     Row { name: "enable-ocsp", value: Bool, default: "false", risk: Low, verdict: Differs("answers are stapled and fetched by Forebay itself") },
     Row { name: "enable-opentelemetry", value: Bool, default: "false", risk: Low, verdict: Refused("Forebay exports no OpenTelemetry traces yet") },
-    Row { name: "enable-owasp-modsecurity-crs", value: Bool, default: "false", risk: Low, verdict: Refused("Forebay has no ModSecurity engine") },
+    Row { name: "enable-owasp-modsecurity-crs", value: Bool, default: "false", risk: Low, verdict: Refused(NO_FIREWALL) },
     Row { name: "enable-real-ip", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "enable-serial-reloads", value: Bool, default: "false", risk: Low, verdict: Differs("accepted without effect: a change replaces the configuration in the running process") },
     Row { name: "enable-syslog", value: Bool, default: "false", risk: Low, verdict: Differs("access logs go to the server of syslog-host by UDP") },
@@ -65,6 +66,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "generate-request-id", value: Bool, default: "true", risk: Low, verdict: Works },
     Row { name: "geoip2-autoreload-in-minutes", value: Number(0, 1_000_000_000), default: "0", risk: Low, verdict: Refused("Forebay reads no GeoIP databases yet") },
     Row { name: "global-allowed-response-headers", value: Tokens, default: "", risk: High, verdict: Works },
+    Row { name: "global-auth-always-set-cookie", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "global-auth-cache-duration", value: Line, default: "200 202 401 5m", risk: Low, verdict: Works },
     Row { name: "global-auth-cache-key", value: Variables, default: "", risk: Low, verdict: Works },
     Row { name: "global-auth-method", value: OneOf(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"]), default: "", risk: Low, verdict: Works },
@@ -124,7 +126,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "map-hash-bucket-size", value: Number(0, 1_000_000_000), default: "64", risk: Low, verdict: Differs("accepted without effect: tables grow as needed") },
     Row { name: "max-worker-connections", value: Number(0, 1_000_000_000), default: "16384", risk: Low, verdict: Works },
     Row { name: "max-worker-open-files", value: Number(0, 1_000_000_000), default: "0", risk: Low, verdict: Works },
-    Row { name: "modsecurity-snippet", value: Snippet, default: "", risk: Critical, verdict: Refused("Forebay has no ModSecurity engine") },
+    Row { name: "modsecurity-snippet", value: Snippet, default: "", risk: Critical, verdict: Refused(NO_FIREWALL) },
     Row { name: "nginx-status-ipv4-whitelist", value: Cidrs, default: "127.0.0.1", risk: Low, verdict: Works },
     Row { name: "nginx-status-ipv6-whitelist", value: Cidrs, default: "::1", risk: Low, verdict: Works },
     Row { name: "no-auth-locations", value: Line, default: "/.well-known/acme-challenge", risk: Low, verdict: Works },

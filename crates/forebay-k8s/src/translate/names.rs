@@ -24,6 +24,15 @@ pub(super) fn has_names(parsed: &Parsed) -> bool {
     !parsed.canary && (a.get("server-alias").is_some() || a.flag("from-to-www-redirect"))
 }
 
+/// Returns the names of an annotation, and its regular expressions, which may have spaces.
+fn aliases(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).flat_map(|part| {
+        let whole = part.starts_with('~').then_some(part);
+        let names = part.split(' ').filter(move |_| whole.is_none());
+        whole.into_iter().chain(names).filter(|name| !name.is_empty())
+    })
+}
+
 impl All {
     /// Returns the names of a host.
     pub(super) fn of(&self, host: &str) -> &Names {
@@ -65,13 +74,14 @@ impl All {
     fn aliases(&mut self, parsed: &Parsed, hosts: &Hosts, taken: &mut BTreeSet<String>) {
         let host = parsed.rules.iter().find_map(|r| r.host.as_ref());
         let (Some(host), Some(text)) = (host, parsed.annotations.get("server-alias")) else { return };
-        for alias in text.split([',', ' ']).filter(|a| !a.is_empty()) {
-            let name = alias.to_ascii_lowercase();
+        for alias in aliases(text) {
+            let pattern = alias.starts_with('~');
+            let name = if pattern { alias.to_owned() } else { alias.to_ascii_lowercase() };
             let problem = |why: &str| {
                 let text_of = format!("\"{}\" is no alias: {why}", alias.escape_debug());
                 parsed.annotation_problem("server-alias", text_of).at(text, text.find(alias).unwrap_or(0))
             };
-            if !ingress::is_host(&name) {
+            if !pattern && !ingress::is_host(&name) {
                 self.problems.push(problem("it is no DNS name").reason("InvalidHost"));
             } else if hosts.has(&name) || !taken.insert(name.clone()) {
                 self.problems.push(problem("another server has the name").reason("HostConflict"));

@@ -1,11 +1,14 @@
 //! The file of one host: its server, and what that needs in `http`.
 
 mod access;
+mod beside;
+mod canary;
+pub(in crate::tree) mod fields;
 mod location;
 
 pub(crate) use location::collect;
 
-use super::{addresses, node};
+use super::{addresses, merge, node};
 use crate::groups::short_hash;
 use crate::ingress::Globals;
 use crate::model::{Action, HostName, PathMatch, Route, Server};
@@ -36,9 +39,14 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
     let mut out = Out { globals, server, http: Vec::new(), helpers: Vec::new(), made: BTreeSet::new() };
     let mut nodes = Vec::new();
     let names = std::iter::once(server.host.as_str()).chain(server.aliases.iter().map(String::as_str));
-    nodes.push(node("server_name", names));
+    nodes.push(node("server_name", names.map(one_label)));
     listen(server, globals, &mut nodes);
     certificates(server, globals, &mut nodes);
+    if server.tls.clients.is_some() {
+        // For locations of snippets.
+        let certificate = fields::Family::Proxy.set(&fields::certificate(server, false));
+        nodes.extend(merge::join(fields::Family::Proxy.set(&globals.headers), &certificate));
+    }
     for (list, variable) in
         [("block-user-agents", "($block_user_agent)"), ("block-referers", "($block_referer)")]
     {
@@ -48,21 +56,29 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
     }
     // Two locations of the same words are an error. Those of a snippet count, and those of the ConfigMap's before others.
     let mut theirs = BTreeSet::new();
-    for node in globals.snippets.server.iter().chain(&server.snippet) {
-        if node.name != b"location" || theirs.insert(node.args.clone()) {
-            nodes.push(node.clone());
-        }
+    for snippet in [&globals.snippets.server, &server.snippet] {
+        let fresh = |n: &&Node| n.name != b"location" || theirs.insert(n.args.clone());
+        let own: Vec<Node> = snippet.iter().filter(fresh).cloned().collect();
+        nodes = merge::join(nodes, &own);
     }
     for policy in &server.zones {
         access::zones(policy, globals, &mut out.http);
     }
     let own = locations(&mut out);
+    if server.host == HostName::Any {
+        status(&mut out);
+    }
     let taken = |n: &Node| n.name == b"location" && theirs.contains(&n.args);
     nodes.extend(out.helpers.into_iter().chain(own).filter(|n| !taken(n)));
     let mut http = out.http;
     http.push(Node::new("server").block(nodes));
     http.extend(redirecting(server, globals));
     http
+}
+
+/// Returns the name of a server for a host. A wildcard of an Ingress stands for one label, that of nginx for any number.
+fn one_label(host: &str) -> String {
+    host.strip_prefix('*').map_or_else(|| host.to_owned(), |rest| format!("+{rest}"))
 }
 
 fn listen(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {
@@ -157,10 +173,10 @@ fn locations(out: &mut Out<'_>) -> Vec<Node> {
     routes.sort_by_key(|r| (std::cmp::Reverse(r.path.path().len()), !matches!(r.path, PathMatch::Exact(_))));
     let root = |r: &&Route| r.path.path() == "/" && !matches!(r.path, PathMatch::Exact(_));
     let exact_root = routes.iter().any(|r| matches!(&r.path, PathMatch::Exact(p) if p == "/"));
-    if let Some(path) = server.app_root.as_ref().filter(|_| !exact_root) {
-        let target = format!("$pass_access_scheme://$best_http_host{path}");
+    if let Some(root) = server.app_root.as_ref().filter(|_| !exact_root) {
+        let target = format!("$pass_access_scheme://$best_http_host{}", root.path);
         let mut body = location::variables(out, None, &[]);
-        body.extend(location::to_https(out, None));
+        body.extend(location::redirect(out, "/", (root.https, root.https_always)));
         body.push(node("return", ["302", target.as_str()]));
         nodes.push(node("location", ["=", "/"]).block(body));
     }
@@ -175,6 +191,29 @@ fn locations(out: &mut Out<'_>) -> Vec<Node> {
         nodes.push(node("location", ["/"]).block(location::unrouted(out)));
     }
     nodes
+}
+
+/// Adds `/nginx_status`, which monitors ask the default server for. The address of the connection decides: clients may name others in
+/// fields.
+fn status(out: &mut Out<'_>) {
+    const PATH: &str = "/nginx_status";
+    if out.server.routes.iter().any(|r| r.path.path() == PATH) {
+        return;
+    }
+    let s = &out.globals.settings;
+    let mut entries = vec![node("default", ["0"])];
+    for key in ["nginx-status-ipv4-whitelist", "nginx-status-ipv6-whitelist"] {
+        let networks = crate::value::cidrs(s.get(key)).unwrap_or_default();
+        let fresh =
+            networks.iter().filter(|n| !s.refused(key) && !entries.iter().any(|e| e.name == n.as_bytes()));
+        let more: Vec<Node> = fresh.map(|n| node(n, ["1"])).collect();
+        entries.extend(more);
+    }
+    out.http.push(node("geo", ["$realip_remote_addr", "$status_allowed"]).block(entries));
+    let refused = node("if", ["($status_allowed", "=", "0)"]).block(vec![node("return", ["403"])]);
+    let none: [&str; 0] = [];
+    let body = vec![refused, node("access_log", ["off"]), node("stub_status", none)];
+    out.helpers.push(node("location", ["=", PATH]).block(body));
 }
 
 /// Returns the words of the `location`s of a route.

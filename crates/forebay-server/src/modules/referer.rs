@@ -155,6 +155,9 @@ fn names_host(req: &mut Request, name: &ServerName, host: &[u8]) -> Result<bool,
     Ok(match name {
         ServerName::Exact(n) => n == host,
         ServerName::Head(n) => host.len() > n.len() && host.ends_with(n),
+        ServerName::Label(n) => {
+            host.strip_suffix(n.as_slice()).is_some_and(|label| !label.is_empty() && !label.contains(&b'.'))
+        }
         ServerName::Dot(n) => n.get(1..) == Some(host) || (host.len() > n.len() && host.ends_with(n)),
         ServerName::Tail(n) => host.len() > n.len() && host.starts_with(n),
         ServerName::Regex(p, _) => p.is_match(host).map_err(|_| p.log_failure(req, host))?,

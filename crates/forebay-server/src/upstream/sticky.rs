@@ -38,8 +38,20 @@ pub(crate) struct Cookie {
     domain: Option<Template>,
     path: Option<Template>,
     samesite: Option<Template>,
-    secure: bool,
+    secure: Secure,
     httponly: bool,
+    /// `mark`: text before the name of the server, and a dot between them. Cookies without it are those of other groups.
+    mark: Option<Vec<u8>>,
+}
+
+/// When a cookie is for encrypted connections only.
+#[derive(Debug, Default)]
+enum Secure {
+    #[default]
+    Never,
+    Always,
+    /// If a value is neither empty nor `0`.
+    If(Template),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +164,10 @@ impl Cookie {
             (b"domain", Some(v)) => self.domain = Some(template(v, d, w, cx)?),
             (b"path", Some(v)) => self.path = Some(template(v, d, w, cx)?),
             (b"samesite", Some(v)) => self.samesite = Some(template(v, d, w, cx)?),
-            (b"secure", None) => self.secure = true,
+            (b"secure", None) => self.secure = Secure::Always,
+            (b"secure", Some(v)) => self.secure = Secure::If(template(v, d, w, cx)?),
+            (b"mark", Some(v)) if is_mark(v) => self.mark = Some(v.to_vec()),
+            (b"mark", Some(v)) => return Err(cx.error_at(d, w, invalid("\"mark\" parameter value", v))),
             (b"httponly", None) => self.httponly = true,
             _ => return Err(unknown(d, w, cx)),
         }
@@ -162,6 +177,12 @@ impl Cookie {
     fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
         let mut v = Vec::new();
         crate::modules::vars::cookie(req, &self.name, &mut v)?;
+        if let Some(mark) = &self.mark {
+            let Some(rest) = v.strip_prefix(mark.as_slice()).and_then(|v| v.strip_prefix(b".")) else {
+                return Ok(None);
+            };
+            v = rest.to_vec();
+        }
         Ok(Some(v).filter(|v| !v.is_empty() && v.len() <= 256))
     }
 
@@ -183,6 +204,10 @@ impl Cookie {
     fn write(&self, req: &mut Request, sid: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
         out.extend_from_slice(&self.name);
         out.push(b'=');
+        if let Some(mark) = &self.mark {
+            out.extend_from_slice(mark);
+            out.push(b'.');
+        }
         out.extend_from_slice(sid);
         if let Some(expires) = self.expires {
             expires.write(req.thread.clock.unix(), self.max_age.is_none(), out);
@@ -195,12 +220,28 @@ impl Cookie {
         if self.httponly {
             out.extend_from_slice(b"; httponly");
         }
-        if self.secure {
+        if self.secure.holds(req)? {
             out.extend_from_slice(b"; secure");
         }
         let samesite = self.samesite.as_ref().map(|t| t.value(req)).transpose()?;
         out.extend_from_slice(same_site(&samesite.unwrap_or_default()));
         attribute(req, b"; path=", self.path.as_ref(), out)
+    }
+}
+
+/// Returns `true` for letters, digits, `-` and `_`, so that the mark ends at the first dot of a value.
+fn is_mark(text: &[u8]) -> bool {
+    let fine = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    !text.is_empty() && text.len() <= 64 && text.iter().all(fine)
+}
+
+impl Secure {
+    fn holds(&self, req: &mut Request) -> Result<bool, VarError> {
+        Ok(match self {
+            Secure::Never => false,
+            Secure::Always => true,
+            Secure::If(value) => !matches!(value.value(req)?.as_slice(), b"" | b"0"),
+        })
     }
 }
 

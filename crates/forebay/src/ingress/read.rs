@@ -1,6 +1,7 @@
 //! Files of manifests.
 
 use forebay_k8s::Objects;
+use forebay_k8s::ingress::is_host;
 use forebay_k8s::objects::{Manifests, Skipped};
 use forebay_sys::files;
 use std::collections::BTreeMap;
@@ -99,13 +100,55 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     files::write(path, bytes, if secret { 0o600 } else { 0o644 })
 }
 
-/// Returns the name servers of `/etc/resolv.conf`.
-pub(super) fn name_servers() -> Vec<String> {
-    let text = files::read_text(Path::new("/etc/resolv.conf"), files::MAX_WHOLE).unwrap_or_default();
+/// What `/etc/resolv.conf` says.
+pub(super) struct ResolvConf {
+    /// Addresses of name servers.
+    pub(super) servers: Vec<String>,
+    /// Domains below which names are looked for.
+    pub(super) search: Vec<String>,
+    /// Names with so many dots are not looked for there.
+    pub(super) ndots: usize,
+}
+
+/// Reads `/etc/resolv.conf`.
+pub(super) fn resolv_conf() -> ResolvConf {
+    let path = Path::new("/etc/resolv.conf");
+    parse_resolv_conf(&files::read_text(path, files::MAX_WHOLE).unwrap_or_default())
+}
+
+fn parse_resolv_conf(text: &str) -> ResolvConf {
     let address = |line: &str| {
         let word = line.strip_prefix("nameserver")?.split_whitespace().next()?;
         let address: std::net::IpAddr = word.parse().ok()?;
         Some(if address.is_ipv6() { format!("[{address}]") } else { address.to_string() })
     };
-    text.lines().filter_map(address).collect()
+    let words = |line: &str, name: &str| -> Option<Vec<String>> {
+        let rest = line.strip_prefix(name)?.strip_prefix([' ', '\t'])?;
+        Some(rest.split_whitespace().map(str::to_owned).collect())
+    };
+    // The last line of a kind counts.
+    let search = text.lines().filter_map(|l| words(l, "search").or_else(|| words(l, "domain"))).next_back();
+    let domain = |d: &String| Some(d.trim_end_matches('.').to_ascii_lowercase()).filter(|d| is_host(d));
+    let options = text.lines().filter_map(|l| words(l, "options")).flatten();
+    let ndots = options.filter_map(|o| o.strip_prefix("ndots:")?.parse().ok()).next_back();
+    ResolvConf {
+        servers: text.lines().filter_map(address).collect(),
+        search: search.unwrap_or_default().iter().filter_map(domain).take(32).collect(),
+        ndots: ndots.unwrap_or(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_resolv_conf_says() {
+        let text = "nameserver 10.96.0.10\nnameserver fd00::1\nsearch web.svc.cluster.local SVC.cluster.local. *\noptions ndots:5 edns0\n";
+        let conf = parse_resolv_conf(text);
+        assert_eq!(conf.servers, ["10.96.0.10", "[fd00::1]"]);
+        assert_eq!(conf.search, ["web.svc.cluster.local", "svc.cluster.local"]);
+        assert_eq!(conf.ndots, 5);
+        assert_eq!(parse_resolv_conf("").ndots, 1);
+    }
 }

@@ -113,7 +113,8 @@ impl<X> Upstream<X> {
         let mut upstream = self;
         loop {
             let local = groups.local(&upstream.group);
-            if !local.set.vacant {
+            // Whoever comes before the first answer of a name server waits for it.
+            if !local.set.vacant || upstream.group.is_unanswered() {
                 return Serving::Group(upstream, local);
             }
             match &upstream.fallback {

@@ -311,7 +311,8 @@ impl<X> Entry<X> {
         if self.group.resolver.is_none() {
             self.group.resolver = resolver.cloned();
         }
-        let at_run_time = self.servers.iter().any(|s| matches!(s.source, Discovery::Resolve(_)));
+        let at_run_time =
+            self.servers.iter().any(|s| matches!(s.source, Discovery::Resolve(_) | Discovery::Search(_)));
         if at_run_time && self.group.resolver.is_none() {
             let text = self.name();
             let message = format!("no resolver defined to resolve names at run time in upstream \"{text}\"");

@@ -43,7 +43,7 @@ pub(super) struct In {
 pub(super) fn parse(d: &Directive, cx: &Build<'_>, block: In) -> Result<Server, Error> {
     let Some((word, options)) = d.args.split_first() else { return Err(cx.error(d, "no host")) };
     let peer = Peer::new(PeerAddr::Unix(PathBuf::new()));
-    let mut line = ServerLine { d, word, cx, block, peer, resolve: false, service: None };
+    let mut line = ServerLine { d, word, cx, block, peer, resolve: false, service: None, search: Vec::new() };
     for w in options {
         line.parameter(w)?;
     }
@@ -65,7 +65,7 @@ pub(super) fn external(d: &Directive, cx: &Build<'_>, block: In) -> Result<Serve
         ));
     }
     let peer = Peer::new(PeerAddr::Unix(PathBuf::new()));
-    let mut line = ServerLine { d, word, cx, block, peer, resolve: false, service: None };
+    let mut line = ServerLine { d, word, cx, block, peer, resolve: false, service: None, search: Vec::new() };
     for w in options {
         match split_parameter(&w.text).0 {
             b"max_fails" | b"fail_timeout" | b"max_conns" | b"slow_start" | b"proxy_protocol" => {
@@ -84,6 +84,9 @@ pub(super) fn external(d: &Directive, cx: &Build<'_>, block: In) -> Result<Serve
     })
 }
 
+/// Most domains of `search=`. Each is another question for a name that is not found.
+const MAX_SEARCH: usize = 32;
+
 /// A `server` line that is being read.
 struct ServerLine<'l> {
     d: &'l Directive,
@@ -94,6 +97,8 @@ struct ServerLine<'l> {
     peer: Peer,
     resolve: bool,
     service: Option<String>,
+    /// Domains below which the name is looked for first.
+    search: Vec<String>,
 }
 
 impl ServerLine<'_> {
@@ -131,6 +136,7 @@ impl ServerLine<'_> {
             // Angie's name of it.
             (b"sid", Some(t)) if self.block.sessions => self.route(w, "sid", t)?,
             (b"service", Some(t)) => self.service(w, t)?,
+            (b"search", Some(t)) => self.search(w, t)?,
             _ => return Err(invalid()),
         }
         Ok(())
@@ -166,6 +172,24 @@ impl ServerLine<'_> {
         Ok(())
     }
 
+    /// Reads `search=DOMAIN,...`.
+    fn search(&mut self, w: &Word, domains: &[u8]) -> Result<(), Error> {
+        let text = String::from_utf8_lossy(domains).into_owned();
+        let is_name = |d: &str| {
+            let fine = |l: &str| {
+                let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+                (1..=63).contains(&l.len()) && l.bytes().all(allowed)
+            };
+            d.len() <= 253 && d.split('.').all(fine)
+        };
+        let all: Vec<String> = text.split(',').map(str::to_owned).collect();
+        if all.len() > MAX_SEARCH || !all.iter().all(|d| is_name(d)) {
+            return Err(self.error(w, format!("invalid parameter \"{}\"", w.as_str())));
+        }
+        self.search = all;
+        Ok(())
+    }
+
     fn server(mut self) -> Result<Server, Error> {
         let text = self.word.as_str();
         let parsed = Place::parse(&self.word.text);
@@ -174,7 +198,10 @@ impl ServerLine<'_> {
         self.peer.server = self.word.text.clone();
         let is_name = place.literal(PORT).is_none();
         if self.resolve && is_name {
-            let source = Discovery::Resolve(self.service.as_ref().map(|s| srv_name(s, &place.host())));
+            let source = match &self.service {
+                None if !self.search.is_empty() => Discovery::Search(self.search.into()),
+                service => Discovery::Resolve(service.as_ref().map(|s| srv_name(s, &place.host()))),
+            };
             let template = self.peer;
             return Ok(Server { template, place, default_port: PORT, source, found: Vec::new() });
         }
@@ -191,6 +218,10 @@ impl ServerLine<'_> {
 
     /// Checks what `service=` needs.
     fn check_service(&self, place: &Place) -> Result<(), Error> {
+        if !self.search.is_empty() && (self.service.is_some() || !self.resolve) {
+            let text = "\"search\" requires \"resolve\", and cannot be used together with \"service\"";
+            return Err(self.error(self.word, text));
+        }
         if self.service.is_none() {
             return Ok(());
         }

@@ -1,12 +1,11 @@
 //! Who is let in: passwords, a service that decides, certificates of clients. What cannot be done closes the paths.
 
-use super::{Making, Parsed, bad_field};
+use super::{Making, Parsed};
 use crate::annotations::Annotations;
 use crate::model::{Authority, ClientPolicy, File, Passwords, Policy};
 use crate::objects::{Key, Secret};
 use crate::reach;
 use crate::settings::Settings;
-use crate::snippet::{self, Author};
 use crate::value::parse_bool;
 use forebay_conf::grammar::Contexts;
 use std::sync::Arc;
@@ -24,6 +23,7 @@ impl Making<'_> {
                 && !self.globals.settings.flag("allow-cross-namespace-resources");
             let secret = self.view.secret(&key).filter(|_| !cross);
             let known = secret.is_some_and(|s| super::super::tls::authorities(&key, &s).is_some());
+            self.one_authority(parsed, &key);
             let cn = parsed.annotations.get("auth-tls-match-cn");
             if let Some(text) = cn.filter(|t| !t.starts_with("CN=")) {
                 let problem = parsed.annotation_problem(
@@ -41,7 +41,25 @@ impl Making<'_> {
                 required: false,
             });
         }
+        if parsed.annotations.get("auth-tls-match-cn").is_some() && policy.clients.is_none() {
+            let text = "it needs auth-tls-secret; the paths of the Ingress answer 503";
+            self.problems
+                .push(parsed.annotation_problem("auth-tls-match-cn", text).reason("ReferenceMissing"));
+            self.closed = true;
+        }
         policy.authority = self.authority(parsed);
+    }
+
+    /// Closes the paths of an Ingress whose authorities are others than those of the oldest one of the host: clients are verified
+    /// by these alone.
+    fn one_authority(&mut self, parsed: &Parsed, key: &Key) {
+        let Some((first, owner)) = self.authorities.clone().filter(|(first, _)| first != key) else { return };
+        let text = format!(
+            "the clients of the host are verified by the Secret {first} of the older Ingress {owner}; the paths of the \
+             Ingress answer 503"
+        );
+        self.problems.push(parsed.annotation_problem("auth-tls-secret", text).reason("AuthorityConflict"));
+        self.closed = true;
     }
 
     fn passwords(&mut self, parsed: &Parsed) -> Option<Passwords> {
@@ -89,13 +107,14 @@ impl Making<'_> {
             let mut authority = from(url, |name| a.get(name).map(str::to_owned));
             if let Some(text) = a.get("auth-cache-duration").filter(|t| valid_times(t).is_none()) {
                 let text_of =
-                    format!("it must be statuses and a time, such as 200 401 5m; {CACHE_TIMES} holds");
+                    "it must be statuses and a time, such as 200 401 5m; the paths of the Ingress answer 503";
                 self.problems.push(
                     parsed
                         .annotation_problem("auth-cache-duration", text_of)
                         .reason("InvalidValue")
                         .at(text, 0),
                 );
+                self.closed = true;
             }
             authority.keepalive = keepalive(a, url);
             authority.always_set_cookie = a.flag("auth-always-set-cookie");
@@ -107,7 +126,8 @@ impl Making<'_> {
                 }
             };
             if let Some(map) = a.get("auth-proxy-set-headers") {
-                authority.headers = self.auth_headers(parsed, map);
+                authority.headers =
+                    self.literal_fields(parsed, "auth-proxy-set-headers", map).unwrap_or_default();
             }
             self.signin(parsed, &mut authority);
             return Some(authority);
@@ -117,30 +137,25 @@ impl Making<'_> {
 
     fn general_authority(&mut self, parsed: &Parsed) -> Option<Authority> {
         let settings: &Settings = &self.globals.settings;
-        let url = settings.some("global-auth-url")?;
         if parsed.annotations.get("enable-global-auth").and_then(parse_bool) == Some(false) {
             return None;
         }
-        let url = url.to_owned();
-        if reach::split(&url).is_none() {
+        if self.globals.broken_authority {
+            let text =
+                "a key global-auth-* of the ConfigMap is not valid; the paths of the Ingress answer 503";
+            self.problems.push(parsed.problem("metadata", text).reason("SettingInvalid"));
             self.closed = true;
             return None;
         }
+        let url = settings.some("global-auth-url")?.to_owned();
         let of = |name: &'static str| {
             let general = ALL.iter().find(|(own, _)| *own == name).map(|(_, general)| *general)?;
             settings.some(general).map(str::to_owned)
         };
         let mut authority = from(&url, of);
-        if let Some(text) = settings.set("global-auth-snippet") {
-            authority.snippet = snippet::parse(
-                text,
-                Contexts::LOCATION,
-                Author::Operator,
-                &self.globals.options,
-                &self.globals.settings.defined,
-            )
-            .unwrap_or_default();
-        }
+        authority.signin = authority.signin.filter(|(page, _)| reach::is_link(page));
+        authority.always_set_cookie = settings.flag("global-auth-always-set-cookie");
+        authority.snippet = self.globals.snippets.authority.clone();
         Some(authority)
     }
 
@@ -154,29 +169,6 @@ impl Making<'_> {
             self.problems.push(problem.reason("InvalidValue").at(url, 0));
             authority.signin = None;
         }
-    }
-
-    fn auth_headers(&mut self, parsed: &Parsed, name: &str) -> Vec<(String, String)> {
-        let Some(map) =
-            self.referred(parsed, "auth-proxy-set-headers", name, |view, key| view.config_map(key))
-        else {
-            self.closed = true;
-            return Vec::new();
-        };
-        let mut headers = Vec::new();
-        for (field, value) in &map.data {
-            match bad_field(field, value, &self.globals.settings.defined) {
-                None => headers.push((field.clone(), value.trim().to_owned())),
-                Some(why) => {
-                    let text =
-                        format!("the field \"{}\" of the ConfigMap is left out: {why}", field.escape_debug());
-                    self.problems.push(
-                        parsed.annotation_problem("auth-proxy-set-headers", text).reason("InvalidValue"),
-                    );
-                }
-            }
-        }
-        headers
     }
 }
 
@@ -212,7 +204,7 @@ fn from(url: &str, get: impl Fn(&'static str) -> Option<String>) -> Authority {
 }
 
 /// Reads `200 202 401 5m, 403 1m`: the words of `proxy_cache_valid` lines.
-fn valid_times(text: &str) -> Option<Vec<Vec<String>>> {
+pub(in crate::ingress) fn valid_times(text: &str) -> Option<Vec<Vec<String>>> {
     let mut lines = Vec::new();
     for part in text.split(',') {
         let words: Vec<&str> = part.split_ascii_whitespace().collect();

@@ -87,15 +87,26 @@ impl Making<'_> {
         let key = crate::objects::Key::parse(name);
         let Some(secret) = self.referred(parsed, "proxy-ssl-secret", name, |view, key| view.secret(key))
         else {
+            self.closed = true;
             return;
         };
         let key = key.unwrap_or_else(|| crate::objects::Key::new(parsed.key.namespace.as_str(), name));
-        if let Ok(files) = super::super::tls::of_secret(&key, &secret) {
-            plain(policy, "proxy_ssl_certificate", [files.chain.path.clone()]);
-            plain(policy, "proxy_ssl_certificate_key", [files.key.path.clone()]);
-            self.files.extend([files.chain, files.key]);
+        let authorities = super::super::tls::authorities(&key, &secret);
+        let has = |part: &str| secret.data.contains_key(part);
+        match super::super::tls::of_secret(&key, &secret) {
+            Ok(files) => {
+                plain(policy, "proxy_ssl_certificate", [files.chain.path.clone()]);
+                plain(policy, "proxy_ssl_certificate_key", [files.key.path.clone()]);
+                self.files.extend([files.chain, files.key]);
+            }
+            // A Secret of authorities alone is for the check of the upstream.
+            Err(_) if authorities.is_some() && !has("tls.crt") && !has("tls.key") => {}
+            Err(why) => self.no_upstream_tls(parsed, &why),
         }
-        match super::super::tls::authorities(&key, &secret) {
+        if has("ca.crt") && authorities.is_none() {
+            self.no_upstream_tls(parsed, &format!("ca.crt of the Secret {key} is no PEM"));
+        }
+        match authorities {
             Some(file) => {
                 let File { path, .. } = &file;
                 plain(policy, "proxy_ssl_trusted_certificate", [path.clone()]);
@@ -105,6 +116,13 @@ impl Making<'_> {
             None if verify => self.no_authorities(parsed),
             None => {}
         }
+    }
+
+    /// Closes the paths of an Ingress whose Secret for TLS to the upstream is broken.
+    fn no_upstream_tls(&mut self, parsed: &Parsed, why: &str) {
+        let text = format!("{why}; the paths of the Ingress answer 503");
+        self.problems.push(parsed.annotation_problem("proxy-ssl-secret", text).reason("ReferenceInvalid"));
+        self.closed = true;
     }
 
     /// Closes the paths of an Ingress whose upstream was to be verified without anything to verify it by.

@@ -1,7 +1,8 @@
 //! The checks of access in a location, and the locations that they need.
 
-use super::super::node;
-use super::{Out, is_exempt, location, policy_id};
+use super::super::{merge, node};
+use super::{Out, fields, is_exempt, location, policy_id, route_id};
+use crate::groups::short_hash;
 use crate::ingress::Globals;
 use crate::model::{Authority, Limit, LimitKind, Limits, Policy, Route};
 use crate::reach;
@@ -83,13 +84,23 @@ pub(super) fn authority(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>)
     if is_exempt(out.globals, "no-auth-locations", route.path.path()) {
         return Vec::new();
     }
-    let id = policy_id(out.server, route);
+    // What is kept belongs to one path, so a service whose answers are kept is asked from a location of the path.
+    let id = match authority.cache {
+        Some(_) => {
+            let (path, policy) = (route_id(out.server, route), policy_id(out.server, route));
+            short_hash(&format!("{path} {policy} {}", authority.url))
+        }
+        None => policy_id(out.server, route),
+    };
     let path = format!("/_external-auth-{id}");
     nodes.push(node("auth_request", [path.as_str()]));
     nodes.push(node("auth_request_set", ["$auth_cookie", "$upstream_http_set_cookie"]));
-    // Others are kept when the answer is one of the upstream.
-    let words = ["Set-Cookie", "$auth_cookie"];
-    nodes.push(node("add_header", words).args(authority.always_set_cookie.then_some("always")));
+    // An `add_header` would end the inheritance of those that stand further out. These are the statuses that it is for.
+    let mut words = vec!["-a"];
+    if !authority.always_set_cookie {
+        words.extend(["-s", "200 201 204 206 301 302 303 304 307 308"]);
+    }
+    nodes.push(node("more_set_headers", words).arg("Set-Cookie: $auth_cookie"));
     let mut fields = Vec::new();
     for (i, name) in authority.response_headers.iter().enumerate() {
         let variable = format!("$auth_header_{i}");
@@ -114,23 +125,23 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
         body.push(node("access_log", ["off"]));
     }
     body.push(node("proxy_pass_request_body", ["off"]));
-    let mut fields = vec![
+    let mut own = vec![
         ("Content-Length".to_owned(), String::new()),
-        ("X-Request-ID".into(), "$req_id".into()),
+        ("Upgrade".into(), String::new()),
+        ("Connection".into(), String::new()),
         ("Host".into(), authority.host.clone()),
+        ("X-Original-URI".into(), "$request_uri".into()),
         ("X-Original-URL".into(), "$pass_access_scheme://$best_http_host$request_uri".into()),
         ("X-Original-Method".into(), "$request_method".into()),
         ("X-Sent-From".into(), "forebay-ingress".into()),
-        ("X-Real-IP".into(), "$remote_addr".into()),
-        ("X-Forwarded-For".into(), "$remote_addr".into()),
         (
             "X-Auth-Request-Redirect".into(),
             authority.redirect.clone().unwrap_or_else(|| "$request_uri".into()),
         ),
     ];
-    fields.retain(|(name, _)| !authority.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name)));
-    fields.extend(authority.headers.iter().cloned());
-    body.extend(fields.into_iter().map(|(n, v)| node("proxy_set_header", [n, v])));
+    own.retain(|(name, _)| !authority.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name)));
+    own.extend(authority.headers.iter().cloned());
+    body.extend(fields::with(out, &own));
     if let Some(method) = &authority.method {
         body.push(node("proxy_method", [method.as_str()]));
     }
@@ -146,7 +157,7 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
         body.push(node("proxy_cache_key", [format!("{id} $host {key}")]));
         body.extend(times.iter().map(|words| node("proxy_cache_valid", words.iter().map(String::as_str))));
     }
-    body.extend(authority.snippet.iter().cloned());
+    body = merge::join(body, &authority.snippet);
     match keepalive(out, authority, id) {
         Some(pass) => body.push(pass),
         None => body.extend(pass_url(&authority.url)),

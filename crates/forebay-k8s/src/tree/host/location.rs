@@ -1,9 +1,11 @@
 //! The content of a route's location.
 
-use super::super::node;
-use super::access;
+use super::super::{merge, node};
+use super::fields::{self, Family};
 use super::{Out, is_exempt, policy_id, route_id, target};
-use crate::model::{Action, Alternative, Cors, Errors, Forward, HeaderValue, Mirror, Protocol, Route};
+use super::{access, beside, canary};
+use crate::ingress::upstream_name;
+use crate::model::{Action, Cors, Forward, HostName, Protocol, Route};
 use crate::variables;
 use forebay_conf::Node;
 
@@ -42,16 +44,24 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
             access::checks(out, route, &mut nodes);
             let authorized = access::authority(out, route, &mut nodes);
             plain(forward.protocol, &policy.plain, &mut nodes);
-            headers(out, route, authorized, &mut nodes);
+            headers(out, route, forward.protocol, authorized, &mut nodes);
             if let Some(errors) = &policy.errors {
-                self::errors(out, route, errors, &mut nodes);
+                beside::errors(out, route, errors, &mut nodes);
+            }
+            if let Some(group) = &policy.stand_in {
+                beside::stand_in(out, route, group, &mut nodes);
             }
             if let Some(mirror) = &policy.mirror {
-                self::mirror(out, route, mirror, &mut nodes);
+                beside::mirror(out, route, mirror, &mut nodes);
             }
-            nodes.extend(out.globals.snippets.location.iter().cloned());
-            nodes.extend(policy.snippet.iter().cloned());
-            pass(out, route, forward, &mut nodes);
+            // A snippet comes before the rewriting of the path, and may have a `proxy_pass` of its own.
+            let mut passing = Vec::new();
+            pass(out, route, forward, &mut passing);
+            for own in [&out.globals.snippets.location, &policy.snippet] {
+                nodes = merge::join(nodes, own);
+                merge::give_way(&mut passing, own);
+            }
+            nodes.extend(passing);
         }
     }
     let mut all = variables(out, Some(route), &nodes);
@@ -62,11 +72,20 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
 /// Makes the answer for paths without a route.
 pub(super) fn unrouted(out: &mut Out<'_>) -> Vec<Node> {
     let mut nodes = to_https(out, None);
+    // Requests for hosts with rules are those of somebody.
+    let logged = out.globals.settings.flag("enable-access-log-for-default-backend");
+    if out.server.host == HostName::Any && !logged {
+        nodes.push(node("access_log", ["off"]));
+    }
     match &out.globals.default_backend {
+        // As in locations of routes, what cannot be checked is closed.
+        Some(_) if out.globals.lacks_firewall() || out.globals.settings.refused("block-cidrs") => {
+            nodes.push(node("return", ["503"]));
+        }
         Some(spec) => {
-            if !out.globals.settings.flag("enable-access-log-for-default-backend") {
-                nodes.push(node("access_log", ["off"]));
-            }
+            let blocked = crate::value::cidrs(out.globals.settings.get("block-cidrs")).unwrap_or_default();
+            nodes.extend(blocked.iter().map(|n| node("deny", [n.as_str()])));
+            nodes.extend(fields::with(out, &fields::no_reasons()));
             nodes.push(node("proxy_pass", [format!("http://{}", spec.name())]));
         }
         None => nodes.push(node("return", ["404"])),
@@ -91,7 +110,7 @@ fn made(out: &Out<'_>, route: Option<&Route>, nodes: &[Node], mut wanted: Vec<&'
     let origin = route.map(|r| r.origin.clone()).unwrap_or_default();
     let text = |name: &str| match name {
         "proxy_upstream_name" => match route {
-            Some(_) => format!("{}-{}-{}", origin.object.namespace, origin.service, origin.port),
+            Some(_) => upstream_name(&origin.object.namespace, &origin.service, &origin.port),
             None => "upstream-default-backend".to_owned(),
         },
         "namespace" => origin.object.namespace.clone(),
@@ -141,13 +160,22 @@ pub(crate) fn collect(nodes: &[Node], wanted: &mut Vec<&'static str>) {
 pub(super) fn to_https(out: &Out<'_>, route: Option<&Route>) -> Vec<Node> {
     let globals = out.globals;
     let path = route.map_or("/", |r| r.path.path());
-    let has_tls = out.server.tls.certificate.is_some() || out.server.wants_tls && globals.default_certificate;
-    let (wanted, always) = match route {
+    let closed = matches!(route.map(|r| &r.action), Some(Action::Answer(_)));
+    if closed {
+        return Vec::new();
+    }
+    let wanted = match route {
         Some(route) => (route.policy.https, route.policy.https_always),
         None => (globals.settings.flag("ssl-redirect"), globals.settings.flag("force-ssl-redirect")),
     };
-    let closed = matches!(route.map(|r| &r.action), Some(Action::Answer(_)));
-    if closed || !(always || wanted && has_tls) || is_exempt(globals, "no-tls-redirect-locations", path) {
+    redirect(out, path, wanted)
+}
+
+/// Makes the redirect of requests without TLS for a path. `wanted`: it is wished for, and also without a certificate of the host.
+pub(super) fn redirect(out: &Out<'_>, path: &str, (wanted, always): (bool, bool)) -> Vec<Node> {
+    let globals = out.globals;
+    let has_tls = out.server.tls.certificate.is_some() || out.server.wants_tls && globals.default_certificate;
+    if !(always || wanted && has_tls) || is_exempt(globals, "no-tls-redirect-locations", path) {
         return Vec::new();
     }
     let code = globals.settings.get("http-redirect-code");
@@ -202,30 +230,26 @@ fn name_for(protocol: Protocol, name: &str) -> Option<String> {
     }
 }
 
-/// Adds the fields of requests to the upstream and of answers. Those of `http` hold unless the route has own ones.
-fn headers(out: &Out<'_>, route: &Route, authorized: Vec<(String, String)>, nodes: &mut Vec<Node>) {
-    let own: Vec<(String, String)> = route.policy.headers.iter().cloned().chain(authorized).collect();
-    let Action::Forward(forward) = &route.action else { return };
+/// Adds the fields of requests to the upstream and of answers.
+fn headers(
+    out: &Out<'_>,
+    route: &Route,
+    protocol: Protocol,
+    authorized: Vec<fields::Field>,
+    nodes: &mut Vec<Node>,
+) {
     for (name, value) in &route.policy.response_headers {
         nodes.push(node("more_set_headers", [format!("{name}: {value}")]));
     }
-    let directive = match forward.protocol {
-        Protocol::Grpc | Protocol::Grpcs => "grpc_set_header",
-        Protocol::Fcgi => return fastcgi(route, nodes),
-        _ => "proxy_set_header",
-    };
-    if own.is_empty() {
-        return;
-    }
-    let replaced = |name: &str| own.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-    let general = out.globals.headers.iter().filter(|(n, _)| !replaced(n));
-    let general = general
-        .filter(|(n, _)| directive != "grpc_set_header" || !matches!(n.as_str(), "Upgrade" | "Connection"));
-    nodes.extend(general.chain(&own).map(|(n, v)| node(directive, [n.as_str(), v.as_str()])));
+    let names: Vec<String> = authorized.iter().map(|(name, _)| name.clone()).collect();
+    nodes.extend(fields::lookalikes_of(out, &names));
+    let family = Family::of(protocol);
+    let set = fields::of_route(out, route, family, authorized);
+    nodes.extend(if family == Family::Fastcgi { fastcgi(route, set) } else { set });
 }
 
-/// Adds the parameters for FastCGI.
-fn fastcgi(route: &Route, nodes: &mut Vec<Node>) {
+/// Returns the parameters for FastCGI. `fields`: those of fields of the request.
+fn fastcgi(route: &Route, fields: Vec<Node>) -> Vec<Node> {
     let general = [
         ("QUERY_STRING", "$query_string"),
         ("REQUEST_METHOD", "$request_method"),
@@ -246,16 +270,16 @@ fn fastcgi(route: &Route, nodes: &mut Vec<Node>) {
         ("SERVER_NAME", "$server_name"),
         ("REDIRECT_STATUS", "200"),
     ];
-    let own = &route.policy.fastcgi;
-    let general = general.into_iter().filter(|(n, _)| !own.iter().any(|(o, _)| o == n));
-    let all = general.chain(own.iter().map(|(n, v)| (n.as_str(), v.as_str())));
-    nodes.extend(all.map(|(n, v)| node("fastcgi_param", [n, v])));
+    let parameters = |(n, v): (&str, &str)| node("fastcgi_param", [n, v]);
+    let own = route.policy.fastcgi.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+    let own: Vec<Node> = own.map(parameters).collect();
+    merge::join(general.into_iter().map(parameters).chain(fields).collect(), &own)
 }
 
 fn pass(out: &mut Out<'_>, route: &Route, forward: &Forward, nodes: &mut Vec<Node>) {
     let id = route_id(out.server, route);
     if let Some(alternative) = forward.alternatives.first() {
-        choose(out, &id, &forward.group, alternative);
+        canary::choose(out, &id, &forward.group, alternative);
     }
     if let Some((path, to)) = &forward.rewrite {
         let to = if to.starts_with('/') || to.starts_with('$') { to.clone() } else { format!("/{to}") };
@@ -270,62 +294,6 @@ fn pass(out: &mut Out<'_>, route: &Route, forward: &Forward, nodes: &mut Vec<Nod
         Protocol::Grpcs => node("grpc_pass", [format!("grpcs://{group}")]),
         Protocol::Fcgi => node("fastcgi_pass", [group]),
     });
-}
-
-/// Returns a key of a `map` that is a text and nothing special.
-fn literal(text: &str) -> String {
-    let special = ["default", "hostnames", "include", "volatile"].contains(&text);
-    if special || text.starts_with(['~', '\\']) { format!("\\{text}") } else { text.to_owned() }
-}
-
-/// Makes the variable that chooses between a group and its alternative: the header decides before the cookie, and that before
-/// the share.
-fn choose(out: &mut Out<'_>, id: &str, group: &str, alternative: &Alternative) {
-    if !out.once(&format!("canary {id}")) {
-        return;
-    }
-    let there = alternative.group.as_str();
-    let mut variable = match alternative.share {
-        0 => group.to_owned(),
-        10_000.. => there.to_owned(),
-        share => {
-            let percent = format!("{}.{:02}%", share / 100, share % 100);
-            let split = vec![node(&percent, [there]), node("*", [group])];
-            out.http.push(
-                node("split_clients", [format!("${{request_id}}{id}"), format!("$canary_share_{id}")])
-                    .block(split),
-            );
-            format!("$canary_share_{id}")
-        }
-    };
-    if let Some(cookie) = &alternative.cookie {
-        let name = format!("$canary_cookie_{id}");
-        let entries =
-            vec![node("default", [variable.as_str()]), node("always", [there]), node("never", [group])];
-        let source = format!("$cookie_{}", cookie.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
-        out.http.push(node("map", [source, name.clone()]).block(entries));
-        variable = name;
-    }
-    if let Some(header) = &alternative.header {
-        let name = format!("$canary_header_{id}");
-        let mut entries = vec![node("default", [variable.as_str()])];
-        match &header.value {
-            None => entries.extend([node("always", [there]), node("never", [group])]),
-            Some(HeaderValue::Exact(text)) => entries.push(node(&literal(text), [there])),
-            Some(HeaderValue::Regex(regex)) => entries.push(node(&format!("~{regex}"), [there])),
-        }
-        let source = format!(
-            "$http_{}",
-            header.name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_")
-        );
-        out.http.push(node("map", [source, name.clone()]).block(entries));
-        variable = name;
-    }
-    out.http.push(
-        node("map", ["$host".to_owned(), format!("$canary_{id}")]).block(vec![node("default", [variable])]),
-    );
-    let named = vec![node("default", [""]), node(there, [there])];
-    out.http.push(node("map", [format!("$canary_{id}"), format!("$canary_name_{id}")]).block(named));
 }
 
 /// Adds the answers to pages of other origins.
@@ -403,61 +371,4 @@ fn origin_key(origin: &str) -> String {
     };
     // Ports have to be named.
     format!("~*^{scheme}://{host}$")
-}
-
-/// Adds the pages for statuses.
-fn errors(out: &mut Out<'_>, route: &Route, errors: &Errors, nodes: &mut Vec<Node>) {
-    nodes.push(node("proxy_intercept_errors", ["on"]));
-    let signin = route.policy.authority.as_ref().is_some_and(|a| a.signin.is_some());
-    for code in errors.codes.iter().filter(|c| !(signin && **c == 401)) {
-        let id = policy_id(out.server, route);
-        let name = format!("@error_{id}_{code}");
-        // Answers that deny access keep their status, whatever the page's own is.
-        if matches!(code, 401 | 403) {
-            nodes.push(node("error_page", [code.to_string(), name.clone()]));
-        } else {
-            nodes.push(node("error_page", [code.to_string(), "=".into(), name.clone()]));
-        }
-        if !out.once(&name) {
-            continue;
-        }
-        let origin = &route.origin;
-        let fields = [
-            ("X-Code", code.to_string()),
-            ("X-Format", "$http_accept".into()),
-            ("X-Original-URI", "$request_uri".into()),
-            ("X-Namespace", origin.object.namespace.clone()),
-            ("X-Ingress-Name", origin.object.name.clone()),
-            ("X-Service-Name", origin.service.clone()),
-            ("X-Service-Port", origin.port.clone()),
-            ("X-Request-ID", "$req_id".into()),
-            ("X-Forwarded-For", "$remote_addr".into()),
-            ("Host", "$best_http_host".into()),
-        ];
-        let mut body = vec![node("internal", [] as [&str; 0]), node("proxy_intercept_errors", ["off"])];
-        body.extend(fields.into_iter().map(|(n, v)| node("proxy_set_header", [n.to_owned(), v])));
-        body.push(node("rewrite", ["^", "/", "break"]));
-        body.push(node("proxy_pass", [format!("http://{}", errors.group)]));
-        let set = helper_variables(out, route, &body);
-        out.helpers.push(node("location", [name]).block(set.into_iter().chain(body).collect()));
-    }
-}
-
-/// Adds the copies of requests.
-fn mirror(out: &mut Out<'_>, route: &Route, mirror: &Mirror, nodes: &mut Vec<Node>) {
-    let path = format!("/_mirror-{}", policy_id(out.server, route));
-    nodes.push(node("mirror", [path.as_str()]));
-    nodes.push(node("mirror_request_body", [if mirror.body { "on" } else { "off" }]));
-    if !out.once(&path) {
-        return;
-    }
-    let mut body = vec![node("internal", [] as [&str; 0])];
-    if !mirror.body {
-        body.push(node("proxy_pass_request_body", ["off"]));
-        body.push(node("proxy_set_header", ["Content-Length", ""]));
-    }
-    body.push(node("proxy_set_header", ["Host", mirror.host.as_str()]));
-    body.extend(access::pass_url(&mirror.target));
-    let set = helper_variables(out, route, &body);
-    out.helpers.push(node("location", ["=", path.as_str()]).block(set.into_iter().chain(body).collect()));
 }

@@ -1,5 +1,6 @@
 //! The `http` block of the main file.
 
+use super::super::host::fields;
 use super::super::node;
 use super::Main;
 use crate::ingress::Globals;
@@ -17,6 +18,7 @@ pub(super) fn block(parts: &Main<'_>) -> Vec<Node> {
     client(globals, &mut nodes);
     real_ip(globals, &mut nodes);
     proxying(globals, &mut nodes);
+    nodes.extend(fields::http(globals));
     compression(globals, &mut nodes);
     tls(parts, &mut nodes);
     logs(globals, &mut nodes);

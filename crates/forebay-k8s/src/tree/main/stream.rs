@@ -75,7 +75,14 @@ pub(crate) fn group(name: &str, spec: &Spec, servers: &Servers, globals: &Global
     match &servers.external {
         Some((host, number)) => {
             let resolve = host.parse::<std::net::IpAddr>().is_err().then_some("resolve");
-            nodes.push(Node::new("server").arg(format!("{host}:{number}")).args(resolve).arg("max_fails=0"));
+            let search = crate::groups::search(&servers.search);
+            nodes.push(
+                Node::new("server")
+                    .arg(format!("{host}:{number}"))
+                    .args(resolve)
+                    .args(search)
+                    .arg("max_fails=0"),
+            );
         }
         None if globals.options.endpoints_in_files => {
             let all = servers.endpoints.iter();
@@ -103,6 +110,12 @@ fn server(port: &StreamPort, globals: &Globals) -> Node {
     Node::new("server").block(nodes)
 }
 
+/// Returns a host as a key of a `map`. A wildcard of an Ingress stands for one label.
+fn one_label(host: &str) -> String {
+    let rest = host.strip_prefix("*.");
+    rest.map_or_else(|| host.to_owned(), |rest| format!("~*^[^.]+\\.{}$", regex::escape(rest)))
+}
+
 /// Makes the servers that look at the name in a TLS session.
 ///
 /// The first sends all sessions on with a PROXY header, from which the `http` block learns who the client is. Sessions of hosts with
@@ -113,7 +126,7 @@ fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     let second = own.saturating_sub(1).max(1);
     let hostnames = || node("hostnames", [] as [&str; 0]);
     let map = |to: &str, default: &str, group: &dyn Fn(&str) -> String| {
-        let hosts = parts.passthrough.iter().map(|(host, name)| node(host, [group(name)]));
+        let hosts = parts.passthrough.iter().map(|(host, name)| node(&one_label(host), [group(name)]));
         let entries = [node("default", [default]), hostnames()].into_iter().chain(hosts);
         node("map", ["$ssl_preread_server_name", to]).block(entries.collect())
     };

@@ -48,6 +48,12 @@ fn mistakes_have_nginx_s_words() {
             "server 127.0.0.1; sticky cookie a change_on_failure=no;",
             "invalid \"change_on_failure\" parameter value \"no\"",
         ),
+        ("server a.invalid resolve search=a..b;", "invalid parameter \"search=a..b\""),
+        (
+            "server a.invalid search=a.b;",
+            "\"search\" requires \"resolve\", and cannot be used together with \"service\"",
+        ),
+        ("server 127.0.0.1; sticky cookie a mark=a.b;", "invalid \"mark\" parameter value \"a.b\""),
         ("server a.invalid;", "host not found in upstream \"a.invalid\""),
     ];
     for (block, want) in cases {
@@ -68,12 +74,13 @@ fn mistakes_have_nginx_s_words() {
 fn what_is_well() {
     let good = [
         "server 127.0.0.1 drain route=a max_conns=1 slow_start=5s; queue 5 timeout=1s; zone z 64k;",
+        "server a resolve search=x.invalid,invalid; resolver 127.0.0.1;",
         "server a.invalid resolve service=http; resolver 127.0.0.1 valid=1s; resolver_timeout 3s;",
         "server a.invalid; upstream_start_unresolved on;",
         "zone z 64k; state /nonexistent;",
         "fallback off;",
         "peers external max_fails=0 fail_timeout=5s max_conns=9; least_conn; keepalive 320; fallback =503;",
-        "fallback =503; sticky cookie a max_age=1h change_on_failure=off;",
+        "fallback =503; sticky cookie a max_age=1h change_on_failure=off secure=$scheme mark=a-1;",
         "least_time last_byte inflight; server 127.0.0.1; random two least_time=header;",
     ];
     for block in good {
