@@ -7,11 +7,11 @@
 use crate::api::{Api, Error};
 use crate::events::{self, Events};
 use crate::lease::{self, Candidate};
+use crate::ports;
 use crate::status::{self, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
 use crate::{tickets, webhook};
 use forebay_k8s::gateway::GatewayKind;
-use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::translate::{Group, Groups};
 use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Severity, Translation, Translator};
@@ -161,6 +161,7 @@ pub async fn run(
             }
             _ = tick.tick() => {
                 controller.look_again();
+                controller.try_ports();
                 controller.trim();
                 if *leads.borrow() {
                     controller.publish(&api, &log);
@@ -207,8 +208,15 @@ impl Watched {
 /// Returns what is watched.
 fn resources(options: &Options) -> Vec<(Watched, Resource)> {
     let kind = |kind: Watched, group: String, plural, selector: &str, namespaces: &[String]| {
-        let resource =
-            |namespace| Resource { group: group.clone(), plural, namespace, selector: selector.to_owned() };
+        let optional =
+            matches!(kind, Watched::Gateway(GatewayKind::TelemetryPolicy | GatewayKind::ClusterTrustBundle));
+        let resource = |namespace| Resource {
+            group: group.clone(),
+            plural,
+            namespace,
+            optional,
+            selector: selector.to_owned(),
+        };
         match namespaces {
             [] => vec![(kind, resource(None))],
             some => some.iter().map(|n| (kind, resource(Some(n.clone())))).collect(),
@@ -248,8 +256,8 @@ fn resources(options: &Options) -> Vec<(Watched, Resource)> {
         // Labels of namespaces decide which routes may attach.
         all.extend(core(Kind::Namespace, "/api/v1", "namespaces", "", &[]));
         for of in GatewayKind::ALL {
-            let group = format!("/apis/{GROUP}/{}", of.version());
-            let namespaces = if of == GatewayKind::GatewayClass { &[] } else { own };
+            let group = format!("/apis/{}/{}", of.group(), of.version());
+            let namespaces = if of.namespaced() { own } else { &[] };
             all.extend(kind(Watched::Gateway(of), group, of.plural(), "", namespaces));
         }
     }
@@ -350,6 +358,8 @@ struct Controller {
     events: Events,
     /// Time at which the files of this machine were read last.
     looked: Instant,
+    /// Time of the last look at ports that were taken.
+    ports_tried: Instant,
     /// Time at which memory was given back last, and whether anything has changed since.
     trimmed: Instant,
     changed: bool,
@@ -384,6 +394,7 @@ impl Controller {
             gateway_statuses: GatewayStatuses::default(),
             events: Events::default(),
             looked: Instant::now(),
+            ports_tried: Instant::now(),
             trimmed: Instant::now(),
             changed: false,
             judged: Rc::default(),
@@ -629,6 +640,12 @@ impl Controller {
     /// Sets the file aside that made the process refuse a configuration, so that all others have effect.
     fn refused(&mut self, files: &Files, reason: String) {
         (self.log)(&format!("a configuration was refused: {reason}"));
+        if let Some(address) = ports::unopened(&reason)
+            && ports::set_aside(&mut self.objects.gateway, address, &reason)
+        {
+            self.waiting.others.get_or_insert(Instant::now());
+            return;
+        }
         let Some((path, refused)) = place(&reason).and_then(|path| files.get_key_value(path)) else { return };
         // The process has the content that it refused: the next delivery has to differ from it.
         let instead = self.applied.get(path).filter(|applied| *applied != refused).cloned();
@@ -668,6 +685,17 @@ impl Controller {
         if !self.settings.files.is_empty() && self.looked.elapsed() >= LOOK_AGAIN {
             self.looked = Instant::now();
             self.waiting.others.get_or_insert(self.looked);
+        }
+    }
+
+    /// Takes ports back that are free again, when it is time to look.
+    fn try_ports(&mut self) {
+        let now = Instant::now();
+        if self.ports_tried + ports::PAUSE <= now {
+            self.ports_tried = now;
+            if ports::take_back(&mut self.objects.gateway) {
+                self.waiting.others.get_or_insert(now);
+            }
         }
     }
 

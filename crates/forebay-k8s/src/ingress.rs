@@ -2,6 +2,7 @@
 
 mod globals;
 mod policy;
+mod route_policy;
 mod tls;
 
 use crate::annotations::Annotations;
@@ -692,4 +693,5 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
+pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;

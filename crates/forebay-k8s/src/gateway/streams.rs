@@ -1,12 +1,14 @@
 //! Servers of the stream block: TLSRoutes, TCPRoutes and UDPRoutes.
 //!
 //! A listener without names of hosts has one route, the oldest. TLS that passes as it is goes by the name in its handshake, from a `map`;
-//! TLS that ends here has a server for each host, with the certificate of its listener.
+//! TLS that ends here has a server for each host, with the certificate of its listener. Where a port has both, hosts whose TLS passes
+//! have servers, too (`ssl_passthrough`).
 
-use super::Placed;
-use super::attach::{Speaks, covers};
+use super::attach::{Common, covers};
+use super::listener::Speaks;
+use super::place::Placed;
 use super::ports::{Member, Port, map_word, specificity};
-use super::rules::percent;
+use super::rules::{percent, tls};
 use crate::groups::{Spec, short_hash};
 use crate::ingress::Globals;
 use crate::model::File;
@@ -46,7 +48,14 @@ pub(super) struct Streams {
 struct Attachment<'a> {
     placed: &'a Placed<'a>,
     member: Member<'a>,
-    hosts: &'a [String],
+    hosts: &'a [Common],
+}
+
+impl Attachment<'_> {
+    /// Returns `true` if TLS passes as it is.
+    fn passes(&self) -> bool {
+        self.member.attached.speaks == Some(Speaks::TlsPassthrough)
+    }
 }
 
 /// Returns the routes at a port, the oldest first.
@@ -71,13 +80,14 @@ fn hosts<'a, 'r>(
     let mut hosts: BTreeSet<String> = port.hosts().into_iter().collect();
     for at in attached {
         let own = at.member.attached.host();
-        hosts.extend(at.hosts.iter().filter(|h| port.owner(h).as_ref() == Some(&own)).cloned());
+        let of_listener = at.hosts.iter().map(|h| &h.host).filter(|h| port.owner(h).as_ref() == Some(&own));
+        hosts.extend(of_listener.cloned());
     }
     let route = |host: &str| {
         let owner = port.owner(host);
         let of = |at: &Attachment<'_>| {
-            let own = at.hosts.iter().filter(|own| covers(own, host));
-            own.map(|own| specificity(own)).max()
+            let own = at.hosts.iter().filter(|own| covers(&own.host, host));
+            own.map(|own| (specificity(&own.host), specificity(&own.written))).max()
         };
         let here = attached.iter().filter(|at| Some(at.member.attached.host()) == owner);
         // Of equals, the first stays.
@@ -97,12 +107,15 @@ impl Streams {
             return;
         }
         match port.speaks {
-            Speaks::TlsPassthrough => {
+            Speaks::TlsPassthrough | Speaks::TlsTerminate if port.encrypted() => {
+                self.ends(port, &attached, globals);
+            }
+            Speaks::TlsPassthrough | Speaks::TlsTerminate => {
                 let variable = format!("$gateway_tls_{}", short_hash(&port.name()));
                 let mut entries = vec![Node::new("hostnames")];
                 let mut rest = NONE.to_owned();
                 for (host, at) in hosts(port, &attached) {
-                    let target = at.map_or_else(|| NONE.to_owned(), |at| self.target(at.placed));
+                    let target = at.map_or_else(|| NONE.to_owned(), |at| self.target(at).0);
                     if host.is_empty() {
                         rest = target;
                     } else {
@@ -116,11 +129,10 @@ impl Streams {
                 let read = Node::new("ssl_preread").arg("on");
                 self.server(port.listen(false, globals), vec![read, pass(&variable)]);
             }
-            Speaks::TlsTerminate => self.ends(port, &attached, globals),
             _ => {
                 let Some(first) = attached.first() else { return };
-                let target = self.target(first.placed);
-                let mut nodes = vec![pass(&target)];
+                let (target, mut nodes) = self.target(first);
+                nodes.push(pass(&target));
                 if port.speaks == Speaks::Udp {
                     nodes.push(Node::new("proxy_timeout").arg(UDP_IDLE));
                 }
@@ -137,13 +149,18 @@ impl Streams {
             let rest = host.is_empty();
             let mut nodes = vec![Node::new("server_name").arg(if rest { "_" } else { host.as_str() })];
             match at {
+                Some(at) if at.passes() => {
+                    nodes.push(Node::new("ssl_passthrough").arg("on"));
+                    nodes.push(pass(&self.target(at).0));
+                }
                 Some(at) => {
                     for files in &at.member.attached.certificates {
                         nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
                         nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
                         self.files.extend([files.chain.clone(), files.key.clone()]);
                     }
-                    let target = self.target(at.placed);
+                    let (target, encryption) = self.target(at);
+                    nodes.extend(encryption);
                     nodes.push(pass(&target));
                 }
                 None => {
@@ -163,8 +180,25 @@ impl Streams {
         self.nodes.push(Node::new("server").block(listen.into_iter().chain(nodes).collect()));
     }
 
-    /// Returns what the connections of a route are passed to: a group, or the variable that chooses one.
-    fn target(&mut self, placed: &Placed<'_>) -> String {
+    /// Returns what the connections of a route are passed to: a group, or the variable that chooses one; and the directives for TLS to it.
+    fn target(&mut self, at: &Attachment<'_>) -> (String, Vec<Node>) {
+        let placed = at.placed;
+        if !placed.faults(0).is_empty() {
+            return (NONE.to_owned(), Vec::new());
+        }
+        let choices = placed.choices.first().map(Vec::as_slice).unwrap_or_default();
+        let backend = choices.iter().filter(|c| c.weight > 0).find_map(|c| c.backend.as_ref());
+        let mut nodes = Vec::new();
+        if let Some(backend) = backend.filter(|b| b.tls.is_some() && !at.passes()) {
+            let certificate =
+                at.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
+            nodes.push(Node::new("proxy_ssl").arg("on"));
+            nodes.extend(tls::encryption("proxy", backend, certificate, &mut self.files));
+        }
+        (self.backends(placed), nodes)
+    }
+
+    fn backends(&mut self, placed: &Placed<'_>) -> String {
         // A route of these kinds has no conditions, so that only its first rule can be met.
         let choices = placed.choices.first().map(Vec::as_slice).unwrap_or_default();
         let used: Vec<_> = choices.iter().filter(|c| c.weight > 0).collect();

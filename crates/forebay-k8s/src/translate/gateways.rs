@@ -74,6 +74,7 @@ impl Kept {
             has_rest,
             tcp: stream::tcp_ports(objects, globals),
             udp: stream::udp_ports(objects, globals),
+            taken: &objects.gateway.taken,
         };
         self.part = self.gateways.translate(objects, &others);
         groups.replace_specs(&USER.into(), &self.part.specs, objects, globals);

@@ -1,6 +1,7 @@
 //! The file of one host: its server, and what that needs in `http`.
 
 mod access;
+pub(crate) mod guard;
 mod location;
 
 pub(crate) use location::collect;
