@@ -117,7 +117,7 @@ impl Made {
 
     /// Returns the servers of Gateways, one text each, without the lines of locations.
     fn servers(&self) -> Vec<String> {
-        self.text().split("\nserver {").skip(1).map(str::to_owned).collect()
+        format!("\n{}", self.text()).split("\nserver {").skip(1).map(str::to_owned).collect()
     }
 
     /// Returns the servers with a name.
