@@ -391,7 +391,7 @@ fn gateways() {
 
 #[test]
 fn routes() {
-    assert!(table(include_str!("ingress/routes.cases"), &[]) >= 11);
+    assert!(table(include_str!("ingress/routes.cases"), &[]) >= 12);
 }
 
 #[test]
