@@ -54,8 +54,11 @@ fn telemetry_statuses(cluster: Cluster<'_>, ours: &[Ours], options: &GatewayOpti
         };
         let text = "tracing is not supported; the ConfigMap sets logs";
         let accepted = condition(&policy.metadata, "Accepted", false, "Invalid", text);
-        let ancestors: Vec<Value> =
-            ours.iter().filter(is_target).map(|o| ancestor(&o.key, options, &[accepted.clone()])).collect();
+        let ancestors: Vec<Value> = ours
+            .iter()
+            .filter(is_target)
+            .map(|o| ancestor(&o.key, options, std::slice::from_ref(&accepted)))
+            .collect();
         if !ancestors.is_empty() {
             let status = json!({ "ancestors": ancestors });
             all.push(StatusUpdate { kind: GatewayKind::TelemetryPolicy, key: key.clone(), status });

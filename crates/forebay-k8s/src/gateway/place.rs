@@ -102,10 +102,11 @@ fn place<'a>(
         let mut refused = Vec::new();
         let choices =
             rules::choices(cluster, (route, kind, encrypts), rule, &mut placed.unresolved, &mut refused);
-        if !kind.is_http() && !has_one_tls(&choices) {
-            if let Some(faults) = placed.faults.get_mut(index) {
-                faults.push("its backends have different BackendTLSPolicies".into());
-            }
+        if !kind.is_http()
+            && !has_one_tls(&choices)
+            && let Some(faults) = placed.faults.get_mut(index)
+        {
+            faults.push("its backends have different BackendTLSPolicies".into());
         }
         placed.choices.push(choices);
         let in_backends = refused.iter().map(|fault| format!("rules[{index}].backendRefs: {fault}"));

@@ -25,7 +25,9 @@ pub(super) fn limits(rule: &Rule, protocol: Protocol) -> Vec<Node> {
         }
     }
     if let Some(limit) = whole {
-        nodes.push(node(&format!("{family}_next_upstream_timeout"), [format!("{}ms", limit.as_millis())]));
+        let text = format!("{}ms", limit.as_millis());
+        nodes.push(node(&format!("{family}_next_upstream_timeout"), [text.clone()]));
+        nodes.push(node(&format!("{family}_response_timeout"), [text]));
     }
     nodes.extend(rule.retry.iter().flat_map(|retry| repetitions(retry, family)));
     nodes

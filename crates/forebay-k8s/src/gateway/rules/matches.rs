@@ -282,9 +282,9 @@ mod tests {
             query_params: vec![value("a-b[]", "1"), value("A", "2"), value("a", "3")],
             ..Match::default()
         };
-        let words = super::words(&found, GatewayKind::HttpRoute, false);
+        let found_words = words(&found, GatewayKind::HttpRoute, false);
         assert_eq!(
-            words.words[2..],
+            found_words.words[2..],
             [
                 "field:x-a",
                 "=1",
@@ -298,8 +298,8 @@ mod tests {
                 "=3"
             ]
         );
-        assert_eq!(words.faults, ["\"a b\" is no name of a field"]);
-        let asked = super::words(&found, GatewayKind::HttpRoute, true);
+        assert_eq!(found_words.faults, ["\"a b\" is no name of a field"]);
+        let asked = words(&found, GatewayKind::HttpRoute, true);
         assert!(!asked.words.iter().any(|word| word.starts_with("field:")));
     }
 }

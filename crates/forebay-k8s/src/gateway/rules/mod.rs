@@ -15,8 +15,6 @@ pub(crate) mod persistence;
 pub(crate) mod tls;
 
 pub(crate) use backends::{Backend, BackendTls, Choice, Unresolved, backend, choices};
-#[cfg(test)]
-pub(crate) use limits::duration;
 
 use super::cluster::Cluster;
 use super::objects::{Cors, Filter, GatewayKind, Match, Route, Rule};

@@ -52,6 +52,8 @@ crate::settings! {
     "proxy_next_upstream_again" => next_upstream_again: bool = false;
     /// `proxy_next_upstream_timeout`; 0 = no limit.
     "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
+    /// `proxy_response_timeout`; 0 = no limit.
+    "proxy_response_timeout" => response_timeout: Msec = Msec(Duration::ZERO);
     /// `proxy_connect_timeout`.
     "proxy_connect_timeout" => connect_timeout: Msec = Msec(Duration::from_secs(60));
     /// `proxy_send_timeout`.
