@@ -8,7 +8,7 @@ use crate::api::{Api, Error};
 use crate::events::{self, Events};
 use crate::lease::{self, Candidate};
 use crate::ports;
-use crate::status::{self, GatewayStatuses, Publish, Statuses};
+use crate::status::{self, GatewayServices, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
 use crate::{tickets, webhook};
 use forebay_k8s::gateway::GatewayKind;
@@ -355,6 +355,7 @@ struct Controller {
     rests_until: Instant,
     statuses: Statuses,
     gateway_statuses: GatewayStatuses,
+    gateway_services: GatewayServices,
     events: Events,
     /// Time at which the files of this machine were read last.
     looked: Instant,
@@ -392,6 +393,7 @@ impl Controller {
             rests_until: Instant::now(),
             statuses,
             gateway_statuses: GatewayStatuses::default(),
+            gateway_services: GatewayServices::default(),
             events: Events::default(),
             looked: Instant::now(),
             ports_tried: Instant::now(),
@@ -558,7 +560,8 @@ impl Controller {
     }
 
     fn deliver(&mut self, translation: Translation) {
-        let Translation { files, groups, problems, accepted, statuses, .. } = translation;
+        let Translation { files, groups, problems, accepted, statuses, services, .. } = translation;
+        self.gateway_services.want(services);
         self.gateway_statuses.want(statuses);
         self.accepted = accepted;
         self.problems = problems;
@@ -640,9 +643,7 @@ impl Controller {
     /// Sets the file aside that made the process refuse a configuration, so that all others have effect.
     fn refused(&mut self, files: &Files, reason: String) {
         (self.log)(&format!("a configuration was refused: {reason}"));
-        if let Some(address) = ports::unopened(&reason)
-            && ports::set_aside(&mut self.objects.gateway, address, &reason)
-        {
+        if ports::set_all_aside(&mut self.objects.gateway, &reason) {
             self.waiting.others.get_or_insert(Instant::now());
             return;
         }
@@ -670,12 +671,14 @@ impl Controller {
         if self.in_flight.is_none() {
             statuses.extend(self.gateway_statuses.due());
         }
-        if statuses.is_empty() && events.is_empty() {
+        let services = self.gateway_services.due(|key| self.objects.service(key).is_some());
+        if statuses.is_empty() && events.is_empty() && services.is_empty() {
             return;
         }
         let (api, log) = (api.clone(), log.clone());
         tokio::task::spawn_local(async move {
             status::write(&api, statuses, &log).await;
+            status::write_services(&api, services, &log).await;
             events::send(&api, events, &log).await;
         });
     }

@@ -8,14 +8,22 @@ use std::time::Duration;
 /// Time between looks at ports that were taken.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
-/// Returns the address that a configuration was refused for: it could not be opened.
-pub(crate) fn unopened(reason: &str) -> Option<SocketAddr> {
-    let (_, rest) = reason.split_once("bind() to ")?;
-    rest.split_once(" failed")?.0.trim().parse().ok()
+/// Returns the addresses that a configuration was refused for, since they could not be opened, each with the reason.
+fn unopened(reason: &str) -> Vec<(SocketAddr, &str)> {
+    let failures =
+        reason.split("; ").filter_map(|text| text.find("bind() to ").and_then(|at| text.get(at..)));
+    let address = |text: &str| text.strip_prefix("bind() to ")?.split_once(" failed")?.0.parse().ok();
+    failures.filter_map(|text| Some((address(text)?, text))).collect()
+}
+
+/// Sets the listeners of all addresses aside that a configuration was refused for. Returns `false` if nobody wants any of them, or if
+/// that has been done already.
+pub(crate) fn set_all_aside(objects: &mut GatewayObjects, reason: &str) -> bool {
+    unopened(reason).into_iter().fold(false, |any, (address, text)| set_aside(objects, address, text) | any)
 }
 
 /// Sets the listeners of an address aside. Returns `false` if none wants it, or if that has been done already.
-pub(crate) fn set_aside(objects: &mut GatewayObjects, address: SocketAddr, reason: &str) -> bool {
+fn set_aside(objects: &mut GatewayObjects, address: SocketAddr, reason: &str) -> bool {
     let mut changed = false;
     for udp in [false, true] {
         if objects.wants_port(udp, address.port()) && !objects.taken.contains_key(&(udp, address)) {
@@ -59,14 +67,13 @@ mod tests {
 
     #[test]
     fn reasons_name_addresses() {
-        let text = |reason: &str| unopened(reason).map(|a| a.to_string());
-        assert_eq!(
-            text("bind() to 0.0.0.0:80 failed (98: Address already in use)").as_deref(),
-            Some("0.0.0.0:80")
-        );
-        assert_eq!(text("bind() to [::]:80 failed (13: Permission denied)").as_deref(), Some("[::]:80"));
-        assert_eq!(text("unknown directive \"bind() to x\""), None);
-        assert_eq!(text("bind() to unix:/a failed (98: Address already in use)"), None);
+        let of = |reason: &str| unopened(reason).into_iter().map(|(a, _)| a.to_string()).collect::<Vec<_>>();
+        let both = "still could not bind(): bind() to 0.0.0.0:80 failed (98: Address already in use); \
+                    bind() to [::]:80 failed (98: Address already in use)";
+        assert_eq!(of(both), ["0.0.0.0:80", "[::]:80"]);
+        assert_eq!(of("bind() to [::]:80 failed (13: Permission denied)"), ["[::]:80"]);
+        assert_eq!(of("unknown directive \"bind() to x\""), [""; 0]);
+        assert_eq!(of("bind() to unix:/a failed (98: Address already in use)"), [""; 0]);
     }
 
     #[test]

@@ -135,6 +135,12 @@ app.kubernetes.io/part-of: forebay
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gateways/status, httproutes/status, grpcroutes/status, tlsroutes/status, tcproutes/status, udproutes/status, backendtlspolicies/status, listenersets/status]
   verbs: [patch]
+{{- if .Values.gateway.services }}
+# A Service for each Gateway, an alias for that of the controller.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch]
+{{- end }}
 - apiGroups: [forebay.io]
   resources: [routepolicies]
   verbs: [list, watch]

@@ -25,7 +25,11 @@ pub(super) fn statuses(
         if class.spec.controller_name != options.controller {
             continue;
         }
-        let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+        let features: Vec<Value> = FEATURES
+            .iter()
+            .filter(|name| **name != "GatewayInfrastructure" || options.service.is_some())
+            .map(|name| json!({ "name": name }))
+            .collect();
         let accepted = condition(&class.metadata, "Accepted", true, "Accepted", "");
         let status = json!({ "conditions": [accepted], "supportedFeatures": features });
         all.push(StatusUpdate { kind: GatewayKind::GatewayClass, key: key.clone(), status });

@@ -1,5 +1,6 @@
 //! The Gateways that are ours, with their listeners.
 
+use super::GatewayOptions;
 use super::certificates::{certificate, verify_clients};
 use super::cluster::Cluster;
 use super::listener::{Attached, Owner, Speaks, attach};
@@ -35,14 +36,14 @@ pub(crate) struct Ours {
 }
 
 /// Returns the Gateways whose class is ours, the oldest first.
-pub(crate) fn gateways(cluster: Cluster<'_>) -> Vec<Ours> {
+pub(crate) fn gateways(cluster: Cluster<'_>, options: &GatewayOptions) -> Vec<Ours> {
     let is_ours = |g: &Gateway| {
         let class = Key::new("", g.spec.gateway_class_name.as_str());
         cluster.gateway.classes.get(&class).is_some_and(|c| c.spec.controller_name == cluster.controller)
     };
     let mut ours: Vec<Ours> = (cluster.gateway.gateways.iter())
         .filter(|(_, g)| is_ours(g))
-        .map(|(key, g)| ours(cluster, key, g))
+        .map(|(key, g)| ours(cluster, key, g, options))
         .collect();
     ours.sort_by(|a, b| age(&a.gateway.metadata, &a.key).cmp(&age(&b.gateway.metadata, &b.key)));
     ours
@@ -53,7 +54,7 @@ pub(crate) fn age<'a>(metadata: &'a Metadata, key: &'a Key) -> (&'a str, &'a Key
     (&metadata.creation_timestamp, key)
 }
 
-fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>) -> Ours {
+fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>, options: &GatewayOptions) -> Ours {
     let mut listeners: Vec<Attached> = (gateway.spec.listeners.iter())
         .map(|l| attach(cluster, l, Owner::Gateway, ("Gateway", &key.namespace)))
         .collect();
@@ -91,6 +92,7 @@ fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>) -> Ours {
     });
     let mut notes = Vec::new();
     let problem = refusal(gateway, &mut listeners, &mut notes);
+    notes.extend(unheard(gateway).filter(|_| options.service.is_none()));
     Ours {
         client_certificate,
         key: key.clone(),
@@ -140,13 +142,16 @@ fn refusal(gateway: &Gateway, listeners: &mut [Attached], notes: &mut Vec<String
                 format!("parameters of the kind {kind} are not known"),
             ));
         }
-        if !(wishes.labels.is_empty() && wishes.annotations.is_empty()) {
-            let text =
-                "labels and annotations of infrastructure have no effect: no objects are made for a Gateway";
-            notes.push(text.into());
-        }
     }
     closed
+}
+
+/// Returns what is said about labels and annotations that no object gets.
+fn unheard(gateway: &Gateway) -> Option<String> {
+    let wishes = gateway.spec.infrastructure.as_ref()?;
+    let some = !(wishes.labels.is_empty() && wishes.annotations.is_empty());
+    let text = "labels and annotations of infrastructure have no effect: no Service is made for a Gateway (--gateway-service)";
+    some.then(|| text.to_owned())
 }
 
 /// Returns the index of the listener that a path is below.

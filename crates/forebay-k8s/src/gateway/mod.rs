@@ -20,6 +20,7 @@ pub(crate) mod ports;
 mod route_policy;
 mod rules;
 mod servers;
+mod services;
 mod status;
 mod streams;
 #[cfg(test)]
@@ -27,11 +28,12 @@ mod tests;
 
 pub use features::FEATURES;
 pub use objects::{GatewayKind, GatewayObjects};
+pub use services::GatewayService;
 pub use status::{Complaint, StatusUpdate};
 
 use crate::groups::Spec;
 use crate::model::File;
-use crate::objects::Objects;
+use crate::objects::{Key, Objects};
 use addresses::Addresses;
 use cluster::Cluster;
 use forebay_conf::Node;
@@ -54,6 +56,8 @@ pub struct GatewayOptions {
     pub addresses: Vec<IpAddr>,
     /// Addresses that statuses name while Gateways share them.
     pub published: Vec<String>,
+    /// Service of the controller, of which each Gateway gets an alias in its namespace. `None`: none gets one.
+    pub service: Option<Key>,
 }
 
 /// What the objects of the Gateway API become.
@@ -71,6 +75,8 @@ pub struct GatewayPart {
     pub specs: Vec<Arc<Spec>>,
     /// Statuses.
     pub statuses: Vec<StatusUpdate>,
+    /// Services of Gateways.
+    pub services: Vec<GatewayService>,
 }
 
 /// Keeps what stays from one translation to the next.
@@ -87,7 +93,7 @@ impl Gateways {
             return GatewayPart::default();
         }
         let cluster = Cluster { objects, gateway, controller: &options.controller };
-        let mut ours = gateways::gateways(cluster);
+        let mut ours = gateways::gateways(cluster, options);
         self.addresses.allocate(&mut ours, options);
         ports::settle(&mut ours, others);
         let mut routes = place::place_routes(cluster, &ours);
@@ -96,6 +102,7 @@ impl Gateways {
         let policies = Policies::new(cluster, others.globals);
         let mut part = GatewayPart {
             statuses: conditions::statuses(cluster, &ours, &routes, options),
+            services: services::services(&ours, options),
             ..GatewayPart::default()
         };
         part.statuses.extend(policies.statuses(cluster, &ours, &routes, &options.controller));

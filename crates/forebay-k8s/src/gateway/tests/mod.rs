@@ -3,6 +3,7 @@
 mod closing;
 mod policies;
 mod ports;
+mod services;
 mod sharing;
 
 use super::objects::{GROUP, GatewayKind};

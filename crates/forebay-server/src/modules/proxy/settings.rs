@@ -443,7 +443,11 @@ impl NextMask {
 
     /// Returns `true` if the set has a kind.
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
-        self.kinds & (1 << kind as u32) != 0
+        match kind {
+            // A status is only this kind if the set has it.
+            NextUpstream::HttpOther => self.statuses != [0; 4],
+            _ => self.kinds & (1 << kind as u32) != 0,
+        }
     }
 
     /// Returns the failure that a status is, if the set has it.
