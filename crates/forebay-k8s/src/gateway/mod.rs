@@ -113,7 +113,7 @@ impl Gateways {
             if port.speaks.is_http() {
                 servers::servers((cluster, &policies), &port, &routes, others, &mut part);
             } else {
-                streams.port(&port, &routes, others.globals);
+                streams.port(&policies, &port, &routes, others.globals);
             }
         }
         part.stream = streams.nodes;

@@ -8,6 +8,7 @@ use super::attach::{Common, covers};
 use super::listener::Speaks;
 use super::place::Placed;
 use super::ports::{Member, Port, map_word, specificity};
+use super::route_policy::Policies;
 use super::rules::{percent, tls};
 use crate::groups::{Spec, short_hash};
 use crate::ingress::Globals;
@@ -100,15 +101,25 @@ fn hosts<'a, 'r>(
 
 impl Streams {
     /// Makes the servers of a port.
-    pub(super) fn port(&mut self, port: &Port<'_>, routes: &[Placed<'_>], globals: &Globals) {
+    pub(super) fn port(
+        &mut self,
+        policies: &Policies,
+        port: &Port<'_>,
+        routes: &[Placed<'_>],
+        globals: &Globals,
+    ) {
         let attached = attachments(port, routes);
         if attached.is_empty() {
             // Nobody listens: connections are refused.
             return;
         }
         match port.speaks {
-            Speaks::TlsPassthrough | Speaks::TlsTerminate if port.encrypted() => {
-                self.ends(port, &attached, globals);
+            // A server has one list of networks.
+            Speaks::TlsPassthrough | Speaks::TlsTerminate
+                if port.encrypted()
+                    || attached.iter().any(|at| networks(policies, at) != Some(Vec::new())) =>
+            {
+                self.ends(policies, port, &attached, globals);
             }
             Speaks::TlsPassthrough | Speaks::TlsTerminate => {
                 let variable = format!("$gateway_tls_{}", short_hash(&port.name()));
@@ -131,8 +142,7 @@ impl Streams {
             }
             _ => {
                 let Some(first) = attached.first() else { return };
-                let (target, mut nodes) = self.target(first);
-                nodes.push(pass(&target));
+                let mut nodes = self.passes(policies, first);
                 if port.speaks == Speaks::Udp {
                     nodes.push(Node::new("proxy_timeout").arg(UDP_IDLE));
                 }
@@ -142,7 +152,7 @@ impl Streams {
     }
 
     /// Makes the servers of a port where TLS ends.
-    fn ends(&mut self, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
+    fn ends(&mut self, policies: &Policies, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
         let mut hosts = hosts(port, attached);
         hosts.entry(String::new()).or_default();
         for (host, at) in hosts {
@@ -151,7 +161,7 @@ impl Streams {
             match at {
                 Some(at) if at.passes() => {
                     nodes.push(Node::new("ssl_passthrough").arg("on"));
-                    nodes.push(pass(&self.target(at).0));
+                    nodes.extend(self.passes(policies, at));
                 }
                 Some(at) => {
                     for files in &at.member.attached.certificates {
@@ -159,9 +169,7 @@ impl Streams {
                         nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
                         self.files.extend([files.chain.clone(), files.key.clone()]);
                     }
-                    let (target, encryption) = self.target(at);
-                    nodes.extend(encryption);
-                    nodes.push(pass(&target));
+                    nodes.extend(self.passes(policies, at));
                 }
                 None => {
                     nodes.push(Node::new("ssl_reject_handshake").arg("on"));
@@ -178,6 +186,15 @@ impl Streams {
             self.nodes.insert(0, Node::new("upstream").arg(NONE).block(none));
         }
         self.nodes.push(Node::new("server").block(listen.into_iter().chain(nodes).collect()));
+    }
+
+    /// Returns the directives that pass the connections of a route on, from the networks that are let in.
+    fn passes(&mut self, policies: &Policies, at: &Attachment<'_>) -> Vec<Node> {
+        let Some(mut nodes) = networks(policies, at) else { return vec![pass(NONE)] };
+        let (target, encryption) = self.target(at);
+        nodes.extend(encryption);
+        nodes.push(pass(&target));
+        nodes
     }
 
     /// Returns what the connections of a route are passed to: a group, or the variable that chooses one; and the directives for TLS to it.
@@ -238,6 +255,23 @@ impl Streams {
         }
         name
     }
+}
+
+/// Returns the networks that a policy of the Gateway lets in; the other checks of a policy are about requests. `None`: it closes the
+/// route.
+fn networks(policies: &Policies, at: &Attachment<'_>) -> Option<Vec<Node>> {
+    let listener = &at.member.attached.listener.name;
+    let Some(applied) = policies.of(at.placed, 0, &at.member.ours.key, listener) else {
+        return Some(Vec::new());
+    };
+    let networks = &applied.policy.networks;
+    let line = |name: &str, network: &String| Node::new(name).arg(network.as_str());
+    let mut nodes: Vec<Node> = networks.deny.iter().map(|n| line("deny", n)).collect();
+    if !networks.allow.is_empty() {
+        nodes.extend(networks.allow.iter().map(|n| line("allow", n)));
+        nodes.push(Node::new("deny").arg("all"));
+    }
+    (!applied.closed).then_some(nodes)
 }
 
 fn pass(target: &str) -> Node {

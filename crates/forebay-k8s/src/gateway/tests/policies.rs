@@ -215,3 +215,40 @@ fn a_rules_own_settings_count_before_those_of_a_policy() {
     assert_eq!(place.matches("proxy_read_timeout").count(), 1, "{place}");
     assert!(place.contains("proxy_read_timeout 3000ms;"), "{place}");
 }
+
+#[test]
+fn networks_of_a_gateways_policy_hold_for_streams() {
+    let mut world = World::new();
+    let pass = json!({ "name": "pass", "protocol": "TLS", "port": 8443, "tls": { "mode": "Passthrough" } });
+    let tcp = json!({ "name": "tcp", "protocol": "TCP", "port": 9000 });
+    world.add(gateway("edge", 9, json!({ "gatewayClassName": "forebay", "listeners": [pass, tcp] })));
+    for (kind, section, hosts) in [("TLSRoute", "pass", json!(["a.test"])), ("TCPRoute", "tcp", Value::Null)]
+    {
+        let parents = json!([{ "name": "edge", "sectionName": section }]);
+        let mut spec =
+            json!({ "parentRefs": parents, "rules": [{ "backendRefs": [{ "name": "web", "port": 80 }] }] });
+        if !hosts.is_null() {
+            spec["hostnames"] = hosts;
+        }
+        world.add(json!({ "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind, "metadata": { "name": section, "namespace": "default" }, "spec": spec }));
+    }
+    let stream = |made: &Made| {
+        let found = made.0.files.iter().find(|(path, _)| path.to_str() == Some("gateways/stream.conf"));
+        found.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
+    };
+    assert!(!stream(&world.made()).contains("deny"));
+    let target = json!([{ "group": GROUP, "kind": "Gateway", "name": "edge" }]);
+    world.add(policy("p", 3, target.clone(), json!({ "allowlistSourceRange": ["10.0.0.0/8"] })));
+    let text = stream(&world.made());
+    assert_eq!(
+        (text.matches("allow 10.0.0.0/8;").count(), text.matches("deny all;").count()),
+        (2, 2),
+        "{text}"
+    );
+    world.add(policy("p", 3, target, json!({ "allowlistSourceRange": ["all"] })));
+    let text = stream(&world.made());
+    assert!(
+        text.matches("proxy_pass gateway_none;").count() == 2 && !text.contains("proxy_pass gateway_default"),
+        "{text}"
+    );
+}
