@@ -133,15 +133,11 @@ fn refusal(gateway: &Gateway, listeners: &mut [Attached], notes: &mut Vec<String
         let unread = set.unread.iter().find(is_own).map(|path| format!("the field {path} is not supported"));
         l.unsupported = unread.or(l.unsupported.take());
     }
-    if let Some(wishes) = &gateway.spec.infrastructure {
-        if let Some(parameters) = &wishes.parameters_ref {
-            let kind = parameters.kind.as_deref().unwrap_or_default();
-            closed = Some((
-                "Accepted",
-                "InvalidParameters",
-                format!("parameters of the kind {kind} are not known"),
-            ));
-        }
+    let parameters = gateway.spec.infrastructure.as_ref().and_then(|wishes| wishes.parameters_ref.as_ref());
+    if let Some(parameters) = parameters {
+        let kind = parameters.kind.as_deref().unwrap_or_default();
+        closed =
+            Some(("Accepted", "InvalidParameters", format!("parameters of the kind {kind} are not known")));
     }
     closed
 }
