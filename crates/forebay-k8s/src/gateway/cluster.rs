@@ -1,6 +1,6 @@
 //! What a translation of the Gateway API reads: objects, and which of them may refer to which.
 
-use super::objects::{AllowedNamespaces, GatewayObjects};
+use super::objects::{AllowedNamespaces, GatewayObjects, ReferenceGrant};
 use crate::objects::{Key, Objects};
 
 /// What a translation of the Gateway API needs to know.
@@ -21,7 +21,9 @@ impl Cluster<'_> {
         if namespace == target.namespace {
             return true;
         }
-        self.gateway.grants.iter().filter(|(key, _)| key.namespace == target.namespace).any(|(_, grant)| {
+        let here =
+            |key: &Key, grant: &ReferenceGrant| key.namespace == target.namespace && grant.unread.is_empty();
+        self.gateway.grants.iter().filter(|(key, grant)| here(key, grant)).any(|(_, grant)| {
             grant.spec.from.iter().any(|f| f.group == group && f.kind == kind && f.namespace == namespace)
                 && grant.spec.to.iter().any(|t| {
                     t.group == to.0 && t.kind == to.1 && t.name.as_ref().is_none_or(|n| *n == target.name)

@@ -30,7 +30,14 @@ pub(super) fn statuses(
             .filter(|name| **name != "GatewayInfrastructure" || options.service.is_some())
             .map(|name| json!({ "name": name }))
             .collect();
-        let accepted = condition(&class.metadata, "Accepted", true, "Accepted", "");
+        let accepted = match &class.spec.parameters_ref {
+            None => condition(&class.metadata, "Accepted", true, "Accepted", ""),
+            Some(parameters) => {
+                let kind = parameters.kind.as_deref().unwrap_or_default();
+                let text = format!("parameters of the kind {kind} are not known");
+                condition(&class.metadata, "Accepted", false, "InvalidParameters", &text)
+            }
+        };
         let status = json!({ "conditions": [accepted], "supportedFeatures": features });
         all.push(StatusUpdate { kind: GatewayKind::GatewayClass, key: key.clone(), status });
     }

@@ -37,10 +37,13 @@ pub(crate) struct Ours {
 
 /// Returns the Gateways whose class is ours, the oldest first.
 pub(crate) fn gateways(cluster: Cluster<'_>, options: &GatewayOptions) -> Vec<Ours> {
-    let is_ours = |g: &Gateway| {
-        let class = Key::new("", g.spec.gateway_class_name.as_str());
-        cluster.gateway.classes.get(&class).is_some_and(|c| c.spec.controller_name == cluster.controller)
-    };
+    let is_ours =
+        |g: &Gateway| {
+            let class = Key::new("", g.spec.gateway_class_name.as_str());
+            cluster.gateway.classes.get(&class).is_some_and(|c| {
+                c.spec.controller_name == cluster.controller && c.spec.parameters_ref.is_none()
+            })
+        };
     let mut ours: Vec<Ours> = (cluster.gateway.gateways.iter())
         .filter(|(_, g)| is_ours(g))
         .map(|(key, g)| ours(cluster, key, g, options))

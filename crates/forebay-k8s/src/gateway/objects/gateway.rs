@@ -23,6 +23,8 @@ pub struct GatewayClassSpec {
     pub controller_name: String,
     /// Text for people.
     pub description: Option<String>,
+    /// Object with parameters of the implementation. None is known, so that such a class is not accepted.
+    pub parameters_ref: Option<ObjectRef>,
 }
 
 /// A Gateway.

@@ -1,20 +1,23 @@
 //! ReferenceGrants.
 
 use crate::objects::Metadata;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A ReferenceGrant.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ReferenceGrant {
     /// Metadata.
     pub metadata: Metadata,
+    /// Fields of the specification that are not read. They may say less than the others: such a grant allows nothing.
+    #[serde(skip)]
+    pub unread: Vec<String>,
     /// Specification.
     #[serde(default)]
     pub spec: GrantSpec,
 }
 
 /// Specification of a ReferenceGrant.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct GrantSpec {
     /// Objects with references.
@@ -24,7 +27,7 @@ pub struct GrantSpec {
 }
 
 /// Kind of objects with references.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct GrantFrom {
     /// Group.
@@ -36,7 +39,7 @@ pub struct GrantFrom {
 }
 
 /// Kind of objects that are referred to.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct GrantTo {
     /// Group.

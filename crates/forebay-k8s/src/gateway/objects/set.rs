@@ -64,7 +64,11 @@ impl GatewayObjects {
             GatewayKind::TlsRoute => add(&mut self.tls_routes, key, route(&value)),
             GatewayKind::TcpRoute => add(&mut self.tcp_routes, key, route(&value)),
             GatewayKind::UdpRoute => add(&mut self.udp_routes, key, route(&value)),
-            GatewayKind::ReferenceGrant => add(&mut self.grants, key, read(&value)?),
+            GatewayKind::ReferenceGrant => {
+                let mut object: ReferenceGrant = read(&value)?;
+                object.unread = unread(&value, &object.spec);
+                add(&mut self.grants, key, object)
+            }
             GatewayKind::BackendTlsPolicy => {
                 let mut object: BackendTlsPolicy = read(&value)?;
                 object.unread = unread(&value, &object.spec);

@@ -245,3 +245,39 @@ fn telemetry_policies_are_not_accepted() {
         "spec": { "targetRefs": [{ "group": GROUP, "kind": "Gateway", "name": "edge" }], "tracing": {} } }));
     assert_eq!(world.made().condition(GatewayKind::TelemetryPolicy, "t", "Accepted").0, "False");
 }
+
+#[test]
+fn a_class_with_parameters_is_not_accepted() {
+    let mut world = World::with_edge();
+    world.route("a", 5, &["edge"], &["a.test"], "/");
+    let parameters = json!({ "group": "x.io", "kind": "Parameters", "name": "a" });
+    world.add(json!({ "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": { "name": "forebay" },
+        "spec": { "controllerName": "forebay.io/gateway", "parametersRef": parameters } }));
+    let made = world.made();
+    assert_eq!(made.named("a.test"), [""; 0]);
+    let class = made.0.statuses.iter().find(|s| s.kind == GatewayKind::GatewayClass).expect("a status");
+    assert_eq!(of(&class.status["conditions"], "Accepted"), pair("False", "InvalidParameters"));
+}
+
+#[test]
+fn a_grant_with_fields_that_are_not_read_allows_nothing() {
+    let mut world = World::with_edge();
+    world.add(json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": "other" }, "spec": { "ports": [{ "port": 80 }] } }));
+    world.add(route_of(
+        "a",
+        5,
+        &["a.test"],
+        json!([{ "backendRefs": [{ "name": "web", "namespace": "other", "port": 80 }] }]),
+    ));
+    let grant = |to: Value| {
+        json!({ "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant",
+        "metadata": { "name": "g", "namespace": "other" },
+        "spec": { "from": [{ "group": GROUP, "kind": "HTTPRoute", "namespace": "default" }], "to": [to] } })
+    };
+    world.add(grant(json!({ "group": "", "kind": "Service" })));
+    assert!(world.made().server("a.test").contains("proxy_pass"));
+    world.add(grant(json!({ "group": "", "kind": "Service", "labels": { "public": "true" } })));
+    let made = world.made();
+    assert!(made.server("a.test").contains("return 500;"), "{}", made.text());
+    assert_eq!(made.condition(GatewayKind::HttpRoute, "a", "ResolvedRefs").1, "RefNotPermitted");
+}
