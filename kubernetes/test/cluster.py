@@ -76,6 +76,14 @@ def tool(tools, name):
     return os.path.join(tools, f"{name}-{version}")
 
 
+def gateway_api():
+    """Returns the folder of the module with the definitions of the Gateway API. It may want a newer Go than the machine has."""
+    folder = os.path.dirname(os.path.abspath(__file__)) + "/gateway"
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api"]
+    environment = {**os.environ, "GOTOOLCHAIN": "auto"}
+    return subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
 class Cluster:
     """The control plane below the folder `home`. `tools` is what the script `build` prints."""
 

@@ -38,6 +38,11 @@ impl Error {
         self.code == 404
     }
 
+    /// Returns `true` if the account may not do what was asked for (403).
+    pub fn is_forbidden(&self) -> bool {
+        self.code == 403
+    }
+
     /// Returns `true` if an object has changed since it was read, or exists already (409).
     pub fn is_conflict(&self) -> bool {
         self.code == 409

@@ -7,11 +7,11 @@
 use crate::api::{Api, Error};
 use crate::events::{self, Events};
 use crate::lease::{self, Candidate};
-use crate::status::{self, GatewayStatuses, Publish, Statuses};
+use crate::ports;
+use crate::status::{self, GatewayServices, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
 use crate::{tickets, webhook};
 use forebay_k8s::gateway::GatewayKind;
-use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::translate::{Group, Groups};
 use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Severity, Translation, Translator};
@@ -161,6 +161,7 @@ pub async fn run(
             }
             _ = tick.tick() => {
                 controller.look_again();
+                controller.try_ports();
                 controller.trim();
                 if *leads.borrow() {
                     controller.publish(&api, &log);
@@ -207,8 +208,15 @@ impl Watched {
 /// Returns what is watched.
 fn resources(options: &Options) -> Vec<(Watched, Resource)> {
     let kind = |kind: Watched, group: String, plural, selector: &str, namespaces: &[String]| {
-        let resource =
-            |namespace| Resource { group: group.clone(), plural, namespace, selector: selector.to_owned() };
+        let optional =
+            matches!(kind, Watched::Gateway(GatewayKind::TelemetryPolicy | GatewayKind::ClusterTrustBundle));
+        let resource = |namespace| Resource {
+            group: group.clone(),
+            plural,
+            namespace,
+            optional,
+            selector: selector.to_owned(),
+        };
         match namespaces {
             [] => vec![(kind, resource(None))],
             some => some.iter().map(|n| (kind, resource(Some(n.clone())))).collect(),
@@ -250,8 +258,8 @@ fn resources(options: &Options) -> Vec<(Watched, Resource)> {
     }
     if !options.gateway.controller.is_empty() {
         for of in GatewayKind::ALL {
-            let group = format!("/apis/{GROUP}/{}", of.version());
-            let namespaces = if of == GatewayKind::GatewayClass { &[] } else { own };
+            let group = format!("/apis/{}/{}", of.group(), of.version());
+            let namespaces = if of.namespaced() { own } else { &[] };
             all.extend(kind(Watched::Gateway(of), group, of.plural(), "", namespaces));
         }
     }
@@ -349,9 +357,12 @@ struct Controller {
     rests_until: Instant,
     statuses: Statuses,
     gateway_statuses: GatewayStatuses,
+    gateway_services: GatewayServices,
     events: Events,
     /// Time at which the files of this machine were read last.
     looked: Instant,
+    /// Time of the last look at ports that were taken.
+    ports_tried: Instant,
     /// Time at which memory was given back last, and whether anything has changed since.
     trimmed: Instant,
     changed: bool,
@@ -384,8 +395,10 @@ impl Controller {
             rests_until: Instant::now(),
             statuses,
             gateway_statuses: GatewayStatuses::default(),
+            gateway_services: GatewayServices::default(),
             events: Events::default(),
             looked: Instant::now(),
+            ports_tried: Instant::now(),
             trimmed: Instant::now(),
             changed: false,
             judged: Rc::default(),
@@ -549,7 +562,8 @@ impl Controller {
     }
 
     fn deliver(&mut self, translation: Translation) {
-        let Translation { files, groups, problems, accepted, statuses, .. } = translation;
+        let Translation { files, groups, problems, accepted, statuses, services, .. } = translation;
+        self.gateway_services.want(services);
         self.gateway_statuses.want(statuses);
         self.accepted = accepted;
         self.problems = problems;
@@ -631,6 +645,10 @@ impl Controller {
     /// Sets the file aside that made the process refuse a configuration, so that all others have effect.
     fn refused(&mut self, files: &Files, reason: String) {
         (self.log)(&format!("a configuration was refused: {reason}"));
+        if ports::set_all_aside(&mut self.objects.gateway, &reason) {
+            self.waiting.others.get_or_insert(Instant::now());
+            return;
+        }
         let Some((path, refused)) = place(&reason).and_then(|path| files.get_key_value(path)) else { return };
         // The process has the content that it refused: the next delivery has to differ from it.
         let instead = self.applied.get(path).filter(|applied| *applied != refused).cloned();
@@ -655,12 +673,14 @@ impl Controller {
         if self.in_flight.is_none() {
             statuses.extend(self.gateway_statuses.due());
         }
-        if statuses.is_empty() && events.is_empty() {
+        let services = self.gateway_services.due(|key| self.objects.service(key).is_some());
+        if statuses.is_empty() && events.is_empty() && services.is_empty() {
             return;
         }
         let (api, log) = (api.clone(), log.clone());
         tokio::task::spawn_local(async move {
             status::write(&api, statuses, &log).await;
+            status::write_services(&api, services, &log).await;
             events::send(&api, events, &log).await;
         });
     }
@@ -670,6 +690,17 @@ impl Controller {
         if !self.settings.files.is_empty() && self.looked.elapsed() >= LOOK_AGAIN {
             self.looked = Instant::now();
             self.waiting.others.get_or_insert(self.looked);
+        }
+    }
+
+    /// Takes ports back that are free again, when it is time to look.
+    fn try_ports(&mut self) {
+        let now = Instant::now();
+        if self.ports_tried + ports::PAUSE <= now {
+            self.ports_tried = now;
+            if ports::take_back(&mut self.objects.gateway) {
+                self.waiting.others.get_or_insert(now);
+            }
         }
     }
 

@@ -10,6 +10,7 @@ pub mod api;
 pub mod controller;
 mod events;
 pub mod lease;
+mod ports;
 pub mod status;
 mod tickets;
 pub mod watch;

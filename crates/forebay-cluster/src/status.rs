@@ -1,7 +1,7 @@
 //! Statuses of Ingresses: the addresses at which clients reach this server.
 
 use crate::api::Api;
-use forebay_k8s::gateway::{GatewayKind, StatusUpdate};
+use forebay_k8s::gateway::{GatewayKind, GatewayService, StatusUpdate};
 use forebay_k8s::{Key, objects::Kind};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -135,6 +135,62 @@ impl GatewayStatuses {
         }
         due
     }
+}
+
+/// Services of Gateways as they should be.
+#[derive(Debug, Default)]
+pub(crate) struct GatewayServices {
+    wanted: Vec<GatewayService>,
+    /// Those that were written last, and when.
+    written: HashMap<Key, (Value, Instant)>,
+}
+
+impl GatewayServices {
+    /// Sets the Services that should be there.
+    pub(crate) fn want(&mut self, wanted: Vec<GatewayService>) {
+        self.written.retain(|key, _| wanted.iter().any(|service| service.key == *key));
+        self.wanted = wanted;
+    }
+
+    /// Returns the Services to write now. `exists` tells whether there is a Service of a name.
+    pub(crate) fn due(&mut self, exists: impl Fn(&Key) -> bool) -> Vec<GatewayService> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for service in &self.wanted {
+            let is_done = self.written.get(&service.key).is_some_and(|(object, at)| {
+                *object == service.object && (exists(&service.key) || now.duration_since(*at) < AGAIN)
+            });
+            if is_done || due.len() == A_BATCH {
+                continue;
+            }
+            self.written.insert(service.key.clone(), (service.object.clone(), now));
+            due.push(service.clone());
+        }
+        due
+    }
+}
+
+/// Writes Services of Gateways. A Service of the same name that is somebody else's stays as it is.
+pub(crate) async fn write_services(api: &Api, services: Vec<GatewayService>, log: impl Fn(&str)) {
+    for service in services {
+        let path = format!("/api/v1/namespaces/{}/services/{}", service.key.namespace, service.key.name);
+        let done = match api.get::<Value>(&path).await {
+            Ok(found) if !is_owned(&found, &service.owner) => {
+                log(&format!("the Service {} is not that of its Gateway, and stays as it is", service.key));
+                continue;
+            }
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => api.apply(&path, &service.object).await,
+        };
+        if let Err(error) = done {
+            log(&format!("the Service {} of a Gateway could not be written: {error}", service.key));
+        }
+    }
+}
+
+fn is_owned(service: &Value, owner: &str) -> bool {
+    let owners = service.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().any(|o| o.get("uid").and_then(Value::as_str) == Some(owner))
 }
 
 /// Compares addresses. The API server adds fields such as `ipMode`.

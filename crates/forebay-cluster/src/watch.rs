@@ -27,6 +27,8 @@ pub struct Resource {
     pub plural: &'static str,
     /// Namespace; `None` for all, and for kinds without namespaces.
     pub namespace: Option<String>,
+    /// Nothing is served wrong while it may not be read.
+    pub optional: bool,
     /// `fieldSelector` and `labelSelector` as parts of a query, each with a `&` before it; empty for all objects.
     pub selector: String,
 }
@@ -103,7 +105,11 @@ pub async fn watch<K: Clone>(
             Ok(false) => return,
             Err(error) => error,
         };
-        if error.is_not_found() {
+        let forbidden = error.is_forbidden() && (resource.optional || !is_known(&api, &resource).await);
+        if forbidden && !std::mem::replace(&mut failing, true) {
+            log(&format!("{} are not read: {error}", resource.plural));
+        }
+        if error.is_not_found() || forbidden {
             if !send(Change::Unknown).await {
                 return;
             }
@@ -113,6 +119,18 @@ pub async fn watch<K: Clone>(
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Returns `true` unless the API server lacks a kind. It judges the account before it looks whether there is such a kind, so that an
+/// account without rules for it gets 403 in both cases.
+async fn is_known(api: &Api, resource: &Resource) -> bool {
+    match api.get::<Value>(&resource.group).await {
+        Ok(group) => {
+            let kinds = group.get("resources").and_then(Value::as_array);
+            kinds.into_iter().flatten().any(|kind| kind.get("name") == Some(&resource.plural.into()))
+        }
+        Err(error) => !error.is_not_found(),
     }
 }
 

@@ -27,23 +27,41 @@ pub fn take(
     active: &ActiveConfig,
     buf: &mut Vec<u8>,
 ) -> Result<Greeting, Broken> {
-    let (header, ssl) = match client.address(active) {
-        Some(a) => (a.options.proxy_protocol, a.options.ssl),
-        None => (false, false),
-    };
-    if header {
-        if buf.is_empty() {
-            return Ok(Greeting::Partial);
-        }
-        let Parsed::Complete(len, header) = proxy_protocol::parse(buf)? else { return Ok(Greeting::Partial) };
-        buf.drain(..len);
-        Rc::make_mut(client).proxied = header.map(Box::new);
+    let greeting = take_header(client, active, buf)?;
+    if greeting == Greeting::Complete {
+        begin_tls(client, wire, active, buf);
     }
+    Ok(greeting)
+}
+
+/// Takes the PROXY protocol header from `buf`, as [`take`] does, but does not begin TLS.
+///
+/// # Errors
+/// The bytes in `buf` are no such header.
+pub fn take_header(
+    client: &mut Rc<Client>,
+    active: &ActiveConfig,
+    buf: &mut Vec<u8>,
+) -> Result<Greeting, Broken> {
+    if !client.address(active).is_some_and(|a| a.options.proxy_protocol) {
+        return Ok(Greeting::Complete);
+    }
+    if buf.is_empty() {
+        return Ok(Greeting::Partial);
+    }
+    let Parsed::Complete(len, header) = proxy_protocol::parse(buf)? else { return Ok(Greeting::Partial) };
+    buf.drain(..len);
+    Rc::make_mut(client).proxied = header.map(Box::new);
+    Ok(Greeting::Complete)
+}
+
+/// Begins TLS with the bytes in `buf`, if the listener asks for it.
+pub fn begin_tls(client: &Client, wire: &mut Wire, active: &ActiveConfig, buf: &mut Vec<u8>) {
+    let ssl = client.address(active).is_some_and(|a| a.options.ssl);
     // A listener of stream may have decrypted the connection that it passed on.
     if ssl && !wire.is_tls() {
         wire.encrypt(Stream::server(std::mem::take(buf)));
     }
-    Ok(Greeting::Complete)
 }
 
 /// Returns the text for the error log about a client that begins with these bytes instead of a header.

@@ -3,6 +3,7 @@
 mod canary;
 mod globals;
 mod policy;
+mod route_policy;
 mod tls;
 
 use crate::annotations::Annotations;
@@ -706,4 +707,5 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
+pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;

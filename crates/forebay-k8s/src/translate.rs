@@ -10,7 +10,7 @@ mod hosts;
 mod names;
 mod stream;
 
-use crate::gateway::StatusUpdate;
+use crate::gateway::{GatewayService, StatusUpdate};
 use crate::groups::Endpoint;
 use crate::ingress::{self, Globals, Parsed};
 use crate::objects::{Key, Kind, Objects};
@@ -44,6 +44,8 @@ pub struct Translation {
     pub accepted: Arc<[Arc<Accepted>]>,
     /// Statuses of objects of the Gateway API.
     pub statuses: Vec<StatusUpdate>,
+    /// Services of Gateways.
+    pub services: Vec<GatewayService>,
 }
 
 /// An Ingress that is served.
@@ -148,6 +150,7 @@ impl Translator {
         problems.extend(self.hosts.problems().cloned());
         out.problems = once_each(problems);
         out.statuses = self.gateways.statuses();
+        out.services = self.gateways.services();
         out
     }
 

@@ -4,8 +4,8 @@ mod host;
 mod main;
 pub(crate) mod merge;
 
-pub(crate) use host::collect;
 pub use host::server;
+pub(crate) use host::{collect, guard};
 pub(crate) use host::{listen_http, listen_https};
 pub(crate) use main::stream_group;
 pub use main::{Main, StreamPort, main};

@@ -142,7 +142,10 @@ impl LocationTree {
 pub(crate) fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.valid_location = true;
-    if let Some(location) = route::choose(&server.routes, req)? {
+    // A subrequest names its location: a route for all paths would take it away, such as the question of `auth_request`, and answer it.
+    if !req.is_subrequest()
+        && let Some(location) = route::choose(&server.routes, req)?
+    {
         req.location = location;
         return Ok(());
     }

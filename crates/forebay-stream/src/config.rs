@@ -221,6 +221,8 @@ pub(crate) struct Stream {
     pub vars: Vec<Var<Session>>,
     /// A variable may show a part of a ClientHello.
     pub shows_hello: bool,
+    /// A server has `ssl_passthrough`.
+    pub passes_tls: bool,
     /// Serial number of the configuration.
     pub serial: u64,
     /// Directory of certificates that are loaded in a handshake.
@@ -337,7 +339,10 @@ impl<'s, 'f> Builder<'s, 'f> {
         let mut loader = Loader::default();
         let servers: Vec<Server> =
             self.servers.iter().map(|s| complete(s, &self.written, &mut loader, self.cx)).collect();
-        let lacks = |n: usize| servers.get(n)?.tls.handshakes.is_none().then_some(Lacking::Certificate);
+        let lacks = |n: usize| {
+            let ends = |s: &&Server| s.tls.handshakes.is_none() && !s.settings.preread.passes;
+            servers.get(n).filter(ends).map(|_| Lacking::Certificate)
+        };
         check_certificates(&listeners, &listening, lacks, self.cx);
         for l in &mut listeners {
             l.nodelay = servers.get(l.default.default_server).map(|s| s.settings.core.tcp_nodelay);
@@ -351,6 +356,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         });
         errors.into_iter().for_each(|error| self.cx.keep_late(error));
         let stream = Stream {
+            passes_tls: servers.iter().any(|s| s.settings.preread.passes),
             servers,
             upstreams,
             log_formats: tables.log_formats,

@@ -277,7 +277,7 @@ impl Session {
         // Another listener may have read them.
         let mut buf = std::mem::take(&mut self.early);
         loop {
-            match greeting::take(&mut self.client, &mut self.wire, &conf, &mut buf) {
+            match greeting::take_header(&mut self.client, &conf, &mut buf) {
                 Ok(Greeting::Complete) => break,
                 Ok(Greeting::Partial) => {}
                 Err(broken) => {
@@ -314,6 +314,17 @@ impl Session {
             }
         }
         self.early = buf;
+        if conf.stream.passes_tls
+            && let Some(status) = preread::read_hello(self, server).await
+        {
+            return Some(status);
+        }
+        let passes = conf.stream.servers.get(self.server).is_some_and(|s| s.settings.preread.passes);
+        if !passes {
+            let mut buf = std::mem::take(&mut self.early);
+            greeting::begin_tls(&self.client, &mut self.wire, &conf, &mut buf);
+            self.early = buf;
+        }
         None
     }
 

@@ -145,6 +145,9 @@ pub(crate) struct ControllerArgs {
     /// Addresses of this machine of which each Gateway gets one, separated by commas (default: all Gateways share all addresses)
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
     gateway_addresses: Vec<std::net::IpAddr>,
+    /// Service of the controller, NAMESPACE/NAME, of which each Gateway gets an alias in its namespace (default: none gets one)
+    #[arg(long, value_name = "SERVICE")]
+    gateway_service: Option<String>,
     /// Refuse Services of type ExternalName
     #[arg(long)]
     disable_svc_external_name: bool,
@@ -224,6 +227,7 @@ impl ControllerArgs {
                 controller: self.gateway_controller.clone().unwrap_or_else(|| GATEWAY_CONTROLLER.to_owned()),
                 addresses: self.gateway_addresses.clone(),
                 published: Vec::new(),
+                service: key(&self.gateway_service)?,
             },
             ..Options::default()
         })

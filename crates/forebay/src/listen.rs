@@ -59,11 +59,13 @@ pub(crate) fn open(
     test: bool,
     log: &Log,
 ) -> Result<Listeners, Refused> {
+    let mut refusal = String::new();
     for attempt in 1..=TRIES {
         let (opened, busy) = open_all(wanted, old, threads, test, log)?;
-        if !busy {
+        if busy.is_empty() {
             return Ok(opened);
         }
+        refusal = busy.join("; ");
         // What this attempt bound is closed again: the addresses are tried together.
         unlink_new(&opened, old);
         if attempt < TRIES {
@@ -72,19 +74,21 @@ pub(crate) fn open(
         }
     }
     log.emerg("still could not bind()");
+    // Who asked for the configuration is told which addresses these are.
+    log.add_to_refusal(&refusal);
     Err(Refused)
 }
 
-/// Tries to open all addresses once. Returns those that it could open, and whether others are in use.
+/// Tries to open all addresses once. Returns those that it could open, and the failures of others, which are in use.
 fn open_all(
     wanted: &[Listener],
     old: &Listeners,
     threads: usize,
     test: bool,
     log: &Log,
-) -> Result<(Listeners, bool), Refused> {
+) -> Result<(Listeners, Vec<String>), Refused> {
     let mut opened = Listeners::default();
-    let mut busy = false;
+    let mut busy = Vec::new();
     // All addresses are probed before any is opened: `*:80` would be in the way of `127.0.0.1:80`.
     let free: Vec<_> = wanted.iter().map(|listener| probe(listener, old)).collect();
     for (listener, free) in wanted.iter().zip(free) {
@@ -93,11 +97,12 @@ fn open_all(
             Ok(open) => opened.open.push(open),
             Err(e) if test && in_use(&e.1) => {}
             Err((call, e)) => {
-                log.emerg(&format!("{call} failed ({})", errno(&e)));
+                let text = format!("{call} failed ({})", errno(&e));
+                log.emerg(&text);
                 if !in_use(&e) {
                     return Err(Refused);
                 }
-                busy = true;
+                busy.push(text);
             }
         }
     }
@@ -586,7 +591,7 @@ mod tests {
         let list = [wanted(&taken.to_string()), wanted(&taken.to_string())];
         let (opened, busy) =
             open_all(&list, &Listeners::default(), 1, false, &quiet()).expect("no other error");
-        assert_eq!((opened.open.len(), busy), (1, true));
+        assert_eq!((opened.open.len(), busy.len()), (1, 1));
         let (call, e) = only_once(&list[1], &opened).expect_err("in use");
         assert_eq!((call, e.raw_os_error()), (format!("bind() to {taken}"), Some(98)));
         drop(opened);

@@ -137,6 +137,14 @@ impl Log {
         *lock(&self.refusal) = Some(text.to_owned());
     }
 
+    /// Adds the causes to the last line that was written at level emerg.
+    pub(crate) fn add_to_refusal(&self, causes: &str) {
+        if let Some(text) = lock(&self.refusal).as_mut() {
+            text.push_str(": ");
+            text.push_str(causes);
+        }
+    }
+
     /// Takes the last line that was written at level emerg.
     pub(crate) fn take_refusal(&self) -> Option<String> {
         lock(&self.refusal).take()

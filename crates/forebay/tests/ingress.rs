@@ -434,6 +434,11 @@ fn gateways() {
 }
 
 #[test]
+fn routes() {
+    assert!(table(include_str!("ingress/routes.cases"), &[]) >= 12);
+}
+
+#[test]
 fn settings() {
     assert!(
         table(include_str!("ingress/settings.cases"), &["--default-backend-service", "default/errors"]) >= 10

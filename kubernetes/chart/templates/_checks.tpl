@@ -14,7 +14,7 @@ v alsologtostderr logtostderr stderrthreshold sync-rate-limit enable-metrics met
 
 {{/* Options of `forebay ingress` that extraArgs may set. */}}
 {{- define "forebay.flags.known" -}}
-kubeconfig apiserver-host publish-service publish-status-address update-status election-id disable-leader-election ingress-class controller-class watch-ingress-without-class watch-namespace configmap default-backend-service default-ssl-certificate tcp-services-configmap udp-services-configmap http-port https-port enable-ssl-passthrough disable-svc-external-name annotations-prefix resolver api-server gateway-controller gateway-addresses validating-webhook validating-webhook-certificate validating-webhook-key healthz-port ingress-class-by-name session-ticket-secret snippet-files ssl-passthrough-proxy-port ingress-nginx-metrics disable-catch-all watch-namespace-selector topology-zone ignore-missing-waf search-domain
+kubeconfig apiserver-host publish-service publish-status-address update-status election-id disable-leader-election ingress-class controller-class watch-ingress-without-class watch-namespace configmap default-backend-service default-ssl-certificate tcp-services-configmap udp-services-configmap http-port https-port enable-ssl-passthrough disable-svc-external-name annotations-prefix resolver api-server gateway-controller gateway-addresses validating-webhook validating-webhook-certificate validating-webhook-key healthz-port ingress-class-by-name session-ticket-secret snippet-files ssl-passthrough-proxy-port ingress-nginx-metrics disable-catch-all watch-namespace-selector topology-zone ignore-missing-waf search-domain gateway-service
 {{- end -}}
 
 {{/* Options that decide who gets what: to ignore them would serve more than was asked for. */}}

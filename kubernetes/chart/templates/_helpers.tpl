@@ -135,6 +135,24 @@ app.kubernetes.io/part-of: forebay
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gateways/status, httproutes/status, grpcroutes/status, tlsroutes/status, tcproutes/status, udproutes/status, backendtlspolicies/status, listenersets/status]
   verbs: [patch]
+{{- if .Values.gateway.services }}
+# A Service for each Gateway, an alias for that of the controller.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch]
+{{- end }}
+- apiGroups: [forebay.io]
+  resources: [routepolicies]
+  verbs: [list, watch]
+- apiGroups: [forebay.io]
+  resources: [routepolicies/status]
+  verbs: [patch]
+- apiGroups: [gateway.networking.x-k8s.io]
+  resources: [xtelemetrypolicies]
+  verbs: [list, watch]
+- apiGroups: [gateway.networking.x-k8s.io]
+  resources: [xtelemetrypolicies/status]
+  verbs: [patch]
 {{- end }}
 {{- end -}}
 
@@ -154,5 +172,8 @@ app.kubernetes.io/part-of: forebay
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gatewayclasses/status]
   verbs: [patch]
+- apiGroups: [certificates.k8s.io]
+  resources: [clustertrustbundles]
+  verbs: [list, watch]
 {{- end }}
 {{- end -}}

@@ -31,6 +31,7 @@
 {{- end -}}
 {{- if $files }}{{ $_ := set $args "snippet-files" (join "," $files) }}{{ end -}}
 {{- $_ := set $args "gateway-controller" (ternary .Values.gateway.controllerName "" .Values.gateway.enabled) -}}
+{{- if and .Values.gateway.enabled .Values.gateway.services }}{{ $_ := set $args "gateway-service" (printf "%s/%s" (include "forebay.namespace" .) (include "forebay.controller" .)) }}{{ end -}}
 {{- if and .Values.gateway.enabled .Values.gateway.addresses }}{{ $_ := set $args "gateway-addresses" (join "," .Values.gateway.addresses) }}{{ end -}}
 {{- /* No Ingress can name the API server as its upstream. The kubelet fills in the address. */ -}}
 {{- $_ := set $args "api-server" "$(KUBERNETES_SERVICE_HOST)" -}}

@@ -1,6 +1,8 @@
 //! TLS to backends (BackendTLSPolicy).
 
-use super::attach::{Cluster, age};
+use super::certificates;
+use super::cluster::Cluster;
+use super::gateways::age;
 use super::objects::BackendTlsPolicy;
 use super::rules::{BackendTls, Unresolved};
 use crate::groups::short_hash;
@@ -40,6 +42,12 @@ pub(crate) fn policy<'a>(
 /// The policy cannot be used. Requests must not go to the backend without TLS then.
 pub(crate) fn of(cluster: Cluster<'_>, service: &Key, port: &str) -> Result<Option<BackendTls>, Unresolved> {
     let Some((key, policy)) = policy(cluster, service, port) else { return Ok(None) };
+    if let Some(path) = policy.unread.first() {
+        return Err((
+            "BackendNotFound",
+            format!("BackendTLSPolicy {key}: the field {path} is not supported"),
+        ));
+    }
     let name = policy.spec.validation.hostname.clone();
     let given = &policy.spec.validation.subject_alt_names;
     let names: Vec<String> = given.iter().filter_map(|n| Some(n.word()?.to_owned())).collect();
@@ -72,17 +80,18 @@ pub(crate) fn authorities(
 ) -> Result<Vec<u8>, (&'static str, String)> {
     let mut all = Vec::new();
     for reference in &policy.spec.validation.ca_certificate_refs {
+        if let Some(found) = certificates::trust_bundle(cluster, reference) {
+            all.extend_from_slice(found?.as_bytes());
+            all.push(b'\n');
+            continue;
+        }
         let kind =
             (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("ConfigMap"));
         if kind != ("", "ConfigMap") {
             return Err(("InvalidKind", format!("authorities of kind {} are not known", kind.1)));
         }
         let map = Key::new(key.namespace.as_str(), reference.name.as_str());
-        let found = cluster.objects.config_map(&map).and_then(|m| m.object.data.get("ca.crt").cloned());
-        let text = found.filter(|text| text.contains("-----BEGIN CERTIFICATE-----"));
-        let text = text.ok_or_else(|| {
-            ("InvalidCACertificateRef", format!("ConfigMap {map} has no certificate at ca.crt"))
-        })?;
+        let text = certificates::authorities_of_map(cluster, &map)?;
         all.extend_from_slice(text.as_bytes());
         all.push(b'\n');
     }

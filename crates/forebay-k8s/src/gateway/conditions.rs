@@ -1,9 +1,12 @@
 //! Statuses of the objects of the Gateway API.
 
-use super::attach::{Attached, Clients, Cluster, Ours, Owner};
+use super::cluster::Cluster;
+use super::gateways::Ours;
+use super::listener::{Attached, Clients, Owner};
 use super::objects::{self, GatewayKind, ListenerSet};
+use super::place::Placed;
 use super::status::{StatusUpdate, condition, parent as parent_status};
-use super::{FEATURES, GatewayOptions, Placed, backend_tls};
+use super::{FEATURES, GatewayOptions, backend_tls};
 use crate::objects::Key;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +25,19 @@ pub(super) fn statuses(
         if class.spec.controller_name != options.controller {
             continue;
         }
-        let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
-        let accepted = condition(&class.metadata, "Accepted", true, "Accepted", "");
+        let features: Vec<Value> = FEATURES
+            .iter()
+            .filter(|name| **name != "GatewayInfrastructure" || options.service.is_some())
+            .map(|name| json!({ "name": name }))
+            .collect();
+        let accepted = match &class.spec.parameters_ref {
+            None => condition(&class.metadata, "Accepted", true, "Accepted", ""),
+            Some(parameters) => {
+                let kind = parameters.kind.as_deref().unwrap_or_default();
+                let text = format!("parameters of the kind {kind} are not known");
+                condition(&class.metadata, "Accepted", false, "InvalidParameters", &text)
+            }
+        };
         let status = json!({ "conditions": [accepted], "supportedFeatures": features });
         all.push(StatusUpdate { kind: GatewayKind::GatewayClass, key: key.clone(), status });
     }
@@ -35,7 +49,42 @@ pub(super) fn statuses(
     }
     all.extend(routes.iter().map(|r| route_status(r, options)));
     all.extend(policy_statuses(cluster, ours, routes, options));
+    all.extend(telemetry_statuses(cluster, ours, options));
     all
+}
+
+/// Returns the statuses of XTelemetryPolicies. None is accepted: nothing is traced, and all requests are logged as the ConfigMap says.
+fn telemetry_statuses(cluster: Cluster<'_>, ours: &[Ours], options: &GatewayOptions) -> Vec<StatusUpdate> {
+    let mut all = Vec::new();
+    for (key, policy) in &cluster.gateway.telemetry_policies {
+        let is_target = |o: &&Ours| {
+            let is = |t: &objects::PolicyTarget| {
+                t.group == objects::GROUP && t.kind == "Gateway" && t.name == o.key.name
+            };
+            o.key.namespace == key.namespace && policy.spec.target_refs.iter().any(is)
+        };
+        let text = "tracing is not supported; the ConfigMap sets logs";
+        let accepted = condition(&policy.metadata, "Accepted", false, "Invalid", text);
+        let ancestors: Vec<Value> = ours
+            .iter()
+            .filter(is_target)
+            .map(|o| ancestor(&o.key, options, std::slice::from_ref(&accepted)))
+            .collect();
+        if !ancestors.is_empty() {
+            let status = json!({ "ancestors": ancestors });
+            all.push(StatusUpdate { kind: GatewayKind::TelemetryPolicy, key: key.clone(), status });
+        }
+    }
+    all
+}
+
+/// Returns what a policy says about a Gateway.
+fn ancestor(gateway: &Key, options: &GatewayOptions, conditions: &[Value]) -> Value {
+    json!({
+        "ancestorRef": { "group": objects::GROUP, "kind": "Gateway", "namespace": gateway.namespace, "name": gateway.name },
+        "controllerName": options.controller,
+        "conditions": conditions,
+    })
 }
 
 /// Returns the status of a listener.
@@ -60,7 +109,10 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
             condition("Accepted", false, "NoValidCACertificate", "no authority of clients can be read")
         }
         (false, None) => condition("Accepted", false, "UnsupportedProtocol", "this protocol is not served"),
-        (true, None) => condition("Accepted", true, "Accepted", ""),
+        (true, None) => match &l.unsupported {
+            Some(text) => condition("Accepted", false, "UnsupportedValue", text),
+            None => condition("Accepted", true, "Accepted", foreign_options(l)),
+        },
     };
     let works = l.works() && l.unresolved.is_none() && !(l.invalid_kinds && l.kinds.is_empty());
     let programmed = if works {
@@ -73,10 +125,8 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
         Some((reason, text)) => condition("Conflicted", true, reason, text),
         None => condition("Conflicted", false, "NoConflicts", ""),
     };
-    // Two modes of TLS at one port are not served, and no kind of routes with them.
-    let mixed = l.listener.protocol == "TLS" && matches!(l.conflict, Some(("ProtocolConflict", _)));
-    let kinds = l.kinds.iter().filter(|_| !mixed);
-    let kinds: Vec<Value> = kinds.map(|kind| json!({ "group": objects::GROUP, "kind": kind })).collect();
+    let kinds: Vec<Value> =
+        l.kinds.iter().map(|kind| json!({ "group": objects::GROUP, "kind": kind })).collect();
     json!({
         "name": l.listener.name,
         "supportedKinds": kinds,
@@ -85,22 +135,30 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
     })
 }
 
+/// Returns what has no effect at a listener.
+fn foreign_options(l: &Attached) -> &'static str {
+    match l.listener.tls.as_ref().is_some_and(|tls| !tls.options.is_empty()) {
+        true => "tls.options are those of other implementations and have no effect",
+        false => "",
+    }
+}
+
 fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     let metadata = &o.gateway.metadata;
     let condition = |kind, holds, reason, text: &str| condition(metadata, kind, holds, reason, text);
     let own: Vec<&Attached> = o.listeners.iter().filter(|l| matches!(l.owner, Owner::Gateway)).collect();
-    let is_good = |l: &&Attached| l.has_port();
+    let is_good = |l: &&Attached| l.has_port() && l.unsupported.is_none();
     let (all_good, some_good) = (own.iter().all(is_good), own.iter().any(is_good));
-    let refused = |kind: &str| o.address_problem.as_ref().filter(|(of, _, _)| *of == kind);
+    let refused = |kind: &str| o.problem.as_ref().filter(|(of, _, _)| *of == kind);
     let accepted = match (refused("Accepted"), all_good) {
         (Some((_, reason, text)), _) => condition("Accepted", false, reason, text),
-        (None, true) => condition("Accepted", true, "Accepted", ""),
+        (None, true) => condition("Accepted", true, "Accepted", &o.notes.join("; ")),
         (None, false) => {
             condition("Accepted", some_good, "ListenersNotValid", "not all of its listeners can be used")
         }
     };
-    let programmed = match &o.address_problem {
-        Some((_, "UnsupportedAddress", text)) => condition("Programmed", false, "Invalid", text),
+    let programmed = match &o.problem {
+        Some(("Accepted", _, text)) => condition("Programmed", false, "Invalid", text),
         Some((_, reason, text)) => condition("Programmed", false, reason, text),
         None if some_good => condition("Programmed", true, "Programmed", ""),
         None => condition("Programmed", false, "Invalid", "none of its listeners can be used"),
@@ -109,7 +167,7 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
         let kind = if a.parse::<IpAddr>().is_ok() { "IPAddress" } else { "Hostname" };
         json!({ "type": kind, "value": a })
     };
-    let addresses: Vec<Value> = match (&o.address, &o.address_problem) {
+    let addresses: Vec<Value> = match (&o.address, &o.problem) {
         (_, Some(_)) => Vec::new(),
         (Some(a), None) => vec![address(&a.to_string())],
         (None, None) => options.published.iter().map(|a| address(a)).collect(),
@@ -170,15 +228,29 @@ fn route_status(placed: &Placed<'_>, options: &GatewayOptions) -> StatusUpdate {
         Some((reason, text)) => condition(metadata, "ResolvedRefs", false, reason, text),
         None => condition(metadata, "ResolvedRefs", true, "ResolvedRefs", ""),
     };
+    let complaints = placed.complaints().join("; ");
+    let (closed, partly) = match complaints.as_str() {
+        "" => (None, None),
+        text if placed.is_closed() => (Some(format!("{text}; the route answers 500")), None),
+        text => (None, Some(format!("{text}; these parts answer 500"))),
+    };
+    let partly = partly.map(|text| condition(metadata, "PartiallyInvalid", true, "UnsupportedValue", &text));
     let references = placed.route.spec.parent_refs.iter().zip(&placed.parents);
     let parents: Vec<Value> = references
         .filter_map(|(reference, parent)| {
             let (reason, text) = &parent.as_ref()?.accepted;
-            let accepted = condition(metadata, "Accepted", *reason == "Accepted", reason, text);
+            let accepted = match &closed {
+                Some(text) if *reason == "Accepted" => {
+                    condition(metadata, "Accepted", false, "UnsupportedValue", text)
+                }
+                _ => condition(metadata, "Accepted", *reason == "Accepted", reason, text),
+            };
+            let mut conditions = vec![accepted, resolved.clone()];
+            conditions.extend(partly.clone());
             Some(json!({
                 "parentRef": parent_status(reference),
                 "controllerName": options.controller,
-                "conditions": [accepted, resolved],
+                "conditions": conditions,
             }))
         })
         .collect();
@@ -194,7 +266,7 @@ fn policy_statuses(
 ) -> Vec<StatusUpdate> {
     let mut gateways: BTreeMap<&Key, BTreeSet<usize>> = BTreeMap::new();
     let mut in_use: BTreeSet<&Key> = BTreeSet::new();
-    for placed in routes.iter().filter(|r| r.kind.is_http()) {
+    for placed in routes.iter().filter(|r| r.kind != GatewayKind::UdpRoute) {
         let used: BTreeSet<usize> = placed.parents.iter().flatten().map(|p| p.gateway).collect();
         for reference in placed.route.spec.rules.iter().flat_map(|r| &r.backend_refs) {
             let namespace = reference.namespace.as_deref().unwrap_or(&placed.route.metadata.namespace);
@@ -218,7 +290,12 @@ fn policy_statuses(
             |kind, holds, reason, text: &str| condition(&policy.metadata, kind, holds, reason, text);
         let system = policy.spec.validation.well_known_ca_certificates.as_deref() == Some("System");
         let found = if system { Ok(Vec::new()) } else { backend_tls::authorities(cluster, key, policy) };
+        let unread = policy.unread.first().map(|path| format!("the field {path} is not supported"));
         let (accepted, resolved) = match found {
+            _ if unread.is_some() => (
+                condition("Accepted", false, "Invalid", unread.as_deref().unwrap_or_default()),
+                condition("ResolvedRefs", true, "ResolvedRefs", ""),
+            ),
             _ if !in_use.contains(key) => (
                 condition("Accepted", false, "Conflicted", "another policy is about the same Service"),
                 condition("ResolvedRefs", true, "ResolvedRefs", ""),
@@ -235,13 +312,7 @@ fn policy_statuses(
         let ancestors: Vec<Value> = used
             .iter()
             .filter_map(|index| ours.get(*index))
-            .map(|o| {
-                json!({
-                    "ancestorRef": { "group": objects::GROUP, "kind": "Gateway", "namespace": o.key.namespace, "name": o.key.name },
-                    "controllerName": options.controller,
-                    "conditions": [accepted, resolved],
-                })
-            })
+            .map(|o| ancestor(&o.key, options, &[accepted.clone(), resolved.clone()]))
             .collect();
         let status = json!({ "ancestors": ancestors });
         Some(StatusUpdate { kind: GatewayKind::BackendTlsPolicy, key: key.clone(), status })

@@ -2,15 +2,17 @@
 //!
 //! Gateways without an address of their own share all addresses of this machine, also with the servers of Ingresses.
 
-use super::Placed;
-use super::attach::{Attached, Clients, Ours, Speaks, covers};
+use super::attach::covers;
+use super::gateways::Ours;
+use super::listener::{Attached, Clients, Speaks};
+use super::place::Placed;
 use crate::ingress::Globals;
 use crate::objects::Key;
 use crate::options::Options;
 use crate::tree;
 use forebay_conf::Node;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// What listens beside Gateways: the servers of Ingresses, and those of the options.
 pub(crate) struct Others<'a> {
@@ -24,6 +26,8 @@ pub(crate) struct Others<'a> {
     pub tcp: BTreeSet<u16>,
     /// UDP ports that are in use.
     pub udp: BTreeSet<u16>,
+    /// Addresses that another program has, `true` for UDP, with the reason.
+    pub taken: &'a BTreeMap<(bool, SocketAddr), String>,
 }
 
 impl Others<'_> {
@@ -48,6 +52,9 @@ impl Others<'_> {
         if taken.contains(&port) {
             return Some(format!("the controller or a {service} service uses port {port}"));
         }
+        if let Some(why) = self.taken_by_others(address, port, speaks == Speaks::Udp) {
+            return Some(why);
+        }
         if speaks == Speaks::Udp {
             return None;
         }
@@ -60,6 +67,17 @@ impl Others<'_> {
         let theirs =
             self.protocol(address.filter(|_| !all), port).filter(|theirs| *theirs != speaks.name())?;
         Some(format!("Ingresses use port {port} with the protocol {theirs}"))
+    }
+
+    /// Returns why a port could not be opened at an address, or at one of those that are shared.
+    fn taken_by_others(&self, address: Option<IpAddr>, port: u16, udp: bool) -> Option<String> {
+        let shared = |ip: IpAddr| self.globals.addresses.iter().any(|own| own.parse() == Ok(ip));
+        let is_here = |ip: IpAddr| match address {
+            Some(own) => ip == own,
+            None => ip.is_unspecified() || shared(ip),
+        };
+        let mut all = self.taken.iter().filter(|((of_udp, place), _)| *of_udp == udp && place.port() == port);
+        all.find(|((_, place), _)| is_here(place.ip())).map(|(_, why)| format!("{why}; it is tried again"))
     }
 
     /// Returns `true` if an Ingress serves requests for a host at a port. An empty text stands for all other hosts.
@@ -97,8 +115,8 @@ pub(crate) fn of_options(options: &Options) -> BTreeSet<u16> {
 pub(crate) fn settle(ours: &mut [Ours], others: &Others<'_>) {
     type Place = (Option<IpAddr>, (bool, u16));
     let mut protocols: BTreeMap<Place, (Speaks, Key)> = BTreeMap::new();
-    let mut hosts: BTreeMap<(Place, String), (Clients, Key)> = BTreeMap::new();
-    for o in ours.iter_mut().filter(|o| o.address_problem.is_none()) {
+    let mut hosts: BTreeMap<(Place, String), (Clients, Speaks, Key)> = BTreeMap::new();
+    for o in ours.iter_mut().filter(|o| o.problem.is_none()) {
         let (address, key) = (o.address, &o.key);
         for l in o.listeners.iter_mut().filter(|l| l.conflict.is_none()) {
             let (Some(speaks), port) = (l.speaks, l.listener.port) else { continue };
@@ -109,7 +127,7 @@ pub(crate) fn settle(ours: &mut [Ours], others: &Others<'_>) {
             let place = (address, l.port());
             let (first, by) = protocols.entry(place).or_insert_with(|| (speaks, key.clone()));
             let text = format!("Gateway {by} has port {port} for {}", first.name());
-            if *first != speaks {
+            if first.shared() != speaks.shared() {
                 l.conflict = Some(("ProtocolConflict", text));
                 continue;
             }
@@ -120,9 +138,12 @@ pub(crate) fn settle(ours: &mut [Ours], others: &Others<'_>) {
             }
             // The server of a host has one rule about certificates of clients. Whichever of two it were, one of the Gateways would
             // get requests that it does not want.
-            let (clients, by) =
-                hosts.entry((place, l.host())).or_insert_with(|| (l.clients.clone(), key.clone()));
-            if !clients.is_same(&l.clients) {
+            let (clients, other, by) =
+                hosts.entry((place, l.host())).or_insert_with(|| (l.clients.clone(), speaks, key.clone()));
+            if *other != speaks {
+                let text = format!("Gateway {by} has the same host and port for {}", other.name());
+                l.conflict = Some(("HostnameConflict", text));
+            } else if !clients.is_same(&l.clients) {
                 let text = format!(
                     "Gateway {by} has the same host and port with other rules for certificates of clients"
                 );
@@ -151,7 +172,7 @@ pub(crate) struct Port<'a> {
     pub address: Option<IpAddr>,
     /// Port.
     pub number: u16,
-    /// Protocol of all listeners.
+    /// Protocol of all listeners. `TlsTerminate` stands for TLS that passes, too.
     pub speaks: Speaks,
     /// The servers of Ingresses are here, too, and get requests for hosts without a server.
     pub of_ingresses: bool,
@@ -163,7 +184,7 @@ impl<'a> Port<'a> {
     /// Returns the ports that have servers.
     pub(crate) fn all(ours: &'a [Ours], others: &Others<'_>) -> Vec<Port<'a>> {
         let mut ports: BTreeMap<(Option<IpAddr>, (bool, u16)), Port<'a>> = BTreeMap::new();
-        for (gateway, o) in ours.iter().enumerate().filter(|(_, o)| o.address_problem.is_none()) {
+        for (gateway, o) in ours.iter().enumerate().filter(|(_, o)| o.problem.is_none()) {
             let own = o.listeners.iter().enumerate().filter(|(_, l)| l.has_port());
             for (listener, attached) in own {
                 let Some(speaks) = attached.speaks else { continue };
@@ -171,7 +192,7 @@ impl<'a> Port<'a> {
                 let port = ports.entry((address, attached.port())).or_insert_with(|| Port {
                     address,
                     number,
-                    speaks,
+                    speaks: speaks.shared(),
                     of_ingresses: speaks.is_http() && others.protocol(address, number).is_some(),
                     members: Vec::new(),
                 });
@@ -204,9 +225,9 @@ impl<'a> Port<'a> {
         hosts
     }
 
-    /// Returns `true` if TLS ends at the port.
+    /// Returns `true` if TLS ends at the port, for some of its hosts at least.
     pub(crate) fn encrypted(&self) -> bool {
-        matches!(self.speaks, Speaks::Https | Speaks::TlsTerminate)
+        self.members.iter().any(|m| m.attached.works() && m.attached.ends_tls())
     }
 
     /// Returns a text that no other port of its protocol has, the first argument of `listen`.
@@ -269,7 +290,7 @@ pub(crate) fn yield_hosts(ours: &[Ours], routes: &mut [Placed<'_>], others: &Oth
         let (mut theirs, mut keeps_some) = (BTreeSet::new(), false);
         for (listener, hosts) in &parent.listeners {
             let Some(l) = o.listeners.get(*listener) else { continue };
-            for host in hosts {
+            for host in hosts.iter().map(|common| &common.host) {
                 if l.is_http() && others.serve(o.address, l.listener.port, host) {
                     theirs.insert(if host.is_empty() { "all without a name" } else { host });
                 } else {

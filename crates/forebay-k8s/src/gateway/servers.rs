@@ -1,15 +1,19 @@
 //! Servers: the hosts of the listeners of a port, and the rules of the routes that are attached to them.
 
-use super::attach::{Clients, Cluster, covers};
+use super::GatewayPart;
+use super::attach::{Common, covers};
+use super::cluster::Cluster;
+use super::listener::Clients;
 use super::objects::{self, GatewayKind, Match, Rule};
+use super::place::Placed;
 use super::ports::{Member, Others, Port, map_word, specificity};
-use super::rules::{self, Place};
-use super::{GatewayPart, Placed};
+use super::route_policy::Policies;
+use super::rules::{self, Place, Ruled, Serving};
 use crate::groups::short_hash;
 use crate::ingress::Globals;
 use crate::model::File;
 use forebay_conf::Node;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One match of a rule, for a host.
 struct Candidate<'a> {
@@ -26,7 +30,7 @@ struct Candidate<'a> {
 
 /// Makes the servers of a port.
 pub(super) fn servers(
-    cluster: Cluster<'_>,
+    context: (Cluster<'_>, &Policies),
     port: &Port<'_>,
     routes: &[Placed<'_>],
     others: &Others<'_>,
@@ -34,10 +38,25 @@ pub(super) fn servers(
 ) {
     let misdirection = Misdirection::new(port);
     part.http.extend(misdirection.as_ref().map(|m| m.map.clone()));
-    for (host, candidates) in hosts_of_port(port, routes, others) {
-        let misdirected = misdirection.as_ref().map(|m| m.check(port.owner(&host)));
-        server(cluster, port, (&host, &candidates), misdirected, others.globals, part);
+    let hosts = hosts_of_port(port, routes, others);
+    // The names of fields are read before the host is known, so that all servers of a port have to agree.
+    let signs = hosts.values().flatten().any(names_fields_with_signs);
+    for (host, candidates) in hosts {
+        let mut first: Vec<Node> = Vec::new();
+        if signs {
+            first.push(Node::new("ignore_invalid_headers").arg("off"));
+            first.push(Node::new("underscores_in_headers").arg("on"));
+        }
+        first.extend(misdirection.as_ref().map(|m| m.check(port.owner(&host))));
+        server(context, port, (&host, &candidates), first, others.globals, part);
     }
+}
+
+/// Returns `true` if a match names a field that is left out of requests by default (nginx: `ignore_invalid_headers`). Requests with it
+/// would fall to the next rule.
+fn names_fields_with_signs(candidate: &Candidate<'_>) -> bool {
+    let plain = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    candidate.found.headers.iter().any(|field| !plain(&field.name))
 }
 
 /// Check that a request is for the listener whose certificate and whose demands on clients its connection has met (RFC 9110, section
@@ -86,7 +105,7 @@ struct AtListener<'a> {
     /// Rank of the route among all.
     route: usize,
     member: Member<'a>,
-    hosts: &'a [String],
+    hosts: &'a [Common],
 }
 
 /// Returns the hosts of the listeners of a port, and of the routes that are attached to them, with the rules of each in order.
@@ -115,15 +134,16 @@ fn hosts_of_port<'a>(
         hosts.entry(member.attached.host()).or_default();
     }
     for at in &attached {
-        for host in at.hosts.iter().filter(|h| port.owner(h).as_ref() == Some(&at.member.attached.host())) {
-            hosts.entry(host.clone()).or_default();
+        let own = Some(at.member.attached.host());
+        for common in at.hosts.iter().filter(|h| port.owner(&h.host) == own) {
+            hosts.entry(common.host.clone()).or_default();
         }
     }
     hosts.retain(|host, _| !others.serve(port.address, port.number, host));
     for (host, candidates) in &mut hosts {
         let owner = port.owner(host);
         for at in attached.iter().filter(|at| Some(at.member.attached.host()) == owner) {
-            for own in at.hosts.iter().filter(|own| covers(own, host)) {
+            for own in at.hosts.iter().filter(|own| covers(&own.host, host)) {
                 add_candidates(at, own, candidates);
             }
         }
@@ -134,9 +154,13 @@ fn hosts_of_port<'a>(
     hosts
 }
 
-fn add_candidates<'a>(at: &AtListener<'a>, host: &str, all: &mut Vec<Candidate<'a>>) {
+fn add_candidates<'a>(at: &AtListener<'a>, common: &Common, all: &mut Vec<Candidate<'a>>) {
     let (placed, route, member) = (at.placed, at.route, at.member);
-    for (rule, r) in placed.route.spec.rules.iter().enumerate() {
+    let host = &common.written;
+    // A route that is closed as a whole is so for all requests.
+    let closed = [Rule::default()];
+    let rules = if placed.whole.is_empty() { placed.route.spec.rules.as_slice() } else { &closed };
+    for (rule, r) in rules.iter().enumerate() {
         let matches = match r.matches.as_slice() {
             [] => vec![Match::default()],
             some => some.to_vec(),
@@ -145,10 +169,10 @@ fn add_candidates<'a>(at: &AtListener<'a>, host: &str, all: &mut Vec<Candidate<'
             let same = |c: &Candidate<'_>| (c.route, c.rule, c.number) == (route, rule, number);
             match all.iter_mut().find(|c| same(c)) {
                 // A route with `*.a` and `x.a` is as specific as the better of them.
-                Some(c) if specificity(&c.host) < specificity(host) => c.host = host.to_owned(),
+                Some(c) if specificity(&c.host) < specificity(host) => c.host.clone_from(host),
                 Some(_) => {}
                 None => {
-                    all.push(Candidate { placed, member, route, rule, number, found, host: host.to_owned() })
+                    all.push(Candidate { placed, member, route, rule, number, found, host: host.clone() });
                 }
             }
         }
@@ -184,10 +208,10 @@ fn sort(candidates: &mut [Candidate<'_>]) {
 
 /// Makes the server of a host.
 fn server(
-    cluster: Cluster<'_>,
+    (cluster, policies): (Cluster<'_>, &Policies),
     port: &Port<'_>,
     (host, candidates): (&str, &[Candidate<'_>]),
-    misdirected: Option<Node>,
+    first: Vec<Node>,
     globals: &Globals,
     part: &mut GatewayPart,
 ) {
@@ -205,29 +229,38 @@ fn server(
     nodes.extend(
         ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
     );
-    nodes.extend(misdirected);
+    nodes.extend(first);
     if port.encrypted() {
         nodes.extend(tls(port, host, candidates, part));
     }
     let mut locations = Vec::new();
+    let (name, none) = (format!("{} {host}", port.name()), Rule::default());
+    let mut made = BTreeSet::new();
     for c in candidates {
-        let Some(rule) = c.placed.route.spec.rules.get(c.rule) else { continue };
-        let choices = c.placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default();
-        let id = short_hash(&format!(
-            "{} {host} {} {} {} {}",
-            port.name(),
-            c.placed.key,
-            c.placed.kind.name(),
-            c.rule,
-            c.number
-        ));
+        let (placed, listener) = (c.placed, &c.member.attached.listener.name);
+        let of_place = format!("{name} {} {} {} {}", placed.key, placed.kind.name(), c.rule, c.number);
         let certificate = c.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
-        let place = Place { id, port: port.number, found: &c.found, certificate };
-        let served = rules::serve(cluster, c.placed.route, c.placed.kind, (rule as &Rule, choices), &place);
+        let place = Place {
+            server: &name,
+            id: short_hash(&of_place),
+            port: port.number,
+            found: &c.found,
+            certificate,
+        };
+        let policy = policies.of(placed, c.rule, &c.member.ours.key, listener);
+        let ruled = Ruled {
+            rule: placed.route.spec.rules.get(c.rule).unwrap_or(&none),
+            choices: placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default(),
+            faults: placed.faults(c.rule),
+            policy: policy.as_ref(),
+        };
+        let serving = Serving { cluster, globals, route: placed.route, kind: placed.kind };
+        let served = rules::serve(serving, ruled, &place, &mut made);
         part.http.extend(served.http);
         nodes.extend(served.routes);
         locations.extend(served.locations);
         part.files.extend(served.files);
+        part.specs.extend(served.specs);
     }
     nodes.extend(locations);
     nodes.push(Node::new("location").arg("/").block(vec![Node::new("return").arg("404")]));

@@ -34,8 +34,8 @@ impl StatusUpdate {
             "" => String::new(),
             namespace => format!("/namespaces/{namespace}"),
         };
-        let (version, plural) = (self.kind.version(), self.kind.plural());
-        let path = format!("/apis/{GROUP}/{version}{namespace}/{plural}/{}/status", self.key.name);
+        let (group, version, plural) = (self.kind.group(), self.kind.version(), self.kind.plural());
+        let path = format!("/apis/{group}/{version}{namespace}/{plural}/{}/status", self.key.name);
         let mut status = self.status.clone();
         stamp(&mut status, current, now);
         keep_others(&mut status, current);
@@ -44,7 +44,7 @@ impl StatusUpdate {
             metadata["namespace"] = json!(self.key.namespace);
         }
         let object = json!({
-            "apiVersion": format!("{GROUP}/{version}"),
+            "apiVersion": format!("{group}/{version}"),
             "kind": self.kind.name(),
             "metadata": metadata,
             "status": status,
@@ -136,7 +136,7 @@ fn stamp(value: &mut Value, current: Option<&Value>, now: &str) {
 /// Returns `true` if two entries of a list are about the same: by type, name or parent.
 fn is_same(a: &Value, b: &Value) -> bool {
     ["type", "name"].iter().any(|key| a.get(key).is_some() && a.get(key) == b.get(key))
-        || matches!((a.get("parentRef"), b.get("parentRef")), (Some(a), Some(b)) if a == b)
+        || ["parentRef", "ancestorRef"].iter().any(|key| a.get(key).is_some() && a.get(key) == b.get(key))
 }
 
 /// Returns `true` if all of `wanted` is in `current`, which may have more fields, such as times.

@@ -1,12 +1,15 @@
 //! Servers of the stream block: TLSRoutes, TCPRoutes and UDPRoutes.
 //!
 //! A listener without names of hosts has one route, the oldest. TLS that passes as it is goes by the name in its handshake, from a `map`;
-//! TLS that ends here has a server for each host, with the certificate of its listener.
+//! TLS that ends here has a server for each host, with the certificate of its listener. Where a port has both, hosts whose TLS passes
+//! have servers, too (`ssl_passthrough`).
 
-use super::Placed;
-use super::attach::{Speaks, covers};
+use super::attach::{Common, covers};
+use super::listener::Speaks;
+use super::place::Placed;
 use super::ports::{Member, Port, map_word, specificity};
-use super::rules::percent;
+use super::route_policy::Policies;
+use super::rules::{percent, tls};
 use crate::groups::{Spec, short_hash};
 use crate::ingress::Globals;
 use crate::model::File;
@@ -46,7 +49,14 @@ pub(super) struct Streams {
 struct Attachment<'a> {
     placed: &'a Placed<'a>,
     member: Member<'a>,
-    hosts: &'a [String],
+    hosts: &'a [Common],
+}
+
+impl Attachment<'_> {
+    /// Returns `true` if TLS passes as it is.
+    fn passes(&self) -> bool {
+        self.member.attached.speaks == Some(Speaks::TlsPassthrough)
+    }
 }
 
 /// Returns the routes at a port, the oldest first.
@@ -71,13 +81,14 @@ fn hosts<'a, 'r>(
     let mut hosts: BTreeSet<String> = port.hosts().into_iter().collect();
     for at in attached {
         let own = at.member.attached.host();
-        hosts.extend(at.hosts.iter().filter(|h| port.owner(h).as_ref() == Some(&own)).cloned());
+        let of_listener = at.hosts.iter().map(|h| &h.host).filter(|h| port.owner(h).as_ref() == Some(&own));
+        hosts.extend(of_listener.cloned());
     }
     let route = |host: &str| {
         let owner = port.owner(host);
         let of = |at: &Attachment<'_>| {
-            let own = at.hosts.iter().filter(|own| covers(own, host));
-            own.map(|own| specificity(own)).max()
+            let own = at.hosts.iter().filter(|own| covers(&own.host, host));
+            own.map(|own| (specificity(&own.host), specificity(&own.written))).max()
         };
         let here = attached.iter().filter(|at| Some(at.member.attached.host()) == owner);
         // Of equals, the first stays.
@@ -90,19 +101,32 @@ fn hosts<'a, 'r>(
 
 impl Streams {
     /// Makes the servers of a port.
-    pub(super) fn port(&mut self, port: &Port<'_>, routes: &[Placed<'_>], globals: &Globals) {
+    pub(super) fn port(
+        &mut self,
+        policies: &Policies,
+        port: &Port<'_>,
+        routes: &[Placed<'_>],
+        globals: &Globals,
+    ) {
         let attached = attachments(port, routes);
         if attached.is_empty() {
             // Nobody listens: connections are refused.
             return;
         }
         match port.speaks {
-            Speaks::TlsPassthrough => {
+            // A server has one list of networks.
+            Speaks::TlsPassthrough | Speaks::TlsTerminate
+                if port.encrypted()
+                    || attached.iter().any(|at| networks(policies, at) != Some(Vec::new())) =>
+            {
+                self.ends(policies, port, &attached, globals);
+            }
+            Speaks::TlsPassthrough | Speaks::TlsTerminate => {
                 let variable = format!("$gateway_tls_{}", short_hash(&port.name()));
                 let mut entries = vec![Node::new("hostnames")];
                 let mut rest = NONE.to_owned();
                 for (host, at) in hosts(port, &attached) {
-                    let target = at.map_or_else(|| NONE.to_owned(), |at| self.target(at.placed));
+                    let target = at.map_or_else(|| NONE.to_owned(), |at| self.target(at).0);
                     if host.is_empty() {
                         rest = target;
                     } else {
@@ -116,11 +140,9 @@ impl Streams {
                 let read = Node::new("ssl_preread").arg("on");
                 self.server(port.listen(false, globals), vec![read, pass(&variable)]);
             }
-            Speaks::TlsTerminate => self.ends(port, &attached, globals),
             _ => {
                 let Some(first) = attached.first() else { return };
-                let target = self.target(first.placed);
-                let mut nodes = vec![pass(&target)];
+                let mut nodes = self.passes(policies, first);
                 if port.speaks == Speaks::Udp {
                     nodes.push(Node::new("proxy_timeout").arg(UDP_IDLE));
                 }
@@ -130,21 +152,24 @@ impl Streams {
     }
 
     /// Makes the servers of a port where TLS ends.
-    fn ends(&mut self, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
+    fn ends(&mut self, policies: &Policies, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
         let mut hosts = hosts(port, attached);
         hosts.entry(String::new()).or_default();
         for (host, at) in hosts {
             let rest = host.is_empty();
             let mut nodes = vec![Node::new("server_name").arg(if rest { "_" } else { host.as_str() })];
             match at {
+                Some(at) if at.passes() => {
+                    nodes.push(Node::new("ssl_passthrough").arg("on"));
+                    nodes.extend(self.passes(policies, at));
+                }
                 Some(at) => {
                     for files in &at.member.attached.certificates {
                         nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
                         nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
                         self.files.extend([files.chain.clone(), files.key.clone()]);
                     }
-                    let target = self.target(at.placed);
-                    nodes.push(pass(&target));
+                    nodes.extend(self.passes(policies, at));
                 }
                 None => {
                     nodes.push(Node::new("ssl_reject_handshake").arg("on"));
@@ -163,8 +188,34 @@ impl Streams {
         self.nodes.push(Node::new("server").block(listen.into_iter().chain(nodes).collect()));
     }
 
-    /// Returns what the connections of a route are passed to: a group, or the variable that chooses one.
-    fn target(&mut self, placed: &Placed<'_>) -> String {
+    /// Returns the directives that pass the connections of a route on, from the networks that are let in.
+    fn passes(&mut self, policies: &Policies, at: &Attachment<'_>) -> Vec<Node> {
+        let Some(mut nodes) = networks(policies, at) else { return vec![pass(NONE)] };
+        let (target, encryption) = self.target(at);
+        nodes.extend(encryption);
+        nodes.push(pass(&target));
+        nodes
+    }
+
+    /// Returns what the connections of a route are passed to: a group, or the variable that chooses one; and the directives for TLS to it.
+    fn target(&mut self, at: &Attachment<'_>) -> (String, Vec<Node>) {
+        let placed = at.placed;
+        if !placed.faults(0).is_empty() {
+            return (NONE.to_owned(), Vec::new());
+        }
+        let choices = placed.choices.first().map(Vec::as_slice).unwrap_or_default();
+        let backend = choices.iter().filter(|c| c.weight > 0).find_map(|c| c.backend.as_ref());
+        let mut nodes = Vec::new();
+        if let Some(backend) = backend.filter(|b| b.tls.is_some() && !at.passes()) {
+            let certificate =
+                at.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
+            nodes.push(Node::new("proxy_ssl").arg("on"));
+            nodes.extend(tls::encryption("proxy", backend, certificate, &mut self.files));
+        }
+        (self.backends(placed), nodes)
+    }
+
+    fn backends(&mut self, placed: &Placed<'_>) -> String {
         // A route of these kinds has no conditions, so that only its first rule can be met.
         let choices = placed.choices.first().map(Vec::as_slice).unwrap_or_default();
         let used: Vec<_> = choices.iter().filter(|c| c.weight > 0).collect();
@@ -204,6 +255,23 @@ impl Streams {
         }
         name
     }
+}
+
+/// Returns the networks that a policy of the Gateway lets in; the other checks of a policy are about requests. `None`: it closes the
+/// route.
+fn networks(policies: &Policies, at: &Attachment<'_>) -> Option<Vec<Node>> {
+    let listener = &at.member.attached.listener.name;
+    let Some(applied) = policies.of(at.placed, 0, &at.member.ours.key, listener) else {
+        return Some(Vec::new());
+    };
+    let networks = &applied.policy.networks;
+    let line = |name: &str, network: &String| Node::new(name).arg(network.as_str());
+    let mut nodes: Vec<Node> = networks.deny.iter().map(|n| line("deny", n)).collect();
+    if !networks.allow.is_empty() {
+        nodes.extend(networks.allow.iter().map(|n| line("allow", n)));
+        nodes.push(Node::new("deny").arg("all"));
+    }
+    (!applied.closed).then_some(nodes)
 }
 
 fn pass(target: &str) -> Node {

@@ -96,7 +96,7 @@ impl Manifests {
             return self.list(line, value);
         }
         if let Some(kind) = GatewayKind::find(&api_version, &kind) {
-            let value = with_namespace(kind != GatewayKind::GatewayClass, value);
+            let value = with_namespace(kind.namespaced(), value);
             let word = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let key = Key::new(word("/metadata/namespace"), word("/metadata/name"));
             return self.gateway.push(GatewayDocument { kind, key, value, line });

@@ -3,7 +3,7 @@
 use super::hosts::{self, Hosts};
 use super::{Changes, groups, names, stream};
 use crate::gateway::ports::Others;
-use crate::gateway::{GatewayPart, Gateways, StatusUpdate};
+use crate::gateway::{GatewayPart, GatewayService, Gateways, StatusUpdate};
 use crate::ingress::Globals;
 use crate::objects::{Kind, Objects};
 use crate::tree;
@@ -74,6 +74,7 @@ impl Kept {
             has_rest,
             tcp: stream::tcp_ports(objects, globals),
             udp: stream::udp_ports(objects, globals),
+            taken: &objects.gateway.taken,
         };
         self.part = self.gateways.translate(objects, &others);
         groups.replace_specs(&USER.into(), &self.part.specs, objects, globals);
@@ -126,6 +127,10 @@ impl Kept {
         let files: BTreeMap<&str, &Arc<[u8]>> =
             self.part.files.iter().map(|f| (f.path.as_str(), &f.bytes)).collect();
         files.into_iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone()))
+    }
+
+    pub(super) fn services(&self) -> Vec<GatewayService> {
+        self.part.services.clone()
     }
 
     pub(super) fn statuses(&self) -> Vec<StatusUpdate> {

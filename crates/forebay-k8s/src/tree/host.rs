@@ -4,6 +4,7 @@ mod access;
 mod beside;
 mod canary;
 pub(in crate::tree) mod fields;
+pub(crate) mod guard;
 mod location;
 
 pub(crate) use location::collect;

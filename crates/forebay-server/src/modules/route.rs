@@ -38,6 +38,10 @@ struct Condition {
 enum Value {
     /// `$uri`, which needs no copy.
     Path,
+    /// `field:NAME`: the values of a field, joined by commas. A variable cannot name all fields, since its name has no signs.
+    Field(Vec<u8>),
+    /// `argument:NAME`: the first argument of this name, decoded.
+    Argument(Vec<u8>),
     /// Any other.
     Text(Template),
 }
@@ -105,17 +109,51 @@ impl Condition {
                 return Err(cx.error_at(d, pattern, text));
             }
         };
-        let value = if value.text == b"$uri" { Value::Path } else { Value::Text(cx.template(d, value)?) };
+        let value = match value.text.as_slice() {
+            b"$uri" => Value::Path,
+            [b'f', b'i', b'e', b'l', b'd', b':', name @ ..] => Value::Field(name.to_vec()),
+            [b'a', b'r', b'g', b'u', b'm', b'e', b'n', b't', b':', name @ ..] => {
+                Value::Argument(name.to_vec())
+            }
+            _ => Value::Text(cx.template(d, value)?),
+        };
         Ok(Condition { value, matcher })
     }
 
     fn holds(&self, req: &mut Request) -> Result<bool, LimitExceeded> {
         match &self.value {
             Value::Path => self.matcher.fits(&req.uri),
+            Value::Field(name) => field(req, name).map_or(Ok(false), |text| self.matcher.fits(&text)),
+            Value::Argument(name) => {
+                argument(&req.args, name).map_or(Ok(false), |text| self.matcher.fits(&text))
+            }
             // A value that cannot be made is none that fits.
             Value::Text(value) => value.value(req).map_or(Ok(false), |text| self.matcher.fits(&text)),
         }
     }
+}
+
+/// Returns the values of a field, joined by commas; `None` if there is none.
+fn field(req: &Request, name: &[u8]) -> Option<Vec<u8>> {
+    let head = &req.head;
+    let own = head.fields.iter().filter(|f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
+    let values: Vec<&[u8]> = own.map(|f| f.value.of(&head.buf)).collect();
+    (!values.is_empty()).then(|| values.join(b", ".as_slice()))
+}
+
+/// Returns the first argument of a name. Both are decoded, so that another spelling of the same name is the same.
+fn argument(args: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let decoded = |text: &[u8]| {
+        let spaced: Vec<u8> = text.iter().map(|b| if *b == b'+' { b' ' } else { *b }).collect();
+        let mut plain = Vec::with_capacity(spaced.len());
+        forebay_http::uri::unescape(&spaced, &mut plain);
+        plain
+    };
+    args.split(|b| *b == b'&').find_map(|pair| {
+        let mut halves = pair.splitn(2, |b| *b == b'=');
+        let own = halves.next().is_some_and(|own| decoded(own) == name);
+        own.then(|| decoded(halves.next().unwrap_or_default()))
+    })
 }
 
 impl Matcher {
@@ -160,6 +198,28 @@ pub(crate) fn choose(routes: &[Route], req: &mut Request) -> Result<Option<Locat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments() {
+        let value = |args: &str, name: &str| {
+            argument(args.as_bytes(), name.as_bytes()).map(|v| String::from_utf8_lossy(&v).into_owned())
+        };
+        let some = |text: &str| Some(text.to_owned());
+        for (args, name, wanted) in [
+            ("a=1&b=2", "b", some("2")),
+            ("a-b=1", "a-b", some("1")),
+            ("x.y%5B%5D=1", "x.y[]", some("1")),
+            ("a=c%20d&a=e", "a", some("c d")),
+            ("a=c+d", "a", some("c d")),
+            ("%61=1", "a", some("1")),
+            ("a", "a", some("")),
+            ("A=1", "a", None),
+            ("ab=1", "a", None),
+            ("", "a", None),
+        ] {
+            assert_eq!(value(args, name), wanted, "{args} {name}");
+        }
+    }
 
     #[test]
     fn segments() {

@@ -285,8 +285,8 @@ impl<'t> Attempts<'t> {
         let status = req.modules.upstream.head.status;
         let another = self.tried.len() + 1 < self.limit()
             && self.rules.is_in_time(req.thread.io.poller.since(self.begun));
-        match NextUpstream::of_status(status) {
-            Some(kind) if another && self.rules.next.has(kind) && repeat == Repeat::Always => {
+        match self.rules.next.of_status(status) {
+            Some(kind) if another && repeat == Repeat::Always => {
                 self.failed(req, place, &Fault::new(kind, status), repeat)
             }
             _ => {
@@ -353,8 +353,9 @@ impl<'t> Attempts<'t> {
         let Servers::Group(p, _) = &mut self.servers else { return };
         let (peer, since) = self.current;
         p.give_up(peer);
-        if fault.blame != Blame::Server || matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404)
-        {
+        let refused =
+            matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404 | NextUpstream::HttpOther);
+        if fault.blame != Blame::Server || refused {
             return;
         }
         if p.local.fail(peer, since) {

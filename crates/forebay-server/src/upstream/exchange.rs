@@ -7,7 +7,7 @@ use super::codec::protocol::Protocol;
 use super::codec::{self, fastcgi, http2, http3};
 use super::config::Upstream;
 use super::contact::Contact;
-use super::fault::{Fault, client_gone, send_failed, send_timeout};
+use super::fault::{Fault, client_gone, send_failed, send_timeout, timed_out};
 use super::h3::alternatives::Origin;
 use super::head::HeadReader;
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
@@ -233,12 +233,27 @@ pub(crate) async fn run(
     let kept = kept(req, s, body);
     let mut attempts = Attempts::new(req, target, s.rules(), kept).await?;
     let exchange = Exchange { head, body, settings: s, upgrade };
+    let thread = req.thread.clone();
+    let limit = Some(s.response_timeout.0).filter(|limit| !limit.is_zero());
+    let limit = limit.map(|limit| thread.io.poller.after(limit));
     loop {
         let contact = place.insert(attempts.begin(req).await?);
         let Some(addr) = attempts.address() else { return Err(502) };
         let repeat = repeat(req, s, body);
         let headless = !attempts.asks_another(req, NextUpstream::InvalidHeader, repeat);
-        let asked = exchange.attempt(req, contact, addr, (!attempts.may_reuse(), headless)).await;
+        let attempt = exchange.attempt(req, contact, addr, (!attempts.may_reuse(), headless));
+        let asked = match limit {
+            None => attempt.await,
+            // Boxed, so that other requests do not keep room for it.
+            Some(limit) => match Box::pin(thread.io.poller.until(limit, attempt)).await {
+                Some(asked) => asked,
+                None => {
+                    let fault = timed_out(req, "while waiting for a response (proxy_response_timeout)");
+                    attempts.failed(req, place, &fault, Repeat::Never);
+                    return Err(fault.status);
+                }
+            },
+        };
         let repeat = self::repeat(req, s, body);
         let verdict = match asked {
             Ok(()) => attempts.answered(req, place, repeat),

@@ -2,6 +2,7 @@
 //! ngx_stream_ssl_preread_module and ngx_stream_mqtt_preread_module; Angie: stream_rdp_preread).
 
 use crate::config::Server;
+use crate::modules::ssl;
 use crate::session::Session;
 use crate::variables::{Row, row};
 use forebay_conf::error::Level;
@@ -21,6 +22,8 @@ forebay_core::settings! {
     "preread_timeout" => timeout: Msec = Msec(Duration::from_secs(30));
     /// `ssl_preread`.
     "ssl_preread" => ssl: bool = false;
+    /// `ssl_passthrough`: TLS of connections for this server does not end here.
+    "ssl_passthrough" => passes: bool = false;
     /// `mqtt_preread`.
     "mqtt_preread" => mqtt: bool = false;
     /// `rdp_preread`.
@@ -185,6 +188,29 @@ pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
         }
     }
     None
+}
+
+/// Reads the ClientHello of a connection at a listener with `ssl` before TLS begins, and chooses the server by its name: that of
+/// some servers passes as it is (`ssl_passthrough`). Returns the status with which the session ends.
+pub(crate) async fn read_hello(s: &mut Session, server: &Server) -> Option<u16> {
+    let encrypts = s.client.address(&s.conf).is_some_and(|a| a.options.ssl);
+    if !encrypts || s.wire.is_tls() {
+        return None;
+    }
+    let settings = &server.settings.preread;
+    let deadline = s.thread.io.poller.after(settings.timeout.0);
+    let mut reader = Reader::Tls(Reading::default());
+    let name = loop {
+        match reader.look(&s.early) {
+            Look::Found(FirstMessage::Hello(hello)) => break hello.server_name,
+            Look::Found(_) | Look::Other => break None,
+            Look::Partial => {}
+        }
+        if let Err(status) = receive(s, settings, deadline).await {
+            return Some(status);
+        }
+    };
+    name.and_then(|name| ssl::choose_server(s, &name))
 }
 
 /// Receives more bytes. Fails with the status with which the session ends.

@@ -2,30 +2,36 @@
 
 use super::ObjectRef;
 use crate::objects::Metadata;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A BackendTLSPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct BackendTlsPolicy {
     /// Metadata.
     pub metadata: Metadata,
+    /// Fields of the specification that are not read.
+    #[serde(skip)]
+    pub unread: Vec<String>,
     /// Specification.
     #[serde(default)]
     pub spec: BackendTlsSpec,
 }
 
 /// Specification of a BackendTLSPolicy.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackendTlsSpec {
     /// Services.
     pub target_refs: Vec<PolicyTarget>,
     /// Verification.
     pub validation: Validation,
+    /// Options of other implementations.
+    pub options: BTreeMap<String, String>,
 }
 
 /// Service that a policy is about.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicyTarget {
     /// Group.
@@ -39,7 +45,7 @@ pub struct PolicyTarget {
 }
 
 /// Verification of a backend's certificate.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Validation {
     /// ConfigMaps with authorities.
@@ -54,7 +60,7 @@ pub struct Validation {
 }
 
 /// Alternative name of a certificate.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct SubjectAltName {
     /// `Hostname` or `URI`.

@@ -187,7 +187,7 @@ pub(super) fn redirect(out: &Out<'_>, path: &str, (wanted, always): (bool, bool)
     vec![node("if", ["($redirect_to_https)"]).block(vec![node("return", [code, target.as_str()])])]
 }
 
-fn plain(protocol: Protocol, directives: &[crate::model::Plain], nodes: &mut Vec<Node>) {
+pub(super) fn plain(protocol: Protocol, directives: &[crate::model::Plain], nodes: &mut Vec<Node>) {
     for directive in directives {
         let Some(name) = name_for(protocol, directive.name) else { continue };
         // FastCGI has no gateways that answer by these.

@@ -52,6 +52,8 @@ crate::settings! {
     "proxy_next_upstream_again" => next_upstream_again: bool = false;
     /// `proxy_next_upstream_timeout`; 0 = no limit.
     "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
+    /// `proxy_response_timeout`; 0 = no limit.
+    "proxy_response_timeout" => response_timeout: Msec = Msec(Duration::ZERO);
     /// `proxy_connect_timeout`.
     "proxy_connect_timeout" => connect_timeout: Msec = Msec(Duration::from_secs(60));
     /// `proxy_send_timeout`.
@@ -390,6 +392,8 @@ pub(crate) enum NextUpstream {
     Http502,
     Http503,
     Http504,
+    /// Another status, which `http_NUMBER` names.
+    HttpOther,
 }
 
 /// Failures that are a status of the response.
@@ -418,7 +422,12 @@ impl NextUpstream {
 
 /// `proxy_next_upstream`: a set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NextMask(u32);
+pub(crate) struct NextMask {
+    /// Bits of the failures.
+    kinds: u32,
+    /// Bits of the statuses from 400 that are no failures of their own.
+    statuses: [u64; 4],
+}
 
 /// Bit for `off`, in addition to the bits of the failures.
 pub(crate) const OFF: u32 = 1 << 31;
@@ -426,11 +435,46 @@ pub(crate) const OFF: u32 = 1 << 31;
 impl NextMask {
     /// The default.
     pub(crate) const DEFAULT: NextMask =
-        NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
+        NextMask::of(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
+
+    const fn of(kinds: u32) -> NextMask {
+        NextMask { kinds, statuses: [0; 4] }
+    }
 
     /// Returns `true` if the set has a kind.
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
-        self.0 & (1 << kind as u32) != 0
+        match kind {
+            // A status is only this kind if the set has it.
+            NextUpstream::HttpOther => self.statuses != [0; 4],
+            _ => self.kinds & (1 << kind as u32) != 0,
+        }
+    }
+
+    /// Returns the failure that a status is, if the set has it.
+    pub(crate) fn of_status(self, status: u16) -> Option<NextUpstream> {
+        match NextUpstream::of_status(status) {
+            Some(kind) => Some(kind).filter(|kind| self.has(*kind)),
+            None => {
+                let index = usize::from(status.checked_sub(400)?);
+                let bits = self.statuses.get(index / 64)?;
+                (bits >> (index % 64) & 1 != 0).then_some(NextUpstream::HttpOther)
+            }
+        }
+    }
+
+    /// Returns the set of a word `http_NUMBER`, with a status that nginx has no word for.
+    fn of_other_status(word: &[u8]) -> Option<NextMask> {
+        let digits = word.strip_prefix(b"http_")?;
+        let status = forebay_conf::units::number(digits)?;
+        let index = usize::try_from(status).ok()?.checked_sub(400).filter(|index| *index < 200)?;
+        let mut mask = NextMask::of(0);
+        *mask.statuses.get_mut(index / 64)? |= 1 << (index % 64);
+        (digits.len() == 3).then_some(mask)
+    }
+
+    fn add(&mut self, other: NextMask) {
+        self.kinds |= other.kinds;
+        self.statuses.iter_mut().zip(other.statuses).for_each(|(own, bits)| *own |= bits);
     }
 }
 
@@ -439,16 +483,23 @@ pub(crate) fn says_gateway(d: &Directive) -> bool {
     [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
 }
 
+/// Returns `true` for a directive that takes any status from 400 to 599.
+fn names_statuses(d: &Directive) -> bool {
+    matches!(d.name.text.as_slice(), b"proxy_next_upstream" | b"grpc_next_upstream")
+}
+
 impl Setting<crate::HttpContext> for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let family = Failures::of(d);
         // As in nginx several of a level add up, and `off` stays.
-        let mut mask = previous.map_or(0, |p| p.0);
+        let mut mask = previous.unwrap_or(NextMask::of(0));
         for w in &d.args {
-            let bits = family.bits(&w.text.to_ascii_lowercase(), d);
-            mask |= bits.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
+            let word = w.text.to_ascii_lowercase();
+            let other = || NextMask::of_other_status(&word).filter(|_| names_statuses(d));
+            let found = family.bits(&word, d).map(NextMask::of).or_else(other);
+            mask.add(found.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?);
         }
-        Ok(NextMask(if mask & OFF != 0 { OFF } else { mask }))
+        Ok(if mask.kinds & OFF != 0 { NextMask::of(OFF) } else { mask })
     }
 }
 

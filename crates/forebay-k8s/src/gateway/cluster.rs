@@ -1,0 +1,56 @@
+//! What a translation of the Gateway API reads: objects, and which of them may refer to which.
+
+use super::objects::{AllowedNamespaces, GatewayObjects, ReferenceGrant};
+use crate::objects::{Key, Objects};
+
+/// What a translation of the Gateway API needs to know.
+#[derive(Clone, Copy)]
+pub(crate) struct Cluster<'a> {
+    /// Services, Secrets, Namespaces.
+    pub objects: &'a Objects,
+    /// Objects of the Gateway API.
+    pub gateway: &'a GatewayObjects,
+    /// `spec.controllerName` of the GatewayClasses that are ours.
+    pub controller: &'a str,
+}
+
+impl Cluster<'_> {
+    /// Returns `true` if a ReferenceGrant lets an object refer to one in another namespace.
+    pub(crate) fn is_granted(&self, from: (&str, &str, &str), to: (&str, &str), target: &Key) -> bool {
+        let (group, kind, namespace) = from;
+        if namespace == target.namespace {
+            return true;
+        }
+        let here =
+            |key: &Key, grant: &ReferenceGrant| key.namespace == target.namespace && grant.unread.is_empty();
+        self.gateway.grants.iter().filter(|(key, grant)| here(key, grant)).any(|(_, grant)| {
+            grant.spec.from.iter().any(|f| f.group == group && f.kind == kind && f.namespace == namespace)
+                && grant.spec.to.iter().any(|t| {
+                    t.group == to.0 && t.kind == to.1 && t.name.as_ref().is_none_or(|n| *n == target.name)
+                })
+        })
+    }
+
+    /// Returns `true` if objects of a namespace may attach to something in `own`.
+    pub(super) fn allows(
+        &self,
+        allowed: Option<&AllowedNamespaces>,
+        own: &str,
+        namespace: &str,
+        default: &str,
+    ) -> bool {
+        match allowed.and_then(|a| a.from.as_deref()).unwrap_or(default) {
+            "All" => true,
+            "Same" => namespace == own,
+            "Selector" => {
+                let Some(selector) = allowed.map(|a| &a.selector) else { return false };
+                let labels = self.objects.namespace(namespace).map(|n| n.object.metadata.labels.clone());
+                let mut labels = labels.unwrap_or_default();
+                // The API server sets this label; manifests without it mean the same.
+                labels.insert("kubernetes.io/metadata.name".into(), namespace.to_owned());
+                selector.selects(&labels)
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The Gateways that are ours, with their listeners.
+
+use super::GatewayOptions;
+use super::certificates::{certificate, verify_clients};
+use super::cluster::Cluster;
+use super::listener::{Attached, Owner, Speaks, attach};
+use super::objects::{Gateway, ListenerSet};
+use crate::model::CertificateFiles;
+use crate::objects::{Key, Metadata};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Why a Gateway is not served: type and reason of the condition, and a message.
+pub(crate) type Problem = (&'static str, &'static str, String);
+
+/// Gateway that is ours.
+#[derive(Clone, Debug)]
+pub(crate) struct Ours {
+    /// Namespace and name.
+    pub key: Key,
+    /// The object.
+    pub gateway: Arc<Gateway>,
+    /// Listeners of the Gateway and of its ListenerSets.
+    pub listeners: Vec<Attached>,
+    /// Address to listen at; `None`: all of this machine.
+    pub address: Option<IpAddr>,
+    /// Why it is not served.
+    pub problem: Option<Problem>,
+    /// What has no effect.
+    pub notes: Vec<String>,
+    /// ListenerSets that may attach, and those that may not.
+    pub sets: Vec<(Arc<ListenerSet>, bool)>,
+    /// Certificate that backends see, or why there is none: reason and message.
+    pub client_certificate: Option<Result<CertificateFiles, (&'static str, String)>>,
+}
+
+/// Returns the Gateways whose class is ours, the oldest first.
+pub(crate) fn gateways(cluster: Cluster<'_>, options: &GatewayOptions) -> Vec<Ours> {
+    let is_ours =
+        |g: &Gateway| {
+            let class = Key::new("", g.spec.gateway_class_name.as_str());
+            cluster.gateway.classes.get(&class).is_some_and(|c| {
+                c.spec.controller_name == cluster.controller && c.spec.parameters_ref.is_none()
+            })
+        };
+    let mut ours: Vec<Ours> = (cluster.gateway.gateways.iter())
+        .filter(|(_, g)| is_ours(g))
+        .map(|(key, g)| ours(cluster, key, g, options))
+        .collect();
+    ours.sort_by(|a, b| age(&a.gateway.metadata, &a.key).cmp(&age(&b.gateway.metadata, &b.key)));
+    ours
+}
+
+/// Returns what objects are ordered by: the oldest first, then by name.
+pub(crate) fn age<'a>(metadata: &'a Metadata, key: &'a Key) -> (&'a str, &'a Key) {
+    (&metadata.creation_timestamp, key)
+}
+
+fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>, options: &GatewayOptions) -> Ours {
+    let mut listeners: Vec<Attached> = (gateway.spec.listeners.iter())
+        .map(|l| attach(cluster, l, Owner::Gateway, ("Gateway", &key.namespace)))
+        .collect();
+    let mut sets: Vec<(Arc<ListenerSet>, bool)> = (cluster.gateway.listener_sets.iter())
+        .filter(|(set_key, set)| {
+            let parent = &set.spec.parent_ref;
+            parent.name == key.name
+                && parent.namespace.as_deref().unwrap_or(&set_key.namespace) == key.namespace
+                && parent.kind.as_deref().unwrap_or("Gateway") == "Gateway"
+        })
+        .map(|(set_key, set)| {
+            let allowed = gateway.spec.allowed_listeners.namespaces.as_ref();
+            (set.clone(), cluster.allows(allowed, &key.namespace, &set_key.namespace, "None"))
+        })
+        .collect();
+    let name = |set: &ListenerSet| {
+        (set.metadata.creation_timestamp.clone(), set.metadata.namespace.clone(), set.metadata.name.clone())
+    };
+    sets.sort_by_key(|(set, _)| name(set));
+    for (set, _) in sets.iter().filter(|(_, allowed)| *allowed) {
+        let owner = ("ListenerSet", set.metadata.namespace.as_str());
+        listeners
+            .extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), owner)));
+    }
+    find_conflicts(&mut listeners);
+    for l in listeners.iter_mut().filter(|l| l.speaks == Some(Speaks::Https)) {
+        verify_clients(cluster, key, gateway, l);
+    }
+    let reference = gateway.spec.tls.backend.as_ref().and_then(|b| b.client_certificate_ref.as_ref());
+    let client_certificate = reference.map(|reference| {
+        certificate(cluster, reference, ("Gateway", &key.namespace)).map_err(|(reason, text)| match reason {
+            "RefNotPermitted" => (reason, text),
+            _ => ("InvalidClientCertificateRef", text),
+        })
+    });
+    let mut notes = Vec::new();
+    let problem = refusal(gateway, &mut listeners, &mut notes);
+    notes.extend(unheard(gateway).filter(|_| options.service.is_none()));
+    Ours {
+        client_certificate,
+        key: key.clone(),
+        gateway: gateway.clone(),
+        listeners,
+        address: None,
+        problem,
+        notes,
+        sets,
+    }
+}
+
+/// Fields of a Gateway that are not read and that change nothing of what is served.
+const HARMLESS: &[&str] = &["defaultScope"];
+
+/// Returns what a Gateway asks for and does not get, if that closes all of it; marks the listeners that it closes.
+fn refusal(gateway: &Gateway, listeners: &mut [Attached], notes: &mut Vec<String>) -> Option<Problem> {
+    let mut closed = None;
+    for path in &gateway.unread {
+        let own = gateway.spec.listeners.len();
+        match listener_of(path).filter(|index| *index < own).and_then(|index| listeners.get_mut(index)) {
+            Some(l) => l.unsupported = Some(format!("the field {path} is not supported")),
+            None if HARMLESS.contains(&path.as_str()) => {
+                notes.push(format!("the field {path} has no effect"));
+            }
+            None => closed = Some(("Accepted", "Invalid", format!("the field {path} is not supported"))),
+        }
+    }
+    let sets = listeners.iter_mut().filter_map(|l| match &l.owner {
+        Owner::Set(set) => Some((set.clone(), l)),
+        Owner::Gateway => None,
+    });
+    for (set, l) in sets {
+        let is_own = |path: &&String| {
+            let named = listener_of(path).and_then(|index| set.spec.listeners.get(index));
+            named.is_none_or(|named| named.name == l.listener.name)
+        };
+        let unread = set.unread.iter().find(is_own).map(|path| format!("the field {path} is not supported"));
+        l.unsupported = unread.or(l.unsupported.take());
+    }
+    let parameters = gateway.spec.infrastructure.as_ref().and_then(|wishes| wishes.parameters_ref.as_ref());
+    if let Some(parameters) = parameters {
+        let kind = parameters.kind.as_deref().unwrap_or_default();
+        closed =
+            Some(("Accepted", "InvalidParameters", format!("parameters of the kind {kind} are not known")));
+    }
+    closed
+}
+
+/// Returns what is said about labels and annotations that no object gets.
+fn unheard(gateway: &Gateway) -> Option<String> {
+    let wishes = gateway.spec.infrastructure.as_ref()?;
+    let some = !(wishes.labels.is_empty() && wishes.annotations.is_empty());
+    let text = "labels and annotations of infrastructure have no effect: no Service is made for a Gateway (--gateway-service)";
+    some.then(|| text.to_owned())
+}
+
+/// Returns the index of the listener that a path is below.
+fn listener_of(path: &str) -> Option<usize> {
+    path.strip_prefix("listeners[")?.split_once(']')?.0.parse().ok()
+}
+
+/// Marks listeners that cannot be told apart. Those of the Gateway, and of older sets, come first and win over those of sets.
+fn find_conflicts(listeners: &mut [Attached]) {
+    let mut protocols: BTreeMap<(bool, u16), (String, Option<Speaks>)> = BTreeMap::new();
+    let mut hosts: BTreeMap<((bool, u16), String), usize> = BTreeMap::new();
+    for i in 0..listeners.len() {
+        let Some(l) = listeners.get(i) else { continue };
+        let port = l.port();
+        let (protocol, place) =
+            ((l.listener.protocol.clone(), l.speaks.map(Speaks::shared)), (port, l.host()));
+        let of_set = matches!(l.owner, Owner::Set(_));
+        let first = protocols.entry(port).or_insert_with(|| protocol.clone());
+        if *first != protocol {
+            let first = first.clone();
+            mark(listeners, i, "ProtocolConflict");
+            if !of_set {
+                // Listeners of one Gateway conflict with each other, none wins.
+                let same = |l: &Attached| {
+                    l.port() == port
+                        && (&l.listener.protocol, l.speaks.map(Speaks::shared)) == (&first.0, first.1)
+                        && matches!(l.owner, Owner::Gateway)
+                };
+                let others: Vec<usize> =
+                    listeners.iter().enumerate().filter(|(_, l)| same(l)).map(|(i, _)| i).collect();
+                others.into_iter().for_each(|other| mark(listeners, other, "ProtocolConflict"));
+            }
+            continue;
+        }
+        match hosts.get(&place) {
+            None => {
+                hosts.insert(place, i);
+            }
+            Some(other) => {
+                let other = *other;
+                mark(listeners, i, "HostnameConflict");
+                if !of_set {
+                    mark(listeners, other, "HostnameConflict");
+                }
+            }
+        }
+    }
+}
+
+fn mark(listeners: &mut [Attached], index: usize, reason: &'static str) {
+    if let Some(l) = listeners.get_mut(index) {
+        l.conflict = Some((reason, "another listener has this port".to_owned()));
+    }
+}

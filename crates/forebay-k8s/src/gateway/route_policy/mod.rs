@@ -1,0 +1,307 @@
+//! RoutePolicies: what annotations do for Ingresses, for routes. They attach to what their `targetRefs` name (GEP-713).
+//!
+//! A policy of a rule counts before that of its route, that before the one of the listener, and that before the one of the Gateway.
+//! Each replaces the parts that it has; networks that are not let in add up. Of two policies about the same the oldest counts.
+//! Read in this order: `table.rs` (fields and annotations), `read.rs`, and this file; `ingress/route_policy.rs` makes the policy.
+
+mod read;
+pub(crate) mod table;
+
+use super::cluster::Cluster;
+use super::gateways::{Ours, age};
+use super::objects::{Cors, GatewayKind, PolicyTarget, RoutePolicy as Object};
+use super::place::Placed;
+use super::status::{StatusUpdate, condition};
+use crate::groups::{Balance, short_hash};
+use crate::ingress::{Globals, RoutePolicy, route_policy};
+use crate::model::{self, File, Policy};
+use crate::objects::Key;
+use crate::tree::guard;
+use forebay_conf::Node;
+use read::Written;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Policies that hold for a rule, as one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Applied {
+    /// Checks, settings and fields.
+    pub policy: Arc<Policy>,
+    /// Answers to pages of other origins.
+    pub cors: Option<Cors>,
+    /// Cookie that names the server.
+    pub stay: Option<super::rules::persistence::Stay>,
+    /// Way to choose a server.
+    pub balance: Option<Balance>,
+    /// A policy is invalid: the rule answers 503.
+    pub closed: bool,
+}
+
+/// A policy that was read.
+struct Known {
+    key: Key,
+    object: Arc<Object>,
+    written: Written,
+    made: RoutePolicy,
+}
+
+impl Known {
+    fn faults(&self) -> impl Iterator<Item = &String> {
+        self.written.faults.iter().chain(&self.made.refused)
+    }
+
+    fn is_valid(&self) -> bool {
+        self.faults().next().is_none()
+    }
+}
+
+/// What a policy is about: kind, name in the namespace of the policy, and the name of a part.
+type Target = (String, Key, Option<String>);
+
+/// The policies of a cluster, the oldest first.
+#[derive(Default)]
+pub(crate) struct Policies {
+    known: Vec<Known>,
+    /// The policy that counts for each target.
+    first: BTreeMap<Target, usize>,
+}
+
+impl Policies {
+    /// Reads all policies.
+    pub(crate) fn new(cluster: Cluster<'_>, globals: &Globals) -> Policies {
+        let mut all: Vec<_> = cluster.gateway.route_policies.iter().collect();
+        all.sort_by(|a, b| age(&a.1.metadata, a.0).cmp(&age(&b.1.metadata, b.0)));
+        let mut policies = Policies::default();
+        for (index, (key, object)) in all.into_iter().enumerate() {
+            let written = read::read(&object.spec);
+            for target in &written.targets {
+                policies.first.entry(place_of(key, target)).or_insert(index);
+            }
+            let made = route_policy(&object.metadata, &written.annotations, cluster.objects, globals);
+            policies.known.push(Known { key: key.clone(), object: object.clone(), written, made });
+        }
+        policies
+    }
+
+    fn find(&self, kind: &str, key: &Key, section: Option<&str>) -> Option<&Known> {
+        let target = (kind.to_owned(), key.clone(), section.map(str::to_owned));
+        self.first.get(&target).and_then(|index| self.known.get(*index))
+    }
+
+    /// Returns the policies of a rule at a listener as one. `None`: there are none.
+    pub(crate) fn of(
+        &self,
+        placed: &Placed<'_>,
+        rule: usize,
+        gateway: &Key,
+        listener: &str,
+    ) -> Option<Applied> {
+        if self.known.is_empty() {
+            return None;
+        }
+        let kind = placed.kind.name();
+        let name = placed.route.spec.rules.get(rule).and_then(|r| r.name.as_deref());
+        let found = [
+            self.find("Gateway", gateway, None),
+            self.find("Gateway", gateway, Some(listener)),
+            self.find(kind, placed.key, None),
+            name.and_then(|name| self.find(kind, placed.key, Some(name))),
+        ];
+        let mut applied = found
+            .into_iter()
+            .flatten()
+            .fold(None, |outer: Option<Applied>, known| Some(outer.unwrap_or_default().under(known)));
+        if self.has_lost(placed) {
+            // What it is to protect may be any of the rules.
+            applied.get_or_insert_default().closed = true;
+        }
+        applied
+    }
+
+    /// Returns `true` if a policy is about a rule of a route that has no such name.
+    fn has_lost(&self, placed: &Placed<'_>) -> bool {
+        let names =
+            |section: &str| placed.route.spec.rules.iter().any(|r| r.name.as_deref() == Some(section));
+        let kind = placed.kind.name();
+        self.first.keys().any(|(of, key, section)| {
+            of == kind && key == placed.key && section.as_deref().is_some_and(|section| !names(section))
+        })
+    }
+
+    /// Returns the zones of the limits of all policies that count.
+    pub(crate) fn zones(&self, globals: &Globals) -> Vec<Node> {
+        let all = self.counting().filter(|known| !known.made.policy.limits.limits.is_empty());
+        all.flat_map(|known| guard::zones(&known.made.policy, globals)).collect()
+    }
+
+    /// Returns the files that policies name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = File> {
+        self.counting().flat_map(|known| known.made.files.iter().cloned())
+    }
+
+    fn counting(&self) -> impl Iterator<Item = &Known> {
+        let counts = |index: usize| self.first.values().any(|first| *first == index);
+        let all =
+            self.known.iter().enumerate().filter(move |(index, known)| known.is_valid() && counts(*index));
+        all.map(|(_, known)| known)
+    }
+
+    /// Makes the statuses of all policies about something of ours.
+    pub(crate) fn statuses(
+        &self,
+        cluster: Cluster<'_>,
+        ours: &[Ours],
+        routes: &[Placed<'_>],
+        controller: &str,
+    ) -> Vec<StatusUpdate> {
+        let status = |(index, known): (usize, &Known)| {
+            let of = |target: &PolicyTarget| {
+                let (reason, text) = self.verdict(index, known, target, (cluster, ours, routes))?;
+                let accepted =
+                    condition(&known.object.metadata, "Accepted", reason == "Accepted", reason, &text);
+                let mut ancestor = json!({ "group": target.group, "kind": target.kind, "namespace": known.key.namespace, "name": target.name });
+                if let Some(section) = &target.section_name {
+                    ancestor["sectionName"] = json!(section);
+                }
+                Some(
+                    json!({ "ancestorRef": ancestor, "controllerName": controller, "conditions": [accepted] }),
+                )
+            };
+            let ancestors: Vec<Value> = known.written.targets.iter().filter_map(of).collect();
+            let status = json!({ "ancestors": ancestors });
+            (!ancestors.is_empty()).then(|| StatusUpdate {
+                kind: GatewayKind::RoutePolicy,
+                key: known.key.clone(),
+                status,
+            })
+        };
+        self.known.iter().enumerate().filter_map(status).collect()
+    }
+
+    /// Returns reason and message of the condition `Accepted` for a target. `None`: the target is of another controller.
+    fn verdict(
+        &self,
+        index: usize,
+        known: &Known,
+        target: &PolicyTarget,
+        (cluster, ours, routes): (Cluster<'_>, &[Ours], &[Placed<'_>]),
+    ) -> Option<(&'static str, String)> {
+        let place = place_of(&known.key, target);
+        let first = self.first.get(&place).copied().unwrap_or(index);
+        if known.is_valid()
+            && let Some(missing) = missing(cluster, ours, routes, &place)?
+        {
+            return Some(("TargetNotFound", missing));
+        }
+        if first != index {
+            let winner = self.known.get(first).map(|k| k.key.to_string()).unwrap_or_default();
+            return Some(("Conflicted", format!("the older RoutePolicy {winner} is about the same")));
+        }
+        let faults: Vec<String> = known.faults().map(|fault| with_field(fault)).collect();
+        if !faults.is_empty() {
+            return Some(("Invalid", format!("{}; its targets answer 503", faults.join("; "))));
+        }
+        let notes: Vec<String> = known.made.differs.iter().map(|note| with_field(note)).collect();
+        Some(("Accepted", notes.join("; ")))
+    }
+}
+
+fn place_of(policy: &Key, target: &PolicyTarget) -> Target {
+    let key = Key::new(policy.namespace.as_str(), target.name.as_str());
+    (target.kind.clone(), key, target.section_name.clone())
+}
+
+/// Returns what is missing of a target; `None` in the first place if it is of another controller.
+#[allow(clippy::option_option, reason = "the outer one is about whose it is")]
+fn missing(
+    cluster: Cluster<'_>,
+    ours: &[Ours],
+    routes: &[Placed<'_>],
+    (kind, key, section): &Target,
+) -> Option<Option<String>> {
+    let absent = || Some(Some(format!("there is no {kind} {key}")));
+    if kind == "Gateway" {
+        let Some(gateway) = cluster.gateway.gateways.get(key) else { return absent() };
+        ours.iter().find(|o| o.key == *key)?;
+        let has = |section: &str| gateway.spec.listeners.iter().any(|l| l.name == section);
+        let lost = section.as_deref().filter(|section| !has(section));
+        return Some(lost.map(|section| format!("{kind} {key} has no listener {section}")));
+    }
+    let all = if kind == "GRPCRoute" { &cluster.gateway.grpc_routes } else { &cluster.gateway.http_routes };
+    let Some(route) = all.get(key) else { return absent() };
+    routes.iter().find(|r| r.kind.name() == kind && r.key == key)?;
+    let has = |section: &str| route.spec.rules.iter().any(|r| r.name.as_deref() == Some(section));
+    let lost = section.as_deref().filter(|section| !has(section));
+    Some(lost.map(|section| format!("{kind} {key} has no rule {section}; all of it answers 503")))
+}
+
+/// Returns a text about an annotation as one about the field.
+fn with_field(text: &str) -> String {
+    let Some((annotation, rest)) = text.split_once(": ") else { return text.to_owned() };
+    let field = table::FIELDS.iter().find(|f| f.annotation == annotation).map(|f| f.path);
+    let group = table::GROUPS.iter().find(|(_, own, _)| *own == annotation).map(|(group, ..)| *group);
+    format!("{}: {rest}", field.or(group).unwrap_or(annotation))
+}
+
+impl Applied {
+    /// Returns these policies with a more specific one, which replaces the parts that it has.
+    fn under(self, known: &Known) -> Applied {
+        if !known.is_valid() {
+            return Applied { closed: true, ..self };
+        }
+        let (outer, inner) = (Policy::clone(&self.policy), &known.made.policy);
+        let by_name = |outer: Vec<(String, String)>, inner: &[(String, String)]| {
+            let replaced = |name: &str| inner.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+            let kept = outer.into_iter().filter(|(name, _)| !replaced(name));
+            kept.chain(inner.iter().cloned()).collect::<Vec<_>>()
+        };
+        let mut networks = outer.networks;
+        networks.deny.extend(inner.networks.deny.iter().cloned());
+        networks.deny.sort();
+        networks.deny.dedup();
+        if !inner.networks.allow.is_empty() {
+            networks.allow.clone_from(&inner.networks.allow);
+        }
+        let replaced = |name: &str| inner.plain.iter().any(|own| own.name == name);
+        let plain = outer.plain.into_iter().filter(|d| !replaced(d.name)).chain(inner.plain.iter().cloned());
+        let policy = Policy {
+            id: short_hash(&format!("{} {}", outer.id, inner.id)),
+            plain: plain.collect(),
+            networks,
+            passwords: inner.passwords.clone().or(outer.passwords),
+            authority: inner.authority.clone().or(outer.authority),
+            limits: if inner.limits.limits.is_empty() { outer.limits } else { inner.limits.clone() },
+            headers: by_name(outer.headers, &inner.headers),
+            response_headers: by_name(outer.response_headers, &inner.response_headers),
+            ..Policy::default()
+        };
+        Applied {
+            policy: Arc::new(policy),
+            cors: inner.cors.as_ref().map(cors).or(self.cors),
+            stay: known.made.sticky.clone().or(self.stay),
+            balance: known.made.balance.clone().or(self.balance),
+            closed: self.closed,
+        }
+    }
+}
+
+/// Returns the answers to pages of other origins as a filter of a rule.
+fn cors(policy: &model::Cors) -> Cors {
+    let list = |text: &str| {
+        text.split([',', ' ']).filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let origin = |origin: &String| match origin.contains("://") || origin == "null" {
+        true => vec![origin.clone()],
+        false => vec![format!("http://{origin}"), format!("https://{origin}")],
+    };
+    let origins: Vec<String> = policy.origins.iter().flat_map(origin).collect();
+    Cors {
+        allow_origins: if origins.is_empty() { vec!["*".into()] } else { origins },
+        allow_credentials: Some(policy.credentials),
+        allow_methods: list(&policy.methods),
+        allow_headers: list(&policy.headers),
+        expose_headers: list(&policy.expose),
+        max_age: u32::try_from(policy.max_age).ok(),
+    }
+}

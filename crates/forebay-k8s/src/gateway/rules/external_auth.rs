@@ -1,0 +1,112 @@
+//! The filter `ExternalAuth`: a service that decides on requests, asked over HTTP.
+
+use super::backends::{Backend, Protocol};
+use super::{literal, node, tls};
+use crate::gateway::objects::ExternalAuth;
+use crate::model::{CertificateFiles, File};
+use forebay_conf::Node;
+
+/// Fields of requests that the service always gets.
+const ALWAYS: &[(&str, &str)] = &[
+    ("Host", "$best_http_host"),
+    ("Authorization", "$http_authorization"),
+    ("X-Forwarded-For", "$remote_addr"),
+    ("X-Forwarded-Proto", "$pass_access_scheme"),
+    ("X-Forwarded-Host", "$best_http_host"),
+    ("X-Request-ID", "$req_id"),
+    ("Content-Length", ""),
+];
+
+/// Returns what cannot be done of the filter.
+pub(super) fn faults(filter: &ExternalAuth) -> Vec<String> {
+    let mut faults = Vec::new();
+    let none = Default::default();
+    let http = filter.http.as_ref().unwrap_or(&none);
+    if filter.protocol != "HTTP" {
+        faults.push("ExternalAuth works with the protocol HTTP only".into());
+    }
+    if filter.forward_body.as_ref().is_some_and(|body| body.max_size != 0) {
+        faults.push("ExternalAuth: forwardBody is not supported".into());
+    }
+    // An empty list means all of them, and those of an answer are not known before.
+    if http.allowed_response_headers.is_empty() {
+        faults.push(
+            "ExternalAuth: http.allowedResponseHeaders has to name the fields that the backend gets".into(),
+        );
+    }
+    for name in http.allowed_headers.iter().chain(&http.allowed_response_headers) {
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !plain || super::fields::bad_name(name).is_some() || name.eq_ignore_ascii_case("host") {
+            faults.push(format!(
+                "ExternalAuth: the field \"{}\" cannot be copied",
+                super::matches::shown(name)
+            ));
+        }
+    }
+    if http.allowed_headers.len() > 64 || http.allowed_response_headers.len() > 64 {
+        faults.push("ExternalAuth: a list has more than 64 fields".into());
+    }
+    if let Some(path) = &http.path
+        && super::matches::text(path).and_then(|()| super::matches::decoded(path)).is_err()
+    {
+        faults.push("ExternalAuth: http.path is no path".into());
+    }
+    faults
+}
+
+/// The check of requests by a service.
+#[derive(Default)]
+pub(super) struct Check {
+    /// Directives of the location that it protects.
+    pub gate: Vec<Node>,
+    /// Directives that come after it has been asked.
+    pub after: Vec<Node>,
+    /// Fields of requests to the backend.
+    pub fields: Vec<(String, String)>,
+    /// Its location.
+    pub locations: Vec<Node>,
+}
+
+/// Makes the check of a filter. `id`: text that no other location has.
+pub(super) fn check(
+    filter: &ExternalAuth,
+    backend: &Backend,
+    id: &str,
+    certificate: Option<&CertificateFiles>,
+    files: &mut Vec<File>,
+) -> Check {
+    let path = format!("/_authorized_{id}");
+    let http = filter.http.clone().unwrap_or_default();
+    let mut check = Check::default();
+    check.gate.push(node("auth_request", [path.as_str()]));
+    let status = format!("$authorized_{id}");
+    check.gate.push(node("auth_request_set", [status.as_str(), "$upstream_status"]));
+    for (index, name) in http.allowed_response_headers.iter().enumerate() {
+        let variable = format!("$authorized_{id}_{index}");
+        let source = format!("$upstream_http_{}", name.to_ascii_lowercase().replace('-', "_"));
+        check.gate.push(node("auth_request_set", [variable.clone(), source]));
+        check.fields.push((name.clone(), variable));
+    }
+    // Any other status denies.
+    let denied = node("if", [format!("({status}"), "!=".into(), "200)".into()]);
+    check.after.push(denied.block(vec![node("return", ["403"])]));
+    let mut body = vec![
+        node("internal", [""; 0]),
+        node("proxy_pass_request_headers", ["off"]),
+        node("proxy_pass_request_body", ["off"]),
+        node("proxy_method", ["$request_method"]),
+    ];
+    let listed =
+        http.allowed_headers.iter().filter(|n| !ALWAYS.iter().any(|(own, _)| own.eq_ignore_ascii_case(n)));
+    let listed = listed.map(|n| (n.clone(), format!("$http_{}", n.to_ascii_lowercase().replace('-', "_"))));
+    let always = ALWAYS.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+    body.extend(always.chain(listed).map(|(n, v)| node("proxy_set_header", [n, v])));
+    body.extend(tls::encryption("proxy", backend, certificate, files));
+    let version = if backend.protocol == Protocol::Http2 { "2" } else { "1.1" };
+    body.push(node("proxy_http_version", [version]));
+    let scheme = if backend.tls.is_some() { "https" } else { "http" };
+    let prefix = literal(http.path.as_deref().unwrap_or_default().trim_end_matches('/'));
+    body.push(node("proxy_pass", [format!("{scheme}://{}{prefix}$request_uri", backend.spec.name())]));
+    check.locations.push(node("location", ["=".to_owned(), path]).block(body));
+    check
+}

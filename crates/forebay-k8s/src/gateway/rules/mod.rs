@@ -1,0 +1,408 @@
+//! Rules of routes to `route` lines and named locations.
+//!
+//! A rule that asks for something that is not supported is closed: it answers 500 to what it matches (`faults.rs`).
+
+mod backends;
+mod cors;
+mod external_auth;
+pub(crate) mod faults;
+mod fields;
+mod limits;
+pub(crate) mod matches;
+mod mirror;
+mod paths;
+pub(crate) mod persistence;
+pub(crate) mod tls;
+
+pub(crate) use backends::{Backend, BackendTls, Choice, Unresolved, backend, choices};
+
+use super::cluster::Cluster;
+use super::objects::{Cors, Filter, GatewayKind, Match, Route, Rule};
+use super::route_policy::Applied;
+use crate::groups::{Spec, port_text};
+use crate::ingress::Globals;
+use crate::model::{self, CertificateFiles, File};
+use crate::tree::guard::{self, Guard};
+use backends::Protocol;
+use fields::{Headers, answer_fields};
+use forebay_conf::{Node, print};
+use persistence::{Stay, staying};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What the rules of a route are served with.
+#[derive(Clone, Copy)]
+pub(crate) struct Serving<'a> {
+    /// Objects.
+    pub cluster: Cluster<'a>,
+    /// Settings and options.
+    pub globals: &'a Globals,
+    /// Route.
+    pub route: &'a Route,
+    /// Its kind.
+    pub kind: GatewayKind,
+}
+
+/// A rule with what was found out about it.
+#[derive(Clone, Copy)]
+pub(crate) struct Ruled<'a> {
+    /// As written.
+    pub rule: &'a Rule,
+    /// Its backends.
+    pub choices: &'a [Choice],
+    /// What it asks for and does not get.
+    pub faults: &'a [String],
+    /// Policy of ours.
+    pub policy: Option<&'a Applied>,
+}
+
+/// Place that a rule is served at.
+#[derive(Clone, Debug)]
+pub(crate) struct Place<'a> {
+    /// Text that no other server has.
+    pub server: &'a str,
+    /// Text that no other rule has, for names of locations and variables.
+    pub id: String,
+    /// Port of the listener.
+    pub port: u16,
+    /// Match, with the prefix that filters may replace.
+    pub found: &'a Match,
+    /// Certificate that backends see.
+    pub certificate: Option<&'a CertificateFiles>,
+}
+
+/// Directives for one match of a rule.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Served {
+    /// Directives of the http level.
+    pub http: Vec<Node>,
+    /// `route` lines.
+    pub routes: Vec<Node>,
+    /// Locations.
+    pub locations: Vec<Node>,
+    /// Files.
+    pub files: Vec<File>,
+    /// Groups.
+    pub specs: Vec<Arc<Spec>>,
+}
+
+/// Returns text as a word without variables.
+pub(crate) fn literal(text: &str) -> String {
+    String::from_utf8_lossy(&print::without_variables(text.as_bytes())).into_owned()
+}
+
+fn node<W: Into<Vec<u8>>>(name: &str, words: impl IntoIterator<Item = W>) -> Node {
+    Node::new(name).args(words)
+}
+
+/// Returns a share as a word of `split_clients`.
+pub(crate) fn percent(part: u64, total: u64) -> String {
+    let hundredths = part * 10_000 / total.max(1);
+    format!("{}.{:02}%", hundredths / 100, hundredths % 100)
+}
+
+/// Path that names no file. `try_files` with it leads on to another location after access has been checked: `return` and `if` answer
+/// before that.
+const NO_FILE: &str = "/.forebay/none";
+
+/// Makes a named location whose body comes after the checks of access in `gate`. `early`: the body answers before such checks.
+fn gated(name: &str, gate: Vec<Node>, mut body: Vec<Node>, early: bool) -> Vec<Node> {
+    if gate.is_empty() || !early {
+        let size = |n: &Node| n.name == b"client_max_body_size";
+        body.retain(|n| !(size(n) && gate.iter().any(size)));
+        return vec![node("location", [name]).block(gate.into_iter().chain(body).collect())];
+    }
+    let then = format!("{name}_then");
+    let mut first = gate;
+    first.push(node("try_files", [NO_FILE, &then]));
+    vec![node("location", [name]).block(first), node("location", [then.as_str()]).block(body)]
+}
+
+/// Makes the directives for one match of a rule. `made` has the names of what the server has already.
+pub(crate) fn serve(
+    serving: Serving<'_>,
+    ruled: Ruled<'_>,
+    place: &Place<'_>,
+    made: &mut BTreeSet<String>,
+) -> Served {
+    let mut served = Served::default();
+    let matches = matches::words(place.found, serving.kind, false);
+    let closed = match ruled.policy {
+        _ if !(ruled.faults.is_empty() && matches.faults.is_empty()) => Some("500"),
+        Some(policy) if policy.closed => Some("503"),
+        _ => None,
+    };
+    if let Some(status) = closed {
+        let name = format!("@{}", place.id);
+        served.routes.push(route_line(&name, &matches.words, []));
+        served.locations.push(node("location", [name]).block(vec![node("return", [status])]));
+        return served;
+    }
+    let path = paths::prefix(place.found);
+    let guard = ruled
+        .policy
+        .map(|applied| guard::guard((place.server, &path), &applied.policy, serving.globals, made));
+    let guard = guard.unwrap_or_default();
+    served.http.extend(guard.http.iter().cloned());
+    served.locations.extend(guard.helpers.iter().cloned());
+    if let Some(cors) = wanted_cors(&ruled) {
+        let asked = matches::words(place.found, serving.kind, true);
+        cors::preflight(cors, &asked.words, &guard.lists, place, &mut served);
+    }
+    let rule = Making { serving, ruled, guard: &guard };
+    rule.serve(&matches.words, place, &mut served);
+    served
+}
+
+fn route_line<const N: usize>(name: &str, conditions: &[String], more: [String; N]) -> Node {
+    let words = std::iter::once(name.to_owned()).chain(conditions.iter().cloned()).chain(more);
+    node("route", words.collect::<Vec<_>>())
+}
+
+/// Returns the answers to pages of other origins: those of the rule, else those of the policy.
+fn wanted_cors<'a>(ruled: &Ruled<'a>) -> Option<&'a Cors> {
+    let own = ruled.rule.filters.iter().find_map(|f| f.cors.as_ref());
+    own.or_else(|| ruled.policy.and_then(|p| p.cors.as_ref()))
+}
+
+/// A rule while its directives are made.
+struct Making<'a> {
+    serving: Serving<'a>,
+    ruled: Ruled<'a>,
+    guard: &'a Guard,
+}
+
+impl Making<'_> {
+    fn serve(&self, conditions: &[String], place: &Place<'_>, served: &mut Served) {
+        let rule = self.ruled.rule;
+        let used: Vec<&Choice> = self.ruled.choices.iter().filter(|c| c.weight > 0).collect();
+        let redirect = rule.filters.iter().find_map(|f| f.request_redirect.as_ref());
+        let name = format!("@{}", place.id);
+        if let Some(redirect) = redirect {
+            served.routes.push(route_line(&name, conditions, []));
+            let check = self.external(place, served);
+            let gate = self.guard.gate.iter().cloned().chain(check.gate).collect();
+            let mut body = check.after;
+            body.extend(paths::redirect_body(redirect, rule, place));
+            served.locations.extend(gated(&name, gate, body, true));
+            return;
+        }
+        if used.len() < 2 {
+            served.routes.push(route_line(&name, conditions, []));
+            self.location(&name, used.first().copied(), None, place, served);
+            return;
+        }
+        let variable = self.choose(&used, place, served);
+        for (index, choice) in used.iter().enumerate() {
+            let name = format!("@{}_{index}", place.id);
+            served.routes.push(route_line(&name, conditions, [variable.clone(), format!("={index}")]));
+            let own = Place { id: format!("{}_{index}", place.id), ..place.clone() };
+            self.location(&name, Some(choice), Some(index), &own, served);
+        }
+    }
+
+    /// Makes the variable with the number of the backend of a request. The choice is a condition like the others. It stays the same for a
+    /// request, as its number does.
+    fn choose(&self, used: &[&Choice], place: &Place<'_>, served: &mut Served) -> String {
+        let variable = format!("$choice_{}", place.id);
+        let total: u64 = used.iter().map(|c| u64::from(c.weight)).sum();
+        let mut parts = Vec::new();
+        for (index, choice) in used.iter().enumerate() {
+            let share = match index + 1 == used.len() {
+                true => "*".to_owned(),
+                false => percent(u64::from(choice.weight), total),
+            };
+            // A share that is rounded to nothing cannot be written.
+            if share != "0.00%" {
+                parts.push(node(&share, [index.to_string()]));
+            }
+        }
+        served.http.push(node("split_clients", ["$request_id", &variable]).block(parts));
+        let Some(stay) = self.stay(&place.id) else { return variable };
+        // The cookie of a backend leads back to it.
+        let mut entries = vec![node("default", [variable.as_str()])];
+        for index in 0..used.len() {
+            let name = matches::escape(&persistence::cookie(&stay, Some(index)));
+            entries.push(node(&format!("~(?:^|; *){name}="), [index.to_string()]));
+        }
+        let chosen = format!("$stay_{}", place.id);
+        served.http.push(node("map", ["$http_cookie", &chosen]).block(entries));
+        chosen
+    }
+
+    /// Returns the server that clients stay with: the wish of the rule, else that of the policy.
+    fn stay(&self, id: &str) -> Option<Stay> {
+        match &self.ruled.rule.session_persistence {
+            Some(wish) => persistence::read(wish, id).ok(),
+            None => self.ruled.policy.and_then(|p| p.stay.clone()),
+        }
+    }
+
+    /// Makes the check by the service that a filter names.
+    fn external(&self, place: &Place<'_>, served: &mut Served) -> external_auth::Check {
+        let filter = self.ruled.rule.filters.iter().find_map(|f| f.external_auth.as_ref());
+        let Some(filter) = filter else { return external_auth::Check::default() };
+        let Serving { cluster, route, kind, .. } = self.serving;
+        let mut check = match backend(cluster, route, kind, &filter.backend_ref) {
+            Ok(backend) => {
+                served.specs.push(backend.spec.clone());
+                external_auth::check(filter, &backend, &place.id, place.certificate, &mut served.files)
+            }
+            // The rule is closed before it comes to this.
+            Err(_) => {
+                external_auth::Check { gate: vec![node("deny", ["all"])], ..external_auth::Check::default() }
+            }
+        };
+        served.locations.append(&mut check.locations);
+        check
+    }
+
+    /// Makes the location for a backend.
+    fn location(
+        &self,
+        name: &str,
+        choice: Option<&Choice>,
+        index: Option<usize>,
+        place: &Place<'_>,
+        served: &mut Served,
+    ) {
+        let Some((choice, backend)) = choice.and_then(|c| Some((c, c.backend.as_ref()?))) else {
+            served.locations.push(node("location", [name]).block(vec![node("return", ["500"])]));
+            return;
+        };
+        let check = self.external(place, served);
+        let gate: Vec<Node> = self.guard.gate.iter().cloned().chain(check.gate).collect();
+        let early = !check.after.is_empty();
+        let mut body = check.after;
+        body.extend(self.body((choice, backend), index, check.fields, place, served));
+        served.locations.extend(gated(name, gate, body, early));
+    }
+
+    /// Makes the body of the location for a backend. `given` are fields that a service has given.
+    fn body(
+        &self,
+        (choice, backend): (&Choice, &Backend),
+        index: Option<usize>,
+        given: Vec<(String, String)>,
+        place: &Place<'_>,
+        served: &mut Served,
+    ) -> Vec<Node> {
+        let (rule, globals) = (self.ruled.rule, self.serving.globals);
+        let spec = self.group(backend, index, &place.id);
+        served.specs.push(spec.clone());
+        let filters: Vec<&Filter> = rule.filters.iter().chain(&choice.filters).collect();
+        let mut nodes = names(self.serving, backend);
+        // `rewrite ... break` ends the directives of its kind, so it comes after all `set` and `if`.
+        let mut rewrites = Vec::new();
+        let mut headers = Headers::new(backend.protocol, globals);
+        self.policy_fields(&mut headers, &mut nodes);
+        for filter in &filters {
+            if let Some(changes) = &filter.request_header_modifier {
+                headers.change(changes, &place.id, &mut nodes);
+            }
+            if let Some(changes) = &filter.response_header_modifier {
+                answer_fields(changes, &mut nodes);
+            }
+            if let Some(rewrite) = &filter.url_rewrite {
+                if let Some(host) = &rewrite.hostname {
+                    headers.set("Host", literal(host));
+                }
+                rewrites.extend(
+                    rewrite.path.iter().flat_map(|p| paths::rewrite_path(p, &paths::prefix(place.found))),
+                );
+            }
+        }
+        // Nobody but the service sets these.
+        for (name, value) in given.into_iter().chain(self.guard.fields.iter().cloned()) {
+            headers.set(&name, value);
+        }
+        if let Some(cors) = wanted_cors(&self.ruled) {
+            cors::answer(cors, &place.id, &mut served.http, &mut nodes);
+        }
+        let copies = filters.iter().filter_map(|f| f.request_mirror.as_ref());
+        nodes.extend(mirror::mirrors(&self.serving, copies, &place.id, place.certificate, served));
+        nodes.extend(rewrites);
+        nodes.extend(headers.nodes());
+        let own = limits::limits(rule, backend.protocol);
+        nodes.extend(self.policy_settings(backend.protocol, &own));
+        nodes.extend(own);
+        let backend = Backend { spec, ..backend.clone() };
+        nodes.extend(tls::pass(&backend, place.certificate, &mut served.files));
+        nodes
+    }
+
+    /// Returns the group of a backend, with what the rule and the policy say about the choice of its servers.
+    fn group(&self, backend: &Backend, index: Option<usize>, id: &str) -> Arc<Spec> {
+        let spec = staying(&backend.spec, self.stay(id).as_ref(), index);
+        match self.ruled.policy.and_then(|p| p.balance.clone()) {
+            Some(balance) => Arc::new(Spec { balance, ..Spec::clone(&spec) }),
+            None => spec,
+        }
+    }
+
+    fn policy_fields(&self, headers: &mut Headers, nodes: &mut Vec<Node>) {
+        let Some(applied) = self.ruled.policy else { return };
+        if applied.policy.passwords.is_some() {
+            // The password is for this server.
+            headers.set("Authorization", String::new());
+        }
+        for (name, value) in &applied.policy.headers {
+            headers.set(name, value.clone());
+        }
+        let fields = applied.policy.response_headers.iter();
+        nodes.extend(fields.map(|(name, value)| node("more_set_headers", [format!("{name}: {value}")])));
+    }
+
+    /// Returns the settings of the policy that the rule does not have itself.
+    fn policy_settings(&self, protocol: Protocol, own: &[Node]) -> Vec<Node> {
+        let Some(applied) = self.ruled.policy else { return Vec::new() };
+        let protocol = match protocol {
+            Protocol::Grpc => model::Protocol::Grpc,
+            Protocol::Http | Protocol::Http2 => model::Protocol::Http,
+        };
+        let mut nodes = guard::settings(&applied.policy, protocol);
+        nodes.retain(|n| !own.iter().any(|o| o.name == n.name));
+        nodes
+    }
+}
+
+/// Returns the variables that logs and metrics show, in the spelling of Ingresses.
+fn names(serving: Serving<'_>, backend: &Backend) -> Vec<Node> {
+    let Spec { service, port, .. } = &*backend.spec;
+    let (port, route) = (port_text(port), serving.route);
+    let mut own = vec![
+        ("$proxy_upstream_name", format!("{}-{}-{port}", service.namespace, service.name)),
+        ("$namespace", route.metadata.namespace.clone()),
+        ("$ingress_name", route.metadata.name.clone()),
+        ("$service_name", service.name.clone()),
+        ("$service_port", port),
+    ];
+    let is_wanted =
+        |name: &str| serving.globals.variables.iter().any(|wanted| name.strip_prefix('$') == Some(wanted));
+    own.retain(|(name, _)| *name == "$proxy_upstream_name" || is_wanted(name));
+    own.into_iter().map(|(name, value)| node("set", [name.to_owned(), literal(&value)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares() {
+        assert_eq!(percent(1, 3), "33.33%");
+        assert_eq!(percent(1, 100_000), "0.00%");
+        assert_eq!(percent(100, 100), "100.00%");
+    }
+
+    #[test]
+    fn answers_that_come_early_come_behind_their_checks() {
+        let gate = || vec![node("deny", ["all"])];
+        let body = || vec![node("return", ["301"])];
+        assert_eq!(gated("@a", Vec::new(), body(), true).len(), 1);
+        assert_eq!(gated("@a", gate(), body(), false).len(), 1);
+        let both = gated("@a", gate(), body(), true);
+        let text = String::from_utf8(print(&both).expect("words")).expect("UTF-8");
+        assert!(text.contains("try_files /.forebay/none @a_then;"), "{text}");
+        assert!(text.find("return").expect("it") > text.find("location @a_then").expect("it"), "{text}");
+    }
+}

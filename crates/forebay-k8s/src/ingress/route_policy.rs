@@ -1,0 +1,97 @@
+//! The policy of a RoutePolicy, made of the annotations that its fields stand for. It can do what annotations of an Ingress can.
+
+use super::{Globals, HostPath, Making, Parsed, sticky};
+use crate::annotations::{Annotations, PREFIX};
+use crate::groups::{Balance, Sticky};
+use crate::model::{File, Policy};
+use crate::objects::{Ingress, Key, Metadata, Objects};
+use crate::problem::Severity;
+use crate::view::View;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What annotations become for routes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RoutePolicy {
+    /// Checks, settings and fields.
+    pub policy: Policy,
+    /// Cookie that names the server.
+    pub sticky: Option<Sticky>,
+    /// Way to choose a server, if the annotations name one.
+    pub balance: Option<Balance>,
+    /// Files that the directives name.
+    pub files: Vec<File>,
+    /// What is refused. Anything of it closes the routes.
+    pub refused: Vec<String>,
+    /// What works in another way than it says.
+    pub differs: Vec<String>,
+}
+
+/// Makes the policy of annotations, whose names come without a prefix.
+pub(crate) fn route_policy(
+    metadata: &Metadata,
+    annotations: &BTreeMap<String, String>,
+    objects: &Objects,
+    globals: &Globals,
+) -> RoutePolicy {
+    let full = annotations.iter().map(|(name, value)| (format!("{PREFIX}/{name}"), value.clone()));
+    let ingress = Ingress {
+        metadata: Metadata { annotations: full.collect(), ..metadata.clone() },
+        ..Ingress::default()
+    };
+    let mut problems = Vec::new();
+    let annotations = Annotations::read(&ingress, &globals.options, &globals.settings, &mut problems);
+    let closed = annotations.closed;
+    let parsed = Parsed {
+        // No Ingress has such a name, so that no zone or file of one has the name of another.
+        key: Key::new(metadata.namespace.as_str(), format!("policy_{}", metadata.name)),
+        ingress: Arc::new(ingress),
+        annotations,
+        rules: Vec::new(),
+        problems: Vec::new(),
+        canary: false,
+        stream_snippet: Vec::new(),
+        revision: 0,
+    };
+    let view = View::new(objects);
+    let (uses, files) = (Vec::new(), Vec::new());
+    let mut making =
+        Making { globals, view: &view, uses, problems, files, own_host: false, closed, authorities: None };
+    let mut policy = Policy::clone(&making.policy(&parsed, true));
+    let a = &parsed.annotations;
+    // Settings for all Ingresses are none for routes.
+    if a.get("allowlist-source-range").is_none() {
+        policy.networks.allow.clear();
+    }
+    if a.get("auth-url").is_none() {
+        policy.authority = None;
+    }
+    policy.errors = None;
+    let mut made = RoutePolicy {
+        policy,
+        sticky: affinity(&parsed),
+        balance: (a.get("load-balance").is_some() || a.get("upstream-hash-by").is_some())
+            .then(|| super::balance(&parsed, &globals.settings)),
+        files: making.files,
+        ..RoutePolicy::default()
+    };
+    for problem in making.problems {
+        let field = problem.field.trim_start_matches("metadata.annotations[").trim_end_matches(']');
+        let name = field.split_once('/').map_or(field, |(_, name)| name);
+        let text = problem.text.replace("; the paths of the Ingress answer 503", "");
+        let text = format!("{name}: {text}");
+        match problem.severity {
+            Severity::Refused => made.refused.push(text),
+            Severity::Differs | Severity::Ignored => made.differs.push(text),
+        }
+    }
+    if making.closed && made.refused.is_empty() {
+        made.refused.push("a check of access cannot be made".into());
+    }
+    made
+}
+
+fn affinity(parsed: &Parsed) -> Option<Sticky> {
+    let root = crate::model::PathMatch::Prefix("/".into());
+    sticky(parsed, &HostPath { path: root, backend: None, field: String::new() })
+}

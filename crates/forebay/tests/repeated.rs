@@ -1,0 +1,87 @@
+//! Requests that are sent again after a status, and the time limit for all attempts.
+
+use crate::harness::origin::start;
+use crate::harness::{DEADLINE, Server, raw};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Starts an upstream that answers the first request of a row with a status and the others with 200. Returns the requests so far.
+fn failing_first(status: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let own = count.clone();
+    let addr = start(move |mut asked| {
+        let first = own.fetch_add(1, SeqCst) == 0;
+        asked.answer(if first { status } else { "200 OK" }, "", "body\n");
+        true
+    });
+    (addr, count)
+}
+
+fn server(upstream: SocketAddr, settings: &str) -> Server {
+    Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; upstream u {{ server {upstream} max_fails=0; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; {settings} }} }} }}"
+    ))
+}
+
+fn ask(server: &Server, method: &str) -> String {
+    let text = format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let answer = raw(server.addr(0), text.as_bytes());
+    String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+/// Any status of an error may be a reason, and none of them is one to send a POST again.
+#[test]
+fn statuses_that_are_repeated() {
+    for (status, word) in
+        [("408 X", "http_408"), ("425 X", "http_425"), ("599 X", "http_599"), ("503 X", "http_503")]
+    {
+        for (method, wanted, requests) in
+            [("GET", "200", 2), ("POST", status.split(' ').next().unwrap_or_default(), 1)]
+        {
+            let (upstream, count) = failing_first(status);
+            let settings = format!(
+                "proxy_next_upstream error timeout {word}; proxy_next_upstream_tries 2; proxy_next_upstream_again on;"
+            );
+            let server = server(upstream, &settings);
+            assert_eq!(ask(&server, method), wanted, "{method} {status}");
+            assert_eq!(count.load(SeqCst), requests, "{method} {status}");
+        }
+    }
+}
+
+/// A status that is not named is answered as it is.
+#[test]
+fn statuses_that_are_not_repeated() {
+    let (upstream, count) = failing_first("418 X");
+    let server = server(
+        upstream,
+        "proxy_next_upstream http_425 http_503; proxy_next_upstream_tries 2; proxy_next_upstream_again on;",
+    );
+    assert_eq!(ask(&server, "GET"), "418");
+    assert_eq!(count.load(SeqCst), 1);
+}
+
+/// The limit is one for all attempts, however short each of them is.
+#[test]
+fn all_attempts_have_one_limit() {
+    let addr = start(|mut asked| {
+        std::thread::sleep(Duration::from_millis(120));
+        asked.answer("503 X", "", "body\n");
+        true
+    });
+    let settings = "proxy_next_upstream error timeout http_503; proxy_next_upstream_tries 100; proxy_next_upstream_again on;\n\
+                    proxy_read_timeout 10s; proxy_response_timeout 500ms;";
+    let server = server(addr, settings);
+    let begun = Instant::now();
+    assert_eq!(ask(&server, "GET"), "504");
+    assert!(begun.elapsed() < DEADLINE / 2, "{:?}", begun.elapsed());
+    assert!(
+        server.site.read("logs/error.log").contains("proxy_response_timeout"),
+        "{}",
+        server.site.read("logs/error.log")
+    );
+}
