@@ -1,6 +1,6 @@
 {{/* Values of this chart below `controller`, and below nothing. */}}
 {{- define "forebay.values.controller" -}}
-addHeaders admissionWebhooks affinity allowSnippetAnnotations annotations autoscaling autoscalingTemplate config configAnnotations configMapNamespace containerPort disableLeaderElection dnsConfig dnsPolicy electionID extraArgs extraContainers extraEnvs extraInitContainers extraVolumeMounts extraVolumes hostAliases hostNetwork hostPort hostname ignoreMissingWaf image ingressClass ingressClassByName ingressClassResource kind labels lifecycle livenessProbe maxUnavailable metrics minAvailable minReadySeconds name networkPolicy nodeSelector podAnnotations podDisruptionBudget podLabels podSecurityContext priorityClassName proxySetHeaders publishService readinessProbe replicaCount resources scope service sessionTickets terminationGracePeriodSeconds tolerations topologySpreadConstraints updateStrategy watchIngressWithoutClass
+addHeaders admissionWebhooks affinity allowSnippetAnnotations annotations autoscaling autoscalingTemplate config configAnnotations configMapNamespace containerPort disableLeaderElection dnsConfig dnsPolicy electionID enableTopologyAwareRouting extraArgs extraContainers extraEnvs extraInitContainers extraVolumeMounts extraVolumes hostAliases hostNetwork hostPort hostname ignoreMissingWaf image ingressClass ingressClassByName ingressClassResource kind labels lifecycle livenessProbe maxUnavailable metrics minAvailable minReadySeconds name networkPolicy nodeSelector podAnnotations podDisruptionBudget podLabels podSecurityContext priorityClassName proxySetHeaders publishService readinessProbe replicaCount resources scope service sessionTickets terminationGracePeriodSeconds tolerations topologySpreadConstraints updateStrategy watchIngressWithoutClass
 {{- end -}}
 
 {{- define "forebay.values.top" -}}
@@ -15,11 +15,6 @@ v alsologtostderr logtostderr stderrthreshold sync-rate-limit enable-metrics met
 {{/* Options of `forebay ingress` that extraArgs may set. */}}
 {{- define "forebay.flags.known" -}}
 kubeconfig apiserver-host publish-service publish-status-address update-status election-id disable-leader-election ingress-class controller-class watch-ingress-without-class watch-namespace configmap default-backend-service default-ssl-certificate tcp-services-configmap udp-services-configmap http-port https-port enable-ssl-passthrough disable-svc-external-name annotations-prefix resolver api-server gateway-controller gateway-addresses validating-webhook validating-webhook-certificate validating-webhook-key healthz-port ingress-class-by-name session-ticket-secret snippet-files ssl-passthrough-proxy-port ingress-nginx-metrics disable-catch-all watch-namespace-selector topology-zone ignore-missing-waf search-domain gateway-service
-{{- end -}}
-
-{{/* Options that decide who gets what: to ignore them would serve more than was asked for. */}}
-{{- define "forebay.flags.dangerous" -}}
-disable-catch-all watch-namespace-selector
 {{- end -}}
 
 {{/* Stops the installation for values that must not be ignored. */}}
@@ -38,9 +33,6 @@ disable-catch-all watch-namespace-selector
 {{- fail (printf "controller.config.%s: Forebay has no ModSecurity engine, so all hosts would answer 503; remove the key, or set controller.ignoreMissingWaf, if another firewall is in front: Forebay filters nothing" $key) -}}
 {{- end -}}
 {{- end -}}
-{{- if $c.scope.namespaceSelector -}}
-{{- fail "controller.scope.namespaceSelector: Forebay selects no namespaces by labels, so it would serve more than you ask for; use controller.scope.namespace" -}}
-{{- end -}}
 {{- if and $c.lifecycle (contains "wait-shutdown" (toJson $c.lifecycle)) -}}
 {{- fail "controller.lifecycle: /wait-shutdown is a program of ingress-nginx's image, and the pod would not end in order; remove the value, since Forebay's image ends gracefully by itself" -}}
 {{- end -}}
@@ -48,9 +40,6 @@ disable-catch-all watch-namespace-selector
 {{- fail "controller.keda: this chart makes no ScaledObject, so nothing would scale; use controller.autoscaling" -}}
 {{- end -}}
 {{- range $flag, $value := $c.extraArgs -}}
-{{- if has $flag (splitList " " (include "forebay.flags.dangerous" $)) -}}
-{{- fail (printf "controller.extraArgs.%s: Forebay has no such option, and without it would serve what you want to keep out; remove the value if you can do without" $flag) -}}
-{{- end -}}
 {{- if not (or (has $flag (splitList " " (include "forebay.flags.known" $))) (has $flag (splitList " " (include "forebay.flags.ignored" $)))) -}}
 {{- fail (printf "controller.extraArgs.%s: neither Forebay nor ingress-nginx has such an option" $flag) -}}
 {{- end -}}
@@ -91,7 +80,6 @@ disable-catch-all watch-namespace-selector
   "opentelemetry" "Forebay exports no traces yet"
   "maxmindLicenseKey" "Forebay reads no GeoIP databases yet"
   "reportNodeInternalIp" "Forebay has no right to read nodes; use extraArgs.publish-status-address"
-  "enableTopologyAwareRouting" "all ready endpoints are used"
   "containerSecurityContext" "the context of the container is fixed"
   "electionTTL" "a lease lasts 15 seconds"
   "startupProbe" "the readiness probe is enough"

@@ -161,11 +161,13 @@ app.kubernetes.io/part-of: forebay
 - apiGroups: [networking.k8s.io]
   resources: [ingressclasses]
   verbs: [list, watch]
-{{- if .Values.gateway.enabled }}
-# Labels of namespaces decide which routes may attach.
+{{- if or .Values.gateway.enabled .Values.controller.scope.namespaceSelector (get .Values.controller.extraArgs "watch-namespace-selector") }}
+# Labels of namespaces decide which routes may attach, and which Ingresses are served.
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [list, watch]
+{{- end }}
+{{- if .Values.gateway.enabled }}
 - apiGroups: [gateway.networking.k8s.io]
   resources: [gatewayclasses]
   verbs: [list, watch]

@@ -9,6 +9,8 @@
 {{- if $c.watchIngressWithoutClass }}{{ $_ := set $args "watch-ingress-without-class" "true" }}{{ end -}}
 {{- if $c.ignoreMissingWaf }}{{ $_ := set $args "ignore-missing-waf" "true" }}{{ end -}}
 {{- if $c.scope.enabled }}{{ $_ := set $args "watch-namespace" (default (include "forebay.namespace" .) $c.scope.namespace) }}{{ end -}}
+{{- if and (not $c.scope.enabled) $c.scope.namespaceSelector }}{{ $_ := set $args "watch-namespace-selector" $c.scope.namespaceSelector }}{{ end -}}
+{{- if $c.enableTopologyAwareRouting }}{{ $_ := set $args "topology-zone" "$(POD_ZONE)" }}{{ end -}}
 {{- if $c.disableLeaderElection }}{{ $_ := set $args "disable-leader-election" "true" -}}
 {{- else }}{{ $_ := set $args "election-id" (include "forebay.electionID" .) }}{{ end -}}
 {{- if $c.sessionTickets.enabled }}{{ $_ := set $args "session-ticket-secret" (printf "%s/%s" (include "forebay.namespace" .) (include "forebay.ticketSecret" .)) }}{{ end -}}
@@ -48,6 +50,11 @@
 - {{ printf "--%s=%s" $flag $value | quote }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* "true" if the ConfigMap turns HTTP/3 on. */}}
+{{- define "forebay.http3" -}}
+{{- if eq (toString (get .Values.controller.config "use-http3")) "true" }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" where the master starts as root: ports below 1024 of the node cannot be had otherwise. */}}
@@ -156,6 +163,13 @@ spec:
           valueFrom:
             fieldRef:
               fieldPath: metadata.namespace
+        {{- if $c.enableTopologyAwareRouting }}
+        # Kubernetes copies the label of the node to the pod (1.35 and newer). Without it all endpoints are used.
+        - name: POD_ZONE
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.labels['topology.kubernetes.io/zone']
+        {{- end }}
         {{- with $c.extraEnvs }}{{ toYaml . | nindent 8 }}{{ end }}
       securityContext:
         {{- include "forebay.containerContext" . | nindent 8 }}
@@ -172,6 +186,14 @@ spec:
           {{- if $c.hostPort.enabled }}
           hostPort: {{ $c.hostNetwork | ternary $c.containerPort.https $c.hostPort.ports.https }}
           {{- end }}
+        {{- if eq (include "forebay.http3" .) "true" }}
+        - name: http3
+          containerPort: {{ $c.containerPort.https }}
+          protocol: UDP
+          {{- if $c.hostPort.enabled }}
+          hostPort: {{ $c.hostNetwork | ternary $c.containerPort.https $c.hostPort.ports.https }}
+          {{- end }}
+        {{- end }}
         - name: {{ $c.metrics.portName }}
           containerPort: {{ $c.metrics.port }}
           protocol: TCP

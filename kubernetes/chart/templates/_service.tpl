@@ -49,6 +49,12 @@ spec:
       {{- end }}
     {{- end }}
     {{- end }}
+    {{- if and $c.service.enableHttps (eq (include "forebay.http3" $root) "true") }}
+    - name: http3
+      port: {{ $s.ports.https }}
+      protocol: UDP
+      targetPort: http3
+    {{- end }}
     {{- if $root.Values.gateway.enabled }}
     {{- range $port := $root.Values.gateway.ports }}
     - name: gateway-{{ $port }}

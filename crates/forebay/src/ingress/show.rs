@@ -157,13 +157,7 @@ fn find<'m>(made: &'m Translation, host: &str) -> Option<Found<'m>> {
     let wildcard = host.split_once('.').map(|(_, rest)| rest);
     let fits = |name: &str| match name {
         _ if name == host => 3,
-        _ if name
-            .strip_prefix("*.")
-            .or(name.strip_prefix("+."))
-            .is_some_and(|rest| Some(rest) == wildcard) =>
-        {
-            2
-        }
+        _ if name.strip_prefix("*.").is_some_and(|rest| Some(rest) == wildcard) => 2,
         "_" => 1,
         _ => 0,
     };
@@ -176,7 +170,9 @@ fn find<'m>(made: &'m Translation, host: &str) -> Option<Found<'m>> {
         let Ok(text) = std::str::from_utf8(bytes) else { continue };
         let parsed = parse::body(bytes, Contexts::HTTP);
         for server in blocks(&parsed.tree.root, b"server") {
-            let names = words(server, b"server_name");
+            // A wildcard of Kubernetes is one label, which nginx's star is not.
+            let of_kubernetes = |name: String| name.strip_prefix('+').map_or(name.clone(), |rest| format!("*{rest}"));
+            let names: Vec<String> = words(server, b"server_name").into_iter().map(of_kubernetes).collect();
             let rank = names.iter().map(|name| fits(name)).max().unwrap_or(0);
             if rank > best.as_ref().map_or(0, |(rank, _)| *rank) {
                 let mut certificates = words(server, b"ssl_certificate");
