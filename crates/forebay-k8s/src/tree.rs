@@ -2,6 +2,7 @@
 
 mod host;
 mod main;
+pub(crate) mod merge;
 
 pub(crate) use host::collect;
 pub use host::server;

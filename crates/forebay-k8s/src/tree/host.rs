@@ -5,7 +5,7 @@ mod location;
 
 pub(crate) use location::collect;
 
-use super::{addresses, node};
+use super::{addresses, merge, node};
 use crate::groups::short_hash;
 use crate::ingress::Globals;
 use crate::model::{Action, HostName, PathMatch, Route, Server};
@@ -48,10 +48,10 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
     }
     // Two locations of the same words are an error. Those of a snippet count, and those of the ConfigMap's before others.
     let mut theirs = BTreeSet::new();
-    for node in globals.snippets.server.iter().chain(&server.snippet) {
-        if node.name != b"location" || theirs.insert(node.args.clone()) {
-            nodes.push(node.clone());
-        }
+    for snippet in [&globals.snippets.server, &server.snippet] {
+        let fresh = |n: &&Node| n.name != b"location" || theirs.insert(n.args.clone());
+        let own: Vec<Node> = snippet.iter().filter(fresh).cloned().collect();
+        nodes = merge::join(nodes, &own);
     }
     for policy in &server.zones {
         access::zones(policy, globals, &mut out.http);

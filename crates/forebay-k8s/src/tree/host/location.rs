@@ -1,6 +1,6 @@
 //! The content of a route's location.
 
-use super::super::node;
+use super::super::{merge, node};
 use super::access;
 use super::{Out, is_exempt, policy_id, route_id, target};
 use crate::model::{Action, Alternative, Cors, Errors, Forward, HeaderValue, Mirror, Protocol, Route};
@@ -49,9 +49,14 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
             if let Some(mirror) = &policy.mirror {
                 self::mirror(out, route, mirror, &mut nodes);
             }
-            nodes.extend(out.globals.snippets.location.iter().cloned());
-            nodes.extend(policy.snippet.iter().cloned());
-            pass(out, route, forward, &mut nodes);
+            // A snippet comes before the rewriting of the path, and may have a `proxy_pass` of its own.
+            let mut passing = Vec::new();
+            pass(out, route, forward, &mut passing);
+            for own in [&out.globals.snippets.location, &policy.snippet] {
+                nodes = merge::join(nodes, own);
+                merge::give_way(&mut passing, own);
+            }
+            nodes.extend(passing);
         }
     }
     let mut all = variables(out, Some(route), &nodes);
