@@ -116,6 +116,20 @@ pub struct Parsed {
 }
 
 impl Parsed {
+    /// Returns the same Ingress with other annotations, and without the problems of its own.
+    pub(crate) fn with(&self, annotations: Annotations) -> Parsed {
+        Parsed {
+            ingress: self.ingress.clone(),
+            key: self.key.clone(),
+            annotations,
+            rules: self.rules.clone(),
+            problems: Vec::new(),
+            canary: self.canary,
+            stream_snippet: Vec::new(),
+            revision: self.revision,
+        }
+    }
+
     /// Makes a problem of the Ingress.
     pub fn problem(&self, field: impl Into<String>, text: impl Into<String>) -> Problem {
         Problem::new(Kind::Ingress, &self.ingress.metadata, field, text)
@@ -407,7 +421,7 @@ pub(crate) fn server(
     let regex = members.iter().any(|(p, _)| uses_regex(&p.annotations));
     let (mut routes, mut zones) = (BTreeMap::<PathMatch, Route>::new(), Vec::new());
     for (parsed, index) in members.iter().filter(|(p, _)| !p.canary) {
-        making.closed = parsed.annotations.closed;
+        making.closed = parsed.annotations.closed || !globals.settings.closed.is_empty();
         let policy = making.policy(parsed, *index == 0);
         if policy.limits.defined_here && !policy.limits.limits.is_empty() {
             zones.push(policy.clone());

@@ -4,6 +4,7 @@
 //! worker, which serves. The controller delivers to the master (see [`crate::controller`]).
 
 use crate::controller::{self, Delivery, Report};
+use crate::ingress::build::Builder;
 use crate::master_log::Log;
 use crate::paths::Paths;
 use crate::{server, title};
@@ -18,6 +19,7 @@ use forebay_conf::Node;
 use forebay_conf::error::Level;
 use forebay_core::config::Environment;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_k8s::judge::Judge;
 use forebay_k8s::{Endpoint, Key, Options};
 use forebay_sys::daemon;
 use nix::sys::signal::SigSet;
@@ -155,6 +157,8 @@ fn connect(args: &ClusterArgs, options: Options, log: Arc<Log>) -> Result<(), St
         settings.files.extend(files);
         settings.webhook = Some(listener);
     }
+    // After all files of this machine are known.
+    settings.options.judge = Judge::new(Builder { files: settings.files.clone(), elsewhere: false });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| e.to_string())?;
     let running = async {

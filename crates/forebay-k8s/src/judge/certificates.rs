@@ -1,6 +1,7 @@
 //! Certificates and keys, judged by a server that has nothing else.
 
 use super::{Build, Judge, Refusal};
+use crate::objects::Secret;
 use forebay_conf::Node;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +21,39 @@ pub fn is_list_of_certificates(bytes: &[u8]) -> bool {
 }
 
 impl Judge {
+    /// Judges the certificates of a Secret. Returns it without the parts that no server can use.
+    pub fn secret(&self, secret: Arc<Secret>) -> Arc<Secret> {
+        if !self.judges() {
+            return secret;
+        }
+        let part = |name: &str| secret.data.get(name).filter(|bytes| is_list_of_certificates(bytes));
+        let mut refused = Vec::new();
+        if let (Some(chain), Some(key)) = (part("tls.crt"), part("tls.key"))
+            && let Some(why) = self.certificate(chain, key)
+        {
+            refused.push(("tls.crt", why));
+        }
+        if let Some(list) = part("ca.crt") {
+            match (self.authorities(list), secret.data.get("ca.crl").filter(|list| !list.is_empty())) {
+                (Some(why), _) => refused.push(("ca.crt", why)),
+                (None, Some(revoked)) if !is_list_of_certificates(revoked) => {
+                    refused.push(("ca.crl", "it is no PEM".into()));
+                }
+                (None, Some(revoked)) => {
+                    refused.extend(self.revoked(list, revoked).map(|why| ("ca.crl", why)));
+                }
+                (None, None) => {}
+            }
+        }
+        if refused.is_empty() {
+            return secret;
+        }
+        let mut usable = Secret::clone(&secret);
+        refused.iter().for_each(|(name, _)| drop(usable.data.remove(*name)));
+        usable.refused = refused.into_iter().collect();
+        Arc::new(usable)
+    }
+
     /// Returns why a server cannot use a chain of certificates with its key. `None`: it can.
     pub fn certificate(&self, chain: &[u8], key: &[u8]) -> Option<Arc<str>> {
         if chain.len() > LONGEST || key.len() > LONGEST {

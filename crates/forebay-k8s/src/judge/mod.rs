@@ -8,6 +8,7 @@ mod known;
 
 pub use certificates::is_list_of_certificates;
 
+use crate::blame::line_of;
 use known::Known;
 use std::fmt;
 use std::path::Path;
@@ -23,6 +24,8 @@ pub struct Refusal {
     pub path: Option<Arc<Path>>,
     /// Line in the file, from 1.
     pub line: usize,
+    /// The line itself.
+    pub text: String,
     /// The server's words, without the place.
     pub message: String,
 }
@@ -62,7 +65,12 @@ impl Judge {
 
     /// Returns all errors of a configuration; none without a judge.
     pub fn errors(&self, files: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refusal> {
-        self.0.as_ref().map(|shared| shared.build.errors(files)).unwrap_or_default()
+        let mut errors = self.0.as_ref().map(|shared| shared.build.errors(files)).unwrap_or_default();
+        for error in &mut errors {
+            let file = files.iter().find(|(path, _)| Some(path) == error.path.as_ref());
+            error.text = file.map(|(_, bytes)| line_of(bytes, error.line)).unwrap_or_default();
+        }
+        errors
     }
 
     /// Returns the judgement of a content that is known, or makes it. `kind` separates contents of different meanings.
@@ -138,7 +146,7 @@ pub(crate) mod tests {
                 for (i, line) in String::from_utf8_lossy(bytes).lines().enumerate() {
                     if line.contains(self.word) {
                         let path = self.placed.then(|| path.clone());
-                        found.push(Refusal { path, line: i + 1, message: "refused".into() });
+                        found.push(Refusal { path, line: i + 1, message: "refused".into(), ..Refusal::default() });
                     }
                 }
             }

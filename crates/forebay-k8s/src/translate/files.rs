@@ -131,7 +131,7 @@ impl Kept {
 pub(super) fn default_certificate(objects: &Objects, options: &Options) -> Option<CertificateFiles> {
     let secret = options.default_ssl_certificate.as_ref().and_then(|key| {
         let secret = objects.secret(key)?;
-        ingress::certificate_files(key, &secret.object).ok()
+        ingress::certificate_files(key, &options.judge.secret(secret.object.clone())).ok()
     });
     let made = options.made_certificate.as_ref().map(|c| CertificateFiles {
         chain: File { path: "secrets/default.crt".into(), bytes: c.chain.clone() },

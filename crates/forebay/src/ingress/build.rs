@@ -47,6 +47,7 @@ impl Build for Builder {
                     path: path.map(Arc::from),
                     line: at.map_or(0, |at| at.line as usize),
                     message: error.message.replace(&format!("{PREFIX}/"), "") + &hint,
+                    ..Refusal::default()
                 }
             })
             .collect()

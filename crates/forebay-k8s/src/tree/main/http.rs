@@ -33,7 +33,7 @@ pub(super) fn block(parts: &Main<'_>) -> Vec<Node> {
             [path, "keys_zone=auth_cache:10m", "max_size=128m", "inactive=30m", "use_temp_path=off"],
         ));
     }
-    nodes.extend(globals.snippets.http.iter().cloned());
+    let mut nodes = super::super::merge::join(nodes, &globals.snippets.http);
     nodes.extend(status(globals));
     // Patterns: the main file stays the same when hosts come and go, and so do the parts that are made of the other files.
     nodes.extend(INCLUDED.iter().map(|pattern| node("include", [*pattern])));
@@ -266,6 +266,12 @@ fn compression(globals: &Globals, nodes: &mut Vec<Node>) {
     let types = |key: &'static str| -> Vec<String> {
         s.get(key).split_ascii_whitespace().filter(|t| *t != "text/html").map(str::to_owned).collect()
     };
+    let list = |name: &str, types: Vec<String>, nodes: &mut Vec<Node>| {
+        // Without the directive, `text/html` is the only type.
+        if !types.is_empty() {
+            nodes.push(node(name, types));
+        }
+    };
     if s.flag("use-gzip") {
         nodes.push(node("gzip", ["on"]));
         nodes.push(node("gzip_comp_level", [s.get("gzip-level")]));
@@ -273,7 +279,7 @@ fn compression(globals: &Globals, nodes: &mut Vec<Node>) {
         nodes.push(node("gzip_http_version", ["1.1"]));
         nodes.push(node("gzip_proxied", ["any"]));
         nodes.push(node("gzip_vary", ["on"]));
-        nodes.push(node("gzip_types", types("gzip-types")));
+        list("gzip_types", types("gzip-types"), nodes);
         if let Some(disable) = s.some("gzip-disable").filter(|d| crate::value::regex_lint(d).is_none()) {
             nodes.push(node("gzip_disable", [disable]));
         }
@@ -282,7 +288,7 @@ fn compression(globals: &Globals, nodes: &mut Vec<Node>) {
         nodes.push(node("brotli", ["on"]));
         nodes.push(node("brotli_comp_level", [s.get("brotli-level")]));
         nodes.push(node("brotli_min_length", [s.get("brotli-min-length")]));
-        nodes.push(node("brotli_types", types("brotli-types")));
+        list("brotli_types", types("brotli-types"), nodes);
     }
 }
 
