@@ -130,6 +130,15 @@ impl<F: FnMut(&[usize]) -> Verdict> Search<F> {
     }
 }
 
+/// Finds the place in a snippet that an error is about: the directive of its line, or a word that it names.
+pub fn place(snippet: &str, context: Contexts, refusal: &Refusal) -> Option<usize> {
+    let named = || {
+        let words = refusal.message.split('"').skip(1).step_by(2).filter(|word| word.len() > 1);
+        words.filter_map(|word| snippet.find(word)).next()
+    };
+    directive_at(snippet, context, &refusal.text).or_else(named)
+}
+
 /// Finds the directive of a snippet that a line of a configuration was printed of. Returns its offset in the snippet.
 pub fn directive_at(snippet: &str, context: Contexts, line: &str) -> Option<usize> {
     let wanted = words(line);

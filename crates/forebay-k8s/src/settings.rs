@@ -1,6 +1,7 @@
 //! The keys of the controller's ConfigMap: one row for each, and the reading of them.
 
 mod access;
+mod detail;
 mod rows;
 
 use crate::annotations::{Risk, Verdict};
@@ -85,7 +86,8 @@ impl Settings {
             if text.is_empty() {
                 continue;
             }
-            let refused = row.value.check(text, &read.defined).err();
+            let checked = row.value.check(text, &read.defined).and_then(|()| detail::check(row.name, text));
+            let refused = checked.err();
             if let Some(invalid) = refused.or_else(|| judged.refused.get(row.name).cloned()) {
                 let follows = read.fail(row, text, judged);
                 let text_of = format!("the value is not valid, {follows}");

@@ -7,7 +7,7 @@ pub(crate) mod merge;
 pub(crate) use host::collect;
 pub use host::server;
 pub(crate) use host::{listen_http, listen_https};
-pub(crate) use main::stream_group;
+pub(crate) use main::{is_pattern, stream_group};
 pub use main::{Main, StreamPort, main};
 
 use crate::ingress::Globals;

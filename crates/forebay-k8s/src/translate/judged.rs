@@ -102,7 +102,8 @@ fn refuse(view: &View<'_>, options: &Options, map: &ConfigMap, judged: &mut Judg
     });
     for (unit, refusal) in found.guilty {
         if let Some(key) = keys.get(unit) {
-            let at = offset(map, key, &refusal.text).unwrap_or(0);
+            let context = SNIPPETS.iter().find(|(name, _)| name == key).map(|(_, context)| *context);
+            let at = context.and_then(|context| blame::place(map.data.get(*key)?, context, &refusal)).unwrap_or(0);
             judged.refused.insert(key, Invalid::new(at, refusal.message));
         }
     }
@@ -332,7 +333,7 @@ fn problem(parsed: &Parsed, refusal: &Refusal, stays: bool) -> Problem {
     let snippets = OF_INGRESS.iter().filter_map(|(name, context)| Some((*name, parsed.annotations.raw(name)?, *context)));
     let mut snippets = snippets.peekable();
     let first = snippets.peek().copied();
-    let place = snippets.find_map(|(name, text, context)| Some((name, text, directive_at(text, context, &refusal.text)?)));
+    let place = snippets.find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal)?)));
     let place = place.or(first.map(|(name, text, _)| (name, text, 0)));
     match place {
         Some((name, value, at)) => {

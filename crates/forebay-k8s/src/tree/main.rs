@@ -3,7 +3,7 @@
 mod http;
 mod stream;
 
-pub(super) use http::is_pattern;
+pub(crate) use http::is_pattern;
 pub(crate) use stream::group as stream_group;
 
 use super::node;

@@ -68,6 +68,8 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
 pub(super) fn unrouted(out: &mut Out<'_>) -> Vec<Node> {
     let mut nodes = to_https(out, None);
     match &out.globals.default_backend {
+        // A setting that decides on access has no value to go by.
+        _ if !out.globals.settings.closed.is_empty() => nodes = vec![node("return", ["503"])],
         Some(spec) => {
             if !out.globals.settings.flag("enable-access-log-for-default-backend") {
                 nodes.push(node("access_log", ["off"]));
