@@ -55,7 +55,13 @@ pub struct Found {
 
 /// Finds the units that do not work. `build` makes a configuration of the base and the units of these numbers.
 pub fn find(number: usize, bounds: Bounds, build: impl FnMut(&[usize]) -> Verdict) -> Found {
-    let mut search = Search { build, left: bounds.builds, until: Instant::now() + bounds.time, base: false, found: Found::default() };
+    let mut search = Search {
+        build,
+        left: bounds.builds,
+        until: Instant::now() + bounds.time,
+        base: false,
+        found: Found::default(),
+    };
     search.add((0..number).collect());
     search.found.good.sort_unstable();
     search.found.guilty.sort_by_key(|(unit, _)| *unit);

@@ -134,7 +134,7 @@ impl Translator {
         let ours = || self.ours.values().map(|(parsed, _)| parsed);
         let mut stream = stream::parts(objects, &globals, ours(), &mut out, &mut problems);
         stream.snippets = judged::stream_snippets(&globals, ours(), &mut problems);
-        let certificate = files::default_certificate(objects, options);
+        let certificate = files::default_certificate(&View::new(objects, &options.judge), options);
         self.files.collect(
             &globals,
             &self.hosts,

@@ -179,7 +179,15 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
     // The running groups get them by their names.
     options.endpoints_in_files = false;
     options.gateway.published.clone_from(&args.publish_status_address);
-    options.http.extend(health(args.healthz_port));
+    let health = match args.healthz_port {
+        0 => None,
+        port => {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| format!("health: {e}"))?;
+            let own = listener.local_addr().map_err(|e| e.to_string())?.port();
+            options.http.push(probes(port, own));
+            Some(listener)
+        }
+    };
     let identity = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let identity = identity.unwrap_or_else(|_| format!("forebay-{}", std::process::id()));
     let namespace = std::env::var("POD_NAMESPACE").unwrap_or_else(|_| "default".to_owned());
@@ -196,23 +204,42 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
         publish: args.update_status.then_some(publish),
         identity,
         webhook: None,
+        health,
         files: args.snippet_files.iter().map(|path| (path.clone(), path.clone())).collect(),
     })
 }
 
-/// Returns the server for probes and metrics.
-fn health(port: u16) -> Option<Node> {
+/// Returns the server for probes and metrics. `own` is the port of the controller, which knows what is set aside. While it is away, the
+/// server answers by itself.
+fn probes(port: u16, own: u16) -> Node {
     let plain = |name: &str, word: &str| Node::new(name).arg(word);
     let location = |path: &str, nodes| Node::new("location").args(["=", path]).block(nodes);
-    (port != 0).then(|| {
-        Node::new("server").block(vec![
-            plain("listen", &port.to_string()),
-            plain("access_log", "off"),
-            location("/healthz", vec![plain("return", "200")]),
-            location("/metrics", vec![Node::new("prometheus")]),
-            Node::new("location").arg("/").block(vec![plain("return", "404")]),
-        ])
-    })
+    let away = || Node::new("error_page").args(["502", "504", "=200", "@away"]);
+    let pass = |path: &str| {
+        let times = [("proxy_connect_timeout", "1s"), ("proxy_read_timeout", "2s"), ("access_log", "off")];
+        let mut nodes: Vec<Node> = times.iter().map(|(name, time)| plain(name, time)).collect();
+        nodes.extend([away(), plain("proxy_pass", &format!("http://127.0.0.1:{own}{path}"))]);
+        nodes
+    };
+    let mut more = pass("/metrics");
+    more.push(Node::new("internal"));
+    Node::new("server").block(vec![
+        plain("listen", &port.to_string()),
+        plain("access_log", "off"),
+        location("/healthz", pass("/healthz")),
+        location("/readyz", pass("/readyz")),
+        location("/controller_metrics", more),
+        location(
+            "/metrics",
+            vec![
+                Node::new("prometheus"),
+                plain("addition_types", "*"),
+                plain("add_after_body", "/controller_metrics"),
+            ],
+        ),
+        Node::new("location").arg("@away").block(vec![plain("return", "200")]),
+        Node::new("location").arg("/").block(vec![plain("return", "404")]),
+    ])
 }
 
 /// Paths of certificate and key of the admission webhook in the configuration.

@@ -2,14 +2,15 @@
 
 mod audit;
 pub(crate) mod build;
+mod carried;
 mod read;
 mod values;
 
 use crate::cluster::{self, ClusterArgs};
-use clap::{Args, Subcommand, ValueEnum};
 use build::Builder;
-use forebay_k8s::judge::Judge;
+use clap::{Args, Subcommand, ValueEnum};
 use forebay_k8s::gateway::{Complaint, GatewayOptions, StatusUpdate};
+use forebay_k8s::judge::Judge;
 use forebay_k8s::{Key, Options, Problem, Severity, Translation, Translator};
 use forebay_terminal::print;
 use std::ffi::OsString;

@@ -55,7 +55,8 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
     let authorities = secret.as_ref().and_then(|secret| authorities(&key, secret));
     let verify = a.or_default("auth-tls-verify-client").to_owned();
     if authorities.is_none() {
-        let refused = secret.as_ref().and_then(|s| s.refused.iter().find(|(name, _)| name.starts_with("ca.")));
+        let refused =
+            secret.as_ref().and_then(|s| s.refused.iter().find(|(name, _)| name.starts_with("ca.")));
         let why = refused
             .map_or("has no ca.crt".to_owned(), |(name, why)| format!("has an unusable {name} ({why})"));
         let text = format!("the Secret {key} {why}; the host asks for certificates, and accepts none");

@@ -60,9 +60,7 @@ impl Judge {
             return Some(format!("it is longer than {LONGEST} bytes").into());
         }
         let lines = [("ssl_certificate", CHAIN), ("ssl_certificate_key", KEY)];
-        self.once("certificate", &[chain, key], |build| {
-            refusal(build, &lines, &[(CHAIN, chain), (KEY, key)])
-        })
+        self.once("certificate", &[chain, key], |build| refusal(build, &lines, &[(CHAIN, chain), (KEY, key)]))
     }
 
     /// Returns why a server cannot use a list of authorities (`ca.crt`). `None`: it can.
@@ -131,7 +129,9 @@ fn refusal(build: &dyn Build, lines: &[(&str, &str)], files: &[(&str, &[u8])]) -
 /// Returns the text of an error without the names of files that nobody has.
 fn shown(refusal: Refusal) -> String {
     let mut text = refusal.message;
-    for (name, instead) in [(CHAIN, "tls.crt"), (KEY, "tls.key"), (AUTHORITIES, "ca.crt"), (REVOKED, "ca.crl")] {
+    for (name, instead) in
+        [(CHAIN, "tls.crt"), (KEY, "tls.key"), (AUTHORITIES, "ca.crt"), (REVOKED, "ca.crl")]
+    {
         while let Some(end) = text.find(name) {
             // The directory before the name.
             let start = text.get(..end).and_then(|t| t.rfind(['"', ' ', '(']).map(|i| i + 1)).unwrap_or(0);

@@ -146,7 +146,12 @@ pub(crate) mod tests {
                 for (i, line) in String::from_utf8_lossy(bytes).lines().enumerate() {
                     if line.contains(self.word) {
                         let path = self.placed.then(|| path.clone());
-                        found.push(Refusal { path, line: i + 1, message: "refused".into(), ..Refusal::default() });
+                        found.push(Refusal {
+                            path,
+                            line: i + 1,
+                            message: "refused".into(),
+                            ..Refusal::default()
+                        });
                     }
                 }
             }

@@ -20,7 +20,8 @@ const CLOSING: &[&str] = &[
 ];
 
 /// Keys with directives. They decide on access if one of [`DECIDING`] is among their words.
-const SNIPPETS: &[&str] = &["http-snippet", "location-snippet", "main-snippet", "server-snippet", "stream-snippet"];
+const SNIPPETS: &[&str] =
+    &["http-snippet", "location-snippet", "main-snippet", "server-snippet", "stream-snippet"];
 
 /// Words of directives that decide who is let in.
 #[rustfmt::skip]

@@ -50,7 +50,11 @@ pub(super) fn globals(
     let mut judged = Judged { last: last.clone(), ..Judged::default() };
     let mut own = Vec::new();
     let mut globals = read_globals(view, options, &map, &judged, &mut own);
-    let refusal = options.judge.errors(&probe::files(&globals)).into_iter().next();
+    let refusal = options
+        .judge
+        .errors(&probe::files(&globals, files::default_certificate(view, options)))
+        .into_iter()
+        .next();
     if let Some(refusal) = refusal {
         let base = refuse(view, options, &map, &mut judged);
         own.clear();
@@ -59,7 +63,9 @@ pub(super) fn globals(
             let text = format!("no configuration can be made, whatever the values: {}", base.message);
             own.push(Problem::new(Kind::ConfigMap, &map.metadata, "data", text).reason("NotBuilt"));
         } else if judged.refused.is_empty() {
-            own.push(Problem::new(Kind::ConfigMap, &map.metadata, "data", refusal.message).reason("NotBuilt"));
+            own.push(
+                Problem::new(Kind::ConfigMap, &map.metadata, "data", refusal.message).reason("NotBuilt"),
+            );
         }
     }
     problems.extend(own);
@@ -79,8 +85,12 @@ pub(super) fn globals(
 /// Finds the keys of a ConfigMap that do not work. Returns the error of a configuration without any of them.
 fn refuse(view: &View<'_>, options: &Options, map: &ConfigMap, judged: &mut Judged) -> Option<Refusal> {
     let is_snippet = |key: &str| SNIPPETS.iter().any(|(name, _)| *name == key);
-    let mut keys: Vec<&'static str> =
-        map.data.iter().filter(|(_, text)| !text.is_empty()).filter_map(|(key, _)| Some(settings::row(key)?.name)).collect();
+    let mut keys: Vec<&'static str> = map
+        .data
+        .iter()
+        .filter(|(_, text)| !text.is_empty())
+        .filter_map(|(key, _)| Some(settings::row(key)?.name))
+        .collect();
     // Of a key and a snippet that do not work together, the snippet is the one set aside.
     keys.sort_by_key(|key| is_snippet(key));
     let without = |units: &[usize]| {
@@ -88,11 +98,14 @@ fn refuse(view: &View<'_>, options: &Options, map: &ConfigMap, judged: &mut Judg
         let refused = left.map(|(_, key)| (*key, Invalid::new(0, ""))).collect();
         Judged { refused, last: judged.last.clone() }
     };
+    let certificate = files::default_certificate(view, options);
     let found = blame::find(keys.len(), KEYS, |units| {
         let globals = read_globals(view, options, map, &without(units), &mut Vec::new());
         let mut verdict = Verdict::default();
-        for refusal in options.judge.errors(&probe::files(&globals)) {
-            let place = units.iter().find(|i| keys.get(**i).is_some_and(|key| offset(map, key, &refusal.text).is_some()));
+        for refusal in options.judge.errors(&probe::files(&globals, certificate.clone())) {
+            let place = units
+                .iter()
+                .find(|i| keys.get(**i).is_some_and(|key| offset(map, key, &refusal.text).is_some()));
             match place {
                 Some(unit) => verdict.placed.push((*unit, refusal)),
                 None => verdict.other = verdict.other.or(Some(refusal)),
@@ -103,7 +116,8 @@ fn refuse(view: &View<'_>, options: &Options, map: &ConfigMap, judged: &mut Judg
     for (unit, refusal) in found.guilty {
         if let Some(key) = keys.get(unit) {
             let context = SNIPPETS.iter().find(|(name, _)| name == key).map(|(_, context)| *context);
-            let at = context.and_then(|context| blame::place(map.data.get(*key)?, context, &refusal)).unwrap_or(0);
+            let at =
+                context.and_then(|context| blame::place(map.data.get(*key)?, context, &refusal)).unwrap_or(0);
             judged.refused.insert(key, Invalid::new(at, refusal.message));
         }
     }
@@ -138,7 +152,8 @@ impl Judging<'_> {
         if !self.globals.options.judge.judges() {
             return;
         }
-        let tells = |name: &str| self.hosts.members(name).is_some_and(|m| m.iter().any(|(p, _)| has_snippet(p)));
+        let tells =
+            |name: &str| self.hosts.members(name).is_some_and(|m| m.iter().any(|(p, _)| has_snippet(p)));
         let units: Vec<usize> = (0..made.len())
             .filter(|i| {
                 made.get(*i).is_some_and(|(name, part)| {
@@ -182,11 +197,12 @@ impl Judging<'_> {
 
     /// Makes the files that some hosts need beside their own.
     fn base<'p>(&self, parts: impl Iterator<Item = &'p HostPart>) -> Files {
-        let certificate = files::default_certificate(self.objects, &self.globals.options);
+        let certificate =
+            files::default_certificate(&View::new(self.objects, self.judge()), &self.globals.options);
         let specs = parts.flat_map(|part| part.uses.iter().map(|used| used.spec.clone()));
         let default = self.globals.default_backend.clone().map(Arc::new);
         let mut base = vec![probe::groups_of(specs.chain(default), self.globals)];
-        base.extend(certificate.iter().flat_map(|c| [&c.chain, &c.key]).map(|f| (Path::new(&f.path).into(), f.bytes.clone())));
+        base.extend(files::of_certificate(certificate.as_ref()));
         base.push(probe::main(self.globals, certificate, &[], &[]));
         let tickets = self.globals.ticket_keys.iter().enumerate();
         base.extend(tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())));
@@ -195,7 +211,8 @@ impl Judging<'_> {
 
     /// Finds the files of other hosts that define zones of the limits of some hosts.
     fn zones(&self, units: &[usize], made: &MadeHosts) -> Files {
-        let own: BTreeSet<&str> = units.iter().filter_map(|i| made.get(*i)).map(|(name, _)| &**name).collect();
+        let own: BTreeSet<&str> =
+            units.iter().filter_map(|i| made.get(*i)).map(|(name, _)| &**name).collect();
         let mut found = BTreeMap::new();
         for name in &own {
             for (parsed, _) in self.hosts.members(name).into_iter().flatten() {
@@ -224,6 +241,11 @@ impl Judging<'_> {
             all.extend(part.files.iter().cloned());
         }
         all.extend(zones.iter().cloned());
+        // Locations define variables that the main file refers to, and this server is always there.
+        let any = hosts::make(self.objects, self.globals, hosts::ANY, &Members::new(), &Names::default());
+        if !all.iter().any(|(path, _)| *path == any.path) {
+            all.push((any.path, any.bytes));
+        }
         let mut verdict = Verdict::default();
         for refusal in self.judge().errors(&all) {
             match refusal.path.as_ref().and_then(&unit) {
@@ -242,7 +264,8 @@ impl Judging<'_> {
             (0..members.len()).filter(|i| members.get(*i).is_some_and(|(p, _)| has_snippet(p))).collect();
         let found = {
             let build = |open: &[usize]| {
-                let kept = |i: usize| suspects.iter().position(|s| *s == i).is_none_or(|at| open.contains(&at));
+                let kept =
+                    |i: usize| suspects.iter().position(|s| *s == i).is_none_or(|at| open.contains(&at));
                 let some = each(&members, |i, m| if kept(i) { m.clone() } else { closed(m) });
                 self.alone(name, &some, &names)
             };
@@ -330,10 +353,13 @@ fn problem(parsed: &Parsed, refusal: &Refusal, stays: bool) -> Problem {
     let follows =
         if stays { "the last version that worked stays" } else { "the paths of the Ingress answer 503" };
     let text = format!("the snippet is refused, {follows}: {}", refusal.message);
-    let snippets = OF_INGRESS.iter().filter_map(|(name, context)| Some((*name, parsed.annotations.raw(name)?, *context)));
+    let snippets = OF_INGRESS
+        .iter()
+        .filter_map(|(name, context)| Some((*name, parsed.annotations.raw(name)?, *context)));
     let mut snippets = snippets.peekable();
     let first = snippets.peek().copied();
-    let place = snippets.find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal)?)));
+    let place =
+        snippets.find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal)?)));
     let place = place.or(first.map(|(name, text, _)| (name, text, 0)));
     match place {
         Some((name, value, at)) => {
@@ -399,12 +425,15 @@ mod tests {
 
     #[test]
     fn all_snippets_are_keys_and_annotations() {
-        let all = ROWS.iter().filter(|row| row.value == Value::Snippet && !row.name.starts_with("modsecurity"));
+        let all =
+            ROWS.iter().filter(|row| row.value == Value::Snippet && !row.name.starts_with("modsecurity"));
         let names: BTreeSet<&str> = all.map(|row| row.name).collect();
         assert_eq!(names, SNIPPETS.iter().map(|(name, _)| *name).collect());
         let all = crate::annotations::ROWS.iter().filter(|row| row.value == Value::Snippet);
-        let names: BTreeSet<&str> =
-            all.map(|row| row.name).filter(|n| !n.starts_with("modsecurity") && *n != "stream-snippet").collect();
+        let names: BTreeSet<&str> = all
+            .map(|row| row.name)
+            .filter(|n| !n.starts_with("modsecurity") && *n != "stream-snippet")
+            .collect();
         assert_eq!(names, OF_INGRESS.iter().map(|(name, _)| *name).collect());
     }
 }

@@ -36,18 +36,20 @@ pub(super) fn main(
 
 /// Returns a file that no server accepts, whose error has the reason.
 fn unprintable(reason: &str) -> Vec<u8> {
-    forebay_conf::print(&[Node::new("unprintable").arg(reason.get(..200).unwrap_or(reason))]).unwrap_or_default()
+    forebay_conf::print(&[Node::new("unprintable").arg(reason.get(..200).unwrap_or(reason))])
+        .unwrap_or_default()
 }
 
 /// Makes all files that show whether the keys of the ConfigMap work.
-pub(super) fn files(globals: &Globals) -> Files {
+pub(super) fn files(globals: &Globals, certificate: Option<CertificateFiles>) -> Files {
     let mut open = globals.clone();
     // Paths that answer 503 use nothing.
     open.settings.closed.clear();
     let globals = &open;
     let objects = Objects::new();
     let ports = [port(false), port(true)];
-    let mut all = vec![main(globals, None, &ports, &[])];
+    let mut all = super::files::of_certificate(certificate.as_ref());
+    all.push(main(globals, certificate, &ports, &[]));
     let mut uses = Vec::new();
     for (name, members) in [(hosts::ANY, Members::new()), (HOST, members(globals))] {
         let part = hosts::make(&objects, globals, name, &members, &Names::default());

@@ -55,9 +55,7 @@ impl Setting<crate::HttpContext> for Header {
                 Ok(Header::ProxyProtocolAnd(Box::new(Header::field(&field.text))))
             }
             (name, None) => Ok(Header::field(name)),
-            (_, Some(_)) => {
-                Err(cx.error(d, "invalid number of arguments in \"real_ip_header\" directive"))
-            }
+            (_, Some(_)) => Err(cx.error(d, "invalid number of arguments in \"real_ip_header\" directive")),
         }
     }
 }

@@ -116,7 +116,8 @@ fn own_port(globals: &Globals, nodes: &mut Vec<Node>) {
     let public = globals.options.public_https_port.to_string();
     nodes.push(map("$server_port", "$own_port", &[("default", "$server_port"), (&port, &public)]));
     // The stream block of `--enable-ssl-passthrough` writes the port of this machine.
-    let told = [("default", "$proxy_protocol_server_port"), ("", "$own_port"), (port.as_str(), public.as_str())];
+    let told =
+        [("default", "$proxy_protocol_server_port"), ("", "$own_port"), (port.as_str(), public.as_str())];
     let told = if globals.options.enable_ssl_passthrough { &told[..] } else { &told[..2] };
     nodes.push(map("$proxy_protocol_server_port", "$pass_server_port", told));
     let https = [("default", "$scheme"), ("443", "https")];
