@@ -707,3 +707,22 @@ impl Making<'_> {
 
 pub(crate) use globals::read as read_globals;
 pub(crate) use tls::of_secret as certificate_files;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `strict-validate-path-type`: ingress-nginx's letters for Exact and Prefix.
+    #[test]
+    fn strict_paths() {
+        for (path, kind, fine) in [
+            ("/a-b_c.d~/e", "Prefix", true),
+            ("/a,b", "Prefix", false),
+            ("/a(b)", "Exact", false),
+            ("/a(b)", "ImplementationSpecific", true),
+        ] {
+            assert_eq!(path_match(path, kind, true, false).is_ok(), fine, "{path}");
+            assert!(path_match(path, kind, false, false).is_ok(), "{path}");
+        }
+    }
+}

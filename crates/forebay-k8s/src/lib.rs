@@ -9,6 +9,7 @@
 
 pub mod annotations;
 pub mod blame;
+pub mod cases;
 pub mod gateway;
 pub mod groups;
 pub mod ingress;

@@ -31,6 +31,11 @@ const DECIDING: &[&str] = &[
     "ssl_client_certificate", "ssl_crl", "ssl_protocols", "ssl_reject_handshake", "ssl_verify_client", "valid_referers",
 ];
 
+/// Returns `true` for a key that decides on access whatever its value is.
+pub fn closes(key: &str) -> bool {
+    CLOSING.contains(&key)
+}
+
 /// Returns what holds in place of a value that fails.
 pub fn on_failure(key: &str, value: &str) -> OnFailure {
     let deciding = || {
