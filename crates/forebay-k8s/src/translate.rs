@@ -8,6 +8,7 @@ mod gateways;
 mod groups;
 mod hosts;
 mod judged;
+mod keys;
 mod names;
 mod probe;
 mod stream;
@@ -190,7 +191,7 @@ impl Translator {
         }
         let view = View::new(objects, &options.judge);
         let mut problems = Vec::new();
-        let globals = Arc::new(judged::globals(&view, options, &mut self.last, &mut problems));
+        let globals = Arc::new(keys::globals(&view, options, &mut self.last, &mut problems));
         // A file that comes out the same is to be the same `Arc`.
         let hosts = hosts::Hosts::after(&self.hosts);
         // A Gateway keeps its address.

@@ -21,6 +21,8 @@ pub(crate) struct Cluster<'a> {
     pub gateway: &'a GatewayObjects,
     /// `spec.controllerName` of the GatewayClasses that are ours.
     pub controller: &'a str,
+    /// Judge of certificates and authorities.
+    pub judge: &'a crate::judge::Judge,
 }
 
 impl Cluster<'_> {
@@ -412,7 +414,8 @@ fn certificate(
     let Some(secret) = cluster.objects.secret(&key) else {
         return Err(invalid(format!("there is no Secret {key}")));
     };
-    certificate_files(&key, &secret.object).map_err(|e| invalid(format!("Secret {key}: {e}")))
+    certificate_files(&key, &cluster.judge.secret(secret.object.clone()))
+        .map_err(|e| invalid(format!("Secret {key}: {e}")))
 }
 
 /// Marks listeners that cannot be told apart. Those of the Gateway, and of older sets, come first and win over those of sets.

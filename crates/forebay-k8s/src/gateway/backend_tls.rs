@@ -83,6 +83,10 @@ pub(crate) fn authorities(
         let text = text.ok_or_else(|| {
             ("InvalidCACertificateRef", format!("ConfigMap {map} has no certificate at ca.crt"))
         })?;
+        if let Some(why) = cluster.judge.authorities(text.as_bytes()) {
+            let text = format!("ca.crt of the ConfigMap {map} cannot be used: {why}");
+            return Err(("InvalidCACertificateRef", text));
+        }
         all.extend_from_slice(text.as_bytes());
         all.push(b'\n');
     }

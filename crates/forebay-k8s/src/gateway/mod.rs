@@ -136,7 +136,12 @@ impl Gateways {
         if options.controller.is_empty() {
             return GatewayPart::default();
         }
-        let cluster = Cluster { objects, gateway, controller: &options.controller };
+        let cluster = Cluster {
+            objects,
+            gateway,
+            controller: &options.controller,
+            judge: &others.globals.options.judge,
+        };
         let mut ours = attach::gateways(cluster);
         self.allocate(&mut ours, options);
         ports::settle(&mut ours, others);

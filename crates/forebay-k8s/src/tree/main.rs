@@ -1,5 +1,6 @@
 //! The main file: settings of the ConfigMap, and the includes of the other files.
 
+mod forwarded;
 mod http;
 mod stream;
 

@@ -26,7 +26,7 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     }
     // The address of a PROXY header counts in logs, and is passed on by those that this server sends.
     if globals.settings.flag("enable-real-ip") {
-        nodes.extend(super::http::trusted(globals));
+        nodes.extend(super::forwarded::trusted(globals));
     }
     let mut made = BTreeSet::new();
     for port in parts.stream {
@@ -134,7 +134,7 @@ fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     }
     if decode.is_some() {
         // Without it the balancer would be the client.
-        inner.extend(super::http::trusted(globals));
+        inner.extend(super::forwarded::trusted(globals));
     }
     inner.push(node("ssl_preread", ["on"]));
     inner.push(node("proxy_protocol", ["on"]));
