@@ -30,7 +30,7 @@ impl Build for Builder {
         });
         let given = given.iter().map(|(path, bytes)| (prefix.join(path), bytes.clone()));
         let mut files = Files::shared(given.chain(own));
-        let (_, errors) = load_all(&environment(prefix), &mut files);
+        let (_, errors) = forebay_net::addr::offline(|| load_all(&environment(prefix), &mut files));
         let mut errors: Vec<_> = errors.into_iter().filter(|e| e.level <= Level::Emerg).collect();
         errors.sort_by_key(|e| e.ordinal);
         let elsewhere = |message: &str| {
