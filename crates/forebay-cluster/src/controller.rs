@@ -10,11 +10,11 @@ use crate::lease::{self, Candidate};
 use crate::ports;
 use crate::status::{self, GatewayServices, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
-use crate::{tickets, webhook};
+use crate::{guilty, health, tickets, webhook};
 use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::translate::{Group, Groups};
-use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Severity, Translation, Translator};
+use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Translation, Translator};
 use forebay_sys::errno::errno;
 use forebay_sys::files;
 use serde_json::Value;
@@ -62,6 +62,8 @@ pub struct Settings {
     pub identity: String,
     /// Listener of the admission webhook, to which the server passes its requests on.
     pub webhook: Option<std::net::TcpListener>,
+    /// Listener for probes and metrics, to which the server passes their requests on.
+    pub health: Option<std::net::TcpListener>,
     /// Files of this machine that the configuration names, by the paths that it has for them. They are read again every minute.
     pub files: Vec<(PathBuf, PathBuf)>,
 }
@@ -131,9 +133,17 @@ pub async fn run(
         let options = Rc::new(settings.options.clone());
         tokio::task::spawn_local(webhook::serve(listener, judged.clone(), options));
     }
+    let health = health::Shared::default();
+    if let Some(listener) = settings.health.take() {
+        let failed = |e: std::io::Error| Error::plain(format!("health: {e}"));
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        tokio::task::spawn_local(health::serve(listener, health.clone()));
+    }
     let mut controller = Controller::new(settings, deliveries, Box::new(log.clone()));
     controller.unlisted = unlisted;
     controller.judged = judged;
+    controller.health = health;
     let mut tick = tokio::time::interval(TICK);
     let failed = |e: std::io::Error| Error::plain(format!("no signals: {e}"));
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
@@ -368,6 +378,7 @@ struct Controller {
     changed: bool,
     /// Objects that the webhook judges with.
     judged: webhook::Settings,
+    health: health::Shared,
     accepted: Arc<[Arc<Accepted>]>,
     problems: Vec<Problem>,
     deliveries: UnboundedSender<Delivery>,
@@ -402,6 +413,7 @@ impl Controller {
             trimmed: Instant::now(),
             changed: false,
             judged: Rc::default(),
+            health: Rc::default(),
             accepted: Arc::default(),
             problems: Vec::new(),
             deliveries,
@@ -567,6 +579,7 @@ impl Controller {
         self.gateway_statuses.want(statuses);
         self.accepted = accepted;
         self.problems = problems;
+        self.note_health();
         let own =
             self.settings.files.iter().map(|(path, from)| (Arc::from(path.as_path()), self.read(path, from)));
         let files = files.into_iter().chain(own).collect();
@@ -633,6 +646,7 @@ impl Controller {
             Report::Applied(number) => {
                 if let Some((_, files)) = self.in_flight.take_if(|(n, _)| *n <= number) {
                     self.applied = files;
+                    self.health.borrow_mut().refused = None;
                 }
             }
             Report::Refused(number, reason) => {
@@ -642,21 +656,47 @@ impl Controller {
         }
     }
 
-    /// Sets the file aside that made the process refuse a configuration, so that all others have effect.
+    /// Sets the files aside that made the process refuse a configuration, so that all others have effect.
     fn refused(&mut self, files: &Files, reason: String) {
         (self.log)(&format!("a configuration was refused: {reason}"));
         if ports::set_all_aside(&mut self.objects.gateway, &reason) {
             self.waiting.others.get_or_insert(Instant::now());
             return;
         }
-        let Some((path, refused)) = place(&reason).and_then(|path| files.get_key_value(path)) else { return };
+        self.health.borrow_mut().refusals += 1;
+        let applied = self.applied.clone();
+        let mut guilty = guilty::find(&self.settings.options.judge, files.iter(), |path| applied.get(path));
+        if guilty.is_empty() {
+            let named = place(&reason).and_then(|path| files.get_key_value(path));
+            guilty.extend(named.map(|(path, _)| (path.clone(), reason.clone())));
+        }
+        let before = self.quarantined.len();
+        for (path, reason) in guilty {
+            self.set_aside(files, &path, reason);
+        }
+        if self.quarantined.len() > before {
+            self.waiting.others.get_or_insert(Instant::now());
+        } else {
+            // Nothing can be left out to mend it.
+            self.health.borrow_mut().refused = Some(reason);
+        }
+    }
+
+    /// Sets a file aside in favour of the last one that was applied.
+    fn set_aside(&mut self, files: &Files, path: &Arc<Path>, reason: String) {
+        let Some(refused) = files.get(path).filter(|_| !is_main(path)) else { return };
+        (self.log)(&format!("{} is set aside: {reason}", path.display()));
         // The process has the content that it refused: the next delivery has to differ from it.
         let instead = self.applied.get(path).filter(|applied| *applied != refused).cloned();
-        if self.quarantined.contains_key(path) || is_main(path) {
-            return;
-        }
-        self.quarantined.insert(path.clone(), Quarantined { refused: refused.clone(), instead, reason });
-        self.waiting.others.get_or_insert(Instant::now());
+        let aside = Quarantined { refused: refused.clone(), instead, reason };
+        self.quarantined.entry(path.clone()).or_insert(aside);
+    }
+
+    /// Notes what is set aside, for probes and metrics.
+    fn note_health(&self) {
+        let files = self.quarantined.iter().flat_map(|(path, q)| self.of_file(path, &q.reason));
+        let all: Vec<Problem> = self.problems.iter().cloned().chain(files).collect();
+        self.health.borrow_mut().note(&all);
     }
 
     /// Writes statuses and Events that are due. The leader does.
@@ -726,7 +766,7 @@ impl Controller {
         let ingresses = ingresses.into_iter().filter_map(|key| self.objects.ingress(&key));
         let problem = |ingress: &forebay_k8s::objects::Ingress| {
             let text = format!("its host keeps the last configuration that worked: {reason}");
-            Problem::new(Kind::Ingress, &ingress.metadata, "spec", text).severity(Severity::Refused)
+            Problem::new(Kind::Ingress, &ingress.metadata, "spec", text).reason("HostRefused")
         };
         ingresses.map(|stored| problem(&stored.object)).collect()
     }

@@ -9,6 +9,8 @@
 pub mod api;
 pub mod controller;
 mod events;
+mod guilty;
+mod health;
 pub mod lease;
 mod ports;
 pub mod status;

@@ -31,6 +31,7 @@ const OF_OTHERS: &[&str] = &[
     "CanaryAlone",
     "Differs",
     "UnknownAnnotation",
+    "DroppedAnnotation",
 ];
 
 /// Objects that an Ingress is judged with: the ConfigMap and the classes.

@@ -1,5 +1,6 @@
 //! The annotations of an Ingress: one row for each, and the reading of them.
 
+mod dropped;
 mod rows;
 
 use crate::objects::{Ingress, Kind};
@@ -128,6 +129,11 @@ impl Annotations {
                 Problem::new(Kind::Ingress, &ingress.metadata, format!("metadata.annotations[{full}]"), text)
             };
             let Some(row) = row(name) else {
+                if let Some(instead) = dropped::instead(name) {
+                    let text = format!("ingress-nginx itself has dropped it, it has no effect: {instead}");
+                    problems.push(problem(&text).severity(Severity::Ignored).reason("DroppedAnnotation"));
+                    continue;
+                }
                 let near = nearest(name).map(|n| format!("; did you mean \"{n}\"?")).unwrap_or_default();
                 let text = format!("there is no such annotation{near}");
                 problems.push(problem(&text).severity(Severity::Ignored).reason("UnknownAnnotation"));

@@ -126,6 +126,20 @@ pub struct Parsed {
 }
 
 impl Parsed {
+    /// Returns the same Ingress with other annotations, and without the problems of its own.
+    pub(crate) fn with(&self, annotations: Annotations) -> Parsed {
+        Parsed {
+            ingress: self.ingress.clone(),
+            key: self.key.clone(),
+            annotations,
+            rules: self.rules.clone(),
+            problems: Vec::new(),
+            canary: self.canary,
+            stream_snippet: Vec::new(),
+            revision: self.revision,
+        }
+    }
+
     /// Makes a problem of the Ingress.
     pub fn problem(&self, field: impl Into<String>, text: impl Into<String>) -> Problem {
         Problem::new(Kind::Ingress, &self.ingress.metadata, field, text)
@@ -436,7 +450,7 @@ pub(crate) fn server(
     let regex = members.iter().any(|(p, _)| uses_regex(&p.annotations));
     let (mut routes, mut zones) = (BTreeMap::<PathMatch, Route>::new(), Vec::new());
     for (parsed, index) in members.iter().filter(|(p, _)| !p.canary) {
-        making.closed = parsed.annotations.closed;
+        making.closed = parsed.annotations.closed || !globals.settings.closed.is_empty();
         let policy = making.policy(parsed, *index == 0);
         if policy.limits.defined_here && !policy.limits.limits.is_empty() {
             zones.push(policy.clone());
@@ -709,3 +723,22 @@ impl Making<'_> {
 pub(crate) use globals::read as read_globals;
 pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `strict-validate-path-type`: ingress-nginx's letters for Exact and Prefix.
+    #[test]
+    fn strict_paths() {
+        for (path, kind, fine) in [
+            ("/a-b_c.d~/e", "Prefix", true),
+            ("/a,b", "Prefix", false),
+            ("/a(b)", "Exact", false),
+            ("/a(b)", "ImplementationSpecific", true),
+        ] {
+            assert_eq!(path_match(path, kind, true, false).is_ok(), fine, "{path}");
+            assert!(path_match(path, kind, false, false).is_ok(), "{path}");
+        }
+    }
+}

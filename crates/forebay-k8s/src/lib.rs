@@ -8,9 +8,12 @@
 #![warn(unreachable_pub)]
 
 pub mod annotations;
+pub mod blame;
+pub mod cases;
 pub mod gateway;
 pub mod groups;
 pub mod ingress;
+pub mod judge;
 pub mod manual;
 pub mod model;
 pub mod objects;

@@ -1,10 +1,15 @@
 //! The pages docs/kubernetes-annotations.md and docs/kubernetes-configmap.md, printed from the tables.
 
 use crate::annotations::{self, Risk, Verdict};
+use crate::cases::shown_by;
 use crate::settings;
 
 /// Begins both pages.
 const PRINTED: &str = "<!-- Printed by `cargo run -p forebay-k8s --example tables_md`. Do not edit. -->\n";
+
+/// Explains the last column.
+const SHOWN: &str = "The column *shown by* names the case in `crates/forebay/tests/ingress/` that shows it, as `TABLE: CASE`; `written` is the table \
+                     of lines of the configuration that values become. Nothing works without a case or a reason.\n\n";
 
 fn verdict(verdict: Verdict) -> (&'static str, String) {
     match verdict {
@@ -48,18 +53,20 @@ pub fn annotations() -> String {
     );
     let rows = annotations::ROWS;
     page.push_str(&format!("{} annotations: {}.\n\n", rows.len(), counts(rows.iter().map(|r| r.verdict))));
-    page.push_str("| Annotation | Value | Default | Risk | Verdict | How, or why not |\n| --- | --- | --- | --- | --- | --- |\n");
+    page.push_str(SHOWN);
+    page.push_str("| Annotation | Value | Default | Risk | Verdict | How, or why not | Shown by |\n| --- | --- | --- | --- | --- | --- | --- |\n");
     for row in rows {
         let (word, how) = verdict(row.verdict);
         let aliases: String = row.aliases.iter().map(|a| format!(", `{a}`")).collect();
         let access = if row.access { " ●" } else { "" };
         page.push_str(&format!(
-            "| `{}`{aliases}{access} | {} | {} | {} | {word} | {} |\n",
+            "| `{}`{aliases}{access} | {} | {} | {} | {word} | {} | {} |\n",
             row.name,
             row.value.shape(),
             code(row.default),
             row.risk.as_str(),
-            cell(&how)
+            cell(&how),
+            cell(shown_by(&format!("@{}", row.name)).unwrap_or_default())
         ));
     }
     page.push_str("\n## Our own\n\nThese are under `forebay.io/` only.\n\n");
@@ -75,12 +82,15 @@ pub fn configmap() -> String {
     let mut page = String::from(PRINTED);
     page.push_str("# Keys of the ConfigMap\n\n");
     page.push_str(
-        "The keys of ingress-nginx's ConfigMap (`--configmap`), and what Forebay does with each. A value that is not valid is \
-         reported, and the default stays.\n\n",
+        "The keys of ingress-nginx's ConfigMap (`--configmap`), and what Forebay does with each. A value that is not valid, or that the \
+         server does not accept, is set aside with an Event, and the default stays; all others have effect. A key marked with ● decides on \
+         access: its last value that worked stays, and without one all paths of Ingresses answer 503. The same holds for a snippet with a \
+         directive that decides on access, such as `deny`, `auth_basic` or `return`. `annotations-risk-level` falls back to `Low`.\n\n",
     );
     let rows = settings::ROWS;
     page.push_str(&format!("{} keys: {}.\n\n", rows.len(), counts(rows.iter().map(|r| r.verdict))));
-    page.push_str("| Key | Value | Default | Verdict | How, or why not |\n| --- | --- | --- | --- | --- |\n");
+    page.push_str(SHOWN);
+    page.push_str("| Key | Value | Default | Verdict | How, or why not | Shown by |\n| --- | --- | --- | --- | --- | --- |\n");
     for row in rows {
         let (word, how) = verdict(row.verdict);
         let trusted = if row.risk == Risk::Critical {
@@ -89,11 +99,13 @@ pub fn configmap() -> String {
             ""
         };
         page.push_str(&format!(
-            "| `{}` | {} | {} | {word} | {}{trusted} |\n",
+            "| `{}`{} | {} | {} | {word} | {}{trusted} | {} |\n",
             row.name,
+            if settings::closes(row.name) { " ●" } else { "" },
             row.value.shape(),
             code(row.default),
-            cell(&how)
+            cell(&how),
+            cell(shown_by(row.name).unwrap_or_default())
         ));
     }
     page

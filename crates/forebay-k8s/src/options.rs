@@ -93,6 +93,8 @@ pub struct Options {
     pub ipv6: bool,
     /// The Gateway API.
     pub gateway: crate::gateway::GatewayOptions,
+    /// Judge of values and snippets.
+    pub judge: crate::judge::Judge,
     /// Directives of main that the caller adds at the top, such as `user` or `pid`.
     pub main: Vec<forebay_conf::Node>,
     /// Directives of `http` that the caller adds at the top.
@@ -143,6 +145,7 @@ impl Default for Options {
             bind_addresses: Vec::new(),
             ipv6: true,
             gateway: Default::default(),
+            judge: Default::default(),
             main: Vec::new(),
             http: Vec::new(),
         }

@@ -1,16 +1,19 @@
 //! The keys of the controller's ConfigMap: one row for each, and the reading of them.
 
+mod access;
+mod detail;
 mod rows;
 
 use crate::annotations::{Risk, Verdict};
 use crate::objects::{ConfigMap, Kind};
 use crate::problem::{Problem, Severity};
-use crate::value::{Value, parse_bool};
+use crate::value::{Invalid, Value, parse_bool};
 use crate::variables::Known;
 use forebay_conf::grammar::Contexts;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+pub use access::{OnFailure, closes, on_failure};
 pub use rows::ROWS;
 
 /// A key of the ConfigMap.
@@ -38,12 +41,23 @@ pub fn row(name: &str) -> Option<&'static Row> {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<&'static str, String>,
-    /// Keys whose values are not valid.
-    refused: BTreeSet<&'static str>,
     /// A key asks for ModSecurity.
     pub wants_firewall: bool,
     /// Variables that its snippets define.
     pub defined: Known,
+    /// Keys that decide on access and have no value to go by: nothing is served until they are mended.
+    pub closed: Vec<&'static str>,
+    /// Keys whose values have no effect.
+    pub set_aside: Vec<&'static str>,
+}
+
+/// What is known of the values of a ConfigMap from elsewhere.
+#[derive(Clone, Debug, Default)]
+pub struct Judged {
+    /// Keys that a build has refused, with the texts and the offsets in the values.
+    pub refused: BTreeMap<&'static str, Invalid>,
+    /// Values of keys that decide on access, as they were when they last worked.
+    pub last: BTreeMap<&'static str, String>,
 }
 
 /// Finds the variables that snippets of a ConfigMap define.
@@ -64,7 +78,7 @@ fn is_firewall(name: &str) -> bool {
 
 impl Settings {
     /// Reads a ConfigMap.
-    pub fn read(map: &ConfigMap, problems: &mut Vec<Problem>) -> Settings {
+    pub fn read(map: &ConfigMap, judged: &Judged, problems: &mut Vec<Problem>) -> Settings {
         let mut read = Settings { defined: defined(map), ..Settings::default() };
         for (key, text) in &map.data {
             let problem =
@@ -79,10 +93,13 @@ impl Settings {
             if text.is_empty() {
                 continue;
             }
-            if let Err(invalid) = row.value.check(text, &read.defined) {
-                problems.push(problem("the value is not valid, the default stays").invalid(text, &invalid));
-                read.refused.insert(row.name);
+            let checked = row.value.check(text, &read.defined).and_then(|()| detail::check(row.name, text));
+            let refused = checked.err();
+            if let Some(invalid) = refused.or_else(|| judged.refused.get(row.name).cloned()) {
+                let follows = read.fail(row, text, judged);
                 read.wants_firewall |= is_firewall(row.name);
+                let text_of = format!("the value is not valid, {follows}");
+                problems.push(problem(&text_of).invalid(text, &invalid).reason("ValueSetAside"));
                 continue;
             }
             match row.verdict {
@@ -106,15 +123,40 @@ impl Settings {
         read
     }
 
-    /// Returns `true` if the value of a key is not valid.
+    /// Returns `true` if the value of a key is not valid, and no other one holds in its place.
     pub fn refused(&self, name: &'static str) -> bool {
         debug_assert!(row(name).is_some(), "no key {name}");
-        self.refused.contains(name)
+        self.set_aside.contains(&name) && !self.values.contains_key(name)
     }
 
     /// Returns `true` if the value of a key is not valid. `rests`: the ends of the names of the keys.
     pub(crate) fn refused_any(&self, start: &str, rests: &[&str]) -> bool {
-        self.refused.iter().filter_map(|name| name.strip_prefix(start)).any(|rest| rests.contains(&rest))
+        self.set_aside.iter().filter_map(|name| name.strip_prefix(start)).any(|rest| rests.contains(&rest))
+    }
+
+    /// Takes what holds in place of a value that fails. Returns the words for it.
+    pub fn fail(&mut self, row: &Row, text: &str, judged: &Judged) -> &'static str {
+        self.values.remove(row.name);
+        if !self.set_aside.contains(&row.name) {
+            self.set_aside.push(row.name);
+        }
+        match on_failure(row.name, text) {
+            OnFailure::Default => "the default stays",
+            OnFailure::Strictest(value) => {
+                self.values.insert(row.name, value.to_owned());
+                "the strictest one holds"
+            }
+            OnFailure::Close => match judged.last.get(row.name).filter(|last| *last != text) {
+                Some(last) => {
+                    self.values.insert(row.name, last.clone());
+                    "the last one that worked stays"
+                }
+                None => {
+                    self.closed.push(row.name);
+                    "and it decides on access: all paths of Ingresses answer 503"
+                }
+            },
+        }
     }
 
     /// Returns a value that is set.

@@ -7,7 +7,10 @@ mod files;
 mod gateways;
 mod groups;
 mod hosts;
+mod judged;
+mod keys;
 mod names;
+mod probe;
 mod stream;
 
 use crate::gateway::{GatewayService, StatusUpdate};
@@ -81,6 +84,10 @@ pub struct Translator {
     groups: groups::Parts,
     files: files::Kept,
     gateways: gateways::Kept,
+    /// Values of the ConfigMap that decide on access, as they last worked.
+    last: BTreeMap<&'static str, String>,
+    /// Ingresses with snippets, as they last worked.
+    good: BTreeMap<Key, Arc<Parsed>>,
 }
 
 /// What has changed since the last call.
@@ -119,9 +126,7 @@ impl Translator {
         }
         let naming = self.naming.iter().filter_map(|age| self.ours.get(age)).map(|(parsed, _)| &**parsed);
         self.names.update(naming, &self.hosts, &mut dirty);
-        for host in dirty {
-            self.host(objects, &globals, &host);
-        }
+        self.make_hosts(objects, &globals, dirty);
         let names = (&self.hosts, &self.names);
         self.gateways.update(objects, &globals, &changes, names, &mut self.groups);
         self.groups.refresh(objects, &globals, &changes);
@@ -130,8 +135,9 @@ impl Translator {
         let mut out = Translation { groups: self.groups.endpoints(), ..Translation::default() };
         self.gateways.update_stream(objects, &globals, &mut out.groups);
         let ours = || self.ours.values().map(|(parsed, _)| parsed);
-        let stream = stream::parts(objects, &globals, ours(), &mut out, &mut problems);
-        let certificate = files::default_certificate(objects, options);
+        let mut stream = stream::parts(objects, &globals, ours(), &mut out, &mut problems);
+        stream.snippets = judged::stream_snippets(&globals, ours(), &mut problems);
+        let certificate = files::default_certificate(&View::new(objects, &options.judge), options);
         self.files.collect(
             &globals,
             &self.hosts,
@@ -186,14 +192,15 @@ impl Translator {
         {
             return (globals.clone(), problems.clone());
         }
-        let view = View::new(objects);
+        let view = View::new(objects, &options.judge);
         let mut problems = Vec::new();
-        let globals = Arc::new(ingress::read_globals(&view, options, &mut problems));
+        let globals = Arc::new(keys::globals(&view, options, &mut self.last, &mut problems));
         // A file that comes out the same is to be the same `Arc`.
         let hosts = hosts::Hosts::after(&self.hosts);
         // A Gateway keeps its address.
         let gateways = gateways::Kept::after(std::mem::take(&mut self.gateways));
-        *self = Translator { options: options.clone(), hosts, gateways, ..Translator::default() };
+        let (last, good) = (std::mem::take(&mut self.last), std::mem::take(&mut self.good));
+        *self = Translator { options: options.clone(), hosts, gateways, last, good, ..Translator::default() };
         self.globals = Some((globals.clone(), view.into_dependencies(), problems.clone()));
         (globals, problems)
     }
@@ -248,6 +255,9 @@ impl Translator {
             self.troubled.remove(&age);
             self.naming.remove(&age);
             self.accepted = None;
+            if now.is_none() {
+                self.good.remove(key);
+            }
         }
         let Some(now) = now else { return };
         self.accepted = None;
@@ -266,14 +276,21 @@ impl Translator {
         self.ours.insert(age, (parsed, accepted));
     }
 
-    /// Makes a host anew.
-    fn host(&mut self, objects: &Objects, globals: &Globals, host: &Arc<str>) {
-        let names = self.names.of(host);
-        let part =
-            self.hosts.members(host).map(|members| hosts::make(objects, globals, host, members, names));
-        let (old, new) = self.hosts.replace(host, part);
-        self.groups.replace(host, new.map(|part| part.uses.as_slice()), objects, globals);
-        self.files.replace(old.as_ref(), new);
+    /// Makes hosts anew.
+    fn make_hosts(&mut self, objects: &Objects, globals: &Globals, dirty: BTreeSet<Arc<str>>) {
+        let make = |host: Arc<str>| {
+            let members = self.hosts.members(&host);
+            let part = members.map(|m| hosts::make(objects, globals, &host, m, self.names.of(&host)));
+            (host, part)
+        };
+        let mut made: judged::MadeHosts = dirty.into_iter().map(make).collect();
+        let (hosts, names, good) = (&self.hosts, &self.names, &mut self.good);
+        judged::Judging { objects, globals, hosts, names, good }.hosts(&mut made);
+        for (host, part) in made {
+            let (old, new) = self.hosts.replace(&host, part);
+            self.groups.replace(&host, new.map(|part| part.uses.as_slice()), objects, globals);
+            self.files.replace(old.as_ref(), new);
+        }
     }
 }
 

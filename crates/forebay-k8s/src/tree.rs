@@ -7,8 +7,8 @@ pub(crate) mod merge;
 pub use host::server;
 pub(crate) use host::{collect, guard};
 pub(crate) use host::{listen_http, listen_https};
-pub(crate) use main::stream_group;
 pub use main::{Main, StreamPort, main};
+pub(crate) use main::{is_pattern, stream_group};
 
 use crate::ingress::Globals;
 use forebay_conf::Node;

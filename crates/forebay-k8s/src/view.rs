@@ -1,5 +1,6 @@
 //! Objects as a part of a translation sees them: what it looks at is written down, so that the part is made anew when that changes.
 
+use crate::judge::Judge;
 use crate::objects::{ConfigMap, Key, Kind, Objects, Secret, Service, Stored};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,20 +11,22 @@ pub(crate) type Dependency = (Kind, Key, u64);
 /// Objects, with a record of those looked at.
 pub(crate) struct View<'a> {
     objects: &'a Objects,
+    judge: &'a Judge,
     seen: RefCell<Vec<Dependency>>,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(objects: &'a Objects) -> View<'a> {
-        View { objects, seen: RefCell::default() }
+    pub(crate) fn new(objects: &'a Objects, judge: &'a Judge) -> View<'a> {
+        View { objects, judge, seen: RefCell::default() }
     }
 
     pub(crate) fn service(&self, key: &Key) -> Option<Arc<Service>> {
         self.note(Kind::Service, key, self.objects.service(key))
     }
 
+    /// Returns a Secret without the certificates and keys that no server can use.
     pub(crate) fn secret(&self, key: &Key) -> Option<Arc<Secret>> {
-        self.note(Kind::Secret, key, self.objects.secret(key))
+        self.note(Kind::Secret, key, self.objects.secret(key)).map(|secret| self.judge.secret(secret))
     }
 
     pub(crate) fn config_map(&self, key: &Key) -> Option<Arc<ConfigMap>> {

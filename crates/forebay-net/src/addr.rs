@@ -1,5 +1,6 @@
 //! Addresses of clients and servers.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -99,8 +100,7 @@ impl Place {
         }
         let Place::Host(h, port) = self else { return Vec::new() };
         let Ok(name) = std::str::from_utf8(h) else { return Vec::new() };
-        note_lookup();
-        let found = (name, port.unwrap_or(default_port)).to_socket_addrs();
+        let found = look_up(name, port.unwrap_or(default_port));
         let mut all: Vec<PeerAddr> = Vec::new();
         for a in found.into_iter().flatten().map(PeerAddr::Inet) {
             if !all.contains(&a) {
@@ -182,11 +182,28 @@ static OCTETS: [([u8; 4], u8); 256] = {
 
 thread_local! {
     static LOOKUPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static OFFLINE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Notes that the system is asked for the addresses of a name, while a configuration is read.
-pub fn note_lookup() {
+/// Asks the system for the addresses of a name, while a configuration is read. Within [`offline`] each name has one address, that of
+/// this machine, and nobody is asked.
+///
+/// # Errors
+/// The name is not found.
+pub fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if OFFLINE.get() {
+        return Ok(vec![(Ipv4Addr::LOCALHOST, port).into()]);
+    }
     LOOKUPS.set(LOOKUPS.get() + 1);
+    Ok((host, port).to_socket_addrs()?.collect())
+}
+
+/// Reads a configuration for its errors alone, in this thread: a name server that does not answer must not hold it up.
+pub fn offline<T>(read: impl FnOnce() -> T) -> T {
+    let before = OFFLINE.replace(true);
+    let result = read();
+    OFFLINE.set(before);
+    result
 }
 
 /// Returns how often this thread has asked the system for addresses: what depends on them may change though the configuration does
@@ -198,6 +215,13 @@ pub fn lookups() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_asked_offline() {
+        let before = lookups();
+        let found = offline(|| look_up("no.such.host.invalid", 7)).expect("an address");
+        assert_eq!((found, lookups()), (vec![(Ipv4Addr::LOCALHOST, 7).into()], before));
+    }
 
     #[test]
     fn places() {

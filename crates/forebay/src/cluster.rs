@@ -4,6 +4,7 @@
 //! worker, which serves. The controller delivers to the master (see [`crate::controller`]).
 
 use crate::controller::{self, Delivery, Report};
+use crate::ingress::build::Builder;
 use crate::master_log::Log;
 use crate::paths::Paths;
 use crate::{server, title};
@@ -18,6 +19,7 @@ use forebay_conf::Node;
 use forebay_conf::error::Level;
 use forebay_core::config::Environment;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_k8s::judge::Judge;
 use forebay_k8s::{Endpoint, Key, Options};
 use forebay_sys::{closed, daemon};
 use nix::sys::signal::SigSet;
@@ -172,6 +174,8 @@ fn connect(args: &ClusterArgs, options: Options, log: Arc<Log>) -> Result<(), St
         settings.files.extend(files);
         settings.webhook = Some(listener);
     }
+    // After all files of this machine are known.
+    settings.options.judge = Judge::new(Builder { files: settings.files.clone(), elsewhere: false });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| e.to_string())?;
     let running = async {
@@ -205,7 +209,15 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
         metrics = metrics.args(["names=forebay", "names=ingress-nginx"]).args(labels);
         options.http.push(Node::new("prometheus_labels").args(METRIC_LABELS));
     }
-    options.http.extend(health(args.healthz_port, metrics));
+    let health = match args.healthz_port {
+        0 => None,
+        port => {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| format!("health: {e}"))?;
+            let own = listener.local_addr().map_err(|e| e.to_string())?.port();
+            options.http.push(probes(port, own, metrics));
+            Some(listener)
+        }
+    };
     let election = (!args.disable_leader_election).then(|| Candidate {
         namespace,
         name: args.election_id.clone(),
@@ -219,6 +231,7 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
         publish: args.update_status.then_some(publish),
         identity,
         webhook: None,
+        health,
         files: args.snippet_files.iter().map(|path| (path.clone(), path.clone())).collect(),
     })
 }
@@ -233,19 +246,38 @@ const METRIC_LABELS: [&str; 6] = [
     "canary=$proxy_alternative_upstream_name",
 ];
 
-/// Returns the server for probes and metrics. `metrics` is the directive that shows the latter.
-fn health(port: u16, metrics: Node) -> Option<Node> {
+/// Returns the server for probes and metrics. `own` is the port of the controller, which knows what is set aside. While it is away, the
+/// server answers by itself. `metrics` is the directive that shows the figures of the server.
+fn probes(port: u16, own: u16, metrics: Node) -> Node {
     let plain = |name: &str, word: &str| Node::new(name).arg(word);
     let location = |path: &str, nodes| Node::new("location").args(["=", path]).block(nodes);
-    (port != 0).then(|| {
-        Node::new("server").block(vec![
-            plain("listen", &port.to_string()),
-            plain("access_log", "off"),
-            location("/healthz", vec![plain("return", "200")]),
-            location("/metrics", vec![metrics, Node::new("prometheus_labels").arg("off")]),
-            Node::new("location").arg("/").block(vec![plain("return", "404")]),
-        ])
-    })
+    let away = || Node::new("error_page").args(["502", "504", "=200", "@away"]);
+    let pass = |path: &str| {
+        let times = [("proxy_connect_timeout", "1s"), ("proxy_read_timeout", "2s"), ("access_log", "off")];
+        let mut nodes: Vec<Node> = times.iter().map(|(name, time)| plain(name, time)).collect();
+        nodes.extend([away(), plain("proxy_pass", &format!("http://127.0.0.1:{own}{path}"))]);
+        nodes
+    };
+    let mut more = pass("/metrics");
+    more.push(Node::new("internal"));
+    Node::new("server").block(vec![
+        plain("listen", &port.to_string()),
+        plain("access_log", "off"),
+        location("/healthz", pass("/healthz")),
+        location("/readyz", pass("/readyz")),
+        location("/controller_metrics", more),
+        location(
+            "/metrics",
+            vec![
+                metrics,
+                plain("prometheus_labels", "off"),
+                plain("addition_types", "*"),
+                plain("add_after_body", "/controller_metrics"),
+            ],
+        ),
+        Node::new("location").arg("@away").block(vec![plain("return", "200")]),
+        Node::new("location").arg("/").block(vec![plain("return", "404")]),
+    ])
 }
 
 /// Paths of certificate and key of the admission webhook in the configuration.

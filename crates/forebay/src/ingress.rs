@@ -1,13 +1,17 @@
 //! `forebay ingress`: the controller of a cluster (see [`crate::cluster`]), and `render` and `audit`, which read manifests without one.
 
 mod audit;
+pub(crate) mod build;
+mod carried;
 mod read;
 mod show;
 mod values;
 
 use crate::cluster::{self, ClusterArgs};
+use build::Builder;
 use clap::{Args, Subcommand, ValueEnum};
 use forebay_k8s::gateway::{Complaint, GatewayOptions, StatusUpdate};
+use forebay_k8s::judge::Judge;
 use forebay_k8s::selector::Selector;
 use forebay_k8s::{Key, Options, Problem, Severity, Translation, Translator};
 use forebay_terminal::print;
@@ -223,6 +227,7 @@ impl ControllerArgs {
             ndots: conf.ndots,
             api_server: self.api_server.clone(),
             endpoints_in_files: true,
+            judge: Judge::new(Builder { files: Vec::new(), elsewhere: true }),
             gateway: GatewayOptions {
                 controller: self.gateway_controller.clone().unwrap_or_else(|| GATEWAY_CONTROLLER.to_owned()),
                 addresses: self.gateway_addresses.clone(),

@@ -27,6 +27,12 @@ struct Line {
     command: Wish,
 }
 
+/// What a program without the cargo feature `kubernetes` says to `forebay ingress`.
+#[cfg(not(feature = "kubernetes"))]
+const NO_INGRESS: &str = "forebay ingress: this program was built without the ingress controller. The packages, images and \
+                          release archives of Forebay have it (deb, rpm, the image of the Helm chart). To build it: \
+                          cargo build --release -p forebay --features kubernetes";
+
 #[derive(Subcommand)]
 enum Wish {
     /// Show the certificates that are got by ACME, or renew them
@@ -44,6 +50,13 @@ enum Wish {
     /// Serve the Ingresses of a Kubernetes cluster, or show what manifests become
     #[cfg(feature = "kubernetes")]
     Ingress(Box<crate::ingress::IngressArgs>),
+    /// Say how to get a program that serves the Ingresses of a Kubernetes cluster
+    #[cfg(not(feature = "kubernetes"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Ingress {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<OsString>,
+    },
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -334,6 +347,11 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         }
         #[cfg(feature = "kubernetes")]
         Wish::Ingress(args) => crate::ingress::main(&args, arguments, titled),
+        #[cfg(not(feature = "kubernetes"))]
+        Wish::Ingress { .. } => {
+            eprintln!("{NO_INGRESS}");
+            2
+        }
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Reload(args) => {

@@ -5,7 +5,9 @@
 //! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
 //! field. The backend `auth` answers 401 without `X-Pass: yes`.
 
+mod api;
 mod cases;
+mod running;
 
 use crate::harness::origin::{Asked, start};
 use crate::harness::{DEADLINE, PROGRAM, Server, Site, raw, run};
@@ -21,7 +23,7 @@ const BACKENDS: &[&str] = &["web", "api", "errors", "auth", "mirror", "other"];
 type Seen = Arc<Mutex<HashMap<String, String>>>;
 
 /// Fields of requests that are not sent.
-const OURS: &[&str] = &["host:", "body:", "port:", "sni:", "certificate:"];
+const OURS: &[&str] = &["proxy-protocol:", "host:", "body:", "port:", "sni:", "certificate:"];
 
 /// Answers a request as the backend of a name.
 fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
@@ -220,6 +222,9 @@ impl Table {
             text.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         text.push_str(&format!("\r\n{body}"));
+        if let Some(header) = field("proxy-protocol:") {
+            text.insert_str(0, &format!("PROXY {header}\r\n"));
+        }
         if let Some(port) = field("port:").filter(|_| !exchange.tls) {
             let port: u16 = port.parse().expect("a port");
             return String::from_utf8_lossy(&raw(SocketAddr::from(([127, 0, 0, 1], port)), text.as_bytes()))
@@ -306,6 +311,77 @@ fn has_field(text: &str, wanted: &str) -> bool {
     }
 }
 
+/// Renders one Ingress with annotations and keys. Returns the text and the problems.
+fn written(site: &Site, secret: &serde_json::Value, pairs: &[(&str, String)]) -> (String, String) {
+    let (mut annotations, mut data) = (serde_json::Map::new(), serde_json::Map::new());
+    for (name, value) in pairs {
+        match name.strip_prefix('@') {
+            Some(name) => {
+                annotations.insert(format!("nginx.ingress.kubernetes.io/{name}"), value.clone().into());
+            }
+            None => drop(data.insert((*name).to_owned(), value.clone().into())),
+        }
+    }
+    let map = |name: &str, data: serde_json::Value| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}, "data": data});
+    let items = serde_json::json!([
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"}, "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "default"}, "stringData": secret},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pw", "namespace": "second"}, "stringData": {"auth": "a:b"}},
+        map("fields", serde_json::json!({"X-Custom": "yes"})),
+        map("parameters", serde_json::json!({"APP_ENV": "yes"})),
+        map("config", data.into()),
+        {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "a", "namespace": "default", "annotations": annotations},
+            "spec": {"tls": [{"hosts": ["a.test"], "secretName": "tls"}], "rules": [{"host": "a.test", "http": {"paths": [
+                {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}},
+    ]);
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let path = site.write("written.json", &list.to_string()).display().to_string();
+    let args =
+        ["ingress", "render", "-f", &path, "--watch-ingress-without-class", "--configmap", "default/config"];
+    let more = [
+        "--resolver",
+        "127.0.0.1",
+        "--default-ssl-certificate",
+        "default/tls",
+        "--default-backend-service",
+        "default/web",
+    ];
+    let (code, text, problems) = run(PROGRAM, &[args.as_slice(), &more].concat()).expect("runs");
+    assert!(code <= 1, "{problems}");
+    (text, problems)
+}
+
+/// Each value becomes the line that `written.cases` names, and the server takes it.
+#[test]
+fn values_become_their_lines() {
+    let (site, _) = certified();
+    let secret = serde_json::json!({"tls.crt": site.read("server.crt"), "tls.key": site.read("server.key"), "ca.crt": site.read("server.crt")});
+    let count = |text: &str, wanted: &str| {
+        let of = |line: &str| match wanted.strip_suffix('*') {
+            Some(start) => line.trim().starts_with(start),
+            None => line.trim() == wanted,
+        };
+        text.lines().filter(|line| of(line)).count()
+    };
+    let mut failures = Vec::new();
+    let lines = include_str!("ingress/written.cases").lines();
+    for line in lines.filter(|l| !l.is_empty() && !l.starts_with(['#', '~'])) {
+        let (given, wanted) = line.rsplit_once(" => ").expect("=>");
+        let pairs: Vec<(&str, String)> = given
+            .split(" | ")
+            .map(|p| p.split_once(": ").map(|(k, v)| (k, v.replace("\\n", "\n"))).expect("KEY: VALUE"))
+            .collect();
+        let (with, problems) = written(&site, &secret, &pairs);
+        let (without, _) = written(&site, &secret, &pairs[1..]);
+        let (wanted, gone) = wanted.strip_prefix('!').map_or((wanted, false), |w| (w, true));
+        let (more, less) = if gone { (&without, &with) } else { (&with, &without) };
+        if count(more, wanted) <= count(less, wanted) || problems.contains("refused:") {
+            failures.push(format!("{line}\n{problems}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
 /// Runs a table.
 fn table(text: &str, more: &[&str]) -> usize {
     // Ports that a table names are those of this machine that are free.
@@ -340,7 +416,10 @@ fn table(text: &str, more: &[&str]) -> usize {
         }
     }
     // A request that is refused before a location is chosen sets none of the variables in the log format.
-    let refused = raw(table.server.addr(0), b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n");
+    let told = settings.iter().any(|(key, value)| key == "use-proxy-protocol" && value == "true");
+    let header = if told { "PROXY UNKNOWN\r\n" } else { "" };
+    let request = format!("{header}GET / HTTP/1.1\r\nHost: a b\r\n\r\n");
+    let refused = raw(table.server.addr(0), request.as_bytes());
     assert!(refused.starts_with(b"HTTP/1.1 400"), "{}", String::from_utf8_lossy(&refused));
     let log = table.server.site.read("stderr");
     assert!(!log.contains("using uninitialized"), "{log}");
@@ -352,6 +431,19 @@ fn table(text: &str, more: &[&str]) -> usize {
         failures.join("\n\n")
     );
     cases.len()
+}
+
+#[test]
+fn proxy_protocol() {
+    table(include_str!("ingress/proxy-protocol.cases"), &[]);
+}
+
+/// X-Forwarded-For counts at the port for HTTP beside TLS that passes.
+#[test]
+fn forwarded_addresses_beside_passthrough() {
+    let text = "access-log-path: /dev/null\nuse-forwarded-headers: true\n\n== an address\n/ Prefix web\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\nsaw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
+    let port = crate::harness::free_port().to_string();
+    table(text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]);
 }
 
 #[test]
@@ -647,11 +739,11 @@ fn an_audit_reads_the_values_of_the_chart() {
     assert_eq!(report["ingresses"][1]["problems"][0]["reason"], "SnippetNotAllowed", "{text}");
     let notes = report["notes"].to_string();
     assert!(
-        notes.contains("extraArgs.strange is not honoured")
+        notes.contains("extraArgs.strange: forebay ingress has no such option")
+            && notes.contains("extraArgs.v: ")
             && notes.contains("customTemplate is not honoured"),
         "{notes}"
     );
-    assert!(!notes.contains("extraArgs.v"), "{notes}");
     let general = report["problems"].to_string();
     assert!(general.contains("GeoIP") && general.contains("nonsense"), "{general}");
 }
@@ -670,10 +762,12 @@ fn an_audit_without_findings_ends_with_0() {
 
 #[test]
 fn a_rendered_text_hides_keys() {
-    let site = Site::new("");
+    let (site, _) = certified();
     let manifest = MANIFEST
         .replace("  rules: [{host: b", "  tls: [{hosts: [b.test], secretName: s}]\n  rules: [{host: b");
-    let secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {tls.crt: \"-----BEGIN C-----\", tls.key: \"-----BEGIN PRIVATE-----\"}\n";
+    let (crt, key) = (site.read("server.crt"), site.read("server.key"));
+    let data = serde_json::json!({"tls.crt": crt, "tls.key": key});
+    let secret = format!("---\napiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {data}\n");
     let path = site.write("m.yaml", &format!("{manifest}{secret}")).display().to_string();
     let (code, text, problems) =
         run(PROGRAM, &["ingress", "render", "-f", &path, "--ingress-class", "nginx"]).expect("runs");
@@ -683,7 +777,8 @@ fn a_rendered_text_hides_keys() {
         "{text}"
     );
     assert!(
-        text.contains("# file secrets/default_s.key\n# 23 bytes\n") && !text.contains("PRIVATE"),
+        text.contains(&format!("# file secrets/default_s.key\n# {} bytes\n", key.len()))
+            && !text.contains("PRIVATE"),
         "{text}"
     );
     assert!(problems.contains("snippets are not allowed"), "{problems}");

@@ -5,7 +5,7 @@ use super::{KeepaliveProbes, ListenAddr, SocketOptions};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Span, Word};
 use forebay_conf::units;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -401,9 +401,8 @@ fn addresses_of_host(host: Option<&str>) -> Result<Vec<IpAddr>, &'static str> {
     if let Ok(ip) = host.parse::<Ipv4Addr>() {
         return Ok(vec![ip.into()]);
     }
-    forebay_net::addr::note_lookup();
-    let found = (host, 0).to_socket_addrs().map_err(|_| "host not found")?;
-    let mut ips: Vec<IpAddr> = found.map(|a| a.ip()).collect();
+    let found = forebay_net::addr::look_up(host, 0).map_err(|_| "host not found")?;
+    let mut ips: Vec<IpAddr> = found.into_iter().map(|a| a.ip()).collect();
     ips.dedup();
     Ok(ips)
 }

@@ -5,7 +5,6 @@ use super::{Context, Scope};
 use crate::limit::cidr::Cidr;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
 /// Trusted networks.
@@ -35,9 +34,8 @@ impl<C: Context> Setting<C> for Networks {
         } else {
             let not_found = || cx.error(d, format!("host not found in set_real_ip_from \"{text}\""));
             let host = std::str::from_utf8(word).map_err(|_| not_found())?;
-            forebay_net::addr::note_lookup();
-            let addrs = (host, 0).to_socket_addrs().map_err(|_| not_found())?;
-            list.extend(addrs.map(|a| Cidr::host(a.ip())));
+            let addrs = forebay_net::addr::look_up(host, 0).map_err(|_| not_found())?;
+            list.extend(addrs.into_iter().map(|a| Cidr::host(a.ip())));
         }
         Ok(networks)
     }

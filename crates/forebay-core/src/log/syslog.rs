@@ -4,7 +4,7 @@ use crate::thread::Thread;
 use forebay_conf::error::Level;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -156,9 +156,8 @@ fn parse_server(text: &str) -> Result<SyslogServer, String> {
     if host.is_empty() {
         return Err(wrong("no host"));
     }
-    forebay_net::addr::note_lookup();
-    let mut found = (host, port).to_socket_addrs().map_err(|_| wrong("host not found"))?;
-    found.next().map(SyslogServer::Inet).ok_or_else(|| wrong("host not found"))
+    let found = forebay_net::addr::look_up(host, port).map_err(|_| wrong("host not found"))?;
+    found.into_iter().next().map(SyslogServer::Inet).ok_or_else(|| wrong("host not found"))
 }
 
 /// Divides `HOST[:PORT]` and `[ADDRESS][:PORT]`.

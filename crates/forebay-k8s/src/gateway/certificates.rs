@@ -26,7 +26,8 @@ pub(super) fn certificate(
     let Some(secret) = cluster.objects.secret(&key) else {
         return Err(invalid(format!("there is no Secret {key}")));
     };
-    certificate_files(&key, &secret.object).map_err(|e| invalid(format!("Secret {key}: {e}")))
+    let secret = cluster.judge.secret(secret.object.clone());
+    certificate_files(&key, &secret).map_err(|e| invalid(format!("Secret {key}: {e}")))
 }
 
 /// Finds the authorities of clients.
@@ -79,8 +80,21 @@ fn authority(
 /// Returns the authorities in a ConfigMap.
 pub(super) fn authorities_of_map(cluster: Cluster<'_>, key: &Key) -> Result<String, (&'static str, String)> {
     let text = cluster.objects.config_map(key).and_then(|m| m.object.data.get("ca.crt").cloned());
-    let text = text.filter(|text| text.contains(BEGIN));
-    text.ok_or_else(|| ("InvalidCACertificateRef", format!("ConfigMap {key} has no certificate at ca.crt")))
+    usable(cluster, text, || format!("ConfigMap {key} has no certificate at ca.crt"))
+}
+
+/// Returns a list of authorities that the server can use.
+fn usable(
+    cluster: Cluster<'_>,
+    text: Option<String>,
+    missing: impl Fn() -> String,
+) -> Result<String, (&'static str, String)> {
+    let invalid = |text: String| ("InvalidCACertificateRef", text);
+    let text = text.filter(|text| text.contains(BEGIN)).ok_or_else(|| invalid(missing()))?;
+    match cluster.judge.authorities(text.as_bytes()) {
+        Some(why) => Err(invalid(format!("{}: {why}", missing()))),
+        None => Ok(text),
+    }
 }
 
 /// First line of a certificate.
@@ -101,8 +115,6 @@ pub(super) fn trust_bundle(
         return Some(Err(("InvalidCACertificateRef", text)));
     }
     let bundle = cluster.gateway.trust_bundles.get(&Key::new("", name.as_str()));
-    let text = bundle.map(|b| b.spec.trust_bundle.clone()).filter(|text| text.contains(BEGIN));
-    let missing =
-        || ("InvalidCACertificateRef", format!("there is no ClusterTrustBundle {name} with a certificate"));
-    Some(text.ok_or_else(missing))
+    let text = bundle.map(|b| b.spec.trust_bundle.clone());
+    Some(usable(cluster, text, || format!("there is no ClusterTrustBundle {name} with a certificate")))
 }

@@ -1,6 +1,7 @@
 //! What a translation of the Gateway API reads: objects, and which of them may refer to which.
 
 use super::objects::{AllowedNamespaces, GatewayObjects, ReferenceGrant};
+use crate::judge::Judge;
 use crate::objects::{Key, Objects};
 
 /// What a translation of the Gateway API needs to know.
@@ -12,6 +13,8 @@ pub(crate) struct Cluster<'a> {
     pub gateway: &'a GatewayObjects,
     /// `spec.controllerName` of the GatewayClasses that are ours.
     pub controller: &'a str,
+    /// Judge of certificates and authorities.
+    pub judge: &'a Judge,
 }
 
 impl Cluster<'_> {

@@ -92,7 +92,8 @@ impl Gateways {
         if options.controller.is_empty() {
             return GatewayPart::default();
         }
-        let cluster = Cluster { objects, gateway, controller: &options.controller };
+        let judge = &others.globals.options.judge;
+        let cluster = Cluster { objects, gateway, controller: &options.controller, judge };
         let mut ours = gateways::gateways(cluster, options);
         self.addresses.allocate(&mut ours, options);
         ports::settle(&mut ours, others);

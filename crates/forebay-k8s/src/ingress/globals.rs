@@ -7,7 +7,7 @@ use crate::groups::{Common, Spec};
 use crate::objects::{ConfigMap, Key, Kind, PortRef};
 use crate::options::{Options, TICKET_KEY_BYTES, TICKET_KEYS};
 use crate::problem::Problem;
-use crate::settings::Settings;
+use crate::settings::{Judged, OnFailure, Row, Settings, on_failure};
 use crate::snippet::{self, Author};
 use crate::tree;
 use crate::value::parse_time;
@@ -19,16 +19,26 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Reads the ConfigMap and what it names.
-pub(crate) fn read(view: &View<'_>, options: &Options, problems: &mut Vec<Problem>) -> Globals {
-    let map = options.config_map.as_ref().and_then(|key| view.config_map(key)).unwrap_or_default();
-    let settings = Settings::read(&map, problems);
-    let mut reading = Reading { view, options, settings: &settings, map: &map, problems };
+pub(crate) fn read(
+    view: &View<'_>,
+    options: &Options,
+    map: &ConfigMap,
+    judged: &Judged,
+    problems: &mut Vec<Problem>,
+) -> Globals {
+    let mut settings = Settings::read(map, judged, problems);
+    let mut reading =
+        Reading { view, options, settings: &settings, map, problems, failed: Vec::new(), judged };
     let mut snippets = reading.snippets();
     let broken_authority = reading.authority(&mut snippets.authority);
     let headers = reading.headers();
     let response_headers = reading.fields("add-headers");
     let ticket_keys = reading.ticket_keys();
     let addresses = reading.addresses();
+    let failed = reading.failed;
+    for (row, text) in &failed {
+        settings.fail(row, text, judged);
+    }
     let ipv6 = options.ipv6 && !settings.flag("disable-ipv6");
     let groups = Common { keepalive: keepalive(&settings), endpoints_in_files: options.endpoints_in_files };
     let variables = variables(options, &settings, &snippets, &headers);
@@ -126,6 +136,9 @@ struct Reading<'a> {
     settings: &'a Settings,
     map: &'a ConfigMap,
     problems: &'a mut Vec<Problem>,
+    judged: &'a Judged,
+    /// Keys that are found to be wrong after the check of their shape.
+    failed: Vec<(&'static Row, String)>,
 }
 
 impl Reading<'_> {
@@ -186,12 +199,26 @@ impl Reading<'_> {
             None | Some(Verdict::Refused(_))
         ));
         let Some(text) = self.settings.set(key) else { return Vec::new() };
-        match snippet::parse(text, context, Author::Operator, self.options, &self.settings.defined) {
+        let parse = |text: &str| {
+            snippet::parse(text, context, Author::Operator, self.options, &self.settings.defined)
+        };
+        match parse(text) {
             Ok(nodes) => nodes,
             Err(invalid) => {
-                let problem = self.problem(key, "the snippet is left out").invalid(text, &invalid);
+                let (last, follows) = match (self.judged.last.get(key), on_failure(key, text)) {
+                    (Some(last), OnFailure::Close) if last != text => {
+                        (parse(last).ok(), "the last one that worked stays")
+                    }
+                    (None, OnFailure::Close) => {
+                        (None, "and it decides on access: all paths of Ingresses answer 503")
+                    }
+                    _ => (None, "it is left out"),
+                };
+                let problem =
+                    self.problem(key, format!("the snippet is not valid, {follows}")).invalid(text, &invalid);
                 self.problems.push(problem.reason("SnippetRefused"));
-                Vec::new()
+                self.failed.extend(crate::settings::row(key).map(|row| (row, text.to_owned())));
+                last.unwrap_or_default()
             }
         }
     }

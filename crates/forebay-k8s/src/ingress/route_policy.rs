@@ -53,7 +53,7 @@ pub(crate) fn route_policy(
         stream_snippet: Vec::new(),
         revision: 0,
     };
-    let view = View::new(objects);
+    let view = View::new(objects, &globals.options.judge);
     let (uses, files) = (Vec::new(), Vec::new());
     let mut making =
         Making { globals, view: &view, uses, problems, files, own_host: false, closed, authorities: None };

@@ -76,7 +76,11 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
     let authorities = secret.as_ref().and_then(|secret| authorities(&key, secret));
     let verify = a.or_default("auth-tls-verify-client").to_owned();
     if authorities.is_none() {
-        let text = format!("the Secret {key} has no ca.crt; the paths of the Ingress answer 503");
+        let refused =
+            secret.as_ref().and_then(|s| s.refused.iter().find(|(name, _)| name.starts_with("ca.")));
+        let why = refused
+            .map_or("has no ca.crt".to_owned(), |(name, why)| format!("has an unusable {name} ({why})"));
+        let text = format!("the Secret {key} {why}; the paths of the Ingress answer 503");
         making.problems.push(parsed.annotation_problem("auth-tls-secret", text).reason("ReferenceMissing"));
     }
     let revoked = secret.and_then(|s| pem_file(&key, &s, "ca.crl", "crl"));
@@ -100,6 +104,10 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
 
 /// Returns the file of a Secret's authorities.
 pub(super) fn authorities(key: &Key, secret: &Secret) -> Option<File> {
+    // Without its list of revoked certificates it would let in those who are on it.
+    if secret.refused.contains_key("ca.crl") {
+        return None;
+    }
     pem_file(key, secret, "ca.crt", "ca.crt")
 }
 
@@ -156,6 +164,9 @@ fn of_key(making: &Making<'_>, key: &Key) -> Result<CertificateFiles, String> {
 pub(crate) fn of_secret(key: &Key, secret: &Secret) -> Result<CertificateFiles, String> {
     if !is_name(&key.namespace) || !is_name(&key.name) {
         return Err(format!("the Secret {key} has an invalid name"));
+    }
+    if let Some(why) = secret.refused.get("tls.crt") {
+        return Err(format!("the certificate of the Secret {key} cannot be used: {why}"));
     }
     let part = |name: &str| -> Result<Arc<[u8]>, String> {
         let bytes = secret.data.get(name).ok_or_else(|| format!("the Secret {key} has no {name}"))?;

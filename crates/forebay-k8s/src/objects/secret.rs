@@ -16,6 +16,8 @@ pub struct Secret {
     pub metadata: Metadata,
     /// Keys and values, decoded. Values that are no base64 are absent.
     pub data: BTreeMap<String, Arc<[u8]>>,
+    /// Keys whose values no server can use, with the reasons. They are not in [`Secret::data`].
+    pub refused: BTreeMap<&'static str, Arc<str>>,
 }
 
 /// A Secret as it is written.
@@ -39,7 +41,7 @@ impl From<Written> for Secret {
         // The API server does the same when it takes a manifest.
         let plain = written.string_data.unwrap_or_default();
         data.extend(plain.into_iter().map(|(key, text)| (key, text.into_bytes().into())));
-        Secret { metadata: written.metadata, data }
+        Secret { metadata: written.metadata, data, refused: BTreeMap::new() }
     }
 }
 

@@ -5,10 +5,11 @@ use super::hosts::{HostPart, Hosts};
 use super::{MAIN, Translation, gateways, stream};
 use crate::ingress::{self, Globals};
 use crate::model::{CertificateFiles, File};
-use crate::objects::{Kind, Metadata, Objects};
+use crate::objects::{Kind, Metadata};
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::tree;
+use crate::view::View;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -128,14 +129,20 @@ impl Kept {
 }
 
 /// Returns the certificate of hosts without one.
-pub(super) fn default_certificate(objects: &Objects, options: &Options) -> Option<CertificateFiles> {
-    let secret = options.default_ssl_certificate.as_ref().and_then(|key| {
-        let secret = objects.secret(key)?;
-        ingress::certificate_files(key, &secret.object).ok()
-    });
+pub(super) fn default_certificate(view: &View<'_>, options: &Options) -> Option<CertificateFiles> {
+    let secret = options
+        .default_ssl_certificate
+        .as_ref()
+        .and_then(|key| ingress::certificate_files(key, &*view.secret(key)?).ok());
     let made = options.made_certificate.as_ref().map(|c| CertificateFiles {
         chain: File { path: "secrets/default.crt".into(), bytes: c.chain.clone() },
         key: File { path: "secrets/default.key".into(), bytes: c.key.clone() },
     });
     secret.or(made)
+}
+
+/// Returns the files of a certificate with their paths.
+pub(super) fn of_certificate(certificate: Option<&CertificateFiles>) -> crate::judge::Files {
+    let files = certificate.into_iter().flat_map(|c| [&c.chain, &c.key]);
+    files.map(|f| (Path::new(&f.path).into(), f.bytes.clone())).collect()
 }

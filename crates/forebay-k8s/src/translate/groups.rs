@@ -209,7 +209,8 @@ impl Parts {
     }
 }
 
-fn block(name: &str, spec: &Spec, servers: &Servers, globals: &Globals) -> Vec<u8> {
+/// Makes the block of a group.
+pub(super) fn block(name: &str, spec: &Spec, servers: &Servers, globals: &Globals) -> Vec<u8> {
     // Names are short and have no control characters, so that they can be printed.
     forebay_conf::print(&[groups::block(name, spec, servers, &globals.groups)]).unwrap_or_default()
 }

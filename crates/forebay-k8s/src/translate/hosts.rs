@@ -19,7 +19,7 @@ pub(super) struct HostPart {
     pub(super) path: Arc<Path>,
     pub(super) bytes: Arc<[u8]>,
     pub(super) uses: Vec<Use>,
-    problems: Vec<Problem>,
+    pub(super) problems: Vec<Problem>,
     pub(super) files: Vec<(Arc<Path>, Arc<[u8]>)>,
     /// It keeps answers of an authentication service.
     pub(super) auth_cache: bool,
@@ -128,6 +128,11 @@ impl Hosts {
         self.parts.iter().find(|(_, part)| &*part.path == path).map(|(name, _)| &**name)
     }
 
+    /// Returns the part of a host.
+    pub(super) fn part(&self, name: &str) -> Option<&HostPart> {
+        self.parts.get(name)
+    }
+
     pub(super) fn parts(&self) -> impl Iterator<Item = &HostPart> {
         self.parts.values()
     }
@@ -153,7 +158,7 @@ pub(super) fn make(
     members: &Members,
     names: &Names,
 ) -> HostPart {
-    let view = View::new(objects);
+    let view = View::new(objects, &globals.options.judge);
     let host = if name == ANY { HostName::Any } else { HostName::Name(name.to_owned()) };
     let Made { server, uses, mut problems, files } = ingress::server(&host, members, names, globals, &view);
     let bytes = forebay_conf::print(&tree::server(&server, globals)).unwrap_or_else(|error| {

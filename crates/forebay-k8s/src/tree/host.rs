@@ -191,6 +191,7 @@ fn locations(out: &mut Out<'_>) -> Vec<Node> {
     if !has_root {
         nodes.push(node("location", ["/"]).block(location::unrouted(out)));
     }
+    nodes.extend(probes(server));
     nodes
 }
 
@@ -215,6 +216,17 @@ fn status(out: &mut Out<'_>) {
     let none: [&str; 0] = [];
     let body = vec![refused, node("access_log", ["off"]), node("stub_status", none)];
     out.helpers.push(node("location", ["=", PATH]).block(body));
+}
+
+/// Path that balancers ask whether this node answers. ingress-nginx has it at all its ports.
+const PROBES: &str = "/healthz";
+
+/// Makes the answer for the probes of balancers, in the server of all hosts without rules.
+fn probes(server: &Server) -> Option<Node> {
+    let taken = server.routes.iter().any(|r| r.path.path() == PROBES);
+    (server.host == HostName::Any && !taken).then(|| {
+        node("location", ["=", PROBES]).block(vec![node("access_log", ["off"]), node("return", ["200"])])
+    })
 }
 
 /// Returns the words of the `location`s of a route.

@@ -1,9 +1,10 @@
 //! The main file: settings of the ConfigMap, and the includes of the other files.
 
+mod forwarded;
 mod http;
 mod stream;
 
-pub(super) use http::is_pattern;
+pub(crate) use http::is_pattern;
 pub(crate) use stream::group as stream_group;
 
 use super::node;
@@ -69,10 +70,9 @@ pub fn main(parts: &Main<'_>) -> Vec<Node> {
     }
     nodes.push(node("worker_shutdown_timeout", [s.get("worker-shutdown-timeout")]));
     nodes.push(node("error_log", ["stderr", s.get("error-log-level")]));
-    nodes.extend(globals.snippets.main.iter().cloned());
     let connections = s.number("max-worker-connections").clamp(64, 10_000_000).to_string();
     nodes.push(Node::new("events").block(vec![node("worker_connections", [connections])]));
     nodes.push(Node::new("http").block(http::block(parts)));
     nodes.extend(stream::block(parts));
-    nodes
+    super::merge::join(nodes, &globals.snippets.main)
 }

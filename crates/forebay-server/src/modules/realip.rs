@@ -31,16 +31,32 @@ pub(crate) enum Header {
     Field(Box<[u8]>),
     /// Header of the PROXY protocol.
     ProxyProtocol,
+    /// Header of the PROXY protocol, if there is one, and a field if that comes from an address that is trusted.
+    ProxyProtocolAnd(Box<Header>),
+}
+
+impl Header {
+    fn field(name: &[u8]) -> Header {
+        if name.eq_ignore_ascii_case(b"X-Forwarded-For") {
+            Header::ForwardedFor
+        } else {
+            Header::Field(name.into())
+        }
+    }
 }
 
 impl Setting<crate::HttpContext> for Header {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        Ok(match first(d) {
-            b"proxy_protocol" => Header::ProxyProtocol,
-            name if name.eq_ignore_ascii_case(b"X-Forwarded-For") => Header::ForwardedFor,
-            name => Header::Field(name.into()),
-        })
+        match (first(d), d.args.get(1)) {
+            (b"proxy_protocol", None) => Ok(Header::ProxyProtocol),
+            // Unlike nginx: a second source, since a listener may have both.
+            (b"proxy_protocol", Some(field)) => {
+                Ok(Header::ProxyProtocolAnd(Box::new(Header::field(&field.text))))
+            }
+            (name, None) => Ok(Header::field(name)),
+            (_, Some(_)) => Err(cx.error(d, "invalid number of arguments in \"real_ip_header\" directive")),
+        }
     }
 }
 
@@ -87,16 +103,29 @@ fn real_address(req: &Request, s: &Settings) -> Option<Peer> {
     if !cidr::any_contains(s.from.networks(), req.peer) {
         return None;
     }
-    let (from, recursive) = (s.from.networks(), s.recursive);
-    let found = match &s.header {
-        Header::ProxyProtocol => req.conn.client.proxied.as_ref().map(|h| h.client),
-        Header::ForwardedFor => {
-            cidr::forwarded(req.peer, field_lines(&req.head, b"X-Forwarded-For"), from, recursive)
+    let proxied = || req.conn.client.proxied.as_ref().map(|h| Peer::Inet(h.client));
+    match &s.header {
+        Header::ProxyProtocol => proxied(),
+        Header::ProxyProtocolAnd(field) => {
+            let told = proxied();
+            named(req, s, field, told.unwrap_or(req.peer)).or(told)
         }
+        field => named(req, s, field, req.peer),
+    }
+}
+
+/// Returns the address that a field names, if it comes from a trusted one.
+fn named(req: &Request, s: &Settings, field: &Header, peer: Peer) -> Option<Peer> {
+    let (from, recursive) = (s.from.networks(), s.recursive);
+    if !cidr::any_contains(from, peer) {
+        return None;
+    }
+    let found = match field {
         Header::Field(name) => {
             let first = field_lines(&req.head, name).next();
-            cidr::forwarded(req.peer, first.into_iter(), from, recursive)
+            cidr::forwarded(peer, first.into_iter(), from, recursive)
         }
+        _ => cidr::forwarded(peer, field_lines(&req.head, b"X-Forwarded-For"), from, recursive),
     };
     found.map(Peer::Inet)
 }
@@ -117,6 +146,13 @@ mod tests {
         replace(&mut req);
         let value = testing::value(&mut req, "realip_remote_addr").unwrap_or_default();
         (value, String::from_utf8_lossy(&req.remote).into_owned())
+    }
+
+    #[test]
+    fn a_field_after_the_header_of_the_connection() {
+        let both = "real_ip_header proxy_protocol X-Forwarded-For;";
+        assert_eq!(replaced(both, "X-Forwarded-For: 1.2.3.4\n").1, "1.2.3.4");
+        assert_eq!(replaced(both, "").1, "");
     }
 
     #[test]

@@ -119,7 +119,9 @@ fn prepare(args: &AuditArgs, objects: &mut Objects, options: &mut Options) -> Re
     if let Some(path) = &args.values {
         let text = read::text(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let values = forebay_k8s::objects::yaml(&text).map_err(|e| format!("{}: {e}", path.display()))?;
-        return Ok(values::apply(&values, objects, options));
+        let mut notes = values::apply(&values, objects, options);
+        notes.extend(super::carried::over(&values));
+        return Ok(notes);
     }
     if options.config_map.is_none() {
         let data = [("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")];

@@ -171,7 +171,8 @@ fn find<'m>(made: &'m Translation, host: &str) -> Option<Found<'m>> {
         let parsed = parse::body(bytes, Contexts::HTTP);
         for server in blocks(&parsed.tree.root, b"server") {
             // A wildcard of Kubernetes is one label, which nginx's star is not.
-            let of_kubernetes = |name: String| name.strip_prefix('+').map_or(name.clone(), |rest| format!("*{rest}"));
+            let of_kubernetes =
+                |name: String| name.strip_prefix('+').map_or(name.clone(), |rest| format!("*{rest}"));
             let names: Vec<String> = words(server, b"server_name").into_iter().map(of_kubernetes).collect();
             let rank = names.iter().map(|name| fits(name)).max().unwrap_or(0);
             if rank > best.as_ref().map_or(0, |(rank, _)| *rank) {

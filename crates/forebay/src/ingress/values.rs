@@ -65,51 +65,6 @@ const KNOWN: &[&str] = &[
     "electionTTL",
 ];
 
-/// Flags of `extraArgs` that have an effect, or need none.
-const FLAGS: &[&str] = &[
-    "default-ssl-certificate",
-    "ingress-class",
-    "controller-class",
-    "watch-ingress-without-class",
-    "watch-namespace",
-    "configmap",
-    "default-backend-service",
-    "tcp-services-configmap",
-    "udp-services-configmap",
-    "publish-service",
-    "publish-status-address",
-    "http-port",
-    "https-port",
-    "enable-ssl-passthrough",
-    "election-id",
-    "v",
-    "disable-svc-external-name",
-    "annotations-prefix",
-    "ingress-class-by-name",
-    "update-status",
-    "sync-rate-limit",
-    "enable-metrics",
-    "validating-webhook",
-    "validating-webhook-certificate",
-    "validating-webhook-key",
-    "report-node-internal-ip-address",
-    "enable-annotation-validation",
-    "healthz-port",
-    "healthz-host",
-    "health-check-path",
-    "health-check-timeout",
-    "status-port",
-    "disable-catch-all",
-    "watch-namespace-selector",
-    "metrics-per-host",
-    "shutdown-grace-period",
-    "post-shutdown-grace-period",
-    "election-ttl",
-    "exclude-socket-metrics",
-    "profiling",
-    "internal-logger-address",
-];
-
 /// Applies the values to objects and options. Returns what is not honoured.
 pub(super) fn apply(values: &Value, objects: &mut Objects, options: &mut Options) -> Vec<String> {
     let mut problems = Vec::new();
@@ -145,7 +100,7 @@ pub(super) fn apply(values: &Value, objects: &mut Objects, options: &mut Options
         options.controller_class = name;
     }
     services(values, objects, options);
-    flags(&controller, options, &mut problems);
+    flags(&controller, options);
     for (key, value) in controller.as_object().into_iter().flatten() {
         let empty = value.is_null()
             || value == &Value::Bool(false)
@@ -195,7 +150,7 @@ fn services(values: &Value, objects: &mut Objects, options: &mut Options) {
     }
 }
 
-fn flags(controller: &Value, options: &mut Options, problems: &mut Vec<String>) {
+fn flags(controller: &Value, options: &mut Options) {
     for (flag, value) in controller.get("extraArgs").and_then(Value::as_object).into_iter().flatten() {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         match flag.as_str() {
@@ -206,8 +161,8 @@ fn flags(controller: &Value, options: &mut Options, problems: &mut Vec<String>) 
             "annotations-prefix" => options.annotations_prefix = text,
             "enable-ssl-passthrough" => options.enable_ssl_passthrough = text != "false",
             "disable-svc-external-name" => options.disable_svc_external_name = text != "false",
-            known if FLAGS.contains(&known) => {}
-            _ => problems.push(format!("controller.extraArgs.{flag} is not honoured")),
+            // Those that are no options are named elsewhere.
+            _ => {}
         }
     }
 }

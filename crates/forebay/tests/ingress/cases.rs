@@ -11,6 +11,7 @@
 //! - `< STATUS [TEXT...]` asserts the status, and texts in head or body; `< NAME: VALUE` a field; `< !NAME` its absence;
 //!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got; `at SERVICE TEXT` a text in the last request at a backend;
 //!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free,
+//!   `proxy-protocol: REST` sends the line of a PROXY header first,
 //!   `"%HTTP%"` and `"%HTTPS%"` are our own ones; `sni: NAME` sends another name in the handshake, and `certificate: NAME` a certificate;
 //!   `< closed` asserts that there is no answer;
 //!   `share SERVICE LEAST MOST` of 100 repetitions of the request.

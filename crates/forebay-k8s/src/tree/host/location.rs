@@ -78,6 +78,8 @@ pub(super) fn unrouted(out: &mut Out<'_>) -> Vec<Node> {
         nodes.push(node("access_log", ["off"]));
     }
     match &out.globals.default_backend {
+        // A setting that decides on access has no value to go by.
+        _ if !out.globals.settings.closed.is_empty() => nodes = vec![node("return", ["503"])],
         // As in locations of routes, what cannot be checked is closed.
         Some(_) if out.globals.lacks_firewall() || out.globals.settings.refused("block-cidrs") => {
             nodes.push(node("return", ["503"]));

@@ -2,12 +2,12 @@
 
 use super::super::host::fields;
 use super::super::node;
-use super::Main;
+use super::{Main, forwarded};
 use crate::ingress::Globals;
 use crate::value::{cidrs, parse_size, parse_time};
 use forebay_conf::Node;
 
-fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
+pub(super) fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
     node("map", [from, to]).block(entries.iter().map(|(k, v)| node(k, [*v])).collect())
 }
 
@@ -16,7 +16,7 @@ pub(super) fn block(parts: &Main<'_>) -> Vec<Node> {
     let mut nodes = globals.options.http.clone();
     variables(globals, &mut nodes);
     client(globals, &mut nodes);
-    real_ip(globals, &mut nodes);
+    forwarded::real_ip(globals, &mut nodes);
     proxying(globals, &mut nodes);
     nodes.extend(fields::http(globals));
     compression(globals, &mut nodes);
@@ -35,7 +35,7 @@ pub(super) fn block(parts: &Main<'_>) -> Vec<Node> {
             [path, "keys_zone=auth_cache:10m", "max_size=128m", "inactive=30m", "use_temp_path=off"],
         ));
     }
-    nodes.extend(globals.snippets.http.iter().cloned());
+    let mut nodes = super::super::merge::join(nodes, &globals.snippets.http);
     nodes.extend(status(globals));
     // Patterns: the main file stays the same when hosts come and go, and so do the parts that are made of the other files.
     nodes.extend(INCLUDED.iter().map(|pattern| node("include", [*pattern])));
@@ -50,23 +50,21 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
     nodes.push(node("geo", ["$dollar_sign"]).block(vec![node("default", ["$"])]));
     nodes.push(map("$http_host", "$own_host", &[("default", "$http_host"), ("", "$host")]));
-    let port = globals.options.https_port.to_string();
-    let public = globals.options.public_https_port.to_string();
-    nodes.push(map("$server_port", "$pass_server_port", &[("default", "$server_port"), (&port, &public)]));
+    forwarded::own_port(globals, nodes);
     if s.flag("use-forwarded-headers") {
         let networks = cidrs(s.get("proxy-real-ip-cidr")).unwrap_or_default();
         let everyone = networks.iter().any(|n| n == "0.0.0.0/0");
         let mut trusted = vec![node("default", [if everyone { "1" } else { "0" }])];
         trusted.extend(networks.iter().filter(|n| !everyone && *n != "::/0").map(|n| node(n, ["1"])));
-        nodes.push(node("geo", ["$realip_remote_addr", "$forwarded_trusted"]).block(trusted));
-        let proto = [("default", "$scheme"), ("1:http", "http"), ("1:https", "https")];
+        forwarded::trust(globals, trusted, nodes);
+        let proto = [("default", "$own_scheme"), ("1:http", "http"), ("1:https", "https")];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_proto", "$pass_access_scheme", &proto));
         let host = [("default", "$own_host"), ("~^1:(?<forwarded_host>[A-Za-z0-9.:_-]+)", "$forwarded_host")];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_host", "$best_http_host", &host));
         let port = [("default", "$pass_server_port"), ("~^1:(?<forwarded_port>[0-9]+)$", "$forwarded_port")];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_port", "$pass_port", &port));
     } else {
-        nodes.push(map("$host", "$pass_access_scheme", &[("default", "$scheme")]));
+        nodes.push(map("$host", "$pass_access_scheme", &[("default", "$own_scheme")]));
         nodes.push(map("$host", "$best_http_host", &[("default", "$own_host")]));
         nodes.push(map("$host", "$pass_port", &[("default", "$pass_server_port")]));
     }
@@ -172,28 +170,6 @@ fn client(globals: &Globals, nodes: &mut Vec<Node>) {
     }
 }
 
-fn real_ip(globals: &Globals, nodes: &mut Vec<Node>) {
-    let s = &globals.settings;
-    let passthrough = globals.options.enable_ssl_passthrough;
-    if passthrough {
-        nodes.push(node("set_real_ip_from", ["127.0.0.1"]));
-    }
-    let header = if s.flag("use-proxy-protocol") || passthrough {
-        "proxy_protocol"
-    } else if s.flag("use-forwarded-headers") || s.flag("enable-real-ip") {
-        s.get("forwarded-for-header")
-    } else {
-        return;
-    };
-    nodes.push(node("real_ip_header", [header]));
-    nodes.push(node("real_ip_recursive", ["on"]));
-    let networks = cidrs(s.get("proxy-real-ip-cidr")).unwrap_or_default();
-    nodes.extend(networks.iter().map(|n| node("set_real_ip_from", [n.as_str()])));
-    if networks.iter().any(|n| n == "0.0.0.0/0") {
-        nodes.push(node("set_real_ip_from", ["::/0"]));
-    }
-}
-
 fn proxying(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
     nodes.push(node("proxy_http_version", [s.get("proxy-http-version")]));
@@ -273,6 +249,12 @@ fn compression(globals: &Globals, nodes: &mut Vec<Node>) {
     let types = |key: &'static str| -> Vec<String> {
         s.get(key).split_ascii_whitespace().filter(|t| *t != "text/html").map(str::to_owned).collect()
     };
+    let list = |name: &str, types: Vec<String>, nodes: &mut Vec<Node>| {
+        // Without the directive, `text/html` is the only type.
+        if !types.is_empty() {
+            nodes.push(node(name, types));
+        }
+    };
     if s.flag("use-gzip") {
         nodes.push(node("gzip", ["on"]));
         nodes.push(node("gzip_comp_level", [s.get("gzip-level")]));
@@ -280,7 +262,7 @@ fn compression(globals: &Globals, nodes: &mut Vec<Node>) {
         nodes.push(node("gzip_http_version", ["1.1"]));
         nodes.push(node("gzip_proxied", ["any"]));
         nodes.push(node("gzip_vary", ["on"]));
-        nodes.push(node("gzip_types", types("gzip-types")));
+        list("gzip_types", types("gzip-types"), nodes);
         if let Some(disable) = s.some("gzip-disable").filter(|d| crate::value::regex_lint(d).is_none()) {
             nodes.push(node("gzip_disable", [disable]));
         }
@@ -289,7 +271,7 @@ fn compression(globals: &Globals, nodes: &mut Vec<Node>) {
         nodes.push(node("brotli", ["on"]));
         nodes.push(node("brotli_comp_level", [s.get("brotli-level")]));
         nodes.push(node("brotli_min_length", [s.get("brotli-min-length")]));
-        nodes.push(node("brotli_types", types("brotli-types")));
+        list("brotli_types", types("brotli-types"), nodes);
     }
 }
 

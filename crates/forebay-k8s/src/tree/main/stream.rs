@@ -24,6 +24,10 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     if !globals.options.resolvers.is_empty() {
         nodes.push(node("resolver", globals.options.resolvers.iter().map(String::as_str)));
     }
+    // The address of a PROXY header counts in logs, and is passed on by those that this server sends.
+    if globals.settings.flag("enable-real-ip") {
+        nodes.extend(super::forwarded::trusted(globals));
+    }
     let mut made = BTreeSet::new();
     for port in parts.stream {
         if made.insert(port.group.clone()) {
@@ -140,6 +144,10 @@ fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     let port = globals.options.https_port;
     for address in super::super::addresses(globals, port) {
         inner.push(node("listen", [address]).args(decode));
+    }
+    if decode.is_some() {
+        // Without it the balancer would be the client.
+        inner.extend(super::forwarded::trusted(globals));
     }
     inner.push(node("ssl_preread", ["on"]));
     inner.push(node("proxy_protocol", ["on"]));

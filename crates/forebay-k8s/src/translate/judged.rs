@@ -1,0 +1,324 @@
+//! Hosts with snippets, and snippets of the stream block, judged before they join the configuration.
+
+use super::hosts::{self, HostPart, Hosts};
+use super::{files, probe};
+use crate::annotations::Annotations;
+use crate::blame::{self, Bounds, Verdict, directive_at};
+use crate::ingress::{self, Globals, Members, Names, Parsed};
+use crate::judge::{Files, Refusal};
+use crate::objects::{Key, Objects};
+use crate::problem::Problem;
+use crate::view::View;
+use forebay_conf::Node;
+use forebay_conf::grammar::Contexts;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Snippets of an Ingress that become parts of its hosts.
+const OF_INGRESS: [(&str, Contexts); 3] = [
+    ("server-snippet", Contexts::SERVER),
+    ("configuration-snippet", Contexts::LOCATION),
+    ("auth-snippet", Contexts::LOCATION),
+];
+
+/// Hosts that are made and not yet taken over.
+pub(super) type MadeHosts = Vec<(Arc<str>, Option<HostPart>)>;
+
+/// What hosts are judged with.
+pub(super) struct Judging<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) globals: &'a Globals,
+    pub(super) hosts: &'a Hosts,
+    pub(super) names: &'a super::names::All,
+    /// Ingresses with snippets, as they last worked.
+    pub(super) good: &'a mut BTreeMap<Key, Arc<Parsed>>,
+}
+
+impl Judging<'_> {
+    /// Judges the hosts with snippets. Makes those that no server accepts anew, without what is to blame.
+    pub(super) fn hosts(&mut self, made: &mut MadeHosts) {
+        if !self.globals.options.judge.judges() {
+            return;
+        }
+        let tells =
+            |name: &str| self.hosts.members(name).is_some_and(|m| m.iter().any(|(p, _)| has_snippet(p)));
+        let units: Vec<usize> = (0..made.len())
+            .filter(|i| {
+                made.get(*i).is_some_and(|(name, part)| {
+                    let unknown = |p: &HostPart| self.judge().remembered("host", &[&p.bytes]).is_none();
+                    part.as_ref().is_some_and(unknown) && tells(name)
+                })
+            })
+            .collect();
+        if units.is_empty() {
+            return;
+        }
+        let found = {
+            let parts: Vec<&HostPart> =
+                units.iter().filter_map(|i| made.get(*i).and_then(|(_, part)| part.as_ref())).collect();
+            let zones = self.zones(&units, made);
+            let base = self.base(parts.iter().copied());
+            blame::find(parts.len(), Bounds::default(), |some| {
+                let chosen: Vec<&HostPart> = some.iter().filter_map(|i| parts.get(*i).copied()).collect();
+                self.verdict(&base, &chosen, &zones, |path| {
+                    let at = parts.iter().position(|part| part.path == *path)?;
+                    some.contains(&at).then_some(at)
+                })
+            })
+        };
+        for unit in found.good {
+            let Some((name, Some(part))) = units.get(unit).and_then(|i| made.get(*i)) else { continue };
+            self.judge().remember("host", &[&part.bytes], None);
+            let members = self.hosts.members(name).into_iter().flatten();
+            let new = members.filter(|(p, _)| has_snippet(p)).map(|(p, _)| (p.key.clone(), p.clone()));
+            self.good.extend(new);
+        }
+        for (unit, refusal) in found.guilty {
+            let Some((name, part)) = units.get(unit).and_then(|i| made.get_mut(*i)) else { continue };
+            *part = self.without_guilty(name, &refusal);
+        }
+    }
+
+    fn judge(&self) -> &crate::judge::Judge {
+        &self.globals.options.judge
+    }
+
+    /// Makes the files that some hosts need beside their own.
+    fn base<'p>(&self, parts: impl Iterator<Item = &'p HostPart>) -> Files {
+        let certificate =
+            files::default_certificate(&View::new(self.objects, self.judge()), &self.globals.options);
+        let specs = parts.flat_map(|part| part.uses.iter().map(|used| used.spec.clone()));
+        let default = self.globals.default_backend.clone().map(Arc::new);
+        let mut base = vec![probe::groups_of(specs.chain(default), self.globals)];
+        base.extend(files::of_certificate(certificate.as_ref()));
+        base.push(probe::main(self.globals, certificate, &[], &[]));
+        let tickets = self.globals.ticket_keys.iter().enumerate();
+        base.extend(tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())));
+        base
+    }
+
+    /// Finds the files of other hosts that define zones of the limits of some hosts.
+    fn zones(&self, units: &[usize], made: &MadeHosts) -> Files {
+        let own: BTreeSet<&str> =
+            units.iter().filter_map(|i| made.get(*i)).map(|(name, _)| &**name).collect();
+        let mut found = BTreeMap::new();
+        for name in &own {
+            for (parsed, _) in self.hosts.members(name).into_iter().flatten() {
+                let first = parsed.rules.first().map(|rules| rules.host.as_deref().unwrap_or(hosts::ANY));
+                let Some(first) = first.filter(|f| !own.contains(f)) else { continue };
+                let new = made.iter().find(|(name, _)| **name == *first).and_then(|(_, part)| part.as_ref());
+                if let Some(part) = new.or_else(|| self.hosts.part(first)) {
+                    found.insert(part.path.clone(), part.bytes.clone());
+                    found.extend(part.files.iter().cloned());
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+
+    fn verdict(
+        &self,
+        base: &Files,
+        parts: &[&HostPart],
+        zones: &Files,
+        unit: impl Fn(&Arc<Path>) -> Option<usize>,
+    ) -> Verdict {
+        let mut all = base.clone();
+        for part in parts {
+            all.push((part.path.clone(), part.bytes.clone()));
+            all.extend(part.files.iter().cloned());
+        }
+        all.extend(zones.iter().cloned());
+        // Locations define variables that the main file refers to, and this server is always there.
+        let any = hosts::make(self.objects, self.globals, hosts::ANY, &Members::new(), &Names::default());
+        if !all.iter().any(|(path, _)| *path == any.path) {
+            all.push((any.path, any.bytes));
+        }
+        let mut verdict = Verdict::default();
+        for refusal in self.judge().errors(&all) {
+            match refusal.path.as_ref().and_then(&unit) {
+                Some(unit) => verdict.placed.push((unit, refusal)),
+                None => verdict.other = verdict.other.or(Some(refusal)),
+            }
+        }
+        verdict
+    }
+
+    /// Makes a host whose snippets are refused: each Ingress that is to blame counts as it was when it last worked, or is closed.
+    fn without_guilty(&mut self, name: &Arc<str>, refusal: &Refusal) -> Option<HostPart> {
+        let members = self.hosts.members(name)?.clone();
+        let names = self.names.of(name).clone();
+        let suspects: Vec<usize> =
+            (0..members.len()).filter(|i| members.get(*i).is_some_and(|(p, _)| has_snippet(p))).collect();
+        let found = {
+            let build = |open: &[usize]| {
+                let kept =
+                    |i: usize| suspects.iter().position(|s| *s == i).is_none_or(|at| open.contains(&at));
+                let some = each(&members, |i, m| if kept(i) { m.clone() } else { closed(m) });
+                self.alone(name, &some, &names)
+            };
+            blame::find(suspects.len(), Bounds::default(), build)
+        };
+        let mut guilty: BTreeMap<usize, Refusal> = BTreeMap::new();
+        for (at, reason) in found.guilty {
+            guilty.extend(suspects.get(at).map(|i| (*i, reason)));
+        }
+        if guilty.is_empty() {
+            guilty.extend(suspects.iter().map(|i| (*i, refusal.clone())));
+        }
+        let last = each(&members, |i, m| match guilty.get(&i) {
+            Some(_) => self.last(name, m).unwrap_or_else(|| closed(m)),
+            None => m.clone(),
+        });
+        let mut verdict = self.alone(name, &last, &names);
+        let mut used = last;
+        if !verdict.placed.is_empty() || verdict.other.is_some() {
+            used = each(&members, |i, m| if guilty.contains_key(&i) { closed(m) } else { m.clone() });
+            verdict = self.alone(name, &used, &names);
+        }
+        if !verdict.placed.is_empty() || verdict.other.is_some() {
+            used = each(&members, |_, m| bare(m));
+        }
+        let mut part = hosts::make(self.objects, self.globals, name, &used, &names);
+        for (i, reason) in &guilty {
+            let Some((parsed, _)) = members.get(*i) else { continue };
+            let stays = used.get(*i).is_some_and(|(p, _)| !p.annotations.closed);
+            part.problems.push(problem(parsed, reason, stays));
+        }
+        Some(part)
+    }
+
+    /// Judges a host by itself.
+    fn alone(&self, name: &Arc<str>, members: &Members, names: &Names) -> Verdict {
+        let part = hosts::make(self.objects, self.globals, name, members, names);
+        let mut zones = BTreeMap::new();
+        for (parsed, _) in members {
+            let first = parsed.rules.first().map(|rules| rules.host.as_deref().unwrap_or(hosts::ANY));
+            if let Some(other) = first.filter(|f| **f != **name).and_then(|f| self.hosts.part(f)) {
+                zones.insert(other.path.clone(), other.bytes.clone());
+                zones.extend(other.files.iter().cloned());
+            }
+        }
+        let base = self.base(std::iter::once(&part));
+        self.verdict(&base, &[&part], &zones.into_iter().collect(), |_| None)
+    }
+
+    /// Returns an Ingress of a host as it was when it last worked.
+    fn last(&self, host: &str, (parsed, _): &(Arc<Parsed>, usize)) -> Option<(Arc<Parsed>, usize)> {
+        let good = self.good.get(&parsed.key).filter(|good| good.revision != parsed.revision)?;
+        let index = good.rules.iter().position(|r| r.host.as_deref().unwrap_or(hosts::ANY) == host)?;
+        Some((good.clone(), index))
+    }
+}
+
+fn each(
+    members: &Members,
+    mut make: impl FnMut(usize, &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize),
+) -> Members {
+    members.iter().enumerate().map(|(i, m)| make(i, m)).collect()
+}
+
+fn has_snippet(parsed: &Parsed) -> bool {
+    OF_INGRESS.iter().any(|(name, _)| parsed.annotations.raw(name).is_some())
+}
+
+/// Returns an Ingress without its snippets, whose paths answer 503.
+fn closed(member: &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize) {
+    let mut annotations = member.0.annotations.clone();
+    OF_INGRESS.iter().for_each(|(name, _)| annotations.remove(name));
+    annotations.closed = true;
+    (Arc::new(member.0.with(annotations)), member.1)
+}
+
+/// Returns an Ingress without any annotation, whose paths answer 503.
+fn bare(member: &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize) {
+    let mut annotations = Annotations::default();
+    annotations.closed = true;
+    (Arc::new(member.0.with(annotations)), member.1)
+}
+
+fn problem(parsed: &Parsed, refusal: &Refusal, stays: bool) -> Problem {
+    let follows =
+        if stays { "the last version that worked stays" } else { "the paths of the Ingress answer 503" };
+    let text = format!("the snippet is refused, {follows}: {}", refusal.message);
+    let snippets = OF_INGRESS
+        .iter()
+        .filter_map(|(name, context)| Some((*name, parsed.annotations.raw(name)?, *context)));
+    let mut snippets = snippets.peekable();
+    let first = snippets.peek().copied();
+    let place =
+        snippets.find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal)?)));
+    let place = place.or(first.map(|(name, text, _)| (name, text, 0)));
+    match place {
+        Some((name, value, at)) => {
+            parsed.annotation_problem(name, text).reason("SnippetRefused").at(value, at)
+        }
+        None => parsed.problem("metadata.annotations", text).reason("SnippetRefused"),
+    }
+}
+
+/// Finds the snippets of Ingresses for the stream block that work, also with each other.
+pub(super) fn stream_snippets<'p>(
+    globals: &Globals,
+    ours: impl Iterator<Item = &'p Arc<Parsed>>,
+    problems: &mut Vec<Problem>,
+) -> Vec<Node> {
+    let some: Vec<&Arc<Parsed>> = ours.filter(|p| !p.stream_snippet.is_empty()).collect();
+    let judge = &globals.options.judge;
+    let of = |units: &mut dyn Iterator<Item = usize>| -> Vec<Node> {
+        units.filter_map(|i| some.get(i)).flat_map(|p| p.stream_snippet.iter().cloned()).collect()
+    };
+    let all = of(&mut (0..some.len()));
+    if all.is_empty() || !judge.judges() {
+        return all;
+    }
+    let text = forebay_conf::print(&all).unwrap_or_default();
+    let (_, main) = probe::main(globals, None, &[], &[]);
+    if judge.remembered("stream", &[&text, &main]).is_some() {
+        return all;
+    }
+    let found = blame::find(some.len(), Bounds::default(), |units| {
+        let nodes = of(&mut units.iter().copied());
+        let mut verdict = Verdict::default();
+        for refusal in judge.errors(&[probe::main(globals, None, &[], &nodes)]) {
+            let is_of = |i: &&usize| some.get(**i).is_some_and(|p| stream_offset(p, &refusal.text).is_some());
+            match units.iter().find(is_of) {
+                Some(unit) => verdict.placed.push((*unit, refusal)),
+                None => verdict.other = verdict.other.or(Some(refusal)),
+            }
+        }
+        verdict
+    });
+    if found.guilty.is_empty() && found.undecided.is_empty() {
+        judge.remember("stream", &[&text, &main], None);
+    }
+    for (unit, refusal) in &found.guilty {
+        let Some(parsed) = some.get(*unit) else { continue };
+        let text = format!("the snippet is left out: {}", refusal.message);
+        let problem = parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused");
+        let value = parsed.annotations.raw("stream-snippet").unwrap_or_default();
+        problems.push(problem.at(value, stream_offset(parsed, &refusal.text).unwrap_or(0)));
+    }
+    of(&mut found.good.into_iter())
+}
+
+fn stream_offset(parsed: &Parsed, line: &str) -> Option<usize> {
+    directive_at(parsed.annotations.raw("stream-snippet")?, Contexts::STREAM, line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::Value;
+
+    #[test]
+    fn all_snippets_have_a_context() {
+        let all = crate::annotations::ROWS.iter().filter(|row| row.value == Value::Snippet);
+        let names: BTreeSet<&str> = all
+            .map(|row| row.name)
+            .filter(|n| !n.starts_with("modsecurity") && *n != "stream-snippet")
+            .collect();
+        assert_eq!(names, OF_INGRESS.iter().map(|(name, _)| *name).collect());
+    }
+}

@@ -1,0 +1,264 @@
+//! A running controller: what one object has that no server accepts holds nobody else up.
+
+use super::api::ApiServer;
+use super::certified;
+use crate::harness::{PROGRAM, Site, free_port, kill, raw, run, wait_for};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A controller with its server.
+struct Controller {
+    child: Child,
+    http: SocketAddr,
+    health: SocketAddr,
+    _site: Site,
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        kill(self.child.id() as i32, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.child.wait();
+    }
+}
+
+impl Controller {
+    fn start(api: &ApiServer, more: &[&str]) -> Controller {
+        let site = Site::new("");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", api.addr)}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        let kubeconfig = site.write("kubeconfig", &config.to_string()).display().to_string();
+        let ports = [free_port(), free_port(), free_port()];
+        let [http, https, health] = ports.map(|p| p.to_string());
+        let child = Command::new(PROGRAM)
+            .args(["ingress", "--kubeconfig", &kubeconfig, "--configmap", "default/config"])
+            .args(["--http-port", &http, "--https-port", &https, "--healthz-port", &health])
+            .args(["--disable-leader-election", "--watch-ingress-without-class"])
+            .args(more)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("starts");
+        let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Controller { child, http: addr(ports[0]), health: addr(ports[2]), _site: site }
+    }
+
+    /// Returns the status of a request, 0 without an answer.
+    fn status(&self, host: &str, path: &str) -> u16 {
+        let answer = ask(self.http, host, path);
+        answer.get(9..12).and_then(|code| code.parse().ok()).unwrap_or(0)
+    }
+
+    fn wait_for(&self, host: &str, status: u16) {
+        wait_for(&format!("{status} of {host}"), || (self.status(host, "/") == status).then_some(()));
+    }
+
+    fn health(&self, path: &str) -> String {
+        ask(self.health, "localhost", path)
+    }
+}
+
+fn ask(addr: SocketAddr, host: &str, path: &str) -> String {
+    if std::net::TcpStream::connect(addr).is_err() {
+        return String::new();
+    }
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    String::from_utf8_lossy(&raw(addr, request.as_bytes())).into_owned()
+}
+
+fn ingress(name: &str, annotations: Value) -> Value {
+    let mut all = json!({"nginx.ingress.kubernetes.io/permanent-redirect": "https://example.com"});
+    for (key, value) in annotations.as_object().expect("annotations") {
+        all[format!("nginx.ingress.kubernetes.io/{key}")] = value.clone();
+    }
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": {"name": name, "namespace": "default", "annotations": all, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"rules": [{"host": format!("{name}.test"), "http": {"paths": [
+            {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}
+    })
+}
+
+fn config(data: Value) -> Value {
+    let mut all = json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
+    for (key, value) in data.as_object().expect("data") {
+        all[key] = value.clone();
+    }
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config", "namespace": "default"}, "data": all})
+}
+
+/// Snippets that pass the check of an Ingress, and that no server accepts.
+const BAD: [&str; 6] = [
+    "limit_req zone=undeclared;",
+    "limit_conn undeclared 5;",
+    "proxy_buffers 1 1k;",
+    "proxy_busy_buffers_size 99m;",
+    "auth_basic a; auth_basic b;",
+    "error_page 99 /x;",
+];
+
+#[test]
+fn one_tenant_holds_nobody_up() {
+    let api = ApiServer::start();
+    api.set(config(json!({})));
+    for i in 0..100 {
+        api.set(ingress(&format!("good{i}"), json!({})));
+    }
+    let bad = |i: usize, text: &str| {
+        let mut ingress = ingress(&format!("bad{i}"), json!({"configuration-snippet": text}));
+        let annotations = ingress["metadata"]["annotations"].as_object_mut().expect("annotations");
+        annotations.remove("nginx.ingress.kubernetes.io/permanent-redirect");
+        ingress
+    };
+    BAD.iter().enumerate().for_each(|(i, text)| api.set(bad(i, text)));
+    // A replica that starts anew.
+    let controller = Controller::start(&api, &[]);
+    controller.wait_for("good99.test", 301);
+    assert_eq!(controller.status("good0.test", "/"), 301);
+    (0..BAD.len())
+        .for_each(|i| assert_eq!(controller.status(&format!("bad{i}.test"), "/"), 503, "{}", BAD[i]));
+    let metrics = controller.health("/metrics");
+    assert!(metrics.contains("forebay_ingress_refusals_total 0\n"), "{metrics}");
+    let aside =
+        format!("forebay_ingress_set_aside{{kind=\"Ingress\",reason=\"SnippetRefused\"}} {}\n", BAD.len());
+    assert!(metrics.contains(&aside) && metrics.contains("\nforebay_quic_floods_total"), "{metrics}");
+    // Others are served while new ones of the tenant come.
+    let start = Instant::now();
+    api.set(bad(100, "limit_req zone=other;"));
+    api.set(ingress("new", json!({})));
+    controller.wait_for("new.test", 301);
+    let limit = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 2 });
+    assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+    // A snippet that worked stays in place of one that does not.
+    api.set(bad(0, "return 418;"));
+    controller.wait_for("bad0.test", 418);
+    api.set(bad(0, "limit_req zone=undeclared;"));
+    api.set(ingress("later", json!({})));
+    controller.wait_for("later.test", 301);
+    assert_eq!(controller.status("bad0.test", "/"), 418);
+    wait_for("an Event at the line", || {
+        let events = api.written();
+        let note = |e: &Value| e["note"].as_str().unwrap_or_default().to_owned();
+        events
+            .iter()
+            .any(|e| note(e).contains("undeclared") && e["regarding"]["kind"] == "Ingress")
+            .then_some(())
+    });
+}
+
+#[test]
+fn one_value_of_the_config_map_holds_nobody_up() {
+    let api = ApiServer::start();
+    api.set(config(json!({"use-gzip": "true", "gzip-types": "text/html"})));
+    api.set(ingress("first", json!({})));
+    let controller = Controller::start(&api, &[]);
+    controller.wait_for("first.test", 301);
+    let broken = "client_max_body_size 100m;\nproxy_read_timeout 5s;\nkeepalive_disable nobody;\n";
+    api.set(config(json!({"http-snippet": broken})));
+    api.set(ingress("second", json!({})));
+    controller.wait_for("second.test", 301);
+    wait_for("an Event of the ConfigMap", || {
+        let events = api.written();
+        let of_map = events.iter().filter(|e| e["regarding"]["kind"] == "ConfigMap");
+        let named = |e: &Value| {
+            let note = e["note"].as_str().unwrap_or_default();
+            note.contains("data[http-snippet]") && note.contains("line 3, column 1")
+        };
+        of_map.clone().any(named).then_some(())
+    });
+    let text = controller.health("/healthz");
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains("data[http-snippet]"), "{text}");
+    assert!(controller.health("/readyz").starts_with("HTTP/1.1 200"));
+    assert!(controller.health("/metrics").contains("forebay_ingress_set_aside{kind=\"ConfigMap\""));
+    // A new replica serves, too.
+    let another = Controller::start(&api, &[]);
+    another.wait_for("second.test", 301);
+    // What decides on access does not open: the last value stays, and a replica that never had one closes.
+    api.set(config(json!({"whitelist-source-range": "127.0.0.0/8"})));
+    api.set(ingress("third", json!({})));
+    controller.wait_for("third.test", 301);
+    api.set(config(json!({"whitelist-source-range": "127.0.0.0/99"})));
+    api.set(ingress("fourth", json!({})));
+    controller.wait_for("fourth.test", 301);
+    let closed = Controller::start(&api, &[]);
+    closed.wait_for("fourth.test", 503);
+    // The default server answers the probes of balancers, hosts with rules do not.
+    assert_eq!(
+        (controller.status("10.0.0.1", "/healthz"), controller.status("first.test", "/healthz")),
+        (200, 301)
+    );
+    assert_eq!(closed.status("none.test", "/healthz"), 200);
+}
+
+/// Returns kinds of broken pairs of certificate and key.
+fn broken(good: (&str, &str), other: (&str, &str)) -> Vec<(String, String)> {
+    let (crt, key) = good;
+    let half = |text: &str| text[..text.len() / 2].to_owned();
+    let shuffled = |text: &str| text.replace("MII", "IIM");
+    let texts = |text: &str| -> Vec<String> {
+        let word = if text.contains("PRIVATE") { "PRIVATE KEY" } else { "CERTIFICATE" };
+        vec![
+            format!("-----BEGIN {word}-----\n-----END {word}-----\n"),
+            format!("-----BEGIN {word}-----\n!!!!\n-----END {word}-----\n"),
+            format!("-----BEGIN {word}-----\nAAAA\n-----END {word}-----\n"),
+            half(text),
+            shuffled(text),
+            text.replace('\n', ""),
+            text.replace("BEGIN", "BEGIN X"),
+            text.replacen("-----END", "----END", 1),
+            text.lines().rev().collect::<Vec<_>>().join("\n"),
+            format!("-----BEGIN {word}-----\n{}", "A".repeat(300_000)),
+        ]
+    };
+    let mut all = vec![(crt.to_owned(), other.1.to_owned()), (other.0.to_owned(), key.to_owned())];
+    all.push((key.to_owned(), crt.to_owned()));
+    all.push((format!("{}{crt}", other.0), key.to_owned()));
+    all.extend(texts(crt).into_iter().map(|c| (c, key.to_owned())));
+    all.extend(texts(key).into_iter().map(|k| (crt.to_owned(), k)));
+    all.extend(texts(crt).into_iter().zip(texts(key)));
+    all
+}
+
+#[test]
+fn broken_certificates_hold_nobody_up() {
+    let (sites, api) = ([certified().0, certified().0], ApiServer::start());
+    let pair = |site: &Site| (site.read("server.crt"), site.read("server.key"));
+    let [good, other] = sites.each_ref().map(pair);
+    let mut pairs = broken((&good.0, &good.1), (&other.0, &other.1));
+    let weak = sites[0].dir().join("weak");
+    let args = "req -x509 -newkey rsa:512 -nodes -days 30 -subj /CN=test -keyout";
+    let args: Vec<&str> = args.split(' ').collect();
+    let (crt, key) = (format!("{}.crt", weak.display()), format!("{}.key", weak.display()));
+    let made = run("openssl", &[args.as_slice(), &[key.as_str(), "-out", crt.as_str()]].concat());
+    if made.is_some_and(|(code, ..)| code == 0) {
+        pairs.push((sites[0].read("weak.crt"), sites[0].read("weak.key")));
+    }
+    api.set(config(json!({})));
+    for round in 0..6 {
+        for (i, (crt, key)) in pairs.iter().enumerate() {
+            let name = format!("s{round}-{i}");
+            // Each round has other contents.
+            let crt = format!("# {round}\n{crt}");
+            api.set(json!({
+                "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"},
+                "stringData": {"tls.crt": crt, "tls.key": key}
+            }));
+            let mut ingress = ingress(&name, json!({"ssl-redirect": "false"}));
+            ingress["spec"]["tls"] = json!([{"hosts": [format!("{name}.test")], "secretName": name}]);
+            api.set(ingress);
+        }
+    }
+    api.set(ingress("good", json!({})));
+    let controller = Controller::start(&api, &[]);
+    controller.wait_for("good.test", 301);
+    let metrics = controller.health("/metrics");
+    assert!(metrics.contains("forebay_ingress_refusals_total 0\n"), "{metrics}");
+    let broken = format!("reason=\"CertificateMissing\"}} {}\n", 6 * pairs.len());
+    assert!(metrics.contains(&broken), "{} pairs: {metrics}", pairs.len());
+    // They are served without TLS of their own.
+    assert_eq!(controller.status("s0-0.test", "/"), 301);
+}
