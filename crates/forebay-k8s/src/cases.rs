@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 /// Tables of requests and answers, run against a server.
 const TABLES: &[(&str, &str)] = &[
     ("access", include_str!("../../forebay/tests/ingress/access.cases")),
+    ("identity", include_str!("../../forebay/tests/ingress/identity.cases")),
     ("ports", include_str!("../../forebay/tests/ingress/ports.cases")),
     ("proxying", include_str!("../../forebay/tests/ingress/proxying.cases")),
     ("proxy-protocol", include_str!("../../forebay/tests/ingress/proxy-protocol.cases")),

@@ -265,6 +265,9 @@ fn keys_never_change_the_shape() {
         for value in &valid {
             known.insert(read.shapes(&with(Some(value)), &format!("{}={value:?}", row.name)));
         }
+        // All paths answer 503 if the key decides on access and has never had a value that worked.
+        with(None);
+        known.insert(read.shapes(&with(Some("\u{1}")), row.name));
         // The answer while a key that decides on access is refused.
         if ["block-cidrs", "denylist-source-range", "global-auth-url", "whitelist-source-range"]
             .contains(&row.name)
