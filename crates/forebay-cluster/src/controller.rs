@@ -11,6 +11,7 @@ use crate::ports;
 use crate::status::{self, GatewayServices, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
 use crate::{guilty, health, tickets, webhook};
+use forebay_k8s::closed;
 use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::translate::{Group, Groups};
@@ -670,11 +671,11 @@ impl Controller {
             let named = place(&reason).and_then(|path| files.get_key_value(path));
             guilty.extend(named.map(|(path, _)| (path.clone(), reason.clone())));
         }
-        let before = self.quarantined.len();
+        let mut changed = false;
         for (path, reason) in guilty {
-            self.set_aside(files, &path, reason);
+            changed |= self.set_aside(files, &path, reason);
         }
-        if self.quarantined.len() > before {
+        if changed {
             self.waiting.others.get_or_insert(Instant::now());
         } else {
             // Nothing can be left out to mend it.
@@ -682,14 +683,24 @@ impl Controller {
         }
     }
 
-    /// Sets a file aside in favour of the last one that was applied.
-    fn set_aside(&mut self, files: &Files, path: &Arc<Path>, reason: String) {
-        let Some(refused) = files.get(path).filter(|_| !is_main(path)) else { return };
+    /// Sets a file aside in favour of the last one that was applied. Returns `false` if it is already.
+    fn set_aside(&mut self, files: &Files, path: &Arc<Path>, reason: String) -> bool {
+        let Some(refused) = files.get(path).filter(|_| !is_main(path)) else { return false };
         (self.log)(&format!("{} is set aside: {reason}", path.display()));
-        // The process has the content that it refused: the next delivery has to differ from it.
+        // The process has the content that it refused: the next delivery has to differ from it. Requests for a host that never worked
+        // must not reach the server of a wildcard or of all hosts.
         let instead = self.applied.get(path).filter(|applied| *applied != refused).cloned();
-        let aside = Quarantined { refused: refused.clone(), instead, reason };
-        self.quarantined.entry(path.clone()).or_insert(aside);
+        let instead = instead.or_else(|| closed::closed(path, refused).filter(|closed| closed != refused));
+        match self.quarantined.get_mut(path) {
+            // What stood in for it was refused, too.
+            Some(aside) if aside.instead.as_ref() == Some(refused) => aside.instead = None,
+            Some(_) => return false,
+            None => {
+                let aside = Quarantined { refused: refused.clone(), instead, reason };
+                self.quarantined.insert(path.clone(), aside);
+            }
+        }
+        true
     }
 
     /// Notes what is set aside, for probes and metrics.

@@ -10,6 +10,7 @@
 pub mod annotations;
 pub mod blame;
 pub mod cases;
+pub mod closed;
 pub mod gateway;
 pub mod groups;
 pub mod ingress;
