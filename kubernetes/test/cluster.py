@@ -125,7 +125,7 @@ class Cluster:
         sh("openssl", "req", "-x509", *ec, "-days", "3650", "-keyout", d + "/ca.key", "-out", d + "/ca.crt", "-subj", "/CN=test-ca")
         sh("openssl", "req", *ec, "-keyout", d + "/api.key", "-out", d + "/api.csr", "-subj", "/CN=kube-apiserver")
         with open(d + "/ext", "w") as file:
-            file.write("subjectAltName=IP:127.0.0.1,IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost\n")
+            file.write("subjectAltName=IP:127.0.0.1,IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost,DNS:secure.example\n")
         sh("openssl", "x509", "-req", "-in", d + "/api.csr", "-CA", d + "/ca.crt", "-CAkey", d + "/ca.key", "-CAcreateserial", "-days", "3650", "-extfile", d + "/ext", "-out", d + "/api.crt")
         sh("openssl", "genrsa", "-out", d + "/sa.key", "2048")
         sh("openssl", "rsa", "-in", d + "/sa.key", "-pubout", "-out", d + "/sa.pub")
