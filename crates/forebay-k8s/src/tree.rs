@@ -8,7 +8,7 @@ pub use host::server;
 pub(crate) use host::{collect, guard};
 pub(crate) use host::{listen_http, listen_https};
 pub use main::{Main, StreamPort, main};
-pub(crate) use main::{is_pattern, stream_group};
+pub(crate) use main::{TLS_HERE, is_pattern, stream_group};
 
 use crate::ingress::Globals;
 use forebay_conf::Node;

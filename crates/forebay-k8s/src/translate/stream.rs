@@ -9,7 +9,7 @@ use crate::objects::{ConfigMap, Key, Kind, Objects, PortRef};
 use crate::problem::Problem;
 use crate::tree::StreamPort;
 use forebay_conf::Node;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Parts of the stream block.
@@ -34,7 +34,7 @@ pub(super) fn parts<'p>(
         services(&map.object, udp, objects, globals, &mut parts, problems);
     }
     if options.enable_ssl_passthrough {
-        passthrough(objects, globals, ours.clone(), &mut parts);
+        passthrough(objects, globals, ours.clone(), &mut parts, problems);
     }
     for port in &parts.ports {
         Arc::make_mut(&mut out.groups).insert(port.group.as_str().into(), port.servers.endpoints.clone());
@@ -122,21 +122,34 @@ fn service(text: &str, udp: bool) -> Option<(Spec, bool, bool)> {
     Some((Spec { service: key, port, udp, ..Spec::default() }, has(0) && !udp, has(1) && !udp))
 }
 
-/// Adds the hosts of `ssl-passthrough`. Their groups are those of the path `/`.
+/// Adds the hosts of `ssl-passthrough`. Their groups are those of the path `/`. An Ingress cannot take sessions of a host that an older
+/// one of another namespace has, and a wildcard takes none of hosts that have Ingresses of their own.
 fn passthrough<'p>(
     objects: &Objects,
     globals: &Globals,
-    ours: impl Iterator<Item = &'p Arc<Parsed>>,
+    ours: impl Iterator<Item = &'p Arc<Parsed>> + Clone,
     parts: &mut Parts,
+    problems: &mut Vec<Problem>,
 ) {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for parsed in ours.clone() {
+        for host in parsed.rules.iter().filter_map(|rules| rules.host.as_deref()) {
+            owners.entry(host).or_insert(&parsed.key.namespace);
+        }
+    }
     let mut seen = BTreeSet::new();
-    for parsed in ours.filter(|p| !p.canary && p.annotations.flag("ssl-passthrough")) {
+    for parsed in ours.clone().filter(|p| !p.canary && p.annotations.flag("ssl-passthrough")) {
         for rules in &parsed.rules {
             let Some(host) = &rules.host else { continue };
+            if owners.get(host.as_str()).is_some_and(|owner| *owner != parsed.key.namespace) {
+                let text = format!("an older Ingress of another namespace has the host {host}");
+                problems.push(parsed.annotation_problem("ssl-passthrough", text).reason("HostConflict"));
+                continue;
+            }
             let root =
                 rules.paths.iter().find(|p| p.path == PathMatch::Prefix("/".into())).or(rules.paths.first());
             let Some((service, port)) = root.and_then(|p| p.backend.clone()) else { continue };
-            if !is_name(&service) || !is_name(&parsed.key.namespace) || !seen.insert(host.clone()) {
+            if !is_name(&service) || !is_name(&parsed.key.namespace) || !seen.insert(host.as_str()) {
                 continue;
             }
             let spec =
@@ -156,4 +169,8 @@ fn passthrough<'p>(
             });
         }
     }
+    let below =
+        |host: &str| host.split_once('.').is_some_and(|(_, rest)| seen.contains(&*format!("*.{rest}")));
+    let own = owners.keys().filter(|host| !seen.contains(*host) && !host.starts_with('*') && below(host));
+    parts.passthrough.extend(own.map(|host| ((*host).to_owned(), crate::tree::TLS_HERE.to_owned())));
 }

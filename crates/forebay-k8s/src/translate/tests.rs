@@ -314,3 +314,40 @@ fn http3_listens_beside_tls() {
         "{main}"
     );
 }
+
+#[test]
+fn passthrough_takes_no_session_of_others() {
+    let ingress = |name: &str, namespace: &str, host: &str, passes: bool| {
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: \"{name}\", namespace: {namespace}, creationTimestamp: \
+             \"2026-01-0{name}T00:00:00Z\", annotations: {{nginx.ingress.kubernetes.io/ssl-passthrough: \"{passes}\"}}}}\nspec:\n  rules:\n  \
+             - {{host: \"{host}\", http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: s, port: {{number: 443}}}}}}}}]}}}}\n---\n"
+        )
+    };
+    let all = [
+        ingress("1", "a", "*.example.com", true),
+        ingress("2", "b", "b.example.com", false),
+        // It is younger, and of another namespace.
+        ingress("3", "c", "b.example.com", true),
+        ingress("4", "b", "own.example.com", false),
+        ingress("5", "b", "own.example.com", true),
+        ingress("6", "b", "a.b.example.com", false),
+    ];
+    let options = Options { enable_ssl_passthrough: true, ..options() };
+    let made = Translator::new().translate(&objects(&all.concat()), &options);
+    let main = file(&made, MAIN);
+    let ways = main.split("map $ssl_preread_server_name $tls_way {").nth(1).and_then(|t| t.split('}').next());
+    let ways: Vec<&str> = ways.expect("the map").lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    assert_eq!(
+        ways,
+        [
+            "default tls_here;",
+            "hostnames;",
+            r#""~*^[^.]+\\.example\\.com$" tls_through;"#,
+            "own.example.com tls_through;",
+            "b.example.com tls_here;"
+        ]
+    );
+    let told: Vec<_> = made.problems.iter().filter(|p| p.reason == "HostConflict").map(|p| &p.key).collect();
+    assert_eq!(told, [&Key::new("c", "3")]);
+}

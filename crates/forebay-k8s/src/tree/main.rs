@@ -5,7 +5,7 @@ mod http;
 mod stream;
 
 pub(crate) use http::is_pattern;
-pub(crate) use stream::group as stream_group;
+pub(crate) use stream::{TLS_HERE, group as stream_group};
 
 use super::node;
 use crate::groups::{Servers, Spec};

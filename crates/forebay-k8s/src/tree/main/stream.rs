@@ -114,6 +114,9 @@ fn server(port: &StreamPort, globals: &Globals) -> Node {
     Node::new("server").block(nodes)
 }
 
+/// Group of the TLS sessions that end here.
+pub(crate) const TLS_HERE: &str = "tls_here";
+
 /// Returns a host as a key of a `map`. A wildcard of an Ingress stands for one label.
 fn one_label(host: &str) -> String {
     let rest = host.strip_prefix("*.");
@@ -134,9 +137,10 @@ fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
         let entries = [node("default", [default]), hostnames()].into_iter().chain(hosts);
         node("map", ["$ssl_preread_server_name", to]).block(entries.collect())
     };
-    nodes.push(map("$tls_way", "tls_here", &|_| "tls_through".into()));
-    nodes.push(map("$tls_group", "tls_here", &str::to_owned));
-    for (name, port) in [("tls_here", own), ("tls_through", second)] {
+    let way = |group: &str| if group == TLS_HERE { TLS_HERE } else { "tls_through" }.to_owned();
+    nodes.push(map("$tls_way", TLS_HERE, &way));
+    nodes.push(map("$tls_group", TLS_HERE, &str::to_owned));
+    for (name, port) in [(TLS_HERE, own), ("tls_through", second)] {
         nodes.push(node("upstream", [name]).block(vec![node("server", [format!("127.0.0.1:{port}")])]));
     }
     let mut inner = Vec::new();
