@@ -312,6 +312,9 @@ impl Table {
 
     fn at(&self, rest: &str) -> bool {
         let (name, text) = rest.split_once(' ').expect("at SERVICE TEXT");
+        if let Some(text) = text.strip_prefix('!') {
+            return self.seen.lock().expect("lock").get(name).is_none_or(|seen| !seen.contains(text));
+        }
         let end = Instant::now() + DEADLINE / 4;
         loop {
             let found = self.seen.lock().expect("lock").get(name).is_some_and(|seen| seen.contains(text));

@@ -9,7 +9,7 @@
 //!   `says TEXT` one of anything;
 //! - `> METHOD URI` sends a request with the fields of the lines `NAME: VALUE` after it; `>> ` sends it by TLS;
 //! - `< STATUS [TEXT...]` asserts the status, and texts in head or body; `< NAME: VALUE` a field; `< !NAME` its absence;
-//!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got (once); `never TEXT` the absence of a text in the body; `at SERVICE TEXT` a text in the last request at a backend;
+//!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got (once); `never TEXT` the absence of a text in the body; `at SERVICE TEXT` a text in the last request at a backend, `at SERVICE !TEXT` its absence;
 //!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free,
 //!   `proxy-protocol: REST` sends the line of a PROXY header first,
 //!   `version: 2` or `3` sends it over HTTP/2 or HTTP/3, `first: HOST` sends one to another host before, on the same connection;
