@@ -28,7 +28,7 @@ type Seen = Arc<Mutex<HashMap<String, String>>>;
 
 /// Fields of requests that are not sent.
 const OURS: &[&str] =
-    &["proxy-protocol:", "host:", "body:", "port:", "sni:", "certificate:", "version:", "first:"];
+    &["proxy-protocol:", "host:", "body:", "port:", "sni:", "certificate:", "version:", "first:", "beside:"];
 
 /// Answers a request as the backend of a name.
 fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
@@ -245,6 +245,7 @@ impl Table {
             fields: pairs.iter().filter(|(name, _)| !is_ours(name)).copied().collect(),
             body: field("body").unwrap_or_default(),
             certificate: field("certificate"),
+            beside: field("beside"),
             first: field("first"),
             header: field("proxy-protocol").map(|header| format!("PROXY {header}\r\n")),
             port,

@@ -13,6 +13,7 @@
 //!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free,
 //!   `proxy-protocol: REST` sends the line of a PROXY header first,
 //!   `version: 2` or `3` sends it over HTTP/2 or HTTP/3, `first: HOST` sends one to another host before, on the same connection;
+//!   `beside: HOST` sends a field Host beside `:authority`;
 //!   `"%HTTP%"` and `"%HTTPS%"` are our own ones; `sni: NAME` sends another name in the handshake, and `certificate: NAME` a certificate;
 //!   `%BACKEND.CRT%` in an object is the certificate of the backend with TLS;
 //!   `< closed` asserts that there is no answer;

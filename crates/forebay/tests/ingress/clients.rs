@@ -23,6 +23,8 @@ pub(super) struct Request<'a> {
     pub(super) fields: Vec<(&'a str, &'a str)>,
     pub(super) body: &'a str,
     pub(super) certificate: Option<&'a str>,
+    /// Field Host beside `:authority` (HTTP/2 and HTTP/3).
+    pub(super) beside: Option<&'a str>,
     /// Host of a request that goes first on the connection.
     pub(super) first: Option<&'a str>,
     /// PROXY header.
@@ -128,6 +130,7 @@ pub(super) fn http2(dir: &Path, request: &Request<'_>) -> String {
         id += 2;
     }
     let mut fields = vec![(":method", request.method), (":scheme", scheme), (":authority", request.host)];
+    fields.extend(request.beside.map(|host| ("host", host)));
     fields.extend(&request.fields);
     // What CONNECT opens goes on.
     let ends = request.body.is_empty() && request.method != "CONNECT";
@@ -157,8 +160,10 @@ pub(super) fn http3(client: &mut http3::Client, server: &Server, request: &Reque
         let told = client.ask("table", json!({"authority": host}));
         assert_ne!(told["status"], 0, "the first request has an answer: {told}");
     }
+    let mut fields = request.fields.clone();
+    fields.extend(request.beside.map(|host| ("host", host)));
     let asked = json!({
-        "method": request.method, "authority": request.host, "path": request.uri, "fields": request.fields,
+        "method": request.method, "authority": request.host, "path": request.uri, "fields": fields,
         "body": request.body, "text": true,
     });
     let told = client.ask("table", asked);
