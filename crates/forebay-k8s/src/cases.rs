@@ -11,6 +11,8 @@ const TABLES: &[(&str, &str)] = &[
     ("proxy-protocol", include_str!("../../forebay/tests/ingress/proxy-protocol.cases")),
     ("routing", include_str!("../../forebay/tests/ingress/routing.cases")),
     ("settings", include_str!("../../forebay/tests/ingress/settings.cases")),
+    ("backends", include_str!("../../forebay/tests/ingress/backends.cases")),
+    ("protocols", include_str!("../../forebay/tests/ingress/protocols.cases")),
     ("snippets", include_str!("../../forebay/tests/ingress/snippets.cases")),
 ];
 

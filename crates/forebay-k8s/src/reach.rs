@@ -130,7 +130,7 @@ pub fn is_link(text: &str) -> bool {
     split(text).is_some_and(|u| scheme(u.scheme) && !u.host.is_empty() && u.host.chars().all(host))
 }
 
-/// Returns why a URL must not be fetched. `own_host`: `$host` and its kin are names of the server, which clients cannot choose.
+/// Returns why a URL must not be fetched. `own_host`: `$host` is a name of the server, which clients cannot choose.
 pub fn forbidden_url(url: &str, own_host: bool, options: &Options) -> Option<String> {
     let Some(parts) = split(url) else { return Some("it must be http://HOST... or https://HOST...".into()) };
     if !matches!(parts.scheme, "http" | "https" | "$scheme" | "$pass_access_scheme") {
@@ -141,9 +141,10 @@ pub fn forbidden_url(url: &str, own_host: bool, options: &Options) -> Option<Str
         return Some("its port is no number".into());
     }
     if parts.host.contains('$') {
-        let own =
-            matches!(parts.host, "$host" | "$http_host" | "$best_http_host" | "${host}" | "$server_name");
-        return if own && own_host { None } else { Some("the host must not depend on the request".into()) };
+        // Clients choose the field Host: a request for an absolute URI has any.
+        let own = matches!(parts.host, "$host" | "${host}" | "$server_name");
+        let why = "the host must not depend on the request; $host is the name of the server";
+        return if own && own_host { None } else { Some(why.into()) };
     }
     let valid = |c: char| c.is_ascii_alphanumeric() || "-._[]:".contains(c);
     if !parts.host.chars().all(valid) {
@@ -210,6 +211,7 @@ mod tests {
                 && !ok("file:///etc/passwd")
         );
         assert!(!ok("http://127.0.0.1:10246/") && !ok("http://x:$arg_p/") && !ok("x") && !ok("http:///x"));
+        assert!(!ok("http://$http_host/") && !ok("http://$best_http_host/"));
         assert!(forbidden_url("https://$host/", false, &options).is_some());
     }
 }

@@ -5,7 +5,7 @@ mod main;
 pub(crate) mod merge;
 
 pub use host::server;
-pub(crate) use host::{collect, guard};
+pub(crate) use host::{collect, guard, lookalikes, other_spellings};
 pub(crate) use host::{listen_http, listen_https};
 pub use main::{Main, StreamPort, main};
 pub(crate) use main::{TLS_HERE, is_pattern, stream_group};

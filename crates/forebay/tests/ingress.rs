@@ -3,14 +3,18 @@
 //! `ingress/cases.rs` has the form of the tables.
 //!
 //! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
-//! field. The backend `auth` answers 401 without `X-Pass: yes`.
+//! field. The backend `auth` answers 401 without `X-Pass: yes`. A request for a WebSocket gets 101, and the same text behind it.
 
 mod api;
+mod backends;
 mod cases;
+mod clients;
+mod protocols;
 mod running;
 
 use crate::harness::origin::{Asked, start};
 use crate::harness::{DEADLINE, PROGRAM, Server, Site, raw, run};
+use backends::OTHER_BACKENDS;
 use cases::{Case, Exchange, read};
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -23,7 +27,8 @@ const BACKENDS: &[&str] = &["web", "api", "errors", "auth", "mirror", "other"];
 type Seen = Arc<Mutex<HashMap<String, String>>>;
 
 /// Fields of requests that are not sent.
-const OURS: &[&str] = &["proxy-protocol:", "host:", "body:", "port:", "sni:", "certificate:"];
+const OURS: &[&str] =
+    &["proxy-protocol:", "host:", "body:", "port:", "sni:", "certificate:", "version:", "first:", "beside:"];
 
 /// Answers a request as the backend of a name.
 fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
@@ -46,6 +51,15 @@ fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
     let (first, rest) = head.split_once("\r\n").unwrap_or((head, ""));
     let words: Vec<&str> = first.split(' ').collect();
     let body = format!("{name} {} {}\n{}\n", words[0], words.get(1).unwrap_or(&""), rest.replace('\r', ""));
+    if asked.field("upgrade") == "websocket" {
+        let accept = crate::websocket::accept(asked.field("sec-websocket-key"));
+        let head = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n"
+        );
+        asked.write(format!("{head}{fields}\r\n{body}").as_bytes());
+        let _ = asked.stream.shutdown(std::net::Shutdown::Both);
+        return false;
+    }
     asked.answer(&status, &fields, &body);
     if asked.field("connection") == "close" {
         let _ = asked.stream.shutdown(std::net::Shutdown::Both);
@@ -107,6 +121,11 @@ fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>
         "tls.crt": site.read("server.crt"), "tls.key": site.read("server.key"), "ca.crt": site.read("client.crt"),
     });
     all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "default"}, "stringData": secret}));
+    // The authority of the backend with TLS, and a certificate for it.
+    let trusting = serde_json::json!({
+        "tls.crt": site.read("client.crt"), "tls.key": site.read("client.key"), "ca.crt": site.read("backend.crt"),
+    });
+    all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "trusting", "namespace": "default"}, "stringData": trusting}));
     let second = serde_json::json!({"tls.crt": site.read("client.crt"), "tls.key": site.read("client.key")});
     all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "second", "namespace": "default"}, "stringData": second}));
     let authorities = serde_json::json!({"ca.crt": site.read("client.crt")});
@@ -132,6 +151,9 @@ fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>
 struct Table {
     server: Server,
     seen: Seen,
+    /// Server of the backends with other protocols, if a case names one.
+    _others: Option<Server>,
+    http3: Mutex<Option<crate::http3::Client>>,
 }
 
 impl Table {
@@ -141,24 +163,29 @@ impl Table {
             let seen = seen.clone();
             (name, start(move |asked| answer(name, &seen, asked)).port())
         };
-        let ports: HashMap<&str, u16> = BACKENDS.iter().map(|name| port(name)).collect();
+        let mut ports: HashMap<&str, u16> = BACKENDS.iter().map(|name| port(name)).collect();
         let site = Site::new("pid logs/nginx.pid; include forebay.conf; # %PORT0% %PORT1%");
-        for name in ["server", "client"] {
-            let subject = if name == "server" { "/CN=test" } else { "/CN=client" };
-            let args = format!(
-                "req -x509 -newkey rsa:2048 -nodes -keyout {0}/{name}.key -out {0}/{name}.crt -days 30 -subj {subject}",
-                site.dir().display()
-            );
-            let done = run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed");
-            assert_eq!(done.0, 0, "{}", done.2);
+        Table::certificates(&site);
+        let is_wanted = |case: &Case| {
+            let mut services =
+                case.ingresses.iter().flat_map(|i| &i.paths).map(|(.., service)| service.as_str());
+            services.any(|service| OTHER_BACKENDS.contains(&service))
+                || case.objects.iter().any(|o| OTHER_BACKENDS.iter().any(|n| o.contains(&format!("\"{n}\""))))
+        };
+        let others = cases.iter().any(is_wanted).then(|| backends::start(site.dir(), ports["web"]));
+        if let Some(server) = &others {
+            let numbers = [backends::fast(), server.addr(0).port(), server.addr(1).port()];
+            ports.extend(OTHER_BACKENDS.into_iter().zip(numbers));
         }
         let mut objects = shared(&site, settings, &ports);
         for case in cases {
             objects.extend(case.manifests());
             for text in &case.objects {
-                let text = BACKENDS
-                    .iter()
-                    .fold(text.clone(), |t, name| t.replace(&format!("%{name}%"), &ports[name].to_string()));
+                let fill = |t: String, (name, port): (&&str, &u16)| {
+                    t.replace(&format!("%{name}%"), &port.to_string())
+                };
+                let authority = site.read("backend.crt").replace('\n', "\\n");
+                let text = ports.iter().fold(text.replace("%BACKEND.CRT%", &authority), fill);
                 objects.push(serde_json::from_str(&text).expect("JSON"));
             }
         }
@@ -195,70 +222,82 @@ impl Table {
         args.extend(more);
         let (code, _, problems) = run(PROGRAM, &args).expect("runs");
         assert!(code <= 1, "{problems}");
-        (Table { server: Server::start_on(site), seen }, problems)
+        let http3 = Mutex::default();
+        (Table { server: Server::start_on(site), seen, _others: others, http3 }, problems)
     }
 
-    /// Sends a request, and returns the answer.
-    fn send(&self, case: &Case, exchange: &Exchange) -> String {
+    /// Sends a request, and returns the answer. `None`: there is no client for it here.
+    fn send(&self, case: &Case, exchange: &Exchange) -> Option<String> {
         let mut words = exchange.request.split(' ');
         let (method, uri) = (words.next().unwrap_or("GET"), words.next().unwrap_or("/"));
-        let field = |name: &str| {
-            exchange
-                .fields
-                .iter()
-                .find(|f| f.to_ascii_lowercase().starts_with(name))
-                .and_then(|f| f.split_once(": "))
-                .map(|(_, v)| v)
+        let pairs: Vec<(&str, &str)> = exchange.fields.iter().filter_map(|f| f.split_once(": ")).collect();
+        let field = |name: &str| pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| *v);
+        let is_ours = |name: &str| OURS.contains(&format!("{}:", name.to_ascii_lowercase()).as_str());
+        let host = field("host").unwrap_or(&case.host);
+        let name = field("sni").unwrap_or_else(|| host.split(':').next().unwrap_or_default());
+        let own = self.server.addr(usize::from(exchange.tls)).port();
+        let port = field("port").map_or(own, |port| port.parse().expect("a port"));
+        let request = clients::Request {
+            method,
+            uri,
+            host,
+            sni: exchange.tls.then_some(name),
+            fields: pairs.iter().filter(|(name, _)| !is_ours(name)).copied().collect(),
+            body: field("body").unwrap_or_default(),
+            certificate: field("certificate"),
+            beside: field("beside"),
+            first: field("first"),
+            header: field("proxy-protocol").map(|header| format!("PROXY {header}\r\n")),
+            port,
         };
-        let host = field("host:").unwrap_or(&case.host);
-        let mut text = format!("{method} {uri} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
-        for line in
-            exchange.fields.iter().filter(|f| !OURS.iter().any(|own| f.to_ascii_lowercase().starts_with(own)))
-        {
-            text.push_str(&format!("{line}\r\n"));
+        let dir = self.server.site.dir();
+        match field("version") {
+            Some("2") => return Some(clients::http2(dir, &request)),
+            Some("3") => {
+                let mut client = self.http3.lock().expect("lock");
+                if client.is_none() {
+                    *client = crate::http3::Client::start();
+                }
+                return client.as_mut().map(|client| clients::http3(client, &self.server, &request));
+            }
+            _ => {}
         }
-        let body = field("body:").unwrap_or_default();
-        if !body.is_empty() {
-            text.push_str(&format!("Content-Length: {}\r\n", body.len()));
-        }
-        text.push_str(&format!("\r\n{body}"));
-        if let Some(header) = field("proxy-protocol:") {
-            text.insert_str(0, &format!("PROXY {header}\r\n"));
-        }
-        if let Some(port) = field("port:").filter(|_| !exchange.tls) {
-            let port: u16 = port.parse().expect("a port");
-            return String::from_utf8_lossy(&raw(SocketAddr::from(([127, 0, 0, 1], port)), text.as_bytes()))
-                .into_owned();
-        }
+        let text = request.http1();
         if !exchange.tls {
-            return String::from_utf8_lossy(&raw(self.server.addr(0), text.as_bytes())).into_owned();
+            let text = request.header.unwrap_or_default() + &text;
+            let addr = SocketAddr::from(([127, 0, 0, 1], port));
+            return Some(String::from_utf8_lossy(&raw(addr, text.as_bytes())).into_owned());
         }
-        let name = field("sni:").unwrap_or_else(|| host.split(':').next().unwrap_or_default());
+        if request.header.is_some() {
+            return Some(clients::http1(dir, &request, &text));
+        }
         // Of two addresses the last one counts.
-        let port = field("port:").map(|port| format!("-connect 127.0.0.1:{port}")).unwrap_or_default();
-        let own = field("certificate:").map(|n| format!("-cert {n}.crt -key {n}.key")).unwrap_or_default();
+        let port = field("port").map(|port| format!("-connect 127.0.0.1:{port}")).unwrap_or_default();
+        let own = field("certificate").map(|n| format!("-cert {n}.crt -key {n}.key")).unwrap_or_default();
         let answer =
             crate::tls::s_client(&self.server, 1, &format!("-quiet -servername {name} {own} {port}"), &text);
-        answer.find("HTTP/1.1 ").map_or(answer.clone(), |i| answer[i..].to_owned())
+        Some(answer.find("HTTP/1.1 ").map_or(answer.clone(), |i| answer[i..].to_owned()))
     }
 
     fn check(&self, case: &Case, exchange: &Exchange) -> Result<(), String> {
-        let answer = self.send(case, exchange);
+        let Some(answer) = self.send(case, exchange) else { return Ok(()) };
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         for assert in &exchange.asserts {
             let (word, rest) = assert.split_once(' ').unwrap_or((assert, ""));
             let fine = match word {
-                "saw" => has_field(body, rest),
+                "saw" => has_field(body, rest, true),
+                "never" => !answer.is_empty() && !body.contains(rest),
                 "at" => self.at(rest),
                 "share" => self.share(case, exchange, rest),
-                _ if rest == "closed" => !answer.contains("HTTP/1.1 "),
+                _ if rest == "closed" => !answer.contains("HTTP/"),
                 _ if rest.starts_with('!') || rest.split(' ').next().is_some_and(|w| w.ends_with(':')) => {
-                    has_field(head, rest)
+                    has_field(head, rest, false)
                 }
                 _ => {
                     let mut words = rest.splitn(2, ' ');
                     let status = words.next().unwrap_or_default();
-                    head.starts_with(&format!("HTTP/1.1 {status}"))
+                    head.starts_with("HTTP/")
+                        && head.split([' ', '\r']).nth(1) == Some(status)
                         && words.next().is_none_or(|t| answer.contains(t))
                 }
             };
@@ -274,6 +313,9 @@ impl Table {
 
     fn at(&self, rest: &str) -> bool {
         let (name, text) = rest.split_once(' ').expect("at SERVICE TEXT");
+        if let Some(text) = text.strip_prefix('!') {
+            return self.seen.lock().expect("lock").get(name).is_none_or(|seen| !seen.contains(text));
+        }
         let end = Instant::now() + DEADLINE / 4;
         loop {
             let found = self.seen.lock().expect("lock").get(name).is_some_and(|seen| seen.contains(text));
@@ -287,15 +329,16 @@ impl Table {
     fn share(&self, case: &Case, exchange: &Exchange, rest: &str) -> bool {
         let words: Vec<&str> = rest.split(' ').collect();
         let [name, least, most] = words[..] else { panic!("share SERVICE LEAST MOST") };
-        let of = |_: i32| self.send(case, exchange).contains(&format!("\r\n\r\n{name} "));
+        let of = |_: i32| self.send(case, exchange).is_some_and(|a| a.contains(&format!("\r\n\r\n{name} ")));
         let count = (0..100).filter(|i| of(*i)).count();
         (least.parse().expect("number")..=most.parse().expect("number")).contains(&count)
     }
 }
 
-/// Returns `true` if lines have a field `NAME: VALUE`, or with `!NAME` have it not. `VALUE*` is a beginning.
-fn has_field(text: &str, wanted: &str) -> bool {
-    let name = wanted.trim_start_matches('!').split(": ").next().unwrap_or_default();
+/// Returns `true` if lines have a field `NAME: VALUE`, or with `!NAME` have it not. `VALUE*` is a beginning. `once`: there is no other
+/// one of the name.
+fn has_field(text: &str, wanted: &str, once: bool) -> bool {
+    let name = wanted.trim_start_matches('!').split(": ").next().unwrap_or_default().trim_end_matches(':');
     let of = |line: &str| {
         let (n, value) = line.trim_end().split_once(':')?;
         n.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
@@ -303,6 +346,9 @@ fn has_field(text: &str, wanted: &str) -> bool {
     let values: Vec<String> = text.lines().filter_map(of).collect();
     if wanted.starts_with('!') {
         return values.is_empty();
+    }
+    if once && values.len() > 1 {
+        return false;
     }
     let value = wanted.split_once(": ").map_or("", |(_, v)| v);
     match value.strip_suffix('*') {

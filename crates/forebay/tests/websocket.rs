@@ -40,8 +40,7 @@ pub fn echo(honest: bool) -> (SocketAddr, Arc<AtomicUsize>) {
                     return;
                 }
                 let key = if honest { field("sec-websocket-key") } else { "other".to_owned() };
-                let suffix = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-                let accept = base64(&forebay_core::digest::sha1(&[key.as_bytes(), suffix]));
+                let accept = accept(&key);
                 let answer = format!(
                     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                      Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: x\r\n\r\n"
@@ -64,6 +63,12 @@ pub fn echo(honest: bool) -> (SocketAddr, Arc<AtomicUsize>) {
         }
     });
     (addr, gone)
+}
+
+/// Returns the answer to a key.
+pub fn accept(key: &str) -> String {
+    let suffix = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    base64(&forebay_core::digest::sha1(&[key.as_bytes(), suffix]))
 }
 
 /// Base64 of a hash of 20 bytes.

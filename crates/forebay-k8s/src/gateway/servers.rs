@@ -46,6 +46,7 @@ pub(super) fn servers(
         if signs {
             first.push(Node::new("ignore_invalid_headers").arg("off"));
             first.push(Node::new("underscores_in_headers").arg("on"));
+            first.push(crate::tree::lookalikes(others.globals));
         }
         first.extend(misdirection.as_ref().map(|m| m.check(port.owner(&host))));
         server(context, port, (&host, &candidates), first, others.globals, part);

@@ -7,6 +7,7 @@ pub(in crate::tree) mod fields;
 pub(crate) mod guard;
 mod location;
 
+pub(crate) use fields::{lookalikes, other_spellings};
 pub(crate) use location::collect;
 
 use super::{addresses, merge, node};

@@ -9,10 +9,13 @@
 //!   `says TEXT` one of anything;
 //! - `> METHOD URI` sends a request with the fields of the lines `NAME: VALUE` after it; `>> ` sends it by TLS;
 //! - `< STATUS [TEXT...]` asserts the status, and texts in head or body; `< NAME: VALUE` a field; `< !NAME` its absence;
-//!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got; `at SERVICE TEXT` a text in the last request at a backend;
+//!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got (once); `never TEXT` the absence of a text in the body; `at SERVICE TEXT` a text in the last request at a backend, `at SERVICE !TEXT` its absence;
 //!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free,
 //!   `proxy-protocol: REST` sends the line of a PROXY header first,
+//!   `version: 2` or `3` sends it over HTTP/2 or HTTP/3, `first: HOST` sends one to another host before, on the same connection;
+//!   `beside: HOST` sends a field Host beside `:authority`;
 //!   `"%HTTP%"` and `"%HTTPS%"` are our own ones; `sni: NAME` sends another name in the handshake, and `certificate: NAME` a certificate;
+//!   `%BACKEND.CRT%` in an object is the certificate of the backend with TLS;
 //!   `< closed` asserts that there is no answer;
 //!   `share SERVICE LEAST MOST` of 100 repetitions of the request.
 
@@ -92,7 +95,7 @@ impl Case {
             return;
         }
         if let Some(exchange) = self.exchanges.last_mut() {
-            if matches!(word, "<" | "saw" | "at" | "share") {
+            if matches!(word, "<" | "saw" | "never" | "at" | "share") {
                 exchange.asserts.push(text.clone());
             } else if word.ends_with(':') {
                 exchange.fields.push(text.clone());

@@ -6,7 +6,9 @@ use super::{literal, node};
 use crate::gateway::objects::HeaderModifier;
 use crate::groups::short_hash;
 use crate::ingress::Globals;
+use crate::tree::other_spellings;
 use forebay_conf::Node;
+use std::collections::BTreeSet;
 
 /// Most changes of a filter.
 const MOST_CHANGES: usize = 64;
@@ -15,6 +17,8 @@ const MOST_CHANGES: usize = 64;
 pub(super) struct Headers {
     directive: &'static str,
     fields: Vec<(String, String)>,
+    /// Names of those that this rule sets.
+    own: BTreeSet<String>,
 }
 
 impl Headers {
@@ -25,11 +29,13 @@ impl Headers {
         let kept = |(name, _): &&(String, String)| {
             protocol == Protocol::Http || !["Upgrade", "Connection"].contains(&name.as_str())
         };
-        Headers { directive, fields: globals.headers.iter().filter(kept).cloned().collect() }
+        let fields = globals.headers.iter().filter(kept).cloned().collect();
+        Headers { directive, fields, own: BTreeSet::new() }
     }
 
     /// Sets a field. The value may have variables.
     pub(super) fn set(&mut self, name: &str, value: String) {
+        self.own.insert(name.to_owned());
         self.fields.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self.fields.push((name.to_owned(), value));
     }
@@ -58,9 +64,12 @@ impl Headers {
         }
     }
 
+    /// Returns the directives. A field of a client does not stand beside one of the same name with `-` in place of `_`.
     pub(super) fn nodes(self) -> impl Iterator<Item = Node> {
+        let removal = other_spellings(self.own.iter().map(String::as_str));
         let directive = self.directive;
-        self.fields.into_iter().map(move |(name, value)| node(directive, [name, value]))
+        let set = self.fields.into_iter().map(move |(name, value)| node(directive, [name, value]));
+        removal.into_iter().chain(set)
     }
 }
 

@@ -162,32 +162,46 @@ pub(in crate::tree) fn http(globals: &Globals) -> Vec<Node> {
     };
     let secure = vec![node("default", [""]), node("https", ["1"])];
     let secure = node("map", ["$pass_access_scheme", "$secure_cookie"]).block(secure);
-    [forwarded, secure].into_iter().chain(lookalikes(globals)).collect()
+    let removal = (!drops_underscores(globals)).then(|| lookalikes(globals));
+    [forwarded, secure].into_iter().chain(removal).collect()
 }
 
-/// Returns `true` if the server drops fields whose names have a `_`.
+/// Returns `true` if the settings drop fields whose names have a `_`.
 fn drops_underscores(globals: &Globals) -> bool {
     let s = &globals.settings;
     !s.flag("enable-underscores-in-headers") && s.flag("ignore-invalid-headers")
 }
 
-fn lookalikes(globals: &Globals) -> Option<Node> {
-    if drops_underscores(globals) {
-        return None;
-    }
-    let s = &globals.settings;
+/// Names of the fields that an authentication service gets.
+const OF_SERVICES: [&str; 5] =
+    ["X-Original-URI", "X-Original-URL", "X-Original-Method", "X-Sent-From", "X-Auth-Request-Redirect"];
+
+/// Makes the removal of fields that look like those that all requests have, and like those that services of the server get.
+pub(crate) fn lookalikes(globals: &Globals) -> Node {
     let certificate =
         ["ssl-client-verify", "ssl-client-subject-dn", "ssl-client-issuer-dn", "ssl-client-cert"];
     let general = globals.headers.iter().map(|(name, _)| name.as_str());
-    let answers = s.list("global-auth-response-headers");
-    let names: BTreeSet<String> = general.chain(certificate).chain(answers).flat_map(spelled).collect();
-    Some(node("more_clear_input_headers", names))
+    let answers = globals.settings.list("global-auth-response-headers");
+    let names = general.chain(certificate).chain(answers).chain(OF_SERVICES).chain(REASONS);
+    node("more_clear_input_headers", names.flat_map(spelled).collect::<BTreeSet<_>>())
 }
 
-/// Makes the same of fields that an authentication service sets for a route.
-pub(super) fn lookalikes_of(out: &Out<'_>, names: &[String]) -> Option<Node> {
-    let names: BTreeSet<String> = names.iter().flat_map(|name| spelled(name)).collect();
-    (!drops_underscores(out.globals) && !names.is_empty()).then(|| node("more_clear_input_headers", names))
+/// Makes the same of the fields that a route has in addition.
+pub(super) fn lookalikes_of(out: &Out<'_>, route: &Route, authorized: &[Field]) -> Option<Node> {
+    if drops_underscores(out.globals) {
+        return None;
+    }
+    let policy = &route.policy;
+    let asked = policy.authority.iter().flat_map(|a| a.headers.iter());
+    let unauthorized = unauthorized(out, route);
+    let own = authorized.iter().chain(&unauthorized).chain(asked).chain(&policy.headers);
+    other_spellings(own.map(|(name, _)| name.as_str()))
+}
+
+/// Makes the removal of fields whose names look like these. `None`: there are no such names.
+pub(crate) fn other_spellings<'a>(names: impl Iterator<Item = &'a str>) -> Option<Node> {
+    let names: BTreeSet<String> = names.flat_map(spelled).collect();
+    (!names.is_empty()).then(|| node("more_clear_input_headers", names))
 }
 
 /// Most hyphens of a name whose other spellings are listed.

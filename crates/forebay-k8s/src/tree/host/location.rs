@@ -243,8 +243,7 @@ fn headers(
     for (name, value) in &route.policy.response_headers {
         nodes.push(node("more_set_headers", [format!("{name}: {value}")]));
     }
-    let names: Vec<String> = authorized.iter().map(|(name, _)| name.clone()).collect();
-    nodes.extend(fields::lookalikes_of(out, &names));
+    nodes.extend(fields::lookalikes_of(out, route, &authorized));
     let family = Family::of(protocol);
     let set = fields::of_route(out, route, family, authorized);
     nodes.extend(if family == Family::Fastcgi { fastcgi(route, set) } else { set });

@@ -49,7 +49,10 @@ const INCLUDED: [&str; 4] = ["groups*.conf", "groups/*.conf", "hosts/*.conf", "g
 fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
     nodes.push(node("geo", ["$dollar_sign"]).block(vec![node("default", ["$"])]));
-    nodes.push(map("$http_host", "$own_host", &[("default", "$http_host"), ("", "$host")]));
+    nodes.push(map("$http_host", "$named_host", &[("default", "$http_host"), ("", "$host")]));
+    // The host of an absolute URI counts, whatever the field says (RFC 9112, section 3.2.2).
+    let absolute = [("default", "$named_host"), ("~^[^ ]+ +[^/ ]+://", "$host")];
+    nodes.push(map("$request", "$own_host", &absolute));
     forwarded::own_port(globals, nodes);
     if s.flag("use-forwarded-headers") {
         let networks = cidrs(s.get("proxy-real-ip-cidr")).unwrap_or_default();
