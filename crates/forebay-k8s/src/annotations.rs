@@ -111,6 +111,11 @@ pub struct Annotations {
     firewall: bool,
 }
 
+/// Returns `true` if nobody is to be let in while an annotation has no effect.
+fn closes(row: &Row, text: &str) -> bool {
+    row.access || row.value == Value::Snippet && crate::settings::snippet_decides(text)
+}
+
 impl Annotations {
     /// Reads the annotations of an Ingress.
     pub fn read(
@@ -169,7 +174,7 @@ impl Annotations {
         let refused = self.refusal(row, text, settings, &problem);
         let firewall = row.verdict == Verdict::Refused(NO_FIREWALL);
         if let Some(refused) = refused {
-            self.closed |= row.access;
+            self.closed |= closes(row, text);
             self.firewall |= firewall;
             problems.push(refused);
             return;
@@ -204,12 +209,10 @@ impl Annotations {
         settings: &Settings,
         problem: &impl Fn(&str) -> Problem,
     ) -> Option<Problem> {
-        let closes = if row.access { "; the paths of the Ingress answer 503" } else { "" };
+        let closes = if closes(row, text) { "; the paths of the Ingress answer 503" } else { "" };
         if row.value == Value::Snippet && !settings.flag("allow-snippet-annotations") {
-            return Some(
-                problem("snippets are not allowed: allow-snippet-annotations is false")
-                    .reason("SnippetNotAllowed"),
-            );
+            let why = format!("snippets are not allowed: allow-snippet-annotations is false{closes}");
+            return Some(problem(&why).reason("SnippetNotAllowed"));
         }
         if row.risk > settings.risk_level() {
             let text = format!(

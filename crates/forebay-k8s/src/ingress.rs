@@ -98,6 +98,8 @@ pub struct HostRules {
 pub struct HostPath {
     /// Condition.
     pub path: PathMatch,
+    /// The path is written with a slash at its end.
+    pub slash: bool,
     /// Service and port; `None`: the backend is no Service.
     pub backend: Option<(String, PortRef)>,
     /// Path of the field.
@@ -267,7 +269,8 @@ fn rules(parsed: &mut Parsed, globals: &Globals) -> Vec<HostRules> {
             let kind = path.path_type.as_deref().unwrap_or("ImplementationSpecific");
             match path_match(&path.path, kind, strict, regex) {
                 Ok(condition) => {
-                    paths.push(HostPath { path: condition, backend: backend(&path.backend), field })
+                    let slash = path.path.len() > 1 && path.path.ends_with('/');
+                    paths.push(HostPath { path: condition, slash, backend: backend(&path.backend), field })
                 }
                 Err(invalid) => {
                     let problem = parsed.problem(format!("{field}.path"), "the path is not served");
@@ -302,7 +305,7 @@ fn default_backend(ingress: &Ingress, found: &mut Vec<HostRules>) {
     for rules in found {
         if !rules.paths.iter().any(|p| p.path == root) {
             let field = "spec.defaultBackend".to_owned();
-            rules.paths.push(HostPath { path: root.clone(), backend: backend(default), field });
+            rules.paths.push(HostPath { path: root.clone(), slash: false, backend: backend(default), field });
         }
     }
 }
@@ -447,10 +450,12 @@ pub(crate) fn server(
     });
     let closed = false;
     let mut making = Making { globals, view, uses, problems, files, own_host, closed, authorities };
+    let (snippet, refused) = making.server_snippet(members);
     let regex = members.iter().any(|(p, _)| uses_regex(&p.annotations));
     let (mut routes, mut zones) = (BTreeMap::<PathMatch, Route>::new(), Vec::new());
     for (parsed, index) in members.iter().filter(|(p, _)| !p.canary) {
         making.closed = parsed.annotations.closed || !globals.settings.closed.is_empty();
+        making.closed |= refused.contains(&parsed.key);
         let policy = making.policy(parsed, *index == 0);
         if policy.limits.defined_here && !policy.limits.limits.is_empty() {
             zones.push(policy.clone());
@@ -468,7 +473,6 @@ pub(crate) fn server(
     let tls = making.tls(host, members);
     let wants_tls = wants_tls(host, members);
     let app_root = members.iter().find_map(|(p, _)| making.app_root(p));
-    let snippet = making.server_snippet(members);
     let server = Server {
         host: host.clone(),
         aliases: names.aliases.clone(),
@@ -532,7 +536,7 @@ impl Making<'_> {
         let origin = Origin { object: parsed.key.clone(), service, port };
         routes.insert(
             path.path.clone(),
-            Route { path: path.path.clone(), origin, action, policy: policy.clone() },
+            Route { path: path.path.clone(), slash: path.slash, origin, action, policy: policy.clone() },
         );
     }
 
@@ -626,9 +630,10 @@ impl Making<'_> {
         name
     }
 
-    /// Parses the snippet of the oldest Ingress that has one.
-    fn server_snippet(&mut self, members: &Members) -> Vec<forebay_conf::Node> {
-        let mut found = Vec::new();
+    /// Parses the snippet of the oldest Ingress that has one. Returns it, and the Ingresses whose snippets decide on access and are
+    /// refused.
+    fn server_snippet(&mut self, members: &Members) -> (Vec<forebay_conf::Node>, Vec<Key>) {
+        let (mut found, mut refused) = (Vec::new(), Vec::new());
         let mut owner: Option<&Parsed> = None;
         for (parsed, _) in members.iter().filter(|(p, _)| p.annotations.get("server-snippet").is_some()) {
             if let Some(owner) = owner {
@@ -638,9 +643,12 @@ impl Making<'_> {
                     .push(parsed.annotation_problem("server-snippet", text).reason("SnippetConflict"));
                 continue;
             }
-            if let Some(nodes) =
-                self.snippet(parsed, "server-snippet", forebay_conf::grammar::Contexts::SERVER)
-            {
+            self.closed = false;
+            let parts = self.snippet(parsed, "server-snippet", forebay_conf::grammar::Contexts::SERVER);
+            if self.closed {
+                refused.push(parsed.key.clone());
+            }
+            if let Some(nodes) = parts {
                 let fields = ["proxy_set_header", "grpc_set_header"];
                 if nodes.iter().any(|n| fields.iter().any(|f| f.as_bytes() == n.name)) {
                     let text = "fields of requests that stand in the server do not reach the paths of Ingresses, which have \
@@ -652,7 +660,7 @@ impl Making<'_> {
                 owner = Some(parsed);
             }
         }
-        found
+        (found, refused)
     }
 }
 

@@ -143,6 +143,8 @@ pub struct Origin {
 pub struct Route {
     /// Condition.
     pub path: PathMatch,
+    /// The path is written with a slash at its end, which matters where paths are regular expressions.
+    pub slash: bool,
     /// Origin.
     pub origin: Origin,
     /// What is done with the request.
@@ -364,7 +366,7 @@ pub struct ClientPolicy {
     pub match_cn: Option<String>,
     /// The upstream gets the certificate.
     pub pass: bool,
-    /// The route needs a certificate.
+    /// The route needs a certificate that has been verified, whatever the mode of the host is.
     pub required: bool,
 }
 

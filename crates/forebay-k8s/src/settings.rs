@@ -13,7 +13,7 @@ use forebay_conf::grammar::Contexts;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-pub use access::{OnFailure, closes, on_failure};
+pub use access::{OnFailure, closes, on_failure, snippet_decides};
 pub use rows::ROWS;
 
 /// A key of the ConfigMap.

@@ -346,6 +346,10 @@ pub fn cidrs(text: &str) -> Result<Vec<String>, Invalid> {
         }
         found.push(trimmed.to_owned());
     }
+    // A list that is there and names nobody is not one that names everybody.
+    if found.is_empty() && !text.is_empty() {
+        return Err(Invalid::new(0, "there is no address or network in it"));
+    }
     Ok(found)
 }
 

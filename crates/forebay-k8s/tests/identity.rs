@@ -37,7 +37,11 @@ fn translate(annotations: &[(&str, &str)], settings: &[(&str, &str)]) -> Transla
     };
     let metadata = |name: &str| serde_json::json!({"name": name, "namespace": "ns"});
     let mut settings = settings.to_vec();
-    settings.extend([("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")]);
+    for (name, value) in [("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")] {
+        if !settings.iter().any(|(own, _)| *own == name) {
+            settings.push((name, value));
+        }
+    }
     let service = |name: &str| serde_json::json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata(name), "spec": {"ports": [{"port": 80}]}});
     let pem = "-----BEGIN CERTIFICATE-----";
     let secret = |name: &str, data: serde_json::Value| serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata(name), "stringData": data});
@@ -191,6 +195,9 @@ fn protocols() {
     }
 }
 
+/// Settings that allow all snippets.
+const SNIPPETS: Texts = &[("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")];
+
 /// What decides on access and is not valid closes the paths, and says so.
 #[test]
 fn closed() {
@@ -214,6 +221,14 @@ fn closed() {
         (&[("auth-url", "ftp://10.0.0.1/")], &[]),
         (&[("auth-url", "http://10.0.0.1/"), ("auth-cache-key", "$remote_user"), ("auth-cache-duration", "x")], &[]),
         (&[("whitelist-source-range", "x")], &[]),
+        (&[("whitelist-source-range", ",")], &[]),
+        (&[("whitelist-source-range", " ")], &[]),
+        (&[("auth-url", "http://10.0.0.1/"), ("auth-response-headers", "X-User,X(Bad")], &[]),
+        (&[("configuration-snippet", "deny 127.0.0.1;")], &[("allow-snippet-annotations", "false")]),
+        (&[("configuration-snippet", "deny 127.0.0.1; add_header X $nosuch;")], SNIPPETS),
+        (&[("configuration-snippet", "auth_basic x; auth_basic_user_file /etc/x;")], SNIPPETS),
+        (&[("server-snippet", "deny 127.0.0.1; foo;")], SNIPPETS),
+        (&[("configuration-snippet", "if ($arg_a) { return 403; } foo;")], SNIPPETS),
         (&[("denylist-source-range", "1.2.3.4/99")], &[]),
         (&[("satisfy", "some")], &[]),
         (&[("limit-connections", "x")], &[]),
@@ -225,6 +240,8 @@ fn closed() {
         (&[], &[("whitelist-source-range", "x")]),
         (&[], &[("denylist-source-range", "x")]),
         (&[], &[("block-cidrs", "x")]),
+        (&[], &[("whitelist-source-range", ",")]),
+        (&[], &[("proxy-set-headers", "ns/gone")]),
         (&[], &[("global-auth-url", "nothing")]),
         (&[], &[("global-auth-url", "http://$nonesuch/")]),
         (&[], &[("global-auth-url", "http://10.0.0.1/"), ("global-auth-method", "LOOK")]),

@@ -306,7 +306,8 @@ fn serve_shows_its_configuration() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success());
     assert!(text.contains("listen 127.0.0.1:8099;"), "{text}");
-    let output = Command::new(PROGRAM).args(["serve", "/nonexistent"]).output().expect("runs");
+    let none = site.dir().join("none");
+    let output = Command::new(PROGRAM).arg("serve").arg(none).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
 }
 

@@ -29,7 +29,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "auth-proxy-set-headers", value: Reference, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-realm", value: Line, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-request-redirect", value: Template, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
-    Row { name: "auth-response-headers", value: Tokens, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
+    Row { name: "auth-response-headers", value: Tokens, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-secret", value: Reference, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-secret-type", value: OneOf(&["auth-file", "auth-map"]), default: "auth-file", scope: Location, risk: Low, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-signin", value: Template, default: "", scope: Location, risk: High, access: true, aliases: &[], verdict: Works },

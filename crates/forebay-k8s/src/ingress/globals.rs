@@ -263,9 +263,13 @@ impl Reading<'_> {
         let Some(name) = self.settings.some(key) else { return Vec::new() };
         let found = Key::parse(name).unwrap_or_else(|| Key::new(self.map.metadata.namespace.as_str(), name));
         let Some(map) = self.view.config_map(&found) else {
-            self.problems.push(
-                self.problem(key, format!("the ConfigMap {found} does not exist")).reason("ReferenceMissing"),
-            );
+            let closes = crate::settings::closes(key);
+            let follows = if closes { "; all paths of Ingresses answer 503" } else { "" };
+            let text = format!("the ConfigMap {found} does not exist{follows}");
+            self.problems.push(self.problem(key, text).reason("ReferenceMissing"));
+            if closes {
+                self.failed.extend(crate::settings::row(key).map(|row| (row, name.to_owned())));
+            }
             return Vec::new();
         };
         let mut fields = Vec::new();
@@ -275,6 +279,10 @@ impl Reading<'_> {
                 Some(why) => {
                     let text = format!("the field \"{}\" of {found} is left out: {why}", name.escape_debug());
                     self.problems.push(self.problem(key, text).reason("InvalidValue"));
+                    // It does not come from the client instead.
+                    if crate::value::Value::Token.check(name, &self.settings.defined).is_ok() {
+                        fields.push((name.clone(), String::new()));
+                    }
                 }
             }
         }

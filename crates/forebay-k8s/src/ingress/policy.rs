@@ -282,6 +282,11 @@ impl Making<'_> {
                 origins.push("null.invalid".into());
             }
         }
+        if origins.is_empty() && !a.or_default("cors-allow-origin").split(',').any(|o| o.trim() == "*") {
+            let problem = parsed.annotation_problem("cors-allow-origin", "there is no origin in it");
+            self.problems.push(problem.reason("InvalidValue"));
+            origins.push("null.invalid".into());
+        }
         Some(Cors {
             origins,
             methods: a.or_default("cors-allow-methods").to_owned(),
@@ -434,8 +439,14 @@ impl Making<'_> {
         match snippet::parse(text, context, author, &self.globals.options, &self.globals.settings.defined) {
             Ok(nodes) => Some(nodes),
             Err(invalid) => {
-                let problem =
-                    parsed.annotation_problem(name, "the snippet is refused").invalid(text, &invalid);
+                let closes = crate::settings::snippet_decides(text);
+                self.closed |= closes;
+                let text_of = if closes {
+                    "the snippet is refused; the paths of the Ingress answer 503"
+                } else {
+                    "the snippet is refused"
+                };
+                let problem = parsed.annotation_problem(name, text_of).invalid(text, &invalid);
                 self.problems.push(problem.reason("SnippetRefused"));
                 None
             }

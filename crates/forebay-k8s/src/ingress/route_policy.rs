@@ -93,5 +93,5 @@ pub(crate) fn route_policy(
 
 fn affinity(parsed: &Parsed) -> Option<Sticky> {
     let root = crate::model::PathMatch::Prefix("/".into());
-    sticky(parsed, &HostPath { path: root, backend: None, field: String::new() })
+    sticky(parsed, &HostPath { path: root, slash: false, backend: None, field: String::new() })
 }

@@ -16,7 +16,7 @@ pub enum OnFailure {
 const CLOSING: &[&str] = &[
     "annotation-value-word-blocklist", "block-cidrs", "block-referers", "block-user-agents", "denylist-source-range",
     "forwarded-for-header", "global-auth-method", "global-auth-response-headers", "global-auth-snippet", "global-auth-url",
-    "proxy-real-ip-cidr", "ssl-ciphers", "ssl-protocols", "whitelist-source-range",
+    "proxy-real-ip-cidr", "proxy-set-headers", "ssl-ciphers", "ssl-protocols", "whitelist-source-range",
 ];
 
 /// Keys with directives. They decide on access if one of [`DECIDING`] is among their words.
@@ -31,6 +31,20 @@ const DECIDING: &[&str] = &[
     "ssl_client_certificate", "ssl_crl", "ssl_protocols", "ssl_reject_handshake", "ssl_verify_client", "valid_referers",
 ];
 
+/// Words of [`DECIDING`] that annotations often have for other purposes.
+const COMMON: &[&str] = &["if", "internal", "return"];
+
+/// Returns `true` for the snippet of an annotation that decides who is let in.
+pub fn snippet_decides(text: &str) -> bool {
+    let words: Vec<&str> = text.split(|c| !is_word(c)).filter(|word| !word.is_empty()).collect();
+    let denies = |pair: &[&str]| matches!(pair, ["return", status] if status.starts_with(['4', '5']) && status.len() == 3);
+    words.iter().any(|word| DECIDING.contains(word) && !COMMON.contains(word)) || words.windows(2).any(denies)
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
 /// Returns `true` for a key that decides on access whatever its value is.
 pub fn closes(key: &str) -> bool {
     CLOSING.contains(&key)
@@ -38,10 +52,7 @@ pub fn closes(key: &str) -> bool {
 
 /// Returns what holds in place of a value that fails.
 pub fn on_failure(key: &str, value: &str) -> OnFailure {
-    let deciding = || {
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        value.split(|c| !is_word(c)).any(|word| DECIDING.contains(&word))
-    };
+    let deciding = || value.split(|c| !is_word(c)).any(|word| DECIDING.contains(&word));
     if key == "annotations-risk-level" {
         OnFailure::Strictest("Low")
     } else if CLOSING.contains(&key) || SNIPPETS.contains(&key) && deciding() {
@@ -59,6 +70,24 @@ mod tests {
     fn all_keys_exist() {
         for key in CLOSING.iter().chain(SNIPPETS) {
             assert!(crate::settings::row(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn snippets_of_annotations_close_by_their_words() {
+        for text in [
+            "deny all;",
+            "auth_basic \"x\";",
+            "if ($a) { return 403; }",
+            "return 503 text;",
+            "limit_req zone=a;",
+        ] {
+            assert!(snippet_decides(text), "{text}");
+        }
+        for text in
+            ["return 301 https://a/b;", "if ($a) { set $b 1; }", "add_header X-Denyx 1;", "return 200;", ""]
+        {
+            assert!(!snippet_decides(text), "{text}");
         }
     }
 

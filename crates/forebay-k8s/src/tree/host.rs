@@ -234,7 +234,8 @@ fn probes(server: &Server) -> Option<Node> {
 fn conditions(server: &Server, route: &Route) -> Vec<Vec<String>> {
     let path = route.path.path();
     if server.regex {
-        return vec![vec!["~*".into(), format!("^{path}")]];
+        let slash = if route.slash && !path.ends_with('/') { "/" } else { "" };
+        return vec![vec!["~*".into(), format!("^{path}{slash}")]];
     }
     match &route.path {
         PathMatch::Exact(path) => vec![vec!["=".into(), path.clone()]],

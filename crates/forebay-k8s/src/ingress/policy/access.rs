@@ -38,7 +38,8 @@ impl Making<'_> {
             policy.clients = Some(ClientPolicy {
                 match_cn: parsed.annotations.get("auth-tls-match-cn").map(str::to_owned),
                 pass: parsed.annotations.flag("auth-tls-pass-certificate-to-upstream"),
-                required: false,
+                // The subject of a certificate that nobody has verified says nothing.
+                required: parsed.annotations.or_default("auth-tls-verify-client") == "on" || cn.is_some(),
             });
         }
         if parsed.annotations.get("auth-tls-match-cn").is_some() && policy.clients.is_none() {

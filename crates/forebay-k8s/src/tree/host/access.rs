@@ -13,7 +13,7 @@ pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
     let policy = &route.policy;
     if let Some(clients) = &policy.clients {
         let verify = out.server.tls.clients.as_ref().map(|c| c.verify.as_str());
-        if verify == Some("on") {
+        if verify == Some("on") || clients.required {
             // Requests without TLS have shown none.
             nodes.push(
                 node("if", ["($ssl_client_verify", "!=", "SUCCESS)"]).block(vec![node("return", ["403"])]),

@@ -33,7 +33,7 @@ fn in_place(out: &mut Out<'_>, route: &Route, code: u16, group: &str, name: Stri
     let mut own = fields::reasons(code, route);
     own.extend(fields::password(out, route));
     let mut body = vec![node("internal", [] as [&str; 0]), node("proxy_intercept_errors", ["off"])];
-    body.extend(fields::with(out, &own));
+    body.extend(fields::beside(out, route, &own));
     body.extend(rewrite);
     body.push(node("proxy_pass", [format!("http://{group}")]));
     let set = location::helper_variables(out, route, &body);
@@ -68,7 +68,7 @@ pub(super) fn mirror(out: &mut Out<'_>, route: &Route, mirror: &Mirror, nodes: &
         body.push(node("proxy_pass_request_body", ["off"]));
         own.push(("Content-Length".into(), String::new()));
     }
-    body.extend(fields::with(out, &own));
+    body.extend(fields::beside(out, route, &own));
     body.extend(access::pass_url(&mirror.target));
     let set = location::helper_variables(out, route, &body);
     out.helpers.push(node("location", ["=", path.as_str()]).block(set.into_iter().chain(body).collect()));

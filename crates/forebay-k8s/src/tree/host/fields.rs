@@ -62,6 +62,22 @@ pub(super) fn with(out: &Out<'_>, own: &[Field]) -> Vec<Node> {
     merge::join(merge::join(general, &certificate), &Family::Proxy.set(own))
 }
 
+/// Returns the fields of a request that goes elsewhere in place of a route's upstream, or beside it. Those that an authentication
+/// service gives are empty, and those of the operator's snippets are there.
+pub(super) fn beside(out: &Out<'_>, route: &Route, own: &[Field]) -> Vec<Node> {
+    let mut fields = unauthorized(out, route);
+    fields.extend(own.iter().cloned());
+    let mut general = Family::Proxy.set(&out.globals.headers);
+    for snippet in [&out.globals.snippets.http, &out.globals.snippets.server, &out.globals.snippets.location]
+    {
+        let set = |n: &&Node| n.name == Family::Proxy.directive().as_bytes();
+        let own: Vec<Node> = snippet.iter().filter(set).cloned().collect();
+        general = merge::join(general, &own);
+    }
+    let certificate = Family::Proxy.set(&certificate(out.server, false));
+    merge::join(merge::join(general, &certificate), &Family::Proxy.set(&fields))
+}
+
 /// Returns the directives of the fields that a route's upstream gets. `authorized`: those that an authentication service gives.
 pub(super) fn of_route(out: &Out<'_>, route: &Route, family: Family, authorized: Vec<Field>) -> Vec<Node> {
     let globals = out.globals;

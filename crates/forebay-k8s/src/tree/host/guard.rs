@@ -44,6 +44,7 @@ pub(crate) fn guard(
     let path = if path.is_empty() { "/" } else { path };
     let route = |policy: Arc<Policy>| Route {
         path: PathMatch::Prefix(path.to_owned()),
+        slash: false,
         origin: Origin::default(),
         action: Action::Answer(503),
         policy,
