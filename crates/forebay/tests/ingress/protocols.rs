@@ -131,13 +131,16 @@ fn identity_of_websockets() {
 #[test]
 fn forwarded_addresses_of_a_host_that_passes() {
     let seen = "saw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
+    let own = format!("{seen}saw X-Forwarded-Proto: https\nsaw X-Forwarded-Port: 443\n");
     let text = format!(
-        "access-log-path: /dev/null\nuse-forwarded-headers: true\n\n\
+        "access-log-path: /dev/null\nuse-forwarded-headers: true\nuse-http3: true\n\n\
          == a host that passes\n/ Prefix encrypted\n@ssl-passthrough: true\n@backend-protocol: HTTPS\n@ssl-redirect: false\n\
          > GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}\
          >> GET /\nversion: 2\nx-forwarded-for: 1.2.3.4\n< 200 certificate: backend\nsaw X-Tls-Name: {{host}}\n\
          == another one\n/ Prefix web\ntls\n@ssl-redirect: false\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}\
-         >> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}saw X-Forwarded-Proto: https\nsaw X-Forwarded-Port: 443\n"
+         >> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{own}\
+         >> GET /\nversion: 2\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}\
+         >> GET /\nversion: 3\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}"
     );
     let port = free_port().to_string();
     assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
