@@ -1,7 +1,10 @@
 //! What clients of all protocols see, and what backends of all protocols see of them.
 
-use super::table;
+use super::cases::read;
+use super::{Table, table};
 use crate::harness::free_port;
+use crate::{http3, tls};
+use serde_json::json;
 use std::fmt::Write;
 
 #[test]
@@ -166,4 +169,43 @@ fn addresses_of_streams() {
         );
         assert_eq!(table(&text, &["--tcp-services-configmap", "default/tcp"]), 1);
     }
+}
+
+/// A session of one host does not stand for a certificate at another one, which asks for certificates (CVE-2025-23419).
+#[test]
+fn sessions_of_other_hosts() {
+    let text = "access-log-path: /dev/null\nuse-http3: true\nssl-session-tickets: true\nssl-protocols: TLSv1.2 TLSv1.3\n\n\
+                == a host for all\n/ Prefix web\ntls\n\
+                == a host with certificates\n/ Prefix api\ntls\n@auth-tls-secret: default/tls\n\
+                == one that may have them\n/ Prefix other\ntls\n@auth-tls-secret: default/other2\n@auth-tls-verify-client: optional_no_ca\n\
+                object {\"apiVersion\":\"v1\",\"kind\":\"Secret\",\"metadata\":{\"name\":\"other2\",\"namespace\":\"default\"},\
+                \"stringData\":{\"ca.crt\":\"%BACKEND.CRT%\"}}\n";
+    let (settings, cases) = read(text);
+    let (table, _) = Table::start(&settings, &cases, &[]);
+    let ask = |host: &str, more: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        tls::s_client(&table.server, 1, &format!("-servername {host} {more}"), &request)
+    };
+    for version in ["-tls1_2", "-tls1_3"] {
+        for (from, own) in [("c0.test", ""), ("c2.test", "-cert client.crt -key client.key")] {
+            let first = ask(from, &format!("{version} {own} -sess_out session"));
+            assert!(first.contains("HTTP/1.1 200"), "{version} {from}: {first}");
+            // The session is one that can go on.
+            let same = ask(from, &format!("{version} {own} -sess_in session"));
+            assert!(same.contains("\nReused, ") && same.contains("HTTP/1.1 200"), "{version} {from}: {same}");
+            let answer = ask("c1.test", &format!("{version} -sess_in session"));
+            assert!(!answer.contains("\napi GET"), "{version} {from}: {answer}");
+        }
+    }
+    let Some(mut client) = http3::Client::start() else { return };
+    let port = table.server.addr(1).port();
+    client.connect_with("first", &table.server, json!({"name": "c0.test", "port": port}));
+    assert_eq!(client.ask("first", json!({"authority": "c0.test"}))["status"], 200);
+    let told = client.connect_with(
+        "second",
+        &table.server,
+        json!({"name": "c1.test", "port": port, "ticket": "first"}),
+    );
+    assert_eq!(told["connected"], true, "{told}");
+    assert_eq!(client.ask("second", json!({"authority": "c1.test"}))["status"], 400);
 }
