@@ -149,6 +149,29 @@ fn forwarded_addresses_of_a_host_that_passes() {
     assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
 }
 
+/// A PROXY header in front of passthrough tells the address. The port at HTTPS is that of the Service, since the stream block writes a
+/// header of its own.
+#[test]
+fn proxy_protocol_in_front_of_passthrough() {
+    let header = |port: u16| format!("proxy-protocol: TCP4 203.0.113.7 203.0.113.8 5000 {port}\n");
+    let seen = "saw X-Real-IP: 203.0.113.7\nsaw X-Forwarded-For: 203.0.113.7\nsaw X-Forwarded-Proto: https\n";
+    let text = format!(
+        "access-log-path: /dev/null\nuse-proxy-protocol: true\n\n\
+         == a host\n/ Prefix web\ntls\n\
+         >> GET /\n{0}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
+         >> GET /\nversion: 2\n{1}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
+         > GET /\n{0}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
+         > GET /\n{2}< 308\n\
+         == a host that passes\n/ Prefix encrypted\n@ssl-passthrough: true\n@backend-protocol: HTTPS\n\
+         >> GET /\n{1}< 200 certificate: backend\n",
+        header(443),
+        header(1234),
+        header(80)
+    );
+    let port = free_port().to_string();
+    assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
+}
+
 /// A stream service tells its backend the address of a PROXY header, if who sends it is trusted.
 #[test]
 fn addresses_of_streams() {
