@@ -8,11 +8,11 @@ const TABLES: &[(&str, &str)] = &[
     ("identity", include_str!("../../forebay/tests/ingress/identity.cases")),
     ("ports", include_str!("../../forebay/tests/ingress/ports.cases")),
     ("proxying", include_str!("../../forebay/tests/ingress/proxying.cases")),
+    ("protocols", include_str!("../../forebay/tests/ingress/protocols.cases")),
     ("proxy-protocol", include_str!("../../forebay/tests/ingress/proxy-protocol.cases")),
     ("routing", include_str!("../../forebay/tests/ingress/routing.cases")),
     ("settings", include_str!("../../forebay/tests/ingress/settings.cases")),
     ("backends", include_str!("../../forebay/tests/ingress/backends.cases")),
-    ("protocols", include_str!("../../forebay/tests/ingress/protocols.cases")),
     ("snippets", include_str!("../../forebay/tests/ingress/snippets.cases")),
 ];
 

@@ -1,7 +1,10 @@
 //! What clients of all protocols see, and what backends of all protocols see of them.
 
-use super::table;
+use super::cases::read;
+use super::{Table, table};
 use crate::harness::free_port;
+use crate::{http3, tls};
+use serde_json::json;
 use std::fmt::Write;
 
 #[test]
@@ -131,13 +134,39 @@ fn identity_of_websockets() {
 #[test]
 fn forwarded_addresses_of_a_host_that_passes() {
     let seen = "saw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
+    let own = format!("{seen}saw X-Forwarded-Proto: https\nsaw X-Forwarded-Port: 443\n");
     let text = format!(
-        "access-log-path: /dev/null\nuse-forwarded-headers: true\n\n\
+        "access-log-path: /dev/null\nuse-forwarded-headers: true\nuse-http3: true\n\n\
          == a host that passes\n/ Prefix encrypted\n@ssl-passthrough: true\n@backend-protocol: HTTPS\n@ssl-redirect: false\n\
          > GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}\
          >> GET /\nversion: 2\nx-forwarded-for: 1.2.3.4\n< 200 certificate: backend\nsaw X-Tls-Name: {{host}}\n\
          == another one\n/ Prefix web\ntls\n@ssl-redirect: false\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}\
-         >> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}saw X-Forwarded-Proto: https\nsaw X-Forwarded-Port: 443\n"
+         >> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{own}\
+         >> GET /\nversion: 2\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}\
+         >> GET /\nversion: 3\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}"
+    );
+    let port = free_port().to_string();
+    assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
+}
+
+/// A PROXY header in front of passthrough tells the address. The port at HTTPS is that of the Service, since the stream block writes a
+/// header of its own.
+#[test]
+fn proxy_protocol_in_front_of_passthrough() {
+    let header = |port: u16| format!("proxy-protocol: TCP4 203.0.113.7 203.0.113.8 5000 {port}\n");
+    let seen = "saw X-Real-IP: 203.0.113.7\nsaw X-Forwarded-For: 203.0.113.7\nsaw X-Forwarded-Proto: https\n";
+    let text = format!(
+        "access-log-path: /dev/null\nuse-proxy-protocol: true\n\n\
+         == a host\n/ Prefix web\ntls\n\
+         >> GET /\n{0}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
+         >> GET /\nversion: 2\n{1}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
+         > GET /\n{0}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
+         > GET /\n{2}< 308\n\
+         == a host that passes\n/ Prefix encrypted\n@ssl-passthrough: true\n@backend-protocol: HTTPS\n\
+         >> GET /\n{1}< 200 certificate: backend\n",
+        header(443),
+        header(1234),
+        header(80)
     );
     let port = free_port().to_string();
     assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
@@ -163,4 +192,43 @@ fn addresses_of_streams() {
         );
         assert_eq!(table(&text, &["--tcp-services-configmap", "default/tcp"]), 1);
     }
+}
+
+/// A session of one host does not stand for a certificate at another one, which asks for certificates (CVE-2025-23419).
+#[test]
+fn sessions_of_other_hosts() {
+    let text = "access-log-path: /dev/null\nuse-http3: true\nssl-session-tickets: true\nssl-protocols: TLSv1.2 TLSv1.3\n\n\
+                == a host for all\n/ Prefix web\ntls\n\
+                == a host with certificates\n/ Prefix api\ntls\n@auth-tls-secret: default/tls\n\
+                == one that may have them\n/ Prefix other\ntls\n@auth-tls-secret: default/other2\n@auth-tls-verify-client: optional_no_ca\n\
+                object {\"apiVersion\":\"v1\",\"kind\":\"Secret\",\"metadata\":{\"name\":\"other2\",\"namespace\":\"default\"},\
+                \"stringData\":{\"ca.crt\":\"%BACKEND.CRT%\"}}\n";
+    let (settings, cases) = read(text);
+    let (table, _) = Table::start(&settings, &cases, &[]);
+    let ask = |host: &str, more: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        tls::s_client(&table.server, 1, &format!("-servername {host} {more}"), &request)
+    };
+    for version in ["-tls1_2", "-tls1_3"] {
+        for (from, own) in [("c0.test", ""), ("c2.test", "-cert client.crt -key client.key")] {
+            let first = ask(from, &format!("{version} {own} -sess_out session"));
+            assert!(first.contains("HTTP/1.1 200"), "{version} {from}: {first}");
+            // The session is one that can go on.
+            let same = ask(from, &format!("{version} {own} -sess_in session"));
+            assert!(same.contains("\nReused, ") && same.contains("HTTP/1.1 200"), "{version} {from}: {same}");
+            let answer = ask("c1.test", &format!("{version} -sess_in session"));
+            assert!(!answer.contains("\napi GET"), "{version} {from}: {answer}");
+        }
+    }
+    let Some(mut client) = http3::Client::start() else { return };
+    let port = table.server.addr(1).port();
+    client.connect_with("first", &table.server, json!({"name": "c0.test", "port": port}));
+    assert_eq!(client.ask("first", json!({"authority": "c0.test"}))["status"], 200);
+    let told = client.connect_with(
+        "second",
+        &table.server,
+        json!({"name": "c1.test", "port": port, "ticket": "first"}),
+    );
+    assert_eq!(told["connected"], true, "{told}");
+    assert_eq!(client.ask("second", json!({"authority": "c1.test"}))["status"], 400);
 }
