@@ -262,7 +262,7 @@ fn fastcgi(route: &Route, fields: Vec<Node>) -> Vec<Node> {
         ("DOCUMENT_URI", "$document_uri"),
         ("DOCUMENT_ROOT", "$document_root"),
         ("SERVER_PROTOCOL", "$server_protocol"),
-        ("REQUEST_SCHEME", "$scheme"),
+        ("REQUEST_SCHEME", "$pass_access_scheme"),
         ("GATEWAY_INTERFACE", "CGI/1.1"),
         ("REMOTE_ADDR", "$remote_addr"),
         ("REMOTE_PORT", "$remote_port"),
@@ -274,7 +274,9 @@ fn fastcgi(route: &Route, fields: Vec<Node>) -> Vec<Node> {
     let parameters = |(n, v): (&str, &str)| node("fastcgi_param", [n, v]);
     let own = route.policy.fastcgi.iter().map(|(n, v)| (n.as_str(), v.as_str()));
     let own: Vec<Node> = own.map(parameters).collect();
-    merge::join(general.into_iter().map(parameters).chain(fields).collect(), &own)
+    // Programs take any value for yes.
+    let https = node("fastcgi_param", ["HTTPS", "$secure_cookie", "if_not_empty"]);
+    merge::join(general.into_iter().map(parameters).chain([https]).chain(fields).collect(), &own)
 }
 
 fn pass(out: &mut Out<'_>, route: &Route, forward: &Forward, nodes: &mut Vec<Node>) {
