@@ -5,7 +5,7 @@ mod beside;
 mod canary;
 pub(in crate::tree) mod fields;
 pub(crate) mod guard;
-mod location;
+pub(in crate::tree) mod location;
 
 pub(crate) use fields::{lookalikes, other_spellings};
 pub(crate) use location::collect;

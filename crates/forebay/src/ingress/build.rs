@@ -23,6 +23,13 @@ pub(crate) struct Builder {
 
 impl Build for Builder {
     fn errors(&self, given: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refusal> {
+        forebay_net::addr::offline(|| self.built(given))
+    }
+}
+
+impl Builder {
+    /// Makes a configuration and returns its errors. Names are looked up.
+    fn built(&self, given: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refusal> {
         let prefix = Path::new(PREFIX);
         let own = self.files.iter().map(|(path, from)| {
             let bytes = files::read_file(from, files::MAX_WHOLE).unwrap_or_default();
@@ -30,7 +37,7 @@ impl Build for Builder {
         });
         let given = given.iter().map(|(path, bytes)| (prefix.join(path), bytes.clone()));
         let mut files = Files::shared(given.chain(own));
-        let (_, errors) = forebay_net::addr::offline(|| load_all(&environment(prefix), &mut files));
+        let (_, errors) = load_all(&environment(prefix), &mut files);
         let mut errors: Vec<_> = errors.into_iter().filter(|e| e.level <= Level::Emerg).collect();
         errors.sort_by_key(|e| e.ordinal);
         let elsewhere = |message: &str| {
@@ -186,6 +193,27 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
         let clash = [("http-snippet", "proxy_buffers 2 4k;"), ("location-snippet", "proxy_buffer_size 1m;")];
         let problems = accepted(clash.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
         assert!(problems.iter().any(|p| p.contains("snippet")), "{problems:?}");
+    }
+
+    #[test]
+    fn names_without_an_address_do_not_stop_the_server() {
+        let cases = [
+            ("http-snippet", "upstream u { server nosuch.none.invalid; }"),
+            ("stream-snippet", "upstream u { server nosuch.none.invalid:1; }"),
+            ("location-snippet", "proxy_pass http://nosuch.none.invalid;"),
+            ("server-snippet", "location /x { proxy_pass http://nosuch.none.invalid; }"),
+            ("server-snippet", "location / { return 200; }"),
+        ];
+        for (key, value) in cases {
+            let (made, _) = translated([(key.to_owned(), value.to_owned())].into());
+            let errors = builder().built(&made.files);
+            assert!(errors.is_empty(), "{key} {value}: {errors:?}");
+            let snippets = made.files.iter().any(|(_, bytes)| {
+                String::from_utf8_lossy(bytes)
+                    .contains(value.split([';', '{']).next().unwrap_or_default().trim())
+            });
+            assert!(snippets, "{key} {value}");
+        }
     }
 
     #[test]
