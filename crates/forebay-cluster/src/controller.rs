@@ -850,6 +850,61 @@ fn place(reason: &str) -> Option<(&Path, usize)> {
 mod tests {
     use super::*;
 
+    /// Has a controller deliver a configuration at once. Returns its main file.
+    fn main_file(
+        controller: &mut Controller,
+        deliveries: &mut UnboundedReceiver<Delivery>,
+    ) -> Option<String> {
+        let past = Instant::now() - GATHER * 2;
+        controller.waiting.others = Some(past);
+        controller.rests_until = past;
+        controller.sync();
+        let Ok(Delivery::Configuration(configuration)) = deliveries.try_recv() else { return None };
+        let main = configuration.files.into_iter().find(|(path, _)| is_main(path));
+        main.map(|(_, bytes)| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    #[test]
+    fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
+        let options = Options { config_map: Some(Key::new("ns", "c")), ..Options::default() };
+        let settings = Settings {
+            options,
+            election: None,
+            publish: None,
+            identity: String::new(),
+            webhook: None,
+            health: None,
+            files: Vec::new(),
+        };
+        let (sender, mut deliveries) = mpsc::unbounded_channel();
+        let mut controller = Controller::new(settings, sender, Box::new(|_| {}));
+        let map = serde_json::json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "data": {"http-snippet": "resolver nosuch.invalid;", "use-gzip": "true", "access-log-path": "/no/a.log"},
+        });
+        controller.objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));
+        let first = main_file(&mut controller, &mut deliveries).expect("a configuration");
+        assert!(first.contains("resolver nosuch.invalid;") && first.contains("gzip on;"), "{first}");
+        let line = first.lines().position(|l| l.contains("nosuch")).expect("the line") + 1;
+        let reason = format!("host not found in resolver \"nosuch.invalid\" in forebay.conf:{line}");
+        controller.report(Report::Refused(1, reason));
+        assert!(controller.waiting.others.is_some());
+        let second = main_file(&mut controller, &mut deliveries).expect("a configuration");
+        assert!(
+            !second.contains("nosuch") && second.contains("gzip on;") && second.contains("/no/a.log"),
+            "{second}"
+        );
+        assert!(controller.problems.iter().any(|p| p.render().contains("host not found in resolver")));
+        controller.report(Report::Refused(2, "open() \"/no/a.log\" failed (2: No such file)".to_owned()));
+        let third = main_file(&mut controller, &mut deliveries).expect("a configuration");
+        assert!(!third.contains("/no/a.log") && third.contains("gzip on;"), "{third}");
+        controller.report(Report::Applied(3));
+        assert_eq!(controller.settings.options.refused.len(), 2);
+        controller.key_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
+        controller.look_again();
+        assert_eq!(main_file(&mut controller, &mut deliveries), Some(first));
+    }
+
     #[test]
     fn errors_name_their_file() {
         assert_eq!(
