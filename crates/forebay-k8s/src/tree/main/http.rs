@@ -4,7 +4,7 @@ use super::super::host::{fields, location};
 use super::super::node;
 use super::{Main, forwarded};
 use crate::ingress::Globals;
-use crate::value::{cidrs, parse_size, parse_time};
+use crate::value::{parse_size, parse_time};
 use forebay_conf::Node;
 
 pub(super) fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
@@ -57,7 +57,7 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     nodes.push(map("$request", "$own_host", &absolute));
     forwarded::own_port(globals, nodes);
     if s.flag("use-forwarded-headers") {
-        let networks = cidrs(s.get("proxy-real-ip-cidr")).unwrap_or_default();
+        let networks = s.trusted_networks();
         let everyone = networks.iter().any(|n| n == "0.0.0.0/0");
         let mut trusted = vec![node("default", [if everyone { "1" } else { "0" }])];
         trusted.extend(networks.iter().filter(|n| !everyone && *n != "::/0").map(|n| node(n, ["1"])));
