@@ -11,10 +11,12 @@ use crate::ports;
 use crate::status::{self, GatewayServices, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
 use crate::{guilty, health, tickets, webhook};
+use forebay_k8s::blame::line_of;
 use forebay_k8s::closed;
 use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::objects::{Kind, Object};
-use forebay_k8s::translate::{Group, Groups};
+use forebay_k8s::options::RefusedValue;
+use forebay_k8s::translate::{Group, Groups, suspect};
 use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Translation, Translator};
 use forebay_sys::errno::errno;
 use forebay_sys::files;
@@ -45,6 +47,8 @@ const EVENTS_A_SECOND: usize = 10;
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Time for the last request of a replica that ends.
 const PARTING: Duration = Duration::from_secs(2);
+/// Time after which values that the process refused are tried again: a name may have an address by then.
+const TRY_AGAIN: Duration = Duration::from_secs(600);
 /// Pause between two looks at statuses and Events.
 const TICK: Duration = Duration::from_secs(1);
 /// Time after which memory is given back to the system.
@@ -377,6 +381,8 @@ struct Controller {
     /// Time at which memory was given back last, and whether anything has changed since.
     trimmed: Instant,
     changed: bool,
+    /// Time at which the process refused a value of the ConfigMap last, until it is tried again.
+    key_refused: Option<Instant>,
     /// Objects that the webhook judges with.
     judged: webhook::Settings,
     health: health::Shared,
@@ -413,6 +419,7 @@ impl Controller {
             ports_tried: Instant::now(),
             trimmed: Instant::now(),
             changed: false,
+            key_refused: None,
             judged: Rc::default(),
             health: Rc::default(),
             accepted: Arc::default(),
@@ -667,8 +674,12 @@ impl Controller {
         self.health.borrow_mut().refusals += 1;
         let applied = self.applied.clone();
         let mut guilty = guilty::find(&self.settings.options.judge, files.iter(), |path| applied.get(path));
+        if guilty.is_empty() && self.set_key_aside(files, &reason) {
+            self.waiting.others.get_or_insert(Instant::now());
+            return;
+        }
         if guilty.is_empty() {
-            let named = place(&reason).and_then(|path| files.get_key_value(path));
+            let named = place(&reason).and_then(|(path, _)| files.get_key_value(path));
             guilty.extend(named.map(|(path, _)| (path.clone(), reason.clone())));
         }
         let mut changed = false;
@@ -679,8 +690,28 @@ impl Controller {
             self.waiting.others.get_or_insert(Instant::now());
         } else {
             // Nothing can be left out to mend it.
+            self.settings.options.refused.clear();
             self.health.borrow_mut().refused = Some(reason);
         }
+    }
+
+    /// Sets the value of the ConfigMap aside that made the process refuse a configuration. Returns `false` if none is to blame.
+    fn set_key_aside(&mut self, files: &Files, reason: &str) -> bool {
+        let options = &self.settings.options;
+        let Some(map) = options.config_map.as_ref().and_then(|key| self.objects.config_map(key)) else {
+            return false;
+        };
+        let place = place(reason).and_then(|(path, line)| Some((path, line_of(files.get(path)?, line))));
+        let shared = place.as_ref().is_none_or(|(path, _)| is_main(path) || path.ends_with("hosts/_.conf"));
+        let line = place.map(|(_, line)| line).unwrap_or_default();
+        let map = map.object.clone();
+        let Some(key) = suspect(&map, options, &line, reason, shared) else { return false };
+        let value = map.data.get(key).cloned().unwrap_or_default();
+        (self.log)(&format!("the value of {key} in the ConfigMap is set aside: {reason}"));
+        let refused = RefusedValue { value, reason: reason.to_owned() };
+        self.settings.options.refused.insert(key, refused);
+        self.key_refused = Some(Instant::now());
+        true
     }
 
     /// Sets a file aside in favour of the last one that was applied. Returns `false` if it is already.
@@ -736,8 +767,12 @@ impl Controller {
         });
     }
 
-    /// Has the files of this machine read again when it is time to.
+    /// Has the files of this machine read again when it is time to, and values of the ConfigMap tried again.
     fn look_again(&mut self) {
+        if self.key_refused.take_if(|at| at.elapsed() >= TRY_AGAIN).is_some() {
+            self.settings.options.refused.clear();
+            self.waiting.others.get_or_insert(Instant::now());
+        }
         if !self.settings.files.is_empty() && self.looked.elapsed() >= LOOK_AGAIN {
             self.looked = Instant::now();
             self.waiting.others.get_or_insert(self.looked);
@@ -804,22 +839,77 @@ fn key_of(value: &Value) -> Key {
     Key::new(text("/metadata/namespace"), text("/metadata/name"))
 }
 
-/// Returns the file that an error of the configuration names at its end: `TEXT in PATH:LINE`.
-fn place(reason: &str) -> Option<&Path> {
+/// Returns the file and the line that an error of the configuration names at its end: `TEXT in PATH:LINE`.
+fn place(reason: &str) -> Option<(&Path, usize)> {
     let (_, place) = reason.trim_end().rsplit_once(" in ")?;
     let (path, line) = place.rsplit_once(':')?;
-    line.parse::<u32>().ok().map(|_| Path::new(path))
+    Some((Path::new(path), line.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Has a controller deliver a configuration at once. Returns its main file.
+    fn main_file(
+        controller: &mut Controller,
+        deliveries: &mut UnboundedReceiver<Delivery>,
+    ) -> Option<String> {
+        let past = Instant::now() - GATHER * 2;
+        controller.waiting.others = Some(past);
+        controller.rests_until = past;
+        controller.sync();
+        let Ok(Delivery::Configuration(configuration)) = deliveries.try_recv() else { return None };
+        let main = configuration.files.into_iter().find(|(path, _)| is_main(path));
+        main.map(|(_, bytes)| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    #[test]
+    fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
+        let options = Options { config_map: Some(Key::new("ns", "c")), ..Options::default() };
+        let settings = Settings {
+            options,
+            election: None,
+            publish: None,
+            identity: String::new(),
+            webhook: None,
+            health: None,
+            files: Vec::new(),
+        };
+        let (sender, mut deliveries) = mpsc::unbounded_channel();
+        let mut controller = Controller::new(settings, sender, Box::new(|_| {}));
+        let map = serde_json::json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "data": {"http-snippet": "resolver nosuch.invalid;", "use-gzip": "true", "access-log-path": "/no/a.log"},
+        });
+        controller.objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));
+        let first = main_file(&mut controller, &mut deliveries).expect("a configuration");
+        assert!(first.contains("resolver nosuch.invalid;") && first.contains("gzip on;"), "{first}");
+        let line = first.lines().position(|l| l.contains("nosuch")).expect("the line") + 1;
+        let reason = format!("host not found in resolver \"nosuch.invalid\" in forebay.conf:{line}");
+        controller.report(Report::Refused(1, reason));
+        assert!(controller.waiting.others.is_some());
+        let second = main_file(&mut controller, &mut deliveries).expect("a configuration");
+        assert!(
+            !second.contains("nosuch") && second.contains("gzip on;") && second.contains("/no/a.log"),
+            "{second}"
+        );
+        assert!(controller.problems.iter().any(|p| p.render().contains("host not found in resolver")));
+        controller.report(Report::Refused(2, "open() \"/no/a.log\" failed (2: No such file)".to_owned()));
+        let third = main_file(&mut controller, &mut deliveries).expect("a configuration");
+        assert!(!third.contains("/no/a.log") && third.contains("gzip on;"), "{third}");
+        controller.report(Report::Applied(3));
+        assert_eq!(controller.settings.options.refused.len(), 2);
+        controller.key_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
+        controller.look_again();
+        assert_eq!(main_file(&mut controller, &mut deliveries), Some(first));
+    }
+
     #[test]
     fn errors_name_their_file() {
         assert_eq!(
             place("unknown directive \"x\" in /forebay/a.conf:12"),
-            Some(Path::new("/forebay/a.conf"))
+            Some((Path::new("/forebay/a.conf"), 12))
         );
         assert_eq!(place("bind() to 0.0.0.0:80 failed (98: Address already in use)"), None);
         assert_eq!(place(""), None);

@@ -93,12 +93,24 @@ pub struct Options {
     pub ipv6: bool,
     /// The Gateway API.
     pub gateway: crate::gateway::GatewayOptions,
+    /// Values of the ConfigMap that the server has refused although the judge takes them, by their keys. Another value of the key is
+    /// judged anew.
+    pub refused: std::collections::BTreeMap<&'static str, RefusedValue>,
     /// Judge of values and snippets.
     pub judge: crate::judge::Judge,
     /// Directives of main that the caller adds at the top, such as `user` or `pid`.
     pub main: Vec<forebay_conf::Node>,
     /// Directives of `http` that the caller adds at the top.
     pub http: Vec<forebay_conf::Node>,
+}
+
+/// Value that the server has refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedValue {
+    /// The value.
+    pub value: String,
+    /// Words of the server.
+    pub reason: String,
 }
 
 /// Names of the keys of TLS session tickets in their Secret. The first one encrypts; tickets of the others are accepted.
@@ -145,6 +157,7 @@ impl Default for Options {
             bind_addresses: Vec::new(),
             ipv6: true,
             gateway: Default::default(),
+            refused: Default::default(),
             judge: Default::default(),
             main: Vec::new(),
             http: Vec::new(),

@@ -134,6 +134,14 @@ impl Settings {
         self.set_aside.iter().filter_map(|name| name.strip_prefix(start)).any(|rest| rests.contains(&rest))
     }
 
+    /// Returns the networks of proxies that are believed: none if they, or the field that is read, are not known.
+    pub fn trusted_networks(&self) -> Vec<String> {
+        if self.refused("proxy-real-ip-cidr") || self.refused("forwarded-for-header") {
+            return Vec::new();
+        }
+        crate::value::cidrs(self.get("proxy-real-ip-cidr")).unwrap_or_default()
+    }
+
     /// Takes what holds in place of a value that fails. Returns the words for it.
     pub fn fail(&mut self, row: &Row, text: &str, judged: &Judged) -> &'static str {
         self.values.remove(row.name);

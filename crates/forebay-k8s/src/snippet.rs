@@ -102,6 +102,7 @@ pub fn parse(
     let parsed = body(text.as_bytes(), context);
     let root = &parsed.tree.root;
     let gate = Gate { author, options, stream: context == Contexts::STREAM };
+    gate.shared(root)?;
     gate.block(root)?;
     if let Some(error) = parsed.errors.iter().find(|e| e.level <= Level::Emerg) {
         let at = error.span.or(error.at).map_or(0, |s| s.start as usize);
@@ -181,7 +182,42 @@ fn at(word: &Word) -> usize {
     word.span.start as usize
 }
 
+/// Beginnings of the names of groups and variables that the controller makes in the stream block.
+const RESERVED: &[&str] = &["choice_", "gateway_", "probe_", "tcp_", "tls_", "udp_"];
+
 impl Gate<'_> {
+    /// Refuses what an Ingress may not say in the stream block, which all services share: it may define groups and variables with names
+    /// of its own.
+    fn shared(&self, root: &Block) -> Result<(), Invalid> {
+        if !self.stream || self.author == Author::Operator {
+            return Ok(());
+        }
+        for directive in &root.items {
+            let name = directive.name.as_str();
+            let defined = match &*name {
+                "map" | "split_clients" => directive.args.last(),
+                "upstream" => directive.args.first(),
+                // Others are refused with a reason of their own.
+                _ if !ALLOWED_STREAM.contains(&&*name) => continue,
+                _ => {
+                    let text = format!(
+                        "\"{name}\" is not allowed in an Ingress: it would hold for the services of others"
+                    );
+                    return Err(Invalid::new(at(&directive.name), text));
+                }
+            };
+            let Some(word) = defined else { continue };
+            let text = word.as_str().to_ascii_lowercase();
+            let text = text.trim_start_matches('$').trim_matches(['{', '}']);
+            let taken = RESERVED.iter().any(|start| text.starts_with(start))
+                || &*name != "upstream" && variables::known_in_stream().any(|known| known == text);
+            if taken {
+                return Err(Invalid::new(at(word), "the name is reserved"));
+            }
+        }
+        Ok(())
+    }
+
     fn block(&self, block: &Block) -> Result<(), Invalid> {
         for directive in &block.items {
             self.directive(directive)?;
@@ -464,5 +500,30 @@ mod tests {
         assert_eq!(stream("upstream x { server 127.0.0.1:1; }"), Some(20));
         assert_eq!(stream("upstream x { server 10.0.0.1:1; }"), None);
         assert_eq!(stream("server { listen 80; }"), Some(0));
+        assert_eq!(
+            stream("map $remote_addr $own { default a; } split_clients $remote_addr $half { 50% a; * b; }"),
+            None
+        );
+        for name in
+            ["tls_way", "TLS_GROUP", "gateway_tls_1", "choice_1", "ssl_preread_server_name", "remote_addr"]
+        {
+            assert_eq!(stream(&format!("map $remote_port ${name} {{ default a; }}")), Some(17), "{name}");
+        }
+        for name in [
+            "tls_here",
+            "Tls_through",
+            "tls_ns_web_443",
+            "tcp_ns_web_80",
+            "udp_ns_web_53",
+            "gateway_ns_web_80",
+        ] {
+            assert_eq!(stream(&format!("upstream {name} {{ server 10.0.0.1:1; }}")), Some(9), "{name}");
+        }
+        // They would hold for all servers of the block.
+        for line in
+            ["deny all;", "proxy_timeout 1s;", "proxy_protocol on;", "limit_conn z 1;", "ssl_preread off;"]
+        {
+            assert_eq!(stream(line), Some(0), "{line}");
+        }
     }
 }

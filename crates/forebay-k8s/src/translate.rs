@@ -13,6 +13,8 @@ mod names;
 mod probe;
 mod stream;
 
+pub use keys::suspect;
+
 use crate::gateway::{GatewayService, StatusUpdate};
 use crate::groups::Endpoint;
 use crate::ingress::{self, Globals, Parsed};

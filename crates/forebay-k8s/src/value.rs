@@ -5,6 +5,7 @@
 
 use crate::variables::{self, Known};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Longest value in bytes. Snippets and log formats may be [`LONGEST_TEXT`].
 pub(crate) const LONGEST: usize = 1800;
@@ -288,24 +289,29 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Reads a size, and gives it as nginx writes it.
+/// Largest size in bytes, and longest time. Both are more than anybody needs, and no directive refuses them.
+const MOST_BYTES: u64 = 1 << 40;
+const LONGEST_TIME: Duration = Duration::from_secs(10 * 365 * 86400);
+
+/// Reads a size, and gives it as nginx writes it. Only some directives take the unit `g`, so it becomes `m`.
 pub fn parse_size(text: &str) -> Option<String> {
     let text = text.trim();
     let (digits, unit) = match text.strip_suffix(|c: char| c.is_ascii_alphabetic()) {
         Some(digits) => (digits, text.get(digits.len()..)?.to_ascii_lowercase()),
         None => (text, String::new()),
     };
-    let n: u64 = digits.parse().ok().filter(|n| *n < 1 << 40)?;
-    matches!(unit.as_str(), "" | "k" | "m" | "g").then(|| format!("{n}{unit}"))
+    let n: u64 = digits.parse().ok()?;
+    let (n, unit) = if unit == "g" { (n.checked_mul(1024)?, "m".to_owned()) } else { (n, unit) };
+    let written = format!("{n}{unit}");
+    forebay_conf::units::size(written.as_bytes()).filter(|bytes| *bytes <= MOST_BYTES).map(|_| written)
 }
 
 /// Reads a time, and gives it as nginx writes it.
 pub fn parse_time(text: &str) -> Option<String> {
     let text = text.trim();
-    if text.parse::<u32>().is_ok() {
-        return Some(format!("{text}s"));
-    }
-    forebay_conf::units::duration_ms(text.as_bytes()).map(|_| text.to_owned())
+    let written = if text.parse::<u32>().is_ok() { format!("{text}s") } else { text.to_owned() };
+    let time = forebay_conf::units::duration_ms(written.as_bytes());
+    time.filter(|time| *time <= LONGEST_TIME).map(|_| written)
 }
 
 /// Cipher suites of TLS 1.2 that Forebay has, by OpenSSL's names.
@@ -369,12 +375,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn gigabytes_are_written_as_megabytes() {
+        assert_eq!(parse_size("5g").as_deref(), Some("5120m"));
+        assert_eq!(parse_size("8K").as_deref(), Some("8k"));
+    }
+
+    #[test]
     fn values() {
         let good: &[(Value, &str)] = &[
             (Value::Bool, "true"),
             (Value::Number(0, 9), " 7"),
             (Value::Size, "8K"),
             (Value::Size, "0"),
+            (Value::Size, "1024g"),
             (Value::Time, "5"),
             (Value::Time, "1h30m"),
             (Value::Cidrs, "10.0.0.0/8, ::1,1.2.3.4"),
@@ -395,6 +408,10 @@ mod tests {
             (Value::Bool, "yes", 0),
             (Value::Number(0, 9), "10", 0),
             (Value::Size, "8x", 0),
+            (Value::Size, "1025g", 0),
+            (Value::Size, "99999999999999999999", 0),
+            (Value::Time, "11000000d", 0),
+            (Value::Time, "4294967295", 0),
             (Value::Time, "x", 0),
             (Value::Cidrs, "10.0.0.0/8,  10.0.0.0/33", 13),
             (Value::Token, "X Y", 1),

@@ -253,16 +253,22 @@ pub(crate) struct Builder<'s, 'f> {
     cx: &'s mut Scope<'f>,
     written: LevelWritten,
     servers: Vec<ServerBuild>,
+    /// The process starts even if the name of an upstream server cannot be resolved (`upstream_start_unresolved`).
+    start_unresolved: bool,
 }
 
 impl<'s, 'f> Builder<'s, 'f> {
     /// Creates a builder that has read nothing.
     pub(crate) fn new(cx: &'s mut Scope<'f>) -> Self {
-        Builder { cx, written: LevelWritten::default(), servers: Vec::new() }
+        Builder { cx, written: LevelWritten::default(), servers: Vec::new(), start_unresolved: false }
     }
 
     /// Reads the directives of the block. Leaves out those with errors and keeps the errors, so that all are reported at once.
     pub(crate) fn block(&mut self, block: &Block) {
+        // The directive holds for the whole block, whatever its place.
+        for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
+            self.start_unresolved = first_word(d).eq_ignore_ascii_case("on");
+        }
         for d in block {
             let taken = self.directive(d);
             self.cx.keep(taken);
@@ -282,7 +288,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     /// Reads `upstream NAME { ... }`.
     fn upstream(&mut self, d: &Directive) -> Result<(), Error> {
         let mut extras = Extras::default();
-        let mut block = upstream::Block::new(d, false);
+        let mut block = upstream::Block::new(d, self.start_unresolved);
         for inner in d.block.iter().flatten() {
             if !extras.sticky.directive(inner, self.cx)? {
                 block.directive(inner, self.cx)?;
@@ -351,9 +357,10 @@ impl<'s, 'f> Builder<'s, 'f> {
         let tables = std::mem::take(&mut self.cx.tables);
         tables.conn_zones.undefined().iter().for_each(|text| self.cx.keep_late(plain(text)));
         let matches = tables.matches;
-        let (upstreams, errors) = tables.upstreams.finish(resolver.as_ref(), false, |extras, errors| {
-            errors.extend(extras.checks.iter_mut().filter_map(|c| c.find_match(&matches).err()));
-        });
+        let (upstreams, errors) =
+            tables.upstreams.finish(resolver.as_ref(), self.start_unresolved, |extras, errors| {
+                errors.extend(extras.checks.iter_mut().filter_map(|c| c.find_match(&matches).err()));
+            });
         errors.into_iter().for_each(|error| self.cx.keep_late(error));
         let stream = Stream {
             passes_tls: servers.iter().any(|s| s.settings.preread.passes),

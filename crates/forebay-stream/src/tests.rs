@@ -39,6 +39,7 @@ const OTHERS: &[&str] = &[
     "sticky_strict",
     "resolver",
     "resolver_timeout",
+    "upstream_start_unresolved",
 ];
 
 #[test]
@@ -170,4 +171,11 @@ fn mistakes_in_sticky_are_named() {
         assert_eq!(block(&format!("{line} {line}")), [format!("\"{name}\" directive is duplicate")]);
     }
     assert_eq!(errors("upstream u { server 127.0.0.1:1 sid=; }"), ["sid is empty"]);
+}
+
+#[test]
+fn names_without_an_address_stop_the_start_or_not() {
+    let named = "upstream u { server a.invalid:1; } server { listen 1; proxy_pass b.invalid:2; }";
+    assert_eq!(errors(named).len(), 2);
+    assert_eq!(errors(&format!("{named} upstream_start_unresolved on;")), [""; 0]);
 }

@@ -274,6 +274,9 @@ pub(super) fn stream_snippets<'p>(
         return all;
     }
     let text = forebay_conf::print(&all).unwrap_or_default();
+    let tickets = globals.ticket_keys.iter().enumerate();
+    let tickets: Files =
+        tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())).collect();
     let (_, main) = probe::main(globals, None, &[], &[]);
     if judge.remembered("stream", &[&text, &main]).is_some() {
         return all;
@@ -281,7 +284,9 @@ pub(super) fn stream_snippets<'p>(
     let found = blame::find(some.len(), Bounds::default(), |units| {
         let nodes = of(&mut units.iter().copied());
         let mut verdict = Verdict::default();
-        for refusal in judge.errors(&[probe::main(globals, None, &[], &nodes)]) {
+        let mut files = tickets.clone();
+        files.push(probe::main(globals, None, &[], &nodes));
+        for refusal in judge.errors(&files) {
             let is_of = |i: &&usize| some.get(**i).is_some_and(|p| stream_offset(p, &refusal.text).is_some());
             match units.iter().find(is_of) {
                 Some(unit) => verdict.placed.push((*unit, refusal)),
@@ -299,6 +304,14 @@ pub(super) fn stream_snippets<'p>(
         let problem = parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused");
         let value = parsed.annotations.raw("stream-snippet").unwrap_or_default();
         problems.push(problem.at(value, stream_offset(parsed, &refusal.text).unwrap_or(0)));
+    }
+    let why = found.base.map_or_else(
+        || "too many others are refused to judge it in time".to_owned(),
+        |base| format!("no configuration can be made, even without it: {}", base.message),
+    );
+    for parsed in found.undecided.iter().filter_map(|unit| some.get(*unit)) {
+        let text = format!("the snippet is left out: {why}");
+        problems.push(parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused"));
     }
     of(&mut found.good.into_iter())
 }

@@ -33,6 +33,30 @@ fn aliases(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Names of nobody: a pattern that fits one of them would take requests for hosts that its author does not have.
+#[rustfmt::skip]
+const PROBES: [&str; 22] = [
+    "", "localhost", "10.1.2.3", "192.168.77.200", "203.0.113.9", "[::1]", "::1", "[2001:db8::7]", "2001:db8::7", "qzxv", "7", "a.b",
+    "qzxv-wkjq.com", "q7z-31.wkjq.net", "fghb.qzxv.org", "w0.kjq.io", "zv.wkjq.dev", "pods.qzxv.local", "17.qzxv.svc", "aeiou.uoiea",
+    "abcdefghijklm-nopqrstuvwxyz-0123456789.zyxwvutsrqponmlkjihgfedcba.9876543210.invalid", "bcd.fgh.test",
+];
+
+/// Returns why a regular expression is no alias: it fits names of others, or it cannot be told.
+fn too_wide(alias: &str) -> Option<&'static str> {
+    let pattern = alias.strip_prefix('~')?;
+    let pattern = pattern.strip_prefix('*').unwrap_or(pattern);
+    let built = regex::RegexBuilder::new(pattern).case_insensitive(true).size_limit(1 << 20).build();
+    match built {
+        Ok(pattern) if PROBES.iter().any(|name| pattern.is_match(name)) => {
+            Some("it fits names that are not below one of its own")
+        }
+        Ok(_) => None,
+        Err(_) => Some(
+            "look-around and back references are not allowed, since nobody can tell which names they fit",
+        ),
+    }
+}
+
 impl All {
     /// Returns the names of a host.
     pub(super) fn of(&self, host: &str) -> &Names {
@@ -81,7 +105,9 @@ impl All {
                 let text_of = format!("\"{}\" is no alias: {why}", alias.escape_debug());
                 parsed.annotation_problem("server-alias", text_of).at(text, text.find(alias).unwrap_or(0))
             };
-            if !pattern && !ingress::is_host(&name) {
+            if let Some(why) = too_wide(alias) {
+                self.problems.push(problem(why).reason("InvalidHost"));
+            } else if !pattern && !ingress::is_host(&name) {
                 self.problems.push(problem("it is no DNS name").reason("InvalidHost"));
             } else if hosts.has(&name) || !taken.insert(name.clone()) {
                 self.problems.push(problem("another server has the name").reason("HostConflict"));
@@ -101,6 +127,49 @@ impl All {
             if !hosts.has(&other) && taken.insert(other.clone()) {
                 self.names.entry(host.clone()).or_default().redirected_from = Some(other);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_fit_names_of_others_are_refused() {
+        let wide = [
+            "~.*",
+            "~.",
+            "~^",
+            "~^.+$",
+            "~*.*",
+            "~^[^.]+$",
+            "~^[a-z.]+$",
+            "~^$",
+            "~^\\d",
+            "~^[0-9.]+$",
+            "~:",
+            "~^\\[",
+            "~\\.com$",
+            "~^.{20,}$",
+            "~^[^x]*$",
+            "~local",
+            "~^(?!www)",
+            "~(a)\\1",
+            "~.*\\.(com|net)$",
+            "~(?i)Z",
+        ];
+        for pattern in wide {
+            assert!(too_wide(pattern).is_some(), "{pattern}");
+        }
+        for pattern in [
+            "~^www\\d+\\.example\\.com$",
+            "~^al[0-9]+[.]a.example.com$",
+            "~\\.example\\.com$",
+            "a.example.com",
+            "*.x.test",
+        ] {
+            assert_eq!(too_wide(pattern), None, "{pattern}");
         }
     }
 }

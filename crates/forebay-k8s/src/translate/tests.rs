@@ -218,6 +218,21 @@ fn statuses_change_nothing() {
     assert_eq!(objects.gateway.version, before + 2);
 }
 
+#[test]
+fn nobody_is_trusted_while_it_is_not_known_who_is() {
+    for (key, value) in [("proxy-real-ip-cidr", "10.0.0.0/33"), ("forwarded-for-header", "a b")] {
+        let map = format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c, namespace: shop}}\ndata: {{use-forwarded-headers: \"true\", {key}: \"{value}\"}}\n"
+        );
+        let options = Options { config_map: Some(Key::new("shop", "c")), ..options() };
+        let made = Translator::new().translate(&objects(&format!("{SHOP}{map}")), &options);
+        let main = file(&made, "forebay.conf");
+        assert!(!main.contains("set_real_ip_from"), "{key}: {main}");
+        let geo = main.split("$forwarded_trusted {").nth(1).and_then(|rest| rest.split('}').next());
+        assert_eq!(geo.map(str::trim), Some("default 0;"), "{key}");
+    }
+}
+
 /// Returns the text of all hosts' files.
 fn hosts(made: &Translation) -> String {
     let hosts = made.files.iter().filter(|(path, _)| path.starts_with("hosts"));

@@ -5,7 +5,7 @@ mod beside;
 mod canary;
 pub(in crate::tree) mod fields;
 pub(crate) mod guard;
-mod location;
+pub(in crate::tree) mod location;
 
 pub(crate) use fields::{lookalikes, other_spellings};
 pub(crate) use location::collect;
@@ -222,10 +222,12 @@ fn status(out: &mut Out<'_>) {
 /// Path that balancers ask whether this node answers. ingress-nginx has it at all its ports.
 const PROBES: &str = "/healthz";
 
-/// Makes the answer for the probes of balancers, in the server of all hosts without rules.
+/// Makes the answer for the probes of balancers, in servers that may get requests for any host.
 fn probes(server: &Server) -> Option<Node> {
     let taken = server.routes.iter().any(|r| r.path.path() == PROBES);
-    (server.host == HostName::Any && !taken).then(|| {
+    // A regular expression may fit the address that balancers ask.
+    let wide = server.host == HostName::Any || server.aliases.iter().any(|name| name.starts_with('~'));
+    (wide && !taken).then(|| {
         node("location", ["=", PROBES]).block(vec![node("access_log", ["off"]), node("return", ["200"])])
     })
 }

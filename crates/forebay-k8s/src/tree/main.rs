@@ -14,6 +14,9 @@ use crate::model::CertificateFiles;
 use forebay_conf::Node;
 use std::sync::Arc;
 
+/// Least `worker_rlimit_nofile`: with few more than the files that the server has open, it starts and answers nothing.
+const LEAST_OPEN_FILES: i64 = 1024;
+
 /// Parts of the main file.
 pub struct Main<'a> {
     /// Settings and options.
@@ -66,7 +69,8 @@ pub fn main(parts: &Main<'_>) -> Vec<Node> {
         nodes.push(node("worker_cpu_affinity", affinity.split_ascii_whitespace()));
     }
     if s.number("max-worker-open-files") > 0 {
-        nodes.push(node("worker_rlimit_nofile", [s.get("max-worker-open-files")]));
+        let files = s.number("max-worker-open-files").max(LEAST_OPEN_FILES);
+        nodes.push(node("worker_rlimit_nofile", [files.to_string()]));
     }
     nodes.push(node("worker_shutdown_timeout", [s.get("worker-shutdown-timeout")]));
     nodes.push(node("error_log", ["stderr", s.get("error-log-level")]));

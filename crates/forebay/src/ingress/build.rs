@@ -23,6 +23,13 @@ pub(crate) struct Builder {
 
 impl Build for Builder {
     fn errors(&self, given: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refusal> {
+        forebay_net::addr::offline(|| self.built(given))
+    }
+}
+
+impl Builder {
+    /// Makes a configuration and returns its errors. Names are looked up.
+    fn built(&self, given: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refusal> {
         let prefix = Path::new(PREFIX);
         let own = self.files.iter().map(|(path, from)| {
             let bytes = files::read_file(from, files::MAX_WHOLE).unwrap_or_default();
@@ -30,7 +37,7 @@ impl Build for Builder {
         });
         let given = given.iter().map(|(path, bytes)| (prefix.join(path), bytes.clone()));
         let mut files = Files::shared(given.chain(own));
-        let (_, errors) = forebay_net::addr::offline(|| load_all(&environment(prefix), &mut files));
+        let (_, errors) = load_all(&environment(prefix), &mut files);
         let mut errors: Vec<_> = errors.into_iter().filter(|e| e.level <= Level::Emerg).collect();
         errors.sort_by_key(|e| e.ordinal);
         let elsewhere = |message: &str| {
@@ -70,6 +77,7 @@ mod tests {
     use forebay_k8s::judge::Judge;
     use forebay_k8s::objects::{ConfigMap, Manifests, Metadata, Object};
     use forebay_k8s::settings::ROWS;
+    use forebay_k8s::value::Value;
     use forebay_k8s::{Key, Objects, Options, Translation, Translator};
     use std::collections::BTreeMap;
 
@@ -121,8 +129,12 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
     }
 
     fn translated(data: BTreeMap<String, String>) -> (Translation, Options) {
+        translated_with(INGRESS, data)
+    }
+
+    fn translated_with(manifests: &str, data: BTreeMap<String, String>) -> (Translation, Options) {
         let mut objects = Objects::new();
-        for document in Manifests::read(INGRESS).documents {
+        for document in Manifests::read(manifests).documents {
             objects.apply(document.object);
         }
         let metadata = Metadata { name: "c".into(), namespace: "ns".into(), ..Metadata::default() };
@@ -186,6 +198,66 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
         let clash = [("http-snippet", "proxy_buffers 2 4k;"), ("location-snippet", "proxy_buffer_size 1m;")];
         let problems = accepted(clash.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
         assert!(problems.iter().any(|p| p.contains("snippet")), "{problems:?}");
+    }
+
+    #[test]
+    fn names_without_an_address_do_not_stop_the_server() {
+        let cases = [
+            ("http-snippet", "upstream u { server nosuch.none.invalid; }"),
+            ("stream-snippet", "upstream u { server nosuch.none.invalid:1; }"),
+            ("location-snippet", "proxy_pass http://nosuch.none.invalid;"),
+            ("server-snippet", "location /x { proxy_pass http://nosuch.none.invalid; }"),
+            ("server-snippet", "location / { return 200; }"),
+        ];
+        for (key, value) in cases {
+            let (made, _) = translated([(key.to_owned(), value.to_owned())].into());
+            let errors = builder().built(&made.files);
+            assert!(errors.is_empty(), "{key} {value}: {errors:?}");
+            let snippets = made.files.iter().any(|(_, bytes)| {
+                String::from_utf8_lossy(bytes)
+                    .contains(value.split([';', '{']).next().unwrap_or_default().trim())
+            });
+            assert!(snippets, "{key} {value}");
+        }
+    }
+
+    #[test]
+    fn sizes_times_and_numbers_of_an_ingress_do_not_stop_the_server() {
+        let mut refused = Vec::new();
+        let rows = forebay_k8s::annotations::ROWS.iter();
+        for row in rows {
+            let values = match row.value {
+                Value::Size => vec!["0".into(), "5g".into(), "1024g".into(), "1099511627776".into()],
+                Value::Time => vec!["0".into(), "315360000".into(), "3650d".into()],
+                // The row allows more connections than `limit_conn` takes.
+                Value::Number(..) if row.name == "limit-connections" => vec!["65535".into()],
+                Value::Number(least, most) => vec![least.to_string(), most.to_string()],
+                _ => continue,
+            };
+            for value in values {
+                let annotation = format!("{{nginx.ingress.kubernetes.io/{}: \"{value}\"}}", row.name);
+                let ingress = INGRESS.replace("{nginx.ingress.kubernetes.io/limit-rps: \"5\"}", &annotation);
+                assert_ne!(ingress, INGRESS);
+                let (made, _) = translated_with(&ingress, BTreeMap::new());
+                let errors = builder().errors(&made.files);
+                refused.extend(errors.first().map(|e| format!("{annotation}: {}", e.message)));
+            }
+        }
+        assert_eq!(refused, [""; 0]);
+    }
+
+    #[test]
+    fn the_stream_snippet_of_an_ingress_has_an_effect() {
+        let snippet = "upstream own { server 10.0.0.9:1; }";
+        let annotation = format!("{{nginx.ingress.kubernetes.io/stream-snippet: \"{snippet}\"}}");
+        let ingress = INGRESS.replace("{nginx.ingress.kubernetes.io/limit-rps: \"5\"}", &annotation);
+        let data = [("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")];
+        let data = data.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let (made, _) = translated_with(&ingress, data);
+        let problems: Vec<String> = made.problems.iter().map(|p| p.render()).collect();
+        assert!(!problems.iter().any(|p| p.contains("stream-snippet")), "{problems:?}");
+        let main = made.files.iter().find(|(path, _)| path.ends_with(MAIN)).expect("the main file");
+        assert!(String::from_utf8_lossy(&main.1).contains("upstream own {"), "{problems:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::variables;
 use forebay_conf::Node;
 
 /// Variables that are set in each location that something refers to.
-const OF_LOCATION: &[&str] = &[
+pub(in crate::tree) const OF_LOCATION: &[&str] = &[
     "proxy_upstream_name",
     "proxy_alternative_upstream_name",
     "namespace",

@@ -3,7 +3,6 @@
 use super::super::node;
 use super::http::map;
 use crate::ingress::Globals;
-use crate::value::cidrs;
 use forebay_conf::Node;
 
 /// Makes the variable that is 1 if the fields of a request come from a trusted proxy. `networks`: entries of a `geo`.
@@ -67,7 +66,7 @@ pub(super) fn real_ip(globals: &Globals, nodes: &mut Vec<Node>) {
 
 /// Makes the lines of the proxies that are believed.
 pub(super) fn trusted(globals: &Globals) -> Vec<Node> {
-    let networks = cidrs(globals.settings.get("proxy-real-ip-cidr")).unwrap_or_default();
+    let networks = globals.settings.trusted_networks();
     let six = networks.iter().any(|n| n == "0.0.0.0/0").then_some("::/0");
     let all = networks.iter().map(String::as_str).chain(six);
     all.map(|n| node("set_real_ip_from", [n])).collect()

@@ -1,10 +1,10 @@
 //! The `http` block of the main file.
 
-use super::super::host::fields;
+use super::super::host::{fields, location};
 use super::super::node;
 use super::{Main, forwarded};
 use crate::ingress::Globals;
-use crate::value::{cidrs, parse_size, parse_time};
+use crate::value::{parse_size, parse_time};
 use forebay_conf::Node;
 
 pub(super) fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
@@ -14,6 +14,8 @@ pub(super) fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
 pub(super) fn block(parts: &Main<'_>) -> Vec<Node> {
     let globals = parts.globals;
     let mut nodes = globals.options.http.clone();
+    // A name without an address is to fail by itself.
+    nodes.push(node("upstream_start_unresolved", ["on"]));
     variables(globals, &mut nodes);
     client(globals, &mut nodes);
     forwarded::real_ip(globals, &mut nodes);
@@ -55,7 +57,7 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     nodes.push(map("$request", "$own_host", &absolute));
     forwarded::own_port(globals, nodes);
     if s.flag("use-forwarded-headers") {
-        let networks = cidrs(s.get("proxy-real-ip-cidr")).unwrap_or_default();
+        let networks = s.trusted_networks();
         let everyone = networks.iter().any(|n| n == "0.0.0.0/0");
         let mut trusted = vec![node("default", [if everyone { "1" } else { "0" }])];
         trusted.extend(networks.iter().filter(|n| !everyone && *n != "::/0").map(|n| node(n, ["1"])));
@@ -81,7 +83,10 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     nodes.push(map("$host", "$the_real_ip", &[("default", "$remote_addr")]));
     let full = [("default", "$http_x_forwarded_for, $realip_remote_addr"), ("", "$realip_remote_addr")];
     nodes.push(map("$http_x_forwarded_for", "$full_x_forwarded_for", &full));
-    nodes.push(map("$host", "$proxy_alternative_upstream_name", &[("default", "")]));
+    // Locations that the controller does not make set none of them.
+    for name in location::OF_LOCATION {
+        nodes.push(map("$host", &format!("${name}"), &[("default", "")]));
+    }
     let mut hsts = format!("max-age={}", s.number("hsts-max-age"));
     if s.flag("hsts-include-subdomains") {
         hsts.push_str("; includeSubDomains");

@@ -19,7 +19,7 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     {
         return None;
     }
-    let mut nodes = Vec::new();
+    let mut nodes = vec![node("upstream_start_unresolved", ["on"])];
     settings(globals, &mut nodes);
     if !globals.options.resolvers.is_empty() {
         nodes.push(node("resolver", globals.options.resolvers.iter().map(String::as_str)));
