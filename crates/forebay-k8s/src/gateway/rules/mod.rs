@@ -317,7 +317,8 @@ impl Making<'_> {
             cors::answer(cors, &place.id, &mut served.http, &mut nodes);
         }
         let copies = filters.iter().filter_map(|f| f.request_mirror.as_ref());
-        nodes.extend(mirror::mirrors(&self.serving, copies, &place.id, place.certificate, served));
+        let fields = headers.of_copy(globals);
+        nodes.extend(mirror::mirrors(&self.serving, copies, &fields, &place.id, place.certificate, served));
         nodes.extend(rewrites);
         nodes.extend(headers.nodes());
         let own = limits::limits(rule, backend.protocol);
