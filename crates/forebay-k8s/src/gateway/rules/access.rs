@@ -2,8 +2,11 @@
 
 use super::Ruled;
 use crate::ingress::Globals;
+use crate::model::{Networks, Policy};
 use crate::tree::guard::{self, Guard};
+use crate::value::cidrs;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Returns the status of a rule that is closed: it cannot be done, or nobody knows whom it is for.
 pub(super) fn closed(ruled: &Ruled<'_>, globals: &Globals) -> Option<&'static str> {
@@ -22,6 +25,13 @@ pub(super) fn guard(
     globals: &Globals,
     made: &mut BTreeSet<String>,
 ) -> Guard {
-    let guard = ruled.policy.map(|applied| guard::guard(place, &applied.policy, globals, made));
-    guard.unwrap_or_default()
+    // The networks of a policy have those of the ConfigMap among them.
+    let policy = match ruled.policy {
+        Some(applied) => applied.policy.clone(),
+        None => {
+            let deny = cidrs(globals.settings.get("block-cidrs")).unwrap_or_default();
+            Arc::new(Policy { networks: Networks { deny, allow: Vec::new() }, ..Policy::default() })
+        }
+    };
+    guard::guard(place, &policy, globals, made)
 }

@@ -54,3 +54,28 @@ fn other_keys_close_nothing() {
         assert!(server.contains("proxy_pass") && !server.contains("return 503;"), "{key}: {server}");
     }
 }
+
+#[test]
+fn clients_that_are_blocked_are_so_at_gateways() {
+    let mut world = world();
+    world.settings(
+        json!({ "block-cidrs": "192.0.2.0/24", "block-user-agents": "evil", "block-referers": "~*spam" }),
+    );
+    let policy = json!({ "apiVersion": "forebay.io/v1alpha1", "kind": "RoutePolicy", "metadata": { "name": "p", "namespace": "default" },
+        "spec": { "targetRefs": [{ "group": GROUP, "kind": "HTTPRoute", "name": "a" }], "proxy": { "readTimeout": 7 } } });
+    for policy in [None, Some(policy)] {
+        policy.into_iter().for_each(|policy| world.add(policy));
+        let server = world.made().server("a.test");
+        for line in ["if ($block_user_agent)", "if ($block_referer)"] {
+            assert_eq!(server.matches(line).count(), 1, "{line} in {server}");
+        }
+        let routes: Vec<&str> = server.lines().filter_map(|l| l.trim().strip_prefix("route ")).collect();
+        // Two of them are for the preflight and the request after it.
+        assert_eq!(routes.len(), 4, "{server}");
+        for name in routes.iter().filter_map(|route| route.split(' ').next()) {
+            assert!(location(&server, name).contains("deny 192.0.2.0/24;"), "{name} in {server}");
+        }
+        let moved = target(&server, "^/moved");
+        assert!(moved.contains("deny") && !moved.contains("return"), "{moved}");
+    }
+}
