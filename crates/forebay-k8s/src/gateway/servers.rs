@@ -231,6 +231,7 @@ fn server(
         ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
     );
     nodes.extend(first);
+    nodes.extend(blocked(globals));
     if port.encrypted() {
         nodes.extend(tls(port, host, candidates, part));
     }
@@ -266,6 +267,13 @@ fn server(
     nodes.extend(locations);
     nodes.push(Node::new("location").arg("/").block(vec![Node::new("return").arg("404")]));
     part.http.push(Node::new("server").block(nodes));
+}
+
+/// Returns the checks of what clients say about themselves. The variables are those of Ingresses.
+fn blocked(globals: &Globals) -> impl Iterator<Item = Node> {
+    let lists = [("block-user-agents", "($block_user_agent)"), ("block-referers", "($block_referer)")];
+    let some = lists.into_iter().filter(|(key, _)| globals.settings.list(key).any(crate::tree::is_pattern));
+    some.map(|(_, found)| Node::new("if").arg(found).block(vec![Node::new("return").arg("403")]))
 }
 
 /// Returns the directives for the certificate of a server, and for those of clients. They are those of the listener that the oldest

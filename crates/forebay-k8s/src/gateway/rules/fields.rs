@@ -64,6 +64,15 @@ impl Headers {
         }
     }
 
+    /// Returns the same fields for a copy of the request, whose protocol is HTTP/1.
+    pub(super) fn of_copy(&self, globals: &Globals) -> Vec<Node> {
+        let mut copy = Headers::new(Protocol::Http, globals);
+        for (name, value) in self.fields.iter().filter(|(name, _)| self.own.contains(name)) {
+            copy.set(name, value.clone());
+        }
+        copy.nodes().collect()
+    }
+
     /// Returns the directives. A field of a client does not stand beside one of the same name with `-` in place of `_`.
     pub(super) fn nodes(self) -> impl Iterator<Item = Node> {
         let removal = other_spellings(self.own.iter().map(String::as_str));

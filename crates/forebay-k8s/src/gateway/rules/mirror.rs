@@ -1,16 +1,16 @@
 //! Copies of requests.
 
-use super::backends::{self, Backend, Protocol};
-use super::fields::Headers;
+use super::backends::{self, Backend};
 use super::{Served, Serving, node, percent, tls};
 use crate::gateway::objects::RequestMirror;
 use crate::model::CertificateFiles;
 use forebay_conf::Node;
 
-/// Adds the copies of a rule's requests. Returns the directives of its location.
+/// Adds the copies of a rule's requests. Returns the directives of its location. `fields`: those of the copies.
 pub(super) fn mirrors<'c>(
     serving: &Serving<'_>,
     copies: impl Iterator<Item = &'c RequestMirror>,
+    fields: &[Node],
     id: &str,
     certificate: Option<&CertificateFiles>,
     served: &mut Served,
@@ -27,18 +27,17 @@ pub(super) fn mirrors<'c>(
         };
         nodes.push(node("mirror", [path.as_str()]));
         let encryption = tls::encryption("proxy", &target, certificate, &mut served.files);
-        let location =
-            location(serving, (&path, &format!("{id}_m{index}")), &target, (share, encryption), served);
+        let passing = fields.iter().cloned().chain(encryption).collect();
+        let location = location((&path, &format!("{id}_m{index}")), &target, (share, passing), served);
         served.locations.push(location);
     }
     nodes
 }
 
 fn location(
-    serving: &Serving<'_>,
     (path, id): (&str, &str),
     target: &Backend,
-    (share, encryption): (Option<String>, Vec<Node>),
+    (share, passing): (Option<String>, Vec<Node>),
     served: &mut Served,
 ) -> Node {
     let mut nodes = vec![node("internal", [""; 0])];
@@ -54,8 +53,7 @@ fn location(
                 .block(vec![node("return", ["204"])]),
         );
     }
-    nodes.extend(Headers::new(Protocol::Http, serving.globals).nodes());
-    nodes.extend(encryption);
+    nodes.extend(passing);
     let scheme = if target.tls.is_some() { "https" } else { "http" };
     nodes.push(node("proxy_pass", [format!("{scheme}://{}$request_uri", target.spec.name())]));
     node("location", ["=", path]).block(nodes)

@@ -2,6 +2,7 @@
 //!
 //! A rule that asks for something that is not supported is closed: it answers 500 to what it matches (`faults.rs`).
 
+mod access;
 mod backends;
 mod cors;
 mod external_auth;
@@ -127,10 +128,9 @@ pub(crate) fn serve(
 ) -> Served {
     let mut served = Served::default();
     let matches = matches::words(place.found, serving.kind, false);
-    let closed = match ruled.policy {
-        _ if !(ruled.faults.is_empty() && matches.faults.is_empty()) => Some("500"),
-        Some(policy) if policy.closed => Some("503"),
-        _ => None,
+    let closed = match matches.faults.is_empty() {
+        true => access::closed(&ruled, serving.globals),
+        false => Some("500"),
     };
     if let Some(status) = closed {
         let name = format!("@{}", place.id);
@@ -139,10 +139,7 @@ pub(crate) fn serve(
         return served;
     }
     let path = paths::prefix(place.found);
-    let guard = ruled
-        .policy
-        .map(|applied| guard::guard((place.server, &path), &applied.policy, serving.globals, made));
-    let guard = guard.unwrap_or_default();
+    let guard = access::guard(&ruled, (place.server, &path), serving.globals, made);
     served.http.extend(guard.http.iter().cloned());
     served.locations.extend(guard.helpers.iter().cloned());
     if let Some(cors) = wanted_cors(&ruled) {
@@ -320,7 +317,8 @@ impl Making<'_> {
             cors::answer(cors, &place.id, &mut served.http, &mut nodes);
         }
         let copies = filters.iter().filter_map(|f| f.request_mirror.as_ref());
-        nodes.extend(mirror::mirrors(&self.serving, copies, &place.id, place.certificate, served));
+        let fields = headers.of_copy(globals);
+        nodes.extend(mirror::mirrors(&self.serving, copies, &fields, &place.id, place.certificate, served));
         nodes.extend(rewrites);
         nodes.extend(headers.nodes());
         let own = limits::limits(rule, backend.protocol);

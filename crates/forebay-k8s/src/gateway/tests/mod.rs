@@ -4,6 +4,7 @@ mod closing;
 mod policies;
 mod ports;
 mod services;
+mod settings;
 mod sharing;
 
 use super::objects::{GROUP, GatewayKind};

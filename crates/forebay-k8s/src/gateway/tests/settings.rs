@@ -1,0 +1,81 @@
+//! Settings of the ConfigMap at servers of Gateways.
+
+use super::*;
+
+impl World {
+    /// Sets keys of the ConfigMap.
+    fn settings(&mut self, data: Value) {
+        self.options.config_map = Some(Key::new("forebay", "config"));
+        self.add(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config", "namespace": "forebay" }, "data": data }));
+    }
+}
+
+/// Returns a world with a rule of each kind.
+fn world() -> World {
+    let mut world = World::with_edge();
+    let rules = json!([
+        { "matches": [{ "path": { "value": "/moved" } }], "filters": [{ "type": "RequestRedirect", "requestRedirect": { "hostname": "b.test" } }] },
+        { "matches": [{ "path": { "value": "/cors" } }], "filters": [{ "type": "CORS", "cors": { "allowOrigins": ["*"] } }], "backendRefs": [{ "name": "web", "port": 80 }] },
+        { "backendRefs": [{ "name": "web", "port": 80 }] },
+    ]);
+    world.add(route_of("a", 5, &["a.test"], rules));
+    world
+}
+
+#[test]
+fn keys_that_decide_on_access_close_routes() {
+    for (key, value) in [
+        ("proxy-real-ip-cidr", "10.0.0.0/99"),
+        ("forwarded-for-header", "a b"),
+        ("block-cidrs", "all"),
+        ("block-user-agents", "~*("),
+        ("enable-modsecurity", "true"),
+        ("enable-modsecurity", "maybe"),
+        ("modsecurity-snippet", "SecRuleEngine On"),
+    ] {
+        let mut world = world();
+        let server = world.made().server("a.test");
+        assert!(server.contains("proxy_pass") && !server.contains("return 503;"), "{server}");
+        world.settings(json!({ key: value }));
+        let server = world.made().server("a.test");
+        assert_eq!(server.matches("return 503;").count(), 3, "{key}: {server}");
+        for open in ["proxy_pass", "b.test", "204"] {
+            assert!(!server.contains(open), "{key}: {open} in {server}");
+        }
+    }
+}
+
+#[test]
+fn other_keys_close_nothing() {
+    for (key, value) in [("proxy-body-size", "much"), ("enable-modsecurity", "false")] {
+        let mut world = world();
+        world.settings(json!({ key: value }));
+        let server = world.made().server("a.test");
+        assert!(server.contains("proxy_pass") && !server.contains("return 503;"), "{key}: {server}");
+    }
+}
+
+#[test]
+fn clients_that_are_blocked_are_so_at_gateways() {
+    let mut world = world();
+    world.settings(
+        json!({ "block-cidrs": "192.0.2.0/24", "block-user-agents": "evil", "block-referers": "~*spam" }),
+    );
+    let policy = json!({ "apiVersion": "forebay.io/v1alpha1", "kind": "RoutePolicy", "metadata": { "name": "p", "namespace": "default" },
+        "spec": { "targetRefs": [{ "group": GROUP, "kind": "HTTPRoute", "name": "a" }], "proxy": { "readTimeout": 7 } } });
+    for policy in [None, Some(policy)] {
+        policy.into_iter().for_each(|policy| world.add(policy));
+        let server = world.made().server("a.test");
+        for line in ["if ($block_user_agent)", "if ($block_referer)"] {
+            assert_eq!(server.matches(line).count(), 1, "{line} in {server}");
+        }
+        let routes: Vec<&str> = server.lines().filter_map(|l| l.trim().strip_prefix("route ")).collect();
+        // Two of them are for the preflight and the request after it.
+        assert_eq!(routes.len(), 4, "{server}");
+        for name in routes.iter().filter_map(|route| route.split(' ').next()) {
+            assert!(location(&server, name).contains("deny 192.0.2.0/24;"), "{name} in {server}");
+        }
+        let moved = target(&server, "^/moved");
+        assert!(moved.contains("deny") && !moved.contains("return"), "{moved}");
+    }
+}
