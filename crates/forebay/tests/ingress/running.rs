@@ -194,6 +194,30 @@ fn one_value_of_the_config_map_holds_nobody_up() {
     assert_eq!(closed.status("none.test", "/healthz"), 200);
 }
 
+/// The judge opens no logs and looks up no names: only the server that starts refuses these values.
+#[test]
+fn a_value_that_only_the_server_refuses_holds_nobody_up() {
+    let api = ApiServer::start();
+    api.set(ingress("first", json!({})));
+    let cases = [
+        json!({"access-log-path": "/no/such/directory/a.log"}),
+        json!({"http-snippet": "error_log /no/such/directory/e.log;"}),
+        json!({"http-snippet": "resolver nosuch.none.invalid;"}),
+        json!({"http-snippet": "upstream u { server nosuch.none.invalid; }"}),
+        json!({"http-snippet": "upstream default_web_80 { server 10.0.0.1; }"}),
+        json!({"location-snippet": "access_log /no/such/directory/l.log;"}),
+        json!({"enable-syslog": "true", "syslog-host": "nosuch.none.invalid"}),
+        json!({"stream-snippet": "upstream s { server nosuch.none.invalid:1; }"}),
+        json!({"max-worker-open-files": "10"}),
+    ];
+    for data in cases {
+        api.set(config(data.clone()));
+        eprintln!("{data}");
+        let controller = Controller::start(&api, &[]);
+        controller.wait_for("first.test", 301);
+    }
+}
+
 /// Returns kinds of broken pairs of certificate and key.
 fn broken(good: (&str, &str), other: (&str, &str)) -> Vec<(String, String)> {
     let (crt, key) = good;
