@@ -8,7 +8,7 @@ use super::objects::{self, GatewayKind, Match, Rule};
 use super::place::Placed;
 use super::ports::{Member, Others, Port, map_word, specificity};
 use super::route_policy::Policies;
-use super::rules::{self, Place, Ruled, Serving};
+use super::rules::{self, Place, Ruled, SHOWN, Serving};
 use crate::groups::short_hash;
 use crate::ingress::Globals;
 use crate::model::File;
@@ -232,10 +232,19 @@ fn server(
     );
     nodes.extend(first);
     nodes.extend(blocked(globals));
+    // Nobody but this server says what a client has shown.
+    nodes.push(Node::new("more_clear_input_headers").args(SHOWN.iter().map(|(name, _)| *name)));
+    let own = listener(port, host, candidates);
     if port.encrypted() {
-        nodes.extend(tls(port, host, candidates, part));
+        nodes.extend(tls(port, own, part));
     }
+    let verified = own.is_some_and(|own| matches!(own.attached.clients, Clients::Of { .. }));
     let mut locations = Vec::new();
+    if is_rest && port.of_ingresses && !candidates.iter().any(is_for_probes) {
+        nodes.push(Node::new("route").args(["@probes", "$uri", &format!("={PROBES}")]));
+        let (log, answer) = (Node::new("access_log").arg("off"), Node::new("return").arg("200"));
+        locations.push(Node::new("location").arg("@probes").block(vec![log, answer]));
+    }
     let (name, none) = (format!("{} {host}", port.name()), Rule::default());
     let mut made = BTreeSet::new();
     for c in candidates {
@@ -247,6 +256,7 @@ fn server(
             id: short_hash(&of_place),
             port: port.number,
             found: &c.found,
+            verified,
             certificate,
         };
         let policy = policies.of(placed, c.rule, &c.member.ours.key, listener);
@@ -276,16 +286,30 @@ fn blocked(globals: &Globals) -> impl Iterator<Item = Node> {
     some.map(|(_, found)| Node::new("if").arg(found).block(vec![Node::new("return").arg("403")]))
 }
 
-/// Returns the directives for the certificate of a server, and for those of clients. They are those of the listener that the oldest
-/// route of the server is attached to, else of the oldest listener with its host; all of these demand the same of clients.
-fn tls(port: &Port<'_>, host: &str, candidates: &[Candidate<'_>], part: &mut GatewayPart) -> Vec<Node> {
-    let mut nodes = Vec::new();
-    let working = || port.members.iter().copied().filter(|m| m.attached.works());
-    let of_route = candidates.iter().min_by_key(|c| c.route).map(|c| c.member);
+/// Path that balancers ask whether this node answers, where no host is meant.
+const PROBES: &str = "/healthz";
+
+/// Returns `true` if a match names the path of the probes of balancers itself.
+fn is_for_probes(candidate: &Candidate<'_>) -> bool {
+    let path = candidate.found.path.as_ref().and_then(|path| path.value.as_deref());
+    path.is_some_and(|path| path.trim_end_matches('/') == PROBES)
+}
+
+/// Returns the listener of a server: the one that its oldest route is attached to, else the oldest one with its host. All of these
+/// demand the same of clients.
+fn listener<'a>(port: &Port<'a>, host: &str, candidates: &[Candidate<'a>]) -> Option<Member<'a>> {
     let owner = port.owner(host);
-    let own = of_route.or_else(|| working().find(|m| Some(m.attached.host()) == owner));
+    let of_route = candidates.iter().min_by_key(|c| c.route).map(|c| c.member);
+    let mut working = port.members.iter().copied().filter(|m| m.attached.works());
+    of_route.or_else(|| working.find(|m| Some(m.attached.host()) == owner))
+}
+
+/// Returns the directives for the certificate of a server, and for those of clients. `own`: its listener.
+fn tls(port: &Port<'_>, own: Option<Member<'_>>, part: &mut GatewayPart) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    let mut working = port.members.iter().copied().filter(|m| m.attached.works());
     // A handshake needs a certificate even to be refused.
-    let Some(listener) = own.or_else(|| working().next()).map(|m| m.attached) else { return nodes };
+    let Some(listener) = own.or_else(|| working.next()).map(|m| m.attached) else { return nodes };
     for files in &listener.certificates {
         nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
         nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));

@@ -4,6 +4,7 @@ use super::Ruled;
 use crate::ingress::Globals;
 use crate::model::{Networks, Policy};
 use crate::tree::guard::{self, Guard};
+use crate::tree::other_spellings;
 use crate::value::cidrs;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,5 +34,32 @@ pub(super) fn guard(
             Arc::new(Policy { networks: Networks { deny, allow: Vec::new() }, ..Policy::default() })
         }
     };
-    guard::guard(place, &policy, globals, made)
+    let mut guard = guard::guard(place, &policy, globals, made);
+    // The service gets no field of the client beside one of these.
+    let asked = policy.authority.iter().flat_map(|authority| authority.headers.iter());
+    guard.gate.extend(other_spellings(asked.map(|(name, _)| name.as_str())));
+    guard
+}
+
+/// Returns the fields that the service of a policy gives, empty, for paths that it is not asked for. Those in which clients show who
+/// they are stay.
+pub(super) fn unasked(policy: &Policy) -> impl Iterator<Item = (&str, String)> {
+    let names = policy.authority.iter().flat_map(|authority| authority.response_headers.iter());
+    let stays = |name: &str| {
+        name == "*" || name.eq_ignore_ascii_case("Authorization") || name.eq_ignore_ascii_case("Cookie")
+    };
+    names.map(String::as_str).filter(move |name| !stays(name)).map(|name| (name, String::new()))
+}
+
+/// Fields about the certificate of a client, with their values. The certificate itself is not passed on.
+pub(crate) const SHOWN: [(&str, &str); 4] = [
+    ("ssl-client-verify", "$ssl_client_verify"),
+    ("ssl-client-subject-dn", "$ssl_client_s_dn"),
+    ("ssl-client-issuer-dn", "$ssl_client_i_dn"),
+    ("ssl-client-cert", ""),
+];
+
+/// Returns the fields about the certificate of a client, for places where clients show some.
+pub(super) fn shown(verified: bool) -> impl Iterator<Item = (String, String)> {
+    SHOWN.into_iter().filter(move |_| verified).map(|(name, value)| (name.to_owned(), value.to_owned()))
 }

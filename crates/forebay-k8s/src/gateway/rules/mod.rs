@@ -15,6 +15,7 @@ mod paths;
 pub(crate) mod persistence;
 pub(crate) mod tls;
 
+pub(crate) use access::SHOWN;
 pub(crate) use backends::{Backend, BackendTls, Choice, Unresolved, backend, choices};
 
 use super::cluster::Cluster;
@@ -68,6 +69,8 @@ pub(crate) struct Place<'a> {
     pub port: u16,
     /// Match, with the prefix that filters may replace.
     pub found: &'a Match,
+    /// Clients show certificates.
+    pub verified: bool,
     /// Certificate that backends see.
     pub certificate: Option<&'a CertificateFiles>,
 }
@@ -309,8 +312,9 @@ impl Making<'_> {
                 );
             }
         }
-        // Nobody but the service sets these.
-        for (name, value) in given.into_iter().chain(self.guard.fields.iter().cloned()) {
+        // Nobody but this server and the service set these.
+        let shown = access::shown(place.verified);
+        for (name, value) in shown.chain(given).chain(self.guard.fields.iter().cloned()) {
             headers.set(&name, value);
         }
         if let Some(cors) = wanted_cors(&self.ruled) {
@@ -343,6 +347,9 @@ impl Making<'_> {
         if applied.policy.passwords.is_some() {
             // The password is for this server.
             headers.set("Authorization", String::new());
+        }
+        for (name, value) in access::unasked(&applied.policy) {
+            headers.set(name, value);
         }
         for (name, value) in &applied.policy.headers {
             headers.set(name, value.clone());
