@@ -79,7 +79,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "http2-push-preload", value: Bool, default: "false", scope: Location, risk: Low, access: false, aliases: &[], verdict: Differs("accepted without effect: no current browser takes pushed answers") },
     Row { name: "limit-allowlist", value: Cidrs, default: "", scope: Location, risk: Low, access: false, aliases: &["limit-whitelist"], verdict: Works },
     Row { name: "limit-burst-multiplier", value: Number(1, 1_000_000), default: "5", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
-    Row { name: "limit-connections", value: Number(0, 1_000_000_000), default: "0", scope: Location, risk: Low, access: true, aliases: &[], verdict: Works },
+    Row { name: "limit-connections", value: Number(0, 65_535), default: "0", scope: Location, risk: Low, access: true, aliases: &[], verdict: Works },
     Row { name: "limit-rate", value: Number(0, 1_000_000_000), default: "0", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "limit-rate-after", value: Number(0, 1_000_000_000), default: "0", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "limit-rpm", value: Number(0, 1_000_000_000), default: "0", scope: Location, risk: Low, access: true, aliases: &[], verdict: Works },

@@ -229,8 +229,6 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
             let values = match row.value {
                 Value::Size => vec!["0".into(), "5g".into(), "1024g".into(), "1099511627776".into()],
                 Value::Time => vec!["0".into(), "315360000".into(), "3650d".into()],
-                // The row allows more connections than `limit_conn` takes.
-                Value::Number(..) if row.name == "limit-connections" => vec!["65535".into()],
                 Value::Number(least, most) => vec![least.to_string(), most.to_string()],
                 _ => continue,
             };
