@@ -118,3 +118,17 @@ fn probes_of_balancers_are_answered_unless_a_route_names_their_path() {
     world.route("b", 4, &["edge"], &[], "/healthz");
     assert!(!world.made().server("~^").contains("@probes"));
 }
+
+#[test]
+fn fields_of_a_service_do_not_come_from_clients_where_it_is_not_asked() {
+    let mut world = world();
+    world.add(json!({ "apiVersion": "forebay.io/v1alpha1", "kind": "RoutePolicy", "metadata": { "name": "p", "namespace": "default" },
+        "spec": { "targetRefs": [{ "group": GROUP, "kind": "HTTPRoute", "name": "a" }],
+            "externalAuth": { "url": "http://198.51.100.7/", "responseHeaders": ["X-User", "Authorization"] } } }));
+    world.settings(json!({ "no-auth-locations": "/cors" }));
+    let server = world.made().server("a.test");
+    for line in ["proxy_set_header X-User \"\";", "proxy_set_header X-User $auth_header_0;"] {
+        assert_eq!(server.matches(line).count(), 1, "{line} in {server}");
+    }
+    assert!(!server.contains("proxy_set_header Authorization \"\";"), "{server}");
+}
