@@ -689,7 +689,7 @@ impl Controller {
         if changed {
             self.waiting.others.get_or_insert(Instant::now());
         } else {
-            // Nothing can be left out to mend it.
+            // No file and no value is known to be the cause.
             self.settings.options.refused.clear();
             self.health.borrow_mut().refused = Some(reason);
         }
@@ -723,7 +723,7 @@ impl Controller {
         let instead = self.applied.get(path).filter(|applied| *applied != refused).cloned();
         let instead = instead.or_else(|| closed::closed(path, refused).filter(|closed| closed != refused));
         match self.quarantined.get_mut(path) {
-            // What stood in for it was refused, too.
+            // The server refused the stand-in of the file, too.
             Some(aside) if aside.instead.as_ref() == Some(refused) => aside.instead = None,
             Some(_) => return false,
             None => {

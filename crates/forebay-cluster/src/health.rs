@@ -30,7 +30,7 @@ pub(crate) type Shared = Rc<RefCell<State>>;
 /// State of the controller.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Why the newest configuration is not in use, if that cannot be mended by leaving something out.
+    /// Reason why the server does not use the newest configuration. `None` while setting values aside makes it usable.
     pub(crate) refused: Option<String>,
     /// Configurations that were refused.
     pub(crate) refusals: u64,

@@ -27,7 +27,7 @@ pub struct Resource {
     pub plural: &'static str,
     /// Namespace; `None` for all, and for kinds without namespaces.
     pub namespace: Option<String>,
-    /// Nothing is served wrong while it may not be read.
+    /// The cluster may lack this kind, or the account may lack the right to read it.
     pub optional: bool,
     /// `fieldSelector` and `labelSelector` as parts of a query, each with a `&` before it; empty for all objects.
     pub selector: String,

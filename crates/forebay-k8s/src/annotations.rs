@@ -180,7 +180,7 @@ impl Annotations {
             return;
         }
         match row.verdict {
-            // What is off needs no support.
+            // `false` asks for nothing, so it is accepted.
             Verdict::Refused(_)
                 if row.value == Value::Bool && crate::value::parse_bool(text) == Some(false) =>
             {

@@ -25,7 +25,7 @@ impl Default for Bounds {
     }
 }
 
-/// What a build says of some units.
+/// Errors of a build of some units.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// Errors in units, by their numbers.

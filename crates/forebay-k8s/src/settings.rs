@@ -103,7 +103,7 @@ impl Settings {
                 continue;
             }
             match row.verdict {
-                // What is off needs no support.
+                // `false` asks for nothing, so it is accepted.
                 Verdict::Refused(_) if parse_bool(text) == Some(false) => {}
                 Verdict::Refused(why) => {
                     problems.push(problem(why).reason("NotSupported"));

@@ -13,7 +13,7 @@ pub enum ServerName {
     Exact(Vec<u8>),
     /// `*.example.org`: the part after the star, with its dot.
     Head(Vec<u8>),
-    /// `+.example.org`: the part after the plus, with its dot. One label stands in place of the plus.
+    /// `+.example.org`: a wildcard for one label. Holds `.example.org`.
     Label(Vec<u8>),
     /// `.example.org`, with its dot: the name itself and all below it.
     Dot(Vec<u8>),

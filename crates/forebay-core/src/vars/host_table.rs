@@ -92,7 +92,7 @@ impl<T: Clone> HostTable<T> {
         insert(&mut self.heads, rest, value)
     }
 
-    /// Adds `+.example.org`, given as `.example.org`: one label stands in place of the plus.
+    /// Adds `+.example.org`, a wildcard for one label. `rest` is `.example.org`.
     ///
     /// # Errors
     /// `Conflict`.

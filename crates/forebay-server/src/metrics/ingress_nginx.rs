@@ -1,7 +1,7 @@
 //! `prometheus names=ingress-nginx`: figures under the names of ingress-nginx's exporter, for dashboards, alerts and canary analyses
 //! that were made for it (ingress-nginx: user guide, "Prometheus and Grafana").
 
-use super::labelled::{self, SIZES, Series, Sizes, text};
+use super::labelled::{self, Pairs, SIZES, Series, Sizes, text};
 use super::prometheus::{Exposition, label};
 use super::{facts, usage};
 use crate::modules::stub_status;
@@ -42,8 +42,10 @@ pub(super) fn expose(page: &mut Exposition, req: &Request, constant: &str) {
         (false, true) => constant.to_owned(),
         (false, false) => format!("{constant},{more}"),
     };
+    let all = labelled::all();
+    latencies(page, &all, &with);
     let all: Vec<(String, Series)> =
-        labelled::all().into_iter().map(|(pairs, series)| (with(&text(&pairs, |_| true)), series)).collect();
+        all.into_iter().map(|(pairs, series)| (with(&text(&pairs, |_| true)), series)).collect();
     let requests = all.iter().map(|(labels, series)| (labels.clone(), series.requests));
     page.many(&name("requests"), "counter", "Requests of clients", requests);
     for (end, help, value) in TIMES {
@@ -56,7 +58,6 @@ pub(super) fn expose(page: &mut Exposition, req: &Request, constant: &str) {
     for (end, help, value) in BYTES {
         sizes(page, &name(end), help, all.iter().map(|(labels, series)| (labels.as_str(), value(series))));
     }
-    latencies(page, &with);
     configuration(page, &with);
     process(page, req, &with);
 }
@@ -74,10 +75,10 @@ fn sizes<'a>(page: &mut Exposition, name: &str, help: &str, all: impl Iterator<I
 }
 
 /// Adds the sums and counts of the times of upstreams, without quantiles.
-fn latencies(page: &mut Exposition, with: &dyn Fn(&str) -> String) {
+fn latencies(page: &mut Exposition, all: &[(Pairs, Series)], with: &dyn Fn(&str) -> String) {
     let mut sums: BTreeMap<String, Histogram> = BTreeMap::new();
-    for (pairs, series) in labelled::all() {
-        let labels = with(&text(&pairs, |name| LATENCY_LABELS.contains(&name)));
+    for (pairs, series) in all {
+        let labels = with(&text(pairs, |name| LATENCY_LABELS.contains(&name)));
         labelled::join(sums.entry(labels).or_default(), &series.response);
     }
     let rows = sums.iter().filter(|(_, h)| h.counts.iter().any(|n| *n > 0));

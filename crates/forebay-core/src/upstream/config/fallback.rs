@@ -113,7 +113,7 @@ impl<X> Upstream<X> {
         let mut upstream = self;
         loop {
             let local = groups.local(&upstream.group);
-            // Whoever comes before the first answer of a name server waits for it.
+            // A request that comes before the first answer of the name server waits for it.
             if !local.set.vacant || upstream.group.is_unanswered() {
                 return Serving::Group(upstream, local);
             }
