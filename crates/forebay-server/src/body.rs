@@ -12,7 +12,7 @@ mod write;
 
 pub(crate) use outlet::Outlet;
 pub(crate) use send::{Attempt, send, send_at_once};
-pub(crate) use source::{Progress, Source};
+pub(crate) use source::{Further, Progress, Source};
 pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};
 
 use crate::draft::{Draft, Readable};

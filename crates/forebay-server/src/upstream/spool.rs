@@ -140,15 +140,6 @@ impl Spool {
         }
     }
 
-    /// Creates a spool that has a whole body: bytes `start..end` of a file.
-    pub(crate) fn of_file(file: Readable, start: u64, end: u64) -> Spool {
-        let limits = AheadLimits { memory: 0, file: 0 };
-        let mut s = Spool::new(limits, None, TempDir::default());
-        (s.start, s.saved, s.total, s.mem_start) = (start, end - start, end - start, end - start);
-        s.file = SpoolFile::Finished(file);
-        s
-    }
-
     /// Returns `true` if the response is to be kept.
     pub(crate) fn keeps(&self) -> bool {
         self.keep.is_some()

@@ -9,7 +9,6 @@ use super::contact::{Contact, attempt_over};
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
-use crate::cache::local::{Entry, EntryContent};
 use crate::modules::core::TempDir;
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -119,23 +118,6 @@ impl Body {
     /// Changes the protocol (see [`Decoder::speaking`]).
     pub(crate) fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
-    }
-
-    /// Creates a body that a cache has.
-    pub(crate) fn of_entry(e: &Entry) -> Body {
-        let mut spool = match &e.content {
-            EntryContent::File(f, start) => match f.fd.try_clone() {
-                Ok(fd) => Spool::of_file(fd.into(), *start, f.size),
-                Err(_) => return Body { ended: Some(Ending::Broken), ..Body::ended() },
-            },
-            EntryContent::Memory(_) => {
-                Spool::new(AheadLimits { memory: usize::MAX, file: 0 }, None, TempDir::default())
-            }
-        };
-        if let EntryContent::Memory(b) = &e.content {
-            spool.appended(b.to_vec());
-        }
-        Body { spool: Some(Box::new(spool)), ..Body::ended() }
     }
 
     /// Creates a body that is over.
