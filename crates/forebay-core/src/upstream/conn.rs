@@ -144,6 +144,12 @@ impl Conn {
         got
     }
 
+    /// Writes the bytes in a pipe (see [`Wire::send_pipe`]). Returns their number.
+    pub fn send_pipe(&self, pipe: &mut Pipe) -> usize {
+        self.hurry();
+        self.wire.borrow_mut().send_pipe(&self.io, pipe)
+    }
+
     /// Asks the kernel for the number of bytes that have come and were not read: `AGAIN` is none, 0 the end.
     ///
     /// # Errors

@@ -310,14 +310,15 @@ impl Body {
     /// which does not affect the client.
     pub(crate) async fn save(&mut self, req: &mut Request) {
         let ended = self.ended;
+        let thread = req.thread.clone();
         let Some(s) = self.spool.as_mut() else { return };
         let done = match ended {
-            Some(Ending::Whole) if s.keeps() => s.complete().await,
+            Some(Ending::Whole) if s.keeps() => s.complete(&thread.disk).await,
             Some(_) if s.keeps() => {
                 s.discard();
                 Ok(())
             }
-            _ if s.wants_save() => s.save().await,
+            _ if s.wants_save() => s.save(&thread.disk).await,
             _ => Ok(()),
         };
         if let Err((path, e)) = done {
