@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 /// Longest time for work in the worker thread.
 const SLOW: Duration = Duration::from_millis(5);
 
-/// Time for which work goes to the pool after work that took longer.
-const CAUTION: Duration = Duration::from_secs(1);
+/// Time for which work goes to the pool after the disk has made a longer piece wait.
+const CAUTION: Duration = Duration::from_millis(300);
 
 /// The disk as a worker thread knows it.
 #[derive(Debug, Default)]
@@ -28,17 +28,22 @@ impl Disk {
     ) -> Option<T> {
         let start = Instant::now();
         if self.cautious_until.get().is_none_or(|end| start >= end) {
+            let waits = forebay_sys::limits::waits_of_thread();
             let done = work();
-            self.took(start.elapsed());
+            let took = start.elapsed();
+            // A thread that others took the processor from has not waited for the disk.
+            if took > SLOW && forebay_sys::limits::waits_of_thread() > waits {
+                self.beware();
+            }
             return Some(done);
         }
         self.pooled.set(self.pooled.get() + 1);
         tokio::task::spawn_blocking(work).await.ok()
     }
 
-    /// Notes the duration of work in the worker thread.
-    fn took(&self, duration: Duration) {
-        self.cautious_until.set((duration > SLOW).then(|| Instant::now() + CAUTION));
+    /// Sends work to the pool for a while.
+    fn beware(&self) {
+        self.cautious_until.set(Some(Instant::now() + CAUTION));
     }
 }
 
@@ -52,10 +57,14 @@ mod tests {
         let here = std::thread::current().id();
         let disk = Disk::default();
         let runs_here = || runtime.block_on(disk.run(|| std::thread::current().id())) == Some(here);
-        assert!(runs_here());
-        disk.took(SLOW);
-        assert!(runs_here());
-        disk.took(SLOW + Duration::from_millis(1));
+        assert!(runs_here() && runs_here());
+        // Slow work that does not wait.
+        runtime.block_on(disk.run(|| {
+            let start = Instant::now();
+            while start.elapsed() < SLOW * 2 {}
+        }));
+        assert_eq!(disk.pooled.get(), 0);
+        runtime.block_on(disk.run(|| std::thread::sleep(SLOW * 2)));
         assert!(!runs_here() && !runs_here());
         assert_eq!(disk.pooled.get(), 2);
         // The time is over.
