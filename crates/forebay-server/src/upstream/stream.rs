@@ -47,6 +47,8 @@ pub(crate) struct Body {
     read: u64,
     /// Start of the time in which they were read.
     since: Option<Instant>,
+    /// Bytes read before the last wait; `None` before the first one.
+    read_before: Option<u64>,
 }
 
 /// Result of [`Body::pull`].
@@ -99,6 +101,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel would take 40 ms.
 const NUDGE: Duration = Duration::from_millis(2);
 
+/// Least number of bytes since the wait before that are worth it: fewer fill no segment, as the events of a stream.
+const NUDGED: u64 = 1024;
+
 /// Room for one read, bytes. What was read is sent in one piece, which must not fill a segment on the loopback device
 /// (64 KiB): with a small `sndbuf` the client's kernel would then wait 40 ms with each acknowledgement.
 const READ: usize = 48 * 1024;
@@ -148,6 +153,7 @@ impl Body {
             rate: 0,
             read: 0,
             since: None,
+            read_before: None,
         }
     }
 
@@ -525,11 +531,16 @@ impl Body {
     }
 
     /// Waits until the upstream has sent more. After a short while, acknowledges what has come.
-    async fn wait_for_upstream(&self, req: &Request, watch: &mut Watch) -> Waited {
+    async fn wait_for_upstream(&mut self, req: &Request, watch: &mut Watch) -> Waited {
+        let before = self.read_before.replace(self.read);
+        let nudges = before.is_none_or(|before| self.read - before >= NUDGED);
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
         let deadline = req.thread.io.poller.after(self.read_timeout);
         let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
         let what = if owes { For::Both } else { For::Read };
+        if !nudges {
+            return c.wait(what, deadline, watch).await;
+        }
         let soon = deadline.min(req.thread.io.poller.after(NUDGE));
         match c.wait(what, soon, watch).await {
             Waited::Timeout => {
