@@ -729,6 +729,7 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
+pub(crate) use policy::{general_authority, general_networks};
 pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;
 

@@ -77,6 +77,8 @@ pub struct GatewayPart {
     pub statuses: Vec<StatusUpdate>,
     /// Services of Gateways.
     pub services: Vec<GatewayService>,
+    /// Answers of services that decide on requests are kept.
+    pub auth_cache: bool,
 }
 
 /// Keeps what stays from one translation to the next.
@@ -97,18 +99,21 @@ impl Gateways {
         let mut ours = gateways::gateways(cluster, options);
         self.addresses.allocate(&mut ours, options);
         ports::settle(&mut ours, others);
+        let unheard = route_policy::unheard(others.globals);
+        ours.iter_mut().for_each(|o| o.notes.extend(unheard.clone()));
         let mut routes = place::place_routes(cluster, &ours);
         ports::yield_hosts(&ours, &mut routes, others);
         count_routes(&mut ours, &routes);
         let policies = Policies::new(cluster, others.globals);
         let mut part = GatewayPart {
-            statuses: conditions::statuses(cluster, &ours, &routes, options),
+            statuses: conditions::statuses(cluster, &ours, &routes, &policies, options),
             services: services::services(&ours, options),
             ..GatewayPart::default()
         };
         part.statuses.extend(policies.statuses(cluster, &ours, &routes, &options.controller));
         part.http.extend(policies.zones(others.globals));
         part.files.extend(policies.files());
+        part.auth_cache = policies.keep_answers();
         let mut streams = Streams::default();
         for port in Port::all(&ours, others) {
             if port.speaks.is_http() {

@@ -264,7 +264,7 @@ fn server(
             rule: placed.route.spec.rules.get(c.rule).unwrap_or(&none),
             choices: placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default(),
             faults: placed.faults(c.rule),
-            policy: policy.as_ref(),
+            policy: &policy,
         };
         let serving = Serving { cluster, globals, route: placed.route, kind: placed.kind };
         let served = rules::serve(serving, ruled, &place, &mut made);

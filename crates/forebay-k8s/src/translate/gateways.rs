@@ -129,6 +129,11 @@ impl Kept {
         files.into_iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone()))
     }
 
+    /// Returns `true` if answers of services that decide on requests are kept.
+    pub(super) fn keeps_answers(&self) -> bool {
+        self.part.auth_cache
+    }
+
     pub(super) fn services(&self) -> Vec<GatewayService> {
         self.part.services.clone()
     }

@@ -54,8 +54,8 @@ pub(crate) struct Ruled<'a> {
     pub choices: &'a [Choice],
     /// What it asks for and does not get.
     pub faults: &'a [String],
-    /// Policy of ours.
-    pub policy: Option<&'a Applied>,
+    /// Policies that hold for it.
+    pub policy: &'a Applied,
 }
 
 /// Place that a rule is served at.
@@ -132,7 +132,7 @@ pub(crate) fn serve(
     let mut served = Served::default();
     let matches = matches::words(place.found, serving.kind, false);
     let closed = match matches.faults.is_empty() {
-        true => access::closed(&ruled, serving.globals),
+        true => access::closed(&ruled),
         false => Some("500"),
     };
     if let Some(status) = closed {
@@ -162,7 +162,7 @@ fn route_line<const N: usize>(name: &str, conditions: &[String], more: [String; 
 /// Returns the answers to pages of other origins: those of the rule, else those of the policy.
 fn wanted_cors<'a>(ruled: &Ruled<'a>) -> Option<&'a Cors> {
     let own = ruled.rule.filters.iter().find_map(|f| f.cors.as_ref());
-    own.or_else(|| ruled.policy.and_then(|p| p.cors.as_ref()))
+    own.or(ruled.policy.cors.as_ref())
 }
 
 /// A rule while its directives are made.
@@ -234,7 +234,7 @@ impl Making<'_> {
     fn stay(&self, id: &str) -> Option<Stay> {
         match &self.ruled.rule.session_persistence {
             Some(wish) => persistence::read(wish, id).ok(),
-            None => self.ruled.policy.and_then(|p| p.stay.clone()),
+            None => self.ruled.policy.stay.clone(),
         }
     }
 
@@ -336,19 +336,19 @@ impl Making<'_> {
     /// Returns the group of a backend, with what the rule and the policy say about the choice of its servers.
     fn group(&self, backend: &Backend, index: Option<usize>, id: &str) -> Arc<Spec> {
         let spec = staying(&backend.spec, self.stay(id).as_ref(), index);
-        match self.ruled.policy.and_then(|p| p.balance.clone()) {
+        match self.ruled.policy.balance.clone() {
             Some(balance) => Arc::new(Spec { balance, ..Spec::clone(&spec) }),
             None => spec,
         }
     }
 
     fn policy_fields(&self, headers: &mut Headers, nodes: &mut Vec<Node>) {
-        let Some(applied) = self.ruled.policy else { return };
+        let applied = self.ruled.policy;
         if applied.policy.passwords.is_some() {
             // The password is for this server.
             headers.set("Authorization", String::new());
         }
-        for (name, value) in access::unasked(&applied.policy) {
+        for (name, value) in access::unasked(applied) {
             headers.set(name, value);
         }
         for (name, value) in &applied.policy.headers {
@@ -360,12 +360,11 @@ impl Making<'_> {
 
     /// Returns the settings of the policy that the rule does not have itself.
     fn policy_settings(&self, protocol: Protocol, own: &[Node]) -> Vec<Node> {
-        let Some(applied) = self.ruled.policy else { return Vec::new() };
         let protocol = match protocol {
             Protocol::Grpc => model::Protocol::Grpc,
             Protocol::Http | Protocol::Http2 => model::Protocol::Http,
         };
-        let mut nodes = guard::settings(&applied.policy, protocol);
+        let mut nodes = guard::settings(&self.ruled.policy.policy, protocol);
         nodes.retain(|n| !own.iter().any(|o| o.name == n.name));
         nodes
     }
