@@ -154,6 +154,9 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     let refused = |kind: &str| o.problem.as_ref().filter(|(of, _, _)| *of == kind);
     let accepted = match (refused("Accepted"), all_good) {
         (Some((_, reason, text)), _) => condition("Accepted", false, reason, text),
+        (None, _) if o.refused.is_some() => {
+            condition("Accepted", false, "Invalid", o.refused.as_deref().unwrap_or_default())
+        }
         (None, true) => condition("Accepted", true, "Accepted", &o.notes.join("; ")),
         (None, false) => {
             condition("Accepted", some_good, "ListenersNotValid", "not all of its listeners can be used")

@@ -250,6 +250,7 @@ fn server(
     for c in candidates {
         let (placed, listener) = (c.placed, &c.member.attached.listener.name);
         let of_place = format!("{name} {} {} {} {}", placed.key, placed.kind.name(), c.rule, c.number);
+        part.places.insert(short_hash(&of_place), (placed.kind, placed.key.clone()));
         let certificate = c.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
         let place = Place {
             server: &name,

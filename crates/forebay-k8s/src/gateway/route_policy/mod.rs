@@ -10,8 +10,9 @@ pub(crate) mod table;
 
 use super::cluster::Cluster;
 use super::gateways::{Ours, age};
-use super::objects::{Cors, GatewayKind, PolicyTarget, RoutePolicy as Object};
+use super::objects::{Aside, Cors, GatewayKind, PolicyTarget, RoutePolicy as Object};
 use super::place::Placed;
+use super::ports::Others;
 use super::status::{StatusUpdate, condition};
 use crate::groups::{Balance, short_hash};
 use crate::ingress::{Globals, RoutePolicy, route_policy};
@@ -86,12 +87,15 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// Reads all policies.
-    pub(crate) fn new(cluster: Cluster<'_>, globals: &Globals) -> Policies {
+    pub(crate) fn new(cluster: Cluster<'_>, others: &Others<'_>) -> Policies {
+        let globals = others.globals;
         let mut all: Vec<_> = cluster.gateway.route_policies.iter().collect();
         all.sort_by(|a, b| age(&a.1.metadata, a.0).cmp(&age(&b.1.metadata, b.0)));
         let mut policies = Policies { general: General::new(globals), ..Policies::default() };
+        all.retain(|(key, _)| others.aside(GatewayKind::RoutePolicy, key) != Some(&Aside::Absent));
         for (index, (key, object)) in all.into_iter().enumerate() {
-            let written = read::read(&object.spec);
+            let mut written = read::read(&object.spec);
+            written.faults.extend(others.refusal(GatewayKind::RoutePolicy, key));
             for target in &written.targets {
                 policies.first.entry(place_of(key, target)).or_insert(index);
             }

@@ -4,6 +4,7 @@ mod closing;
 mod general;
 mod policies;
 mod ports;
+mod refused;
 mod services;
 mod settings;
 mod sharing;
