@@ -28,6 +28,7 @@ use forebay_core::upstream::peer::Figures;
 use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
 use forebay_net::dial::LocalAddress;
+use forebay_net::reactor::Deadline;
 use forebay_net::wire::Watch;
 
 use std::rc::Rc;
@@ -179,6 +180,8 @@ pub(crate) struct Upstreamed {
     pub log_path: Vec<u8>,
     /// `Set-Cookie` of `sticky cookie`; empty: none.
     pub set_cookie: Vec<u8>,
+    /// Name of the field that has this value in place of `Set-Cookie`; empty: none.
+    pub sticky_field: Vec<u8>,
     /// The session that `sticky learn` begins when the response is over; empty: none.
     pub session: Vec<u8>,
     /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
@@ -208,6 +211,7 @@ impl Upstreamed {
         self.log_name.clear();
         self.log_path.clear();
         self.set_cookie.clear();
+        self.sticky_field.clear();
         self.session.clear();
     }
 
@@ -261,10 +265,36 @@ pub(crate) async fn run(
         };
         match verdict {
             Decision::Answered => return Ok(()),
-            Decision::Again => {}
+            Decision::Again => {
+                if let Some(pause) = attempts.pause() {
+                    // Boxed, since it is rare.
+                    Box::pin(wait(req, pause, limit)).await?;
+                }
+            }
             Decision::Stop(status) => return Err(status),
         }
     }
+}
+
+/// Waits between two attempts, while no server has the request.
+///
+/// # Errors
+/// The status to answer with if the client is gone, or if the time for a response is over.
+async fn wait(req: &mut Request, pause: Duration, limit: Option<Deadline>) -> Result<(), u16> {
+    let thread = req.thread.clone();
+    let waiting = crate::phases::pause(req, pause);
+    let stays = match limit {
+        None => waiting.await,
+        Some(limit) => match thread.io.poller.until(limit, waiting).await {
+            Some(stays) => stays,
+            None => {
+                return Err(
+                    timed_out(req, "while waiting for the next attempt (proxy_response_timeout)").status
+                );
+            }
+        },
+    };
+    if stays { Ok(()) } else { Err(client_gone(req, "waiting for the next attempt").status) }
 }
 
 /// Decides which kept connections a request may use. A request that cannot be sent again would fail if the kept connection of an
