@@ -713,7 +713,7 @@ fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
     if !a.flag("session-cookie-change-on-failure") {
         words.push("change_on_failure=off".into());
     }
-    Some(Sticky { name: a.or_default("session-cookie-name").to_owned(), words })
+    Some(Sticky { name: a.or_default("session-cookie-name").to_owned(), words, field: false })
 }
 
 /// Returns `true` for a part of a name that the API server accepts, so that no two groups or files have the same name.

@@ -15,12 +15,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bounds of each of the two searches.
-const BOUNDS: Bounds = Bounds { builds: 200, time: Duration::from_secs(10) };
+/// Bounds of each of the two searches. No configuration has effect meanwhile.
+const BOUNDS: Bounds = Bounds { builds: 400, time: Duration::from_secs(20) };
 
 impl Translator {
     /// Finds the Gateways, routes and RoutePolicies that make the server refuse a configuration, each with the reason. Those that are
-    /// set aside already are not among them.
+    /// set aside already are not among them. Empty: none, or too many to find them in time.
     pub fn guilty_gateways(&self, objects: &Objects) -> Vec<(Place, String)> {
         let Some((globals, _, _)) = self.globals.as_ref().filter(|_| self.options.judge.judges()) else {
             return Vec::new();
@@ -42,10 +42,13 @@ impl Translator {
         let search = Search { translator: self, objects, globals };
         let absent = policies.iter().map(|place| (place.clone(), Aside::Absent));
         let mut aside: AllAside = all.aside.clone().into_iter().chain(absent).collect();
-        let mut guilty = search.among(&units, &aside);
+        let Some(mut guilty) = search.among(&units, &aside) else { return Vec::new() };
         aside.extend(guilty.iter().map(|(place, why)| (place.clone(), Aside::Closed(why.clone()))));
         let policies: Vec<Place> = policies.into_iter().filter(is_new).collect();
-        guilty.extend(search.among(&policies, &aside));
+        match search.among(&policies, &aside) {
+            Some(more) => guilty.extend(more),
+            None => return Vec::new(),
+        }
         guilty
     }
 }
@@ -61,8 +64,9 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Finds the guilty ones of some objects. `aside`: what is set aside whatever comes out.
-    fn among(&self, units: &[Place], aside: &AllAside) -> Vec<(Place, String)> {
+    /// Finds the guilty ones of some objects. `aside`: what is set aside whatever comes out. `None`: there was no time for all, or others
+    /// are to blame. To close those that are left would take away what works.
+    fn among(&self, units: &[Place], aside: &AllAside) -> Option<Vec<(Place, String)>> {
         let found = blame::find(units.len(), BOUNDS, |open| {
             let mut aside = aside.clone();
             for (index, place) in units.iter().enumerate() {
@@ -75,14 +79,9 @@ impl Search<'_> {
             }
             self.verdict(units, open, &aside)
         });
-        let named = |unit: usize, why: String| Some((units.get(unit)?.clone(), why));
-        let mut guilty: Vec<_> =
-            found.guilty.into_iter().filter_map(|(unit, refusal)| named(unit, refusal.message)).collect();
-        if found.base.is_none() {
-            let late = || "too many others are refused to judge it in time".to_owned();
-            guilty.extend(found.undecided.into_iter().filter_map(|unit| named(unit, late())));
-        }
-        guilty
+        let named = |(unit, refusal): (usize, Refusal)| Some((units.get(unit)?.clone(), refusal.message));
+        let all = found.undecided.is_empty() && found.base.is_none();
+        all.then(|| found.guilty.into_iter().filter_map(named).collect())
     }
 
     /// Builds a configuration without the objects that are set aside.

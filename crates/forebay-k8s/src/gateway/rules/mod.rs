@@ -25,6 +25,7 @@ use crate::groups::{Spec, port_text};
 use crate::ingress::Globals;
 use crate::model::{self, CertificateFiles, File};
 use crate::tree::guard::{self, Guard};
+use crate::value::parse_size;
 use backends::Protocol;
 use fields::{Headers, answer_fields};
 use forebay_conf::{Node, print};
@@ -154,9 +155,32 @@ pub(crate) fn serve(
     served
 }
 
+/// Joins the checks of policies and those of a filter. Of two limits of bodies the smaller one holds; that of the ConfigMap is one, if
+/// no policy has any.
+fn gate(guard: &Guard, check: Vec<Node>, globals: &Globals) -> Vec<Node> {
+    let is_size = |n: &Node| n.name == b"client_max_body_size";
+    let mut own: Vec<Node> = guard.gate.clone();
+    if check.iter().any(is_size) && !own.iter().any(is_size) {
+        own.extend(
+            parse_size(globals.settings.get("proxy-body-size"))
+                .map(|size| node("client_max_body_size", [size])),
+        );
+    }
+    let (sizes, mut all): (Vec<Node>, Vec<Node>) = own.into_iter().chain(check).partition(is_size);
+    let bytes =
+        |n: &Node| n.args.first().and_then(|word| forebay_conf::units::size(word)).filter(|size| *size > 0);
+    all.extend(sizes.into_iter().min_by_key(|n| bytes(n).unwrap_or(u64::MAX)));
+    all
+}
+
 fn route_line<const N: usize>(name: &str, conditions: &[String], more: [String; N]) -> Node {
     let words = std::iter::once(name.to_owned()).chain(conditions.iter().cloned()).chain(more);
-    node("route", words.collect::<Vec<_>>())
+    let mut words: Vec<String> = words.collect();
+    if words.len() == 1 {
+        // A match of which no part can be used is one of all requests, and a line needs a condition.
+        words.extend(["$uri", "^/"].map(str::to_owned));
+    }
+    node("route", words)
 }
 
 /// Returns the answers to pages of other origins: those of the rule, else those of the policy.
@@ -181,7 +205,7 @@ impl Making<'_> {
         if let Some(redirect) = redirect {
             served.routes.push(route_line(&name, conditions, []));
             let check = self.external(place, served);
-            let gate = self.guard.gate.iter().cloned().chain(check.gate).collect();
+            let gate = gate(self.guard, check.gate, self.serving.globals);
             let mut body = check.after;
             body.extend(paths::redirect_body(redirect, rule, place));
             served.locations.extend(gated(&name, gate, body, true));
@@ -221,12 +245,14 @@ impl Making<'_> {
         let Some(stay) = self.stay(&place.id) else { return variable };
         // The cookie of a backend leads back to it.
         let mut entries = vec![node("default", [variable.as_str()])];
+        let mut source = String::new();
         for index in 0..used.len() {
-            let name = matches::escape(&persistence::cookie(&stay, Some(index)));
-            entries.push(node(&format!("~(?:^|; *){name}="), [index.to_string()]));
+            let (variable, pattern) = persistence::sign(&stay, index);
+            source = variable;
+            entries.push(node(&pattern, [index.to_string()]));
         }
         let chosen = format!("$stay_{}", place.id);
-        served.http.push(node("map", ["$http_cookie", &chosen]).block(entries));
+        served.http.push(node("map", [source.as_str(), &chosen]).block(entries));
         chosen
     }
 
@@ -271,7 +297,7 @@ impl Making<'_> {
             return;
         };
         let check = self.external(place, served);
-        let gate: Vec<Node> = self.guard.gate.iter().cloned().chain(check.gate).collect();
+        let gate = gate(self.guard, check.gate, self.serving.globals);
         let early = !check.after.is_empty();
         let mut body = check.after;
         body.extend(self.body((choice, backend), index, check.fields, place, served));

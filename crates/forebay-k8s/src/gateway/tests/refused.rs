@@ -128,3 +128,12 @@ fn routes_of_streams_are_found() {
     let stream = world.made().stream();
     assert!(!stream.contains(BAD) && stream.contains("good.test gateway_none;"), "{stream}");
 }
+
+/// To close what could not be judged would take away what works.
+#[test]
+fn nobody_is_closed_if_the_server_refuses_everything() {
+    let mut world = world(false);
+    world.options.judge =
+        Judge::new(Refusing { word: "server", placed: false, builds: Arc::new(AtomicUsize::new(0)) });
+    assert_eq!(refuse(&mut world), BTreeSet::new());
+}
