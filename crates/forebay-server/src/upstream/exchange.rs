@@ -268,7 +268,7 @@ pub(crate) async fn run(
             Decision::Again => {
                 if let Some(pause) = attempts.pause() {
                     // Boxed, since it is rare.
-                    Box::pin(wait(req, pause, limit)).await?;
+                    Box::pin(wait(req, (pause, s.ignore_client_abort), limit)).await?;
                 }
             }
             Decision::Stop(status) => return Err(status),
@@ -276,25 +276,32 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits between two attempts, while no server has the request.
+/// Waits between two attempts, while no server has the request. `stays`: a client that is gone ends nothing.
 ///
 /// # Errors
 /// The status to answer with if the client is gone, or if the time for a response is over.
-async fn wait(req: &mut Request, pause: Duration, limit: Option<Deadline>) -> Result<(), u16> {
+async fn wait(
+    req: &mut Request,
+    (pause, stays): (Duration, bool),
+    limit: Option<Deadline>,
+) -> Result<(), u16> {
     let thread = req.thread.clone();
-    let waiting = crate::phases::pause(req, pause);
-    let stays = match limit {
-        None => waiting.await,
-        Some(limit) => match thread.io.poller.until(limit, waiting).await {
-            Some(stays) => stays,
-            None => {
-                return Err(
-                    timed_out(req, "while waiting for the next attempt (proxy_response_timeout)").status
-                );
-            }
-        },
+    let waiting = async {
+        if stays {
+            thread.io.poller.sleep(pause).await;
+            return true;
+        }
+        crate::phases::pause(req, pause).await
     };
-    if stays { Ok(()) } else { Err(client_gone(req, "waiting for the next attempt").status) }
+    let waited = match limit {
+        None => Some(waiting.await),
+        Some(limit) => thread.io.poller.until(limit, waiting).await,
+    };
+    match waited {
+        Some(true) => Ok(()),
+        Some(false) => Err(client_gone(req, "waiting for the next attempt").status),
+        None => Err(timed_out(req, "while waiting for the next attempt (proxy_response_timeout)").status),
+    }
 }
 
 /// Decides which kept connections a request may use. A request that cannot be sent again would fail if the kept connection of an
