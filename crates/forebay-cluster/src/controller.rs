@@ -383,6 +383,8 @@ struct Controller {
     changed: bool,
     /// Time at which the process refused a value of the ConfigMap last, until it is tried again.
     key_refused: Option<Instant>,
+    /// The same for objects of the Gateway API.
+    objects_refused: Option<Instant>,
     /// Objects that the webhook judges with.
     judged: webhook::Settings,
     health: health::Shared,
@@ -420,6 +422,7 @@ impl Controller {
             trimmed: Instant::now(),
             changed: false,
             key_refused: None,
+            objects_refused: None,
             judged: Rc::default(),
             health: Rc::default(),
             accepted: Arc::default(),
@@ -683,6 +686,10 @@ impl Controller {
             guilty.extend(named.map(|(path, _)| (path.clone(), reason.clone())));
         }
         let mut changed = false;
+        if guilty.iter().any(|(path, _)| is_of_gateways(path)) && self.set_objects_aside() {
+            changed = true;
+            guilty.retain(|(path, _)| !is_of_gateways(path));
+        }
         for (path, reason) in guilty {
             changed |= self.set_aside(files, &path, reason);
         }
@@ -712,6 +719,21 @@ impl Controller {
         self.settings.options.refused.insert(key, refused);
         self.key_refused = Some(Instant::now());
         true
+    }
+
+    /// Closes the Gateways, routes and policies that made the process refuse a configuration. Returns `false` if none is to blame.
+    fn set_objects_aside(&mut self) -> bool {
+        let found = self.translator.guilty_gateways(&self.objects);
+        for ((kind, key), reason) in &found {
+            (self.log)(&format!("{} {key} is closed, as the server refuses it: {reason}", kind.name()));
+        }
+        let closed = found
+            .into_iter()
+            .fold(false, |any, (place, reason)| self.objects.gateway.set_aside(place, reason) | any);
+        if closed {
+            self.objects_refused = Some(Instant::now());
+        }
+        closed
     }
 
     /// Sets a file aside in favour of the last one that was applied. Returns `false` if it is already.
@@ -773,6 +795,10 @@ impl Controller {
             self.settings.options.refused.clear();
             self.waiting.others.get_or_insert(Instant::now());
         }
+        let due = self.objects_refused.take_if(|at| at.elapsed() >= TRY_AGAIN).is_some();
+        if due && self.objects.gateway.take_back() {
+            self.waiting.others.get_or_insert(Instant::now());
+        }
         if !self.settings.files.is_empty() && self.looked.elapsed() >= LOOK_AGAIN {
             self.looked = Instant::now();
             self.waiting.others.get_or_insert(self.looked);
@@ -823,6 +849,11 @@ fn is_main(path: &Path) -> bool {
     path == Path::new(forebay_k8s::translate::MAIN)
 }
 
+/// Returns `true` for a file that all Gateways share.
+fn is_of_gateways(path: &Path) -> bool {
+    path.starts_with("gateways")
+}
+
 /// Returns the groups whose servers have changed. A group that is gone needs no change.
 fn changed(before: &Groups, now: &Groups) -> Vec<Group> {
     if Arc::ptr_eq(before, now) {
@@ -849,6 +880,7 @@ fn place(reason: &str) -> Option<(&Path, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_k8s::judge::{Build, Judge, Refusal};
 
     /// Has a controller deliver a configuration at once. Returns its main file.
     fn main_file(
@@ -864,10 +896,8 @@ mod tests {
         main.map(|(_, bytes)| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    #[test]
-    fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
-        let options = Options { config_map: Some(Key::new("ns", "c")), ..Options::default() };
-        let settings = Settings {
+    fn settings(options: Options) -> Settings {
+        Settings {
             options,
             election: None,
             publish: None,
@@ -875,9 +905,14 @@ mod tests {
             webhook: None,
             health: None,
             files: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
+        let options = Options { config_map: Some(Key::new("ns", "c")), ..Options::default() };
         let (sender, mut deliveries) = mpsc::unbounded_channel();
-        let mut controller = Controller::new(settings, sender, Box::new(|_| {}));
+        let mut controller = Controller::new(settings(options), sender, Box::new(|_| {}));
         let map = serde_json::json!({
             "metadata": {"name": "c", "namespace": "ns"},
             "data": {"http-snippet": "resolver nosuch.invalid;", "use-gzip": "true", "access-log-path": "/no/a.log"},
@@ -903,6 +938,72 @@ mod tests {
         controller.key_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
         controller.look_again();
         assert_eq!(main_file(&mut controller, &mut deliveries), Some(first));
+    }
+
+    /// Refuses routes to one Service.
+    struct Refusing;
+
+    impl Build for Refusing {
+        fn errors(&self, files: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refusal> {
+            let bad = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("proxy_pass http://default_bad");
+            let all = files.iter().filter(|(_, bytes)| bad(bytes));
+            all.map(|(path, _)| Refusal { path: Some(path.clone()), ..Refusal::plain("no such group") })
+                .collect()
+        }
+    }
+
+    /// Returns the file of Gateways that is delivered next.
+    fn gateways(controller: &mut Controller, deliveries: &mut UnboundedReceiver<Delivery>) -> String {
+        let past = Instant::now() - GATHER * 2;
+        (controller.waiting.others, controller.rests_until) = (Some(past), past);
+        controller.sync();
+        let Ok(Delivery::Configuration(configuration)) = deliveries.try_recv() else { panic!("nothing") };
+        let of_gateways = |path: &Path| path == Path::new("gateways/http.conf");
+        let file = configuration.files.into_iter().find(|(path, _)| of_gateways(path));
+        String::from_utf8_lossy(&file.expect("the file").1).into_owned()
+    }
+
+    #[test]
+    fn a_refused_route_is_closed_alone_and_tried_again() {
+        let mut options = Options { judge: Judge::new(Refusing), ..Options::default() };
+        options.gateway.controller = "c".into();
+        let (sender, mut deliveries) = mpsc::unbounded_channel();
+        let mut controller = Controller::new(settings(options), sender, Box::new(|_| {}));
+        let group = "gateway.networking.k8s.io/v1";
+        let object = |kind: &str, name: &str, spec: Value| serde_json::json!({ "apiVersion": group, "kind": kind, "metadata": { "name": name, "namespace": "default" }, "spec": spec });
+        let mut add = |kind: GatewayKind, value: Value| drop(controller.set(Watched::Gateway(kind), value));
+        let class = serde_json::json!({ "metadata": { "name": "k" }, "spec": { "controllerName": "c" } });
+        add(GatewayKind::GatewayClass, class);
+        let listeners = serde_json::json!([{ "name": "http", "protocol": "HTTP", "port": 8080 }]);
+        let spec = serde_json::json!({ "gatewayClassName": "k", "listeners": listeners });
+        add(GatewayKind::Gateway, object("Gateway", "edge", spec));
+        let route = |name: &str| {
+            let backends = serde_json::json!([{ "name": name, "port": 80 }]);
+            let spec = serde_json::json!({ "parentRefs": [{ "name": "edge" }], "hostnames": [format!("{name}.test")], "rules": [{ "backendRefs": backends }] });
+            object("HTTPRoute", name, spec)
+        };
+        for name in ["bad", "good"] {
+            add(GatewayKind::HttpRoute, route(name));
+        }
+        for name in ["bad", "good"] {
+            let service = serde_json::json!({ "metadata": { "name": name, "namespace": "default" }, "spec": { "ports": [{ "port": 80 }] } });
+            controller.objects.apply(Object::of(Kind::Service, service).expect("a Service"));
+        }
+        let first = gateways(&mut controller, &mut deliveries);
+        assert!(first.contains("http://default_bad") && first.contains("http://default_good"), "{first}");
+        controller.report(Report::Refused(1, "no such group in gateways/http.conf:7".to_owned()));
+        let second = gateways(&mut controller, &mut deliveries);
+        assert!(!second.contains("http://default_bad") && second.contains("http://default_good"), "{second}");
+        assert!(controller.quarantined.is_empty());
+        controller.report(Report::Applied(2));
+        let events = controller.events.due(&controller.problems, "r", 10);
+        let about: Vec<_> =
+            events.iter().map(|e| (&e["regarding"]["apiVersion"], &e["regarding"]["name"])).collect();
+        assert_eq!(about, [(&group.into(), &"bad".into())]);
+        assert!(events[0]["note"].as_str().unwrap_or_default().contains("no such group"), "{events:?}");
+        controller.objects_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
+        controller.look_again();
+        assert_eq!(gateways(&mut controller, &mut deliveries), first);
     }
 
     #[test]

@@ -27,12 +27,14 @@ pub enum Balance {
     Hash(String),
 }
 
-/// Cookie that names the server.
+/// Cookie, or field, that names the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sticky {
     /// Name.
     pub name: String,
-    /// Words of `sticky cookie` after the name.
+    /// It is a field.
+    pub field: bool,
+    /// Words of `sticky` after the name.
     pub words: Vec<String>,
 }
 
@@ -49,7 +51,7 @@ pub struct Spec {
     pub port: PortRef,
     /// Way to choose a server.
     pub balance: Balance,
-    /// Cookie that names the server.
+    /// Cookie or field that names the server.
     pub sticky: Option<Sticky>,
     /// The address of the Service instead of those of its endpoints.
     pub service_upstream: bool,
@@ -288,7 +290,7 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
     if let Some(sticky) = &spec.sticky {
         nodes.push(
             Node::new("sticky")
-                .arg("cookie")
+                .arg(if sticky.field { "header" } else { "cookie" })
                 .arg(sticky.name.as_str())
                 .args(sticky.words.iter().map(String::as_str)),
         );

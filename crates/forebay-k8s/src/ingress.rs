@@ -713,7 +713,7 @@ fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
     if !a.flag("session-cookie-change-on-failure") {
         words.push("change_on_failure=off".into());
     }
-    Some(Sticky { name: a.or_default("session-cookie-name").to_owned(), words })
+    Some(Sticky { name: a.or_default("session-cookie-name").to_owned(), words, field: false })
 }
 
 /// Returns `true` for a part of a name that the API server accepts, so that no two groups or files have the same name.
@@ -729,6 +729,7 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
+pub(crate) use policy::{general_authority, general_networks};
 pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;
 

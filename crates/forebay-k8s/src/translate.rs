@@ -6,6 +6,7 @@
 mod files;
 mod gateways;
 mod groups;
+mod guilty;
 mod hosts;
 mod judged;
 mod keys;
@@ -151,6 +152,7 @@ impl Translator {
         );
         let accepted = || self.ours.values().map(|(_, accepted)| accepted.clone()).collect();
         out.accepted = self.accepted.get_or_insert_with(accepted).clone();
+        problems.extend(self.gateways.problems().iter().cloned());
         problems.extend(self.names.problems.iter().cloned());
         problems.extend(self.groups.problems());
         let troubled = self.troubled.iter().filter_map(|age| self.ours.get(age));

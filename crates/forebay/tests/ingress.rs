@@ -572,6 +572,28 @@ fn gateways() {
 }
 
 #[test]
+fn access_at_gateways() {
+    assert!(table(include_str!("ingress/gateways-access.cases"), &[]) >= 5);
+}
+
+#[test]
+fn encryption_behind_gateways() {
+    assert_eq!(table(include_str!("ingress/gateways-encrypted.cases"), &[]), 1);
+}
+
+#[test]
+fn keys_that_decide_on_access_at_gateways() {
+    for text in [
+        include_str!("ingress/gateways-open.cases"),
+        include_str!("ingress/gateways-blocked.cases"),
+        include_str!("ingress/gateways-closed.cases"),
+        include_str!("ingress/gateways-asked.cases"),
+    ] {
+        assert_eq!(table(text, &[]), 1);
+    }
+}
+
+#[test]
 fn routes() {
     assert!(table(include_str!("ingress/routes.cases"), &[]) >= 12);
 }

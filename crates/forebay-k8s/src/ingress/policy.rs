@@ -4,6 +4,7 @@ mod access;
 mod buffers;
 mod headers;
 
+pub(crate) use access::general_authority;
 pub(super) use access::valid_times;
 
 use super::{Making, Parsed, is_name};
@@ -11,6 +12,7 @@ use crate::groups::{Spec, short_hash};
 use crate::model::{Cors, Errors, Limit, LimitKind, Limits, Mirror, Networks, Plain, Policy};
 use crate::objects::{Key, PortRef};
 use crate::reach;
+use crate::settings::Settings;
 use crate::snippet::{self, Author};
 use crate::value::{cidrs, parse_bool, parse_size};
 use forebay_conf::grammar::{Contexts, NEXT_UPSTREAM};
@@ -51,6 +53,18 @@ enum Form {
 /// Adds a directive.
 fn plain(policy: &mut Policy, name: &'static str, words: impl IntoIterator<Item = impl Into<String>>) {
     policy.plain.push(Plain { name, words: words.into_iter().map(Into::into).collect() });
+}
+
+/// Returns the networks of a key of the ConfigMap.
+fn general(settings: &Settings, key: &'static str) -> Vec<String> {
+    cidrs(settings.get(key)).unwrap_or_default()
+}
+
+/// Returns the networks that the ConfigMap lets in.
+pub(crate) fn general_networks(settings: &Settings) -> Networks {
+    let mut deny = general(settings, "block-cidrs");
+    deny.extend(general(settings, "denylist-source-range"));
+    Networks { deny, allow: general(settings, "whitelist-source-range") }
 }
 
 impl Making<'_> {
@@ -218,13 +232,12 @@ impl Making<'_> {
             self.problems.push(parsed.problem("metadata", text).reason("SettingInvalid"));
             self.closed = true;
         }
-        let general = |name: &'static str| cidrs(settings.get(name)).unwrap_or_default();
-        let mut deny = general("block-cidrs");
-        deny.extend(list("denylist-source-range").unwrap_or_else(|| general("denylist-source-range")));
-        policy.networks = Networks {
-            deny,
-            allow: list("allowlist-source-range").unwrap_or_else(|| general("whitelist-source-range")),
-        };
+        let mut deny = general(settings, "block-cidrs");
+        let own = list("denylist-source-range");
+        deny.extend(own.unwrap_or_else(|| general(settings, "denylist-source-range")));
+        let allow = list("allowlist-source-range");
+        let allow = allow.unwrap_or_else(|| general(settings, "whitelist-source-range"));
+        policy.networks = Networks { deny, allow };
     }
 
     fn limits(&mut self, parsed: &Parsed, first: bool) -> Limits {

@@ -92,7 +92,7 @@ impl Judging<'_> {
         let default = self.globals.default_backend.clone().map(Arc::new);
         let mut base = vec![probe::groups_of(specs.chain(default), self.globals)];
         base.extend(files::of_certificate(certificate.as_ref()));
-        base.push(probe::main(self.globals, certificate, &[], &[]));
+        base.push(probe::main(self.globals, certificate, &[], &[], None));
         let tickets = self.globals.ticket_keys.iter().enumerate();
         base.extend(tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())));
         base
@@ -277,7 +277,7 @@ pub(super) fn stream_snippets<'p>(
     let tickets = globals.ticket_keys.iter().enumerate();
     let tickets: Files =
         tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())).collect();
-    let (_, main) = probe::main(globals, None, &[], &[]);
+    let (_, main) = probe::main(globals, None, &[], &[], None);
     if judge.remembered("stream", &[&text, &main]).is_some() {
         return all;
     }
@@ -285,7 +285,7 @@ pub(super) fn stream_snippets<'p>(
         let nodes = of(&mut units.iter().copied());
         let mut verdict = Verdict::default();
         let mut files = tickets.clone();
-        files.push(probe::main(globals, None, &[], &nodes));
+        files.push(probe::main(globals, None, &[], &nodes, None));
         for refusal in judge.errors(&files) {
             let is_of = |i: &&usize| some.get(**i).is_some_and(|p| stream_offset(p, &refusal.text).is_some());
             match units.iter().find(is_of) {

@@ -366,3 +366,32 @@ fn passthrough_takes_no_session_of_others() {
     let told: Vec<_> = made.problems.iter().filter(|p| p.reason == "HostConflict").map(|p| &p.key).collect();
     assert_eq!(told, [&Key::new("c", "3")]);
 }
+
+/// A snippet of the stream block that fails may have been one that keeps clients out.
+#[test]
+fn ports_of_services_are_closed_by_snippets_that_fail() {
+    let map = |name: &str, data: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: shop}}\ndata: {data}\n"
+        )
+    };
+    for (snippet, closed) in [("deny nobody here;", true), ("nonsense;", false), ("deny 10.0.0.1;", false)] {
+        let text = format!(
+            "{SHOP}{}{}{}",
+            map("tcp", r#"{"9000": "shop/api:80"}"#),
+            map("udp", r#"{"9001": "shop/api:80"}"#),
+            map("config", &format!("{{stream-snippet: \"{snippet}\"}}"))
+        );
+        let key = |name: &str| Some(Key::new("shop", name));
+        let options = Options {
+            config_map: key("config"),
+            tcp_services: key("tcp"),
+            udp_services: key("udp"),
+            enable_ssl_passthrough: true,
+            ..options()
+        };
+        let main = file(&Translator::new().translate(&objects(&text), &options), MAIN);
+        // The two ports, and the sessions that pass.
+        assert_eq!(main.matches("deny all;").count(), if closed { 3 } else { 0 }, "{snippet}: {main}");
+    }
+}

@@ -218,6 +218,81 @@ fn a_value_that_only_the_server_refuses_holds_nobody_up() {
     }
 }
 
+fn gateway(name: &str, listeners: &[(&str, u16)]) -> Value {
+    let listener = |(name, port): &(&str, u16)| json!({"name": name, "protocol": "HTTP", "port": port});
+    let listeners: Vec<Value> = listeners.iter().map(listener).collect();
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"gatewayClassName": "forebay", "listeners": listeners}
+    })
+}
+
+fn class() -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "forebay"},
+        "spec": {"controllerName": "forebay.io/gateway"}
+    })
+}
+
+/// Returns a route that redirects.
+fn route(name: &str, gateway: &str, matches: Value) -> Value {
+    let filters = json!([{"type": "RequestRedirect", "requestRedirect": {"hostname": "example.com", "statusCode": 301}}]);
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"parentRefs": [{"name": gateway}], "hostnames": [format!("{name}.test")], "rules": [{"matches": [matches], "filters": filters}]}
+    })
+}
+
+/// A listener whose port another program has is set aside alone, and is served when the port is free.
+#[test]
+fn a_port_of_another_program_holds_nobody_up() {
+    let api = ApiServer::start();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (taken, free) = (other.local_addr().expect("bound"), free_port());
+    api.set(class());
+    api.set(gateway("edge", &[("taken", taken.port()), ("free", free)]));
+    api.set(route("a", "edge", json!({"path": {"value": "/"}})));
+    api.set(ingress("first", json!({})));
+    let controller = Controller::start(&api, &[]);
+    controller.wait_for("first.test", 301);
+    let free = SocketAddr::from(([127, 0, 0, 1], free));
+    let moved = |addr| ask(addr, "a.test", "/").starts_with("HTTP/1.1 301").then_some(());
+    wait_for("the other listener", || moved(free));
+    wait_for("the condition", || {
+        let of_listener = |status: &Value| {
+            let all = status["status"]["listeners"].as_array().cloned().unwrap_or_default();
+            let taken = all.into_iter().find(|l| l["name"] == "taken").unwrap_or_default();
+            taken["conditions"].to_string().contains("PortUnavailable")
+        };
+        api.written().iter().any(of_listener).then_some(())
+    });
+    drop(other);
+    wait_for("the listener whose port is free", || moved(taken));
+}
+
+/// Matches of which no part can be used close their routes, and no others.
+#[test]
+fn one_route_holds_nobody_up() {
+    let api = ApiServer::start();
+    let port = free_port();
+    api.set(class());
+    api.set(gateway("edge", &[("http", port)]));
+    api.set(route("good", "edge", json!({"path": {"value": "/"}})));
+    let wrong = [
+        json!({"path": {"type": "RegularExpression", "value": "(a{1000}){1000}"}}),
+        json!({"path": {"type": "RegularExpression", "value": "("}}),
+        json!({"path": {"value": "/%"}}),
+    ];
+    for (i, wrong) in wrong.iter().enumerate() {
+        api.set(route(&format!("bad{i}"), "edge", wrong.clone()));
+    }
+    let _controller = Controller::start(&api, &[]);
+    let addr = SocketAddr::from(([127, 0, 0, 1], port));
+    let status = |host: &str| ask(addr, host, "/x").get(9..12).unwrap_or_default().to_owned();
+    wait_for("the good route", || (status("good.test") == "301").then_some(()));
+    (0..wrong.len()).for_each(|i| assert_eq!(status(&format!("bad{i}.test")), "500", "{}", wrong[i]));
+}
+
 /// Returns kinds of broken pairs of certificate and key.
 fn broken(good: (&str, &str), other: (&str, &str)) -> Vec<(String, String)> {
     let (crt, key) = good;

@@ -2,14 +2,6 @@
 
 use super::*;
 
-impl World {
-    /// Sets keys of the ConfigMap.
-    fn settings(&mut self, data: Value) {
-        self.options.config_map = Some(Key::new("forebay", "config"));
-        self.add(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config", "namespace": "forebay" }, "data": data }));
-    }
-}
-
 /// Returns a world with a rule of each kind.
 fn world() -> World {
     let mut world = World::with_edge();
