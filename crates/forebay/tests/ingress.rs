@@ -10,6 +10,7 @@ mod backends;
 mod cases;
 mod clients;
 mod protocols;
+mod proxied;
 mod running;
 
 use crate::harness::origin::{Asked, start};
@@ -477,19 +478,6 @@ fn table(text: &str, more: &[&str]) -> usize {
         failures.join("\n\n")
     );
     cases.len()
-}
-
-#[test]
-fn proxy_protocol() {
-    table(include_str!("ingress/proxy-protocol.cases"), &[]);
-}
-
-/// X-Forwarded-For counts at the port for HTTP beside TLS that passes.
-#[test]
-fn forwarded_addresses_beside_passthrough() {
-    let text = "access-log-path: /dev/null\nuse-forwarded-headers: true\n\n== an address\n/ Prefix web\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\nsaw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
-    let port = crate::harness::free_port().to_string();
-    table(text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]);
 }
 
 #[test]
