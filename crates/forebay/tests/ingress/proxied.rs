@@ -13,12 +13,14 @@ fn proxy_protocol() {
 #[test]
 fn proxy_protocol_of_others() {
     let cases = include_str!("untrusted-proxy.cases");
+    let (settings, rest) = cases.split_once("\n\n").expect("settings");
     let port = free_port().to_string();
     let passthrough = ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", port.as_str()];
+    // The address of this machine, from which the requests come, is trusted beside passthrough, except at the port for TLS.
+    let encrypted = rest.find("== TLS").map_or("", |at| &rest[at..]);
     for setting in ["use-forwarded-headers: true", "use-forwarded-headers: false", "enable-real-ip: true"] {
-        for more in [&[][..], &passthrough[..]] {
-            assert!(table(&format!("{setting}\n{cases}"), more) >= 4, "{setting} {more:?}");
-        }
+        assert!(table(&format!("{setting}\n{cases}"), &[]) >= 6, "{setting}");
+        assert_eq!(table(&format!("{setting}\n{settings}\n\n{encrypted}"), &passthrough), 1, "{setting}");
     }
 }
 
