@@ -595,7 +595,8 @@ impl Controller {
     }
 
     fn deliver(&mut self, translation: Translation) {
-        let Translation { files, groups, problems, accepted, statuses, services, deciding, unjudged } = translation;
+        let Translation { files, groups, problems, accepted, statuses, services, deciding, unjudged } =
+            translation;
         if unjudged {
             self.waiting.others.get_or_insert(Instant::now() + JUDGE_AGAIN);
         }

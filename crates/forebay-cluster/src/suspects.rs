@@ -57,7 +57,9 @@ impl Suspects {
             (metadata.namespace, metadata.name) = (name.namespace.clone(), name.name.clone());
         }
         let problem = |field: String, what: &str, reason: &str| {
-            let text = format!("the server refuses the configuration{what}, the last one that worked stays: {reason}");
+            let text = format!(
+                "the server refuses the configuration{what}, the last one that worked stays: {reason}"
+            );
             Problem::new(Kind::ConfigMap, &metadata, field, text).reason("NotBuilt")
         };
         let either = " with this value and without it";

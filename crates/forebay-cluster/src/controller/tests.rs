@@ -45,10 +45,7 @@ fn problems_with(controller: &Controller, text: &str) -> Vec<String> {
 }
 
 /// Has a controller deliver a configuration at once. Returns its main file.
-fn main_file(
-    controller: &mut Controller,
-    deliveries: &mut UnboundedReceiver<Delivery>,
-) -> Option<String> {
+fn main_file(controller: &mut Controller, deliveries: &mut UnboundedReceiver<Delivery>) -> Option<String> {
     let files = delivered(controller, deliveries)?.files;
     let main = files.into_iter().find(|(path, _)| is_main(path));
     main.map(|(_, bytes)| String::from_utf8_lossy(&bytes).into_owned())
