@@ -540,6 +540,21 @@ fn snippets() {
     assert!(table(include_str!("ingress/snippets.cases"), &[]) >= 10);
 }
 
+/// Other spellings of fields, with underscores let in and without.
+#[test]
+fn spellings() {
+    let cases = include_str!("ingress/spellings.cases");
+    for setting in ["enable-underscores-in-headers: true", "ignore-invalid-headers: false", "use-gzip: false"]
+    {
+        assert!(table(&format!("{setting}\n{cases}"), &[]) >= 5, "{setting}");
+    }
+}
+
+#[test]
+fn names() {
+    assert!(table(include_str!("ingress/names.cases"), &[]) >= 8);
+}
+
 #[test]
 fn ports() {
     let more = [

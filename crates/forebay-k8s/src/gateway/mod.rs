@@ -93,7 +93,8 @@ impl Gateways {
             return GatewayPart::default();
         }
         let judge = &others.globals.options.judge;
-        let cluster = Cluster { objects, gateway, controller: &options.controller, judge };
+        let taken = &others.globals.taken;
+        let cluster = Cluster { objects, gateway, controller: &options.controller, judge, taken };
         let mut ours = gateways::gateways(cluster, options);
         self.addresses.allocate(&mut ours, options);
         ports::settle(&mut ours, others);

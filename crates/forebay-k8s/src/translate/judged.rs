@@ -8,6 +8,7 @@ use crate::ingress::{self, Globals, Members, Names, Parsed};
 use crate::judge::{Files, Refusal};
 use crate::objects::{Key, Objects};
 use crate::problem::Problem;
+use crate::snippet::stream_names;
 use crate::view::View;
 use forebay_conf::Node;
 use forebay_conf::grammar::Contexts;
@@ -98,7 +99,10 @@ impl Judging<'_> {
 
     /// Adds the problem of each Ingress of a host whose snippets cannot be judged, since no configuration can be made without them.
     fn not_judged(&self, name: &Arc<str>, part: &mut Option<HostPart>, base: &Refusal) {
-        let text = format!("the snippet cannot be judged, since no configuration works without it: {}", base.message);
+        let text = format!(
+            "the snippet cannot be judged, since no configuration works without it: {}",
+            base.message
+        );
         let members = self.hosts.members(name).into_iter().flatten().filter(|(p, _)| has_snippet(p));
         let Some(part) = part else { return };
         part.problems.extend(members.map(|(parsed, _)| at_snippet(parsed, &text, None)));
@@ -298,8 +302,8 @@ fn at_snippet(parsed: &Parsed, text: &str, refusal: Option<&Refusal>) -> Problem
         .filter_map(|(name, context)| Some((*name, parsed.annotations.raw(name)?, *context)));
     let mut snippets = snippets.peekable();
     let first = snippets.peek().copied();
-    let place = snippets
-        .find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal?)?)));
+    let place =
+        snippets.find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal?)?)));
     let place = place.or(first.map(|(name, text, _)| (name, text, 0)));
     match place {
         Some((name, value, at)) => {
@@ -315,7 +319,7 @@ pub(super) fn stream_snippets<'p>(
     ours: impl Iterator<Item = &'p Arc<Parsed>>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Node> {
-    let some: Vec<&Arc<Parsed>> = ours.filter(|p| !p.stream_snippet.is_empty()).collect();
+    let some = with_own_names(globals, ours.filter(|p| !p.stream_snippet.is_empty()), problems);
     let judge = &globals.options.judge;
     let of = |units: &mut dyn Iterator<Item = usize>| -> Vec<Node> {
         units.filter_map(|i| some.get(i)).flat_map(|p| p.stream_snippet.iter().cloned()).collect()
@@ -365,6 +369,37 @@ pub(super) fn stream_snippets<'p>(
         problems.push(parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused"));
     }
     of(&mut found.good.into_iter())
+}
+
+/// Leaves out snippets of the stream block that define a name which an older Ingress, or the operator, has: the later definition would
+/// hold for both.
+fn with_own_names<'p>(
+    globals: &Globals,
+    ours: impl Iterator<Item = &'p Arc<Parsed>>,
+    problems: &mut Vec<Problem>,
+) -> Vec<&'p Arc<Parsed>> {
+    let operator = globals.settings.set("stream-snippet").map(stream_names).unwrap_or_default();
+    let mut owners: BTreeMap<String, &Key> = BTreeMap::new();
+    let mut some = Vec::new();
+    for parsed in ours {
+        let text = parsed.annotations.raw("stream-snippet").unwrap_or_default();
+        let names = stream_names(text);
+        let owned = |name: &&String| operator.contains(*name) || owners.contains_key(*name);
+        if let Some(name) = names.iter().find(owned) {
+            let owner = match owners.get(name) {
+                Some(key) => format!("the older Ingress {key}"),
+                None => "the ConfigMap".to_owned(),
+            };
+            let why = format!("the snippet is left out: {owner} defines \"{name}\"");
+            let at = text.to_ascii_lowercase().find(name.as_str()).unwrap_or(0);
+            problems
+                .push(parsed.annotation_problem("stream-snippet", why).reason("NameConflict").at(text, at));
+            continue;
+        }
+        owners.extend(names.into_iter().map(|name| (name, &parsed.key)));
+        some.push(parsed);
+    }
+    some
 }
 
 fn stream_offset(parsed: &Parsed, line: &str) -> Option<usize> {

@@ -5,6 +5,7 @@ use crate::objects::{Manifests, Object};
 use crate::selector::Selector;
 
 mod judging;
+mod names;
 
 /// Reads manifests into a set.
 pub(crate) fn objects(text: &str) -> Objects {

@@ -6,7 +6,7 @@ use crate::judge::tests::Refusing;
 use std::sync::atomic::AtomicUsize;
 
 /// Makes an Ingress with annotations for a host of its name.
-fn ingress(namespace: &str, name: &str, annotations: serde_json::Value) -> Object {
+pub(super) fn ingress(namespace: &str, name: &str, annotations: serde_json::Value) -> Object {
     let value = serde_json::json!({
         "metadata": {"name": name, "namespace": namespace, "annotations": annotations, "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"rules": [{"host": format!("{name}.test"), "http": {"paths": [
@@ -16,8 +16,9 @@ fn ingress(namespace: &str, name: &str, annotations: serde_json::Value) -> Objec
 }
 
 /// Makes options by which snippets are allowed, and judged by a build that refuses a word.
-fn judged(objects: &mut Objects, word: &'static str, data: serde_json::Value) -> Options {
-    let mut all = serde_json::json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
+pub(super) fn judged(objects: &mut Objects, word: &'static str, data: serde_json::Value) -> Options {
+    let mut all =
+        serde_json::json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
     data.as_object().into_iter().flatten().for_each(|(key, value)| all[key] = value.clone());
     let map = serde_json::json!({"metadata": {"name": "c", "namespace": "shop"}, "data": all});
     objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));

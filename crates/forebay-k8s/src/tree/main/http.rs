@@ -5,6 +5,7 @@ use super::super::node;
 use super::{Main, forwarded};
 use crate::ingress::Globals;
 use crate::value::{parse_size, parse_time};
+use crate::variables::OF_AUTHORITY;
 use forebay_conf::Node;
 
 pub(super) fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
@@ -81,7 +82,7 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let full = [("default", "$http_x_forwarded_for, $realip_remote_addr"), ("", "$realip_remote_addr")];
     nodes.push(map("$http_x_forwarded_for", "$full_x_forwarded_for", &full));
     // Locations that the controller does not make set none of them.
-    for name in location::OF_LOCATION {
+    for name in location::OF_LOCATION.iter().chain(OF_AUTHORITY) {
         nodes.push(map("$host", &format!("${name}"), &[("default", "")]));
     }
     let mut hsts = format!("max-age={}", s.number("hsts-max-age"));
