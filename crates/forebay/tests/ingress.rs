@@ -13,6 +13,7 @@ mod protocols;
 mod proxied;
 mod running;
 
+use crate::harness::certificates::RSA;
 use crate::harness::origin::{Asked, start};
 use crate::harness::{DEADLINE, PROGRAM, Server, Site, raw, run};
 use backends::OTHER_BACKENDS;
@@ -621,11 +622,7 @@ fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(),
 
 fn certified() -> (Site, Vec<serde_json::Value>) {
     let site = Site::new("");
-    let args = format!(
-        "req -x509 -newkey rsa:2048 -nodes -keyout {0}/server.key -out {0}/server.crt -days 30 -subj /CN=test -addext subjectAltName=DNS:*.test",
-        site.dir().display()
-    );
-    assert_eq!(run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed").0, 0);
+    site.certificate("server", RSA, "test", "DNS:*.test");
     for end in ["crt", "key"] {
         std::fs::copy(site.dir().join(format!("server.{end}")), site.dir().join(format!("client.{end}")))
             .expect("copy");
