@@ -508,7 +508,7 @@ fn wants_tls(host: &HostName, members: &Members) -> bool {
     let named = |tls: &crate::objects::IngressTls| {
         tls.hosts.is_empty() || tls.hosts.iter().any(|h| tls::covers(h, name))
     };
-    members.iter().any(|(p, _)| p.ingress.spec.tls.iter().any(named))
+    members.iter().filter(|(p, _)| !p.canary).any(|(p, _)| p.ingress.spec.tls.iter().any(named))
 }
 
 /// State while a server is made.
@@ -650,7 +650,8 @@ impl Making<'_> {
     fn server_snippet(&mut self, members: &Members) -> (Vec<forebay_conf::Node>, Vec<Key>) {
         let (mut found, mut refused) = (Vec::new(), Vec::new());
         let mut owner: Option<&Parsed> = None;
-        for (parsed, _) in members.iter().filter(|(p, _)| p.annotations.get("server-snippet").is_some()) {
+        let is_there = |p: &Parsed| !p.canary && p.annotations.get("server-snippet").is_some();
+        for (parsed, _) in members.iter().filter(|(p, _)| is_there(p)) {
             if let Some(owner) = owner {
                 let text =
                     format!("the snippet is ignored: the older Ingress {} has one for the host", owner.key);

@@ -3,6 +3,7 @@
 use super::judging::{ingress, judged};
 use super::*;
 use crate::groups::Spec;
+use crate::judge::Judge;
 use crate::objects::PortRef;
 
 /// Names of namespaces, Services, Ingresses and ports that look alike when they stand together.
@@ -144,4 +145,72 @@ fn variables_of_the_main_file_are_known() {
         count += 1;
     }
     assert!(count > 25, "{count}");
+}
+
+#[test]
+fn files_of_secrets_are_different() {
+    let mut objects = objects(SHOP);
+    let options = judged(&mut objects, "nothing", serde_json::json!({}));
+    let options = Options { judge: Judge::default(), ..options };
+    let parts = ["tls.crt", "tls.key", "ca.crt", "ca.crl", "auth"];
+    let names = ["x", "x.ca", "x.ca.crt", "x.crt", "x.crl", "x.auth-file"];
+    for name in names {
+        let data: serde_json::Map<_, _> = parts
+            .iter()
+            .map(|part| ((*part).to_owned(), format!("-----BEGIN CERTIFICATE-----\n{name} {part}").into()))
+            .collect();
+        let secret = serde_json::json!({"metadata": {"name": name, "namespace": "shop"}, "stringData": data});
+        objects.apply(Object::of(Kind::Secret, secret).expect("a Secret"));
+        let host = name.replace('.', "-");
+        let annotations = serde_json::json!({
+            "nginx.ingress.kubernetes.io/auth-tls-secret": format!("shop/{name}"),
+            "nginx.ingress.kubernetes.io/auth-type": "basic",
+            "nginx.ingress.kubernetes.io/auth-secret": name,
+        });
+        let value = serde_json::json!({
+            "metadata": {"name": host, "namespace": "shop", "annotations": annotations},
+            "spec": {"tls": [{"hosts": [format!("{host}.test")], "secretName": name}], "rules": [{"host": format!("{host}.test"), "http": {
+                "paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "api", "port": {"number": 80}}}}]}}]},
+        });
+        objects.apply(Object::of(Kind::Ingress, value).expect("an Ingress"));
+    }
+    let made = Translator::new().translate(&objects, &options);
+    let files = made.files.iter().filter(|(path, _)| path.starts_with("secrets"));
+    let contents: BTreeSet<&[u8]> = files.clone().map(|(_, bytes)| &**bytes).collect();
+    assert_eq!((files.count(), contents.len()), (names.len() * parts.len(), names.len() * parts.len()));
+    for name in names {
+        let text = file(&made, &format!("hosts/{}.test.conf", name.replace('.', "-")));
+        for (directive, part) in
+            [("ssl_certificate ", "tls.crt"), ("ssl_client_certificate ", "ca.crt"), ("ssl_crl ", "ca.crl")]
+        {
+            let line =
+                text.lines().map(str::trim).find_map(|line| line.strip_prefix(directive)).expect(directive);
+            let content = file(&made, line.trim_end_matches(';'));
+            assert!(content.ends_with(&format!("\n{name} {part}")), "{name} {directive} {content}");
+        }
+    }
+}
+
+/// A canary has only the annotations of canaries, whatever else it says about a host.
+#[test]
+fn a_canary_says_nothing_about_the_server() {
+    let mut objects = objects(SHOP);
+    let options = judged(&mut objects, "nothing", serde_json::json!({}));
+    objects.apply(ingress("shop", "main", serde_json::json!({})));
+    let canary = serde_json::json!({
+        "metadata": {"name": "canary", "namespace": "evil", "creationTimestamp": "2020-01-01T00:00:00Z", "annotations": {
+            "nginx.ingress.kubernetes.io/canary": "true",
+            "nginx.ingress.kubernetes.io/canary-weight": "100",
+            "nginx.ingress.kubernetes.io/server-snippet": "add_header X-Evil 1 always;",
+            "nginx.ingress.kubernetes.io/app-root": "/evil",
+            "nginx.ingress.kubernetes.io/server-alias": "evil.test",
+            "nginx.ingress.kubernetes.io/ssl-ciphers": "ECDHE-RSA-AES128-GCM-SHA256"}},
+        "spec": {"tls": [{"hosts": ["main.test"], "secretName": "evil"}], "rules": [{"host": "main.test", "http": {"paths": [
+            {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]},
+    });
+    let before = file(&Translator::new().translate(&objects, &options), "hosts/main.test.conf");
+    objects.apply(Object::of(Kind::Ingress, canary).expect("an Ingress"));
+    let made = Translator::new().translate(&objects, &options);
+    assert_eq!(file(&made, "hosts/main.test.conf"), before);
+    assert!(made.problems.iter().any(|p| p.reason == "CanaryForeign"), "{:?}", made.problems);
 }
