@@ -116,11 +116,12 @@ fn closes(row: &Row, text: &str) -> bool {
     row.access || row.value == Value::Snippet && crate::settings::snippet_decides(text)
 }
 
-/// Returns what holds in place of a value that is refused, where the default would serve over HTTP what its author wishes to be asked
-/// for over HTTPS.
-fn strictest(row: &Row, text: &str) -> Option<&'static str> {
+/// Returns what holds in place of a value that is no bool, where the default would serve over HTTP what its author wishes to be asked
+/// for over HTTPS. What the ConfigMap does not allow has no effect at all.
+fn strictest(row: &Row, text: &str, settings: &Settings) -> Option<&'static str> {
     let redirects = matches!(row.name, "force-ssl-redirect" | "ssl-redirect");
-    (redirects && crate::value::parse_bool(text) != Some(false)).then_some("true")
+    let allowed = row.risk <= settings.risk_level() && settings.blocked_word(text).is_none();
+    (redirects && allowed && crate::value::parse_bool(text).is_none()).then_some("true")
 }
 
 impl Annotations {
@@ -182,7 +183,7 @@ impl Annotations {
         let firewall = row.verdict == Verdict::Refused(NO_FIREWALL);
         if let Some(refused) = refused {
             self.closed |= closes(row, text);
-            self.values.extend(strictest(row, text).map(|value| (row.name, value.to_owned())));
+            self.values.extend(strictest(row, text, settings).map(|value| (row.name, value.to_owned())));
             self.firewall |= firewall;
             problems.push(refused);
             return;
@@ -217,7 +218,7 @@ impl Annotations {
         settings: &Settings,
         problem: &impl Fn(&str) -> Problem,
     ) -> Option<Problem> {
-        let closes = match strictest(row, text) {
+        let closes = match strictest(row, text, settings) {
             Some(value) => format!("; it counts as \"{value}\""),
             None if closes(row, text) => "; the paths of the Ingress answer 503".to_owned(),
             None => String::new(),

@@ -100,5 +100,8 @@ mod tests {
         assert_eq!(of("location /a {deny all;}"), OnFailure::Close);
         assert_eq!(of("denyx 1;"), OnFailure::Default);
         assert_eq!(on_failure("gzip-types", "deny"), OnFailure::Default);
+        for key in ["force-ssl-redirect", "ssl-redirect"] {
+            assert_eq!(on_failure(key, "yes"), OnFailure::Strictest("true"), "{key}");
+        }
     }
 }
