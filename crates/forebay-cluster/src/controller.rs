@@ -51,8 +51,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 const PARTING: Duration = Duration::from_secs(2);
 /// Time after which values that the process refused are tried again: a name may have an address by then.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
-/// Time after which hosts are judged that there was no time for.
+/// Time after which hosts are judged that there was no time for, at first and at most. Each judgement that leaves some doubles it, since
+/// nothing else is done meanwhile.
 const JUDGE_AGAIN: Duration = Duration::from_secs(2);
+const LONGEST_JUDGE_AGAIN: Duration = Duration::from_secs(600);
 /// Pause between two looks at statuses and Events.
 const TICK: Duration = Duration::from_secs(1);
 /// Time after which memory is given back to the system.
@@ -395,6 +397,8 @@ struct Controller {
     /// Time at which the process refused a value of the ConfigMap last, until it is tried again.
     key_refused: Option<Instant>,
     suspects: Suspects,
+    /// Time after which hosts are judged that there was no time for.
+    judge_again: Duration,
     /// Objects that the webhook judges with.
     judged: webhook::Settings,
     health: health::Shared,
@@ -433,6 +437,7 @@ impl Controller {
             changed: false,
             key_refused: None,
             suspects: Suspects::default(),
+            judge_again: JUDGE_AGAIN,
             judged: Rc::default(),
             health: Rc::default(),
             accepted: Arc::default(),
@@ -598,8 +603,10 @@ impl Controller {
         let Translation { files, groups, problems, accepted, statuses, services, deciding, unjudged } =
             translation;
         if unjudged {
-            self.waiting.others.get_or_insert(Instant::now() + JUDGE_AGAIN);
+            self.waiting.others.get_or_insert(Instant::now() + self.judge_again);
         }
+        let next = (self.judge_again * 2).min(LONGEST_JUDGE_AGAIN);
+        self.judge_again = if unjudged { next } else { JUDGE_AGAIN };
         self.gateway_services.want(services);
         self.gateway_statuses.want(statuses);
         self.accepted = accepted;
