@@ -116,6 +116,14 @@ fn closes(row: &Row, text: &str) -> bool {
     row.access || row.value == Value::Snippet && crate::settings::snippet_decides(text)
 }
 
+/// Returns what holds in place of a value that is no bool, where the default would serve over HTTP what its author wishes to be asked
+/// for over HTTPS. What the ConfigMap does not allow has no effect at all.
+fn strictest(row: &Row, text: &str, settings: &Settings) -> Option<&'static str> {
+    let redirects = matches!(row.name, "force-ssl-redirect" | "ssl-redirect");
+    let allowed = row.risk <= settings.risk_level() && settings.blocked_word(text).is_none();
+    (redirects && allowed && crate::value::parse_bool(text).is_none()).then_some("true")
+}
+
 impl Annotations {
     /// Reads the annotations of an Ingress.
     pub fn read(
@@ -175,6 +183,7 @@ impl Annotations {
         let firewall = row.verdict == Verdict::Refused(NO_FIREWALL);
         if let Some(refused) = refused {
             self.closed |= closes(row, text);
+            self.values.extend(strictest(row, text, settings).map(|value| (row.name, value.to_owned())));
             self.firewall |= firewall;
             problems.push(refused);
             return;
@@ -209,7 +218,11 @@ impl Annotations {
         settings: &Settings,
         problem: &impl Fn(&str) -> Problem,
     ) -> Option<Problem> {
-        let closes = if closes(row, text) { "; the paths of the Ingress answer 503" } else { "" };
+        let closes = match strictest(row, text, settings) {
+            Some(value) => format!("; it counts as \"{value}\""),
+            None if closes(row, text) => "; the paths of the Ingress answer 503".to_owned(),
+            None => String::new(),
+        };
         if row.value == Value::Snippet && !settings.flag("allow-snippet-annotations") {
             let why = format!("snippets are not allowed: allow-snippet-annotations is false{closes}");
             return Some(problem(&why).reason("SnippetNotAllowed"));

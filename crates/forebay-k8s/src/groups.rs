@@ -2,6 +2,7 @@
 
 use crate::objects::{EndpointSlice, Key, Objects, Port, PortRef, Service, ServicePort};
 use crate::options::Options;
+use crate::taken::Taken;
 use forebay_conf::Node;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -59,16 +60,31 @@ pub struct Spec {
     pub fallback: Option<String>,
     /// The port is one of UDP.
     pub udp: bool,
+    /// The name without a hash is that of a group or zone of the operator.
+    pub renamed: bool,
 }
 
 impl Spec {
     /// Returns the name: `NAMESPACE_SERVICE_PORT`, with a hash of what differs from the ordinary. No two specifications have the
-    /// same, since names of objects contain no `_`.
+    /// same, since names of objects contain no `_`, and none has that of a limit, whose zone is `NAMESPACE_INGRESS_rps`.
     pub fn name(&self) -> String {
-        let port = port_text(&self.port);
-        let plain = format!("{}_{}_{port}", self.service.namespace, self.service.name);
+        let plain = self.plain_name();
+        let like_a_limit = self.port.name.as_deref().is_some_and(|port| LIMIT_ZONES.contains(&port));
         let ordinary = Spec { service: self.service.clone(), port: self.port.clone(), ..Spec::default() };
-        if *self == ordinary { plain } else { format!("{plain}_{}", short_hash(&format!("{self:?}"))) }
+        if *self == ordinary && !like_a_limit {
+            plain
+        } else {
+            format!("{plain}_{}", short_hash(&format!("{self:?}")))
+        }
+    }
+
+    fn plain_name(&self) -> String {
+        format!("{}_{}_{}", self.service.namespace, self.service.name, port_text(&self.port))
+    }
+
+    /// Returns the same specification with a name that is not taken.
+    pub(crate) fn beside(self, taken: &Taken) -> Spec {
+        Spec { renamed: taken.has_group(&self.plain_name()), ..self }
     }
 }
 
@@ -81,10 +97,17 @@ pub fn port_text(port: &PortRef) -> String {
     }
 }
 
-/// Returns 10 hexadecimal digits that differ for different texts.
+/// Ends of the names of the zones of `limit-connections`, `limit-rps` and `limit-rpm`.
+pub(crate) const LIMIT_ZONES: [&str; 3] = ["conn", "rps", "rpm"];
+
+/// Digits of a [`short_hash`]: more than a port's name has, and more than anybody can find a second text for.
+pub const HASH_DIGITS: usize = 20;
+
+/// Returns hexadecimal digits that differ for different texts.
 pub fn short_hash(text: &str) -> String {
     use sha1::Digest;
-    sha1::Sha1::digest(text.as_bytes()).iter().take(5).map(|b| format!("{b:02x}")).collect()
+    let digest = sha1::Sha1::digest(text.as_bytes());
+    digest.iter().take(HASH_DIGITS / 2).map(|b| format!("{b:02x}")).collect()
 }
 
 /// Returns the number of the file that a group is in, if there are many.

@@ -7,7 +7,7 @@ mod route_policy;
 mod tls;
 
 use crate::annotations::Annotations;
-use crate::groups::{Balance, Spec, Sticky, port_text};
+use crate::groups::{Balance, Spec, Sticky, port_text, short_hash};
 use crate::model::{
     Action, AppRoot, Forward, HostName, Origin, PathMatch, Policy, Protocol, Route, Server, Tls,
 };
@@ -40,6 +40,8 @@ pub struct Globals {
     pub response_headers: Vec<(String, String)>,
     /// Snippets of the ConfigMap.
     pub snippets: Snippets,
+    /// Names of groups and zones that the operator's directives define.
+    pub taken: crate::taken::Taken,
     /// Addresses to listen at; empty: all.
     pub addresses: Vec<String>,
     /// Addresses of IPv6 are among them.
@@ -237,13 +239,25 @@ fn stream_snippet(parsed: &mut Parsed, globals: &Globals) {
         &globals.options,
         &globals.settings.defined,
     ) {
-        Ok(nodes) => parsed.stream_snippet = nodes,
+        Ok(nodes) => parsed.stream_snippet = with_own_zones(nodes, &parsed.key),
         Err(invalid) => {
             let problem =
                 parsed.annotation_problem("stream-snippet", "the snippet is refused").invalid(text, &invalid);
             parsed.problems.push(problem.reason("SnippetRefused"));
         }
     }
+}
+
+/// Gives the zones of the groups of a snippet names of their own: all groups and limits of the server share the names of zones.
+fn with_own_zones(mut nodes: Vec<forebay_conf::Node>, owner: &Key) -> Vec<forebay_conf::Node> {
+    for inner in nodes.iter_mut().filter(|n| n.name == b"upstream").flat_map(|n| n.block.iter_mut().flatten())
+    {
+        if let Some(name) = inner.args.first_mut().filter(|_| inner.name == b"zone") {
+            let text = String::from_utf8_lossy(name);
+            *name = format!("{text}_{}", short_hash(&format!("{owner} {text}"))).into_bytes();
+        }
+    }
+    nodes
 }
 
 /// Longest list of hosts and paths of one Ingress.
@@ -494,7 +508,7 @@ fn wants_tls(host: &HostName, members: &Members) -> bool {
     let named = |tls: &crate::objects::IngressTls| {
         tls.hosts.is_empty() || tls.hosts.iter().any(|h| tls::covers(h, name))
     };
-    members.iter().any(|(p, _)| p.ingress.spec.tls.iter().any(named))
+    members.iter().filter(|(p, _)| !p.canary).any(|(p, _)| p.ingress.spec.tls.iter().any(named))
 }
 
 /// State while a server is made.
@@ -601,15 +615,16 @@ impl Making<'_> {
         let settings = &self.globals.settings;
         let stands_in = self.default_backend(parsed).is_some();
         let service_upstream = a.get("service-upstream").and_then(crate::value::parse_bool);
-        Some(Spec {
+        let spec = Spec {
             service: Key::new(parsed.key.namespace.as_str(), service.as_str()),
             port: port.clone(),
             balance: balance(parsed, settings),
             sticky: sticky(parsed, path),
             service_upstream: service_upstream.unwrap_or_else(|| settings.flag("service-upstream")),
             fallback: stands_in.then(|| format!("={}", crate::groups::NO_SERVERS)),
-            udp: false,
-        })
+            ..Spec::default()
+        };
+        Some(spec.beside(&self.globals.taken))
     }
 
     fn app_root(&self, parsed: &Parsed) -> Option<AppRoot> {
@@ -635,7 +650,8 @@ impl Making<'_> {
     fn server_snippet(&mut self, members: &Members) -> (Vec<forebay_conf::Node>, Vec<Key>) {
         let (mut found, mut refused) = (Vec::new(), Vec::new());
         let mut owner: Option<&Parsed> = None;
-        for (parsed, _) in members.iter().filter(|(p, _)| p.annotations.get("server-snippet").is_some()) {
+        let is_there = |p: &Parsed| !p.canary && p.annotations.get("server-snippet").is_some();
+        for (parsed, _) in members.iter().filter(|(p, _)| is_there(p)) {
             if let Some(owner) = owner {
                 let text =
                     format!("the snippet is ignored: the older Ingress {} has one for the host", owner.key);

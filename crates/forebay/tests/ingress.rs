@@ -10,8 +10,10 @@ mod backends;
 mod cases;
 mod clients;
 mod protocols;
+mod proxied;
 mod running;
 
+use crate::harness::certificates::RSA;
 use crate::harness::origin::{Asked, start};
 use crate::harness::{DEADLINE, PROGRAM, Server, Site, raw, run};
 use backends::OTHER_BACKENDS;
@@ -480,19 +482,6 @@ fn table(text: &str, more: &[&str]) -> usize {
 }
 
 #[test]
-fn proxy_protocol() {
-    table(include_str!("ingress/proxy-protocol.cases"), &[]);
-}
-
-/// X-Forwarded-For counts at the port for HTTP beside TLS that passes.
-#[test]
-fn forwarded_addresses_beside_passthrough() {
-    let text = "access-log-path: /dev/null\nuse-forwarded-headers: true\n\n== an address\n/ Prefix web\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\nsaw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
-    let port = crate::harness::free_port().to_string();
-    table(text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]);
-}
-
-#[test]
 fn routing() {
     assert!(table(include_str!("ingress/routing.cases"), &[]) >= 25);
 }
@@ -550,6 +539,21 @@ fn short_names() {
 #[test]
 fn snippets() {
     assert!(table(include_str!("ingress/snippets.cases"), &[]) >= 10);
+}
+
+/// Other spellings of fields, with underscores let in and without.
+#[test]
+fn spellings() {
+    let cases = include_str!("ingress/spellings.cases");
+    for setting in ["enable-underscores-in-headers: true", "ignore-invalid-headers: false", "use-gzip: false"]
+    {
+        assert!(table(&format!("{setting}\n{cases}"), &[]) >= 5, "{setting}");
+    }
+}
+
+#[test]
+fn names() {
+    assert!(table(include_str!("ingress/names.cases"), &[]) >= 8);
 }
 
 #[test]
@@ -640,11 +644,7 @@ fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(),
 
 fn certified() -> (Site, Vec<serde_json::Value>) {
     let site = Site::new("");
-    let args = format!(
-        "req -x509 -newkey rsa:2048 -nodes -keyout {0}/server.key -out {0}/server.crt -days 30 -subj /CN=test -addext subjectAltName=DNS:*.test",
-        site.dir().display()
-    );
-    assert_eq!(run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed").0, 0);
+    site.certificate("server", RSA, "test", "DNS:*.test");
     for end in ["crt", "key"] {
         std::fs::copy(site.dir().join(format!("server.{end}")), site.dir().join(format!("client.{end}")))
             .expect("copy");

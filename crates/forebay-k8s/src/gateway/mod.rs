@@ -100,7 +100,8 @@ impl Gateways {
             return GatewayPart::default();
         }
         let judge = &others.globals.options.judge;
-        let cluster = Cluster { objects, gateway, controller: &options.controller, judge };
+        let taken = &others.globals.taken;
+        let cluster = Cluster { objects, gateway, controller: &options.controller, judge, taken };
         let mut ours = gateways::gateways(cluster, options);
         ours.retain(|o| others.aside(GatewayKind::Gateway, &o.key) != Some(&Aside::Absent));
         for o in &mut ours {

@@ -9,6 +9,7 @@ use crate::options::{Options, TICKET_KEY_BYTES, TICKET_KEYS};
 use crate::problem::Problem;
 use crate::settings::{Judged, OnFailure, Row, Settings, on_failure};
 use crate::snippet::{self, Author};
+use crate::taken::Taken;
 use crate::tree;
 use crate::value::parse_time;
 use crate::view::View;
@@ -43,7 +44,16 @@ pub(crate) fn read(
     let groups = Common { keepalive: keepalive(&settings), endpoints_in_files: options.endpoints_in_files };
     let variables = variables(options, &settings, &snippets, &headers);
     let default_certificate = default_certificate(view, options);
-    let default_backend = default_backend(view, options);
+    let taken = Taken::of([
+        options.main.as_slice(),
+        &options.http,
+        &snippets.main,
+        &snippets.http,
+        &snippets.server,
+        &snippets.location,
+        &snippets.stream,
+    ]);
+    let default_backend = default_backend(view, options).map(|spec| spec.beside(&taken));
     Globals {
         options: options.clone(),
         settings,
@@ -54,6 +64,7 @@ pub(crate) fn read(
         headers,
         response_headers,
         snippets,
+        taken,
         addresses,
         ipv6,
         ticket_keys,

@@ -8,7 +8,7 @@ pub(crate) use access::general_authority;
 pub(super) use access::valid_times;
 
 use super::{Making, Parsed, is_name};
-use crate::groups::{Spec, short_hash};
+use crate::groups::{LIMIT_ZONES, Spec, short_hash};
 use crate::model::{Cors, Errors, Limit, LimitKind, Limits, Mirror, Networks, Plain, Policy};
 use crate::objects::{Key, PortRef};
 use crate::reach;
@@ -251,13 +251,14 @@ impl Making<'_> {
             cluster = false;
         }
         let kinds = [
-            ("limit-connections", LimitKind::Connections, "conn"),
-            ("limit-rps", LimitKind::Second, "rps"),
-            ("limit-rpm", LimitKind::Minute, "rpm"),
+            ("limit-connections", LimitKind::Connections),
+            ("limit-rps", LimitKind::Second),
+            ("limit-rpm", LimitKind::Minute),
         ];
-        let limit = |(name, kind, suffix): (&'static str, LimitKind, &str)| {
+        let limit = |((name, kind), suffix): ((&'static str, LimitKind), &str)| {
             let number = a.number(name).filter(|n| *n > 0)?.min(10_000_000);
             let zone = format!("{}_{}_{suffix}", parsed.key.namespace, parsed.key.name);
+            let zone = self.globals.taken.free(zone);
             Some(Limit {
                 zone,
                 kind,
@@ -266,7 +267,7 @@ impl Making<'_> {
                 cluster,
             })
         };
-        let limits = kinds.into_iter().filter_map(limit).collect();
+        let limits = kinds.into_iter().zip(LIMIT_ZONES).filter_map(limit).collect();
         let free = a.get("limit-allowlist").and_then(|v| cidrs(v).ok()).unwrap_or_default();
         Limits { limits, free, defined_here: first }
     }
@@ -379,7 +380,8 @@ impl Making<'_> {
             self.problems.push(parsed.annotation_problem("default-backend", text).reason("BackendMissing"));
             return None;
         };
-        let spec = Spec { service: key, port: PortRef { name: None, number: Some(port) }, ..Spec::default() };
+        let port = PortRef { name: None, number: Some(port) };
+        let spec = Spec { service: key, port, ..Spec::default() }.beside(&self.globals.taken);
         let field = format!("metadata.annotations[{}]", parsed.annotation_name("default-backend"));
         Some(self.use_group(parsed, spec, &field))
     }

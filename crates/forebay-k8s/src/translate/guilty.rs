@@ -3,7 +3,7 @@
 //! All Gateways share a file, so that the file tells little. First Gateways and routes are tried without any RoutePolicy, then the
 //! policies: the directives of a policy stand in the locations of routes, which would be blamed otherwise.
 
-use super::{Translator, files, gateways, hosts, probe};
+use super::{Shared, Translator, files, gateways, hosts, probe};
 use crate::blame::{self, Bounds, Verdict};
 use crate::gateway::{AllAside, Aside, GatewayKind, GatewayPart, Place};
 use crate::ingress::{self, Globals, Members, Names};
@@ -22,7 +22,8 @@ impl Translator {
     /// Finds the Gateways, routes and RoutePolicies that make the server refuse a configuration, each with the reason. Those that are
     /// set aside already are not among them. Empty: none, or too many to find them in time.
     pub fn guilty_gateways(&self, objects: &Objects) -> Vec<(Place, String)> {
-        let Some((globals, _, _)) = self.globals.as_ref().filter(|_| self.options.judge.judges()) else {
+        let Some(Shared { globals, .. }) = self.globals.as_ref().filter(|_| self.options.judge.judges())
+        else {
             return Vec::new();
         };
         let all = &objects.gateway;

@@ -4,6 +4,9 @@ use super::*;
 use crate::objects::{Manifests, Object};
 use crate::selector::Selector;
 
+mod judging;
+mod names;
+
 /// Reads manifests into a set.
 pub(crate) fn objects(text: &str) -> Objects {
     let manifests = Manifests::read(text);
@@ -228,7 +231,7 @@ fn nobody_is_trusted_while_it_is_not_known_who_is() {
         let made = Translator::new().translate(&objects(&format!("{SHOP}{map}")), &options);
         let main = file(&made, "forebay.conf");
         assert!(!main.contains("set_real_ip_from"), "{key}: {main}");
-        let geo = main.split("$forwarded_trusted {").nth(1).and_then(|rest| rest.split('}').next());
+        let geo = main.split("$connection_trusted {").nth(1).and_then(|rest| rest.split('}').next());
         assert_eq!(geo.map(str::trim), Some("default 0;"), "{key}");
     }
 }

@@ -178,7 +178,7 @@ fn the_general_service_is_asked_for_routes() {
         // A redirect of a client without access would answer first.
         assert!(!place.contains("return"), "{place}");
     }
-    assert!(made.server("a.test").contains("proxy_set_header X-User $auth_header_0;"));
+    assert!(made.server("a.test").contains("proxy_set_header X-User $authheader0;"));
     assert!(!made.stream().contains("auth_request"));
     assert_eq!(made.condition(GatewayKind::HttpRoute, "a", "Accepted").1, "Accepted");
 }

@@ -84,7 +84,7 @@ impl Making<'_> {
         if !super::is_name(&key.namespace) || !super::is_name(&key.name) {
             return None;
         }
-        let path = format!("secrets/{}_{}.{kind}", key.namespace, key.name);
+        let path = super::super::tls::secret_path(&key, kind);
         self.files.push(File { path: path.clone(), bytes });
         // The word `off` would switch the check off.
         let realm = a

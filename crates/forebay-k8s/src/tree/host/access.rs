@@ -103,7 +103,7 @@ pub(super) fn authority(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>)
     nodes.push(node("more_set_headers", words).arg("Set-Cookie: $auth_cookie"));
     let mut fields = Vec::new();
     for (i, name) in authority.response_headers.iter().enumerate() {
-        let variable = format!("$auth_header_{i}");
+        let variable = format!("$authheader{i}");
         let source = name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         nodes.push(node("auth_request_set", [variable.clone(), format!("$upstream_http_{source}")]));
         fields.push((name.clone(), variable));

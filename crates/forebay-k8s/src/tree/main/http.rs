@@ -5,6 +5,7 @@ use super::super::node;
 use super::{Main, forwarded};
 use crate::ingress::Globals;
 use crate::value::{parse_size, parse_time};
+use crate::variables::OF_AUTHORITY;
 use forebay_conf::Node;
 
 pub(super) fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
@@ -55,13 +56,10 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     // The host of an absolute URI counts, whatever the field says (RFC 9112, section 3.2.2).
     let absolute = [("default", "$named_host"), ("~^[^ ]+ +[^/ ]+://", "$host")];
     nodes.push(map("$request", "$own_host", &absolute));
+    forwarded::connection(globals, nodes);
     forwarded::own_port(globals, nodes);
     if s.flag("use-forwarded-headers") {
-        let networks = s.trusted_networks();
-        let everyone = networks.iter().any(|n| n == "0.0.0.0/0");
-        let mut trusted = vec![node("default", [if everyone { "1" } else { "0" }])];
-        trusted.extend(networks.iter().filter(|n| !everyone && *n != "::/0").map(|n| node(n, ["1"])));
-        forwarded::trust(globals, trusted, nodes);
+        forwarded::trust(globals, nodes);
         let proto = [("default", "$own_scheme"), ("1:http", "http"), ("1:https", "https")];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_proto", "$pass_access_scheme", &proto));
         let host = [("default", "$own_host"), ("~^1:(?<forwarded_host>[A-Za-z0-9.:_-]+)", "$forwarded_host")];
@@ -84,7 +82,7 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let full = [("default", "$http_x_forwarded_for, $realip_remote_addr"), ("", "$realip_remote_addr")];
     nodes.push(map("$http_x_forwarded_for", "$full_x_forwarded_for", &full));
     // Locations that the controller does not make set none of them.
-    for name in location::OF_LOCATION {
+    for name in location::OF_LOCATION.iter().chain(OF_AUTHORITY) {
         nodes.push(map("$host", &format!("${name}"), &[("default", "")]));
     }
     let mut hsts = format!("max-age={}", s.number("hsts-max-age"));
