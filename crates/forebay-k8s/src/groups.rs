@@ -293,10 +293,9 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
                 .args(sticky.words.iter().map(String::as_str)),
         );
     }
-    nodes.push(match &spec.fallback {
-        Some(group) => Node::new("fallback").arg(group.as_str()),
-        None => Node::new("fallback").arg("=503"),
-    });
+    // A name without an address is a server that cannot be reached.
+    let none = if servers.external.is_some() { "=502" } else { "=503" };
+    nodes.push(Node::new("fallback").arg(spec.fallback.as_deref().unwrap_or(none)));
     nodes.extend(common.keepalive.iter().map(|(name, value)| Node::new(*name).arg(value.as_str())));
     Node::new("upstream").arg(name).block(nodes)
 }

@@ -218,6 +218,9 @@ pub fn parse(ingress: &Arc<Ingress>, revision: u64, globals: &Globals) -> Parsed
         stream_snippet: Vec::new(),
         revision,
     };
+    if parsed.annotations.banned {
+        return parsed;
+    }
     parsed.rules = rules(&mut parsed, globals);
     stream_snippet(&mut parsed, globals);
     if parsed.annotations.flag("ssl-passthrough") && !globals.options.enable_ssl_passthrough {
@@ -284,13 +287,12 @@ fn rules(parsed: &mut Parsed, globals: &Globals) -> Vec<HostRules> {
         }
     }
     default_backend(&ingress, &mut found);
-    if globals.options.disable_catch_all {
-        let before = found.len();
-        found.retain(|rules| rules.host.is_some());
-        if found.len() < before {
-            let text = "nothing is served for all hosts (--disable-catch-all)";
-            parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
-        }
+    // As in ingress-nginx, also if it has rules for hosts beside.
+    let catches_all = ingress.spec.default_backend.is_some() || found.iter().any(|r| r.host.is_none());
+    if globals.options.disable_catch_all && catches_all {
+        let text = "the Ingress is not served: it has a default backend or a rule without a host (--disable-catch-all)";
+        parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
+        found.clear();
     }
     found
 }
@@ -549,6 +551,12 @@ impl Making<'_> {
         if let Some(redirect) = self.redirect(parsed) {
             return (redirect, service, text);
         }
+        if path.backend.is_none() {
+            let text_of = "the backend is no Service; the path answers 404";
+            self.problems
+                .push(parsed.problem(format!("{}.backend", path.field), text_of).reason("InvalidBackend"));
+            return (Action::Answer(404), service, text);
+        }
         let Some(spec) = self.spec(parsed, path) else { return (Action::Answer(503), service, text) };
         let group = self.use_group(parsed, spec, &format!("{}.backend", path.field));
         let forward = Forward {
@@ -585,12 +593,7 @@ impl Making<'_> {
 
     /// Returns what the group of a path is made from. `None`: the backend is wrong, and has been reported.
     fn spec(&mut self, parsed: &Parsed, path: &HostPath) -> Option<Spec> {
-        let Some((service, port)) = &path.backend else {
-            let text = "the backend is no Service; the path answers 503";
-            self.problems
-                .push(parsed.problem(format!("{}.backend", path.field), text).reason("InvalidBackend"));
-            return None;
-        };
+        let (service, port) = path.backend.as_ref()?;
         if !is_name(service) || !is_name(&port_text(port)) || !is_name(&parsed.key.namespace) {
             let text = "the Service or its port has an invalid name; the path answers 503";
             self.problems
@@ -697,11 +700,8 @@ fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
     a.get("affinity")?;
     let mut words = Vec::new();
     let seconds = |name: &'static str| a.number(name).filter(|n| *n > 0);
-    let life = match (seconds("session-cookie-max-age"), seconds("session-cookie-expires")) {
-        (None, None) => None,
-        (a, b) => Some(a.unwrap_or(0).max(b.unwrap_or(0))),
-    };
-    words.extend(life.map(|n| format!("expires={n}s")));
+    words.extend(seconds("session-cookie-expires").map(|n| format!("expires={n}s")));
+    words.extend(seconds("session-cookie-max-age").map(|n| format!("max_age={n}s")));
     words.extend(a.get("session-cookie-domain").map(|d| format!("domain={d}")));
     let own = path.path.path();
     let default = if uses_regex(a) { "/" } else { own };

@@ -539,7 +539,7 @@ fn short_names() {
     let text = format!(
         "access-log-path: /dev/null\n\n== one label\n/ Prefix short\n{}\n> GET /\n< 200 web\n\n\
          == a name that exists as it is\n/ Prefix whole\n{}\n> GET /\n< 200 web\n\n\
-         == a name that does not exist\n/ Prefix gone\n{}\n> GET /\n< 503\n",
+         == a name that does not exist\n/ Prefix gone\n{}\n> GET /\n< 502\n",
         service("short", "short"),
         service("whole", "whole.example.com"),
         service("gone", "gone.none.test")
@@ -574,6 +574,15 @@ fn gateways() {
 #[test]
 fn routes() {
     assert!(table(include_str!("ingress/routes.cases"), &[]) >= 12);
+}
+
+/// `expected*.cases`: what ingress-nginx's documents say, by annotations, and by keys with two ConfigMaps.
+#[test]
+fn expected() {
+    assert!(table(include_str!("ingress/expected.cases"), &[]) >= 70);
+    let more = ["--default-backend-service", "default/errors"];
+    assert!(table(include_str!("ingress/expected-settings.cases"), &more) >= 15);
+    assert!(table(include_str!("ingress/expected-plain.cases"), &[]) >= 10);
 }
 
 #[test]
@@ -786,7 +795,7 @@ fn an_audit_reads_the_values_of_the_chart() {
     let notes = report["notes"].to_string();
     assert!(
         notes.contains("extraArgs.strange: forebay ingress has no such option")
-            && notes.contains("extraArgs.v: ")
+            && notes.contains("extraArgs.v has no effect: ")
             && notes.contains("customTemplate is not honoured"),
         "{notes}"
     );

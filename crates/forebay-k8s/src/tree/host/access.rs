@@ -133,7 +133,7 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
         ("X-Original-URI".into(), "$request_uri".into()),
         ("X-Original-URL".into(), "$pass_access_scheme://$best_http_host$request_uri".into()),
         ("X-Original-Method".into(), "$request_method".into()),
-        ("X-Sent-From".into(), "forebay-ingress".into()),
+        ("X-Sent-From".into(), "nginx-ingress-controller".into()),
         (
             "X-Auth-Request-Redirect".into(),
             authority.redirect.clone().unwrap_or_else(|| "$request_uri".into()),
@@ -166,14 +166,15 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
     out.helpers.push(node("location", ["=", path]).block(set.into_iter().chain(body).collect()));
     if let Some((page, parameter)) = &authority.signin {
         let separator = if page.contains('?') { '&' } else { '?' };
-        let named = page.contains(&format!("{parameter}="));
+        let query = page.split_once('?').map_or("", |(_, query)| query);
+        let named = query.split('&').any(|pair| pair.split('=').next() == Some(parameter.as_str()));
         let back = "$pass_access_scheme://$best_http_host$escaped_request_uri";
         let target = if named { page.clone() } else { format!("{page}{separator}{parameter}={back}") };
-        let body = vec![
-            node("internal", none),
-            node("add_header", ["Set-Cookie", "$auth_cookie"]),
-            node("return", ["302", target.as_str()]),
-        ];
+        let mut body = vec![node("internal", none), node("add_header", ["Set-Cookie", "$auth_cookie"])];
+        if let Some(cors) = &route.policy.cors {
+            body.extend(location::cors_answers(out, route, cors));
+        }
+        body.push(node("return", ["302", target.as_str()]));
         let set = location::helper_variables(out, route, &body);
         let name = format!("@signin_{id}");
         out.helpers.push(node("location", [name]).block(set.into_iter().chain(body).collect()));

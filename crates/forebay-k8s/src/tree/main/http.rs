@@ -62,7 +62,11 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
         let mut trusted = vec![node("default", [if everyone { "1" } else { "0" }])];
         trusted.extend(networks.iter().filter(|n| !everyone && *n != "::/0").map(|n| node(n, ["1"])));
         forwarded::trust(globals, trusted, nodes);
-        let proto = [("default", "$own_scheme"), ("1:http", "http"), ("1:https", "https")];
+        // Of a list, the first is what the client used.
+        let proto = [
+            ("default", "$own_scheme"),
+            ("~^1:(?<forwarded_proto>[A-Za-z][A-Za-z0-9+.-]*)", "$forwarded_proto"),
+        ];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_proto", "$pass_access_scheme", &proto));
         let host = [("default", "$own_host"), ("~^1:(?<forwarded_host>[A-Za-z0-9.:_-]+)", "$forwarded_host")];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_host", "$best_http_host", &host));
@@ -84,7 +88,7 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let full = [("default", "$http_x_forwarded_for, $realip_remote_addr"), ("", "$realip_remote_addr")];
     nodes.push(map("$http_x_forwarded_for", "$full_x_forwarded_for", &full));
     // Locations that the controller does not make set none of them.
-    for name in location::OF_LOCATION {
+    for name in location::OF_LOCATION.iter().filter(|name| **name != "proxy_host") {
         nodes.push(map("$host", &format!("${name}"), &[("default", "")]));
     }
     let mut hsts = format!("max-age={}", s.number("hsts-max-age"));
