@@ -2,6 +2,7 @@
 
 mod canary;
 mod globals;
+mod overlap;
 mod policy;
 mod route_policy;
 mod tls;
@@ -729,6 +730,7 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
+pub use overlap::overlaps;
 pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;
 
