@@ -15,6 +15,8 @@ const TABLES: &[(&str, &str)] = &[
     ("expected", include_str!("../../forebay/tests/ingress/expected.cases")),
     ("expected-settings", include_str!("../../forebay/tests/ingress/expected-settings.cases")),
     ("expected-plain", include_str!("../../forebay/tests/ingress/expected-plain.cases")),
+    ("logs", include_str!("../../forebay/tests/ingress/logs.cases")),
+    ("upstreams", include_str!("../../forebay/tests/ingress/upstreams.cases")),
     ("backends", include_str!("../../forebay/tests/ingress/backends.cases")),
     ("snippets", include_str!("../../forebay/tests/ingress/snippets.cases")),
 ];

@@ -3,7 +3,7 @@
 //! `ingress/cases.rs` has the form of the tables.
 //!
 //! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
-//! field. The backend `auth` answers 401 without `X-Pass: yes`. A request for a WebSocket gets 101, and the same text behind it.
+//! field. `X-Answer: never` has the backend wait until the connection ends. The backend `auth` answers 401 without `X-Pass: yes`. A request for a WebSocket gets 101, and the same text behind it.
 
 mod api;
 mod backends;
@@ -33,6 +33,10 @@ const OURS: &[&str] =
 /// Answers a request as the backend of a name.
 fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
     seen.lock().expect("lock").insert(name.to_owned(), asked.text.clone());
+    if asked.field("x-answer") == "never" {
+        let _ = std::io::Read::read(&mut asked.stream, &mut [0]);
+        return false;
+    }
     let status = match (name, asked.field("x-answer")) {
         ("auth", _) if asked.field("x-pass") != "yes" => "401 Unauthorized".to_owned(),
         ("auth", _) => "200 OK".to_owned(),
@@ -289,6 +293,10 @@ impl Table {
                 "never" => !answer.is_empty() && !body.contains(rest),
                 "at" => self.at(rest),
                 "share" => self.share(case, exchange, rest),
+                "logged" => self.wait_for("logs/access.log", rest),
+                "unlogged" => !self.server.site.read("logs/access.log").contains(rest),
+                "noted" => self.wait_for("stderr", rest),
+                "unnoted" => !self.server.site.read("stderr").contains(rest),
                 _ if rest == "closed" => !answer.contains("HTTP/"),
                 _ if rest.starts_with('!') || rest.split(' ').next().is_some_and(|w| w.ends_with(':')) => {
                     has_field(head, rest, false)
@@ -319,6 +327,18 @@ impl Table {
         let end = Instant::now() + DEADLINE / 4;
         loop {
             let found = self.seen.lock().expect("lock").get(name).is_some_and(|seen| seen.contains(text));
+            if found || Instant::now() > end {
+                return found;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until a log has a text.
+    fn wait_for(&self, log: &str, text: &str) -> bool {
+        let end = Instant::now() + DEADLINE / 4;
+        loop {
+            let found = self.server.site.read(log).contains(text);
             if found || Instant::now() > end {
                 return found;
             }
@@ -583,6 +603,23 @@ fn expected() {
     let more = ["--default-backend-service", "default/errors"];
     assert!(table(include_str!("ingress/expected-settings.cases"), &more) >= 15);
     assert!(table(include_str!("ingress/expected-plain.cases"), &[]) >= 10);
+}
+
+/// What is logged, and how long an upstream is waited for, by annotations and by keys.
+#[test]
+fn logs() {
+    let more = ["--default-backend-service", "default/errors"];
+    assert!(table(include_str!("ingress/logs.cases"), &more) >= 6);
+    assert!(table(include_str!("ingress/upstreams.cases"), &[]) >= 6);
+    for key in ["disable-access-log", "disable-http-access-log"] {
+        let text = format!(
+            "{key}: true\nerror-log-level: crit\nworker-processes: 1\n\n== nothing\n/ Prefix dead\n\
+             object {{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{{\"name\":\"dead\",\"namespace\":\"default\"}},\
+             \"spec\":{{\"clusterIP\":\"127.0.0.1\",\"ports\":[{{\"port\":80}}]}}}}\n\
+             > GET /\n< 503\n> GET /\nunlogged GET\nunnoted no servers\n"
+        );
+        assert_eq!(table(&text, &[]), 1);
+    }
 }
 
 #[test]
