@@ -39,8 +39,9 @@ const ELECTION: &str = "forebay-ingress-leader";
 const PARTING: Duration = Duration::from_secs(3);
 /// Directory in which the kubelet mounts the token of the pod's ServiceAccount.
 const SERVICE_ACCOUNTS: &str = "/var/run/secrets";
-/// Name in the certificate of hosts without one.
+/// Name in the certificate of hosts without one, and its subject. Programs know ingress-nginx's by them.
 const NO_HOST: &str = "ingress.local";
+const NO_HOST_SUBJECT: &str = "Kubernetes Ingress Controller Fake Certificate";
 
 /// Options of `forebay ingress` that only the running controller has. The names are ingress-nginx's.
 #[derive(Args, Clone, Debug)]
@@ -193,7 +194,7 @@ fn connect(args: &ClusterArgs, options: Options, log: Arc<Log>) -> Result<(), St
 
 fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String> {
     let now = jiff::Timestamp::now().as_second();
-    let (key, chain) = forebay_acme::self_signed(NO_HOST, now)?;
+    let (key, chain) = forebay_acme::self_signed(NO_HOST_SUBJECT, NO_HOST, now)?;
     options.made_certificate = Some(forebay_k8s::options::Certificate {
         chain: chain.into_bytes().into(),
         key: key.as_slice().into(),

@@ -19,11 +19,9 @@ pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
                 node("if", ["($ssl_client_verify", "!=", "SUCCESS)"]).block(vec![node("return", ["403"])]),
             );
         }
-        if let Some(pattern) = &clients.match_cn {
-            let words = ["($ssl_client_s_dn".to_owned(), "!~".into(), format!("{pattern})")];
-            nodes.push(node("if", words).block(vec![node("return", ["403"])]));
-        }
     }
+    let own = policy.clients.as_ref().and_then(|clients| clients.match_cn.as_deref());
+    nodes.extend(own.map_or_else(|| subject(out, route.path.path()), |pattern| Some(mismatch(pattern))));
     nodes.extend(policy.networks.deny.iter().map(|n| node("deny", [n.as_str()])));
     if !policy.networks.allow.is_empty() {
         nodes.extend(policy.networks.allow.iter().map(|n| node("allow", [n.as_str()])));
@@ -35,6 +33,30 @@ pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
         nodes.push(node("auth_basic", [passwords.realm.as_str()]));
         nodes.push(node("auth_basic_user_file", [passwords.path.as_str()]));
     }
+}
+
+/// Makes the check of the client's subject that holds for all paths of a host, as in ingress-nginx.
+pub(super) fn subject(out: &Out<'_>, path: &str) -> Option<Node> {
+    let clients =
+        out.server.tls.clients.as_ref().filter(|_| !is_exempt(out.globals, "no-auth-locations", path));
+    clients?.match_cn.as_deref().map(mismatch)
+}
+
+/// Adds the same check to the locations of a snippet. Locations in others do not inherit it.
+pub(super) fn subject_of_snippet(out: &Out<'_>, nodes: &mut [Node]) {
+    for location in nodes.iter_mut().filter(|n| n.name == b"location") {
+        let path = location.args.last().map(|w| String::from_utf8_lossy(w).into_owned()).unwrap_or_default();
+        let Some(block) = &mut location.block else { continue };
+        subject_of_snippet(out, block);
+        if let Some(check) = subject(out, &path) {
+            block.insert(0, check);
+        }
+    }
+}
+
+fn mismatch(pattern: &str) -> Node {
+    let words = ["($ssl_client_s_dn".to_owned(), "!~".into(), format!("{pattern})")];
+    node("if", words).block(vec![node("return", ["403"])])
 }
 
 /// Makes the zones of the limits of an Ingress.

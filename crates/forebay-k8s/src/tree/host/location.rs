@@ -80,6 +80,7 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
 /// Makes the answer for paths without a route.
 pub(super) fn unrouted(out: &mut Out<'_>) -> Vec<Node> {
     let mut nodes = to_https(out, None);
+    nodes.extend(access::subject(out, "/"));
     // Requests for hosts with rules are those of somebody.
     let logged = out.globals.settings.flag("enable-access-log-for-default-backend");
     if out.server.host == HostName::Any && !logged {

@@ -50,7 +50,10 @@ const INCLUDED: [&str; 4] = ["groups*.conf", "groups/*.conf", "hosts/*.conf", "g
 /// Makes the variables that all hosts use.
 fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
-    nodes.push(node("geo", ["$dollar_sign"]).block(vec![node("default", ["$"])]));
+    // The second one is for snippets.
+    for name in ["$dollar_sign", "$literal_dollar"] {
+        nodes.push(node("geo", [name]).block(vec![node("default", ["$"])]));
+    }
     nodes.push(map("$http_host", "$named_host", &[("default", "$http_host"), ("", "$host")]));
     // The host of an absolute URI counts, whatever the field says (RFC 9112, section 3.2.2).
     let absolute = [("default", "$named_host"), ("~^[^ ]+ +[^/ ]+://", "$host")];
