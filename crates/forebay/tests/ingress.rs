@@ -623,6 +623,20 @@ fn logs() {
 }
 
 #[test]
+fn refusals_by_options() {
+    let catch_all = "access-log-path: /dev/null\n\n== with a default backend\n/ Prefix web\ndefault api\n\
+        problem --disable-catch-all\n> GET /\n< 404\n\n== without one\n/ Prefix web\n> GET /\n< 200 web\n";
+    assert_eq!(table(catch_all, &["--disable-catch-all=true"]), 2);
+    let external = "access-log-path: /dev/null\n\n== an ExternalName\n/ Prefix away:p\n\
+        object {\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"away\",\"namespace\":\"default\"},\
+        \"spec\":{\"type\":\"ExternalName\",\"externalName\":\"a.example.com\",\"ports\":[{\"name\":\"p\",\"port\":80,\"targetPort\":%web%}]}}\n\
+        > GET /\n< STATUS\n";
+    let of = |status: &str| external.replace("STATUS", status);
+    assert_eq!(table(&of("200 web"), &["--disable-svc-external-name=false"]), 1);
+    assert_eq!(table(&of("503"), &["--disable-svc-external-name"]), 1);
+}
+
+#[test]
 fn settings() {
     assert!(
         table(include_str!("ingress/settings.cases"), &["--default-backend-service", "default/errors"]) >= 10
