@@ -162,27 +162,37 @@ pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
         let text = port_text(&spec.port);
         return refused(format!("the Service {} has no port \"{text}\"", spec.service));
     };
-    let mut endpoints = if spec.service_upstream {
-        cluster_addresses(service, port.port)
-    } else {
+    let mut endpoints =
+        if spec.service_upstream { cluster_addresses(service, port.port) } else { Vec::new() };
+    // A headless Service has no address of its own.
+    if endpoints.is_empty() {
         let slices = objects.slices(&spec.service).map(|s| &*s.object);
-        of_slices(slices, port, (service.spec.publish_not_ready_addresses, &options.topology_zone))
-    };
+        let all = service.spec.publish_not_ready_addresses;
+        endpoints = of_slices(slices, port, (all, &options.topology_zone));
+    }
     endpoints.sort_unstable();
     endpoints.dedup();
     endpoints.truncate(MAX_ENDPOINTS);
     Servers { endpoints: endpoints.into(), ..Servers::default() }
 }
 
-/// Finds a port by name or number.
+/// Finds a port by name or number: its own or, as in ingress-nginx, that of the containers.
 fn find_port<'s>(service: &'s Service, wanted: &PortRef, udp: bool) -> Option<&'s ServicePort> {
     let protocol = if udp { "UDP" } else { "TCP" };
     let tcp = |p: &&ServicePort| p.protocol.as_deref().unwrap_or("TCP") == protocol;
     let named = wanted.name.as_deref().filter(|n| !n.is_empty());
-    let mut ports = service.spec.ports.iter().filter(tcp);
+    let ports = || service.spec.ports.iter().filter(tcp);
     match named {
-        Some(name) => ports.find(|p| p.name == name),
-        None => ports.find(|p| Some(p.port) == wanted.number),
+        Some(name) => {
+            let target =
+                |p: &&ServicePort| matches!(&p.target_port, Some(Port::Name(target)) if target == name);
+            ports().find(|p| p.name == name).or_else(|| ports().find(target))
+        }
+        None => {
+            let target =
+                |p: &&ServicePort| matches!(p.target_port, Some(Port::Number(n)) if Some(n) == wanted.number);
+            ports().find(|p| Some(p.port) == wanted.number).or_else(|| ports().find(target))
+        }
     }
 }
 
