@@ -288,14 +288,25 @@ fn rules(parsed: &mut Parsed, globals: &Globals) -> Vec<HostRules> {
         }
     }
     default_backend(&ingress, &mut found);
-    // As in ingress-nginx, also if it has rules for hosts beside.
-    let catches_all = ingress.spec.default_backend.is_some() || found.iter().any(|r| r.host.is_none());
-    if globals.options.disable_catch_all && catches_all {
-        let text = "the Ingress is not served: it has a default backend or a rule without a host (--disable-catch-all)";
-        parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
-        found.clear();
+    if globals.options.disable_catch_all {
+        catch_all(parsed, &mut found);
     }
     found
+}
+
+/// Removes what is for all hosts: rules without a host and, as in ingress-nginx, an Ingress with a default backend as a whole.
+fn catch_all(parsed: &mut Parsed, found: &mut Vec<HostRules>) {
+    let before = found.len();
+    let text = if parsed.ingress.spec.default_backend.is_some() {
+        found.clear();
+        "the Ingress is not served: it has a default backend (--disable-catch-all)"
+    } else {
+        found.retain(|rules| rules.host.is_some());
+        "nothing is served for all hosts (--disable-catch-all)"
+    };
+    if found.len() < before {
+        parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
+    }
 }
 
 /// Adds `spec.defaultBackend` as `/` of each host of the Ingress, or of all hosts if it has none.

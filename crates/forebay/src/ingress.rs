@@ -110,7 +110,7 @@ pub(crate) struct ControllerArgs {
     /// Serve Ingresses of namespaces with these labels alone, such as team=web,stage in (live)
     #[arg(long, value_name = "SELECTOR")]
     watch_namespace_selector: Option<String>,
-    /// Serve no Ingress that has a default backend or a rule without a host
+    /// Serve no Ingress that has a default backend, and no rule without a host
     #[arg(long, value_name = "BOOL", value_parser = flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     disable_catch_all: bool,
     /// Zone of this replica: endpoints that EndpointSlices hint to it are preferred

@@ -625,7 +625,12 @@ fn logs() {
 #[test]
 fn refusals_by_options() {
     let catch_all = "access-log-path: /dev/null\n\n== with a default backend\n/ Prefix web\ndefault api\n\
-        problem --disable-catch-all\n> GET /\n< 404\n\n== without one\n/ Prefix web\n> GET /\n< 200 web\n";
+        problem --disable-catch-all\n> GET /\n< 404\n\n== without one\n/ Prefix web\n\
+        object {\"apiVersion\":\"networking.k8s.io/v1\",\"kind\":\"Ingress\",\"metadata\":{\"name\":\"c1-9\",\"namespace\":\"default\"},\"spec\":\
+        {\"rules\":[{\"http\":RULE},{\"host\":\"beside.test\",\"http\":RULE}]}}\nproblem nothing is served for all hosts\n> GET /\n< 200 web\n\
+        > GET /\nHost: beside.test\n< 200 web\n> GET /\nHost: nobody.test\n< 404\n";
+    let rule = "{\"paths\":[{\"path\":\"/\",\"pathType\":\"Prefix\",\"backend\":{\"service\":{\"name\":\"web\",\"port\":{\"number\":80}}}}]}";
+    let catch_all = &catch_all.replace("RULE", rule);
     assert_eq!(table(catch_all, &["--disable-catch-all=true"]), 2);
     let external = "access-log-path: /dev/null\n\n== an ExternalName\n/ Prefix away:p\n\
         object {\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"away\",\"namespace\":\"default\"},\
