@@ -528,9 +528,9 @@ impl Controller {
         (key, applied.unwrap_or(false))
     }
 
-    /// Returns `true` for the ConfigMap and the classes.
+    /// Returns `true` for the ConfigMap, the classes, namespaces and Ingresses.
     fn is_for_webhook(&self, kind: Kind, key: &Key) -> bool {
-        kind == Kind::IngressClass
+        matches!(kind, Kind::IngressClass | Kind::Ingress | Kind::Namespace)
             || kind == Kind::ConfigMap && self.settings.options.config_map.as_ref() == Some(key)
     }
 

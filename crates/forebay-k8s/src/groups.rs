@@ -187,27 +187,37 @@ pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
         let text = port_text(&spec.port);
         return refused(format!("the Service {} has no port \"{text}\"", spec.service));
     };
-    let mut endpoints = if spec.service_upstream {
-        cluster_addresses(service, port.port)
-    } else {
+    let mut endpoints =
+        if spec.service_upstream { cluster_addresses(service, port.port) } else { Vec::new() };
+    // A headless Service has no address of its own.
+    if endpoints.is_empty() {
         let slices = objects.slices(&spec.service).map(|s| &*s.object);
-        of_slices(slices, port, (service.spec.publish_not_ready_addresses, &options.topology_zone))
-    };
+        let all = service.spec.publish_not_ready_addresses;
+        endpoints = of_slices(slices, port, (all, &options.topology_zone));
+    }
     endpoints.sort_unstable();
     endpoints.dedup();
     endpoints.truncate(MAX_ENDPOINTS);
     Servers { endpoints: endpoints.into(), ..Servers::default() }
 }
 
-/// Finds a port by name or number.
+/// Finds a port by name or number: its own or, as in ingress-nginx, that of the containers.
 fn find_port<'s>(service: &'s Service, wanted: &PortRef, udp: bool) -> Option<&'s ServicePort> {
     let protocol = if udp { "UDP" } else { "TCP" };
     let tcp = |p: &&ServicePort| p.protocol.as_deref().unwrap_or("TCP") == protocol;
     let named = wanted.name.as_deref().filter(|n| !n.is_empty());
-    let mut ports = service.spec.ports.iter().filter(tcp);
+    let ports = || service.spec.ports.iter().filter(tcp);
     match named {
-        Some(name) => ports.find(|p| p.name == name),
-        None => ports.find(|p| Some(p.port) == wanted.number),
+        Some(name) => {
+            let target =
+                |p: &&ServicePort| matches!(&p.target_port, Some(Port::Name(target)) if target == name);
+            ports().find(|p| p.name == name).or_else(|| ports().find(target))
+        }
+        None => {
+            let target =
+                |p: &&ServicePort| matches!(p.target_port, Some(Port::Number(n)) if Some(n) == wanted.number);
+            ports().find(|p| Some(p.port) == wanted.number).or_else(|| ports().find(target))
+        }
     }
 }
 
@@ -318,10 +328,9 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
                 .args(sticky.words.iter().map(String::as_str)),
         );
     }
-    nodes.push(match &spec.fallback {
-        Some(group) => Node::new("fallback").arg(group.as_str()),
-        None => Node::new("fallback").arg("=503"),
-    });
+    // A name without an address is a server that cannot be reached.
+    let none = if servers.external.is_some() { "=502" } else { "=503" };
+    nodes.push(Node::new("fallback").arg(spec.fallback.as_deref().unwrap_or(none)));
     nodes.extend(common.keepalive.iter().map(|(name, value)| Node::new(*name).arg(value.as_str())));
     Node::new("upstream").arg(name).block(nodes)
 }

@@ -2,6 +2,7 @@
 
 mod canary;
 mod globals;
+mod overlap;
 mod policy;
 mod route_policy;
 mod tls;
@@ -220,6 +221,9 @@ pub fn parse(ingress: &Arc<Ingress>, revision: u64, globals: &Globals) -> Parsed
         stream_snippet: Vec::new(),
         revision,
     };
+    if parsed.annotations.banned {
+        return parsed;
+    }
     parsed.rules = rules(&mut parsed, globals);
     stream_snippet(&mut parsed, globals);
     if parsed.annotations.flag("ssl-passthrough") && !globals.options.enable_ssl_passthrough {
@@ -299,14 +303,24 @@ fn rules(parsed: &mut Parsed, globals: &Globals) -> Vec<HostRules> {
     }
     default_backend(&ingress, &mut found);
     if globals.options.disable_catch_all {
-        let before = found.len();
-        found.retain(|rules| rules.host.is_some());
-        if found.len() < before {
-            let text = "nothing is served for all hosts (--disable-catch-all)";
-            parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
-        }
+        catch_all(parsed, &mut found);
     }
     found
+}
+
+/// Removes what is for all hosts: rules without a host and, as in ingress-nginx, an Ingress with a default backend as a whole.
+fn catch_all(parsed: &mut Parsed, found: &mut Vec<HostRules>) {
+    let before = found.len();
+    let text = if parsed.ingress.spec.default_backend.is_some() {
+        found.clear();
+        "the Ingress is not served: it has a default backend (--disable-catch-all)"
+    } else {
+        found.retain(|rules| rules.host.is_some());
+        "nothing is served for all hosts (--disable-catch-all)"
+    };
+    if found.len() < before {
+        parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
+    }
 }
 
 /// Adds `spec.defaultBackend` as `/` of each host of the Ingress, or of all hosts if it has none.
@@ -563,6 +577,12 @@ impl Making<'_> {
         if let Some(redirect) = self.redirect(parsed) {
             return (redirect, service, text);
         }
+        if path.backend.is_none() {
+            let text_of = "the backend is no Service; the path answers 404";
+            self.problems
+                .push(parsed.problem(format!("{}.backend", path.field), text_of).reason("InvalidBackend"));
+            return (Action::Answer(404), service, text);
+        }
         let Some(spec) = self.spec(parsed, path) else { return (Action::Answer(503), service, text) };
         let group = self.use_group(parsed, spec, &format!("{}.backend", path.field));
         let forward = Forward {
@@ -599,12 +619,7 @@ impl Making<'_> {
 
     /// Returns what the group of a path is made from. `None`: the backend is wrong, and has been reported.
     fn spec(&mut self, parsed: &Parsed, path: &HostPath) -> Option<Spec> {
-        let Some((service, port)) = &path.backend else {
-            let text = "the backend is no Service; the path answers 503";
-            self.problems
-                .push(parsed.problem(format!("{}.backend", path.field), text).reason("InvalidBackend"));
-            return None;
-        };
+        let (service, port) = path.backend.as_ref()?;
         if !is_name(service) || !is_name(&port_text(port)) || !is_name(&parsed.key.namespace) {
             let text = "the Service or its port has an invalid name; the path answers 503";
             self.problems
@@ -713,11 +728,8 @@ fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
     a.get("affinity")?;
     let mut words = Vec::new();
     let seconds = |name: &'static str| a.number(name).filter(|n| *n > 0);
-    let life = match (seconds("session-cookie-max-age"), seconds("session-cookie-expires")) {
-        (None, None) => None,
-        (a, b) => Some(a.unwrap_or(0).max(b.unwrap_or(0))),
-    };
-    words.extend(life.map(|n| format!("expires={n}s")));
+    words.extend(seconds("session-cookie-expires").map(|n| format!("expires={n}s")));
+    words.extend(seconds("session-cookie-max-age").map(|n| format!("max_age={n}s")));
     words.extend(a.get("session-cookie-domain").map(|d| format!("domain={d}")));
     let own = path.path.path();
     let default = if uses_regex(a) { "/" } else { own };
@@ -745,6 +757,7 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
+pub use overlap::overlaps;
 pub(crate) use policy::{general_authority, general_networks};
 pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;

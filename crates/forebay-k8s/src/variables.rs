@@ -108,6 +108,7 @@ pub const GENERATED: &[&str] = &[
     "escaped_request_uri",
     "full_x_forwarded_for",
     "ingress_name",
+    "literal_dollar",
     "location_path",
     "namespace",
     "pass_access_scheme",

@@ -11,6 +11,7 @@ use super::{Making, Parsed, is_name};
 use crate::groups::{LIMIT_ZONES, Spec, short_hash};
 use crate::model::{Cors, Errors, Limit, LimitKind, Limits, Mirror, Networks, Plain, Policy};
 use crate::objects::{Key, PortRef};
+use crate::problem::Severity;
 use crate::reach;
 use crate::settings::Settings;
 use crate::snippet::{self, Author};
@@ -72,6 +73,7 @@ impl Making<'_> {
     pub(super) fn policy(&mut self, parsed: &Parsed, first: bool) -> Arc<Policy> {
         let mut policy = Policy { id: short_hash(&parsed.key.to_string()), ..Policy::default() };
         self.firewall(parsed);
+        self.cookie_path(parsed);
         self.simple(parsed, &mut policy);
         (policy.https, policy.https_always) = self.https(parsed);
         self.several_words(parsed, &mut policy);
@@ -93,6 +95,16 @@ impl Making<'_> {
             policy = Policy { id: policy.id, limits: policy.limits, ..Policy::default() };
         }
         Arc::new(policy)
+    }
+
+    /// Reports that the cookie of affinity has no path to go by where paths are regular expressions.
+    fn cookie_path(&mut self, parsed: &Parsed) {
+        let a = &parsed.annotations;
+        if a.get("affinity").is_some() && super::uses_regex(a) && a.get("session-cookie-path").is_none() {
+            let text = "the paths are regular expressions, so the path of the cookie is \"/\"; session-cookie-path names another";
+            let problem = parsed.annotation_problem("affinity", text);
+            self.problems.push(problem.severity(Severity::Differs).reason("Differs"));
+        }
     }
 
     /// Closes the paths of an Ingress for which the ConfigMap asks for the firewall that is missing.
@@ -485,7 +497,11 @@ fn is_origin(text: &str) -> bool {
     let name = host.strip_prefix("*.").unwrap_or(host);
     let part =
         |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
-    scheme.is_none_or(|s| !s.is_empty() && s.bytes().all(|b| b.is_ascii_lowercase()))
-        && part(name)
-        && port.is_none_or(|p| p.parse::<u16>().is_ok())
+    scheme.is_none_or(is_scheme) && part(name) && port.is_none_or(|p| p.parse::<u16>().is_ok())
+}
+
+/// Returns `true` for the scheme of a URL (RFC 3986, section 3.1). Those that apps choose have other characters than letters.
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b))
 }

@@ -100,6 +100,7 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
         verify,
         depth: a.number("auth-tls-verify-depth").unwrap_or(1),
         error_page: page.map(str::to_owned),
+        match_cn: a.get("auth-tls-match-cn").map(str::to_owned),
     })
 }
 
