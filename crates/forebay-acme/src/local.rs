@@ -66,15 +66,15 @@ pub fn is_local(identifier: &Identifier) -> bool {
     }
 }
 
-/// Makes a certificate that no authority has signed, for clients that name no known host: its key and itself, both PEM. `now`: seconds
-/// since 1970.
+/// Makes a certificate that no authority has signed, for clients that name no known host: its key and itself, both PEM. `common`: common
+/// name of its subject. `name`: name that it is for. `now`: seconds since 1970.
 ///
 /// # Errors
 /// The name is none, or the system has no random numbers.
-pub fn self_signed(name: &str, now: i64) -> Result<(Zeroizing<Vec<u8>>, String), String> {
+pub fn self_signed(common: &str, name: &str, now: i64) -> Result<(Zeroizing<Vec<u8>>, String), String> {
     let identifier = Identifier::parse(name).ok_or_else(|| format!("{name}: not a name"))?;
     let key = Key::generate(KeyKind::P256)?;
-    let certificate = x509::self_signed(&key, &server_extensions(&[identifier], &key.public()), name, now)?;
+    let certificate = x509::self_signed(&key, &server_extensions(&[identifier], &key.public()), common, now)?;
     Ok((key.to_pem(), pem_text("CERTIFICATE", &certificate)))
 }
 

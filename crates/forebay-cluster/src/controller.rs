@@ -9,14 +9,16 @@ use crate::events::{self, Events};
 use crate::lease::{self, Candidate};
 use crate::ports;
 use crate::status::{self, GatewayServices, GatewayStatuses, Publish, Statuses};
+use crate::suspects::Suspects;
 use crate::watch::{self, Change, Resource};
 use crate::{guilty, health, tickets, webhook};
 use forebay_k8s::blame::line_of;
 use forebay_k8s::closed;
 use forebay_k8s::gateway::GatewayKind;
-use forebay_k8s::objects::{Kind, Object};
+use forebay_k8s::objects::{ConfigMap, Kind, Object};
 use forebay_k8s::options::RefusedValue;
-use forebay_k8s::translate::{Group, Groups, suspect};
+use forebay_k8s::settings::{OnFailure, on_failure};
+use forebay_k8s::translate::{Deciding, Group, Groups, MAIN, suspect};
 use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Translation, Translator};
 use forebay_sys::errno::errno;
 use forebay_sys::files;
@@ -49,6 +51,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 const PARTING: Duration = Duration::from_secs(2);
 /// Time after which values that the process refused are tried again: a name may have an address by then.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
+/// Time after which hosts are judged that there was no time for, at first and at most. Each judgement that leaves some doubles it, since
+/// nothing else is done meanwhile.
+const JUDGE_AGAIN: Duration = Duration::from_secs(2);
+const LONGEST_JUDGE_AGAIN: Duration = Duration::from_secs(600);
 /// Pause between two looks at statuses and Events.
 const TICK: Duration = Duration::from_secs(1);
 /// Time after which memory is given back to the system.
@@ -346,6 +352,13 @@ struct Quarantined {
 /// Files by their paths. To compare paths takes long, so they are not sorted.
 type Files = HashMap<Arc<Path>, Arc<[u8]>, foldhash::fast::RandomState>;
 
+/// Configuration that the process has not answered yet.
+struct InFlight {
+    number: u64,
+    files: Rc<Files>,
+    deciding: Arc<Deciding>,
+}
+
 struct Controller {
     settings: Settings,
     objects: Objects,
@@ -364,8 +377,8 @@ struct Controller {
     applied: Rc<Files>,
     quarantined: HashMap<Arc<Path>, Quarantined>,
     number: u64,
-    /// Number of the configuration that is not applied yet, with its files.
-    in_flight: Option<(u64, Rc<Files>)>,
+    /// Configuration that is not applied yet.
+    in_flight: Option<InFlight>,
     /// Time of the last delivery of a configuration.
     delivered: Instant,
     /// Time before which no other one is delivered.
@@ -383,6 +396,11 @@ struct Controller {
     changed: bool,
     /// Time at which the process refused a value of the ConfigMap last, until it is tried again.
     key_refused: Option<Instant>,
+    /// The same for objects of the Gateway API.
+    objects_refused: Option<Instant>,
+    suspects: Suspects,
+    /// Time after which hosts are judged that there was no time for.
+    judge_again: Duration,
     /// Objects that the webhook judges with.
     judged: webhook::Settings,
     health: health::Shared,
@@ -420,6 +438,9 @@ impl Controller {
             trimmed: Instant::now(),
             changed: false,
             key_refused: None,
+            objects_refused: None,
+            suspects: Suspects::default(),
+            judge_again: JUDGE_AGAIN,
             judged: Rc::default(),
             health: Rc::default(),
             accepted: Arc::default(),
@@ -507,9 +528,9 @@ impl Controller {
         (key, applied.unwrap_or(false))
     }
 
-    /// Returns `true` for the ConfigMap and the classes.
+    /// Returns `true` for the ConfigMap, the classes, namespaces and Ingresses.
     fn is_for_webhook(&self, kind: Kind, key: &Key) -> bool {
-        kind == Kind::IngressClass
+        matches!(kind, Kind::IngressClass | Kind::Ingress | Kind::Namespace)
             || kind == Kind::ConfigMap && self.settings.options.config_map.as_ref() == Some(key)
     }
 
@@ -582,7 +603,13 @@ impl Controller {
     }
 
     fn deliver(&mut self, translation: Translation) {
-        let Translation { files, groups, problems, accepted, statuses, services, .. } = translation;
+        let Translation { files, groups, problems, accepted, statuses, services, deciding, unjudged } =
+            translation;
+        if unjudged {
+            self.waiting.others.get_or_insert(Instant::now() + self.judge_again);
+        }
+        let next = (self.judge_again * 2).min(LONGEST_JUDGE_AGAIN);
+        self.judge_again = if unjudged { next } else { JUDGE_AGAIN };
         self.gateway_services.want(services);
         self.gateway_statuses.want(statuses);
         self.accepted = accepted;
@@ -618,7 +645,7 @@ impl Controller {
         }
         self.number += 1;
         self.delivered = Instant::now();
-        self.in_flight = Some((self.number, files.clone()));
+        self.in_flight = Some(InFlight { number: self.number, files: files.clone(), deciding });
         self.files = files;
         let _ = self.deliveries.send(Delivery::Configuration(configuration));
     }
@@ -652,14 +679,17 @@ impl Controller {
         self.rests_until = now + ((now - self.delivered) * REST).min(LONGEST_REST);
         match report {
             Report::Applied(number) => {
-                if let Some((_, files)) = self.in_flight.take_if(|(n, _)| *n <= number) {
-                    self.applied = files;
+                if let Some(applied) = self.in_flight.take_if(|c| c.number <= number) {
+                    self.applied = applied.files;
+                    self.translator.worked(&applied.deciding);
+                    self.suspects.clear();
                     self.health.borrow_mut().refused = None;
+                    self.note_health();
                 }
             }
             Report::Refused(number, reason) => {
-                let Some((_, files)) = self.in_flight.take_if(|(n, _)| *n == number) else { return };
-                self.refused(&files, reason);
+                let Some(refused) = self.in_flight.take_if(|c| c.number == number) else { return };
+                self.refused(&refused.files, reason);
             }
         }
     }
@@ -683,35 +713,65 @@ impl Controller {
             guilty.extend(named.map(|(path, _)| (path.clone(), reason.clone())));
         }
         let mut changed = false;
+        if guilty.iter().any(|(path, _)| is_of_gateways(path)) && self.set_objects_aside() {
+            changed = true;
+            guilty.retain(|(path, _)| !is_of_gateways(path));
+        }
         for (path, reason) in guilty {
             changed |= self.set_aside(files, &path, reason);
         }
         if changed {
             self.waiting.others.get_or_insert(Instant::now());
         } else {
-            // No file and no value is known to be the cause.
-            self.settings.options.refused.clear();
-            self.health.borrow_mut().refused = Some(reason);
+            self.hold(reason);
         }
+    }
+
+    /// Leaves the last configuration that worked in use: no file and no value is known to be the cause of a refusal. The next one has
+    /// all values again, so that nothing is opened or closed by guesses that did not help.
+    fn hold(&mut self, reason: String) {
+        self.suspects.hold(&mut self.settings.options.refused, reason.clone());
+        self.key_refused = None;
+        self.health.borrow_mut().refused = Some(reason);
+        self.note_health();
     }
 
     /// Sets the value of the ConfigMap aside that made the process refuse a configuration. Returns `false` if none is to blame.
     fn set_key_aside(&mut self, files: &Files, reason: &str) -> bool {
-        let options = &self.settings.options;
-        let Some(map) = options.config_map.as_ref().and_then(|key| self.objects.config_map(key)) else {
-            return false;
-        };
+        let Some(map) = self.config_map().cloned() else { return false };
         let place = place(reason).and_then(|(path, line)| Some((path, line_of(files.get(path)?, line))));
         let shared = place.as_ref().is_none_or(|(path, _)| is_main(path) || path.ends_with("hosts/_.conf"));
         let line = place.map(|(_, line)| line).unwrap_or_default();
-        let map = map.object.clone();
-        let Some(key) = suspect(&map, options, &line, reason, shared) else { return false };
+        let guess = shared && !self.suspects.in_vain(&map);
+        let Some(key) = suspect(&map, &self.settings.options, &line, reason, guess) else { return false };
         let value = map.data.get(key).cloned().unwrap_or_default();
-        (self.log)(&format!("the value of {key} in the ConfigMap is set aside: {reason}"));
+        // There is no other one to return to, so to set it aside would close all paths.
+        let worked = self.translator.last(key) == Some(value.as_str());
+        let decides = on_failure(key, &value) == OnFailure::Close;
         let refused = RefusedValue { value, reason: reason.to_owned() };
+        if worked && decides {
+            self.suspects.add(key, refused);
+            return false;
+        }
+        (self.log)(&format!("the value of {key} in the ConfigMap is set aside: {reason}"));
         self.settings.options.refused.insert(key, refused);
         self.key_refused = Some(Instant::now());
         true
+    }
+
+    /// Closes the Gateways, routes and policies that made the process refuse a configuration. Returns `false` if none is to blame.
+    fn set_objects_aside(&mut self) -> bool {
+        let found = self.translator.guilty_gateways(&self.objects);
+        for ((kind, key), reason) in &found {
+            (self.log)(&format!("{} {key} is closed, as the server refuses it: {reason}", kind.name()));
+        }
+        let closed = found
+            .into_iter()
+            .fold(false, |any, (place, reason)| self.objects.gateway.set_aside(place, reason) | any);
+        if closed {
+            self.objects_refused = Some(Instant::now());
+        }
+        closed
     }
 
     /// Sets a file aside in favour of the last one that was applied. Returns `false` if it is already.
@@ -734,11 +794,22 @@ impl Controller {
         true
     }
 
+    /// Returns the ConfigMap of the controller.
+    fn config_map(&self) -> Option<&ConfigMap> {
+        let key = self.settings.options.config_map.as_ref()?;
+        self.objects.config_map(key).map(|map| &*map.object)
+    }
+
+    /// Returns all problems: those of the translation, of files that were refused and of suspected values.
+    fn all_problems(&self) -> Vec<Problem> {
+        let files = self.quarantined.iter().flat_map(|(path, q)| self.of_file(path, &q.reason));
+        let suspected = self.suspects.problems(self.settings.options.config_map.as_ref(), self.config_map());
+        self.problems.iter().cloned().chain(files).chain(suspected).collect()
+    }
+
     /// Notes what is set aside, for probes and metrics.
     fn note_health(&self) {
-        let files = self.quarantined.iter().flat_map(|(path, q)| self.of_file(path, &q.reason));
-        let all: Vec<Problem> = self.problems.iter().cloned().chain(files).collect();
-        self.health.borrow_mut().note(&all);
+        self.health.borrow_mut().note(&self.all_problems());
     }
 
     /// Writes statuses and Events that are due. The leader does.
@@ -748,9 +819,7 @@ impl Controller {
         } else {
             Vec::new()
         };
-        let mut problems = self.problems.clone();
-        problems.extend(self.quarantined.iter().flat_map(|(path, q)| self.of_file(path, &q.reason)));
-        let events = self.events.due(&problems, &self.settings.identity, EVENTS_A_SECOND);
+        let events = self.events.due(&self.all_problems(), &self.settings.identity, EVENTS_A_SECOND);
         // Statuses wait until the configuration that they describe is applied.
         if self.in_flight.is_none() {
             statuses.extend(self.gateway_statuses.due());
@@ -771,6 +840,15 @@ impl Controller {
     fn look_again(&mut self) {
         if self.key_refused.take_if(|at| at.elapsed() >= TRY_AGAIN).is_some() {
             self.settings.options.refused.clear();
+            self.waiting.others.get_or_insert(Instant::now());
+        }
+        let due = self.objects_refused.take_if(|at| at.elapsed() >= TRY_AGAIN).is_some();
+        if due && self.objects.gateway.take_back() {
+            self.waiting.others.get_or_insert(Instant::now());
+        }
+        if self.suspects.due() {
+            // It is delivered although nothing has changed.
+            Rc::make_mut(&mut self.files).remove(Path::new(MAIN));
             self.waiting.others.get_or_insert(Instant::now());
         }
         if !self.settings.files.is_empty() && self.looked.elapsed() >= LOOK_AGAIN {
@@ -820,7 +898,12 @@ impl Controller {
 
 /// Returns `true` for the file that includes all others, which cannot be left out.
 fn is_main(path: &Path) -> bool {
-    path == Path::new(forebay_k8s::translate::MAIN)
+    path == Path::new(MAIN)
+}
+
+/// Returns `true` for a file that all Gateways share.
+fn is_of_gateways(path: &Path) -> bool {
+    path.starts_with("gateways")
 }
 
 /// Returns the groups whose servers have changed. A group that is gone needs no change.
@@ -847,71 +930,4 @@ fn place(reason: &str) -> Option<(&Path, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Has a controller deliver a configuration at once. Returns its main file.
-    fn main_file(
-        controller: &mut Controller,
-        deliveries: &mut UnboundedReceiver<Delivery>,
-    ) -> Option<String> {
-        let past = Instant::now() - GATHER * 2;
-        controller.waiting.others = Some(past);
-        controller.rests_until = past;
-        controller.sync();
-        let Ok(Delivery::Configuration(configuration)) = deliveries.try_recv() else { return None };
-        let main = configuration.files.into_iter().find(|(path, _)| is_main(path));
-        main.map(|(_, bytes)| String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    #[test]
-    fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
-        let options = Options { config_map: Some(Key::new("ns", "c")), ..Options::default() };
-        let settings = Settings {
-            options,
-            election: None,
-            publish: None,
-            identity: String::new(),
-            webhook: None,
-            health: None,
-            files: Vec::new(),
-        };
-        let (sender, mut deliveries) = mpsc::unbounded_channel();
-        let mut controller = Controller::new(settings, sender, Box::new(|_| {}));
-        let map = serde_json::json!({
-            "metadata": {"name": "c", "namespace": "ns"},
-            "data": {"http-snippet": "resolver nosuch.invalid;", "use-gzip": "true", "access-log-path": "/no/a.log"},
-        });
-        controller.objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));
-        let first = main_file(&mut controller, &mut deliveries).expect("a configuration");
-        assert!(first.contains("resolver nosuch.invalid;") && first.contains("gzip on;"), "{first}");
-        let line = first.lines().position(|l| l.contains("nosuch")).expect("the line") + 1;
-        let reason = format!("host not found in resolver \"nosuch.invalid\" in forebay.conf:{line}");
-        controller.report(Report::Refused(1, reason));
-        assert!(controller.waiting.others.is_some());
-        let second = main_file(&mut controller, &mut deliveries).expect("a configuration");
-        assert!(
-            !second.contains("nosuch") && second.contains("gzip on;") && second.contains("/no/a.log"),
-            "{second}"
-        );
-        assert!(controller.problems.iter().any(|p| p.render().contains("host not found in resolver")));
-        controller.report(Report::Refused(2, "open() \"/no/a.log\" failed (2: No such file)".to_owned()));
-        let third = main_file(&mut controller, &mut deliveries).expect("a configuration");
-        assert!(!third.contains("/no/a.log") && third.contains("gzip on;"), "{third}");
-        controller.report(Report::Applied(3));
-        assert_eq!(controller.settings.options.refused.len(), 2);
-        controller.key_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
-        controller.look_again();
-        assert_eq!(main_file(&mut controller, &mut deliveries), Some(first));
-    }
-
-    #[test]
-    fn errors_name_their_file() {
-        assert_eq!(
-            place("unknown directive \"x\" in /forebay/a.conf:12"),
-            Some((Path::new("/forebay/a.conf"), 12))
-        );
-        assert_eq!(place("bind() to 0.0.0.0:80 failed (98: Address already in use)"), None);
-        assert_eq!(place(""), None);
-    }
-}
+mod tests;

@@ -22,7 +22,7 @@ const MOST: usize = 50;
 
 /// Reasons of problems of which a value has no effect, and their words in metrics.
 const SET_ASIDE: &[&str] =
-    &["NotBuilt", "SnippetRefused", "ValueSetAside", "CertificateMissing", "HostRefused"];
+    &["NotBuilt", "SnippetRefused", "ValueSetAside", "CertificateMissing", "HostRefused", "ObjectRefused"];
 
 /// State that is shared with the listener.
 pub(crate) type Shared = Rc<RefCell<State>>;

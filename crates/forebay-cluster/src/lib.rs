@@ -14,6 +14,7 @@ mod health;
 pub mod lease;
 mod ports;
 pub mod status;
+mod suspects;
 mod tickets;
 pub mod watch;
 mod webhook;

@@ -1,9 +1,9 @@
 //! Admission webhook (admissionregistration.k8s.io/v1): judges one Ingress before the API server takes it.
 //!
 //! The worker has the TLS and passes requests on to this listener of the controller, which only the machine itself reaches. An Ingress is
-//! translated by itself, with the settings of the ConfigMap: nothing else is read, and no program runs.
+//! translated by itself, with the settings of the ConfigMap, and its paths are compared with those of others. No program runs.
 
-use forebay_k8s::objects::{Kind, Object};
+use forebay_k8s::objects::{Ingress, Kind, Object};
 use forebay_k8s::{Key, Objects, Options, Problem, Severity, Translator};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -34,7 +34,7 @@ const OF_OTHERS: &[&str] = &[
     "DroppedAnnotation",
 ];
 
-/// Objects that an Ingress is judged with: the ConfigMap and the classes.
+/// Objects that an Ingress is judged with: the ConfigMap, the classes, the namespaces, and the other Ingresses.
 pub(crate) type Settings = Rc<RefCell<BTreeMap<(Kind, Key), Object>>>;
 
 /// Answers reviews until the program ends.
@@ -78,7 +78,7 @@ fn judge(review: &Value, settings: &BTreeMap<(Kind, Key), Object>, options: &Opt
     let object = request.get("object").filter(|object| object.is_object());
     let problems =
         match object.filter(|_| request.pointer("/kind/kind").and_then(Value::as_str) == Some("Ingress")) {
-            Some(object) => problems(object, settings, options),
+            Some(object) => problems(object, request.get("oldObject"), settings, options),
             // A deletion has no object, and other kinds are not judged.
             None => Ok(Vec::new()),
         };
@@ -100,21 +100,39 @@ fn judge(review: &Value, settings: &BTreeMap<(Kind, Key), Object>, options: &Opt
     Some(json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response }))
 }
 
-/// Translates an Ingress by itself.
+fn of(object: &Object) -> Option<&Ingress> {
+    match object {
+        Object::Ingress(ingress) => Some(ingress),
+        _ => None,
+    }
+}
+
+/// Translates an Ingress by itself, and compares its paths with those of others. `before`: the Ingress as it was.
 fn problems(
     object: &Value,
+    before: Option<&Value>,
     settings: &BTreeMap<(Kind, Key), Object>,
     options: &Options,
 ) -> Result<Vec<Problem>, String> {
     let mut objects = Objects::new();
-    for object in settings.values() {
+    for object in settings.values().filter(|o| o.kind() != Kind::Ingress) {
         objects.apply(object.clone());
     }
     let ingress = Object::of(Kind::Ingress, object.clone())?;
     let key = ingress.key();
-    objects.apply(ingress);
+    objects.apply(ingress.clone());
     let translation = Translator::new().translate(&objects, options);
-    Ok(translation.problems.into_iter().filter(|p| p.kind == Kind::Ingress && p.key == key).collect())
+    let mut problems: Vec<Problem> =
+        translation.problems.into_iter().filter(|p| p.kind == Kind::Ingress && p.key == key).collect();
+    let is_ours = |ingress: &&Ingress| forebay_k8s::ingress::is_ours(ingress, &objects, options);
+    if let Some(ingress) = of(&ingress).filter(is_ours) {
+        let others = settings.values().filter_map(of).filter(is_ours);
+        let before = before.filter(|old| old.is_object());
+        let before = before.and_then(|old| Object::of(Kind::Ingress, old.clone()).ok());
+        let before = before.as_ref().and_then(of).filter(is_ours);
+        problems.extend(forebay_k8s::ingress::overlaps(ingress, before, others, options));
+    }
+    Ok(problems)
 }
 
 #[cfg(test)]
@@ -156,6 +174,29 @@ mod tests {
         let snippet =
             judged(&review(json!({ "nginx.ingress.kubernetes.io/configuration-snippet": "return 200;" })));
         assert_eq!(snippet["allowed"], false, "snippets are off");
+    }
+
+    #[test]
+    fn paths_of_others_are_taken() {
+        let none = review(json!({}));
+        let mut all = settings();
+        let mut old = none["request"]["object"].clone();
+        old["metadata"]["name"] = json!("old");
+        let old = Object::of(Kind::Ingress, old).expect("an Ingress");
+        all.insert((Kind::Ingress, old.key()), old);
+        let response =
+            |review: &Value| judge(review, &all, &Options::default()).expect("a review")["response"].clone();
+        let refused = response(&none);
+        assert_eq!(refused["allowed"], false);
+        assert!(
+            refused["status"]["message"].as_str().is_some_and(|m| m.contains("taken by the Ingress a/old")),
+            "{refused}"
+        );
+        let canary = review(json!({ "nginx.ingress.kubernetes.io/canary": "true" }));
+        assert_eq!(response(&canary)["allowed"], true);
+        let mut other = none.clone();
+        other["request"]["object"]["spec"]["ingressClassName"] = json!("another");
+        assert_eq!(response(&other)["allowed"], true);
     }
 
     #[test]

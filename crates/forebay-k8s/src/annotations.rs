@@ -107,13 +107,27 @@ pub struct Annotations {
     values: BTreeMap<&'static str, String>,
     /// An annotation that decides on access was refused: the paths of the Ingress must not be served.
     pub closed: bool,
+    /// A value has a word that `annotation-value-word-blocklist` names: the Ingress is not served.
+    pub banned: bool,
     /// An annotation asks for ModSecurity.
     firewall: bool,
 }
 
+/// Annotations that decide on access and whose default is the strictest value: it holds if their own is refused.
+const STRICT: &[&str] = &["auth-tls-verify-client", "auth-tls-verify-depth"];
+
 /// Returns `true` if nobody is to be let in while an annotation has no effect.
 fn closes(row: &Row, text: &str) -> bool {
-    row.access || row.value == Value::Snippet && crate::settings::snippet_decides(text)
+    row.access && !STRICT.contains(&row.name)
+        || row.value == Value::Snippet && crate::settings::snippet_decides(text)
+}
+
+/// Returns what holds in place of a value that is no bool, where the default would serve over HTTP what its author wishes to be asked
+/// for over HTTPS. What the ConfigMap does not allow has no effect at all.
+fn strictest(row: &Row, text: &str, settings: &Settings) -> Option<&'static str> {
+    let redirects = matches!(row.name, "force-ssl-redirect" | "ssl-redirect");
+    let allowed = row.risk <= settings.risk_level() && settings.blocked_word(text).is_none();
+    (redirects && allowed && crate::value::parse_bool(text).is_none()).then_some("true")
 }
 
 impl Annotations {
@@ -168,13 +182,22 @@ impl Annotations {
         problems: &mut Vec<Problem>,
     ) {
         // ingress-nginx takes an empty value for an absent annotation.
-        if text.is_empty() {
+        if text.is_empty() || !row.access && text.trim().is_empty() {
+            return;
+        }
+        if let Some((word, at)) = settings.blocked_word(text) {
+            let why = format!(
+                "the value contains \"{word}\", which annotation-value-word-blocklist names; the Ingress is not served"
+            );
+            problems.push(problem(&why).reason("BlockedWord").at(text, at));
+            self.banned = true;
             return;
         }
         let refused = self.refusal(row, text, settings, &problem);
         let firewall = row.verdict == Verdict::Refused(NO_FIREWALL);
         if let Some(refused) = refused {
             self.closed |= closes(row, text);
+            self.values.extend(strictest(row, text, settings).map(|value| (row.name, value.to_owned())));
             self.firewall |= firewall;
             problems.push(refused);
             return;
@@ -209,7 +232,12 @@ impl Annotations {
         settings: &Settings,
         problem: &impl Fn(&str) -> Problem,
     ) -> Option<Problem> {
-        let closes = if closes(row, text) { "; the paths of the Ingress answer 503" } else { "" };
+        let closes = match strictest(row, text, settings) {
+            Some(value) => format!("; it counts as \"{value}\""),
+            None if closes(row, text) => "; the paths of the Ingress answer 503".to_owned(),
+            None if STRICT.contains(&row.name) => format!("; the default \"{}\" holds", row.default),
+            None => String::new(),
+        };
         if row.value == Value::Snippet && !settings.flag("allow-snippet-annotations") {
             let why = format!("snippets are not allowed: allow-snippet-annotations is false{closes}");
             return Some(problem(&why).reason("SnippetNotAllowed"));
@@ -221,11 +249,6 @@ impl Annotations {
                 settings.risk_level().as_str()
             );
             return Some(problem(&text).reason("RiskTooHigh"));
-        }
-        if let Some((word, at)) = settings.blocked_word(text) {
-            let why =
-                format!("the value contains \"{word}\", which annotation-value-word-blocklist names{closes}");
-            return Some(problem(&why).reason("BlockedWord").at(text, at));
         }
         match row.value.check(text, &settings.defined) {
             Ok(()) => None,

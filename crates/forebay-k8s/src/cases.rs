@@ -12,6 +12,11 @@ const TABLES: &[(&str, &str)] = &[
     ("proxy-protocol", include_str!("../../forebay/tests/ingress/proxy-protocol.cases")),
     ("routing", include_str!("../../forebay/tests/ingress/routing.cases")),
     ("settings", include_str!("../../forebay/tests/ingress/settings.cases")),
+    ("expected", include_str!("../../forebay/tests/ingress/expected.cases")),
+    ("expected-settings", include_str!("../../forebay/tests/ingress/expected-settings.cases")),
+    ("expected-plain", include_str!("../../forebay/tests/ingress/expected-plain.cases")),
+    ("logs", include_str!("../../forebay/tests/ingress/logs.cases")),
+    ("upstreams", include_str!("../../forebay/tests/ingress/upstreams.cases")),
     ("backends", include_str!("../../forebay/tests/ingress/backends.cases")),
     ("snippets", include_str!("../../forebay/tests/ingress/snippets.cases")),
 ];

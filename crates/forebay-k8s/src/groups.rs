@@ -2,6 +2,7 @@
 
 use crate::objects::{EndpointSlice, Key, Objects, Port, PortRef, Service, ServicePort};
 use crate::options::Options;
+use crate::taken::Taken;
 use forebay_conf::Node;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,12 +28,14 @@ pub enum Balance {
     Hash(String),
 }
 
-/// Cookie that names the server.
+/// Cookie, or field, that names the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sticky {
     /// Name.
     pub name: String,
-    /// Words of `sticky cookie` after the name.
+    /// It is a field.
+    pub field: bool,
+    /// Words of `sticky` after the name.
     pub words: Vec<String>,
 }
 
@@ -49,7 +52,7 @@ pub struct Spec {
     pub port: PortRef,
     /// Way to choose a server.
     pub balance: Balance,
-    /// Cookie that names the server.
+    /// Cookie or field that names the server.
     pub sticky: Option<Sticky>,
     /// The address of the Service instead of those of its endpoints.
     pub service_upstream: bool,
@@ -57,16 +60,31 @@ pub struct Spec {
     pub fallback: Option<String>,
     /// The port is one of UDP.
     pub udp: bool,
+    /// The name without a hash is that of a group or zone of the operator.
+    pub renamed: bool,
 }
 
 impl Spec {
     /// Returns the name: `NAMESPACE_SERVICE_PORT`, with a hash of what differs from the ordinary. No two specifications have the
-    /// same, since names of objects contain no `_`.
+    /// same, since names of objects contain no `_`, and none has that of a limit, whose zone is `NAMESPACE_INGRESS_rps`.
     pub fn name(&self) -> String {
-        let port = port_text(&self.port);
-        let plain = format!("{}_{}_{port}", self.service.namespace, self.service.name);
+        let plain = self.plain_name();
+        let like_a_limit = self.port.name.as_deref().is_some_and(|port| LIMIT_ZONES.contains(&port));
         let ordinary = Spec { service: self.service.clone(), port: self.port.clone(), ..Spec::default() };
-        if *self == ordinary { plain } else { format!("{plain}_{}", short_hash(&format!("{self:?}"))) }
+        if *self == ordinary && !like_a_limit {
+            plain
+        } else {
+            format!("{plain}_{}", short_hash(&format!("{self:?}")))
+        }
+    }
+
+    fn plain_name(&self) -> String {
+        format!("{}_{}_{}", self.service.namespace, self.service.name, port_text(&self.port))
+    }
+
+    /// Returns the same specification with a name that is not taken.
+    pub(crate) fn beside(self, taken: &Taken) -> Spec {
+        Spec { renamed: taken.has_group(&self.plain_name()), ..self }
     }
 }
 
@@ -79,10 +97,17 @@ pub fn port_text(port: &PortRef) -> String {
     }
 }
 
-/// Returns 10 hexadecimal digits that differ for different texts.
+/// Ends of the names of the zones of `limit-connections`, `limit-rps` and `limit-rpm`.
+pub(crate) const LIMIT_ZONES: [&str; 3] = ["conn", "rps", "rpm"];
+
+/// Digits of a [`short_hash`]: more than a port's name has, and more than anybody can find a second text for.
+pub const HASH_DIGITS: usize = 20;
+
+/// Returns hexadecimal digits that differ for different texts.
 pub fn short_hash(text: &str) -> String {
     use sha1::Digest;
-    sha1::Sha1::digest(text.as_bytes()).iter().take(5).map(|b| format!("{b:02x}")).collect()
+    let digest = sha1::Sha1::digest(text.as_bytes());
+    digest.iter().take(HASH_DIGITS / 2).map(|b| format!("{b:02x}")).collect()
 }
 
 /// Returns the number of the file that a group is in, if there are many.
@@ -162,27 +187,37 @@ pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
         let text = port_text(&spec.port);
         return refused(format!("the Service {} has no port \"{text}\"", spec.service));
     };
-    let mut endpoints = if spec.service_upstream {
-        cluster_addresses(service, port.port)
-    } else {
+    let mut endpoints =
+        if spec.service_upstream { cluster_addresses(service, port.port) } else { Vec::new() };
+    // A headless Service has no address of its own.
+    if endpoints.is_empty() {
         let slices = objects.slices(&spec.service).map(|s| &*s.object);
-        of_slices(slices, port, (service.spec.publish_not_ready_addresses, &options.topology_zone))
-    };
+        let all = service.spec.publish_not_ready_addresses;
+        endpoints = of_slices(slices, port, (all, &options.topology_zone));
+    }
     endpoints.sort_unstable();
     endpoints.dedup();
     endpoints.truncate(MAX_ENDPOINTS);
     Servers { endpoints: endpoints.into(), ..Servers::default() }
 }
 
-/// Finds a port by name or number.
+/// Finds a port by name or number: its own or, as in ingress-nginx, that of the containers.
 fn find_port<'s>(service: &'s Service, wanted: &PortRef, udp: bool) -> Option<&'s ServicePort> {
     let protocol = if udp { "UDP" } else { "TCP" };
     let tcp = |p: &&ServicePort| p.protocol.as_deref().unwrap_or("TCP") == protocol;
     let named = wanted.name.as_deref().filter(|n| !n.is_empty());
-    let mut ports = service.spec.ports.iter().filter(tcp);
+    let ports = || service.spec.ports.iter().filter(tcp);
     match named {
-        Some(name) => ports.find(|p| p.name == name),
-        None => ports.find(|p| Some(p.port) == wanted.number),
+        Some(name) => {
+            let target =
+                |p: &&ServicePort| matches!(&p.target_port, Some(Port::Name(target)) if target == name);
+            ports().find(|p| p.name == name).or_else(|| ports().find(target))
+        }
+        None => {
+            let target =
+                |p: &&ServicePort| matches!(p.target_port, Some(Port::Number(n)) if Some(n) == wanted.number);
+            ports().find(|p| Some(p.port) == wanted.number).or_else(|| ports().find(target))
+        }
     }
 }
 
@@ -288,15 +323,14 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
     if let Some(sticky) = &spec.sticky {
         nodes.push(
             Node::new("sticky")
-                .arg("cookie")
+                .arg(if sticky.field { "header" } else { "cookie" })
                 .arg(sticky.name.as_str())
                 .args(sticky.words.iter().map(String::as_str)),
         );
     }
-    nodes.push(match &spec.fallback {
-        Some(group) => Node::new("fallback").arg(group.as_str()),
-        None => Node::new("fallback").arg("=503"),
-    });
+    // A name without an address is a server that cannot be reached.
+    let none = if servers.external.is_some() { "=502" } else { "=503" };
+    nodes.push(Node::new("fallback").arg(spec.fallback.as_deref().unwrap_or(none)));
     nodes.extend(common.keepalive.iter().map(|(name, value)| Node::new(*name).arg(value.as_str())));
     Node::new("upstream").arg(name).block(nodes)
 }

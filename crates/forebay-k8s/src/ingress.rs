@@ -2,12 +2,13 @@
 
 mod canary;
 mod globals;
+mod overlap;
 mod policy;
 mod route_policy;
 mod tls;
 
 use crate::annotations::Annotations;
-use crate::groups::{Balance, Spec, Sticky, port_text};
+use crate::groups::{Balance, Spec, Sticky, port_text, short_hash};
 use crate::model::{
     Action, AppRoot, Forward, HostName, Origin, PathMatch, Policy, Protocol, Route, Server, Tls,
 };
@@ -40,6 +41,8 @@ pub struct Globals {
     pub response_headers: Vec<(String, String)>,
     /// Snippets of the ConfigMap.
     pub snippets: Snippets,
+    /// Names of groups and zones that the operator's directives define.
+    pub taken: crate::taken::Taken,
     /// Addresses to listen at; empty: all.
     pub addresses: Vec<String>,
     /// Addresses of IPv6 are among them.
@@ -218,6 +221,9 @@ pub fn parse(ingress: &Arc<Ingress>, revision: u64, globals: &Globals) -> Parsed
         stream_snippet: Vec::new(),
         revision,
     };
+    if parsed.annotations.banned {
+        return parsed;
+    }
     parsed.rules = rules(&mut parsed, globals);
     stream_snippet(&mut parsed, globals);
     if parsed.annotations.flag("ssl-passthrough") && !globals.options.enable_ssl_passthrough {
@@ -237,13 +243,25 @@ fn stream_snippet(parsed: &mut Parsed, globals: &Globals) {
         &globals.options,
         &globals.settings.defined,
     ) {
-        Ok(nodes) => parsed.stream_snippet = nodes,
+        Ok(nodes) => parsed.stream_snippet = with_own_zones(nodes, &parsed.key),
         Err(invalid) => {
             let problem =
                 parsed.annotation_problem("stream-snippet", "the snippet is refused").invalid(text, &invalid);
             parsed.problems.push(problem.reason("SnippetRefused"));
         }
     }
+}
+
+/// Gives the zones of the groups of a snippet names of their own: all groups and limits of the server share the names of zones.
+fn with_own_zones(mut nodes: Vec<forebay_conf::Node>, owner: &Key) -> Vec<forebay_conf::Node> {
+    for inner in nodes.iter_mut().filter(|n| n.name == b"upstream").flat_map(|n| n.block.iter_mut().flatten())
+    {
+        if let Some(name) = inner.args.first_mut().filter(|_| inner.name == b"zone") {
+            let text = String::from_utf8_lossy(name);
+            *name = format!("{text}_{}", short_hash(&format!("{owner} {text}"))).into_bytes();
+        }
+    }
+    nodes
 }
 
 /// Longest list of hosts and paths of one Ingress.
@@ -285,14 +303,24 @@ fn rules(parsed: &mut Parsed, globals: &Globals) -> Vec<HostRules> {
     }
     default_backend(&ingress, &mut found);
     if globals.options.disable_catch_all {
-        let before = found.len();
-        found.retain(|rules| rules.host.is_some());
-        if found.len() < before {
-            let text = "nothing is served for all hosts (--disable-catch-all)";
-            parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
-        }
+        catch_all(parsed, &mut found);
     }
     found
+}
+
+/// Removes what is for all hosts: rules without a host and, as in ingress-nginx, an Ingress with a default backend as a whole.
+fn catch_all(parsed: &mut Parsed, found: &mut Vec<HostRules>) {
+    let before = found.len();
+    let text = if parsed.ingress.spec.default_backend.is_some() {
+        found.clear();
+        "the Ingress is not served: it has a default backend (--disable-catch-all)"
+    } else {
+        found.retain(|rules| rules.host.is_some());
+        "nothing is served for all hosts (--disable-catch-all)"
+    };
+    if found.len() < before {
+        parsed.problems.push(parsed.problem("spec", text).reason("CatchAllDisabled"));
+    }
 }
 
 /// Adds `spec.defaultBackend` as `/` of each host of the Ingress, or of all hosts if it has none.
@@ -494,7 +522,7 @@ fn wants_tls(host: &HostName, members: &Members) -> bool {
     let named = |tls: &crate::objects::IngressTls| {
         tls.hosts.is_empty() || tls.hosts.iter().any(|h| tls::covers(h, name))
     };
-    members.iter().any(|(p, _)| p.ingress.spec.tls.iter().any(named))
+    members.iter().filter(|(p, _)| !p.canary).any(|(p, _)| p.ingress.spec.tls.iter().any(named))
 }
 
 /// State while a server is made.
@@ -549,6 +577,12 @@ impl Making<'_> {
         if let Some(redirect) = self.redirect(parsed) {
             return (redirect, service, text);
         }
+        if path.backend.is_none() {
+            let text_of = "the backend is no Service; the path answers 404";
+            self.problems
+                .push(parsed.problem(format!("{}.backend", path.field), text_of).reason("InvalidBackend"));
+            return (Action::Answer(404), service, text);
+        }
         let Some(spec) = self.spec(parsed, path) else { return (Action::Answer(503), service, text) };
         let group = self.use_group(parsed, spec, &format!("{}.backend", path.field));
         let forward = Forward {
@@ -585,12 +619,7 @@ impl Making<'_> {
 
     /// Returns what the group of a path is made from. `None`: the backend is wrong, and has been reported.
     fn spec(&mut self, parsed: &Parsed, path: &HostPath) -> Option<Spec> {
-        let Some((service, port)) = &path.backend else {
-            let text = "the backend is no Service; the path answers 503";
-            self.problems
-                .push(parsed.problem(format!("{}.backend", path.field), text).reason("InvalidBackend"));
-            return None;
-        };
+        let (service, port) = path.backend.as_ref()?;
         if !is_name(service) || !is_name(&port_text(port)) || !is_name(&parsed.key.namespace) {
             let text = "the Service or its port has an invalid name; the path answers 503";
             self.problems
@@ -601,15 +630,16 @@ impl Making<'_> {
         let settings = &self.globals.settings;
         let stands_in = self.default_backend(parsed).is_some();
         let service_upstream = a.get("service-upstream").and_then(crate::value::parse_bool);
-        Some(Spec {
+        let spec = Spec {
             service: Key::new(parsed.key.namespace.as_str(), service.as_str()),
             port: port.clone(),
             balance: balance(parsed, settings),
             sticky: sticky(parsed, path),
             service_upstream: service_upstream.unwrap_or_else(|| settings.flag("service-upstream")),
             fallback: stands_in.then(|| format!("={}", crate::groups::NO_SERVERS)),
-            udp: false,
-        })
+            ..Spec::default()
+        };
+        Some(spec.beside(&self.globals.taken))
     }
 
     fn app_root(&self, parsed: &Parsed) -> Option<AppRoot> {
@@ -635,7 +665,8 @@ impl Making<'_> {
     fn server_snippet(&mut self, members: &Members) -> (Vec<forebay_conf::Node>, Vec<Key>) {
         let (mut found, mut refused) = (Vec::new(), Vec::new());
         let mut owner: Option<&Parsed> = None;
-        for (parsed, _) in members.iter().filter(|(p, _)| p.annotations.get("server-snippet").is_some()) {
+        let is_there = |p: &Parsed| !p.canary && p.annotations.get("server-snippet").is_some();
+        for (parsed, _) in members.iter().filter(|(p, _)| is_there(p)) {
             if let Some(owner) = owner {
                 let text =
                     format!("the snippet is ignored: the older Ingress {} has one for the host", owner.key);
@@ -697,11 +728,8 @@ fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
     a.get("affinity")?;
     let mut words = Vec::new();
     let seconds = |name: &'static str| a.number(name).filter(|n| *n > 0);
-    let life = match (seconds("session-cookie-max-age"), seconds("session-cookie-expires")) {
-        (None, None) => None,
-        (a, b) => Some(a.unwrap_or(0).max(b.unwrap_or(0))),
-    };
-    words.extend(life.map(|n| format!("expires={n}s")));
+    words.extend(seconds("session-cookie-expires").map(|n| format!("expires={n}s")));
+    words.extend(seconds("session-cookie-max-age").map(|n| format!("max_age={n}s")));
     words.extend(a.get("session-cookie-domain").map(|d| format!("domain={d}")));
     let own = path.path.path();
     let default = if uses_regex(a) { "/" } else { own };
@@ -713,7 +741,7 @@ fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
     if !a.flag("session-cookie-change-on-failure") {
         words.push("change_on_failure=off".into());
     }
-    Some(Sticky { name: a.or_default("session-cookie-name").to_owned(), words })
+    Some(Sticky { name: a.or_default("session-cookie-name").to_owned(), words, field: false })
 }
 
 /// Returns `true` for a part of a name that the API server accepts, so that no two groups or files have the same name.
@@ -729,6 +757,8 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
+pub use overlap::overlaps;
+pub(crate) use policy::{general_authority, general_networks};
 pub(crate) use route_policy::{RoutePolicy, route_policy};
 pub(crate) use tls::of_secret as certificate_files;
 

@@ -24,6 +24,7 @@ pub mod reach;
 pub mod selector;
 pub mod settings;
 pub mod snippet;
+mod taken;
 pub mod translate;
 pub mod tree;
 pub mod value;

@@ -56,6 +56,8 @@ pub struct ClientCertificates {
     pub depth: i64,
     /// Page for those without one.
     pub error_page: Option<String>,
+    /// Pattern of their subjects, for all paths of the host.
+    pub match_cn: Option<String>,
 }
 
 /// TLS of a server.

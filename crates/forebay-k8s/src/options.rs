@@ -33,7 +33,7 @@ pub struct Options {
     pub watch_namespaces: Vec<String>,
     /// `--watch-namespace-selector`: Ingresses of other namespaces, and of those that are not known, are not served.
     pub namespace_selector: crate::selector::Selector,
-    /// `--disable-catch-all`: rules without a host, and default backends of Ingresses, are not served for all hosts.
+    /// `--disable-catch-all`: Ingresses with a default backend and rules without a host are not served.
     pub disable_catch_all: bool,
     /// `--topology-zone`: endpoints that EndpointSlices hint to this zone are preferred. Empty: all are used.
     pub topology_zone: String,

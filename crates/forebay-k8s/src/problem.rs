@@ -1,5 +1,6 @@
 //! What a translation has to say about an object.
 
+use crate::gateway::GatewayKind;
 use crate::objects::{Key, Kind, Metadata};
 use crate::value::Invalid;
 
@@ -25,11 +26,63 @@ impl Severity {
     }
 }
 
+/// Kind of an object that a problem is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum About {
+    /// Kind of Kubernetes itself.
+    Core(Kind),
+    /// Kind of the Gateway API, or ours.
+    Gateway(GatewayKind),
+}
+
+impl About {
+    /// Returns the name of the kind.
+    pub fn name(self) -> &'static str {
+        match self {
+            About::Core(kind) => kind.name(),
+            About::Gateway(kind) => kind.name(),
+        }
+    }
+
+    /// Returns the group and version that are read.
+    pub fn api_version(self) -> String {
+        match self {
+            About::Core(kind) => kind.api_version().to_owned(),
+            About::Gateway(kind) => format!("{}/{}", kind.group(), kind.version()),
+        }
+    }
+
+    fn namespaced(self) -> bool {
+        match self {
+            About::Core(kind) => kind.namespaced(),
+            About::Gateway(kind) => kind.namespaced(),
+        }
+    }
+}
+
+impl From<Kind> for About {
+    fn from(kind: Kind) -> About {
+        About::Core(kind)
+    }
+}
+
+impl From<GatewayKind> for About {
+    fn from(kind: GatewayKind) -> About {
+        About::Gateway(kind)
+    }
+}
+
+impl PartialEq<Kind> for About {
+    fn eq(&self, kind: &Kind) -> bool {
+        *self == About::Core(*kind)
+    }
+}
+
 /// A problem of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Kind of the object.
-    pub kind: Kind,
+    pub kind: About,
     /// Namespace and name of the object.
     pub key: Key,
     /// Identity of the object, for Events.
@@ -51,11 +104,12 @@ pub struct Problem {
 impl Problem {
     /// Makes a problem without a place.
     pub fn new(
-        kind: Kind,
+        kind: impl Into<About>,
         metadata: &Metadata,
         field: impl Into<String>,
         text: impl Into<String>,
     ) -> Problem {
+        let kind = kind.into();
         let namespace = if kind.namespaced() { metadata.namespace.as_str() } else { "" };
         Problem {
             kind,

@@ -130,6 +130,11 @@ pub fn is_link(text: &str) -> bool {
     split(text).is_some_and(|u| scheme(u.scheme) && !u.host.is_empty() && u.host.chars().all(host))
 }
 
+/// Returns `true` for a name with a label of no letters, which no name server knows.
+pub(crate) fn has_empty_label(host: &str) -> bool {
+    host.strip_suffix('.').unwrap_or(host).split('.').any(str::is_empty)
+}
+
 /// Returns why a URL must not be fetched. `own_host`: `$host` is a name of the server, which clients cannot choose.
 pub fn forbidden_url(url: &str, own_host: bool, options: &Options) -> Option<String> {
     let Some(parts) = split(url) else { return Some("it must be http://HOST... or https://HOST...".into()) };
@@ -147,7 +152,7 @@ pub fn forbidden_url(url: &str, own_host: bool, options: &Options) -> Option<Str
         return if own && own_host { None } else { Some(why.into()) };
     }
     let valid = |c: char| c.is_ascii_alphanumeric() || "-._[]:".contains(c);
-    if !parts.host.chars().all(valid) {
+    if !parts.host.chars().all(valid) || has_empty_label(parts.host) {
         return Some("its host is no name".into());
     }
     forbidden(parts.host, options).map(Into::into)

@@ -5,6 +5,7 @@
 
 use crate::options::Options;
 use crate::reach;
+use crate::taken;
 use crate::value::Invalid;
 use crate::variables::{self, Known};
 use forebay_conf::Node;
@@ -12,6 +13,7 @@ use forebay_conf::error::Level;
 use forebay_conf::grammar::Contexts;
 use forebay_conf::parse::body;
 use forebay_conf::tree::{Block, Directive, Word};
+use std::collections::BTreeSet;
 
 /// Author of a snippet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,17 @@ pub fn parse(
     Ok(forebay_conf::print::nodes(root))
 }
 
+/// Returns the names of groups and variables that a snippet of the stream block defines, in lower case. Those of variables begin with
+/// `$`.
+pub(crate) fn stream_names(text: &str) -> BTreeSet<String> {
+    let root = body(text.as_bytes(), Contexts::STREAM).tree.root;
+    let mut variables = Known::new();
+    definitions(&root, &mut variables);
+    let groups = root.items.iter().filter(|d| d.name.text == b"upstream").filter_map(|d| d.args.first());
+    let groups = groups.map(|w| w.as_str().to_ascii_lowercase());
+    groups.chain(variables.iter().map(|name| format!("${name}"))).collect()
+}
+
 /// Adds the variables that a snippet defines.
 pub(crate) fn defined(text: &str, context: Contexts, known: &mut Known) {
     definitions(&body(text.as_bytes(), context).tree.root, known);
@@ -185,6 +198,31 @@ fn at(word: &Word) -> usize {
 /// Beginnings of the names of groups and variables that the controller makes in the stream block.
 const RESERVED: &[&str] = &["choice_", "gateway_", "probe_", "tcp_", "tls_", "udp_"];
 
+fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|start| name.starts_with(start))
+}
+
+/// Returns the name of a variable in lower case.
+fn bare(word: &str) -> String {
+    word.trim_start_matches('$').trim_matches(['{', '}']).to_ascii_lowercase()
+}
+
+/// Refuses captures of the stream block whose names are reserved.
+fn captures(block: &Block) -> Result<(), Invalid> {
+    for directive in &block.items {
+        for word in std::iter::once(&directive.name).chain(&directive.args) {
+            let mut names = Known::new();
+            named_captures(&word.as_str(), &mut names);
+            let known = |name: &String| variables::known_in_stream().any(|known| known == name);
+            if names.iter().any(|name| known(name) || is_reserved(name)) {
+                return Err(Invalid::new(at(word), "the name of the capture is reserved"));
+            }
+        }
+        directive.block.as_ref().map_or(Ok(()), captures)?;
+    }
+    Ok(())
+}
+
 impl Gate<'_> {
     /// Refuses what an Ingress may not say in the stream block, which all services share: it may define groups and variables with names
     /// of its own.
@@ -207,19 +245,23 @@ impl Gate<'_> {
                 }
             };
             let Some(word) = defined else { continue };
-            let text = word.as_str().to_ascii_lowercase();
-            let text = text.trim_start_matches('$').trim_matches(['{', '}']);
-            let taken = RESERVED.iter().any(|start| text.starts_with(start))
-                || &*name != "upstream" && variables::known_in_stream().any(|known| known == text);
-            if taken {
+            let text = bare(&word.as_str());
+            let known = &*name != "upstream" && variables::known_in_stream().any(|known| known == text);
+            if known || is_reserved(&text) {
                 return Err(Invalid::new(at(word), "the name is reserved"));
             }
         }
-        Ok(())
+        captures(root)
     }
 
     fn block(&self, block: &Block) -> Result<(), Invalid> {
         for directive in &block.items {
+            let words: Vec<String> = directive.args.iter().map(|w| w.as_str().into_owned()).collect();
+            if let Some(word) =
+                taken::reserved(&directive.name.as_str(), &words).and_then(|i| directive.args.get(i))
+            {
+                return Err(Invalid::new(at(word), "the name is reserved: the controller makes such names"));
+            }
             self.directive(directive)?;
             // Entries of `types` and `map` are data.
             let data = ["types", "map", "split_clients"].iter().any(|n| n.as_bytes() == directive.name.text);
@@ -316,15 +358,13 @@ fn try_files(directive: &Directive) -> Result<(), Invalid> {
 fn definitions(block: &Block, defined: &mut Known) {
     for directive in &block.items {
         let name = directive.name.as_str();
+        // Entries of a `map` begin with their patterns.
+        named_captures(&name, defined);
         if name.starts_with("set") || name == "auth_request_set" {
-            let variable =
-                directive.args.first().map(|w| w.as_str().trim_start_matches('$').to_ascii_lowercase());
-            defined.extend(variable);
+            defined.extend(directive.args.first().map(|w| bare(&w.as_str())));
         }
         if matches!(&*name, "map" | "geo" | "split_clients") {
-            defined.extend(
-                directive.args.last().map(|w| w.as_str().trim_start_matches('$').to_ascii_lowercase()),
-            );
+            defined.extend(directive.args.last().map(|w| bare(&w.as_str())));
         }
         for word in &directive.args {
             named_captures(&word.as_str(), defined);
@@ -504,6 +544,12 @@ mod tests {
             stream("map $remote_addr $own { default a; } split_clients $remote_addr $half { 50% a; * b; }"),
             None
         );
+        for text in ["tls_way", "gateway_a", "remote_addr"] {
+            let map = format!("map $remote_port $own {{ default a; \"~(?<{text}>.)\" b; }}");
+            assert_eq!(stream(&map), map.find("\"~"), "{text}");
+        }
+        let captured = "map $remote_port $own { default a; \"~(?<last>.)\" $last; }";
+        assert_eq!(stream(captured), None);
         for name in
             ["tls_way", "TLS_GROUP", "gateway_tls_1", "choice_1", "ssl_preread_server_name", "remote_addr"]
         {

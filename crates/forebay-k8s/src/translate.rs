@@ -6,6 +6,7 @@
 mod files;
 mod gateways;
 mod groups;
+mod guilty;
 mod hosts;
 mod judged;
 mod keys;
@@ -15,6 +16,7 @@ mod stream;
 
 pub use keys::suspect;
 
+use crate::blame::Bounds;
 use crate::gateway::{GatewayService, StatusUpdate};
 use crate::groups::Endpoint;
 use crate::ingress::{self, Globals, Parsed};
@@ -35,6 +37,9 @@ pub type Group = (Arc<str>, Arc<[Endpoint]>);
 /// Endpoints of groups by the names of the groups.
 pub type Groups = Arc<BTreeMap<Arc<str>, Arc<[Endpoint]>>>;
 
+/// Values of the ConfigMap that decide on access, by their keys.
+pub type Deciding = BTreeMap<&'static str, String>;
+
 /// What objects become.
 #[derive(Clone, Debug, Default)]
 pub struct Translation {
@@ -51,6 +56,10 @@ pub struct Translation {
     pub statuses: Vec<StatusUpdate>,
     /// Services of Gateways.
     pub services: Vec<GatewayService>,
+    /// Values of the ConfigMap that decide on access, for [`Translator::worked`].
+    pub deciding: Arc<Deciding>,
+    /// The judge had no time for some hosts: the next translation goes on with them.
+    pub unjudged: bool,
 }
 
 /// An Ingress that is served.
@@ -65,11 +74,19 @@ pub struct Accepted {
 /// Place of an Ingress among others: its time of creation, then its key.
 type Age = (String, Key);
 
+/// What all parts share, and what it is made of.
+struct Shared {
+    globals: Arc<Globals>,
+    dependencies: Vec<Dependency>,
+    problems: Vec<Problem>,
+    deciding: Arc<Deciding>,
+}
+
 /// Translates objects, again and again.
 #[derive(Default)]
 pub struct Translator {
     options: Options,
-    globals: Option<(Arc<Globals>, Vec<Dependency>, Vec<Problem>)>,
+    globals: Option<Shared>,
     /// Version of the objects of the last call.
     seen: Option<(u64, u64)>,
     /// Ingresses that are ours, the oldest first.
@@ -87,7 +104,11 @@ pub struct Translator {
     files: files::Kept,
     gateways: gateways::Kept,
     /// Values of the ConfigMap that decide on access, as they last worked.
-    last: BTreeMap<&'static str, String>,
+    last: Arc<Deciding>,
+    /// Bounds of the search for hosts that no server accepts.
+    bounds: Bounds,
+    /// Hosts that the judge had no time for.
+    unjudged: BTreeSet<Arc<str>>,
     /// Ingresses with snippets, as they last worked.
     good: BTreeMap<Key, Arc<Parsed>>,
 }
@@ -113,6 +134,23 @@ impl Translator {
         members.into_iter().flatten().map(|(parsed, _)| parsed.key.clone()).collect()
     }
 
+    /// Takes the values that decide on access of a translation that is in use: they are those to return to.
+    pub fn worked(&mut self, deciding: &Arc<Deciding>) {
+        if self.last == *deciding {
+            return;
+        }
+        self.last = deciding.clone();
+        // A value that is set aside may have one to return to now.
+        if self.globals.as_ref().is_some_and(|shared| !shared.globals.settings.set_aside.is_empty()) {
+            self.globals = None;
+        }
+    }
+
+    /// Returns a value of the ConfigMap that decides on access, as it last worked.
+    pub fn last(&self, key: &str) -> Option<&str> {
+        self.last.get(key).map(String::as_str)
+    }
+
     /// Returns the Services that the groups of the last translation are made of.
     pub fn services(&self) -> impl Iterator<Item = &Key> {
         self.groups.services()
@@ -123,6 +161,7 @@ impl Translator {
         let (globals, mut problems) = self.globals(objects, options);
         let changes = self.changes(objects);
         let mut dirty = self.ingresses(objects, &globals, &changes);
+        dirty.append(&mut self.unjudged);
         if let Changes::Some(list) = &changes {
             self.hosts.depending(list, &mut dirty);
         }
@@ -151,6 +190,7 @@ impl Translator {
         );
         let accepted = || self.ours.values().map(|(_, accepted)| accepted.clone()).collect();
         out.accepted = self.accepted.get_or_insert_with(accepted).clone();
+        problems.extend(self.gateways.problems().iter().cloned());
         problems.extend(self.names.problems.iter().cloned());
         problems.extend(self.groups.problems());
         let troubled = self.troubled.iter().filter_map(|age| self.ours.get(age));
@@ -159,13 +199,15 @@ impl Translator {
         out.problems = once_each(problems);
         out.statuses = self.gateways.statuses();
         out.services = self.gateways.services();
+        out.deciding = self.globals.as_ref().map(|shared| shared.deciding.clone()).unwrap_or_default();
+        out.unjudged = !self.unjudged.is_empty();
         out
     }
 
     /// Finds the endpoints that have changed since the last translation, without one: those of slices wait for nothing else. Returns the
     /// groups that have other endpoints, and perhaps some that have the same. `None`: only a translation can tell.
     pub fn endpoints(&mut self, objects: &Objects, options: &Options) -> Option<Vec<Group>> {
-        let (globals, dependencies, _) = self.globals.as_ref()?;
+        let Shared { globals, dependencies, .. } = self.globals.as_ref()?;
         if self.options != *options || !view::current(objects, dependencies) {
             return None;
         }
@@ -188,7 +230,7 @@ impl Translator {
 
     /// Returns what all parts share; forgets all parts if it has changed.
     fn globals(&mut self, objects: &Objects, options: &Options) -> (Arc<Globals>, Vec<Problem>) {
-        if let Some((globals, dependencies, problems)) = &self.globals
+        if let Some(Shared { globals, dependencies, problems, .. }) = &self.globals
             && self.options == *options
             && view::current(objects, dependencies)
         {
@@ -196,14 +238,19 @@ impl Translator {
         }
         let view = View::new(objects, &options.judge);
         let mut problems = Vec::new();
-        let globals = Arc::new(keys::globals(&view, options, &mut self.last, &mut problems));
+        let (globals, deciding) = keys::globals(&view, options, &self.last, &mut problems);
+        let (globals, deciding) = (Arc::new(globals), Arc::new(deciding));
         // A file that comes out the same is to be the same `Arc`.
         let hosts = hosts::Hosts::after(&self.hosts);
         // A Gateway keeps its address.
         let gateways = gateways::Kept::after(std::mem::take(&mut self.gateways));
-        let (last, good) = (std::mem::take(&mut self.last), std::mem::take(&mut self.good));
-        *self = Translator { options: options.clone(), hosts, gateways, last, good, ..Translator::default() };
-        self.globals = Some((globals.clone(), view.into_dependencies(), problems.clone()));
+        let (last, good, bounds) =
+            (std::mem::take(&mut self.last), std::mem::take(&mut self.good), self.bounds);
+        let options = options.clone();
+        *self = Translator { options, hosts, gateways, last, good, bounds, ..Translator::default() };
+        let dependencies = view.into_dependencies();
+        let shared = Shared { globals: globals.clone(), dependencies, problems: problems.clone(), deciding };
+        self.globals = Some(shared);
         (globals, problems)
     }
 
@@ -287,7 +334,8 @@ impl Translator {
         };
         let mut made: judged::MadeHosts = dirty.into_iter().map(make).collect();
         let (hosts, names, good) = (&self.hosts, &self.names, &mut self.good);
-        judged::Judging { objects, globals, hosts, names, good }.hosts(&mut made);
+        let bounds = self.bounds;
+        self.unjudged = judged::Judging { objects, globals, hosts, names, good, bounds }.hosts(&mut made);
         for (host, part) in made {
             let (old, new) = self.hosts.replace(&host, part);
             self.groups.replace(&host, new.map(|part| part.uses.as_slice()), objects, globals);

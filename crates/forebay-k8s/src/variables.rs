@@ -108,6 +108,7 @@ pub const GENERATED: &[&str] = &[
     "escaped_request_uri",
     "full_x_forwarded_for",
     "ingress_name",
+    "literal_dollar",
     "location_path",
     "namespace",
     "pass_access_scheme",
@@ -120,6 +121,38 @@ pub const GENERATED: &[&str] = &[
     "service_name",
     "service_port",
     "the_real_ip",
+];
+
+/// Variables of a location that an authentication service protects, with ingress-nginx's names: the cookie of its answer, and the fields
+/// of `auth-response-headers` in their order. They are empty elsewhere.
+#[rustfmt::skip]
+pub(crate) const OF_AUTHORITY: &[&str] = &[
+    "auth_cookie", "authheader0", "authheader1", "authheader2", "authheader3", "authheader4", "authheader5", "authheader6",
+    "authheader7", "authheader8", "authheader9", "authheader10", "authheader11", "authheader12", "authheader13", "authheader14",
+    "authheader15",
+];
+
+/// Variables that the generated configuration defines for itself. Another definition would change who is believed to be whom.
+pub(crate) const INTERNAL: &[&str] = &[
+    "balancer_port",
+    "block_referer",
+    "block_user_agent",
+    "client_trusted",
+    "connection_trusted",
+    "dollar_sign",
+    "forwarded_trusted",
+    "forwarding_addr",
+    "hsts_value",
+    "loggable",
+    "named_host",
+    "own_host",
+    "own_port",
+    "own_scheme",
+    "redirect_host",
+    "secure_cookie",
+    "tls_group",
+    "tls_way",
+    "trusted_forwarded",
 ];
 
 /// Variables of the stream block.
@@ -184,7 +217,7 @@ pub fn known_in_stream() -> impl Iterator<Item = &'static str> {
 /// Returns `true` if a variable of this name exists in every generated configuration.
 pub fn exists(name: &str) -> bool {
     let with_prefix = || PREFIXES.iter().any(|p| name.strip_prefix(p).is_some_and(|rest| !rest.is_empty()));
-    KNOWN.contains(&name) || GENERATED.contains(&name) || with_prefix()
+    KNOWN.contains(&name) || GENERATED.contains(&name) || OF_AUTHORITY.contains(&name) || with_prefix()
 }
 
 /// A variable in a text.
@@ -219,7 +252,11 @@ pub type Known = std::collections::BTreeSet<String>;
 /// # Errors
 /// The first that does not.
 pub fn check(text: &str, known: &Known) -> Result<(), Invalid> {
-    check_by(text, |name| exists(name) || known.contains(&name.to_ascii_lowercase()))
+    check_by(text, |name| exists(name) || known_in_lower_case(&name.to_ascii_lowercase(), known))
+}
+
+fn known_in_lower_case(name: &str, known: &Known) -> bool {
+    known.contains(name) || OF_AUTHORITY.contains(&name)
 }
 
 /// Checks that a text mentions only variables of the stream block.

@@ -418,7 +418,7 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
 }
 
 /// Waits. Returns `false` if the client leaves meanwhile.
-async fn pause(req: &Request, wait: std::time::Duration) -> bool {
+pub(crate) async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     let thread = &req.thread;
     let mut watch = req.conn.wire.watch();
     let end = thread.io.poller.now() + wait;

@@ -39,8 +39,9 @@ const ELECTION: &str = "forebay-ingress-leader";
 const PARTING: Duration = Duration::from_secs(3);
 /// Directory in which the kubelet mounts the token of the pod's ServiceAccount.
 const SERVICE_ACCOUNTS: &str = "/var/run/secrets";
-/// Name in the certificate of hosts without one.
+/// Name in the certificate of hosts without one, and its subject. Programs know ingress-nginx's by them.
 const NO_HOST: &str = "ingress.local";
+const NO_HOST_SUBJECT: &str = "Kubernetes Ingress Controller Fake Certificate";
 
 /// Options of `forebay ingress` that only the running controller has. The names are ingress-nginx's.
 #[derive(Args, Clone, Debug)]
@@ -58,13 +59,13 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
     pub publish_status_address: Vec<String>,
     /// Write the status of Ingresses
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, default_value_t = true, value_parser = crate::ingress::flags::switch, action = clap::ArgAction::Set, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub update_status: bool,
     /// Name of the Lease by which replicas elect the one that writes statuses
     #[arg(long, value_name = "NAME", default_value = ELECTION)]
     pub election_id: String,
     /// This replica is the only one
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", value_parser = crate::ingress::flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub disable_leader_election: bool,
     /// Address and port of the admission webhook, such as :8443 (default: none)
     #[arg(long, value_name = "ADDRESS", requires = "validating_webhook_certificate")]
@@ -79,7 +80,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub snippet_files: Vec<PathBuf>,
     /// Show metrics under the names of ingress-nginx, too: /metrics then counts requests by Ingress, path, method and status
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", value_parser = crate::ingress::flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub ingress_nginx_metrics: bool,
     /// Port of /healthz and /metrics; 0 for none
     #[arg(long, value_name = "PORT", default_value_t = 10254)]
@@ -91,9 +92,14 @@ pub(crate) fn key(text: &str) -> Result<Key, String> {
     Key::parse(text).ok_or_else(|| format!("\"{text}\" is not NAMESPACE/NAME"))
 }
 
+/// Returns `true` in the process that the master starts as the controller.
+pub(crate) fn is_controller() -> bool {
+    std::env::var_os(controller::ROLE).is_some()
+}
+
 /// Runs `forebay ingress`, as the master or as the controller. Returns the exit code.
 pub(crate) fn main(args: &ClusterArgs, options: Options, arguments: Vec<OsString>, titled: bool) -> u8 {
-    if std::env::var_os(controller::ROLE).is_some() {
+    if is_controller() {
         return control(args, options);
     }
     if !titled {
@@ -188,7 +194,7 @@ fn connect(args: &ClusterArgs, options: Options, log: Arc<Log>) -> Result<(), St
 
 fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String> {
     let now = jiff::Timestamp::now().as_second();
-    let (key, chain) = forebay_acme::self_signed(NO_HOST, now)?;
+    let (key, chain) = forebay_acme::self_signed(NO_HOST_SUBJECT, NO_HOST, now)?;
     options.made_certificate = Some(forebay_k8s::options::Certificate {
         chain: chain.into_bytes().into(),
         key: key.as_slice().into(),

@@ -3,6 +3,7 @@
 mod audit;
 pub(crate) mod build;
 mod carried;
+pub(crate) mod flags;
 mod read;
 mod show;
 mod values;
@@ -31,6 +32,8 @@ pub(crate) struct IngressArgs {
     cluster: ClusterArgs,
     #[command(flatten)]
     controller: ControllerArgs,
+    #[command(flatten)]
+    carried: flags::WithoutEffect,
 }
 
 #[derive(Subcommand)]
@@ -96,10 +99,10 @@ pub(crate) struct ControllerArgs {
     #[arg(long, value_name = "NAME")]
     controller_class: Option<String>,
     /// Serve classes of that name, whatever their controller is
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", value_parser = flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     ingress_class_by_name: bool,
     /// Serve Ingresses without a class, too
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", value_parser = flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     watch_ingress_without_class: bool,
     /// Namespaces to serve (default: all)
     #[arg(long, value_name = "NAMESPACE")]
@@ -107,8 +110,8 @@ pub(crate) struct ControllerArgs {
     /// Serve Ingresses of namespaces with these labels alone, such as team=web,stage in (live)
     #[arg(long, value_name = "SELECTOR")]
     watch_namespace_selector: Option<String>,
-    /// Serve nothing for all hosts: neither rules without a host nor default backends of Ingresses
-    #[arg(long)]
+    /// Serve no Ingress that has a default backend, and no rule without a host
+    #[arg(long, value_name = "BOOL", value_parser = flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     disable_catch_all: bool,
     /// Zone of this replica: endpoints that EndpointSlices hint to it are preferred
     #[arg(long, value_name = "ZONE")]
@@ -135,7 +138,7 @@ pub(crate) struct ControllerArgs {
     #[arg(long, value_name = "PORT")]
     https_port: Option<u16>,
     /// Let TLS sessions of some hosts pass as they are
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", value_parser = flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     enable_ssl_passthrough: bool,
     /// Port of this machine for TLS sessions that do not pass as they are
     #[arg(long, value_name = "PORT")]
@@ -153,7 +156,7 @@ pub(crate) struct ControllerArgs {
     #[arg(long, value_name = "SERVICE")]
     gateway_service: Option<String>,
     /// Refuse Services of type ExternalName
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", value_parser = flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     disable_svc_external_name: bool,
     /// First prefix of annotations
     #[arg(long, value_name = "PREFIX")]
@@ -166,7 +169,7 @@ pub(crate) struct ControllerArgs {
     #[arg(long, value_name = "DOMAIN")]
     search_domain: Vec<String>,
     /// Serve what asks for ModSecurity, and filter nothing
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", value_parser = flags::switch, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     ignore_missing_waf: bool,
     /// Address that is never an upstream: the API server's
     #[arg(long, value_name = "ADDRESS")]
@@ -249,8 +252,12 @@ pub(crate) fn main(args: &IngressArgs, arguments: Vec<OsString>, titled: bool) -
             print(forebay_k8s::gateway::FEATURES.join("\n") + "\n");
             Ok(0)
         }
-        None => (args.controller.options())
-            .map(|options| cluster::main(&args.cluster, options, arguments, titled)),
+        None => args.controller.options().map(|options| {
+            if !cluster::is_controller() {
+                args.carried.report();
+            }
+            cluster::main(&args.cluster, options, arguments, titled)
+        }),
     };
     done.unwrap_or_else(|text| {
         eprintln!("forebay ingress: {text}");

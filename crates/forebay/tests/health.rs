@@ -1,16 +1,11 @@
 //! Health checks beyond what `upstream.rs` has: encrypted ones.
 
+use crate::harness::certificates::P256;
 use crate::harness::{Server, Site};
-use std::process::Command;
 
 /// Makes `NAME.crt` and `NAME.key` for a name.
 pub(crate) fn certificate(site: &Site, name: &str) {
-    let args = format!(
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {name}.key -out {name}.crt \
-         -days 30 -subj /CN={name}.test -addext subjectAltName=DNS:{name}.test"
-    );
-    let made = Command::new("openssl").args(args.split_whitespace()).current_dir(site.dir()).output();
-    assert!(made.expect("openssl").status.success());
+    site.certificate(name, P256, &format!("{name}.test"), &format!("DNS:{name}.test"));
 }
 
 /// Each group is one server that no request reaches before its check has passed.

@@ -18,8 +18,8 @@ mod websocket;
 mod wrong;
 mod wrong_upstream;
 
+use crate::harness::certificates::P256;
 use crate::harness::{Server, Site};
-use crate::tls::openssl;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -125,11 +125,7 @@ pub fn field<'a>(told: &'a Value, name: &str) -> &'a str {
 pub fn site(http: &str) -> Site {
     let site = Site::new(&conf(http));
     for name in ["localhost", "other", "client"] {
-        let made = format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key -out {name}.crt -days 30 \
-             -subj /CN={name}"
-        );
-        openssl(&site, &made);
+        site.certificate(name, P256, name, "");
     }
     site.write("html/index.html", "hello");
     site.write("html/page", &"0123456789".repeat(1000));

@@ -1,11 +1,11 @@
 //! Idle connections to upstreams are for all threads.
 
+use crate::harness::certificates::P256;
 use crate::harness::{DEADLINE, Server, Site, origin, wait_for};
 use nix::sys::signal::Signal;
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -117,10 +117,7 @@ fn encrypted_connections_and_http2_are_shared() {
          server {{ listen 127.0.0.1:%PORT2% ssl; http2 on; ssl_certificate a.crt; ssl_certificate_key a.key;\n\
            location / {{ {answer} }} }}"
     )));
-    let args = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout a.key -out a.crt \
-                -days 30 -subj /CN=a";
-    let made = Command::new("openssl").args(args.split_whitespace()).current_dir(site.dir()).output();
-    assert!(made.expect("openssl").status.success());
+    site.certificate("a", P256, "a", "");
     let server = Server::start_on(site);
     for (uri, protocol) in [("/tls", "HTTP/1.1"), ("/h2", "HTTP/2.0"), ("/tls2", "HTTP/2.0")] {
         let bodies: HashSet<_> = (0..30).map(|_| body(&get(server.addr(0), uri)).to_owned()).collect();

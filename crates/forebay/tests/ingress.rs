@@ -3,15 +3,17 @@
 //! `ingress/cases.rs` has the form of the tables.
 //!
 //! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
-//! field. The backend `auth` answers 401 without `X-Pass: yes`. A request for a WebSocket gets 101, and the same text behind it.
+//! field. `X-Answer: never` has the backend wait until the connection ends. The backend `auth` answers 401 without `X-Pass: yes`. A request for a WebSocket gets 101, and the same text behind it.
 
 mod api;
 mod backends;
 mod cases;
 mod clients;
 mod protocols;
+mod proxied;
 mod running;
 
+use crate::harness::certificates::RSA;
 use crate::harness::origin::{Asked, start};
 use crate::harness::{DEADLINE, PROGRAM, Server, Site, raw, run};
 use backends::OTHER_BACKENDS;
@@ -33,6 +35,10 @@ const OURS: &[&str] =
 /// Answers a request as the backend of a name.
 fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
     seen.lock().expect("lock").insert(name.to_owned(), asked.text.clone());
+    if asked.field("x-answer") == "never" {
+        let _ = std::io::Read::read(&mut asked.stream, &mut [0]);
+        return false;
+    }
     let status = match (name, asked.field("x-answer")) {
         ("auth", _) if asked.field("x-pass") != "yes" => "401 Unauthorized".to_owned(),
         ("auth", _) => "200 OK".to_owned(),
@@ -289,6 +295,10 @@ impl Table {
                 "never" => !answer.is_empty() && !body.contains(rest),
                 "at" => self.at(rest),
                 "share" => self.share(case, exchange, rest),
+                "logged" => self.wait_for("logs/access.log", rest),
+                "unlogged" => !self.server.site.read("logs/access.log").contains(rest),
+                "noted" => self.wait_for("stderr", rest),
+                "unnoted" => !self.server.site.read("stderr").contains(rest),
                 _ if rest == "closed" => !answer.contains("HTTP/"),
                 _ if rest.starts_with('!') || rest.split(' ').next().is_some_and(|w| w.ends_with(':')) => {
                     has_field(head, rest, false)
@@ -319,6 +329,18 @@ impl Table {
         let end = Instant::now() + DEADLINE / 4;
         loop {
             let found = self.seen.lock().expect("lock").get(name).is_some_and(|seen| seen.contains(text));
+            if found || Instant::now() > end {
+                return found;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until a log has a text.
+    fn wait_for(&self, log: &str, text: &str) -> bool {
+        let end = Instant::now() + DEADLINE / 4;
+        loop {
+            let found = self.server.site.read(log).contains(text);
             if found || Instant::now() > end {
                 return found;
             }
@@ -480,19 +502,6 @@ fn table(text: &str, more: &[&str]) -> usize {
 }
 
 #[test]
-fn proxy_protocol() {
-    table(include_str!("ingress/proxy-protocol.cases"), &[]);
-}
-
-/// X-Forwarded-For counts at the port for HTTP beside TLS that passes.
-#[test]
-fn forwarded_addresses_beside_passthrough() {
-    let text = "access-log-path: /dev/null\nuse-forwarded-headers: true\n\n== an address\n/ Prefix web\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\nsaw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
-    let port = crate::harness::free_port().to_string();
-    table(text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]);
-}
-
-#[test]
 fn routing() {
     assert!(table(include_str!("ingress/routing.cases"), &[]) >= 25);
 }
@@ -539,7 +548,7 @@ fn short_names() {
     let text = format!(
         "access-log-path: /dev/null\n\n== one label\n/ Prefix short\n{}\n> GET /\n< 200 web\n\n\
          == a name that exists as it is\n/ Prefix whole\n{}\n> GET /\n< 200 web\n\n\
-         == a name that does not exist\n/ Prefix gone\n{}\n> GET /\n< 503\n",
+         == a name that does not exist\n/ Prefix gone\n{}\n> GET /\n< 502\n",
         service("short", "short"),
         service("whole", "whole.example.com"),
         service("gone", "gone.none.test")
@@ -550,6 +559,21 @@ fn short_names() {
 #[test]
 fn snippets() {
     assert!(table(include_str!("ingress/snippets.cases"), &[]) >= 10);
+}
+
+/// Other spellings of fields, with underscores let in and without.
+#[test]
+fn spellings() {
+    let cases = include_str!("ingress/spellings.cases");
+    for setting in ["enable-underscores-in-headers: true", "ignore-invalid-headers: false", "use-gzip: false"]
+    {
+        assert!(table(&format!("{setting}\n{cases}"), &[]) >= 5, "{setting}");
+    }
+}
+
+#[test]
+fn names() {
+    assert!(table(include_str!("ingress/names.cases"), &[]) >= 8);
 }
 
 #[test]
@@ -572,8 +596,75 @@ fn gateways() {
 }
 
 #[test]
+fn access_at_gateways() {
+    assert!(table(include_str!("ingress/gateways-access.cases"), &[]) >= 5);
+}
+
+#[test]
+fn encryption_behind_gateways() {
+    assert_eq!(table(include_str!("ingress/gateways-encrypted.cases"), &[]), 1);
+}
+
+#[test]
+fn keys_that_decide_on_access_at_gateways() {
+    for text in [
+        include_str!("ingress/gateways-open.cases"),
+        include_str!("ingress/gateways-blocked.cases"),
+        include_str!("ingress/gateways-closed.cases"),
+        include_str!("ingress/gateways-asked.cases"),
+    ] {
+        assert_eq!(table(text, &[]), 1);
+    }
+}
+
+#[test]
 fn routes() {
     assert!(table(include_str!("ingress/routes.cases"), &[]) >= 12);
+}
+
+/// `expected*.cases`: what ingress-nginx's documents say, by annotations, and by keys with two ConfigMaps.
+#[test]
+fn expected() {
+    assert!(table(include_str!("ingress/expected.cases"), &[]) >= 70);
+    let more = ["--default-backend-service", "default/errors"];
+    assert!(table(include_str!("ingress/expected-settings.cases"), &more) >= 15);
+    assert!(table(include_str!("ingress/expected-plain.cases"), &[]) >= 10);
+}
+
+/// What is logged, and how long an upstream is waited for, by annotations and by keys.
+#[test]
+fn logs() {
+    let more = ["--default-backend-service", "default/errors"];
+    assert!(table(include_str!("ingress/logs.cases"), &more) >= 6);
+    assert!(table(include_str!("ingress/upstreams.cases"), &[]) >= 6);
+    for key in ["disable-access-log", "disable-http-access-log"] {
+        let text = format!(
+            "{key}: true\nerror-log-level: crit\nworker-processes: 1\n\n== nothing\n/ Prefix dead\n\
+             object {{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{{\"name\":\"dead\",\"namespace\":\"default\"}},\
+             \"spec\":{{\"clusterIP\":\"127.0.0.1\",\"ports\":[{{\"port\":80}}]}}}}\n\
+             > GET /\n< 503\n> GET /\nunlogged GET\nunnoted no servers\n"
+        );
+        assert_eq!(table(&text, &[]), 1);
+    }
+}
+
+#[test]
+fn refusals_by_options() {
+    let catch_all = "access-log-path: /dev/null\n\n== with a default backend\n/ Prefix web\ndefault api\n\
+        problem --disable-catch-all\n> GET /\n< 404\n\n== without one\n/ Prefix web\n\
+        object {\"apiVersion\":\"networking.k8s.io/v1\",\"kind\":\"Ingress\",\"metadata\":{\"name\":\"c1-9\",\"namespace\":\"default\"},\"spec\":\
+        {\"rules\":[{\"http\":RULE},{\"host\":\"beside.test\",\"http\":RULE}]}}\nproblem nothing is served for all hosts\n> GET /\n< 200 web\n\
+        > GET /\nHost: beside.test\n< 200 web\n> GET /\nHost: nobody.test\n< 404\n";
+    let rule = "{\"paths\":[{\"path\":\"/\",\"pathType\":\"Prefix\",\"backend\":{\"service\":{\"name\":\"web\",\"port\":{\"number\":80}}}}]}";
+    let catch_all = &catch_all.replace("RULE", rule);
+    assert_eq!(table(catch_all, &["--disable-catch-all=true"]), 2);
+    let external = "access-log-path: /dev/null\n\n== an ExternalName\n/ Prefix away:p\n\
+        object {\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"away\",\"namespace\":\"default\"},\
+        \"spec\":{\"type\":\"ExternalName\",\"externalName\":\"a.example.com\",\"ports\":[{\"name\":\"p\",\"port\":80,\"targetPort\":%web%}]}}\n\
+        > GET /\n< STATUS\n";
+    let of = |status: &str| external.replace("STATUS", status);
+    assert_eq!(table(&of("200 web"), &["--disable-svc-external-name=false"]), 1);
+    assert_eq!(table(&of("503"), &["--disable-svc-external-name"]), 1);
 }
 
 #[test]
@@ -618,11 +709,7 @@ fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(),
 
 fn certified() -> (Site, Vec<serde_json::Value>) {
     let site = Site::new("");
-    let args = format!(
-        "req -x509 -newkey rsa:2048 -nodes -keyout {0}/server.key -out {0}/server.crt -days 30 -subj /CN=test -addext subjectAltName=DNS:*.test",
-        site.dir().display()
-    );
-    assert_eq!(run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed").0, 0);
+    site.certificate("server", RSA, "test", "DNS:*.test");
     for end in ["crt", "key"] {
         std::fs::copy(site.dir().join(format!("server.{end}")), site.dir().join(format!("client.{end}")))
             .expect("copy");
@@ -786,7 +873,7 @@ fn an_audit_reads_the_values_of_the_chart() {
     let notes = report["notes"].to_string();
     assert!(
         notes.contains("extraArgs.strange: forebay ingress has no such option")
-            && notes.contains("extraArgs.v: ")
+            && notes.contains("extraArgs.v has no effect: ")
             && notes.contains("customTemplate is not honoured"),
         "{notes}"
     );

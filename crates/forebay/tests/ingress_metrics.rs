@@ -1,6 +1,7 @@
 //! Metrics under the names of ingress-nginx, read by a real Prometheus with the queries of those who use them: analyses of canaries,
 //! autoscalers, dashboards and alerts.
 
+use crate::harness::certificates::P256;
 use crate::harness::{Server, Site, free_port, origin, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -75,26 +76,7 @@ fn server(up: std::net::SocketAddr) -> Server {
          server {{ listen 127.0.0.1:%PORT1%; location /metrics {{ prometheus_labels off;\n\
          prometheus names=forebay names=ingress-nginx label=controller_class:k8s.io/ingress-nginx label=controller_pod:edge-1; }} }} }}"
     ));
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "30",
-        ])
-        .args(["-subj", "/CN=shop.example", "-addext", "subjectAltName=DNS:shop.example"])
-        .arg("-keyout")
-        .arg(site.write("secrets/shop_tls.key", ""))
-        .arg("-out")
-        .arg(site.write("secrets/shop_tls.crt", ""))
-        .output()
-        .expect("openssl");
-    assert!(made.status.success(), "{made:?}");
+    site.certificate("secrets/shop_tls", P256, "shop.example", "DNS:shop.example");
     Server::start_on(site)
 }
 

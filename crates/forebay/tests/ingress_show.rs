@@ -1,5 +1,6 @@
 //! `forebay ingress show`, and the same as a plugin of kubectl.
 
+use crate::harness::certificates::P256;
 use crate::harness::{PROGRAM, Site};
 use std::process::Command;
 
@@ -34,27 +35,7 @@ fn run(program: &str, words: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn a_host_is_shown_with_its_endpoints_and_certificates() {
     let site = Site::new("");
-    let (key, certificate) = (site.write("tls.key", ""), site.write("tls.crt", ""));
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "30",
-        ])
-        .args(["-subj", "/CN=shop.example", "-addext", "subjectAltName=DNS:shop.example"])
-        .arg("-keyout")
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output()
-        .expect("openssl");
-    assert!(made.status.success(), "{made:?}");
+    site.certificate("tls", P256, "shop.example", "DNS:shop.example");
     let secret = serde_json::json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "shop"},
         "stringData": {"tls.crt": site.read("tls.crt"), "tls.key": site.read("tls.key")},

@@ -85,3 +85,25 @@ fn all_attempts_have_one_limit() {
         server.site.read("logs/error.log")
     );
 }
+
+/// A pause lies between two attempts, and none that the limit of time leaves no room for.
+#[test]
+fn attempts_pause() {
+    let settings = "proxy_next_upstream error timeout http_503; proxy_next_upstream_tries 3; proxy_next_upstream_again on;\n\
+                    proxy_next_upstream_delay 200ms;";
+    let (upstream, count) = failing_first("503 X");
+    let server_of = |more: &str| server(upstream, &format!("{settings} {more}"));
+    let patient = server_of("");
+    let begun = Instant::now();
+    assert_eq!(ask(&patient, "GET"), "200");
+    assert!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
+    assert_eq!(count.load(SeqCst), 2);
+    let (upstream, count) = failing_first("503 X");
+    let hurried = server(upstream, &format!("{settings} proxy_next_upstream_timeout 150ms;"));
+    assert_eq!(ask(&hurried, "GET"), "503");
+    assert_eq!(count.load(SeqCst), 1);
+    let (upstream, count) = failing_first("503 X");
+    let limited = server(upstream, &format!("{settings} proxy_response_timeout 50ms;"));
+    assert_eq!(ask(&limited, "GET"), "504");
+    assert_eq!(count.load(SeqCst), 1);
+}

@@ -5,14 +5,13 @@ mod demands;
 mod records;
 mod sessions;
 
+use crate::harness::certificates::{P256, RSA};
 use crate::harness::{Server, Site, memory, wait_for};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 pub fn openssl(site: &Site, args: &str) {
-    let done =
-        Command::new("openssl").args(args.split(' ')).current_dir(site.dir()).output().expect("openssl");
-    assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
+    site.openssl(args);
 }
 
 /// A site with certificates of both kinds, all signed by themselves.
@@ -22,15 +21,8 @@ pub fn site(servers: &str) -> Site {
          http {{ access_log off; root %DIR%/html; client_body_temp_path %DIR%/body;\n\
          ssl_certificate rsa.crt; ssl_certificate_key rsa.key; {servers} }}"
     ));
-    for (name, key) in
-        [("rsa", "rsa:2048"), ("ec", "ec -pkeyopt ec_paramgen_curve:P-256"), ("client", "rsa:2048")]
-    {
-        openssl(
-            &site,
-            &format!(
-                "req -x509 -newkey {key} -nodes -keyout {name}.key -out {name}.crt -days 30 -subj /CN={name}"
-            ),
-        );
+    for (name, key) in [("rsa", RSA), ("ec", P256), ("client", RSA)] {
+        site.certificate(name, key, name, "");
     }
     site.write("html/index.html", "hello");
     site

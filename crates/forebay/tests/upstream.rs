@@ -493,6 +493,82 @@ fn groups_without_servers_have_fallbacks() {
     assert!(server.get("/dead").starts_with("HTTP/1.1 502 "));
 }
 
+/// Sessions by a field, and sessions that end. The value has the times behind the name of the server.
+#[test]
+fn sessions_by_a_field_and_with_an_end() {
+    let (a, b) = (up(), up());
+    let (a, b) = (&a, &b);
+    let server = Server::start(&conf(&format!(
+        "upstream f {{ server {0}; server {1}; sticky header X-Session mark=0 lifetime=100s; }}\n\
+         upstream c {{ server {0}; server {1}; sticky cookie c lifetime=100s idle=10s expires=100s; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location /f {{ proxy_pass http://f; }} location /c {{ proxy_pass http://c; }} }}",
+        a.addr, b.addr
+    )));
+    let ask = |uri: &str, field: &str| {
+        let text = format!("GET {uri} HTTP/1.1\r\nHost: a\r\n{field}\r\nConnection: close\r\n\r\n");
+        String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+    };
+    let of = |text: &str, start: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(start)).unwrap_or_else(|| panic!("{text}"));
+        line.split(';').next().unwrap_or_default().to_owned()
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_secs();
+    for (uri, start, field) in
+        [("/f", "X-Session: 0.", "X-Session: 0."), ("/c", "Set-Cookie: c=", "Cookie: c=")]
+    {
+        let first = ask(uri, "X-None: 1");
+        let value = of(&first, start);
+        let parts: Vec<&str> = value.split('.').collect();
+        let begun = u64::from_str_radix(parts[1], 16).expect("a time");
+        assert!(begun.abs_diff(now) < 60, "{value}");
+        let sid = parts[0];
+        let rest = if uri == "/c" { format!(".{now:x}") } else { String::new() };
+        // A session goes on with its beginning.
+        let earlier = begun - 50;
+        for _ in 0..4 {
+            let answer = ask(uri, &format!("{field}{sid}.{earlier:x}{rest}"));
+            assert_eq!(by(&answer, a), by(&first, a));
+            let next = of(&answer, start);
+            assert!(next.starts_with(&format!("{sid}.{earlier:x}")), "{next}");
+            if uri == "/c" {
+                let age = answer
+                    .split("max-age=")
+                    .nth(1)
+                    .and_then(|t| t.split([';', '\r']).next()?.trim().parse::<u64>().ok());
+                assert!(age.is_some_and(|age| (1..=50).contains(&age)), "{answer}");
+            }
+        }
+        // One that is over begins anew, at any server.
+        let over = begun - 200;
+        let others: Vec<String> = (0..8).map(|_| ask(uri, &format!("{field}{sid}.{over:x}{rest}"))).collect();
+        assert!(others.iter().any(|o| by(o, a)) && others.iter().any(|o| by(o, b)), "{others:?}");
+        assert!(others.iter().all(|o| !of(o, start).contains(&format!(".{over:x}"))), "{others:?}");
+    }
+    let idle = now - 20;
+    let others: Vec<String> = (0..8)
+        .map(|_| {
+            let first = of(&ask("/c", "X-None: 1"), "Set-Cookie: c=");
+            let sid = first.split('.').next().unwrap_or_default().to_owned();
+            let answer = ask("/c", &format!("Cookie: c={sid}.{now:x}.{idle:x}"));
+            format!("{}", of(&answer, "Set-Cookie: c=").starts_with(&sid))
+        })
+        .collect();
+    assert!(others.contains(&"false".to_owned()), "{others:?}");
+    for wrong in [
+        "sticky header X_Y;",
+        "sticky header X path=/;",
+        "sticky cookie c lifetime=0;",
+        "sticky cookie c idle=x;",
+    ] {
+        let text = conf(&format!(
+            "upstream f {{ server {}; {wrong} }} server {{ listen 127.0.0.1:%PORT0%; }}",
+            a.addr
+        ));
+        let site = Site::new(&text);
+        assert!(!site.run(&["-t"]).status.success(), "{wrong}");
+    }
+}
+
 /// `secure=` follows a value, and a cookie without the group's `mark=` is one of another group.
 #[test]
 fn cookies_have_marks_and_are_secure_by_a_value() {

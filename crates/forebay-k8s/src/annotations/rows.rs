@@ -129,7 +129,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "session-cookie-change-on-failure", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "session-cookie-conditional-samesite-none", value: Bool, default: "false", scope: Ingress, risk: Low, access: false, aliases: &[], verdict: Differs("accepted without effect: SameSite=None is sent to all browsers") },
     Row { name: "session-cookie-domain", value: Line, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
-    Row { name: "session-cookie-expires", value: Number(-1_000_000_000, 1_000_000_000), default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Differs("one lifetime holds for both: the larger of this one and of session-cookie-max-age") },
+    Row { name: "session-cookie-expires", value: Number(-1_000_000_000, 1_000_000_000), default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "session-cookie-max-age", value: Number(-1_000_000_000, 1_000_000_000), default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "session-cookie-name", value: Token, default: "INGRESSCOOKIE", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "session-cookie-path", value: Line, default: "", scope: Ingress, risk: Medium, access: false, aliases: &[], verdict: Works },

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 /// Keeps the addresses of Gateways from one translation to the next.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Addresses(HashMap<Key, IpAddr>);
 
 impl Addresses {

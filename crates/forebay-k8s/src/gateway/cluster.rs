@@ -3,6 +3,7 @@
 use super::objects::{AllowedNamespaces, GatewayObjects, ReferenceGrant};
 use crate::judge::Judge;
 use crate::objects::{Key, Objects};
+use crate::taken::Taken;
 
 /// What a translation of the Gateway API needs to know.
 #[derive(Clone, Copy)]
@@ -15,6 +16,8 @@ pub(crate) struct Cluster<'a> {
     pub controller: &'a str,
     /// Judge of certificates and authorities.
     pub judge: &'a Judge,
+    /// Names of groups and zones that the operator's directives define.
+    pub taken: &'a Taken,
 }
 
 impl Cluster<'_> {

@@ -5,6 +5,7 @@ use super::gateways::Ours;
 use super::listener::{Attached, Clients, Owner};
 use super::objects::{self, GatewayKind, ListenerSet};
 use super::place::Placed;
+use super::route_policy::Policies;
 use super::status::{StatusUpdate, condition, parent as parent_status};
 use super::{FEATURES, GatewayOptions, backend_tls};
 use crate::objects::Key;
@@ -18,6 +19,7 @@ pub(super) fn statuses(
     cluster: Cluster<'_>,
     ours: &[Ours],
     routes: &[Placed<'_>],
+    policies: &Policies,
     options: &GatewayOptions,
 ) -> Vec<StatusUpdate> {
     let mut all = Vec::new();
@@ -47,7 +49,7 @@ pub(super) fn statuses(
             all.push(set_status(o, set, *allowed));
         }
     }
-    all.extend(routes.iter().map(|r| route_status(r, options)));
+    all.extend(routes.iter().map(|r| route_status(r, policies.settings_of(r, ours), options)));
     all.extend(policy_statuses(cluster, ours, routes, options));
     all.extend(telemetry_statuses(cluster, ours, options));
     all
@@ -152,6 +154,9 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     let refused = |kind: &str| o.problem.as_ref().filter(|(of, _, _)| *of == kind);
     let accepted = match (refused("Accepted"), all_good) {
         (Some((_, reason, text)), _) => condition("Accepted", false, reason, text),
+        (None, _) if o.refused.is_some() => {
+            condition("Accepted", false, "Invalid", o.refused.as_deref().unwrap_or_default())
+        }
         (None, true) => condition("Accepted", true, "Accepted", &o.notes.join("; ")),
         (None, false) => {
             condition("Accepted", some_good, "ListenersNotValid", "not all of its listeners can be used")
@@ -222,27 +227,36 @@ fn set_status(o: &Ours, set: &Arc<ListenerSet>, allowed: bool) -> StatusUpdate {
     StatusUpdate { kind: GatewayKind::ListenerSet, key, status }
 }
 
-fn route_status(placed: &Placed<'_>, options: &GatewayOptions) -> StatusUpdate {
+/// Returns the status of a route. `setting`: why the ConfigMap closes rules of it, and whether it closes all of them.
+fn route_status(
+    placed: &Placed<'_>,
+    setting: Option<(Arc<str>, bool)>,
+    options: &GatewayOptions,
+) -> StatusUpdate {
     let metadata = &placed.route.metadata;
     let resolved = match placed.unresolved.first() {
         Some((reason, text)) => condition(metadata, "ResolvedRefs", false, reason, text),
         None => condition(metadata, "ResolvedRefs", true, "ResolvedRefs", ""),
     };
     let complaints = placed.complaints().join("; ");
+    let (of_setting, all) = setting.unwrap_or_default();
+    let end = if placed.kind.is_http() { "answers 503" } else { "closes all connections" };
     let (closed, partly) = match complaints.as_str() {
-        "" => (None, None),
-        text if placed.is_closed() => (Some(format!("{text}; the route answers 500")), None),
-        text => (None, Some(format!("{text}; these parts answer 500"))),
+        _ if all => (Some(("SettingInvalid", format!("{of_setting}; the route {end}"))), None),
+        "" if of_setting.is_empty() => (None, None),
+        "" => (None, Some(("SettingInvalid", format!("{of_setting}; these rules answer 503")))),
+        text if placed.is_closed() => {
+            (Some(("UnsupportedValue", format!("{text}; the route answers 500"))), None)
+        }
+        text => (None, Some(("UnsupportedValue", format!("{text}; these parts answer 500")))),
     };
-    let partly = partly.map(|text| condition(metadata, "PartiallyInvalid", true, "UnsupportedValue", &text));
+    let partly = partly.map(|(reason, text)| condition(metadata, "PartiallyInvalid", true, reason, &text));
     let references = placed.route.spec.parent_refs.iter().zip(&placed.parents);
     let parents: Vec<Value> = references
         .filter_map(|(reference, parent)| {
             let (reason, text) = &parent.as_ref()?.accepted;
             let accepted = match &closed {
-                Some(text) if *reason == "Accepted" => {
-                    condition(metadata, "Accepted", false, "UnsupportedValue", text)
-                }
+                Some((of, text)) if *reason == "Accepted" => condition(metadata, "Accepted", false, of, text),
                 _ => condition(metadata, "Accepted", *reason == "Accepted", reason, text),
             };
             let mut conditions = vec![accepted, resolved.clone()];

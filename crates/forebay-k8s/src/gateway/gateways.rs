@@ -27,6 +27,8 @@ pub(crate) struct Ours {
     pub address: Option<IpAddr>,
     /// Why it is not served.
     pub problem: Option<Problem>,
+    /// Why the server refuses it: it is served nowhere, and nobody else gets its hosts.
+    pub refused: Option<String>,
     /// What has no effect.
     pub notes: Vec<String>,
     /// ListenerSets that may attach, and those that may not.
@@ -50,6 +52,16 @@ pub(crate) fn gateways(cluster: Cluster<'_>, options: &GatewayOptions) -> Vec<Ou
         .collect();
     ours.sort_by(|a, b| age(&a.gateway.metadata, &a.key).cmp(&age(&b.gateway.metadata, &b.key)));
     ours
+}
+
+impl Ours {
+    /// Closes all listeners, since the server refuses the Gateway.
+    pub(super) fn refuse(&mut self, why: String) {
+        for listener in &mut self.listeners {
+            listener.unsupported = Some(why.clone());
+        }
+        self.refused = Some(why);
+    }
 }
 
 /// Returns what objects are ordered by: the oldest first, then by name.
@@ -103,6 +115,7 @@ fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>, options: &Gatew
         listeners,
         address: None,
         problem,
+        refused: None,
         notes,
         sets,
     }

@@ -27,13 +27,14 @@ mod streams;
 mod tests;
 
 pub use features::FEATURES;
-pub use objects::{GatewayKind, GatewayObjects};
+pub use objects::{AllAside, Aside, GatewayKind, GatewayObjects, Place};
 pub use services::GatewayService;
 pub use status::{Complaint, StatusUpdate};
 
 use crate::groups::Spec;
 use crate::model::File;
 use crate::objects::{Key, Objects};
+use crate::problem::Problem;
 use addresses::Addresses;
 use cluster::Cluster;
 use forebay_conf::Node;
@@ -41,7 +42,7 @@ use place::Placed;
 use ports::{Others, Port};
 use route_policy::Policies;
 pub(crate) use rules::literal;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 pub(crate) use streams::StreamGroup;
@@ -77,10 +78,16 @@ pub struct GatewayPart {
     pub statuses: Vec<StatusUpdate>,
     /// Services of Gateways.
     pub services: Vec<GatewayService>,
+    /// Answers of services that decide on requests are kept.
+    pub auth_cache: bool,
+    /// Routes by the names of their locations, without the `@`.
+    pub places: BTreeMap<String, Place>,
+    /// What is set aside.
+    pub problems: Vec<Problem>,
 }
 
 /// Keeps what stays from one translation to the next.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Gateways {
     addresses: Addresses,
 }
@@ -93,22 +100,33 @@ impl Gateways {
             return GatewayPart::default();
         }
         let judge = &others.globals.options.judge;
-        let cluster = Cluster { objects, gateway, controller: &options.controller, judge };
+        let taken = &others.globals.taken;
+        let cluster = Cluster { objects, gateway, controller: &options.controller, judge, taken };
         let mut ours = gateways::gateways(cluster, options);
+        ours.retain(|o| others.aside(GatewayKind::Gateway, &o.key) != Some(&Aside::Absent));
+        for o in &mut ours {
+            if let Some(why) = others.refusal(GatewayKind::Gateway, &o.key) {
+                o.refuse(why);
+            }
+        }
         self.addresses.allocate(&mut ours, options);
         ports::settle(&mut ours, others);
-        let mut routes = place::place_routes(cluster, &ours);
+        let unheard = route_policy::unheard(others.globals);
+        ours.iter_mut().for_each(|o| o.notes.extend(unheard.clone()));
+        let mut routes = place::place_routes(cluster, &ours, others);
         ports::yield_hosts(&ours, &mut routes, others);
         count_routes(&mut ours, &routes);
-        let policies = Policies::new(cluster, others.globals);
+        let policies = Policies::new(cluster, others);
         let mut part = GatewayPart {
-            statuses: conditions::statuses(cluster, &ours, &routes, options),
+            statuses: conditions::statuses(cluster, &ours, &routes, &policies, options),
             services: services::services(&ours, options),
             ..GatewayPart::default()
         };
         part.statuses.extend(policies.statuses(cluster, &ours, &routes, &options.controller));
         part.http.extend(policies.zones(others.globals));
         part.files.extend(policies.files());
+        part.auth_cache = policies.keep_answers();
+        part.problems.extend(refusals(gateway));
         let mut streams = Streams::default();
         for port in Port::all(&ours, others) {
             if port.speaks.is_http() {
@@ -126,6 +144,15 @@ impl Gateways {
         part.specs = specs.into_iter().filter(|spec| known.insert(spec.name())).collect();
         part
     }
+}
+
+/// Returns the problems of the objects that the server has refused.
+fn refusals(gateway: &GatewayObjects) -> impl Iterator<Item = Problem> {
+    gateway.aside.iter().filter_map(|(place, aside)| {
+        let Aside::Closed(why) = aside else { return None };
+        let text = format!("the server refuses it, and it is closed: {why}");
+        Some(Problem::new(place.0, gateway.metadata(place)?, "spec", text).reason("ObjectRefused"))
+    })
 }
 
 fn count_routes(ours: &mut [gateways::Ours], routes: &[Placed<'_>]) {

@@ -5,6 +5,7 @@ use super::cluster::Cluster;
 use super::gateways::{Ours, age};
 use super::listener::Speaks;
 use super::objects::{GatewayKind, Route};
+use super::ports::Others;
 use super::rules::{self, Choice, Unresolved, faults, matches};
 use crate::groups::Spec;
 use crate::objects::Key;
@@ -52,7 +53,7 @@ impl Placed<'_> {
 }
 
 /// Finds the listeners of all routes, the oldest route first. Routes of other controllers are left out.
-pub(super) fn place_routes<'a>(cluster: Cluster<'a>, ours: &[Ours]) -> Vec<Placed<'a>> {
+pub(super) fn place_routes<'a>(cluster: Cluster<'a>, ours: &[Ours], others: &Others<'_>) -> Vec<Placed<'a>> {
     let gateway = cluster.gateway;
     let kinds = [
         (GatewayKind::HttpRoute, &gateway.http_routes),
@@ -65,6 +66,9 @@ pub(super) fn place_routes<'a>(cluster: Cluster<'a>, ours: &[Ours]) -> Vec<Place
         kinds.into_iter().flat_map(|(kind, all)| all.iter().map(move |(key, route)| (kind, key, route)));
     let mut routes: Vec<Placed<'a>> =
         all.filter_map(|(kind, key, route)| place(cluster, ours, kind, key, route)).collect();
+    for placed in &mut routes {
+        placed.whole.extend(others.refusal(placed.kind, placed.key));
+    }
     routes.sort_by(|a, b| age(&a.route.metadata, a.key).cmp(&age(&b.route.metadata, b.key)));
     routes
 }

@@ -5,6 +5,7 @@
 use super::attach::covers;
 use super::gateways::Ours;
 use super::listener::{Attached, Clients, Speaks};
+use super::objects::{AllAside, Aside, GatewayKind};
 use super::place::Placed;
 use crate::ingress::Globals;
 use crate::objects::Key;
@@ -28,9 +29,25 @@ pub(crate) struct Others<'a> {
     pub udp: BTreeSet<u16>,
     /// Addresses that another program has, `true` for UDP, with the reason.
     pub taken: &'a BTreeMap<(bool, SocketAddr), String>,
+    /// Objects that are set aside.
+    pub aside: &'a AllAside,
 }
 
 impl Others<'_> {
+    /// Returns what is done with an object that is set aside.
+    pub(crate) fn aside(&self, kind: GatewayKind, key: &Key) -> Option<&Aside> {
+        // There are none, nearly always.
+        (!self.aside.is_empty()).then(|| self.aside.get(&(kind, key.clone())))?
+    }
+
+    /// Returns why an object is closed.
+    pub(crate) fn refusal(&self, kind: GatewayKind, key: &Key) -> Option<String> {
+        match self.aside(kind, key)? {
+            Aside::Closed(why) => Some(format!("the server refuses it: {why}")),
+            Aside::Absent => None,
+        }
+    }
+
     /// Returns the protocol of the servers of Ingresses at a port.
     fn protocol(&self, address: Option<IpAddr>, port: u16) -> Option<&'static str> {
         let listens_at = |a: IpAddr| self.globals.addresses.iter().any(|own| own.parse() == Ok(a));

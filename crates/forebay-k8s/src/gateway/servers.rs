@@ -250,6 +250,7 @@ fn server(
     for c in candidates {
         let (placed, listener) = (c.placed, &c.member.attached.listener.name);
         let of_place = format!("{name} {} {} {} {}", placed.key, placed.kind.name(), c.rule, c.number);
+        part.places.insert(short_hash(&of_place), (placed.kind, placed.key.clone()));
         let certificate = c.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
         let place = Place {
             server: &name,
@@ -264,7 +265,7 @@ fn server(
             rule: placed.route.spec.rules.get(c.rule).unwrap_or(&none),
             choices: placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default(),
             faults: placed.faults(c.rule),
-            policy: policy.as_ref(),
+            policy: &policy,
         };
         let serving = Serving { cluster, globals, route: placed.route, kind: placed.kind };
         let served = rules::serve(serving, ruled, &place, &mut made);

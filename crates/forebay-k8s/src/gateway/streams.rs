@@ -257,13 +257,11 @@ impl Streams {
     }
 }
 
-/// Returns the networks that a policy of the Gateway lets in; the other checks of a policy are about requests. `None`: it closes the
+/// Returns the networks that policies and the ConfigMap let in; their other checks are about requests. `None`: one of them closes the
 /// route.
 fn networks(policies: &Policies, at: &Attachment<'_>) -> Option<Vec<Node>> {
     let listener = &at.member.attached.listener.name;
-    let Some(applied) = policies.of(at.placed, 0, &at.member.ours.key, listener) else {
-        return Some(Vec::new());
-    };
+    let applied = policies.of(at.placed, 0, &at.member.ours.key, listener);
     let networks = &applied.policy.networks;
     let line = |name: &str, network: &String| Node::new(name).arg(network.as_str());
     let mut nodes: Vec<Node> = networks.deny.iter().map(|n| line("deny", n)).collect();
@@ -271,7 +269,7 @@ fn networks(policies: &Policies, at: &Attachment<'_>) -> Option<Vec<Node>> {
         nodes.extend(networks.allow.iter().map(|n| line("allow", n)));
         nodes.push(Node::new("deny").arg("all"));
     }
-    (!applied.closed).then_some(nodes)
+    (!applied.is_closed()).then_some(nodes)
 }
 
 fn pass(target: &str) -> Node {

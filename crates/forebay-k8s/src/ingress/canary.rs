@@ -5,6 +5,9 @@ use crate::groups::{Spec, port_text, short_hash};
 use crate::model::{Action, Alternative, HeaderChoice, HeaderValue, PathMatch, Route};
 use std::collections::BTreeMap;
 
+/// Digits of the mark of a canary, which tells it from one group only.
+const MARK_DIGITS: usize = 10;
+
 impl Making<'_> {
     /// Adds the backend of a canary Ingress to the route of the same host and path.
     pub(super) fn canary(
@@ -17,6 +20,15 @@ impl Making<'_> {
             let text = "no other Ingress has this host and path, so the canary takes no requests";
             let problem = parsed.problem(format!("{}.path", path.field), text);
             self.problems.push(problem.reason("CanaryAlone"));
+            return;
+        }
+        if let Some(owner) = routes.get(&path.path).map(|route| &route.origin.object)
+            && owner.namespace != parsed.key.namespace
+        {
+            let text =
+                format!("the path is that of {owner}, and a canary takes no requests of another namespace");
+            let problem = parsed.problem(format!("{}.path", path.field), text);
+            self.problems.push(problem.reason("CanaryForeign"));
             return;
         }
         let Some(mut spec) = self.spec(parsed, path) else { return };
@@ -60,7 +72,9 @@ impl Making<'_> {
         let main = self.uses.iter().find(|used| &*used.name == group)?;
         spec.sticky.clone_from(&main.spec.sticky);
         let sticky = spec.sticky.as_mut()?;
-        let mark = short_hash(&format!("{} {}", spec.service, port_text(&spec.port)));
+        let mut mark = short_hash(&format!("{} {}", spec.service, port_text(&spec.port)));
+        // It stands in cookies.
+        mark.truncate(MARK_DIGITS);
         sticky.words.push(format!("mark={mark}"));
         Some((sticky.name.clone(), mark))
     }

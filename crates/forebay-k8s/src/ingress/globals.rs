@@ -9,6 +9,7 @@ use crate::options::{Options, TICKET_KEY_BYTES, TICKET_KEYS};
 use crate::problem::Problem;
 use crate::settings::{Judged, OnFailure, Row, Settings, on_failure};
 use crate::snippet::{self, Author};
+use crate::taken::Taken;
 use crate::tree;
 use crate::value::parse_time;
 use crate::view::View;
@@ -43,7 +44,16 @@ pub(crate) fn read(
     let groups = Common { keepalive: keepalive(&settings), endpoints_in_files: options.endpoints_in_files };
     let variables = variables(options, &settings, &snippets, &headers);
     let default_certificate = default_certificate(view, options);
-    let default_backend = default_backend(view, options);
+    let taken = Taken::of([
+        options.main.as_slice(),
+        &options.http,
+        &snippets.main,
+        &snippets.http,
+        &snippets.server,
+        &snippets.location,
+        &snippets.stream,
+    ]);
+    let default_backend = default_backend(view, options).map(|spec| spec.beside(&taken));
     Globals {
         options: options.clone(),
         settings,
@@ -54,6 +64,7 @@ pub(crate) fn read(
         headers,
         response_headers,
         snippets,
+        taken,
         addresses,
         ipv6,
         ticket_keys,
@@ -75,6 +86,9 @@ fn unreachable(url: &str, options: &Options) -> Option<&'static str> {
         return Some("its port is no number");
     }
     let address = host.parse::<IpAddr>().is_ok();
+    if !address && crate::reach::has_empty_label(host) {
+        return Some("its host is no name");
+    }
     (!address && options.resolvers.is_empty()).then_some("no name servers are known to resolve its host")
 }
 
@@ -228,6 +242,12 @@ impl Reading<'_> {
         let s = self.settings;
         let address =
             if s.flag("compute-full-forwarded-for") { "$full_x_forwarded_for" } else { "$remote_addr" };
+        // Those that the client, or a proxy in front, has sent.
+        let sent = |key: &'static str| {
+            let name = s.get(key).to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+            format!("$http_{name}")
+        };
+        let (sent_address, sent_host) = (sent("forwarded-for-header"), sent("forwarded-host-header"));
         let mut fields: Vec<(String, String)> = [
             ("Host", "$best_http_host"),
             ("Upgrade", "$http_upgrade"),
@@ -240,8 +260,8 @@ impl Reading<'_> {
             ("X-Forwarded-Proto", "$pass_access_scheme"),
             ("X-Forwarded-Scheme", "$pass_access_scheme"),
             ("X-Scheme", "$pass_access_scheme"),
-            ("X-Original-Forwarded-For", "$http_x_forwarded_for"),
-            ("X-Original-Forwarded-Host", "$http_x_forwarded_host"),
+            ("X-Original-Forwarded-For", sent_address.as_str()),
+            ("X-Original-Forwarded-Host", sent_host.as_str()),
             ("Forwarded", "$trusted_forwarded"),
             // CVE-2016-5385.
             ("Proxy", ""),

@@ -4,13 +4,16 @@ mod access;
 mod buffers;
 mod headers;
 
+pub(crate) use access::general_authority;
 pub(super) use access::valid_times;
 
 use super::{Making, Parsed, is_name};
-use crate::groups::{Spec, short_hash};
+use crate::groups::{LIMIT_ZONES, Spec, short_hash};
 use crate::model::{Cors, Errors, Limit, LimitKind, Limits, Mirror, Networks, Plain, Policy};
 use crate::objects::{Key, PortRef};
+use crate::problem::Severity;
 use crate::reach;
+use crate::settings::Settings;
 use crate::snippet::{self, Author};
 use crate::value::{cidrs, parse_bool, parse_size};
 use forebay_conf::grammar::{Contexts, NEXT_UPSTREAM};
@@ -53,11 +56,24 @@ fn plain(policy: &mut Policy, name: &'static str, words: impl IntoIterator<Item 
     policy.plain.push(Plain { name, words: words.into_iter().map(Into::into).collect() });
 }
 
+/// Returns the networks of a key of the ConfigMap.
+fn general(settings: &Settings, key: &'static str) -> Vec<String> {
+    cidrs(settings.get(key)).unwrap_or_default()
+}
+
+/// Returns the networks that the ConfigMap lets in.
+pub(crate) fn general_networks(settings: &Settings) -> Networks {
+    let mut deny = general(settings, "block-cidrs");
+    deny.extend(general(settings, "denylist-source-range"));
+    Networks { deny, allow: general(settings, "whitelist-source-range") }
+}
+
 impl Making<'_> {
     /// Makes the policy of an Ingress. `first`: the host is the first of the Ingress, whose file defines its zones.
     pub(super) fn policy(&mut self, parsed: &Parsed, first: bool) -> Arc<Policy> {
         let mut policy = Policy { id: short_hash(&parsed.key.to_string()), ..Policy::default() };
         self.firewall(parsed);
+        self.cookie_path(parsed);
         self.simple(parsed, &mut policy);
         (policy.https, policy.https_always) = self.https(parsed);
         self.several_words(parsed, &mut policy);
@@ -79,6 +95,16 @@ impl Making<'_> {
             policy = Policy { id: policy.id, limits: policy.limits, ..Policy::default() };
         }
         Arc::new(policy)
+    }
+
+    /// Reports that the cookie of affinity has no path to go by where paths are regular expressions.
+    fn cookie_path(&mut self, parsed: &Parsed) {
+        let a = &parsed.annotations;
+        if a.get("affinity").is_some() && super::uses_regex(a) && a.get("session-cookie-path").is_none() {
+            let text = "the paths are regular expressions, so the path of the cookie is \"/\"; session-cookie-path names another";
+            let problem = parsed.annotation_problem("affinity", text);
+            self.problems.push(problem.severity(Severity::Differs).reason("Differs"));
+        }
     }
 
     /// Closes the paths of an Ingress for which the ConfigMap asks for the firewall that is missing.
@@ -218,13 +244,12 @@ impl Making<'_> {
             self.problems.push(parsed.problem("metadata", text).reason("SettingInvalid"));
             self.closed = true;
         }
-        let general = |name: &'static str| cidrs(settings.get(name)).unwrap_or_default();
-        let mut deny = general("block-cidrs");
-        deny.extend(list("denylist-source-range").unwrap_or_else(|| general("denylist-source-range")));
-        policy.networks = Networks {
-            deny,
-            allow: list("allowlist-source-range").unwrap_or_else(|| general("whitelist-source-range")),
-        };
+        let mut deny = general(settings, "block-cidrs");
+        let own = list("denylist-source-range");
+        deny.extend(own.unwrap_or_else(|| general(settings, "denylist-source-range")));
+        let allow = list("allowlist-source-range");
+        let allow = allow.unwrap_or_else(|| general(settings, "whitelist-source-range"));
+        policy.networks = Networks { deny, allow };
     }
 
     fn limits(&mut self, parsed: &Parsed, first: bool) -> Limits {
@@ -238,13 +263,14 @@ impl Making<'_> {
             cluster = false;
         }
         let kinds = [
-            ("limit-connections", LimitKind::Connections, "conn"),
-            ("limit-rps", LimitKind::Second, "rps"),
-            ("limit-rpm", LimitKind::Minute, "rpm"),
+            ("limit-connections", LimitKind::Connections),
+            ("limit-rps", LimitKind::Second),
+            ("limit-rpm", LimitKind::Minute),
         ];
-        let limit = |(name, kind, suffix): (&'static str, LimitKind, &str)| {
+        let limit = |((name, kind), suffix): ((&'static str, LimitKind), &str)| {
             let number = a.number(name).filter(|n| *n > 0)?.min(10_000_000);
             let zone = format!("{}_{}_{suffix}", parsed.key.namespace, parsed.key.name);
+            let zone = self.globals.taken.free(zone);
             Some(Limit {
                 zone,
                 kind,
@@ -253,7 +279,7 @@ impl Making<'_> {
                 cluster,
             })
         };
-        let limits = kinds.into_iter().filter_map(limit).collect();
+        let limits = kinds.into_iter().zip(LIMIT_ZONES).filter_map(limit).collect();
         let free = a.get("limit-allowlist").and_then(|v| cidrs(v).ok()).unwrap_or_default();
         Limits { limits, free, defined_here: first }
     }
@@ -366,7 +392,8 @@ impl Making<'_> {
             self.problems.push(parsed.annotation_problem("default-backend", text).reason("BackendMissing"));
             return None;
         };
-        let spec = Spec { service: key, port: PortRef { name: None, number: Some(port) }, ..Spec::default() };
+        let port = PortRef { name: None, number: Some(port) };
+        let spec = Spec { service: key, port, ..Spec::default() }.beside(&self.globals.taken);
         let field = format!("metadata.annotations[{}]", parsed.annotation_name("default-backend"));
         Some(self.use_group(parsed, spec, &field))
     }
@@ -470,7 +497,11 @@ fn is_origin(text: &str) -> bool {
     let name = host.strip_prefix("*.").unwrap_or(host);
     let part =
         |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
-    scheme.is_none_or(|s| !s.is_empty() && s.bytes().all(|b| b.is_ascii_lowercase()))
-        && part(name)
-        && port.is_none_or(|p| p.parse::<u16>().is_ok())
+    scheme.is_none_or(is_scheme) && part(name) && port.is_none_or(|p| p.parse::<u16>().is_ok())
+}
+
+/// Returns `true` for the scheme of a URL (RFC 3986, section 3.1). Those that apps choose have other characters than letters.
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"+-.".contains(&b))
 }

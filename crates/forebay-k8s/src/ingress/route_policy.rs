@@ -6,6 +6,7 @@ use crate::groups::{Balance, Sticky};
 use crate::model::{File, Policy};
 use crate::objects::{Ingress, Key, Metadata, Objects};
 use crate::problem::Severity;
+use crate::value::parse_bool;
 use crate::view::View;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub(crate) struct RoutePolicy {
     pub sticky: Option<Sticky>,
     /// Way to choose a server, if the annotations name one.
     pub balance: Option<Balance>,
+    /// The service of the ConfigMap is asked, or not, where no policy has one.
+    pub general_authority: Option<bool>,
     /// Files that the directives name.
     pub files: Vec<File>,
     /// What is refused. Anything of it closes the routes.
@@ -35,18 +38,19 @@ pub(crate) fn route_policy(
     globals: &Globals,
 ) -> RoutePolicy {
     let full = annotations.iter().map(|(name, value)| (format!("{PREFIX}/{name}"), value.clone()));
-    let ingress = Ingress {
-        metadata: Metadata { annotations: full.collect(), ..metadata.clone() },
-        ..Ingress::default()
-    };
+    let mut full: BTreeMap<String, String> = full.collect();
+    // The service of the ConfigMap is asked where no policy has one, which is not known here.
+    full.insert(format!("{PREFIX}/enable-global-auth"), "false".into());
+    let ingress =
+        Ingress { metadata: Metadata { annotations: full, ..metadata.clone() }, ..Ingress::default() };
     let mut problems = Vec::new();
-    let annotations = Annotations::read(&ingress, &globals.options, &globals.settings, &mut problems);
-    let closed = annotations.closed;
+    let read = Annotations::read(&ingress, &globals.options, &globals.settings, &mut problems);
+    let closed = read.closed;
     let parsed = Parsed {
         // No Ingress has such a name, so that no zone or file of one has the name of another.
         key: Key::new(metadata.namespace.as_str(), format!("policy_{}", metadata.name)),
         ingress: Arc::new(ingress),
-        annotations,
+        annotations: read,
         rules: Vec::new(),
         problems: Vec::new(),
         canary: false,
@@ -59,12 +63,9 @@ pub(crate) fn route_policy(
         Making { globals, view: &view, uses, problems, files, own_host: false, closed, authorities: None };
     let mut policy = Policy::clone(&making.policy(&parsed, true));
     let a = &parsed.annotations;
-    // Settings for all Ingresses are none for routes.
+    // Those of the ConfigMap hold where no policy has any.
     if a.get("allowlist-source-range").is_none() {
         policy.networks.allow.clear();
-    }
-    if a.get("auth-url").is_none() {
-        policy.authority = None;
     }
     policy.errors = None;
     let mut made = RoutePolicy {
@@ -73,6 +74,7 @@ pub(crate) fn route_policy(
         balance: (a.get("load-balance").is_some() || a.get("upstream-hash-by").is_some())
             .then(|| super::balance(&parsed, &globals.settings)),
         files: making.files,
+        general_authority: annotations.get("enable-global-auth").and_then(|text| parse_bool(text)),
         ..RoutePolicy::default()
     };
     for problem in making.problems {

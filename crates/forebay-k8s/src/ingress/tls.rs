@@ -9,7 +9,8 @@ use x509_parser::extensions::GeneralName;
 /// Makes the TLS part of a host's server: the certificate of the oldest Ingress that names one.
 pub(super) fn of_host(making: &mut Making<'_>, host: &HostName, members: &Members) -> Tls {
     let mut tls = Tls::default();
-    for (parsed, _) in members {
+    // Those of canaries do not count, as in ingress-nginx.
+    for (parsed, _) in members.iter().filter(|(p, _)| !p.canary) {
         if tls.certificate.is_none() {
             tls.certificate = certificate(making, host, parsed);
         }
@@ -20,7 +21,7 @@ pub(super) fn of_host(making: &mut Making<'_>, host: &HostName, members: &Member
         if tls.prefer_server_ciphers.is_none() {
             tls.prefer_server_ciphers = a.get("ssl-prefer-server-ciphers").and_then(crate::value::parse_bool);
         }
-        if tls.clients.is_none() && !parsed.canary {
+        if tls.clients.is_none() {
             tls.clients = clients(making, parsed);
         }
     }
@@ -99,6 +100,7 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
         verify,
         depth: a.number("auth-tls-verify-depth").unwrap_or(1),
         error_page: page.map(str::to_owned),
+        match_cn: a.get("auth-tls-match-cn").map(str::to_owned),
     })
 }
 
@@ -108,16 +110,19 @@ pub(super) fn authorities(key: &Key, secret: &Secret) -> Option<File> {
     if secret.refused.contains_key("ca.crl") {
         return None;
     }
-    pem_file(key, secret, "ca.crt", "ca.crt")
+    pem_file(key, secret, "ca.crt", "ca")
+}
+
+/// Returns the path of a file of a Secret. Names of Secrets may have dots, so a suffix has none: the last one is before it.
+pub(super) fn secret_path(key: &Key, suffix: &str) -> String {
+    debug_assert!(!suffix.contains('.'), "{suffix}");
+    format!("secrets/{}_{}.{suffix}", key.namespace, key.name)
 }
 
 fn pem_file(key: &Key, secret: &Secret, part: &str, suffix: &str) -> Option<File> {
     let bytes = secret.data.get(part).filter(|bytes| is_pem(bytes))?;
     let named = is_name(&key.namespace) && is_name(&key.name);
-    named.then(|| File {
-        path: format!("secrets/{}_{}.{suffix}", key.namespace, key.name),
-        bytes: bytes.clone(),
-    })
+    named.then(|| File { path: secret_path(key, suffix), bytes: bytes.clone() })
 }
 
 fn is_pem(bytes: &[u8]) -> bool {
@@ -172,10 +177,7 @@ pub(crate) fn of_secret(key: &Key, secret: &Secret) -> Result<CertificateFiles, 
         let bytes = secret.data.get(name).ok_or_else(|| format!("the Secret {key} has no {name}"))?;
         if is_pem(bytes) { Ok(bytes.clone()) } else { Err(format!("{name} of the Secret {key} is no PEM")) }
     };
-    let file = |suffix: &str, bytes| File {
-        path: format!("secrets/{}_{}.{suffix}", key.namespace, key.name),
-        bytes,
-    };
+    let file = |suffix: &str, bytes| File { path: secret_path(key, suffix), bytes };
     Ok(CertificateFiles { chain: file("crt", part("tls.crt")?), key: file("key", part("tls.key")?) })
 }
 

@@ -56,48 +56,40 @@ impl Judge {
 
     /// Returns why a server cannot use a chain of certificates with its key. `None`: it can.
     pub fn certificate(&self, chain: &[u8], key: &[u8]) -> Option<Arc<str>> {
-        if chain.len() > LONGEST || key.len() > LONGEST {
-            return Some(format!("it is longer than {LONGEST} bytes").into());
-        }
         let lines = [("ssl_certificate", CHAIN), ("ssl_certificate_key", KEY)];
-        self.once("certificate", &[chain, key], |build| refusal(build, &lines, &[(CHAIN, chain), (KEY, key)]))
+        self.files("certificate", &[(CHAIN, chain), (KEY, key)], &[&lines])
     }
 
     /// Returns why a server cannot use a list of authorities (`ca.crt`). `None`: it can.
     pub fn authorities(&self, list: &[u8]) -> Option<Arc<str>> {
-        if list.len() > LONGEST {
-            return Some(format!("it is longer than {LONGEST} bytes").into());
-        }
-        let lines = [
-            ("ssl_reject_handshake", "on"),
-            ("ssl_client_certificate", AUTHORITIES),
-            ("ssl_verify_client", "on"),
-        ];
-        self.once("authorities", &[list], |build| {
-            refusal(build, &lines, &[(AUTHORITIES, list)])
-                .or_else(|| refusal(build, &UPSTREAM, &[(AUTHORITIES, list)]))
-        })
+        self.files("authorities", &[(AUTHORITIES, list)], &[&CLIENTS, &UPSTREAM])
     }
 
     /// Returns why a server cannot use a list of revoked certificates with its authorities. `None`: it can.
     pub fn revoked(&self, authorities: &[u8], list: &[u8]) -> Option<Arc<str>> {
-        if list.len() > LONGEST {
+        let lines = [CLIENTS.as_slice(), &[("ssl_crl", REVOKED)]].concat();
+        self.files("revoked", &[(AUTHORITIES, authorities), (REVOKED, list)], &[&lines])
+    }
+
+    /// Judges files by servers of some lines. Returns the first error. `kind` separates files of different meanings.
+    fn files(&self, kind: &'static str, files: &[(&str, &[u8])], servers: &[&[Line]]) -> Option<Arc<str>> {
+        if files.iter().any(|(_, bytes)| bytes.len() > LONGEST) {
             return Some(format!("it is longer than {LONGEST} bytes").into());
         }
-        let lines = [
-            ("ssl_reject_handshake", "on"),
-            ("ssl_client_certificate", AUTHORITIES),
-            ("ssl_verify_client", "on"),
-            ("ssl_crl", REVOKED),
-        ];
-        self.once("revoked", &[authorities, list], |build| {
-            refusal(build, &lines, &[(AUTHORITIES, authorities), (REVOKED, list)])
-        })
+        let contents: Vec<&[u8]> = files.iter().map(|(_, bytes)| *bytes).collect();
+        self.once(kind, &contents, |build| servers.iter().find_map(|lines| refusal(build, lines, files)))
     }
 }
 
+/// Directive and its word.
+type Line = (&'static str, &'static str);
+
+/// Lines for a list of authorities of clients.
+const CLIENTS: [Line; 3] =
+    [("ssl_reject_handshake", "on"), ("ssl_client_certificate", AUTHORITIES), ("ssl_verify_client", "on")];
+
 /// Lines for a list of authorities of upstreams.
-const UPSTREAM: [(&str, &str); 4] = [
+const UPSTREAM: [Line; 4] = [
     ("ssl_reject_handshake", "on"),
     ("proxy_ssl_trusted_certificate", AUTHORITIES),
     ("proxy_ssl_verify", "on"),
@@ -105,7 +97,7 @@ const UPSTREAM: [(&str, &str); 4] = [
 ];
 
 /// Builds a server of these lines and files. Returns its first error, in which no file is named.
-fn refusal(build: &dyn Build, lines: &[(&str, &str)], files: &[(&str, &[u8])]) -> Option<String> {
+fn refusal(build: &dyn Build, lines: &[Line], files: &[(&str, &[u8])]) -> Option<String> {
     let mut server = vec![Node::new("listen").args(["127.0.0.1:1", "ssl"])];
     let is_of_location = |name: &str| name == "proxy_pass";
     server.extend(lines.iter().filter(|(n, _)| !is_of_location(n)).map(|(n, word)| Node::new(*n).arg(*word)));

@@ -55,6 +55,8 @@ pub fn on_failure(key: &str, value: &str) -> OnFailure {
     let deciding = || value.split(|c| !is_word(c)).any(|word| DECIDING.contains(&word));
     if key == "annotations-risk-level" {
         OnFailure::Strictest("Low")
+    } else if matches!(key, "force-ssl-redirect" | "ssl-redirect") {
+        OnFailure::Strictest("true")
     } else if CLOSING.contains(&key) || SNIPPETS.contains(&key) && deciding() {
         OnFailure::Close
     } else {
@@ -98,5 +100,8 @@ mod tests {
         assert_eq!(of("location /a {deny all;}"), OnFailure::Close);
         assert_eq!(of("denyx 1;"), OnFailure::Default);
         assert_eq!(on_failure("gzip-types", "deny"), OnFailure::Default);
+        for key in ["force-ssl-redirect", "ssl-redirect"] {
+            assert_eq!(on_failure(key, "yes"), OnFailure::Strictest("true"), "{key}");
+        }
     }
 }

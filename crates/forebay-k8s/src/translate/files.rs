@@ -69,7 +69,7 @@ impl Kept {
         let gateway_stream = gateways.stream_text();
         let key = Key {
             certificate,
-            auth_cache: self.auth_caches > 0,
+            auth_cache: self.auth_caches > 0 || gateways.keeps_answers(),
             stream,
             gateway_stream: gateway_stream.is_some(),
         };

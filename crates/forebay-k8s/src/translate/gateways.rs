@@ -3,10 +3,12 @@
 use super::hosts::{self, Hosts};
 use super::{Changes, groups, names, stream};
 use crate::gateway::ports::Others;
-use crate::gateway::{GatewayPart, GatewayService, Gateways, StatusUpdate};
+use crate::gateway::{AllAside, GatewayPart, GatewayService, Gateways, StatusUpdate, StreamGroup};
 use crate::ingress::Globals;
 use crate::objects::{Kind, Objects};
+use crate::problem::Problem;
 use crate::tree;
+use forebay_conf::Node;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,14 +70,8 @@ impl Kept {
             return;
         }
         self.seen = Some(seen);
-        let others = Others {
-            globals,
-            has_name: &|name| hosts.has(name) || names.has(name),
-            has_rest,
-            tcp: stream::tcp_ports(objects, globals),
-            udp: stream::udp_ports(objects, globals),
-            taken: &objects.gateway.taken,
-        };
+        let has_name = |name: &str| hosts.has(name) || names.has(name);
+        let others = others(objects, globals, (&has_name, has_rest), &objects.gateway.aside);
         self.part = self.gateways.translate(objects, &others);
         groups.replace_specs(&USER.into(), &self.part.specs, objects, globals);
         // Words were checked when they were made; what cannot be printed is left out as a whole.
@@ -99,14 +95,11 @@ impl Kept {
 
     /// Finds the endpoints of the groups of the stream block, and makes its file.
     pub(super) fn update_stream(&mut self, objects: &Objects, globals: &Globals, groups: &mut super::Groups) {
-        let mut nodes = Vec::new();
         for group in &self.part.stream_groups {
             let servers = crate::groups::servers(&group.spec, objects, &globals.options);
-            nodes.push(tree::stream_group(&group.name, &group.spec, &servers, globals));
             Arc::make_mut(groups).insert(group.name.as_str().into(), servers.endpoints);
         }
-        nodes.extend(self.part.stream.iter().cloned());
-        let text = forebay_conf::print(&nodes).unwrap_or_default();
+        let text = stream_file(&self.part, objects, globals);
         if *self.stream_text != *text {
             self.stream_text = text.into();
         }
@@ -129,6 +122,21 @@ impl Kept {
         files.into_iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone()))
     }
 
+    /// Returns `true` if answers of services that decide on requests are kept.
+    pub(super) fn keeps_answers(&self) -> bool {
+        self.part.auth_cache
+    }
+
+    /// Returns the problems of objects that are set aside.
+    pub(super) fn problems(&self) -> &[Problem] {
+        &self.part.problems
+    }
+
+    /// Returns the same Gateways, whose addresses are known.
+    pub(super) fn gateways(&self) -> &Gateways {
+        &self.gateways
+    }
+
     pub(super) fn services(&self) -> Vec<GatewayService> {
         self.part.services.clone()
     }
@@ -136,4 +144,26 @@ impl Kept {
     pub(super) fn statuses(&self) -> Vec<StatusUpdate> {
         self.part.statuses.clone()
     }
+}
+
+/// Returns what listens beside Gateways. `has_rest`: an Ingress has rules for all hosts without a server.
+pub(super) fn others<'a>(
+    objects: &'a Objects,
+    globals: &'a Globals,
+    (has_name, has_rest): (&'a dyn Fn(&str) -> bool, bool),
+    aside: &'a AllAside,
+) -> Others<'a> {
+    let (tcp, udp) = (stream::tcp_ports(objects, globals), stream::udp_ports(objects, globals));
+    Others { globals, has_name, has_rest, tcp, udp, taken: &objects.gateway.taken, aside }
+}
+
+/// Makes the file of the stream block.
+pub(super) fn stream_file(part: &GatewayPart, objects: &Objects, globals: &Globals) -> Vec<u8> {
+    let group = |group: &StreamGroup| {
+        let servers = crate::groups::servers(&group.spec, objects, &globals.options);
+        tree::stream_group(&group.name, &group.spec, &servers, globals)
+    };
+    let mut nodes: Vec<Node> = part.stream_groups.iter().map(group).collect();
+    nodes.extend(part.stream.iter().cloned());
+    forebay_conf::print(&nodes).unwrap_or_default()
 }

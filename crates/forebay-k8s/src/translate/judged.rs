@@ -8,6 +8,7 @@ use crate::ingress::{self, Globals, Members, Names, Parsed};
 use crate::judge::{Files, Refusal};
 use crate::objects::{Key, Objects};
 use crate::problem::Problem;
+use crate::snippet::stream_names;
 use crate::view::View;
 use forebay_conf::Node;
 use forebay_conf::grammar::Contexts;
@@ -33,13 +34,17 @@ pub(super) struct Judging<'a> {
     pub(super) names: &'a super::names::All,
     /// Ingresses with snippets, as they last worked.
     pub(super) good: &'a mut BTreeMap<Key, Arc<Parsed>>,
+    /// Bounds of the search among the hosts.
+    pub(super) bounds: Bounds,
 }
 
 impl Judging<'_> {
-    /// Judges the hosts with snippets. Makes those that no server accepts anew, without what is to blame.
-    pub(super) fn hosts(&mut self, made: &mut MadeHosts) {
+    /// Judges the hosts with snippets. Makes those that no server accepts anew, without what is to blame. Returns those that there was
+    /// no time for: they stay closed, or as they last worked, until they are judged.
+    pub(super) fn hosts(&mut self, made: &mut MadeHosts) -> BTreeSet<Arc<str>> {
+        let mut unjudged = BTreeSet::new();
         if !self.globals.options.judge.judges() {
-            return;
+            return unjudged;
         }
         let tells =
             |name: &str| self.hosts.members(name).is_some_and(|m| m.iter().any(|(p, _)| has_snippet(p)));
@@ -52,14 +57,14 @@ impl Judging<'_> {
             })
             .collect();
         if units.is_empty() {
-            return;
+            return unjudged;
         }
         let found = {
             let parts: Vec<&HostPart> =
                 units.iter().filter_map(|i| made.get(*i).and_then(|(_, part)| part.as_ref())).collect();
             let zones = self.zones(&units, made);
             let base = self.base(parts.iter().copied());
-            blame::find(parts.len(), Bounds::default(), |some| {
+            blame::find(parts.len(), self.bounds, |some| {
                 let chosen: Vec<&HostPart> = some.iter().filter_map(|i| parts.get(*i).copied()).collect();
                 self.verdict(&base, &chosen, &zones, |path| {
                     let at = parts.iter().position(|part| part.path == *path)?;
@@ -78,6 +83,45 @@ impl Judging<'_> {
             let Some((name, part)) = units.get(unit).and_then(|i| made.get_mut(*i)) else { continue };
             *part = self.without_guilty(name, &refusal);
         }
+        for unit in found.undecided {
+            let Some((name, part)) = units.get(unit).and_then(|i| made.get_mut(*i)) else { continue };
+            match &found.base {
+                // The same error is reported where it comes from.
+                Some(base) => self.not_judged(name, part, base),
+                None => {
+                    *part = self.without_unjudged(name);
+                    unjudged.insert(name.clone());
+                }
+            }
+        }
+        unjudged
+    }
+
+    /// Adds the problem of each Ingress of a host whose snippets cannot be judged, since no configuration can be made without them.
+    fn not_judged(&self, name: &Arc<str>, part: &mut Option<HostPart>, base: &Refusal) {
+        let text = format!(
+            "the snippet cannot be judged, since no configuration works without it: {}",
+            base.message
+        );
+        let members = self.hosts.members(name).into_iter().flatten().filter(|(p, _)| has_snippet(p));
+        let Some(part) = part else { return };
+        part.problems.extend(members.map(|(parsed, _)| at_snippet(parsed, &text, None)));
+    }
+
+    /// Makes a host that there was no time for: each Ingress with a snippet counts as it was when it last worked, or is closed.
+    fn without_unjudged(&self, name: &Arc<str>) -> Option<HostPart> {
+        let members = self.hosts.members(name)?.clone();
+        let worked = |p: &Parsed| self.good.get(&p.key).is_some_and(|good| good.revision == p.revision);
+        let used = each(&members, |_, m| match has_snippet(&m.0) && !worked(&m.0) {
+            true => self.last(name, m).unwrap_or_else(|| closed(m)),
+            false => m.clone(),
+        });
+        let mut part = hosts::make(self.objects, self.globals, name, &used, self.names.of(name));
+        for ((parsed, _), (used, _)) in members.iter().zip(&used).filter(|((p, _), _)| has_snippet(p)) {
+            let text = format!("the snippet waits, {}: {LATE}", follows(!used.annotations.closed));
+            part.problems.push(at_snippet(parsed, &text, None));
+        }
+        Some(part)
     }
 
     fn judge(&self) -> &crate::judge::Judge {
@@ -92,7 +136,7 @@ impl Judging<'_> {
         let default = self.globals.default_backend.clone().map(Arc::new);
         let mut base = vec![probe::groups_of(specs.chain(default), self.globals)];
         base.extend(files::of_certificate(certificate.as_ref()));
-        base.push(probe::main(self.globals, certificate, &[], &[]));
+        base.push(probe::main(self.globals, certificate, &[], &[], None));
         let tickets = self.globals.ticket_keys.iter().enumerate();
         base.extend(tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())));
         base
@@ -238,17 +282,28 @@ fn bare(member: &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize) {
     (Arc::new(member.0.with(annotations)), member.1)
 }
 
+/// Reason why a snippet is not judged yet.
+const LATE: &str = "too many others are refused to judge it in time";
+
+/// Returns what is served in place of a snippet. `stays`: there is a version that worked.
+fn follows(stays: bool) -> &'static str {
+    if stays { "the last version that worked stays" } else { "the paths of the Ingress answer 503" }
+}
+
 fn problem(parsed: &Parsed, refusal: &Refusal, stays: bool) -> Problem {
-    let follows =
-        if stays { "the last version that worked stays" } else { "the paths of the Ingress answer 503" };
-    let text = format!("the snippet is refused, {follows}: {}", refusal.message);
+    let text = format!("the snippet is refused, {}: {}", follows(stays), refusal.message);
+    at_snippet(parsed, &text, Some(refusal))
+}
+
+/// Makes a problem at the place in the snippets of an Ingress that an error is about, or at the first one.
+fn at_snippet(parsed: &Parsed, text: &str, refusal: Option<&Refusal>) -> Problem {
     let snippets = OF_INGRESS
         .iter()
         .filter_map(|(name, context)| Some((*name, parsed.annotations.raw(name)?, *context)));
     let mut snippets = snippets.peekable();
     let first = snippets.peek().copied();
     let place =
-        snippets.find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal)?)));
+        snippets.find_map(|(name, text, context)| Some((name, text, blame::place(text, context, refusal?)?)));
     let place = place.or(first.map(|(name, text, _)| (name, text, 0)));
     match place {
         Some((name, value, at)) => {
@@ -264,7 +319,7 @@ pub(super) fn stream_snippets<'p>(
     ours: impl Iterator<Item = &'p Arc<Parsed>>,
     problems: &mut Vec<Problem>,
 ) -> Vec<Node> {
-    let some: Vec<&Arc<Parsed>> = ours.filter(|p| !p.stream_snippet.is_empty()).collect();
+    let some = with_own_names(globals, ours.filter(|p| !p.stream_snippet.is_empty()), problems);
     let judge = &globals.options.judge;
     let of = |units: &mut dyn Iterator<Item = usize>| -> Vec<Node> {
         units.filter_map(|i| some.get(i)).flat_map(|p| p.stream_snippet.iter().cloned()).collect()
@@ -277,7 +332,7 @@ pub(super) fn stream_snippets<'p>(
     let tickets = globals.ticket_keys.iter().enumerate();
     let tickets: Files =
         tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())).collect();
-    let (_, main) = probe::main(globals, None, &[], &[]);
+    let (_, main) = probe::main(globals, None, &[], &[], None);
     if judge.remembered("stream", &[&text, &main]).is_some() {
         return all;
     }
@@ -285,7 +340,7 @@ pub(super) fn stream_snippets<'p>(
         let nodes = of(&mut units.iter().copied());
         let mut verdict = Verdict::default();
         let mut files = tickets.clone();
-        files.push(probe::main(globals, None, &[], &nodes));
+        files.push(probe::main(globals, None, &[], &nodes, None));
         for refusal in judge.errors(&files) {
             let is_of = |i: &&usize| some.get(**i).is_some_and(|p| stream_offset(p, &refusal.text).is_some());
             match units.iter().find(is_of) {
@@ -306,7 +361,7 @@ pub(super) fn stream_snippets<'p>(
         problems.push(problem.at(value, stream_offset(parsed, &refusal.text).unwrap_or(0)));
     }
     let why = found.base.map_or_else(
-        || "too many others are refused to judge it in time".to_owned(),
+        || LATE.to_owned(),
         |base| format!("no configuration can be made, even without it: {}", base.message),
     );
     for parsed in found.undecided.iter().filter_map(|unit| some.get(*unit)) {
@@ -314,6 +369,37 @@ pub(super) fn stream_snippets<'p>(
         problems.push(parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused"));
     }
     of(&mut found.good.into_iter())
+}
+
+/// Leaves out snippets of the stream block that define a name which an older Ingress, or the operator, has: the later definition would
+/// hold for both.
+fn with_own_names<'p>(
+    globals: &Globals,
+    ours: impl Iterator<Item = &'p Arc<Parsed>>,
+    problems: &mut Vec<Problem>,
+) -> Vec<&'p Arc<Parsed>> {
+    let operator = globals.settings.set("stream-snippet").map(stream_names).unwrap_or_default();
+    let mut owners: BTreeMap<String, &Key> = BTreeMap::new();
+    let mut some = Vec::new();
+    for parsed in ours {
+        let text = parsed.annotations.raw("stream-snippet").unwrap_or_default();
+        let names = stream_names(text);
+        let owned = |name: &&String| operator.contains(*name) || owners.contains_key(*name);
+        if let Some(name) = names.iter().find(owned) {
+            let owner = match owners.get(name) {
+                Some(key) => format!("the older Ingress {key}"),
+                None => "the ConfigMap".to_owned(),
+            };
+            let why = format!("the snippet is left out: {owner} defines \"{name}\"");
+            let at = text.to_ascii_lowercase().find(name.as_str()).unwrap_or(0);
+            problems
+                .push(parsed.annotation_problem("stream-snippet", why).reason("NameConflict").at(text, at));
+            continue;
+        }
+        owners.extend(names.into_iter().map(|name| (name, &parsed.key)));
+        some.push(parsed);
+    }
+    some
 }
 
 fn stream_offset(parsed: &Parsed, line: &str) -> Option<usize> {

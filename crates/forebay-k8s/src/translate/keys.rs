@@ -1,6 +1,6 @@
 //! The keys of the ConfigMap, judged before they have effect.
 
-use super::{files, probe};
+use super::{Deciding, files, probe};
 use crate::blame::{self, Bounds, Verdict, directive_at};
 use crate::ingress::{Globals, read_globals};
 use crate::judge::Refusal;
@@ -11,7 +11,6 @@ use crate::settings::{self, Judged, OnFailure, ROWS, on_failure};
 use crate::value::Invalid;
 use crate::view::View;
 use forebay_conf::grammar::Contexts;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Bounds of the search among the keys of a ConfigMap: each build is that of a small configuration.
@@ -28,12 +27,13 @@ const SNIPPETS: [(&str, Contexts); 6] = [
 ];
 
 /// Reads what all parts share, without the values that no server accepts. `last`: values that decide on access, as they last worked.
+/// Returns also those that this configuration has.
 pub(super) fn globals(
     view: &View<'_>,
     options: &Options,
-    last: &mut BTreeMap<&'static str, String>,
+    last: &Deciding,
     problems: &mut Vec<Problem>,
-) -> Globals {
+) -> (Globals, Deciding) {
     let map = options.config_map.as_ref().and_then(|key| view.config_map(key)).unwrap_or_default();
     let refused = options.refused.iter().filter(|(key, refused)| map.data.get(**key) == Some(&refused.value));
     let refused = refused.map(|(key, refused)| (*key, Invalid::new(0, refused.reason.as_str()))).collect();
@@ -59,17 +59,17 @@ pub(super) fn globals(
         }
     }
     problems.extend(own);
-    last.clear();
+    let mut deciding = Deciding::new();
     for row in ROWS {
         let works = !globals.settings.set_aside.contains(&row.name);
         if let Some(value) = globals.settings.set(row.name)
             && (works || judged.last.contains_key(row.name))
             && on_failure(row.name, value) == OnFailure::Close
         {
-            last.insert(row.name, value.to_owned());
+            deciding.insert(row.name, value.to_owned());
         }
     }
-    globals
+    (globals, deciding)
 }
 
 /// Finds the keys of a ConfigMap that do not work. Returns the error of a configuration without any of them.

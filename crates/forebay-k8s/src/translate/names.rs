@@ -109,6 +109,8 @@ impl All {
                 self.problems.push(problem(why).reason("InvalidHost"));
             } else if !pattern && !ingress::is_host(&name) {
                 self.problems.push(problem("it is no DNS name").reason("InvalidHost"));
+            } else if self.of(host).aliases.contains(&name) {
+                // Another Ingress of the host names it, too.
             } else if hosts.has(&name) || !taken.insert(name.clone()) {
                 self.problems.push(problem("another server has the name").reason("HostConflict"));
             } else {

@@ -20,6 +20,7 @@ pub(super) fn main(
     certificate: Option<CertificateFiles>,
     stream: &[StreamPort],
     stream_snippets: &[Node],
+    stream_file: Option<&str>,
 ) -> (Arc<Path>, Arc<[u8]>) {
     let nodes = tree::main(&tree::Main {
         globals,
@@ -28,7 +29,7 @@ pub(super) fn main(
         stream,
         passthrough: Vec::new(),
         stream_snippets: stream_snippets.to_vec(),
-        stream_file: None,
+        stream_file,
     });
     let bytes = forebay_conf::print(&nodes).unwrap_or_else(|error| unprintable(&error.to_string()));
     (Path::new(MAIN).into(), bytes.into())
@@ -49,7 +50,7 @@ pub(super) fn files(globals: &Globals, certificate: Option<CertificateFiles>) ->
     let objects = Objects::new();
     let ports = [port(false), port(true)];
     let mut all = super::files::of_certificate(certificate.as_ref());
-    all.push(main(globals, certificate, &ports, &[]));
+    all.push(main(globals, certificate, &ports, &[], None));
     let mut uses = Vec::new();
     for (name, members) in [(hosts::ANY, Members::new()), (HOST, members(globals))] {
         let part = hosts::make(&objects, globals, name, &members, &Names::default());

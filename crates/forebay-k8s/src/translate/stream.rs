@@ -89,6 +89,7 @@ fn services(
             );
             continue;
         };
+        let spec = spec.beside(&globals.taken);
         let servers = groups::servers(&spec, objects, options);
         if let Some(why) = &servers.problem {
             problems.push(problem(why).reason("BackendMissing"));
@@ -154,6 +155,7 @@ fn passthrough<'p>(
             }
             let spec =
                 Spec { service: Key::new(parsed.key.namespace.as_str(), service), port, ..Spec::default() };
+            let spec = spec.beside(&globals.taken);
             let servers = groups::servers(&spec, objects, &globals.options);
             let group = format!("tls_{}", spec.name());
             parts.passthrough.push((host.clone(), group.clone()));

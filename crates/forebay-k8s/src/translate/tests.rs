@@ -4,6 +4,9 @@ use super::*;
 use crate::objects::{Manifests, Object};
 use crate::selector::Selector;
 
+mod judging;
+mod names;
+
 /// Reads manifests into a set.
 pub(crate) fn objects(text: &str) -> Objects {
     let manifests = Manifests::read(text);
@@ -228,7 +231,7 @@ fn nobody_is_trusted_while_it_is_not_known_who_is() {
         let made = Translator::new().translate(&objects(&format!("{SHOP}{map}")), &options);
         let main = file(&made, "forebay.conf");
         assert!(!main.contains("set_real_ip_from"), "{key}: {main}");
-        let geo = main.split("$forwarded_trusted {").nth(1).and_then(|rest| rest.split('}').next());
+        let geo = main.split("$connection_trusted {").nth(1).and_then(|rest| rest.split('}').next());
         assert_eq!(geo.map(str::trim), Some("default 0;"), "{key}");
     }
 }
@@ -365,4 +368,33 @@ fn passthrough_takes_no_session_of_others() {
     );
     let told: Vec<_> = made.problems.iter().filter(|p| p.reason == "HostConflict").map(|p| &p.key).collect();
     assert_eq!(told, [&Key::new("c", "3")]);
+}
+
+/// A snippet of the stream block that fails may have been one that keeps clients out.
+#[test]
+fn ports_of_services_are_closed_by_snippets_that_fail() {
+    let map = |name: &str, data: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: shop}}\ndata: {data}\n"
+        )
+    };
+    for (snippet, closed) in [("deny nobody here;", true), ("nonsense;", false), ("deny 10.0.0.1;", false)] {
+        let text = format!(
+            "{SHOP}{}{}{}",
+            map("tcp", r#"{"9000": "shop/api:80"}"#),
+            map("udp", r#"{"9001": "shop/api:80"}"#),
+            map("config", &format!("{{stream-snippet: \"{snippet}\"}}"))
+        );
+        let key = |name: &str| Some(Key::new("shop", name));
+        let options = Options {
+            config_map: key("config"),
+            tcp_services: key("tcp"),
+            udp_services: key("udp"),
+            enable_ssl_passthrough: true,
+            ..options()
+        };
+        let main = file(&Translator::new().translate(&objects(&text), &options), MAIN);
+        // The two ports, and the sessions that pass.
+        assert_eq!(main.matches("deny all;").count(), if closed { 3 } else { 0 }, "{snippet}: {main}");
+    }
 }

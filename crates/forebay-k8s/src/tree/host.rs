@@ -49,18 +49,13 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
         let certificate = fields::Family::Proxy.set(&fields::certificate(server, false));
         nodes.extend(merge::join(fields::Family::Proxy.set(&globals.headers), &certificate));
     }
-    for (list, variable) in
-        [("block-user-agents", "($block_user_agent)"), ("block-referers", "($block_referer)")]
-    {
-        if globals.settings.list(list).any(super::main::is_pattern) {
-            nodes.push(node("if", [variable]).block(vec![node("return", ["403"])]));
-        }
-    }
+    nodes.extend(blocked(globals));
     // Two locations of the same words are an error. Those of a snippet count, and those of the ConfigMap's before others.
     let mut theirs = BTreeSet::new();
     for snippet in [&globals.snippets.server, &server.snippet] {
         let fresh = |n: &&Node| n.name != b"location" || theirs.insert(n.args.clone());
-        let own: Vec<Node> = snippet.iter().filter(fresh).cloned().collect();
+        let mut own: Vec<Node> = snippet.iter().filter(fresh).cloned().collect();
+        access::subject_of_snippet(&out, &mut own);
         nodes = merge::join(nodes, &own);
     }
     for policy in &server.zones {
@@ -76,6 +71,13 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
     http.push(Node::new("server").block(nodes));
     http.extend(redirecting(server, globals));
     http
+}
+
+/// Makes the refusal of clients that the ConfigMap names.
+fn blocked(globals: &Globals) -> Vec<Node> {
+    let lists = [("block-user-agents", "($block_user_agent)"), ("block-referers", "($block_referer)")];
+    let used = lists.iter().filter(|(list, _)| globals.settings.list(list).any(super::main::is_pattern));
+    used.map(|(_, variable)| node("if", [*variable]).block(vec![node("return", ["403"])])).collect()
 }
 
 /// Returns the name of a server for a host. A wildcard of an Ingress stands for one label, that of nginx for any number.
@@ -179,6 +181,7 @@ fn locations(out: &mut Out<'_>) -> Vec<Node> {
         let target = format!("$pass_access_scheme://$best_http_host{}", root.path);
         let mut body = location::variables(out, None, &[]);
         body.extend(location::redirect(out, "/", (root.https, root.https_always)));
+        body.extend(access::subject(out, "/"));
         body.push(node("return", ["302", target.as_str()]));
         nodes.push(node("location", ["=", "/"]).block(body));
     }
@@ -269,6 +272,7 @@ fn redirecting(server: &Server, globals: &Globals) -> Option<Node> {
         nodes.push(node("ssl_certificate", [files.chain.path.as_str()]));
         nodes.push(node("ssl_certificate_key", [files.key.path.as_str()]));
     }
+    nodes.extend(blocked(globals));
     let code = globals.settings.get("http-redirect-code");
     let target = format!("$pass_access_scheme://{}$request_uri", server.host.as_str());
     nodes.push(node("return", [code, target.as_str()]));

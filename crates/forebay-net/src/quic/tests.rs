@@ -5,29 +5,10 @@ use quinn_proto::crypto::rustls::QuicClientConfig;
 use std::collections::VecDeque;
 use std::net::UdpSocket;
 
-/// A certificate of its own with its key, made by `openssl`.
+/// A certificate of its own with its key.
 fn certificate() -> (rustls::pki_types::CertificateDer<'static>, rustls::pki_types::PrivateKeyDer<'static>) {
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let done = std::process::Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-subj",
-            "/CN=h",
-        ])
-        .args(["-keyout", "key", "-out", "crt", "-days", "9", "-addext", "subjectAltName=DNS:h"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .current_dir(dir.path())
-        .output();
-    assert!(done.is_ok_and(|done| done.status.success()), "openssl is missing");
-    let read = |name: &str| std::fs::read(dir.path().join(name)).expect("written");
-    let Ok(key) = crate::tls::pem::private_key(&read("key"), &[]) else { panic!("no key") };
-    (crate::tls::pem::certificates(&read("crt")).remove(0), key)
+    let more = "-addext subjectAltName=DNS:h -addext basicConstraints=critical,CA:FALSE";
+    crate::tls::made::certificate(more).expect("openssl is missing")
 }
 
 /// Names that handshakes have asked for; only `h` is known.

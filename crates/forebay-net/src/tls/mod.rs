@@ -13,6 +13,8 @@ pub mod der;
 pub mod dn;
 pub mod handshake;
 pub mod hello;
+#[cfg(test)]
+pub(crate) mod made;
 pub mod ocsp_message;
 pub mod p521;
 pub mod pem;

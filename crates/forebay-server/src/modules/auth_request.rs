@@ -1,5 +1,6 @@
 //! `auth_request`: another location decides on access (nginx: ngx_http_auth_request_module).
 
+use crate::body::{self, BodyError};
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::modules::{LocationSettings, Verdict};
@@ -17,6 +18,10 @@ crate::settings! {
     "auth_request" => uri: SubrequestUri = SubrequestUri(None);
     /// `auth_request_set`.
     "auth_request_set" => set: Sets = Sets::default();
+    /// `auth_request_body`: the subrequest has the body.
+    "auth_request_body" => body: bool = false;
+    /// `auth_request_fields`: the request gets all fields of the answer.
+    "auth_request_fields" => fields: bool = false;
 }
 
 /// Path for the subrequest; `None` for off.
@@ -56,7 +61,18 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let s = &http.location(req).settings.auth_request;
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };
-    let mut sub = Request::subrequest(req, uri, b"", SubBody::None);
+    let mut body = SubBody::None;
+    if s.body {
+        match body::read_all(req).await {
+            Ok(()) => body = SubBody::Shared,
+            Err(BodyError::Status(status)) => return Verdict::Status(status),
+            Err(BodyError::Gone) => {
+                req.drop_connection = true;
+                return Verdict::Done;
+            }
+        }
+    }
+    let mut sub = Request::subrequest(req, uri, b"", body);
     subrequest::run(&mut sub, b"").await;
     if take_variables(req, &mut sub, &s.set).is_err() {
         return Verdict::Status(500);
@@ -72,7 +88,12 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
             }
             Verdict::Status(status)
         }
-        200..=299 => Verdict::Allowed,
+        200..=299 => {
+            if s.fields {
+                take_fields(req, &sub);
+            }
+            Verdict::Allowed
+        }
         status => {
             req.log(Level::Error, &format!("auth request unexpected status: {status}"));
             Verdict::Status(500)
@@ -90,6 +111,44 @@ fn take_variables(req: &mut Request, sub: &mut Request, set: &Sets) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Fields of an answer that say nothing about the request: they are about its connection or its content.
+const OF_ANSWER: &[&str] = &[
+    "Connection",
+    "Content-Encoding",
+    "Content-Language",
+    "Content-Length",
+    "Content-Location",
+    "Content-Range",
+    "Content-Type",
+    "Host",
+    "Keep-Alive",
+    "Proxy-Connection",
+    "TE",
+    "Trailer",
+    "Transfer-Encoding",
+    "Upgrade",
+];
+
+/// Gives the request the fields of a subrequest's answer. Those of the client with such names are gone, also in the spelling with `_`,
+/// which applications take for the same.
+fn take_fields(req: &mut Request, sub: &Request) {
+    let head = &sub.modules.upstream.head;
+    let is_ours = |name: &[u8]| OF_ANSWER.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()));
+    let same = |a: &[u8], b: &[u8]| {
+        let sign = |b: &u8| if *b == b'_' { b'-' } else { b.to_ascii_lowercase() };
+        a.iter().map(sign).eq(b.iter().map(sign))
+    };
+    let lines = || {
+        let all = head.fields.iter().map(|line| (line.name.of(&head.buf), line.value.of(&head.buf)));
+        all.filter(|(name, _)| !is_ours(name))
+    };
+    req.head.remove_fields(|name| !is_ours(name) && lines().any(|(new, _)| same(name, new)));
+    for (name, value) in lines() {
+        let grown = req.head.insert_field(name, value);
+        req.body.shift(grown);
+    }
 }
 
 /// Copies the challenges of a subrequest's response to that of the request. Those of an upstream count even if its location does

@@ -93,7 +93,7 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
     let t = &l.settings.tunnel;
     let tries = tries(t.next_upstream_tries);
     let timeout = t.next_upstream_timeout.0;
-    let rules = Rules { next: t.next_upstream, tries, timeout, again: false };
+    let rules = Rules { next: t.next_upstream, tries, timeout, again: false, delay: Duration::ZERO };
     // A head of an earlier response would be taken for that of this one.
     req.modules.upstream.head.advance(usize::MAX);
     let mut attempts = Attempts::new(req, target, rules, Kept::No).await?;

@@ -29,6 +29,8 @@ pub(crate) struct Rules {
     pub(crate) timeout: Duration,
     /// `proxy_next_upstream_again`: servers that were tried are tried again, within a limited number of tries.
     pub(crate) again: bool,
+    /// `proxy_next_upstream_delay`: time between a failure and the next attempt.
+    pub(crate) delay: Duration,
 }
 
 /// Condition under which a request may be sent again.
@@ -45,8 +47,9 @@ impl Rules {
         self.again && self.tries != usize::MAX
     }
 
+    /// Returns `true` if another attempt may begin, after a pause.
     fn is_in_time(&self, elapsed: Duration) -> bool {
-        self.timeout.is_zero() || elapsed < self.timeout
+        self.timeout.is_zero() || elapsed.saturating_add(self.delay) < self.timeout
     }
 
     /// Returns `true` if the request may be sent again after a failure.
@@ -177,6 +180,8 @@ pub(crate) struct Attempts<'t> {
     current: (usize, Instant),
     /// `true` if the next attempt is the first of another location.
     redirected: bool,
+    /// `true` if a server has failed since the last attempt.
+    failed: bool,
 }
 
 /// Decision after an attempt.
@@ -208,12 +213,29 @@ impl<'t> Attempts<'t> {
         let redirected = !req.modules.upstream.attempts.is_empty();
         let (tried, current) = (Vec::new(), (0, begun));
         let (dropped, closed) = (0, 0);
-        Ok(Attempts { conf, servers, rules, kept, begun, tried, dropped, closed, current, redirected })
+        Ok(Attempts {
+            conf,
+            servers,
+            rules,
+            kept,
+            begun,
+            tried,
+            dropped,
+            closed,
+            current,
+            redirected,
+            failed: false,
+        })
     }
 
     /// Returns `true` if the next attempt may use a kept connection.
     pub(crate) fn may_reuse(&self) -> bool {
         self.kept != Kept::No
+    }
+
+    /// Returns the time to wait for before the next attempt. A kept connection that turned out to be closed is no failure.
+    pub(crate) fn pause(&mut self) -> Option<Duration> {
+        Some(self.rules.delay).filter(|delay| std::mem::take(&mut self.failed) && !delay.is_zero())
     }
 
     /// Chooses the next server, waits for one if need be, and begins an attempt at it.
@@ -323,6 +345,7 @@ impl<'t> Attempts<'t> {
         }
         self.mark_failed(req, fault);
         self.tried.push(self.current.0);
+        self.failed = true;
         if again && self.tried.len() < self.limit() { Decision::Again } else { Decision::Stop(fault.status) }
     }
 
@@ -421,7 +444,13 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn rules() -> Rules {
-        Rules { next: NextMask::DEFAULT, tries: usize::MAX, timeout: Duration::ZERO, again: false }
+        Rules {
+            next: NextMask::DEFAULT,
+            tries: usize::MAX,
+            timeout: Duration::ZERO,
+            again: false,
+            delay: Duration::ZERO,
+        }
     }
 
     #[test]

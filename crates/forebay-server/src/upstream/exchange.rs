@@ -28,6 +28,7 @@ use forebay_core::upstream::peer::Figures;
 use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
 use forebay_net::dial::LocalAddress;
+use forebay_net::reactor::Deadline;
 use forebay_net::wire::Watch;
 
 use std::rc::Rc;
@@ -179,6 +180,8 @@ pub(crate) struct Upstreamed {
     pub log_path: Vec<u8>,
     /// `Set-Cookie` of `sticky cookie`; empty: none.
     pub set_cookie: Vec<u8>,
+    /// Name of the field that has this value in place of `Set-Cookie`; empty: none.
+    pub sticky_field: Vec<u8>,
     /// The session that `sticky learn` begins when the response is over; empty: none.
     pub session: Vec<u8>,
     /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
@@ -208,6 +211,7 @@ impl Upstreamed {
         self.log_name.clear();
         self.log_path.clear();
         self.set_cookie.clear();
+        self.sticky_field.clear();
         self.session.clear();
     }
 
@@ -261,9 +265,42 @@ pub(crate) async fn run(
         };
         match verdict {
             Decision::Answered => return Ok(()),
-            Decision::Again => {}
+            Decision::Again => {
+                if let Some(pause) = attempts.pause() {
+                    // Boxed, since it is rare.
+                    Box::pin(wait(req, (pause, s.ignore_client_abort), limit)).await?;
+                }
+            }
             Decision::Stop(status) => return Err(status),
         }
+    }
+}
+
+/// Waits between two attempts, while no server has the request. `stays`: a client that is gone ends nothing.
+///
+/// # Errors
+/// The status to answer with if the client is gone, or if the time for a response is over.
+async fn wait(
+    req: &mut Request,
+    (pause, stays): (Duration, bool),
+    limit: Option<Deadline>,
+) -> Result<(), u16> {
+    let thread = req.thread.clone();
+    let waiting = async {
+        if stays {
+            thread.io.poller.sleep(pause).await;
+            return true;
+        }
+        crate::phases::pause(req, pause).await
+    };
+    let waited = match limit {
+        None => Some(waiting.await),
+        Some(limit) => thread.io.poller.until(limit, waiting).await,
+    };
+    match waited {
+        Some(true) => Ok(()),
+        Some(false) => Err(client_gone(req, "waiting for the next attempt").status),
+        None => Err(timed_out(req, "while waiting for the next attempt (proxy_response_timeout)").status),
     }
 }
 

@@ -13,6 +13,7 @@ mod head;
 pub(crate) mod health_check;
 pub(crate) mod open;
 mod send;
+mod session_times;
 pub(crate) mod spool;
 pub(crate) mod sticky;
 pub(crate) mod stream;

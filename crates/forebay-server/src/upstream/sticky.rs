@@ -1,5 +1,6 @@
 //! Requests of one session go to one server (nginx: sticky cookie, route, learn).
 
+use super::session_times::Times;
 use crate::config::Scope;
 use crate::config::value::split_parameter;
 use crate::request::Request;
@@ -18,7 +19,7 @@ use std::time::Duration;
 /// `sticky`.
 #[derive(Debug)]
 pub(crate) enum Sticky {
-    /// `sticky cookie`.
+    /// `sticky cookie` and `sticky header`.
     Cookie(Cookie),
     /// `sticky route`.
     Route(Route),
@@ -26,10 +27,14 @@ pub(crate) enum Sticky {
     Learn(Learn),
 }
 
-/// `sticky cookie NAME ...`.
+/// `sticky cookie NAME ...`, and `sticky header NAME ...`, a field that clients send back.
 #[derive(Debug, Default)]
 pub(crate) struct Cookie {
     name: Vec<u8>,
+    /// It is a field.
+    field: bool,
+    /// `lifetime` and `idle`.
+    times: Times,
     expires: Option<StickyExpires>,
     /// `max_age`, in seconds; `expires` has it, too.
     max_age: Option<u64>,
@@ -75,7 +80,7 @@ impl Sticky {
     /// In nginx's words.
     pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Sticky, Error> {
         match crate::config::value::first(d) {
-            b"cookie" => Cookie::parse(d, cx).map(Sticky::Cookie),
+            kind @ (b"cookie" | b"header") => Cookie::parse(d, kind == b"header", cx).map(Sticky::Cookie),
             b"route" => Route::parse(d, cx).map(Sticky::Route),
             b"learn" => Learn::parse(d, cx).map(Sticky::Learn),
             other => Err(cx.error(d, format!("unknown parameter \"{}\"", String::from_utf8_lossy(other)))),
@@ -134,9 +139,13 @@ impl Sticky {
 }
 
 impl Cookie {
-    fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Cookie, Error> {
+    fn parse(d: &Directive, field: bool, cx: &mut Scope<'_>) -> Result<Cookie, Error> {
         let name = d.args.get(1).map(|w| w.text.clone()).unwrap_or_default();
-        let mut c = Cookie { name, ..Cookie::default() };
+        let plain = |b: &u8| b.is_ascii_alphanumeric() || *b == b'-';
+        if field && !name.iter().all(plain) {
+            return Err(cx.error(d, format!("invalid header name \"{}\"", String::from_utf8_lossy(&name))));
+        }
+        let mut c = Cookie { name, field, ..Cookie::default() };
         for w in d.args.iter().skip(2) {
             c.parameter(d, w, cx)?;
         }
@@ -145,6 +154,19 @@ impl Cookie {
 
     fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
         match split_parameter(&w.text) {
+            (b"lifetime", Some(v)) => self.times.lifetime = Some(seconds("lifetime", v, d, w, cx)?),
+            (b"idle", Some(v)) => self.times.idle = Some(seconds("idle", v, d, w, cx)?),
+            (b"mark", Some(v)) if is_mark(v) => self.mark = Some(v.to_vec()),
+            (b"mark", Some(v)) => return Err(cx.error_at(d, w, invalid("\"mark\" parameter value", v))),
+            (b"change_on_failure", Some(v)) => {
+                self.stays = match v {
+                    b"on" => false,
+                    b"off" => true,
+                    _ => return Err(cx.error_at(d, w, invalid("\"change_on_failure\" parameter value", v))),
+                };
+            }
+            // The others are attributes of a cookie.
+            _ if self.field => return Err(unknown(d, w, cx)),
             (b"expires", Some(v)) => {
                 let expires =
                     StickyExpires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
@@ -154,20 +176,11 @@ impl Cookie {
                 let age = units::duration_secs(v).ok_or_else(|| invalid("\"max_age\" parameter value", v));
                 self.max_age = Some(age.map_err(|m| cx.error_at(d, w, m))?.as_secs());
             }
-            (b"change_on_failure", Some(v)) => {
-                self.stays = match v {
-                    b"on" => false,
-                    b"off" => true,
-                    _ => return Err(cx.error_at(d, w, invalid("\"change_on_failure\" parameter value", v))),
-                };
-            }
             (b"domain", Some(v)) => self.domain = Some(template(v, d, w, cx)?),
             (b"path", Some(v)) => self.path = Some(template(v, d, w, cx)?),
             (b"samesite", Some(v)) => self.samesite = Some(template(v, d, w, cx)?),
             (b"secure", None) => self.secure = Secure::Always,
             (b"secure", Some(v)) => self.secure = Secure::If(template(v, d, w, cx)?),
-            (b"mark", Some(v)) if is_mark(v) => self.mark = Some(v.to_vec()),
-            (b"mark", Some(v)) => return Err(cx.error_at(d, w, invalid("\"mark\" parameter value", v))),
             (b"httponly", None) => self.httponly = true,
             _ => return Err(unknown(d, w, cx)),
         }
@@ -175,42 +188,72 @@ impl Cookie {
     }
 
     fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+        Ok(self.session(req)?.map(|(sid, _)| sid))
+    }
+
+    /// Returns the server of the request's session, and the time at which it began, in Unix seconds.
+    fn session(&self, req: &mut Request) -> Result<Option<(Vec<u8>, i64)>, VarError> {
         let mut v = Vec::new();
-        crate::modules::vars::cookie(req, &self.name, &mut v)?;
-        if let Some(mark) = &self.mark {
-            let Some(rest) = v.strip_prefix(mark.as_slice()).and_then(|v| v.strip_prefix(b".")) else {
-                return Ok(None);
-            };
-            v = rest.to_vec();
+        if self.field {
+            v.extend_from_slice(req.head.all(&self.name).next().unwrap_or_default());
+        } else {
+            crate::modules::vars::cookie(req, &self.name, &mut v)?;
         }
-        Ok(Some(v).filter(|v| !v.is_empty() && v.len() <= 256))
+        let mut rest = v.as_slice();
+        if let Some(mark) = &self.mark {
+            let marked = rest.strip_prefix(mark.as_slice()).and_then(|v| v.strip_prefix(b"."));
+            let Some(marked) = marked else { return Ok(None) };
+            rest = marked;
+        }
+        let found = self.times.read(rest, req.thread.clock.unix());
+        Ok(found.filter(|(sid, _)| !sid.is_empty() && sid.len() <= 256).map(|(sid, at)| (sid.to_vec(), at)))
     }
 
     fn answered(&self, req: &mut Request, lease: &Lease, sid: &[u8]) -> Result<(), VarError> {
+        let before = if self.stays || self.times.is_limited() { self.session(req)? } else { None };
         if self.stays
-            && let Some(wanted) = self.wanted(req)?
-            && wanted != sid
-            && lease.set().is_some_and(|set| set.peers.iter().any(|p| p.sid == wanted))
+            && let Some((wanted, _)) = &before
+            && *wanted != sid
+            && lease.set().is_some_and(|set| set.peers.iter().any(|p| p.sid == *wanted))
         {
             return Ok(());
         }
+        // A session at another server is another one.
+        let begun = before.filter(|(wanted, _)| *wanted == sid).map(|(_, begun)| begun);
         let mut line = Vec::new();
-        self.write(req, sid, &mut line)?;
+        self.write(req, (sid, begun.unwrap_or_else(|| req.thread.clock.unix())), &mut line)?;
         req.modules.upstream.set_cookie = line;
+        if self.field {
+            req.modules.upstream.sticky_field.clone_from(&self.name);
+        }
         Ok(())
     }
 
-    /// Writes the value of `Set-Cookie`.
-    fn write(&self, req: &mut Request, sid: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
-        out.extend_from_slice(&self.name);
-        out.push(b'=');
+    /// Writes the value of `Set-Cookie`, or that of the field.
+    fn write(
+        &self,
+        req: &mut Request,
+        (sid, begun): (&[u8], i64),
+        out: &mut Vec<u8>,
+    ) -> Result<(), VarError> {
+        let now = req.thread.clock.unix();
+        if !self.field {
+            out.extend_from_slice(&self.name);
+            out.push(b'=');
+        }
         if let Some(mark) = &self.mark {
             out.extend_from_slice(mark);
             out.push(b'.');
         }
         out.extend_from_slice(sid);
+        self.times.write(begun, now, out);
+        if self.field {
+            return Ok(());
+        }
         if let Some(expires) = self.expires {
-            expires.write(req.thread.clock.unix(), self.max_age.is_none(), out);
+            // The cookie ends with the session.
+            let expires = self.times.left(begun, now).map_or(expires, StickyExpires::In);
+            expires.write(now, self.max_age.is_none(), out);
         }
         if let Some(secs) = self.max_age {
             out.extend_from_slice(b"; max-age=");
@@ -227,6 +270,12 @@ impl Cookie {
         out.extend_from_slice(same_site(&samesite.unwrap_or_default()));
         attribute(req, b"; path=", self.path.as_ref(), out)
     }
+}
+
+/// Reads a time of at least a second.
+fn seconds(what: &str, v: &[u8], d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<u64, Error> {
+    let time = units::duration_secs(v).map(|time| time.as_secs()).filter(|secs| *secs > 0);
+    time.ok_or_else(|| cx.error_at(d, w, invalid(&format!("\"{what}\" parameter value"), v)))
 }
 
 /// Returns `true` for letters, digits, `-` and `_`, so that the mark ends at the first dot of a value.

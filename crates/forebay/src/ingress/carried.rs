@@ -1,6 +1,6 @@
 //! Values of the Helm chart of ingress-nginx that do something else with Forebay, or nothing, although nothing complains of them.
 
-use super::IngressArgs;
+use super::{IngressArgs, flags};
 use clap::Args;
 use serde_json::Value;
 
@@ -97,7 +97,9 @@ fn arguments(controller: &Value, notes: &mut Vec<String>) {
     let command = IngressArgs::augment_args(clap::Command::new("ingress"));
     for flag in controller.get("extraArgs").and_then(Value::as_object).into_iter().flat_map(|all| all.keys())
     {
-        if !command.get_arguments().any(|a| a.get_long() == Some(flag)) {
+        if let Some((_, why)) = flags::WITHOUT_EFFECT.iter().find(|(name, _)| name == flag) {
+            notes.push(format!("controller.extraArgs.{flag} has no effect: {why}"));
+        } else if !command.get_arguments().any(|a| a.get_long() == Some(flag)) {
             notes.push(format!(
                 "controller.extraArgs.{flag}: forebay ingress has no such option, leave it out"
             ));
@@ -154,7 +156,7 @@ mod tests {
             "defaultBackend.enabled:",
             "controller.livenessProbe.httpGet.path is /live",
             "controller.readinessProbe.httpGet.port is 8080",
-            "controller.extraArgs.sync-rate-limit:",
+            "controller.extraArgs.sync-rate-limit has no effect:",
             "controller.extraVolumeMounts[0] mounts /etc/nginx/template",
             "controller.metrics.prometheusRule.rules[0] (Reload) asks for nginx_ingress_controller_config_last",
         ];

@@ -2,6 +2,7 @@
 //!
 //! A configuration may contain `%DIR%` (the prefix) and `%PORT0%` to `%PORT9%` (free ports of 127.0.0.1).
 
+pub mod certificates;
 pub mod fastcgi;
 pub mod origin;
 

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
 /// Kinds that it has, with their groups.
-const KINDS: [(&str, &str, &str); 7] = [
+const KINDS: [(&str, &str, &str); 11] = [
     ("Ingress", "networking.k8s.io/v1", "ingresses"),
     ("IngressClass", "networking.k8s.io/v1", "ingressclasses"),
     ("Service", "v1", "services"),
@@ -16,6 +16,10 @@ const KINDS: [(&str, &str, &str); 7] = [
     ("Secret", "v1", "secrets"),
     ("ConfigMap", "v1", "configmaps"),
     ("Namespace", "v1", "namespaces"),
+    ("GatewayClass", "gateway.networking.k8s.io/v1", "gatewayclasses"),
+    ("Gateway", "gateway.networking.k8s.io/v1", "gateways"),
+    ("HTTPRoute", "gateway.networking.k8s.io/v1", "httproutes"),
+    ("RoutePolicy", "forebay.io/v1alpha1", "routepolicies"),
 ];
 
 #[derive(Default)]

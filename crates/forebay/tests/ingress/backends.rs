@@ -1,6 +1,7 @@
 //! Backends of other protocols than HTTP/1.1 without encryption. They show a request as the others do.
 
 use super::Table;
+use crate::harness::certificates::RSA;
 use crate::harness::{Server, Site, fastcgi};
 use std::path::Path;
 
@@ -44,11 +45,7 @@ impl Table {
             [("server", "DNS:test,DNS:*.fit.test"), ("client", "DNS:client"), ("backend", "DNS:backend.test")]
         {
             let subject = if name == "server" { "test" } else { name };
-            let args = format!(
-                "req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.crt -days 30 -subj /CN={subject} \
-                 -addext subjectAltName={names}"
-            );
-            crate::tls::openssl(site, &args);
+            site.certificate(name, RSA, subject, names);
         }
     }
 }

@@ -17,7 +17,9 @@
 //!   `"%HTTP%"` and `"%HTTPS%"` are our own ones; `sni: NAME` sends another name in the handshake, and `certificate: NAME` a certificate;
 //!   `%BACKEND.CRT%` in an object is the certificate of the backend with TLS;
 //!   `< closed` asserts that there is no answer;
-//!   `share SERVICE LEAST MOST` of 100 repetitions of the request.
+//!   `share SERVICE LEAST MOST` of 100 repetitions of the request;
+//!   `logged TEXT` and `unlogged TEXT` a text in the access log and its absence, `noted TEXT` and `unnoted TEXT` the same of the error log.
+//!   What must be absent belongs to a request before one whose line is there.
 
 /// One Ingress of a case.
 #[derive(Default, Clone)]
@@ -95,7 +97,10 @@ impl Case {
             return;
         }
         if let Some(exchange) = self.exchanges.last_mut() {
-            if matches!(word, "<" | "saw" | "never" | "at" | "share") {
+            if matches!(
+                word,
+                "<" | "saw" | "never" | "at" | "share" | "logged" | "unlogged" | "noted" | "unnoted"
+            ) {
                 exchange.asserts.push(text.clone());
             } else if word.ends_with(':') {
                 exchange.fields.push(text.clone());

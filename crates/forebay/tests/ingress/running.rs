@@ -2,7 +2,7 @@
 
 use super::api::ApiServer;
 use super::certified;
-use crate::harness::{PROGRAM, Site, free_port, kill, raw, run, wait_for};
+use crate::harness::{PROGRAM, Site, free_port, kill, origin, raw, run, wait_for};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -81,6 +81,28 @@ fn ingress(name: &str, annotations: Value) -> Value {
         "spec": {"rules": [{"host": format!("{name}.test"), "http": {"paths": [
             {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}
     })
+}
+
+/// Adds the Service `web` with a server behind it, and the Ingress `forwarded`, which passes requests on to it.
+fn serve_web(api: &ApiServer) {
+    let port = origin::start(|mut asked| {
+        asked.answer("200 OK", "", "web");
+        true
+    });
+    let port = port.port();
+    api.set(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"clusterIP": "127.0.0.1", "ports": [{"name": "http", "port": 80, "targetPort": port}]},
+    }));
+    api.set(json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "web", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+        "ports": [{"name": "http", "port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}],
+    }));
+    let mut forwarded = ingress("forwarded", json!({}));
+    let annotations = forwarded["metadata"]["annotations"].as_object_mut().expect("annotations");
+    annotations.remove("nginx.ingress.kubernetes.io/permanent-redirect");
+    api.set(forwarded);
 }
 
 fn config(data: Value) -> Value {
@@ -199,6 +221,7 @@ fn one_value_of_the_config_map_holds_nobody_up() {
 fn a_value_that_only_the_server_refuses_holds_nobody_up() {
     let api = ApiServer::start();
     api.set(ingress("first", json!({})));
+    serve_web(&api);
     let cases = [
         json!({"access-log-path": "/no/such/directory/a.log"}),
         json!({"http-snippet": "error_log /no/such/directory/e.log;"}),
@@ -215,7 +238,119 @@ fn a_value_that_only_the_server_refuses_holds_nobody_up() {
         eprintln!("{data}");
         let controller = Controller::start(&api, &[]);
         controller.wait_for("first.test", 301);
+        controller.wait_for("forwarded.test", 200);
     }
+}
+
+/// A value that decides on access and that only the server refuses leaves the one before in force, and closes nothing.
+#[test]
+fn a_value_that_decides_gives_way_to_the_one_before() {
+    let api = ApiServer::start();
+    serve_web(&api);
+    let cases = [
+        ("http-snippet", "deny 10.9.9.9;", "deny 10.9.9.9;\nset_real_ip_from nosuch.none.invalid;"),
+        (
+            "server-snippet",
+            "allow 127.0.0.0/8;\ndeny all;",
+            "allow 127.0.0.0/8;\nallow nosuch.none.invalid;\ndeny all;",
+        ),
+        ("location-snippet", "deny 10.9.9.9;", "deny 10.9.9.9;\naccess_log /no/such/directory/l.log;"),
+    ];
+    for (i, (key, good, bad)) in cases.into_iter().enumerate() {
+        eprintln!("{key}: {bad}");
+        api.set(config(json!({key: good})));
+        let controller = Controller::start(&api, &[]);
+        controller.wait_for("forwarded.test", 200);
+        api.set(config(json!({key: bad})));
+        wait_for("an Event of the key", || {
+            let field = format!("data[{key}]: the value is not valid, the last one that worked stays");
+            let told = |e: &Value| e["note"].as_str().is_some_and(|note| note.starts_with(&field));
+            api.written().iter().any(told).then_some(())
+        });
+        let name = format!("later{i}");
+        api.set(ingress(&name, json!({})));
+        controller.wait_for(&format!("{name}.test"), 301);
+        assert_eq!(controller.status("forwarded.test", "/"), 200);
+        // One that is mended has effect.
+        api.set(config(json!({key: format!("{good}\ndeny 127.0.0.1;")})));
+        let status = if key == "server-snippet" { 200 } else { 403 };
+        controller.wait_for("forwarded.test", status);
+    }
+}
+
+fn gateway(name: &str, listeners: &[(&str, u16)]) -> Value {
+    let listener = |(name, port): &(&str, u16)| json!({"name": name, "protocol": "HTTP", "port": port});
+    let listeners: Vec<Value> = listeners.iter().map(listener).collect();
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"gatewayClassName": "forebay", "listeners": listeners}
+    })
+}
+
+fn class() -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "forebay"},
+        "spec": {"controllerName": "forebay.io/gateway"}
+    })
+}
+
+/// Returns a route that redirects.
+fn route(name: &str, gateway: &str, matches: Value) -> Value {
+    let filters = json!([{"type": "RequestRedirect", "requestRedirect": {"hostname": "example.com", "statusCode": 301}}]);
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"parentRefs": [{"name": gateway}], "hostnames": [format!("{name}.test")], "rules": [{"matches": [matches], "filters": filters}]}
+    })
+}
+
+/// A listener whose port another program has is set aside alone, and is served when the port is free.
+#[test]
+fn a_port_of_another_program_holds_nobody_up() {
+    let api = ApiServer::start();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (taken, free) = (other.local_addr().expect("bound"), free_port());
+    api.set(class());
+    api.set(gateway("edge", &[("taken", taken.port()), ("free", free)]));
+    api.set(route("a", "edge", json!({"path": {"value": "/"}})));
+    api.set(ingress("first", json!({})));
+    let controller = Controller::start(&api, &[]);
+    controller.wait_for("first.test", 301);
+    let free = SocketAddr::from(([127, 0, 0, 1], free));
+    let moved = |addr| ask(addr, "a.test", "/").starts_with("HTTP/1.1 301").then_some(());
+    wait_for("the other listener", || moved(free));
+    wait_for("the condition", || {
+        let of_listener = |status: &Value| {
+            let all = status["status"]["listeners"].as_array().cloned().unwrap_or_default();
+            let taken = all.into_iter().find(|l| l["name"] == "taken").unwrap_or_default();
+            taken["conditions"].to_string().contains("PortUnavailable")
+        };
+        api.written().iter().any(of_listener).then_some(())
+    });
+    drop(other);
+    wait_for("the listener whose port is free", || moved(taken));
+}
+
+/// Matches of which no part can be used close their routes, and no others.
+#[test]
+fn one_route_holds_nobody_up() {
+    let api = ApiServer::start();
+    let port = free_port();
+    api.set(class());
+    api.set(gateway("edge", &[("http", port)]));
+    api.set(route("good", "edge", json!({"path": {"value": "/"}})));
+    let wrong = [
+        json!({"path": {"type": "RegularExpression", "value": "(a{1000}){1000}"}}),
+        json!({"path": {"type": "RegularExpression", "value": "("}}),
+        json!({"path": {"value": "/%"}}),
+    ];
+    for (i, wrong) in wrong.iter().enumerate() {
+        api.set(route(&format!("bad{i}"), "edge", wrong.clone()));
+    }
+    let _controller = Controller::start(&api, &[]);
+    let addr = SocketAddr::from(([127, 0, 0, 1], port));
+    let status = |host: &str| ask(addr, host, "/x").get(9..12).unwrap_or_default().to_owned();
+    wait_for("the good route", || (status("good.test") == "301").then_some(()));
+    (0..wrong.len()).for_each(|i| assert_eq!(status(&format!("bad{i}.test")), "500", "{}", wrong[i]));
 }
 
 /// Returns kinds of broken pairs of certificate and key.

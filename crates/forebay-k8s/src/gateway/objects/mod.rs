@@ -29,7 +29,7 @@ pub use route::{
     BackendRef, GrpcMethod, Match, Method, ParentRef, PathMatch, Retry, Route, RouteSpec, Rule,
     SessionCookie, SessionHeader, SessionPersistence, Timeouts, ValueMatch,
 };
-pub use set::GatewayObjects;
+pub use set::{AllAside, Aside, GatewayObjects, Place};
 pub use tls_policy::{BackendTlsPolicy, BackendTlsSpec, PolicyTarget, SubjectAltName, Validation};
 
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use super::{
     BackendTlsPolicy, ClusterTrustBundle, Gateway, GatewayClass, GatewayKind, ListenerSet, ReferenceGrant,
     Route, RoutePolicy, TelemetryPolicy,
 };
-use crate::objects::Key;
+use crate::objects::{Key, Metadata};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -44,6 +44,23 @@ pub struct GatewayObjects {
     pub route_policies: BTreeMap<Key, Arc<RoutePolicy>>,
     /// Addresses that the server could not open, `true` for UDP, with the reason. Listeners at them are set aside.
     pub taken: BTreeMap<(bool, SocketAddr), String>,
+    /// Gateways, routes and RoutePolicies that the server has refused. They are closed until they change.
+    pub aside: AllAside,
+}
+
+/// Object of the API by its kind and name.
+pub type Place = (GatewayKind, Key);
+
+/// Objects that are set aside.
+pub type AllAside = BTreeMap<Place, Aside>;
+
+/// What is done with an object that is set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Aside {
+    /// It is closed, and this is why.
+    Closed(String),
+    /// It counts as if it were not there. A search for what is to blame needs this.
+    Absent,
 }
 
 impl GatewayObjects {
@@ -52,6 +69,7 @@ impl GatewayObjects {
     /// # Errors
     /// The object does not have the shape of its kind. The former one stays, except that a route is closed.
     pub fn apply(&mut self, kind: GatewayKind, key: Key, value: Value) -> Result<bool, String> {
+        let place = (kind, key.clone());
         let changed = match kind {
             GatewayKind::GatewayClass => add(&mut self.classes, key, read(&value)?),
             GatewayKind::Gateway => {
@@ -84,12 +102,16 @@ impl GatewayObjects {
             GatewayKind::RoutePolicy => add(&mut self.route_policies, key, read(&value)?),
         };
         self.version += u64::from(changed);
+        if changed {
+            self.aside.remove(&place);
+        }
         Ok(changed)
     }
 
     /// Removes an object.
     pub fn delete(&mut self, kind: GatewayKind, key: &Key) {
         self.version += 1;
+        self.aside.remove(&(kind, key.clone()));
         match kind {
             GatewayKind::GatewayClass => drop(self.classes.remove(key)),
             GatewayKind::Gateway => drop(self.gateways.remove(key)),
@@ -112,6 +134,37 @@ impl GatewayObjects {
         let of_gateways = self.gateways.values().flat_map(|g| &g.spec.listeners);
         let of_sets = self.listener_sets.values().flat_map(|s| &s.spec.listeners);
         of_gateways.chain(of_sets).any(|l| l.port == port && (l.protocol == "UDP") == udp)
+    }
+
+    /// Closes an object that the server has refused. Returns `true` if that changes anything.
+    pub fn set_aside(&mut self, place: Place, reason: String) -> bool {
+        let aside = Aside::Closed(reason);
+        let changed = self.aside.get(&place) != Some(&aside);
+        self.version += u64::from(changed);
+        self.aside.insert(place, aside);
+        changed
+    }
+
+    /// Takes all objects back that the server has refused. Returns `true` if there are any.
+    pub fn take_back(&mut self) -> bool {
+        let changed = !std::mem::take(&mut self.aside).is_empty();
+        self.version += u64::from(changed);
+        changed
+    }
+
+    /// Returns the metadata of a Gateway, a route or a RoutePolicy.
+    pub(crate) fn metadata(&self, (kind, key): &Place) -> Option<&Metadata> {
+        let routes = match kind {
+            GatewayKind::Gateway => return self.gateways.get(key).map(|g| &g.metadata),
+            GatewayKind::RoutePolicy => return self.route_policies.get(key).map(|p| &p.metadata),
+            GatewayKind::HttpRoute => &self.http_routes,
+            GatewayKind::GrpcRoute => &self.grpc_routes,
+            GatewayKind::TlsRoute => &self.tls_routes,
+            GatewayKind::TcpRoute => &self.tcp_routes,
+            GatewayKind::UdpRoute => &self.udp_routes,
+            _ => return None,
+        };
+        routes.get(key).map(|route| &route.metadata)
     }
 
     /// Sets an address aside that could not be opened, or takes it back (`None`). Returns `true` if that changes anything.

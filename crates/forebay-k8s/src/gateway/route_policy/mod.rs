@@ -4,13 +4,15 @@
 //! Each replaces the parts that it has; networks that are not let in add up. Of two policies about the same the oldest counts.
 //! Read in this order: `table.rs` (fields and annotations), `read.rs`, and this file; `ingress/route_policy.rs` makes the policy.
 
+mod general;
 mod read;
 pub(crate) mod table;
 
 use super::cluster::Cluster;
 use super::gateways::{Ours, age};
-use super::objects::{Cors, GatewayKind, PolicyTarget, RoutePolicy as Object};
+use super::objects::{Aside, Cors, GatewayKind, PolicyTarget, RoutePolicy as Object};
 use super::place::Placed;
+use super::ports::Others;
 use super::status::{StatusUpdate, condition};
 use crate::groups::{Balance, short_hash};
 use crate::ingress::{Globals, RoutePolicy, route_policy};
@@ -18,6 +20,8 @@ use crate::model::{self, File, Policy};
 use crate::objects::Key;
 use crate::tree::guard;
 use forebay_conf::Node;
+use general::General;
+pub(crate) use general::unheard;
 use read::Written;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -36,6 +40,19 @@ pub(crate) struct Applied {
     pub balance: Option<Balance>,
     /// A policy is invalid: the rule answers 503.
     pub closed: bool,
+    /// Why the ConfigMap closes the rule.
+    pub setting: Option<Arc<str>>,
+    /// Fields of a service that is not asked.
+    pub unasked: Vec<String>,
+    /// The service of the ConfigMap is asked if no policy has one.
+    general: Option<bool>,
+}
+
+impl Applied {
+    /// Returns `true` if nobody is let in.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed || self.setting.is_some()
+    }
 }
 
 /// A policy that was read.
@@ -62,6 +79,7 @@ type Target = (String, Key, Option<String>);
 /// The policies of a cluster, the oldest first.
 #[derive(Default)]
 pub(crate) struct Policies {
+    general: General,
     known: Vec<Known>,
     /// The policy that counts for each target.
     first: BTreeMap<Target, usize>,
@@ -69,12 +87,15 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// Reads all policies.
-    pub(crate) fn new(cluster: Cluster<'_>, globals: &Globals) -> Policies {
+    pub(crate) fn new(cluster: Cluster<'_>, others: &Others<'_>) -> Policies {
+        let globals = others.globals;
         let mut all: Vec<_> = cluster.gateway.route_policies.iter().collect();
         all.sort_by(|a, b| age(&a.1.metadata, a.0).cmp(&age(&b.1.metadata, b.0)));
-        let mut policies = Policies::default();
+        let mut policies = Policies { general: General::new(globals), ..Policies::default() };
+        all.retain(|(key, _)| others.aside(GatewayKind::RoutePolicy, key) != Some(&Aside::Absent));
         for (index, (key, object)) in all.into_iter().enumerate() {
-            let written = read::read(&object.spec);
+            let mut written = read::read(&object.spec);
+            written.faults.extend(others.refusal(GatewayKind::RoutePolicy, key));
             for target in &written.targets {
                 policies.first.entry(place_of(key, target)).or_insert(index);
             }
@@ -89,17 +110,11 @@ impl Policies {
         self.first.get(&target).and_then(|index| self.known.get(*index))
     }
 
-    /// Returns the policies of a rule at a listener as one. `None`: there are none.
-    pub(crate) fn of(
-        &self,
-        placed: &Placed<'_>,
-        rule: usize,
-        gateway: &Key,
-        listener: &str,
-    ) -> Option<Applied> {
-        if self.known.is_empty() {
-            return None;
-        }
+    /// Returns the policies of a rule at a listener as one, with what the ConfigMap says where they say nothing.
+    pub(crate) fn of(&self, placed: &Placed<'_>, rule: usize, gateway: &Key, listener: &str) -> Applied {
+        let networks = self.general.networks.clone();
+        let outermost =
+            Applied { policy: Arc::new(Policy { networks, ..Policy::default() }), ..Applied::default() };
         let kind = placed.kind.name();
         let name = placed.route.spec.rules.get(rule).and_then(|r| r.name.as_deref());
         let found = [
@@ -108,15 +123,49 @@ impl Policies {
             self.find(kind, placed.key, None),
             name.and_then(|name| self.find(kind, placed.key, Some(name))),
         ];
-        let mut applied = found
-            .into_iter()
-            .flatten()
-            .fold(None, |outer: Option<Applied>, known| Some(outer.unwrap_or_default().under(known)));
-        if self.has_lost(placed) {
-            // What it is to protect may be any of the rules.
-            applied.get_or_insert_default().closed = true;
-        }
+        let mut applied = found.into_iter().flatten().fold(outermost, Applied::under);
+        // What it is to protect may be any of the rules.
+        applied.closed |= self.has_lost(placed);
+        self.general(placed.kind.is_http(), &mut applied);
         applied
+    }
+
+    /// Adds what the ConfigMap says about a rule. `requests`: the rule is about requests, not about connections.
+    fn general(&self, requests: bool, applied: &mut Applied) {
+        let General { authority, closed, closed_requests, broken, .. } = &self.general;
+        let mut why = closed.as_ref();
+        if requests {
+            why = why.or(closed_requests.as_ref());
+            let is_asked = applied.policy.authority.is_none() && applied.general != Some(false);
+            match authority {
+                Some(_) if is_asked && broken.is_some() => why = why.or(broken.as_ref()),
+                Some(authority) if is_asked => {
+                    Arc::make_mut(&mut applied.policy).authority = Some(authority.clone());
+                }
+                Some(authority) => applied.unasked.clone_from(&authority.response_headers),
+                None => {}
+            }
+        }
+        applied.setting = why.map(|why| why.as_str().into());
+    }
+
+    /// Returns why the ConfigMap closes rules of a route, and whether it closes all of them.
+    pub(crate) fn settings_of(&self, placed: &Placed<'_>, ours: &[Ours]) -> Option<(Arc<str>, bool)> {
+        let rules = placed.route.spec.rules.len().max(1);
+        let of_listener = |gateway: &Ours, index: usize| {
+            let listener = gateway.listeners.get(index)?.listener.name.clone();
+            Some((gateway.key.clone(), listener))
+        };
+        let places: Vec<_> = (placed.parents.iter().flatten())
+            .filter_map(|parent| Some((ours.get(parent.gateway)?, &parent.listeners)))
+            .flat_map(|(gateway, all)| all.iter().filter_map(move |(index, _)| of_listener(gateway, *index)))
+            .collect();
+        let all = places.iter().flat_map(|(gateway, listener)| {
+            (0..rules).map(move |rule| self.of(placed, rule, gateway, listener).setting)
+        });
+        let all: Vec<Option<Arc<str>>> = all.collect();
+        let why = all.iter().flatten().next()?.clone();
+        Some((why, all.iter().all(Option::is_some)))
     }
 
     /// Returns `true` if a policy is about a rule of a route that has no such name.
@@ -138,6 +187,12 @@ impl Policies {
     /// Returns the files that policies name.
     pub(crate) fn files(&self) -> impl Iterator<Item = File> {
         self.counting().flat_map(|known| known.made.files.iter().cloned())
+    }
+
+    /// Returns `true` if answers of a service that decides on requests may be kept.
+    pub(crate) fn keep_answers(&self) -> bool {
+        let own = self.counting().map(|known| &known.made.policy.authority);
+        own.chain([&self.general.authority]).flatten().any(|authority| authority.cache.is_some())
     }
 
     fn counting(&self) -> impl Iterator<Item = &Known> {
@@ -250,6 +305,7 @@ impl Applied {
         if !known.is_valid() {
             return Applied { closed: true, ..self };
         }
+        let general = known.made.general_authority.or(self.general);
         let (outer, inner) = (Policy::clone(&self.policy), &known.made.policy);
         let by_name = |outer: Vec<(String, String)>, inner: &[(String, String)]| {
             let replaced = |name: &str| inner.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
@@ -281,7 +337,8 @@ impl Applied {
             cors: inner.cors.as_ref().map(cors).or(self.cors),
             stay: known.made.sticky.clone().or(self.stay),
             balance: known.made.balance.clone().or(self.balance),
-            closed: self.closed,
+            general,
+            ..self
         }
     }
 }

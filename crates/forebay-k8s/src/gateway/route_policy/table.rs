@@ -51,6 +51,7 @@ pub(crate) const FIELDS: &[Field] = &[
     f("externalAuth.keepalive", "auth-keepalive", Number),
     f("externalAuth.keepaliveRequests", "auth-keepalive-requests", Number),
     f("externalAuth.keepaliveTimeout", "auth-keepalive-timeout", Number),
+    f("enableGlobalAuth", "enable-global-auth", Bool),
     f("allowlistSourceRange", "allowlist-source-range", List),
     f("denylistSourceRange", "denylist-source-range", List),
     f("limit.connections", "limit-connections", Number),

@@ -122,7 +122,7 @@ fn find(
         _ => Protocol::Http,
     };
     let port_ref = PortRef { name: None, number: Some(number) };
-    let spec = Spec { service: key.clone(), port: port_ref, udp, ..Spec::default() };
+    let spec = Spec { service: key.clone(), port: port_ref, udp, ..Spec::default() }.beside(cluster.taken);
     let tls = if encrypts { backend_tls::of(cluster, &key, &port.name)? } else { None };
     Ok(Backend { spec: Arc::new(spec), protocol, tls })
 }

@@ -14,8 +14,10 @@ const ALWAYS: &[(&str, &str)] = &[
     ("X-Forwarded-Proto", "$pass_access_scheme"),
     ("X-Forwarded-Host", "$best_http_host"),
     ("X-Request-ID", "$req_id"),
-    ("Content-Length", ""),
 ];
+
+/// Largest body that a service gets, bytes.
+const LARGEST_BODY: i64 = 1 << 30;
 
 /// Returns what cannot be done of the filter.
 pub(super) fn faults(filter: &ExternalAuth) -> Vec<String> {
@@ -23,16 +25,10 @@ pub(super) fn faults(filter: &ExternalAuth) -> Vec<String> {
     let none = Default::default();
     let http = filter.http.as_ref().unwrap_or(&none);
     if filter.protocol != "HTTP" {
-        faults.push("ExternalAuth works with the protocol HTTP only".into());
+        faults.push("ExternalAuth works with the protocol HTTP only, not with ext_authz over gRPC".into());
     }
-    if filter.forward_body.as_ref().is_some_and(|body| body.max_size != 0) {
-        faults.push("ExternalAuth: forwardBody is not supported".into());
-    }
-    // An empty list means all of them, and those of an answer are not known before.
-    if http.allowed_response_headers.is_empty() {
-        faults.push(
-            "ExternalAuth: http.allowedResponseHeaders has to name the fields that the backend gets".into(),
-        );
+    if filter.forward_body.as_ref().is_some_and(|body| !(0..=LARGEST_BODY).contains(&body.max_size)) {
+        faults.push(format!("ExternalAuth: forwardBody.maxSize is not between 0 and {LARGEST_BODY}"));
     }
     for name in http.allowed_headers.iter().chain(&http.allowed_response_headers) {
         let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
@@ -87,15 +83,28 @@ pub(super) fn check(
         check.gate.push(node("auth_request_set", [variable.clone(), source]));
         check.fields.push((name.clone(), variable));
     }
+    if http.allowed_response_headers.is_empty() {
+        // HTTPAuthConfig: all of them then.
+        check.gate.push(node("auth_request_fields", ["on"]));
+    }
+    let body_size = filter.forward_body.as_ref().map(|body| body.max_size).filter(|size| *size > 0);
+    if let Some(size) = body_size {
+        check.gate.push(node("auth_request_body", ["on"]));
+        // HTTPExternalAuthFilter: larger bodies must be rejected with a 4xx series error.
+        check.gate.push(node("client_max_body_size", [size.to_string()]));
+    }
     // Any other status denies.
     let denied = node("if", [format!("({status}"), "!=".into(), "200)".into()]);
     check.after.push(denied.block(vec![node("return", ["403"])]));
     let mut body = vec![
         node("internal", [""; 0]),
         node("proxy_pass_request_headers", ["off"]),
-        node("proxy_pass_request_body", ["off"]),
         node("proxy_method", ["$request_method"]),
     ];
+    if body_size.is_none() {
+        body.push(node("proxy_pass_request_body", ["off"]));
+        body.push(node("proxy_set_header", ["Content-Length", ""]));
+    }
     let listed =
         http.allowed_headers.iter().filter(|n| !ALWAYS.iter().any(|(own, _)| own.eq_ignore_ascii_case(n)));
     let listed = listed.map(|n| (n.clone(), format!("$http_{}", n.to_ascii_lowercase().replace('-', "_"))));

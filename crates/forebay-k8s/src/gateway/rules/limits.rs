@@ -12,6 +12,9 @@ const STATUSES: std::ops::RangeInclusive<u16> = 400..=599;
 /// Most repetitions.
 const MOST_ATTEMPTS: u32 = 100;
 
+/// Longest pause before a repetition. A request that waits holds its connection.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+
 /// Returns the time limits and repetitions of a rule.
 pub(super) fn limits(rule: &Rule, protocol: Protocol) -> Vec<Node> {
     let family = if protocol == Protocol::Grpc { "grpc" } else { "proxy" };
@@ -42,11 +45,18 @@ fn repetitions(retry: &Retry, family: &str) -> Vec<Node> {
     }
     let mut words = vec!["error".to_owned(), "timeout".to_owned()];
     words.extend(retry.codes.iter().map(|code| format!("http_{code}")));
-    vec![
+    let mut nodes = vec![
         node(&format!("{family}_next_upstream"), words),
         node(&format!("{family}_next_upstream_tries"), [(attempts + 1).to_string()]),
         node(&format!("{family}_next_upstream_again"), ["on"]),
-    ]
+    ];
+    let backoff = retry.backoff.as_deref().and_then(duration).filter(|pause| !pause.is_zero());
+    nodes.extend(
+        backoff.map(|pause| {
+            node(&format!("{family}_next_upstream_delay"), [format!("{}ms", pause.as_millis())])
+        }),
+    );
+    nodes
 }
 
 /// Returns what cannot be done of the time limits and repetitions of a rule.
@@ -68,9 +78,12 @@ pub(super) fn faults(rule: &Rule) -> Vec<String> {
     if retry.attempts.is_some_and(|n| n > MOST_ATTEMPTS) {
         faults.push(format!("retry.attempts is more than {MOST_ATTEMPTS}"));
     }
-    if retry.backoff.is_some() {
-        // HTTPRouteRetry: those that retry at once MUST refuse it.
-        faults.push("retry.backoff is not supported: requests are repeated at once".into());
+    match retry.backoff.as_deref().map(duration) {
+        Some(None) => faults.push("retry.backoff is no duration".into()),
+        Some(Some(pause)) if pause > LONGEST_BACKOFF => {
+            faults.push(format!("retry.backoff is longer than {} seconds", LONGEST_BACKOFF.as_secs()));
+        }
+        _ => {}
     }
     faults
 }
@@ -141,6 +154,15 @@ mod tests {
     }
 
     #[test]
+    fn repetitions_wait() {
+        let of = |backoff: &str| {
+            text(Retry { codes: Vec::new(), attempts: Some(1), backoff: Some(backoff.into()) })
+        };
+        assert!(of("1s500ms").contains("proxy_next_upstream_delay 1500ms;"));
+        assert!(!of("0s").contains("delay"));
+    }
+
+    #[test]
     fn what_cannot_be_done_is_a_fault() {
         let of = |retry: Retry, request: Option<&str>| {
             let mut rule = Rule { retry: Some(retry), ..Rule::default() };
@@ -150,9 +172,9 @@ mod tests {
         assert_eq!(of(Retry::default(), Some("1s")), 0);
         assert_eq!(of(Retry::default(), Some("soon")), 1);
         assert_eq!(of(Retry { codes: vec![200], ..Retry::default() }, None), 1);
-        assert_eq!(
-            of(Retry { backoff: Some("1s".into()), attempts: Some(1000), ..Retry::default() }, None),
-            2
-        );
+        for (backoff, count) in [("1s", 1), ("soon", 2), ("2m", 2)] {
+            let retry = Retry { backoff: Some(backoff.into()), attempts: Some(1000), ..Retry::default() };
+            assert_eq!(of(retry, None), count, "{backoff}");
+        }
     }
 }

@@ -25,6 +25,7 @@ use crate::groups::{Spec, port_text};
 use crate::ingress::Globals;
 use crate::model::{self, CertificateFiles, File};
 use crate::tree::guard::{self, Guard};
+use crate::value::parse_size;
 use backends::Protocol;
 use fields::{Headers, answer_fields};
 use forebay_conf::{Node, print};
@@ -54,8 +55,8 @@ pub(crate) struct Ruled<'a> {
     pub choices: &'a [Choice],
     /// What it asks for and does not get.
     pub faults: &'a [String],
-    /// Policy of ours.
-    pub policy: Option<&'a Applied>,
+    /// Policies that hold for it.
+    pub policy: &'a Applied,
 }
 
 /// Place that a rule is served at.
@@ -132,7 +133,7 @@ pub(crate) fn serve(
     let mut served = Served::default();
     let matches = matches::words(place.found, serving.kind, false);
     let closed = match matches.faults.is_empty() {
-        true => access::closed(&ruled, serving.globals),
+        true => access::closed(&ruled),
         false => Some("500"),
     };
     if let Some(status) = closed {
@@ -154,15 +155,38 @@ pub(crate) fn serve(
     served
 }
 
+/// Joins the checks of policies and those of a filter. Of two limits of bodies the smaller one holds; that of the ConfigMap is one, if
+/// no policy has any.
+fn gate(guard: &Guard, check: Vec<Node>, globals: &Globals) -> Vec<Node> {
+    let is_size = |n: &Node| n.name == b"client_max_body_size";
+    let mut own: Vec<Node> = guard.gate.clone();
+    if check.iter().any(is_size) && !own.iter().any(is_size) {
+        own.extend(
+            parse_size(globals.settings.get("proxy-body-size"))
+                .map(|size| node("client_max_body_size", [size])),
+        );
+    }
+    let (sizes, mut all): (Vec<Node>, Vec<Node>) = own.into_iter().chain(check).partition(is_size);
+    let bytes =
+        |n: &Node| n.args.first().and_then(|word| forebay_conf::units::size(word)).filter(|size| *size > 0);
+    all.extend(sizes.into_iter().min_by_key(|n| bytes(n).unwrap_or(u64::MAX)));
+    all
+}
+
 fn route_line<const N: usize>(name: &str, conditions: &[String], more: [String; N]) -> Node {
     let words = std::iter::once(name.to_owned()).chain(conditions.iter().cloned()).chain(more);
-    node("route", words.collect::<Vec<_>>())
+    let mut words: Vec<String> = words.collect();
+    if words.len() == 1 {
+        // A match of which no part can be used is one of all requests, and a line needs a condition.
+        words.extend(["$uri", "^/"].map(str::to_owned));
+    }
+    node("route", words)
 }
 
 /// Returns the answers to pages of other origins: those of the rule, else those of the policy.
 fn wanted_cors<'a>(ruled: &Ruled<'a>) -> Option<&'a Cors> {
     let own = ruled.rule.filters.iter().find_map(|f| f.cors.as_ref());
-    own.or_else(|| ruled.policy.and_then(|p| p.cors.as_ref()))
+    own.or(ruled.policy.cors.as_ref())
 }
 
 /// A rule while its directives are made.
@@ -181,7 +205,7 @@ impl Making<'_> {
         if let Some(redirect) = redirect {
             served.routes.push(route_line(&name, conditions, []));
             let check = self.external(place, served);
-            let gate = self.guard.gate.iter().cloned().chain(check.gate).collect();
+            let gate = gate(self.guard, check.gate, self.serving.globals);
             let mut body = check.after;
             body.extend(paths::redirect_body(redirect, rule, place));
             served.locations.extend(gated(&name, gate, body, true));
@@ -221,12 +245,14 @@ impl Making<'_> {
         let Some(stay) = self.stay(&place.id) else { return variable };
         // The cookie of a backend leads back to it.
         let mut entries = vec![node("default", [variable.as_str()])];
+        let mut source = String::new();
         for index in 0..used.len() {
-            let name = matches::escape(&persistence::cookie(&stay, Some(index)));
-            entries.push(node(&format!("~(?:^|; *){name}="), [index.to_string()]));
+            let (variable, pattern) = persistence::sign(&stay, index);
+            source = variable;
+            entries.push(node(&pattern, [index.to_string()]));
         }
         let chosen = format!("$stay_{}", place.id);
-        served.http.push(node("map", ["$http_cookie", &chosen]).block(entries));
+        served.http.push(node("map", [source.as_str(), &chosen]).block(entries));
         chosen
     }
 
@@ -234,7 +260,7 @@ impl Making<'_> {
     fn stay(&self, id: &str) -> Option<Stay> {
         match &self.ruled.rule.session_persistence {
             Some(wish) => persistence::read(wish, id).ok(),
-            None => self.ruled.policy.and_then(|p| p.stay.clone()),
+            None => self.ruled.policy.stay.clone(),
         }
     }
 
@@ -271,7 +297,7 @@ impl Making<'_> {
             return;
         };
         let check = self.external(place, served);
-        let gate: Vec<Node> = self.guard.gate.iter().cloned().chain(check.gate).collect();
+        let gate = gate(self.guard, check.gate, self.serving.globals);
         let early = !check.after.is_empty();
         let mut body = check.after;
         body.extend(self.body((choice, backend), index, check.fields, place, served));
@@ -336,19 +362,19 @@ impl Making<'_> {
     /// Returns the group of a backend, with what the rule and the policy say about the choice of its servers.
     fn group(&self, backend: &Backend, index: Option<usize>, id: &str) -> Arc<Spec> {
         let spec = staying(&backend.spec, self.stay(id).as_ref(), index);
-        match self.ruled.policy.and_then(|p| p.balance.clone()) {
+        match self.ruled.policy.balance.clone() {
             Some(balance) => Arc::new(Spec { balance, ..Spec::clone(&spec) }),
             None => spec,
         }
     }
 
     fn policy_fields(&self, headers: &mut Headers, nodes: &mut Vec<Node>) {
-        let Some(applied) = self.ruled.policy else { return };
+        let applied = self.ruled.policy;
         if applied.policy.passwords.is_some() {
             // The password is for this server.
             headers.set("Authorization", String::new());
         }
-        for (name, value) in access::unasked(&applied.policy) {
+        for (name, value) in access::unasked(applied) {
             headers.set(name, value);
         }
         for (name, value) in &applied.policy.headers {
@@ -360,12 +386,11 @@ impl Making<'_> {
 
     /// Returns the settings of the policy that the rule does not have itself.
     fn policy_settings(&self, protocol: Protocol, own: &[Node]) -> Vec<Node> {
-        let Some(applied) = self.ruled.policy else { return Vec::new() };
         let protocol = match protocol {
             Protocol::Grpc => model::Protocol::Grpc,
             Protocol::Http | Protocol::Http2 => model::Protocol::Http,
         };
-        let mut nodes = guard::settings(&applied.policy, protocol);
+        let mut nodes = guard::settings(&self.ruled.policy.policy, protocol);
         nodes.retain(|n| !own.iter().any(|o| o.name == n.name));
         nodes
     }

@@ -37,12 +37,12 @@ fn unsupported() -> Vec<(Value, &'static str)> {
             ),
             "protocol HTTP",
         ),
-        (json!({ "backendRefs": backend, "retry": { "backoff": "1s" } }), "backoff"),
+        (json!({ "backendRefs": backend, "retry": { "backoff": "soon" } }), "backoff"),
         (json!({ "backendRefs": backend, "retry": { "codes": [200] } }), "200"),
         (json!({ "backendRefs": backend, "timeouts": { "request": "soon" } }), "duration"),
         (
-            json!({ "backendRefs": backend, "sessionPersistence": { "type": "Header", "header": { "name": "a" } } }),
-            "cookies",
+            json!({ "backendRefs": backend, "sessionPersistence": { "type": "Header", "header": { "name": "Host" } } }),
+            "cannot be its field",
         ),
         (json!({ "backendRefs": backend, "later": 1 }), "later"),
         (json!({ "backendRefs": backend, "matches": [{ "later": 1 }] }), "matches[0].later"),
@@ -150,6 +150,28 @@ fn a_route_of_another_shape_is_closed() {
     let server = made.server("a.test");
     assert!(server.contains("return 500;") && !server.contains("proxy_pass"), "{server}");
     assert_eq!(made.condition(GatewayKind::HttpRoute, "a", "Accepted").1, UNSUPPORTED);
+}
+
+/// A `route` line without a condition is an error, which would take the servers of all Gateways away.
+#[test]
+fn a_match_of_which_nothing_can_be_used_closes_all_requests() {
+    for found in [
+        json!({ "path": { "type": "RegularExpression", "value": "(a{1000}){1000}" } }),
+        json!({ "path": { "type": "RegularExpression", "value": "(" } }),
+        json!({ "path": { "value": "/%" } }),
+        json!({ "path": { "type": "Later", "value": "/" } }),
+    ] {
+        let mut world = World::with_edge();
+        let backend = json!([{ "name": "web", "port": 80 }]);
+        world.add(route_of("a", 5, &["a.test"], json!([{ "matches": [found], "backendRefs": backend }])));
+        world.add(route_of("b", 4, &["a.test"], json!([{ "backendRefs": backend }])));
+        let server = world.made().server("a.test");
+        let lines = server.lines().filter(|line| line.trim().starts_with("route "));
+        assert!(
+            lines.clone().count() == 2 && lines.clone().all(|l| l.trim().split(' ').count() >= 4),
+            "{found}: {server}"
+        );
+    }
 }
 
 #[test]

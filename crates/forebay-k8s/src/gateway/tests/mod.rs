@@ -1,8 +1,11 @@
 //! Tests of the translation of the Gateway API: objects of a cluster, and the files and statuses that they become.
 
 mod closing;
+mod filters;
+mod general;
 mod policies;
 mod ports;
+mod refused;
 mod services;
 mod settings;
 mod sharing;

@@ -2,14 +2,6 @@
 
 use super::*;
 
-impl World {
-    /// Sets keys of the ConfigMap.
-    fn settings(&mut self, data: Value) {
-        self.options.config_map = Some(Key::new("forebay", "config"));
-        self.add(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config", "namespace": "forebay" }, "data": data }));
-    }
-}
-
 /// Returns a world with a rule of each kind.
 fn world() -> World {
     let mut world = World::with_edge();
@@ -127,7 +119,7 @@ fn fields_of_a_service_do_not_come_from_clients_where_it_is_not_asked() {
             "externalAuth": { "url": "http://198.51.100.7/", "responseHeaders": ["X-User", "Authorization"] } } }));
     world.settings(json!({ "no-auth-locations": "/cors" }));
     let server = world.made().server("a.test");
-    for line in ["proxy_set_header X-User \"\";", "proxy_set_header X-User $auth_header_0;"] {
+    for line in ["proxy_set_header X-User \"\";", "proxy_set_header X-User $authheader0;"] {
         assert_eq!(server.matches(line).count(), 1, "{line} in {server}");
     }
     assert!(!server.contains("proxy_set_header Authorization \"\";"), "{server}");

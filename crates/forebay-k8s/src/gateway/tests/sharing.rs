@@ -249,7 +249,7 @@ fn tls_listener(name: &str, port: u16, host: &str, mode: &str) -> Value {
 }
 
 impl Made {
-    fn stream(&self) -> String {
+    pub(super) fn stream(&self) -> String {
         let found = self.0.files.iter().find(|(path, _)| path.to_str() == Some("gateways/stream.conf"));
         found.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
     }

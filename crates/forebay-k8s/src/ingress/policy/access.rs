@@ -2,10 +2,10 @@
 
 use super::{Making, Parsed};
 use crate::annotations::Annotations;
+use crate::ingress::Globals;
 use crate::model::{Authority, ClientPolicy, File, Passwords, Policy};
 use crate::objects::{Key, Secret};
 use crate::reach;
-use crate::settings::Settings;
 use crate::value::parse_bool;
 use forebay_conf::grammar::Contexts;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Making<'_> {
         if !super::is_name(&key.namespace) || !super::is_name(&key.name) {
             return None;
         }
-        let path = format!("secrets/{}_{}.{kind}", key.namespace, key.name);
+        let path = super::super::tls::secret_path(&key, kind);
         self.files.push(File { path: path.clone(), bytes });
         // The word `off` would switch the check off.
         let realm = a
@@ -137,7 +137,6 @@ impl Making<'_> {
     }
 
     fn general_authority(&mut self, parsed: &Parsed) -> Option<Authority> {
-        let settings: &Settings = &self.globals.settings;
         if parsed.annotations.get("enable-global-auth").and_then(parse_bool) == Some(false) {
             return None;
         }
@@ -148,16 +147,7 @@ impl Making<'_> {
             self.closed = true;
             return None;
         }
-        let url = settings.some("global-auth-url")?.to_owned();
-        let of = |name: &'static str| {
-            let general = ALL.iter().find(|(own, _)| *own == name).map(|(_, general)| *general)?;
-            settings.some(general).map(str::to_owned)
-        };
-        let mut authority = from(&url, of);
-        authority.signin = authority.signin.filter(|(page, _)| reach::is_link(page));
-        authority.always_set_cookie = settings.flag("global-auth-always-set-cookie");
-        authority.snippet = self.globals.snippets.authority.clone();
-        Some(authority)
+        general_authority(self.globals)
     }
 
     /// Drops a page to log in at that is none.
@@ -171,6 +161,21 @@ impl Making<'_> {
             authority.signin = None;
         }
     }
+}
+
+/// Returns the service that the ConfigMap names.
+pub(crate) fn general_authority(globals: &Globals) -> Option<Authority> {
+    let settings = &globals.settings;
+    let url = settings.some("global-auth-url")?.to_owned();
+    let of = |name: &'static str| {
+        let general = ALL.iter().find(|(own, _)| *own == name).map(|(_, general)| *general)?;
+        settings.some(general).map(str::to_owned)
+    };
+    let mut authority = from(&url, of);
+    authority.signin = authority.signin.filter(|(page, _)| reach::is_link(page));
+    authority.always_set_cookie = settings.flag("global-auth-always-set-cookie");
+    authority.snippet = globals.snippets.authority.clone();
+    Some(authority)
 }
 
 /// Annotations of external authentication and their keys in the ConfigMap.

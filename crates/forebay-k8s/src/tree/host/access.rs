@@ -19,11 +19,9 @@ pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
                 node("if", ["($ssl_client_verify", "!=", "SUCCESS)"]).block(vec![node("return", ["403"])]),
             );
         }
-        if let Some(pattern) = &clients.match_cn {
-            let words = ["($ssl_client_s_dn".to_owned(), "!~".into(), format!("{pattern})")];
-            nodes.push(node("if", words).block(vec![node("return", ["403"])]));
-        }
     }
+    let own = policy.clients.as_ref().and_then(|clients| clients.match_cn.as_deref());
+    nodes.extend(own.map_or_else(|| subject(out, route.path.path()), |pattern| Some(mismatch(pattern))));
     nodes.extend(policy.networks.deny.iter().map(|n| node("deny", [n.as_str()])));
     if !policy.networks.allow.is_empty() {
         nodes.extend(policy.networks.allow.iter().map(|n| node("allow", [n.as_str()])));
@@ -35,6 +33,30 @@ pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
         nodes.push(node("auth_basic", [passwords.realm.as_str()]));
         nodes.push(node("auth_basic_user_file", [passwords.path.as_str()]));
     }
+}
+
+/// Makes the check of the client's subject that holds for all paths of a host, as in ingress-nginx.
+pub(super) fn subject(out: &Out<'_>, path: &str) -> Option<Node> {
+    let clients =
+        out.server.tls.clients.as_ref().filter(|_| !is_exempt(out.globals, "no-auth-locations", path));
+    clients?.match_cn.as_deref().map(mismatch)
+}
+
+/// Adds the same check to the locations of a snippet. Locations in others do not inherit it.
+pub(super) fn subject_of_snippet(out: &Out<'_>, nodes: &mut [Node]) {
+    for location in nodes.iter_mut().filter(|n| n.name == b"location") {
+        let path = location.args.last().map(|w| String::from_utf8_lossy(w).into_owned()).unwrap_or_default();
+        let Some(block) = &mut location.block else { continue };
+        subject_of_snippet(out, block);
+        if let Some(check) = subject(out, &path) {
+            block.insert(0, check);
+        }
+    }
+}
+
+fn mismatch(pattern: &str) -> Node {
+    let words = ["($ssl_client_s_dn".to_owned(), "!~".into(), format!("{pattern})")];
+    node("if", words).block(vec![node("return", ["403"])])
 }
 
 /// Makes the zones of the limits of an Ingress.
@@ -103,7 +125,7 @@ pub(super) fn authority(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>)
     nodes.push(node("more_set_headers", words).arg("Set-Cookie: $auth_cookie"));
     let mut fields = Vec::new();
     for (i, name) in authority.response_headers.iter().enumerate() {
-        let variable = format!("$auth_header_{i}");
+        let variable = format!("$authheader{i}");
         let source = name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
         nodes.push(node("auth_request_set", [variable.clone(), format!("$upstream_http_{source}")]));
         fields.push((name.clone(), variable));
@@ -133,7 +155,7 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
         ("X-Original-URI".into(), "$request_uri".into()),
         ("X-Original-URL".into(), "$pass_access_scheme://$best_http_host$request_uri".into()),
         ("X-Original-Method".into(), "$request_method".into()),
-        ("X-Sent-From".into(), "forebay-ingress".into()),
+        ("X-Sent-From".into(), "nginx-ingress-controller".into()),
         (
             "X-Auth-Request-Redirect".into(),
             authority.redirect.clone().unwrap_or_else(|| "$request_uri".into()),
@@ -166,14 +188,15 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
     out.helpers.push(node("location", ["=", path]).block(set.into_iter().chain(body).collect()));
     if let Some((page, parameter)) = &authority.signin {
         let separator = if page.contains('?') { '&' } else { '?' };
-        let named = page.contains(&format!("{parameter}="));
+        let query = page.split_once('?').map_or("", |(_, query)| query);
+        let named = query.split('&').any(|pair| pair.split('=').next() == Some(parameter.as_str()));
         let back = "$pass_access_scheme://$best_http_host$escaped_request_uri";
         let target = if named { page.clone() } else { format!("{page}{separator}{parameter}={back}") };
-        let body = vec![
-            node("internal", none),
-            node("add_header", ["Set-Cookie", "$auth_cookie"]),
-            node("return", ["302", target.as_str()]),
-        ];
+        let mut body = vec![node("internal", none), node("add_header", ["Set-Cookie", "$auth_cookie"])];
+        if let Some(cors) = &route.policy.cors {
+            body.extend(location::cors_answers(out, route, cors));
+        }
+        body.push(node("return", ["302", target.as_str()]));
         let set = location::helper_variables(out, route, &body);
         let name = format!("@signin_{id}");
         out.helpers.push(node("location", [name]).block(set.into_iter().chain(body).collect()));

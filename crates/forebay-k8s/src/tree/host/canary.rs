@@ -2,12 +2,12 @@
 
 use super::super::node;
 use super::Out;
+use crate::groups::short_hash;
 use crate::model::{Alternative, HeaderValue};
 
-/// Returns a key of a `map` that is a text and nothing special.
-fn literal(text: &str) -> String {
-    let special = ["default", "hostnames", "include", "volatile"].contains(&text);
-    if special || text.starts_with(['~', '\\']) { format!("\\{text}") } else { text.to_owned() }
+/// Returns a key of a `map` for a text in exactly these letters. Texts as keys have no regard to case.
+fn exactly(text: &str) -> String {
+    format!("~^{}$", regex::escape(text))
 }
 
 /// Returns the variable of a cookie. One whose name is not that of a variable is taken out of the field into `own`.
@@ -15,8 +15,10 @@ fn cookie_variable(out: &mut Out<'_>, name: &str, own: &str) -> String {
     if name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
         return format!("$cookie_{name}");
     }
-    let pattern = format!("~(?:^|;)\\s*(?i:{})=(?<{own}_text>[^;]*)", regex::escape(name));
-    let entries = vec![node("default", [""]), node(&pattern, [format!("${own}_text")])];
+    // The name of a capture has 32 letters at most.
+    let capture = format!("c{}", short_hash(own));
+    let pattern = format!("~(?:^|;)\\s*(?i:{})=(?<{capture}>[^;]*)", regex::escape(name));
+    let entries = vec![node("default", [""]), node(&pattern, [format!("${capture}")])];
     out.http.push(node("map", ["$http_cookie".to_owned(), format!("${own}")]).block(entries));
     format!("${own}")
 }
@@ -43,8 +45,8 @@ pub(super) fn choose(out: &mut Out<'_>, id: &str, group: &str, alternative: &Alt
     };
     if let Some(cookie) = &alternative.cookie {
         let name = format!("$canary_cookie_{id}");
-        let entries =
-            vec![node("default", [variable.as_str()]), node("always", [there]), node("never", [group])];
+        let mut entries = vec![node("default", [variable.as_str()])];
+        entries.extend([node(&exactly("always"), [there]), node(&exactly("never"), [group])]);
         let source = cookie_variable(out, cookie, &format!("canary_value_{id}"));
         out.http.push(node("map", [source, name.clone()]).block(entries));
         variable = name;
@@ -53,9 +55,10 @@ pub(super) fn choose(out: &mut Out<'_>, id: &str, group: &str, alternative: &Alt
         let name = format!("$canary_header_{id}");
         let mut entries = vec![node("default", [variable.as_str()])];
         match &header.value {
-            None => entries.extend([node("always", [there]), node("never", [group])]),
-            Some(HeaderValue::Exact(text)) => entries.push(node(&literal(text), [there])),
-            Some(HeaderValue::Regex(regex)) => entries.push(node(&format!("~{regex}"), [there])),
+            None => entries.extend([node(&exactly("always"), [there]), node(&exactly("never"), [group])]),
+            Some(HeaderValue::Exact(text)) => entries.push(node(&exactly(text), [there])),
+            // An asterisk at its beginning would take the regard to case away.
+            Some(HeaderValue::Regex(regex)) => entries.push(node(&format!("~(?:{regex})"), [there])),
         }
         let source = format!(
             "$http_{}",

@@ -178,8 +178,7 @@ pub(in crate::tree) fn http(globals: &Globals) -> Vec<Node> {
     };
     let secure = vec![node("default", [""]), node("https", ["1"])];
     let secure = node("map", ["$pass_access_scheme", "$secure_cookie"]).block(secure);
-    let removal = (!drops_underscores(globals)).then(|| lookalikes(globals));
-    [forwarded, secure].into_iter().chain(removal).collect()
+    [forwarded, secure].into_iter().chain(removal(globals, general(globals))).collect()
 }
 
 /// Returns `true` if the settings drop fields whose names have a `_`.
@@ -192,26 +191,37 @@ fn drops_underscores(globals: &Globals) -> bool {
 const OF_SERVICES: [&str; 5] =
     ["X-Original-URI", "X-Original-URL", "X-Original-Method", "X-Sent-From", "X-Auth-Request-Redirect"];
 
-/// Makes the removal of fields that look like those that all requests have, and like those that services of the server get.
-pub(crate) fn lookalikes(globals: &Globals) -> Node {
+/// Returns the names of fields that all requests have, and of those that services of the server get.
+fn general(globals: &Globals) -> impl Iterator<Item = &str> {
     let certificate =
         ["ssl-client-verify", "ssl-client-subject-dn", "ssl-client-issuer-dn", "ssl-client-cert"];
     let general = globals.headers.iter().map(|(name, _)| name.as_str());
     let answers = globals.settings.list("global-auth-response-headers");
-    let names = general.chain(certificate).chain(answers).chain(OF_SERVICES).chain(REASONS);
-    node("more_clear_input_headers", names.flat_map(spelled).collect::<BTreeSet<_>>())
+    let answers = answers.flat_map(|part| part.split_ascii_whitespace());
+    general.chain(certificate).chain(answers).chain(OF_SERVICES).chain(REASONS)
+}
+
+/// Makes the removal of fields that look like those that all requests have, and like those that services of the server get.
+pub(crate) fn lookalikes(globals: &Globals) -> Node {
+    node("more_clear_input_headers", general(globals).flat_map(spelled).collect::<BTreeSet<_>>())
 }
 
 /// Makes the same of the fields that a route has in addition.
 pub(super) fn lookalikes_of(out: &Out<'_>, route: &Route, authorized: &[Field]) -> Option<Node> {
-    if drops_underscores(out.globals) {
-        return None;
-    }
     let policy = &route.policy;
     let asked = policy.authority.iter().flat_map(|a| a.headers.iter());
     let unauthorized = unauthorized(out, route);
     let own = authorized.iter().chain(&unauthorized).chain(asked).chain(&policy.headers);
-    other_spellings(own.map(|(name, _)| name.as_str()))
+    removal(out.globals, own.map(|(name, _)| name.as_str()))
+}
+
+/// Makes the removal of other spellings of names, as far as the settings let such fields in.
+fn removal<'a>(globals: &Globals, names: impl Iterator<Item = &'a str>) -> Option<Node> {
+    let mut removal = other_spellings(names)?;
+    if drops_underscores(globals) {
+        removal.args.retain(|name| !name.contains(&b'_'));
+    }
+    (!removal.args.is_empty()).then_some(removal)
 }
 
 /// Makes the removal of fields whose names look like these. `None`: there are no such names.
@@ -220,17 +230,18 @@ pub(crate) fn other_spellings<'a>(names: impl Iterator<Item = &'a str>) -> Optio
     (!names.is_empty()).then(|| node("more_clear_input_headers", names))
 }
 
-/// Most hyphens of a name whose other spellings are listed.
-const MOST_HYPHENS: usize = 6;
+/// Most places of a name whose other spellings are listed.
+const MOST_PLACES: usize = 10;
 
-/// Returns the other spellings of a name: each `-` may be a `_`.
+/// Returns the other spellings of a name: each `-` may be a `_`, and each `_` a `-`.
 fn spelled(name: &str) -> Vec<String> {
-    let hyphens: Vec<usize> = name.match_indices('-').map(|(i, _)| i).take(MOST_HYPHENS).collect();
+    let places: Vec<usize> = name.match_indices(['-', '_']).map(|(i, _)| i).take(MOST_PLACES).collect();
     let spelling = |bits: u32| {
-        let at = |i: usize| hyphens.iter().position(|h| *h == i).is_some_and(|n| bits & (1 << n) != 0);
-        name.char_indices().map(|(i, c)| if at(i) { '_' } else { c.to_ascii_lowercase() }).collect()
+        let at = |i: usize| places.iter().position(|h| *h == i).is_some_and(|n| bits & (1 << n) != 0);
+        let other = |c| if c == '-' { '_' } else { '-' };
+        name.char_indices().map(|(i, c)| if at(i) { other(c) } else { c.to_ascii_lowercase() }).collect()
     };
-    (1..1 << hyphens.len()).map(spelling).collect()
+    (1..1 << places.len()).map(spelling).collect()
 }
 
 #[cfg(test)]
@@ -241,7 +252,8 @@ mod tests {
     fn spellings() {
         assert_eq!(spelled("Host"), [""; 0]);
         assert_eq!(spelled("X-Real-IP"), ["x_real-ip", "x-real_ip", "x_real_ip"]);
-        assert_eq!(spelled("A-B-C-D-E-F-G-H").len(), 63);
+        assert_eq!(spelled("X_User-ID"), ["x-user-id", "x_user_id", "x-user_id"]);
+        assert_eq!(spelled("A-B-C-D-E-F-G-H").len(), 127);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(in crate::tree) const OF_LOCATION: &[&str] = &[
     "service_port",
     "location_path",
     "escaped_request_uri",
+    "proxy_host",
 ];
 
 /// Makes the directives of a route's location.
@@ -28,6 +29,9 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
     match &route.action {
         Action::Answer(status) => nodes.push(node("return", [status.to_string()])),
         Action::Redirect { code, url } => {
+            if let Some(cors) = &policy.cors {
+                self::cors(out, route, cors, &mut nodes);
+            }
             access::checks(out, route, &mut nodes);
             let form = |d: &&crate::model::Plain| {
                 matches!(d.name, "absolute_redirect" | "port_in_redirect" | "access_log")
@@ -35,6 +39,10 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
             nodes.extend(
                 policy.plain.iter().filter(form).map(|d| node(d.name, d.words.iter().map(String::as_str))),
             );
+            for own in [&out.globals.snippets.location, &policy.snippet] {
+                nodes = merge::join(nodes, own);
+            }
+            nodes.extend(answers(route));
             nodes.push(node("return", [code.to_string(), url.clone()]));
         }
         Action::Forward(forward) => {
@@ -72,6 +80,7 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
 /// Makes the answer for paths without a route.
 pub(super) fn unrouted(out: &mut Out<'_>) -> Vec<Node> {
     let mut nodes = to_https(out, None);
+    nodes.extend(access::subject(out, "/"));
     // Requests for hosts with rules are those of somebody.
     let logged = out.globals.settings.flag("enable-access-log-for-default-backend");
     if out.server.host == HostName::Any && !logged {
@@ -111,7 +120,7 @@ fn made(out: &Out<'_>, route: Option<&Route>, nodes: &[Node], mut wanted: Vec<&'
     collect(nodes, &mut wanted);
     let origin = route.map(|r| r.origin.clone()).unwrap_or_default();
     let text = |name: &str| match name {
-        "proxy_upstream_name" => match route {
+        "proxy_upstream_name" | "proxy_host" => match route {
             Some(_) => upstream_name(&origin.object.namespace, &origin.service, &origin.port),
             None => "upstream-default-backend".to_owned(),
         },
@@ -232,6 +241,12 @@ fn name_for(protocol: Protocol, name: &str) -> Option<String> {
     }
 }
 
+/// Makes the fields of answers that `custom-headers` names.
+fn answers(route: &Route) -> Vec<Node> {
+    let fields = route.policy.response_headers.iter();
+    fields.map(|(name, value)| node("more_set_headers", [format!("{name}: {value}")])).collect()
+}
+
 /// Adds the fields of requests to the upstream and of answers.
 fn headers(
     out: &Out<'_>,
@@ -240,9 +255,7 @@ fn headers(
     authorized: Vec<fields::Field>,
     nodes: &mut Vec<Node>,
 ) {
-    for (name, value) in &route.policy.response_headers {
-        nodes.push(node("more_set_headers", [format!("{name}: {value}")]));
-    }
+    nodes.extend(answers(route));
     nodes.extend(fields::lookalikes_of(out, route, &authorized));
     let family = Family::of(protocol);
     let set = fields::of_route(out, route, family, authorized);
@@ -303,6 +316,19 @@ fn pass(out: &mut Out<'_>, route: &Route, forward: &Forward, nodes: &mut Vec<Nod
 fn cors(out: &mut Out<'_>, route: &Route, cors: &Cors, nodes: &mut Vec<Node>) {
     let id = policy_id(out.server, route);
     let all = cors.origins.is_empty();
+    let condition = if all {
+        vec!["($request_method".to_owned(), "=".into(), "OPTIONS)".into()]
+    } else {
+        vec![format!("($cors_ask_{id})")]
+    };
+    nodes.push(node("if", condition).block(vec![node("return", ["204"])]));
+    nodes.extend(cors_answers(out, route, cors));
+}
+
+/// Makes the fields of answers that pages of other origins may read.
+pub(super) fn cors_answers(out: &mut Out<'_>, route: &Route, cors: &Cors) -> Vec<Node> {
+    let id = policy_id(out.server, route);
+    let all = cors.origins.is_empty();
     let origin = if all { "*".to_owned() } else { format!("$cors_origin_{id}") };
     if out.once(&format!("cors {id}")) && !all {
         let mut entries = vec![node("default", [""])];
@@ -336,13 +362,7 @@ fn cors(out: &mut Out<'_>, route: &Route, cors: &Cors, nodes: &mut Vec<Node>) {
     if !all {
         fields.push(node("more_set_headers", ["-a", "Vary: Origin"]));
     }
-    let condition = if all {
-        vec!["($request_method".to_owned(), "=".into(), "OPTIONS)".into()]
-    } else {
-        vec![format!("($cors_ask_{id})")]
-    };
-    nodes.push(node("if", condition).block(vec![node("return", ["204"])]));
-    nodes.extend(fields);
+    fields
 }
 
 fn cors_fields(cors: &Cors) -> Vec<(&'static str, String)> {

@@ -5,6 +5,7 @@ use super::super::node;
 use super::{Main, forwarded};
 use crate::ingress::Globals;
 use crate::value::{parse_size, parse_time};
+use crate::variables::OF_AUTHORITY;
 use forebay_conf::Node;
 
 pub(super) fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
@@ -50,19 +51,23 @@ const INCLUDED: [&str; 4] = ["groups*.conf", "groups/*.conf", "hosts/*.conf", "g
 /// Makes the variables that all hosts use.
 fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
-    nodes.push(node("geo", ["$dollar_sign"]).block(vec![node("default", ["$"])]));
+    // The second one is for snippets.
+    for name in ["$dollar_sign", "$literal_dollar"] {
+        nodes.push(node("geo", [name]).block(vec![node("default", ["$"])]));
+    }
     nodes.push(map("$http_host", "$named_host", &[("default", "$http_host"), ("", "$host")]));
     // The host of an absolute URI counts, whatever the field says (RFC 9112, section 3.2.2).
     let absolute = [("default", "$named_host"), ("~^[^ ]+ +[^/ ]+://", "$host")];
     nodes.push(map("$request", "$own_host", &absolute));
+    forwarded::connection(globals, nodes);
     forwarded::own_port(globals, nodes);
     if s.flag("use-forwarded-headers") {
-        let networks = s.trusted_networks();
-        let everyone = networks.iter().any(|n| n == "0.0.0.0/0");
-        let mut trusted = vec![node("default", [if everyone { "1" } else { "0" }])];
-        trusted.extend(networks.iter().filter(|n| !everyone && *n != "::/0").map(|n| node(n, ["1"])));
-        forwarded::trust(globals, trusted, nodes);
-        let proto = [("default", "$own_scheme"), ("1:http", "http"), ("1:https", "https")];
+        forwarded::trust(globals, nodes);
+        // Of a list, the first is what the client used.
+        let proto = [
+            ("default", "$own_scheme"),
+            ("~^1:(?<forwarded_proto>[A-Za-z][A-Za-z0-9+.-]*)", "$forwarded_proto"),
+        ];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_proto", "$pass_access_scheme", &proto));
         let host = [("default", "$own_host"), ("~^1:(?<forwarded_host>[A-Za-z0-9.:_-]+)", "$forwarded_host")];
         nodes.push(map("$forwarded_trusted:$http_x_forwarded_host", "$best_http_host", &host));
@@ -84,7 +89,8 @@ fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
     let full = [("default", "$http_x_forwarded_for, $realip_remote_addr"), ("", "$realip_remote_addr")];
     nodes.push(map("$http_x_forwarded_for", "$full_x_forwarded_for", &full));
     // Locations that the controller does not make set none of them.
-    for name in location::OF_LOCATION {
+    let of_location = location::OF_LOCATION.iter().filter(|name| **name != "proxy_host");
+    for name in of_location.chain(OF_AUTHORITY) {
         nodes.push(map("$host", &format!("${name}"), &[("default", "")]));
     }
     let mut hsts = format!("max-age={}", s.number("hsts-max-age"));

@@ -28,6 +28,8 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     if globals.settings.flag("enable-real-ip") {
         nodes.extend(super::forwarded::trusted(globals));
     }
+    // A snippet that does not work may have been one that keeps clients out.
+    let closed = globals.settings.closed.iter().any(|key| ["main-snippet", "stream-snippet"].contains(key));
     let mut made = BTreeSet::new();
     for port in parts.stream {
         if made.insert(port.group.clone()) {
@@ -35,11 +37,11 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
         }
         // Groups of passthrough hosts have no port of their own.
         if port.port != 0 {
-            nodes.push(server(port, globals));
+            nodes.push(server(port, closed, globals));
         }
     }
     if passthrough {
-        pass_sessions(parts, &mut nodes);
+        pass_sessions(parts, closed, &mut nodes);
     }
     nodes.extend(parts.stream_file.map(|path| node("include", [path])));
     nodes.extend(globals.snippets.stream.iter().cloned());
@@ -98,12 +100,13 @@ pub(crate) fn group(name: &str, spec: &Spec, servers: &Servers, globals: &Global
     node("upstream", [name]).block(nodes)
 }
 
-fn server(port: &StreamPort, globals: &Globals) -> Node {
+fn server(port: &StreamPort, closed: bool, globals: &Globals) -> Node {
     let mut nodes = Vec::new();
     for address in super::super::addresses(globals, port.port) {
         let listen = node("listen", [address]).args(port.udp.then_some("udp"));
         nodes.push(listen.args(port.decode_proxy.then_some("proxy_protocol")));
     }
+    nodes.extend(closed.then(|| node("deny", ["all"])));
     if port.udp {
         nodes.push(node("proxy_responses", [globals.settings.get("proxy-stream-responses")]));
     }
@@ -127,7 +130,7 @@ fn one_label(host: &str) -> String {
 ///
 /// The first sends all sessions on with a PROXY header, from which the `http` block learns who the client is. Sessions of hosts with
 /// passthrough go to a second one, which takes the header off again, since their servers do not expect it.
-fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
+fn pass_sessions(parts: &Main<'_>, closed: bool, nodes: &mut Vec<Node>) {
     let globals = parts.globals;
     let own = globals.options.ssl_passthrough_proxy_port;
     let second = own.saturating_sub(1).max(1);
@@ -157,9 +160,8 @@ fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     inner.push(node("proxy_protocol", ["on"]));
     inner.push(node("proxy_pass", ["$tls_way"]));
     nodes.push(Node::new("server").block(inner));
-    nodes.push(Node::new("server").block(vec![
-        node("listen", [format!("127.0.0.1:{second}"), "proxy_protocol".into()]),
-        node("ssl_preread", ["on"]),
-        node("proxy_pass", ["$tls_group"]),
-    ]));
+    let mut through = vec![node("listen", [format!("127.0.0.1:{second}"), "proxy_protocol".into()])];
+    through.extend(closed.then(|| node("deny", ["all"])));
+    through.extend([node("ssl_preread", ["on"]), node("proxy_pass", ["$tls_group"])]);
+    nodes.push(Node::new("server").block(through));
 }

@@ -9,22 +9,9 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::UnbufferedStatus;
 use std::sync::Arc;
 
-/// A certificate of its own with its key, made by `openssl`. `None`: that is missing.
+/// A certificate of its own with its key. `None`: openssl is missing.
 fn certificate() -> Option<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
-    let dir = tempfile::tempdir().unwrap();
-    let done = std::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
-        .args(["-keyout", "key", "-out", "crt", "-days", "9", "-subj", "/CN=h"])
-        .current_dir(dir.path())
-        .output();
-    if done.is_err() {
-        assert!(std::env::var_os("CI").is_none(), "openssl is missing");
-        println!("skipped: openssl is missing");
-        return None;
-    }
-    let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
-    let key = super::super::pem::private_key(&read("key"), &[]).ok().unwrap();
-    Some((super::super::pem::certificates(&read("crt")).remove(0), key))
+    super::super::made::certificate("")
 }
 
 /// Takes all turns that need no more bytes, and hands over what has come of them.

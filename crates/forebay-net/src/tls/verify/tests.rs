@@ -48,17 +48,8 @@ impl rustls::client::ResolvesClientCert for Wilful {
 
 /// Makes a certificate; `None`: openssl is missing.
 fn made(key: &str) -> Option<Arc<rustls::sign::CertifiedKey>> {
-    let dir = tempfile::tempdir().unwrap();
-    let args = format!("req -x509 -newkey {key} -nodes -keyout key -out crt -subj /CN=h");
-    let made = std::process::Command::new("openssl").args(args.split(' ')).current_dir(dir.path()).output();
-    if made.is_err() {
-        assert!(std::env::var_os("CI").is_none(), "openssl is missing");
-        println!("skipped: openssl is missing");
-        return None;
-    }
-    let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
-    let names = (("crt", &*read("crt")), ("key", &*read("key")));
-    Some(Arc::new(super::super::certified::certified(names.0, names.1, &[]).unwrap()))
+    let (crt, key) = super::super::made::in_pem(key, "")?;
+    Some(Arc::new(super::super::certified::certified(("crt", &crt), ("key", &key), &[]).unwrap()))
 }
 
 /// Result of a handshake for the server, whose certificate is the client's.
@@ -125,7 +116,7 @@ fn handshakes_are_signed_by_what_the_version_knows() {
 #[test]
 fn algorithms_for_other_keys_are_illegal() {
     use SignatureScheme as S;
-    let Some(key) = made("ec -pkeyopt ec_paramgen_curve:P-256") else { return };
+    let Some(key) = made(super::super::made::P256) else { return };
     let own = S::ECDSA_NISTP256_SHA256;
     for (version, claimed, sound) in [
         (&rustls::version::TLS13, own, true),

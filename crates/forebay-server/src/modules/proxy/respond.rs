@@ -14,6 +14,7 @@ use crate::response::Part;
 use crate::upstream::codec::decoder::Carrier;
 use crate::upstream::codec::{self};
 use crate::upstream::contact::Contact;
+use crate::upstream::exchange::Upstreamed;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
@@ -368,7 +369,14 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     head.fields = lines;
     head.buf = buf;
     if !req.modules.upstream.set_cookie.is_empty() {
-        req.resp.fields.push(b"Set-Cookie", &req.modules.upstream.set_cookie);
+        let Upstreamed { set_cookie, sticky_field, .. } = &req.modules.upstream;
+        if sticky_field.is_empty() {
+            req.resp.fields.push(b"Set-Cookie", set_cookie);
+        } else {
+            // Nobody else names a server by it.
+            req.resp.fields.remove_named(|name| name.eq_ignore_ascii_case(sticky_field));
+            req.resp.fields.push(sticky_field, set_cookie);
+        }
     }
     let head = &req.modules.upstream.head;
     let text = head.status_text.of(&head.buf);

@@ -50,6 +50,8 @@ crate::settings! {
     "proxy_next_upstream_tries" => next_upstream_tries: Number = Number(0);
     /// `proxy_next_upstream_again`.
     "proxy_next_upstream_again" => next_upstream_again: bool = false;
+    /// `proxy_next_upstream_delay`.
+    "proxy_next_upstream_delay" => next_upstream_delay: Msec = Msec(Duration::ZERO);
     /// `proxy_next_upstream_timeout`; 0 = no limit.
     "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
     /// `proxy_response_timeout`; 0 = no limit.
@@ -128,7 +130,7 @@ impl Settings {
     pub(crate) fn rules(&self) -> Rules {
         let tries = tries(self.next_upstream_tries);
         let (timeout, again) = (self.next_upstream_timeout.0, self.next_upstream_again);
-        Rules { next: self.next_upstream, tries, timeout, again }
+        Rules { next: self.next_upstream, tries, timeout, again, delay: self.next_upstream_delay.0 }
     }
 }
 
