@@ -194,7 +194,8 @@ impl RequestBody {
     /// Returns the room for the next read.
     fn room(&self) -> usize {
         match self.framing {
-            Framing::Length(_) if self.left > SHORT as u64 => LONG,
+            // Behind the body there is room for the next request: a read that fills its buffer tells less.
+            Framing::Length(_) if self.left > SHORT as u64 => LONG.min(self.left as usize + 1024),
             Framing::Chunked if self.len > SHORT as u64 => LONG,
             _ => SHORT,
         }

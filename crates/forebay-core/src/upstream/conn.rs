@@ -7,7 +7,7 @@ use forebay_net::pipe::Pipe;
 use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSlice};
 use rustix::net::AddressFamily;
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
@@ -189,6 +189,21 @@ impl Conn {
             self.hurry();
         }
         self.wire.borrow_mut().send(&self.io, bytes, Then::Nothing)
+    }
+
+    /// Writes bytes and those behind them in one call (see [`Wire::send_pieces`]).
+    ///
+    /// # Errors
+    /// As [`Conn::send`].
+    pub fn send_both(&self, first: &[u8], second: &[u8]) -> Result<Sent, Errno> {
+        if first.is_empty() || second.is_empty() {
+            return self.send(if first.is_empty() { second } else { first });
+        }
+        if self.written.replace(true) {
+            self.hurry();
+        }
+        let pieces = [IoSlice::new(first), IoSlice::new(second)];
+        self.wire.borrow_mut().send_pieces(&self.io, &pieces, Then::Nothing)
     }
 
     /// Writes a piece of a file (see [`Wire::send_file`]).
