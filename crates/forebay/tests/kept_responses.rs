@@ -38,6 +38,7 @@ impl Slow {
     }
 }
 
+/// Returns the body of a response; what is there of one that breaks off.
 fn body_of(answer: &[u8]) -> Vec<u8> {
     let at = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
     let (head, mut rest) = answer.split_at(at);
@@ -46,14 +47,15 @@ fn body_of(answer: &[u8]) -> Vec<u8> {
     }
     let mut body = Vec::new();
     loop {
-        let line = rest.iter().position(|b| *b == b'\r').expect("a length");
+        let Some(line) = rest.iter().position(|b| *b == b'\r') else { return body };
         let len =
             usize::from_str_radix(std::str::from_utf8(&rest[..line]).expect("digits"), 16).expect("digits");
         if len == 0 {
             return body;
         }
-        body.extend_from_slice(&rest[line + 2..line + 2 + len]);
-        rest = &rest[line + 2 + len + 2..];
+        let content = rest.get(line + 2..).unwrap_or_default();
+        body.extend_from_slice(content.get(..len).unwrap_or(content));
+        rest = content.get(len + 2..).unwrap_or_default();
     }
 }
 
@@ -111,11 +113,21 @@ fn a_client_that_pauses_leaves_published_files_as_they_are() {
                 // The fault was to write once the client had taken nothing for 20 ms.
                 let since = Instant::now();
                 wait_for("a pause", || (since.elapsed() > Duration::from_millis(60)).then_some(()));
-                assert!(body_of(&client.rest()) == want, "{target}: what the pausing client got");
+                let got = body_of(&client.rest());
+                assert!(
+                    got == want,
+                    "{target}: what the pausing client got: {}: {}",
+                    got.len(),
+                    server.error_log()
+                );
                 for round in 0..2 {
+                    let got = body_of(&get(&server, &target));
+                    let log = || server.error_log();
                     assert!(
-                        body_of(&get(&server, &target)) == want,
-                        "{target}: what the next client gets, {round}"
+                        got == want,
+                        "{target}: what the next client gets, {round}: {}: {}",
+                        got.len(),
+                        log()
                     );
                 }
                 if kind == "store" {

@@ -313,7 +313,8 @@ class Session:
         return {}
 
     def wrong(self, c):
-        """Sends frames on a connection of its own, and waits for its end. `at`: when they are sent."""
+        """Sends frames on a connection of its own, and waits for its end. `at`: when they are sent. `ecn`: each count of an ACK_ECN frame
+        for the last packet, which is sent instead."""
         a = Attacker(c)
         frames = bytes.fromhex(c["frames"])
         how = {k: c[k] for k in ("reserved", "fixed", "size") if k in c}
@@ -339,6 +340,9 @@ class Session:
                 for _ in range(c.get("updates", 0)):
                     a.quic._cryptos[tls.Epoch.ONE_RTT]._update_key("local_update")
                     a.send(b"\1")
+                if "ecn" in c:
+                    # A number that the server has used: it leaves some out.
+                    frames = b"\3" + ack(a.numbers[-1:])[1:] + bytes.fromhex(c["ecn"]) * 3
                 a.send(frames, **how)
         if a.terminated is None:
             if at == "parameters":

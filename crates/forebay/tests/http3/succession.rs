@@ -101,6 +101,9 @@ fn clients_that_come_between_two_programs() {
     let worker = server.workers(old)[0];
     server.signal(Signal::SIGUSR2);
     let new = wait_for("the new program", || children(old).into_iter().find(|pid| *pid != worker));
+    // Until it is a program of its own, the former one waits for it.
+    let environment = |pid: i32| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    wait_for("a program of its own", || environment(new).windows(6).any(|w| w == b"NGINX=").then_some(()));
     kill(new, Signal::SIGSTOP);
     kill(old, Signal::SIGQUIT);
     server.wait_for_log("gracefully shutting down", 1);
