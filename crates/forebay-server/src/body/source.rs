@@ -24,7 +24,7 @@ pub(crate) enum Further {
     /// Of a cache.
     Part(Part),
     /// Of an upstream.
-    Body(Body),
+    Body(Box<Body>),
 }
 
 /// Result of [`Source::read`].
@@ -136,7 +136,7 @@ impl Source {
         let Some(body) = &mut self.body else { return };
         body.abandon(req);
         **body = match further {
-            Further::Body(next) => next,
+            Further::Body(next) => *next,
             Further::Part(part) => {
                 self.end = usize::from(!part.is_empty());
                 self.parts.clear();

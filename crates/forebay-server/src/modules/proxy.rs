@@ -217,7 +217,7 @@ pub(crate) async fn more(req: &mut Request) -> Option<Further> {
             Some(Further::Part(e.part()))
         }
         Ok(Answer::Response { to_head, .. }) => {
-            respond::slice(req, &mut taken, to_head, s).ok().map(Further::Body)
+            respond::slice(req, &mut taken, to_head, s).ok().map(|body| Further::Body(Box::new(body)))
         }
         _ => None,
     }
