@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 mod derive;
+pub(crate) mod spare;
 mod vars;
 mod waiting;
 
