@@ -100,6 +100,8 @@ pub(crate) struct Thread {
     pub cached: Local,
     /// Tunnels, and connections that have switched to another protocol.
     pub relays: Relays,
+    /// Buffer for the first bytes of a head.
+    pub came: RefCell<Vec<u8>>,
     /// Requests that have ended, for later ones that the server makes.
     pub spare_requests: Shelf<Box<Request>>,
     /// Spare state of the phases of subrequests.
@@ -134,6 +136,7 @@ impl Thread {
             files: RefCell::new(files),
             disk: Default::default(),
             cached: Local::new(worker.io.poller.epoll().clone()),
+            came: RefCell::default(),
             spare_requests: Shelf::default(),
             spare_walks: Shelf::default(),
             background: Default::default(),

@@ -25,7 +25,7 @@ use std::time::Instant;
 mod derive;
 pub(crate) mod spare;
 mod vars;
-mod waiting;
+pub(crate) mod waiting;
 
 pub(crate) use derive::SubBody;
 
