@@ -213,7 +213,7 @@ impl RequestHead {
     }
 
     /// Makes this the same head as another one, in the memory that it has.
-    pub(crate) fn copy(&mut self, other: &RequestHead) {
+    pub fn copy(&mut self, other: &RequestHead) {
         // Named one by one, so that none is forgotten.
         let RequestHead {
             buf,

@@ -85,10 +85,12 @@ pub(crate) async fn run(thread: &Thread, task: Task) {
         Task::Renew(mut req) => {
             let _leave = Leave(thread.background.renewals.clone());
             renew(&mut req).await;
+            req.recycle();
         }
         Task::Sub(mut sub, target) => {
             let _leave = Leave(thread.background.subs.clone());
             crate::subrequest::run(&mut sub, &target).await;
+            sub.recycle();
         }
         Task::Hook(mut req, answer) => hook::run(&mut req, answer).await,
     }

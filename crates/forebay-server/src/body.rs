@@ -10,7 +10,7 @@ mod send;
 mod source;
 mod write;
 
-pub(crate) use outlet::Outlet;
+pub(crate) use outlet::{Outlet, PIECE};
 pub(crate) use send::{Attempt, send, send_at_once};
 pub(crate) use source::{Further, Progress, Source};
 pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};

@@ -8,6 +8,7 @@
 
 use crate::compress::forms::Forms;
 use crate::file_watch::{Changes, Unwatched, Watches, WayId};
+use crate::modules::ssi::ScriptPlace;
 use crate::response::sent::SentHeads;
 use bytes::Bytes;
 use forebay_net::tls::record;
@@ -104,6 +105,8 @@ pub(crate) struct OpenFile {
     pub etag: Box<[u8]>,
     /// Compressed forms of the content.
     pub forms: Forms,
+    /// The content as an SSI page.
+    pub script: ScriptPlace,
     /// Heads of plain answers as they were sent last.
     pub heads: SentHeads,
     /// The file is in the cache, so that the next request will find data kept with it.
@@ -380,7 +383,7 @@ impl FileCache {
         }
     }
 
-    /// Counts a compressed form of `n` bytes that was added to a file of this cache.
+    /// Counts `n` bytes that were made of the content of a file of this cache and are kept with it.
     pub(crate) fn grew(&mut self, file: &OpenFile, n: u64) {
         if file.kept.get() {
             self.content_bytes += n;
@@ -480,7 +483,7 @@ impl FileCache {
 
 fn content_len(f: &Found) -> u64 {
     match f {
-        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.forms.len(),
+        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.forms.len() + f.script.len(),
         _ => 0,
     }
 }
@@ -525,6 +528,7 @@ impl Regular {
             again: Cell::new(false),
             etag: format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes().into(),
             forms: Forms::default(),
+            script: ScriptPlace::default(),
             heads: SentHeads::default(),
             kept: Cell::new(false),
             identity,

@@ -297,6 +297,7 @@ impl Front for HttpThread {
         self.0.upstream_quic.retire();
         // They keep the configuration of their last request. Those that are busy let it go when they have finished.
         self.0.runners.end_idle();
+        self.0.spare_requests.clear();
         // The new configuration has no servers for idle connections of removed listeners.
         let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
         self.close_all_idle(|c| exists(c).is_none());
@@ -324,6 +325,8 @@ impl Front for HttpThread {
         // take them from the shared group.
         self.0.config().groups.close(&self.0.io);
         self.0.upstream_quic.end();
+        // They refer to the thread.
+        self.0.spare_requests.clear();
     }
 
     fn has_background(&self) -> bool {
@@ -340,11 +343,14 @@ impl Front for HttpThread {
         let files = self.0.files.borrow_mut().end_unneeded(now);
         let entries = self.0.cached.end_unneeded(now);
         let encoders = encoder::end_unneeded();
+        let spare = self.0.spare_requests.end_unneeded() | self.0.spare_walks.end_unneeded();
         let left = self.0.runners.has_idle()
             || !self.0.files.borrow().is_empty()
             || !self.0.cached.is_empty()
-            || encoders.left;
-        Ended { some: runners || files || entries || encoders.some, left }
+            || encoders.left
+            || !self.0.spare_requests.is_empty()
+            || !self.0.spare_walks.is_empty();
+        Ended { some: runners || files || entries || encoders.some || spare, left }
     }
 
     fn give_descriptors(&self) -> bool {

@@ -6,6 +6,12 @@ use crate::access_log;
 use crate::body::{Progress, Source};
 use crate::phases;
 use crate::request::Request;
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
 
 /// Longest response that is read only to keep the connection to the upstream, bytes.
 const WORTH_READING: usize = 1 << 20;
@@ -54,4 +60,62 @@ async fn discard(sub: &mut Request, source: &mut Source) {
         }
     }
     sub.give_buf(piece);
+}
+
+/// Subrequest whose head is ready, with its error if that is returned instead of answered.
+pub(crate) type Headed = (Box<Request>, Option<u16>);
+
+/// Task of a [`Walk`], or its result.
+enum Task {
+    /// The subrequest, and whether an error is returned.
+    Begin(Box<Request>, bool),
+    Headed(Headed),
+}
+
+/// Runs subrequests whose bodies are wanted through the phases, one after another. The future of the phases is large, so that making
+/// one costs more than most fragments of a page. Here it stays where it is.
+pub(crate) struct Walk {
+    task: Rc<Cell<Option<Task>>>,
+    running: Pin<Box<dyn Future<Output = Infallible>>>,
+}
+
+impl Walk {
+    /// Makes one that has nothing to do.
+    pub(crate) fn new() -> Walk {
+        let task = Rc::new(Cell::new(None));
+        Walk { task: task.clone(), running: Box::pin(walk(task)) }
+    }
+
+    /// Begins with a subrequest, which runs when this is polled. With `bare`, an error is returned instead of answered. The one before
+    /// has been returned.
+    pub(crate) fn begin(&self, sub: Box<Request>, bare: bool) {
+        self.task.set(Some(Task::Begin(sub, bare)));
+    }
+
+    /// Runs the subrequest. Returns it when it has its head.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Headed> {
+        let _ = self.running.as_mut().poll(cx);
+        match self.task.take() {
+            Some(Task::Headed(headed)) => Poll::Ready(headed),
+            other => {
+                self.task.set(other);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+async fn walk(task: Rc<Cell<Option<Task>>>) -> Infallible {
+    loop {
+        let (mut sub, bare) = poll_fn(|_| match task.take() {
+            Some(Task::Begin(sub, bare)) => Poll::Ready((sub, bare)),
+            other => {
+                task.set(other);
+                Poll::Pending
+            }
+        })
+        .await;
+        let status = phases::included(&mut sub, bare).await;
+        task.set(Some(Task::Headed((sub, status))));
+    }
 }

@@ -5,6 +5,9 @@ use crate::config::http::{Http, Server};
 use crate::connection::switched::{self, Relays};
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
+use crate::request::Request;
+use crate::request::spare::Shelf;
+use crate::subrequest::Walk;
 use forebay_core::client::Client;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::upstream::local::LocalGroups;
@@ -97,6 +100,12 @@ pub(crate) struct Thread {
     pub cached: Local,
     /// Tunnels, and connections that have switched to another protocol.
     pub relays: Relays,
+    /// Buffer for the first bytes of a head.
+    pub came: RefCell<Vec<u8>>,
+    /// Requests that have ended, for later ones that the server makes.
+    pub spare_requests: Shelf<Box<Request>>,
+    /// Spare state of the phases of subrequests.
+    pub spare_walks: Shelf<Walk>,
     /// Running requests without a client.
     pub background: crate::background::Running,
     /// Buffers of HTTP/2 connections.
@@ -127,6 +136,9 @@ impl Thread {
             files: RefCell::new(files),
             disk: Default::default(),
             cached: Local::new(worker.io.poller.epoll().clone()),
+            came: RefCell::default(),
+            spare_requests: Shelf::default(),
+            spare_walks: Shelf::default(),
             background: Default::default(),
             h2: crate::h2::drive::Shared::default(),
             quic: crate::h3::Quic::default(),

@@ -62,6 +62,9 @@ fn allocations(dir: &Path, requests: usize, path: &str, fields: &str, end: &'sta
         "upstream u {{ server {upstream}; keepalive 4; keepalive_requests 1000000; }} \
          server {{ listen {addr}; root {d}; \
          location /zip/ {{ alias {d}/; gzip on; brotli on; gzip_vary on; }} \
+         location /ssi/ {{ alias {d}/; ssi on; ssi_types *; }} \
+         location /around/ {{ alias {d}/; add_before_body /ssi/a.html; add_after_body /ssi/b.html; addition_types *; }} \
+         location /auth/ {{ alias {d}/; auth_request /ssi/a.html; }} \
          location /stream/ {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; \
            gzip on; gzip_types *; gzip_min_length 0; gzip_comp_level 1; \
            brotli on; brotli_types *; brotli_min_length 0; brotli_comp_level 1; }} \
@@ -161,6 +164,11 @@ fn of_a_thousand(path: &str, fields: &str, end: &'static [u8]) -> u64 {
     let dir = tempfile::tempdir().expect("temporary directory");
     let page = format!("<html>page{}</html>\n", " and more of it".repeat(40));
     std::fs::write(dir.path().join("page.html"), page).expect("write");
+    let include = |name: &str| format!("<!--#include virtual=\"/ssi/{name}.html\" -->");
+    let page = format!("<html>{}<p>between</p>{}</html>\n", include("a"), include("b"));
+    std::fs::write(dir.path().join("page.shtml"), page).expect("write");
+    std::fs::write(dir.path().join("a.html"), "<p>the first</p>").expect("write");
+    std::fs::write(dir.path().join("b.html"), "<p>the second</p>").expect("write");
     // What the process makes once (tables, regular expressions, time zone) is not counted.
     allocations(dir.path(), 10, path, fields, end);
     let few = allocations(dir.path(), 100, path, fields, end);
@@ -181,6 +189,20 @@ fn a_warm_request_allocates_nothing() {
     assert!(difference < 50, "{difference} allocations in 1000 responses that might be compressed");
     let difference = of_a_thousand("/proxy/page.html", "", b"proxied");
     assert!(difference < 50, "{difference} allocations in 1000 proxied requests");
+}
+
+/// A page of two fragments allocates for the state of the page and its subrequests, and for their paths, but neither for their
+/// requests nor for their way through the phases. All other subrequests of a response are alike.
+#[test]
+fn a_page_of_fragments_allocates_little() {
+    for (path, end, most) in [
+        ("/ssi/page.shtml", b"<p>the second</p></html>\n\r\n0\r\n\r\n".as_slice(), 12),
+        ("/around/page.html", b"<p>the second</p>\r\n0\r\n\r\n", 12),
+        ("/auth/page.html", b"</html>\n", 6),
+    ] {
+        let difference = of_a_thousand(path, "", end);
+        assert!(difference < most * 1000 + 50, "{path}: {difference} allocations in 1000 responses");
+    }
 }
 
 /// A response that is compressed as it is sent allocates its filter, and brotli the state of the encoder and its list of hashes.

@@ -42,7 +42,7 @@ pub enum Stored<'s> {
 const MAX_DEPTH: u8 = 100;
 
 /// Values of variables that a request has set or evaluated.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct VarStore {
     /// By number, as far as a variable has been stored.
     slots: Vec<Slot>,
@@ -50,6 +50,21 @@ pub struct VarStore {
     arena: Vec<u8>,
     /// Depth of the evaluation in progress, to find cycles.
     depth: u8,
+}
+
+impl Clone for VarStore {
+    fn clone(&self) -> VarStore {
+        let VarStore { slots, arena, depth } = self;
+        VarStore { slots: slots.clone(), arena: arena.clone(), depth: *depth }
+    }
+
+    /// Copies into the memory that is there.
+    fn clone_from(&mut self, other: &VarStore) {
+        let VarStore { slots, arena, depth } = other;
+        self.slots.clone_from(slots);
+        self.arena.clone_from(arena);
+        self.depth = *depth;
+    }
 }
 
 impl VarStore {

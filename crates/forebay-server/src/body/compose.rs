@@ -4,17 +4,16 @@
 use super::outlet::{Follows, Outlet, filter, most_at_once};
 use super::pace::{Pace, limit_rate};
 use super::pump::Pump;
-use super::write::{Broken, Done, client_gone_within};
+use super::write::{Broken, Done, after_last, client_gone_within};
 use crate::access_log;
 use crate::modules::{self, ssi};
-use crate::phases;
 use crate::request::{Origin, Request, SubBody};
 use crate::response::BodyFilter;
 use crate::response::head::BodyFraming;
+use crate::subrequest::{Headed, Walk};
 use forebay_conf::error::Level;
 use forebay_core::vars::VarStore;
-use forebay_net::wire::Then;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -25,7 +24,7 @@ pub(crate) struct Join {
     /// Filters before this place work on the response's own content, those after it on the whole.
     pub own_filters: usize,
     /// The content has SSI commands.
-    pub page: Option<Box<ssi::Page>>,
+    pub page: Option<ssi::Page>,
     /// Paths of subrequests whose bodies come before and after the content (nginx: add_before_body, add_after_body).
     pub around: [Option<std::sync::Arc<[u8]>>; 2],
 }
@@ -49,13 +48,17 @@ pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, m
     out.gathered = gathered;
     let mut done = out.put_head(req, head).await;
     if done.is_ok() {
-        done = emit(&mut out, req, &mut join).await;
+        done = match page_at_hand(req, &mut join) {
+            Some(page) => page.run_script(&mut out, req).await,
+            None => emit(&mut out, req, &mut join).await,
+        };
     }
     if done.is_ok() {
         done = out.drain(req, Follows::End, None).await;
     }
     if done.is_ok() {
-        done = out.finish(req, Then::Nothing, None).await;
+        let then = after_last(req);
+        done = out.finish(req, then, None).await;
     }
     let (pending, gathered) = out.end(req);
     req.give_buf(pending);
@@ -110,14 +113,24 @@ impl Stage<'_> {
 
 type Emitting<'a> = Pin<Box<dyn Future<Output = Done> + 'a>>;
 
+/// Returns the page of a response that consists of nothing else, and whose commands are known.
+fn page_at_hand<'j>(req: &Request, join: &'j mut Join) -> Option<&'j mut ssi::Page> {
+    let alone = join.around == [None, None] && req.resp.filters.is_empty();
+    let content = ssi::content(&req.resp).filter(|_| alone)?;
+    join.page.as_mut().filter(|page| page.has_script(&content))
+}
+
 /// Sends the body of a request with all that belongs to it.
 fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Emitting<'a> {
     Box::pin(async move {
+        if let Some(page) = page_at_hand(req, join) {
+            return page.run_script(out, req).await;
+        }
         if let Some(path) = join.around[0].clone() {
             add(out, req, &path).await?;
         }
         let filters = std::mem::take(&mut req.resp.filters);
-        let stage = Stage { filters, page: join.page.as_deref_mut() };
+        let stage = Stage { filters, page: join.page.as_mut() };
         let mut pump = Pump::staged(req, out, Some(stage));
         let done = pump.run(req).await;
         pump.end(req).await;
@@ -131,7 +144,9 @@ fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Em
 
 /// Sends the body of a subrequest of `add_before_body` or `add_after_body`.
 async fn add(out: &mut Outlet, req: &mut Request, path: &[u8]) -> Done {
-    match include(out, req, Include { uri: path.to_vec(), ..Include::default() }).await {
+    let mut uri = req.take_buf();
+    uri.extend_from_slice(path);
+    match include(out, req, Include { uri, ..Include::default() }).await {
         Included::Refused | Included::Done(_) => Ok(()),
         Included::Broken => Err(Broken::Connection),
     }
@@ -160,8 +175,8 @@ pub(crate) enum Included {
     Broken,
 }
 
-/// Makes a subrequest. Returns `None` if there are too many, which is logged.
-fn make(req: &mut Request, what: &Include) -> Option<Box<Request>> {
+/// Makes a subrequest, and gives its path and query back to the spare buffers. Returns `None` if there are too many, which is logged.
+fn make(req: &mut Request, what: &mut Include) -> Option<Box<Request>> {
     let too_deep = matches!(req.origin, Origin::Sub { depth, .. } if depth >= MAX_DEPTH);
     if too_deep || !ssi::count(req, MAX_SUBREQUESTS) {
         let uri = String::from_utf8_lossy(&what.uri).into_owned();
@@ -171,6 +186,11 @@ fn make(req: &mut Request, what: &Include) -> Option<Box<Request>> {
     let body = if req.body.stored.complete { SubBody::Shared } else { SubBody::None };
     let mut sub = Request::subrequest(req, &what.uri, &what.args, body);
     ssi::share(req, &mut sub);
+    for text in [&mut what.uri, &mut what.args] {
+        if text.capacity() > 0 {
+            req.give_buf(std::mem::take(text));
+        }
+    }
     Some(sub)
 }
 
@@ -183,52 +203,56 @@ fn hand_over(from: &mut Request, to: &mut Request) {
 }
 
 /// Runs a subrequest and sends its body.
-pub(crate) async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Included {
-    let Some(mut sub) = make(req, &what) else { return Included::Refused };
+pub(crate) async fn include(out: &mut Outlet, req: &mut Request, mut what: Include) -> Included {
+    let Some(mut sub) = make(req, &mut what) else { return Included::Refused };
     hand_over(req, &mut sub);
-    let bare = Box::pin(phases::included(&mut sub, what.stub.is_some())).await;
+    let thread = req.thread.clone();
+    let mut walk = thread.spare_walks.take().unwrap_or_else(Walk::new);
+    walk.begin(sub, what.stub.is_some());
+    let (mut sub, bare) = poll_fn(|cx| walk.poll(cx)).await;
+    thread.spare_walks.give(walk);
     let result = serve(out, &mut sub, &what, bare).await;
     hand_over(&mut sub, req);
     // All subrequests share the variables of the request.
     std::mem::swap(&mut req.vars, &mut sub.vars);
     req.vars.compact(ARENA);
+    sub.recycle();
     result
 }
-
-/// Subrequest whose head is ready, with its error if that is returned instead of answered.
-type Headed = (Box<Request>, Option<u16>);
 
 /// Subrequest that runs up to its head while the bytes before its body are sent.
 pub(crate) struct Started {
     what: Include,
-    running: Pin<Box<dyn Future<Output = Headed>>>,
+    /// Runs it until it has its head.
+    walk: Option<Walk>,
     headed: Option<Headed>,
-    /// Variables at its start.
-    vars: VarStore,
+    /// Variables at its start, where others may set variables before it has ended.
+    vars: Option<VarStore>,
 }
 
 impl Started {
     /// Creates a subrequest, which runs when it is polled. Returns `None` if there are too many, which is logged.
-    pub(crate) fn new(req: &mut Request, what: Include) -> Option<Started> {
-        let mut sub = make(req, &what)?;
-        let stub = what.stub.is_some();
-        let vars = sub.vars.clone();
-        let running = Box::pin(async move {
-            let bare = phases::included(&mut sub, stub).await;
-            (sub, bare)
-        });
-        Some(Started { what, running, headed: None, vars })
+    pub(crate) fn new(req: &mut Request, mut what: Include) -> Option<Started> {
+        let sub = make(req, &mut what)?;
+        let walk = req.thread.spare_walks.take().unwrap_or_else(Walk::new);
+        walk.begin(sub, what.stub.is_some());
+        Some(Started { what, walk: Some(walk), headed: None, vars: None })
     }
 
     /// Runs the subrequest. Ready when its body can be sent.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.headed.is_none() {
-            match self.running.as_mut().poll(cx) {
-                Poll::Ready(headed) => self.headed = Some(headed),
-                Poll::Pending => return Poll::Pending,
-            }
+        let Some(walk) = &mut self.walk else { return Poll::Ready(()) };
+        let Poll::Ready(headed) = walk.poll(cx) else { return Poll::Pending };
+        if let Some(walk) = self.walk.take() {
+            headed.0.thread.spare_walks.give(walk);
         }
+        self.headed = Some(headed);
         Poll::Ready(())
+    }
+
+    /// Notes that others will run before its body is sent. Nothing has changed variables of the request since it was created.
+    pub(crate) fn wait(&mut self, req: &Request) {
+        self.vars = Some(req.vars.clone());
     }
 
     /// Sends the body.
@@ -236,20 +260,24 @@ impl Started {
     /// # Errors
     /// [`Broken`].
     pub(crate) async fn send(mut self, out: &mut Outlet, req: &mut Request) -> Done {
-        std::future::poll_fn(|cx| self.poll(cx)).await;
+        poll_fn(|cx| self.poll(cx)).await;
         let Some((mut sub, bare)) = self.headed.take() else { return Ok(()) };
         hand_over(req, &mut sub);
         let result = serve(out, &mut sub, &self.what, bare).await;
         hand_over(&mut sub, req);
-        // Others may have set variables meanwhile: only those that this one has set count.
-        req.vars.take_changes(&self.vars, &sub.vars);
+        match &self.vars {
+            None => std::mem::swap(&mut req.vars, &mut sub.vars),
+            // Others may have set variables meanwhile: only those that this one has set count.
+            Some(before) => req.vars.take_changes(before, &sub.vars),
+        }
         req.vars.compact(ARENA);
+        sub.recycle();
         if matches!(result, Included::Broken) { Err(Broken::Connection) } else { Ok(()) }
     }
 
     /// Ends it without sending anything.
     pub(crate) async fn abandon(mut self) {
-        std::future::poll_fn(|cx| self.poll(cx)).await;
+        poll_fn(|cx| self.poll(cx)).await;
         if let Some((mut sub, _)) = self.headed.take() {
             if let Some(mut source) = sub.resp.source.take() {
                 source.drain(&mut sub).await;
@@ -257,6 +285,7 @@ impl Started {
             }
             sub.body.end();
             sub.modules.limit_conn.clear();
+            sub.recycle();
         }
     }
 }
@@ -294,7 +323,7 @@ async fn answer(
     if let Some(stub) = &what.stub
         && out.pushed() == before
     {
-        send_stub(out, sub, stub).await?;
+        Box::pin(send_stub(out, sub, stub)).await?;
     }
     Ok(kept)
 }
@@ -309,6 +338,14 @@ fn abandon_body(sub: &mut Request) {
 async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Option<Vec<u8>>, Broken> {
     if modules::run_subrequest_filters(sub).is_err() {
         crate::error_page::built_in(sub, 500);
+    }
+    if !keep
+        && sub.resp.join.is_none()
+        && sub.resp.filters.is_empty()
+        && let Some(content) = ssi::content(&sub.resp)
+    {
+        out.push(sub, &content).await?;
+        return Ok(None);
     }
     let own_filters = sub.resp.filters.len();
     let mut join = (sub.resp.join.take())
@@ -331,7 +368,9 @@ async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Op
 /// first server that dies.
 async fn go_on(sub: &Request, done: Done) -> Done {
     match done {
-        Err(Broken::Content) if !client_gone_within(&sub.thread, sub, Duration::ZERO).await => Ok(()),
+        Err(Broken::Content) if !Box::pin(client_gone_within(&sub.thread, sub, Duration::ZERO)).await => {
+            Ok(())
+        }
         done => done,
     }
 }
@@ -340,7 +379,7 @@ async fn go_on(sub: &Request, done: Done) -> Done {
 async fn send_stub(out: &mut Outlet, sub: &mut Request, stub: &[u8]) -> Done {
     match ssi::page_of_stub(sub) {
         Some(mut page) => {
-            Box::pin(page.run(out, sub, stub)).await?;
+            page.run(out, sub, stub).await?;
             page.end(out, sub).await
         }
         None => out.push(sub, stub).await,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const GATHERED: usize = 16 * 1024;
 
 /// Most bytes that pass the filters at once.
-pub(super) const PIECE: usize = 32 * 1024;
+pub(crate) const PIECE: usize = 32 * 1024;
 
 /// Most bytes at once if a filter may make much more of them, as decompression.
 const EXPANDING: usize = 2 * 1024;
@@ -138,7 +138,11 @@ impl Outlet {
             return Ok(());
         }
         self.gathered.extend_from_slice(bytes);
-        if self.gathered.len() < GATHERED { Ok(()) } else { self.drain(req, Follows::More, None).await }
+        if self.gathered.len() < GATHERED {
+            return Ok(());
+        }
+        // Boxed, so that all that push keep no room for it.
+        Box::pin(self.drain(req, Follows::More, None)).await
     }
 
     /// Filters, frames and sends the bytes that [`Outlet::push`] has gathered, as [`Outlet::put`] does.

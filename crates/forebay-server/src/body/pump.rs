@@ -193,7 +193,23 @@ impl<'p> Pump<'p> {
     /// Sends the bytes at hand, then waits until the source has more.
     async fn wait(&mut self, req: &mut Request) -> Done {
         self.flush(req).await?;
-        if self.source.wait(req).await { Ok(()) } else { Err(self.break_off(req).await) }
+        self.lend(true);
+        let more = self.source.wait(req).await;
+        self.lend(false);
+        if more { Ok(()) } else { Err(self.break_off(req).await) }
+    }
+
+    /// Lends the large buffer of a streamed response to others of the thread while it waits with nothing to send, or takes one.
+    fn lend(&mut self, lend: bool) {
+        let large = &self.thread.io.large;
+        if self.source.body().is_none() || !self.out.pending.is_empty() {
+            return;
+        }
+        if lend {
+            large.give(std::mem::take(&mut self.out.pending));
+        } else if self.out.pending.capacity() == 0 {
+            self.out.pending = large.take();
+        }
     }
 
     /// Sends what has come of content that breaks off, also what filters hold back. Returns the failure of the response.

@@ -163,7 +163,9 @@ impl Source {
     /// Reads the rest of a response that is to be stored, for the next client, and gives memory back to the request.
     pub(crate) async fn end(mut self, req: &mut Request) {
         if let Some(body) = &mut self.body {
-            body.drain(req).await;
+            if body.keeps() {
+                Box::pin(body.drain(req)).await;
+            }
             body.abandon(req);
         }
         self.text.clear();
@@ -176,10 +178,11 @@ impl Source {
 async fn read_body(body: &mut Body, req: &mut Request, out: &mut Vec<u8>) -> Progress {
     let mut pulled = body.pull(req, out);
     if body.wants_save() {
-        body.save(req).await;
+        // Boxed, so that other requests keep no room for it.
+        Box::pin(body.save(req)).await;
     }
     if pulled == Pulled::Stored {
-        pulled = body.load(req, out).await;
+        pulled = Box::pin(body.load(req, out)).await;
     }
     match pulled {
         Pulled::Data | Pulled::Stored => Progress::Data,

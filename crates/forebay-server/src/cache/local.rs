@@ -7,6 +7,7 @@ use super::entry::{FIXED, Meta};
 use super::index::{Node, Renewal};
 use crate::compress::forms::Forms;
 use crate::file_cache::{self, Identity, Inspected, OpenFile, Opened};
+use crate::modules::ssi::ScriptPlace;
 use crate::response::Part;
 use crate::response::sent::SentHeads;
 use bytes::Bytes;
@@ -53,6 +54,8 @@ pub(crate) struct Entry {
     pub heads: SentHeads,
     /// Compressed forms of the body.
     pub forms: Forms,
+    /// The body as an SSI page.
+    pub script: ScriptPlace,
     generation: u64,
     /// State of the file.
     read: Identity,
@@ -95,7 +98,8 @@ impl Entry {
 
     fn cost(&self) -> usize {
         let body = if let EntryContent::Memory(b) = &self.content { b.len() } else { 0 };
-        OVERHEAD + body + self.meta.head.len() + self.meta.key.len() + self.forms.len() as usize
+        let made = (self.forms.len() + self.script.len()) as usize;
+        OVERHEAD + body + self.meta.head.len() + self.meta.key.len() + made
     }
 
     fn is_file(&self) -> bool {
@@ -228,7 +232,7 @@ impl Local {
         Some(self.bell.get_or_init(|| made))
     }
 
-    /// Counts a compressed form of `n` bytes that was added to an entry in memory.
+    /// Counts `n` bytes that were made of an entry in memory and are kept with it.
     pub(crate) fn grew(&self, n: usize) {
         self.memory.grew(n);
     }
@@ -332,6 +336,7 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
         content,
         heads: SentHeads::default(),
         forms: Forms::default(),
+        script: ScriptPlace::default(),
         generation,
         read,
     })

@@ -103,7 +103,8 @@ impl Http1<'_, '_> {
             let done = match read_head(self.thread, self.req, &limits) {
                 Head::Complete => self.request().await,
                 Head::Wait => self.wait().await,
-                other => self.leave(other).await,
+                // Boxed, as all that is rare, so that requests keep no room for it.
+                other => Box::pin(self.leave(other)).await,
             };
             if let Some(done) = done {
                 return done;
@@ -133,7 +134,7 @@ impl Http1<'_, '_> {
         let conf = req.conf.clone();
         let until = thread.io.poller.deadline_at(req.conn.client.accepted + HANDSHAKE);
         let mut handshake = tls::handshake(thread, &conf, &mut req.conn);
-        match Box::pin(handshake.drive(Patience::Room(until))).await {
+        match handshake.drive(Patience::Room(until)).await {
             Driven::Done => None,
             Driven::Plain(bytes) => {
                 req.head.buf = bytes;
@@ -389,8 +390,19 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
         return Some(Head::Wait);
     }
     let room = READ.max(limits.client_header_buffer_size);
-    req.head.buf.reserve(room);
-    match req.conn.wire.read(&thread.io, &mut req.head.buf) {
+    let got = if req.head.buf.is_empty() && req.head.buf.capacity() < room {
+        // By way of a buffer of the thread, so that the request keeps no more memory than its head takes.
+        let mut came = thread.came.borrow_mut();
+        came.reserve(room);
+        let got = req.conn.wire.read(&thread.io, &mut came);
+        req.head.buf.extend_from_slice(&came);
+        came.clear();
+        got
+    } else {
+        req.head.buf.reserve(room);
+        req.conn.wire.read(&thread.io, &mut req.head.buf)
+    };
+    match got {
         Ok(0) | Err(Errno::BADF) => Some(Head::Gone(HeadFailure::Closed)),
         Ok(n) => {
             if req.head.buf.len() == n {
@@ -495,7 +507,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
     req.log_ignored();
     match unknown_server.or_else(|| tls::judge(req)) {
         None => phases::run(req).await,
-        Some(status) => phases::refuse(req, status).await,
+        Some(status) => Box::pin(phases::refuse(req, status)).await,
     }
     if req.drop_connection {
         finish(req);

@@ -313,6 +313,35 @@ pub(crate) fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option
 mod tests {
     use super::*;
 
+    /// A request that waits for its upstream, or for its client, keeps all of this.
+    #[test]
+    fn a_runner_is_small() {
+        let mut req = crate::testing::request("", "");
+        let thread = req.thread.clone();
+        let runner = size_of_val(&runner(thread.clone()));
+        let phases = size_of_val(&crate::phases::run(&mut req));
+        let respond = size_of_val(&crate::response::respond::respond(&thread, &mut req));
+        let conn = || Connection::closed(thread.no_client.clone(), 0);
+        let serve = size_of_val(&serve(&thread, &mut req, Token::NONE, conn()));
+        let mut guard = Guard { thread: &thread, token: Token::NONE, open: false, state: None };
+        let session =
+            size_of_val(&serve_session(&thread, conn(), &mut guard, thread.io.poller.after(Duration::ZERO)));
+        let http1 = size_of_val(&h1::serve(&thread, &mut req, &mut guard, false));
+        let own = format!("http1 {http1}, serve {serve}, session {session}");
+        let mut out = Vec::new();
+        let send = size_of_val(&crate::body::send(
+            &thread,
+            &mut req,
+            &mut out,
+            crate::response::head::BodyFraming::Plain,
+        ));
+        let sizes = format!(
+            "runner {runner}, phases {phases}, respond {respond}, send {send}, request {}",
+            size_of::<Request>()
+        );
+        assert!(runner <= 7000, "{sizes}, {own}");
+    }
+
     #[test]
     fn an_idle_connection_is_small() {
         let client = size_of::<Client>() + 2 * size_of::<usize>();

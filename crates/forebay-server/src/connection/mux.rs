@@ -85,9 +85,9 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     if let Some(refusal) = stream.refusal() {
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
-        phases::refuse(req, refusal.status).await;
+        Box::pin(phases::refuse(req, refusal.status)).await;
     } else if let Some(status) = unknown_server.or_else(|| tls::judge(req)).or_else(|| misdirected(req)) {
-        phases::refuse(req, status).await;
+        Box::pin(phases::refuse(req, status)).await;
     } else {
         phases::run(req).await;
     }

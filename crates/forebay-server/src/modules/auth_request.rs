@@ -77,6 +77,13 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
     if take_variables(req, &mut sub, &s.set).is_err() {
         return Verdict::Status(500);
     }
+    let verdict = judge(req, &sub);
+    sub.recycle();
+    verdict
+}
+
+/// Decides by the response of a subrequest.
+fn judge(req: &mut Request, sub: &Request) -> Verdict {
     match sub.status() {
         _ if sub.resp.headless => {
             req.log(Level::Error, "auth request has a response without status");
@@ -84,7 +91,7 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
         }
         status @ (401 | 403) => {
             if status == 401 {
-                copy_challenges(req, &sub);
+                copy_challenges(req, sub);
             }
             Verdict::Status(status)
         }

@@ -621,19 +621,35 @@ pub(crate) struct ModuleState {
 impl ModuleState {
     /// Empties it for the next request.
     pub(crate) fn clear(&mut self) {
-        self.request_id = None;
-        self.replaced_peer = None;
-        self.acme_hook = None;
-        self.secure_link = secure_link::LinkState::default();
-        self.userid = userid::UserIdState::default();
-        self.upstream.clear();
-        self.limit_req = None;
-        self.limit_conn.clear();
-        self.processing = None;
-        self.proxy_cache.clear();
-        self.slice.clear();
-        self.compress.clear();
-        self.ssi.clear();
+        // Named one by one, so that none is forgotten.
+        let ModuleState {
+            request_id,
+            replaced_peer,
+            secure_link,
+            userid,
+            upstream,
+            limit_req,
+            limit_conn,
+            processing,
+            proxy_cache,
+            slice,
+            compress,
+            ssi,
+            acme_hook,
+        } = self;
+        *request_id = None;
+        *replaced_peer = None;
+        *secure_link = secure_link::LinkState::default();
+        *userid = userid::UserIdState::default();
+        upstream.clear();
+        *limit_req = None;
+        limit_conn.clear();
+        *processing = None;
+        proxy_cache.clear();
+        slice.clear();
+        compress.clear();
+        ssi.clear();
+        *acme_hook = None;
     }
 }
 

@@ -23,11 +23,11 @@ pub(crate) enum SubBody {
 impl Request {
     /// Makes a request of another one, for the same client and without a connection.
     fn derive(parent: &Request, origin: Origin) -> Box<Request> {
-        let mut new = Box::new(Request::new(parent.thread.clone()));
+        let mut new = Request::renewed(&parent.thread);
         new.conf = parent.conf.clone();
         new.conn = Connection::closed(parent.conn.client.clone(), parent.conn.requests);
         new.origin = origin;
-        new.head = parent.head.clone();
+        new.head.copy(&parent.head);
         new.uri_changes = MAX_URI_CHANGES;
         new.server = parent.server;
         new.vars.clone_from(&parent.vars);

@@ -23,8 +23,9 @@ use std::rc::Rc;
 use std::time::Instant;
 
 mod derive;
+pub(crate) mod spare;
 mod vars;
-mod waiting;
+pub(crate) mod waiting;
 
 pub(crate) use derive::SubBody;
 

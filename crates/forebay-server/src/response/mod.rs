@@ -398,38 +398,75 @@ impl Response {
 
     /// Empties it for the next request; memory is kept.
     pub(crate) fn clear(&mut self) {
-        self.status = 0;
-        self.content_type.clear();
-        self.charset.clear();
-        self.override_charset.clear();
-        self.content_length = None;
-        self.last_modified = None;
-        self.etag.clear();
-        self.location.clear();
-        self.fields.clear();
-        self.handed_on.clear();
-        self.trailers.clear();
-        self.expect_trailers = false;
-        self.body.clear();
-        self.text.clear();
-        self.source = None;
-        self.window = Window::default();
-        self.proxied = false;
-        self.headless = false;
-        self.cacheable = false;
-        self.entry = None;
-        self.ready = None;
-        self.single_range = false;
-        self.filters.clear();
-        self.join = None;
-        self.allow_ranges = false;
-        self.head_only = false;
-        self.close = false;
-        self.error_page = false;
-        self.gzip_vary = false;
-        self.limit_rate = 0;
-        self.reason.clear();
-        (self.leaves_server, self.leaves_date) = (false, false);
+        // Named one by one, so that none is forgotten.
+        let Response {
+            status,
+            content_type,
+            charset,
+            override_charset,
+            content_length,
+            last_modified,
+            etag,
+            location,
+            fields,
+            handed_on,
+            expect_trailers,
+            trailers,
+            body,
+            text,
+            source,
+            window,
+            proxied,
+            headless,
+            cacheable,
+            entry,
+            ready,
+            single_range,
+            join,
+            filters,
+            allow_ranges,
+            head_only,
+            close,
+            error_page,
+            gzip_vary,
+            limit_rate,
+            reason,
+            leaves_server,
+            leaves_date,
+        } = self;
+        *status = 0;
+        content_type.clear();
+        charset.clear();
+        override_charset.clear();
+        *content_length = None;
+        *last_modified = None;
+        etag.clear();
+        location.clear();
+        fields.clear();
+        handed_on.clear();
+        *expect_trailers = false;
+        trailers.clear();
+        body.clear();
+        text.clear();
+        *source = None;
+        *window = Window::default();
+        *proxied = false;
+        *headless = false;
+        *cacheable = false;
+        *entry = None;
+        *ready = None;
+        *single_range = false;
+        *join = None;
+        filters.clear();
+        *allow_ranges = false;
+        *head_only = false;
+        *close = false;
+        *error_page = false;
+        *gzip_vary = false;
+        *limit_rate = 0;
+        reason.clear();
+        *leaves_server = false;
+        *leaves_date = false;
     }
 
     /// Returns the time of the last modification, Unix seconds, wherever the response has it.

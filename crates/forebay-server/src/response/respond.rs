@@ -81,13 +81,13 @@ async fn send_body(
             req.resp.source = Some(source);
             return sent;
         }
-        if sent.is_ok() && source.relay(req).await {
+        if sent.is_ok() && Box::pin(source.relay(req)).await {
             req.keep_alive = false;
         } else {
             // The client need not wait for content that it does not get.
             req.conn.wire.end();
         }
-        source.drain(req).await;
+        Box::pin(source.drain(req)).await;
         source.abandon(req);
     }
     sent
@@ -131,14 +131,15 @@ async fn run_header_filters(req: &mut Request) {
         }
         let Some(refusal) = req.refusal.take() else {
             if compress::wants_form(req) {
-                compress::make_form(req).await;
+                Box::pin(compress::make_form(req)).await;
             }
             break;
         };
         if !refusal.content_range.is_empty() {
             content_range = refusal.content_range;
         }
-        phases::refuse(req, refusal.status).await;
+        // Boxed, as all that is rare, so that other requests keep no room for it.
+        Box::pin(phases::refuse(req, refusal.status)).await;
     }
     if !content_range.is_empty() {
         req.resp.fields.push(b"Content-Range", &content_range);

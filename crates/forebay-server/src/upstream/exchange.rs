@@ -215,6 +215,50 @@ impl Upstreamed {
         self.session.clear();
     }
 
+    /// Makes this the state of a request that has yet to begin. [`Upstreamed::clear`] leaves what is set before it is read, where
+    /// the same runner goes on.
+    pub(crate) fn reset(&mut self) {
+        self.clear();
+        // Named one by one, so that none is forgotten.
+        let Upstreamed {
+            attempts,
+            // Empty, as `clear` leaves it.
+            spare_name: _,
+            own_attempts,
+            head,
+            early,
+            trailers,
+            host,
+            protocol,
+            status_line,
+            fastcgi,
+            split,
+            reuse,
+            encrypted,
+            port,
+            key,
+            log_name,
+            log_path,
+            set_cookie,
+            session,
+            fault,
+        } = self;
+        attempts.clear();
+        *own_attempts = None;
+        head.advance(usize::MAX);
+        for text in [early, host, port, key, log_name, log_path, set_cookie, session, &mut split.text] {
+            text.clear();
+        }
+        trailers.clear();
+        *protocol = Protocol::default();
+        *status_line = None;
+        fastcgi.clear();
+        split.groups.clear();
+        *reuse = Reuse::default();
+        *encrypted = false;
+        *fault = None;
+    }
+
     /// Returns the attempt at the server that is being asked.
     pub(crate) fn current(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()

@@ -6,6 +6,7 @@ use super::exchange::upload;
 use super::fault::{Fault, READING, bad_head, client_gone, closed, receive_failed, timed_out};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
+use crate::request::waiting::LONG;
 use forebay_net::reactor::Deadline;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
@@ -104,7 +105,13 @@ impl<'r> HeadReader<'r> {
             return Ok(());
         }
         let conn = contact.conn().ok_or_else(unconnected)?;
-        match conn.wait(For::Read, self.deadline, self.watch).await {
+        let soon = self.deadline.min(req.thread.io.poller.after(LONG));
+        let mut waited = conn.wait(For::Read, soon, self.watch).await;
+        if waited == Waited::Timeout && soon < self.deadline {
+            req.shrink();
+            waited = conn.wait(For::Read, self.deadline, self.watch).await;
+        }
+        match waited {
             Waited::Ready => Ok(()),
             Waited::Timeout => Err(timed_out(req, READING)),
             Waited::ClientGone => Err(client_gone(req, "sending request to upstream")),

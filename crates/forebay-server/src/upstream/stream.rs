@@ -10,7 +10,7 @@ use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
 use crate::modules::core::TempDir;
-use crate::request::Request;
+use crate::request::{Request, waiting};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
@@ -519,7 +519,7 @@ impl Body {
         let watched = !self.ignore_abort && !self.keeps() && !req.is_background();
         let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
         if self.uploads()
-            && let Some(sound) = self.wait_beside(req, &mut watch).await
+            && let Some(sound) = Box::pin(self.wait_beside(req, &mut watch)).await
         {
             return sound;
         }
@@ -530,25 +530,28 @@ impl Body {
         }
     }
 
-    /// Waits until the upstream has sent more. After a short while, acknowledges what has come.
-    async fn wait_for_upstream(&mut self, req: &Request, watch: &mut Watch) -> Waited {
+    /// Waits until the upstream has sent more. After a short while, acknowledges what has come, and after a long one, gives memory
+    /// back.
+    async fn wait_for_upstream(&mut self, req: &mut Request, watch: &mut Watch) -> Waited {
         let before = self.read_before.replace(self.read);
         let nudges = before.is_none_or(|before| self.read - before >= NUDGED);
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
         let deadline = req.thread.io.poller.after(self.read_timeout);
         let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
         let what = if owes { For::Both } else { For::Read };
-        if !nudges {
-            return c.wait(what, deadline, watch).await;
-        }
-        let soon = deadline.min(req.thread.io.poller.after(NUDGE));
-        match c.wait(what, soon, watch).await {
-            Waited::Timeout => {
-                // A unix socket has nothing to acknowledge.
-                let _ = c.with_fd(|fd| rustix::net::sockopt::set_tcp_quickack(fd, true));
-                c.wait(what, deadline, watch).await
+        let mut steps = [nudges.then_some(NUDGE), Some(waiting::LONG)].into_iter().flatten();
+        loop {
+            let step = steps.next();
+            let until = step.map_or(deadline, |step| deadline.min(req.thread.io.poller.after(step)));
+            match c.wait(what, until, watch).await {
+                Waited::Timeout if until >= deadline => return Waited::Timeout,
+                Waited::Timeout if step == Some(NUDGE) => {
+                    // A unix socket has nothing to acknowledge.
+                    let _ = c.with_fd(|fd| rustix::net::sockopt::set_tcp_quickack(fd, true));
+                }
+                Waited::Timeout => req.shrink(),
+                waited => return waited,
             }
-            waited => waited,
         }
     }
 
@@ -641,8 +644,9 @@ impl Body {
         self.begin_ahead(req);
         let patience = Instant::now() + PATIENCE;
         loop {
+            // Boxed, as what is rare below, so that other requests keep no room for it.
             if self.uploads() {
-                self.pass_upload(req).await;
+                Box::pin(self.pass_upload(req)).await;
             }
             let full = self.is_full(req, patience).await;
             let delay = self.delay().map(|d| Instant::now() + d);
@@ -670,7 +674,7 @@ impl Body {
     /// response that has ended is published at once: others may wait for it.
     async fn is_full(&mut self, req: &mut Request, patience: Instant) -> bool {
         if self.wants_save() && (self.keeps() || Instant::now() >= patience) {
-            self.save(req).await;
+            Box::pin(self.save(req)).await;
         }
         self.wants_save()
     }
@@ -702,7 +706,7 @@ impl Body {
         let mut nowhere = Vec::new();
         self.receive(req, &mut nowhere);
         if self.keeps() && self.wants_save() {
-            self.save(req).await;
+            Box::pin(self.save(req)).await;
         }
     }
 

@@ -1,9 +1,11 @@
 //! `ssi` (nginx: ngx_http_ssi_module): commands in pages, run while the page is sent. `parser.rs` finds them,
-//! `page.rs` runs them, `body/compose.rs` inserts the bodies of their subrequests.
+//! `page.rs` runs them, `script.rs` has those of
+//! pages in memory, `body/compose.rs` inserts the bodies of their subrequests.
 
 mod date;
 mod page;
 pub mod parser;
+mod script;
 mod value;
 
 use crate::body::compose::Join;
@@ -19,6 +21,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 pub(crate) use page::Page;
+pub(crate) use script::{ScriptPlace, content};
 
 crate::settings! {
     /// `ssi`.
@@ -139,7 +142,11 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
         req.resp.clear_validators();
     }
     compress::unknown_length(req);
-    let page = Some(Box::new(Page::new(req)));
+    let mut page = Page::new(req);
+    if page.find_script(req) && req.is_subrequest() {
+        return Ok(());
+    }
+    let page = Some(page);
     let own_filters = req.resp.filters.len();
     match &mut req.resp.join {
         Some(join) => join.page = page,

@@ -1,17 +1,21 @@
 //! Sending of an SSI page: text is passed on, commands are run.
 
 use super::parser::{Command, Event, Parser};
+use super::script::{self, Piece, Script};
 use super::value::{self, Problem};
 use super::{Settings, shared};
 use crate::body::compose::{Include, Included, Started, include};
 use crate::body::{Broken, Outlet};
 use crate::request::Request;
+use bytes::Bytes;
 use forebay_conf::error::Level;
 use forebay_core::pattern::fleeting::Matched;
 use forebay_http::uri::escape_html;
+use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Default text in place of a command that fails.
 const ERROR: &[u8] = b"[an error occurred while processing the directive]";
@@ -22,10 +26,12 @@ const MAX_IFS: usize = 32;
 /// A page being sent.
 pub(crate) struct Page {
     parser: Parser,
+    /// The content, if it is in memory, and the page taken apart.
+    script: Option<(Rc<Script>, Bytes)>,
     /// `encoding` of the last `echo` that named one.
     encoding: Encoding,
     /// `config errmsg`.
-    error: Vec<u8>,
+    error: Cow<'static, [u8]>,
     silent: bool,
     matched: Matched,
     /// Open `if` commands, the innermost last.
@@ -48,7 +54,7 @@ const AHEAD: usize = 16;
 /// Runs a future and meanwhile polls the includes in the queue, so that they make progress.
 async fn beside<T>(queue: &mut VecDeque<Item>, work: impl Future<Output = T>) -> T {
     let mut work = Box::pin(work);
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         for item in queue.iter_mut() {
             if let Item::Part(p) = item {
                 let _ = p.poll(cx);
@@ -124,7 +130,11 @@ fn problem<T, E: From<Problem>>(text: impl Into<String>) -> Result<T, E> {
     Err(Problem(text.into()).into())
 }
 
-fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+fn longest_value(s: &Settings) -> usize {
+    usize::try_from(s.value_length.0).unwrap_or(usize::MAX)
+}
+
+fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
@@ -134,15 +144,74 @@ impl Page {
         let http = req.http();
         let s: &Settings = &http.location(req).settings.ssi;
         Page {
-            parser: Parser::new(usize::try_from(s.value_length.0).unwrap_or(usize::MAX)),
+            parser: Parser::new(longest_value(s)),
+            script: None,
             encoding: Encoding::Entity,
-            error: ERROR.to_vec(),
+            error: Cow::Borrowed(ERROR),
             silent: s.silent_errors,
             matched: Matched::default(),
             ifs: Vec::new(),
             block: None,
             queue: VecDeque::new(),
         }
+    }
+
+    /// Looks for what was made of the content earlier. Returns `true` if the content has no commands.
+    pub(super) fn find_script(&mut self, req: &Request) -> bool {
+        let http = req.http();
+        self.script = script::find(req, longest_value(&http.location(req).settings.ssi));
+        self.script.as_ref().is_some_and(|(script, content)| script.is_plain(content))
+    }
+
+    /// Returns `true` if the page can be sent by [`Page::run_script`]: its content is still the one that it was made for.
+    pub(crate) fn has_script(&self, content: &Bytes) -> bool {
+        let same = |own: &Bytes| own.as_ptr() == content.as_ptr() && own.len() == content.len();
+        self.script.as_ref().is_some_and(|(_, own)| same(own))
+    }
+
+    /// Sends a page whose commands are known, from its beginning to its end.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(crate) async fn run_script(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+        let Some((script, content)) = self.script.take() else { return Ok(()) };
+        let mut done = self.run_pieces(out, req, &script, &content).await;
+        if done.is_ok() && !self.queue.is_empty() {
+            // Boxed, as all that is rare here, so that other pages keep no room for it.
+            done = Box::pin(self.send_queue(out, req, 0)).await;
+        }
+        self.abandon_unless(done).await
+    }
+
+    async fn run_pieces(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        script: &Script,
+        content: &[u8],
+    ) -> Result<(), Broken> {
+        for piece in &script.pieces {
+            match piece {
+                Piece::Text(range) => {
+                    self.text(out, req, content.get(range.clone()).unwrap_or_default()).await
+                }
+                Piece::Command(command) => self.run_command(out, req, command).await,
+                Piece::Broken(why) => Box::pin(self.fail(out, req, Problem(why.clone()))).await,
+            }?;
+        }
+        Ok(())
+    }
+
+    /// Ends the includes that have begun, each in an orderly way, if the page has failed.
+    async fn abandon_unless(&mut self, done: Result<(), Broken>) -> Result<(), Broken> {
+        if done.is_err() {
+            for item in std::mem::take(&mut self.queue) {
+                if let Item::Part(p) = item {
+                    Box::pin(p.abandon()).await;
+                }
+            }
+        }
+        done
     }
 
     /// Takes a piece of the page.
@@ -159,15 +228,7 @@ impl Page {
         if done.is_ok() {
             done = self.send_queue(out, req, 0).await;
         }
-        if done.is_err() {
-            // The includes have begun their work: let each end in an orderly way.
-            for item in std::mem::take(&mut self.queue) {
-                if let Item::Part(p) = item {
-                    p.abandon().await;
-                }
-            }
-        }
-        done
+        self.abandon_unless(done).await
     }
 
     async fn run_piece(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
@@ -187,7 +248,7 @@ impl Page {
     async fn run_command(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Broken> {
         match self.command(out, req, c).await {
             Ok(()) => Ok(()),
-            Err(CommandFailure::Command(p)) => self.fail(out, req, p).await,
+            Err(CommandFailure::Command(p)) => Box::pin(self.fail(out, req, p)).await,
             Err(CommandFailure::Page(broken)) => Err(broken),
         }
     }
@@ -248,7 +309,7 @@ impl Page {
 
     /// Sends the error message of the page, unless `ssi_silent_errors` is on.
     async fn put_error(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
-        let error = if self.silent { Vec::new() } else { self.error.clone() };
+        let error = if self.silent { Cow::default() } else { self.error.clone() };
         self.put(out, req, &error).await
     }
 
@@ -329,7 +390,7 @@ impl Page {
             req.modules.ssi.time_format = Some(format.to_vec());
         }
         if let Some(error) = c.get("errmsg") {
-            self.error = error.to_vec();
+            self.error = error.to_vec().into();
         }
     }
 
@@ -439,8 +500,8 @@ impl Page {
         if variable.is_none() && c.get("virtual").is_some() && c.get("wait") != Some(b"yes") {
             return self.start(out, req, what).await.map_err(CommandFailure::from);
         }
-        self.send_queue(out, req, 0).await?;
-        let included = include(out, req, what).await;
+        Box::pin(self.send_queue(out, req, 0)).await?;
+        let included = Box::pin(include(out, req, what)).await;
         self.conclude(out, req, included, variable).await
     }
 
@@ -473,14 +534,18 @@ impl Page {
 
     /// Starts an include and puts it into the queue, once there is room.
     async fn start(&mut self, out: &mut Outlet, req: &mut Request, what: Include) -> Result<(), Broken> {
-        self.send_queue(out, req, AHEAD - 1).await?;
-        match Started::new(req, what) {
-            Some(part) => {
-                self.queue.push_back(Item::Part(Box::new(part)));
-                Ok(())
-            }
-            None => self.put_error(out, req).await,
+        if !self.queue.is_empty() {
+            Box::pin(self.send_queue(out, req, AHEAD - 1)).await?;
         }
+        let Some(mut part) = Started::new(req, what) else { return self.put_error(out, req).await };
+        // Most fragments are at hand.
+        let ready = poll_fn(|cx| Poll::Ready(part.poll(cx).is_ready())).await;
+        if ready && self.queue.is_empty() {
+            return part.send(out, req).await;
+        }
+        part.wait(req);
+        self.queue.push_back(Item::Part(Box::new(part)));
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ use super::shared;
 use crate::request::Request;
 use forebay_core::pattern::fleeting::{self, Matched};
 use forebay_core::vars::VarError;
+use std::borrow::Cow;
 
 /// Reason why a value cannot be evaluated, for the log.
 pub(super) type Invalid = String;
@@ -40,7 +41,14 @@ pub(super) fn variable(
 }
 
 /// Replaces the variables in a text. A backslash escapes a dollar sign, a quote or a backslash.
-pub(super) fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Result<Vec<u8>, Problem> {
+pub(super) fn evaluate<'t>(
+    req: &mut Request,
+    matched: &Matched,
+    text: &'t [u8],
+) -> Result<Cow<'t, [u8]>, Problem> {
+    if memchr::memchr2(b'$', b'\\', text).is_none() {
+        return Ok(Cow::Borrowed(text));
+    }
     let mut out = Vec::new();
     let mut rest = text;
     while let Some((b, after)) = rest.split_first() {
@@ -60,7 +68,7 @@ pub(super) fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Res
             }
         }
     }
-    Ok(out)
+    Ok(Cow::Owned(out))
 }
 
 /// Returns the name after a dollar sign, and the text after the name.
@@ -133,25 +141,29 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
     text.get(at..).unwrap_or_default()
 }
 
-/// Returns decoded path and query of an include. A path without a leading slash is relative to the page.
-pub(super) fn target(req: &Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Problem> {
-    let mut all = Vec::new();
+/// Returns decoded path and query of an include, in spare buffers of the request. A path without a leading slash is relative to the page.
+pub(super) fn target(req: &mut Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Problem> {
+    let mut all = Cow::Borrowed(text);
     if text.first().is_some_and(|b| *b != b'/') {
         let slash = memchr::memrchr(b'/', &req.uri).map_or(0, |at| at + 1);
-        all.extend_from_slice(req.uri.get(..slash).unwrap_or_default());
+        all = [req.uri.get(..slash).unwrap_or_default(), text].concat().into();
     }
-    all.extend_from_slice(text);
     let query = memchr::memchr(b'?', &all);
-    let (path, args) = match query {
+    let (path, query) = match query {
         Some(at) => (&all[..at], &all[at + 1..]),
-        None => (all.as_slice(), &b""[..]),
+        None => (&all[..], &b""[..]),
     };
-    let mut uri = Vec::new();
+    let mut uri = req.take_buf();
     forebay_http::uri::unescape(path, &mut uri);
     if uri.is_empty() || forebay_http::uri::is_unsafe(&uri) {
         return Err(Problem(format!("unsafe URI \"{}\" was detected", String::from_utf8_lossy(&all))));
     }
-    Ok((uri, args.to_vec()))
+    let mut args = Vec::new();
+    if !query.is_empty() {
+        args = req.take_buf();
+        args.extend_from_slice(query);
+    }
+    Ok((uri, args))
 }
 
 #[cfg(test)]
@@ -180,7 +192,7 @@ mod tests {
             ("a${}", Err("invalid variable name in \"a${}\"")),
             ("${conf", Err("the closing bracket in \"conf\" variable is missing")),
         ] {
-            let got = evaluate(&mut req, &m, text.as_bytes()).map_err(|p| p.0);
+            let got = evaluate(&mut req, &m, text.as_bytes()).map(Cow::into_owned).map_err(|p| p.0);
             assert_eq!(got, want.map(|w| w.as_bytes().to_vec()).map_err(str::to_owned), "{text}");
         }
     }
@@ -225,9 +237,10 @@ mod tests {
 
     #[test]
     fn targets_stay_below_the_root() {
-        let req = request();
-        let ok =
-            |t: &str| target(&req, t.as_bytes()).map(|(u, a)| (String::from_utf8(u), String::from_utf8(a)));
+        let mut req = request();
+        let mut ok = |t: &str| {
+            target(&mut req, t.as_bytes()).map(|(u, a)| (String::from_utf8(u), String::from_utf8(a)))
+        };
         for (text, uri, args) in [
             ("/a?b?c", "/a", "b?c"),
             ("b.html", "/dir/b.html", ""),
@@ -237,7 +250,7 @@ mod tests {
             assert_eq!(ok(text), Ok((Ok(uri.to_owned()), Ok(args.to_owned()))));
         }
         for text in ["", "../a", "/..", "/a/%2e%2e/b", "/a/..%2fb", "/a%00b", "?x"] {
-            assert_eq!(target(&req, text.as_bytes()).is_ok(), text == "?x", "{text}");
+            assert_eq!(target(&mut req, text.as_bytes()).is_ok(), text == "?x", "{text}");
         }
     }
 }

@@ -1,0 +1,254 @@
+//! Pages taken apart: text and commands in order. Made once for a content that stays in memory, and kept with it. Hot path.
+
+use super::parser::{Command, Event, Parser};
+use crate::body::PIECE;
+use crate::cache::local::EntryContent;
+use crate::request::Request;
+use crate::response::{Part, Response, Window};
+use bytes::Bytes;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Most pieces of a page that is kept.
+const PIECES: usize = 256;
+
+/// A page taken apart.
+#[derive(Debug)]
+pub(crate) struct Script {
+    /// Limit of values that it was parsed with (nginx: ssi_value_length).
+    longest_value: usize,
+    pub(super) pieces: Box<[Piece]>,
+    /// Memory that it takes, about, in bytes.
+    size: usize,
+}
+
+/// Part of a page.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Bytes of the content that are sent.
+    Text(Range<usize>),
+    Command(Command),
+    /// A malformed command: the error in nginx's words.
+    Broken(String),
+}
+
+impl Piece {
+    fn size(&self) -> usize {
+        let more = match self {
+            Piece::Text(_) => 0,
+            Piece::Command(c) => {
+                let parameters = c.parameters.iter();
+                let of_one = |(name, value): &(Vec<u8>, Vec<u8>)| {
+                    size_of::<(Vec<u8>, Vec<u8>)>() + name.capacity() + value.capacity()
+                };
+                c.name.capacity() + parameters.map(of_one).sum::<usize>()
+            }
+            Piece::Broken(why) => why.capacity(),
+        };
+        size_of::<Piece>() + more
+    }
+}
+
+impl Script {
+    /// Takes a page apart. Returns `None` if it has too many pieces.
+    fn new(content: &[u8], longest_value: usize) -> Option<Script> {
+        let mut parser = Parser::new(longest_value);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut rest = content;
+        // End of the bytes that are text or belong to a command that is over.
+        let mut at = 0;
+        let mut add = |piece| match (pieces.last_mut(), piece) {
+            (Some(Piece::Text(before)), Piece::Text(text)) => before.end = text.end,
+            (_, piece) => pieces.push(piece),
+        };
+        while let Some(event) = parser.next(&mut rest) {
+            let piece = match event {
+                Event::Text(text) => Piece::Text(at..at + text.len()),
+                Event::Command(command) => Piece::Command(command),
+                Event::Broken(why) => Piece::Broken(why),
+            };
+            at = match &piece {
+                Piece::Text(text) => text.end,
+                _ => content.len() - rest.len(),
+            };
+            add(piece);
+        }
+        let held = parser.end().len();
+        if held > 0 {
+            add(Piece::Text(at..at + held));
+        }
+        (pieces.len() <= PIECES).then(|| {
+            let pieces = pieces.into_boxed_slice();
+            let size = size_of::<Script>() + pieces.iter().map(Piece::size).sum::<usize>();
+            Script { longest_value, pieces, size }
+        })
+    }
+
+    /// Returns `true` if the page is sent as it is.
+    pub(super) fn is_plain(&self, content: &[u8]) -> bool {
+        matches!(&*self.pieces, [Piece::Text(text)] if text.len() == content.len())
+    }
+}
+
+/// The script of a content, for the limit that was asked for last.
+#[derive(Debug, Default)]
+pub(crate) struct ScriptPlace(RefCell<Option<Rc<Script>>>);
+
+impl ScriptPlace {
+    /// Returns the memory that the script takes, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.0.borrow().as_ref().map_or(0, |script| script.size as u64)
+    }
+
+    /// Returns the script of a content. Calls `grew` with its size if it was made.
+    fn get(&self, content: &[u8], longest_value: usize, grew: impl FnOnce(u64)) -> Option<Rc<Script>> {
+        if let Some(script) = self.0.borrow().as_ref().filter(|s| s.longest_value == longest_value) {
+            return Some(script.clone());
+        }
+        let script = Rc::new(Script::new(content, longest_value)?);
+        let before = self.len();
+        *self.0.borrow_mut() = Some(script.clone());
+        grew(self.len().saturating_sub(before));
+        Some(script)
+    }
+}
+
+/// Returns the content of a response if it is one part that is in memory, short, and sent as a whole.
+pub(crate) fn content(r: &Response) -> Option<Bytes> {
+    let [part] = r.body.as_slice() else { return None };
+    if r.source.is_some() || r.window != Window::default() || part.len() > PIECE as u64 {
+        return None;
+    }
+    match part {
+        Part::Static(b) => Some(Bytes::from_static(b)),
+        Part::Bytes(b) => Some(b.clone()),
+        Part::Text { .. } => None,
+        Part::File { file, start: 0, end } => file.bytes().filter(|b| b.len() as u64 == *end).cloned(),
+        Part::File { .. } => None,
+    }
+}
+
+/// Returns the script of a response's content, if that is kept in memory and nothing changes it.
+pub(super) fn find(req: &Request, longest_value: usize) -> Option<(Rc<Script>, Bytes)> {
+    let r = &req.resp;
+    if !r.filters.is_empty() {
+        return None;
+    }
+    let bytes = content(r)?;
+    let [part] = r.body.as_slice() else { return None };
+    if let Part::File { file, .. } = part {
+        let grew = |n| req.thread.files.borrow_mut().grew(file, n);
+        let script = if file.kept.get() { file.script.get(&bytes, longest_value, grew) } else { None };
+        return script.map(|script| (script, bytes));
+    }
+    let entry = r.entry.as_ref()?;
+    match &entry.content {
+        // The entry's content, and no part of it.
+        EntryContent::Memory(all) if all.as_ptr() == bytes.as_ptr() && all.len() == bytes.len() => {
+            let grew = |n| req.thread.cached.grew(n as usize);
+            entry.script.get(&bytes, longest_value, grew).map(|script| (script, bytes))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what a page sends and runs, with its text in one piece between commands.
+    fn shown(pieces: impl Iterator<Item = Piece>, content: &str) -> Vec<String> {
+        pieces
+            .map(|piece| match piece {
+                Piece::Text(range) => content[range].to_owned(),
+                Piece::Command(c) => format!("{c:?}"),
+                Piece::Broken(why) => why,
+            })
+            .collect()
+    }
+
+    /// Returns the same of the parser.
+    fn parsed(content: &str) -> Vec<String> {
+        let mut parser = Parser::new(20);
+        let (mut out, mut text, mut rest) = (Vec::new(), Vec::new(), content.as_bytes());
+        let flush = |text: &mut Vec<u8>, out: &mut Vec<String>| {
+            if !text.is_empty() {
+                out.push(String::from_utf8(std::mem::take(text)).expect("text"));
+            }
+        };
+        while let Some(event) = parser.next(&mut rest) {
+            let other = match event {
+                Event::Text(t) => {
+                    text.extend_from_slice(t);
+                    continue;
+                }
+                Event::Command(c) => format!("{c:?}"),
+                Event::Broken(why) => why,
+            };
+            flush(&mut text, &mut out);
+            out.push(other);
+        }
+        text.extend_from_slice(parser.end());
+        flush(&mut text, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_page_taken_apart_is_the_page() {
+        const WORDS: &[&str] = &[
+            "<",
+            "!",
+            "-",
+            "#",
+            "<!--#",
+            "-->",
+            "set",
+            " ",
+            "=",
+            "\"",
+            "'",
+            "\\",
+            "$v",
+            "x",
+            "<p>text</p>\n",
+        ];
+        let mut seed = 1u64;
+        let mut chance = |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % n
+        };
+        let (mut plain, mut with_commands) = (0, 0);
+        for _ in 0..20_000 {
+            let page: String = (0..chance(30)).map(|_| WORDS[chance(WORDS.len())]).collect();
+            let want = parsed(&page);
+            let script = Script::new(page.as_bytes(), 20).expect("few pieces");
+            let is_plain = script.is_plain(page.as_bytes());
+            assert_eq!(is_plain, want == [page.as_str()], "{page:?}");
+            plain += usize::from(is_plain);
+            with_commands += usize::from(script.pieces.len() > 1);
+            assert_eq!(shown(script.pieces.into_iter(), &page), want, "{page:?}");
+        }
+        assert!(plain > 1000 && with_commands > 1000, "{plain} {with_commands}");
+    }
+
+    #[test]
+    fn a_page_of_many_commands_is_not_kept() {
+        let page = |n: usize| "<!--#endif -->".repeat(n);
+        assert!(Script::new(page(PIECES).as_bytes(), 20).is_some());
+        assert!(Script::new(page(PIECES + 1).as_bytes(), 20).is_none());
+    }
+
+    #[test]
+    fn another_limit_makes_another_script() {
+        let place = ScriptPlace::default();
+        let content = b"<!--#set var=\"a\" value=\"0123456789\" -->";
+        let grown = std::cell::Cell::new(0);
+        let get = |limit| place.get(content, limit, |n| grown.set(grown.get() + n)).expect("few pieces");
+        assert!(matches!(&*get(20).pieces, [Piece::Command(_)]));
+        assert_eq!(grown.get(), place.len());
+        assert!(Rc::ptr_eq(&get(20), &get(20)));
+        assert!(matches!(&*get(5).pieces, [Piece::Broken(_)]));
+        assert!(matches!(&*get(20).pieces, [Piece::Command(_)]));
+    }
+}

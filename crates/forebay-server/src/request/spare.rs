@@ -1,0 +1,463 @@
+//! Requests that have ended, whose memory serves for those that the server makes of others. Hot path.
+
+use super::{Origin, Request};
+use crate::body::RequestBody;
+use crate::connection::Connection;
+use crate::thread::Thread;
+use forebay_http::request::Method;
+use forebay_net::addr::Peer;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Most things of a kind that are kept.
+const MOST: usize = 32;
+
+/// Largest buffer of a request that is kept, bytes.
+const LARGEST: usize = 16 * 1024;
+
+/// Most spare buffers that a request keeps.
+const BUFFERS: usize = 4;
+
+/// Things of one kind that a thread uses again.
+#[derive(Debug)]
+pub(crate) struct Shelf<T>(RefCell<Kept<T>>);
+
+#[derive(Debug)]
+struct Kept<T> {
+    things: Vec<T>,
+    /// Fewest that there were since [`Shelf::end_unneeded`] looked.
+    fewest: usize,
+}
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Shelf<T> {
+        Shelf(RefCell::new(Kept { things: Vec::new(), fewest: 0 }))
+    }
+}
+
+impl<T> Shelf<T> {
+    /// Takes a thing, if there is one.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<T> {
+        let mut kept = self.0.borrow_mut();
+        let thing = kept.things.pop();
+        kept.fewest = kept.fewest.min(kept.things.len());
+        thing
+    }
+
+    /// Keeps a thing, unless there are enough.
+    #[inline]
+    pub(crate) fn give(&self, thing: T) {
+        let mut kept = self.0.borrow_mut();
+        if kept.things.len() < MOST {
+            kept.things.push(thing);
+        }
+    }
+
+    /// Drops what was not needed since the last call. Returns `true` if that was something.
+    pub(crate) fn end_unneeded(&self) -> bool {
+        let mut kept = self.0.borrow_mut();
+        let left = kept.things.len() - kept.fewest.min(kept.things.len());
+        let unneeded = kept.things.split_off(left);
+        kept.fewest = kept.things.len();
+        drop(kept);
+        !unneeded.is_empty()
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&self) {
+        let things = std::mem::take(&mut self.0.borrow_mut().things);
+        drop(things);
+    }
+
+    /// Returns `true` if there is nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().things.is_empty()
+    }
+}
+
+impl Request {
+    /// Makes a request that has yet to begin, as [`Request::new`] does, of the memory of one that has ended.
+    pub(super) fn renewed(thread: &Rc<Thread>) -> Box<Request> {
+        match thread.spare_requests.take() {
+            Some(mut request) => {
+                request.started = thread.clock.now();
+                request
+            }
+            None => Box::new(Request::new(thread.clone())),
+        }
+    }
+
+    /// Gives the memory of a request that has ended to later ones.
+    pub(crate) fn recycle(mut self: Box<Request>) {
+        let thread = self.thread.clone();
+        // No configuration of the past is kept.
+        if thread.is_current(&self.conf) {
+            self.reset();
+            thread.spare_requests.give(self);
+        }
+    }
+
+    /// Makes this the same as a new request, in the memory that it has. A leftover would show a client what another one has sent.
+    fn reset(&mut self) {
+        // Named one by one, so that none is forgotten.
+        let Request {
+            thread,
+            // That of the request that it is taken for next.
+            conf: _,
+            conn,
+            origin,
+            remote,
+            peer,
+            head,
+            method,
+            uri,
+            args,
+            server,
+            location,
+            resp,
+            vars,
+            captures,
+            // Set when it is taken.
+            started: _,
+            internal,
+            uri_changes,
+            error_status,
+            status_override,
+            refusal,
+            early,
+            add_uri_to_alias,
+            rewritten,
+            valid_location,
+            sent,
+            sent_head,
+            received,
+            transfer,
+            modules,
+            unlogged,
+            complete,
+            spare,
+            keep_alive,
+            refused,
+            body,
+            keepalive_timeout,
+            closes_at_once,
+            timed_out,
+            drop_connection,
+            without_head,
+            pipelined,
+        } = self;
+        *conn = Connection::closed(thread.no_client.clone(), 0);
+        *origin = Origin::Client;
+        *peer = Peer::Unix;
+        head.clear();
+        *method = Method::Get;
+        for text in [remote, uri, args, &mut captures.text] {
+            text.clear();
+        }
+        captures.groups.clear();
+        (*server, *location) = (0, 0);
+        resp.clear();
+        vars.clear();
+        (*internal, *uri_changes) = (false, 0);
+        (*error_status, *status_override, *refused) = (0, None, 0);
+        *refusal = None;
+        (*early, *add_uri_to_alias, *rewritten, *valid_location) = (false, false, false, true);
+        (*sent, *sent_head, *received) = (0, 0, 0);
+        *transfer = None;
+        modules.clear();
+        modules.upstream.reset();
+        (*unlogged, *complete, *keep_alive) = (false, false, false);
+        *body = RequestBody::default();
+        *keepalive_timeout = None;
+        (*closes_at_once, *timed_out, *drop_connection) = (false, false, false);
+        (*without_head, *pipelined) = (false, false);
+        spare.retain(|buf| buf.capacity() <= LARGEST);
+        spare.truncate(BUFFERS);
+        for buf in
+            [&mut head.buf, &mut resp.text, &mut modules.upstream.head.buf, &mut modules.upstream.early]
+        {
+            if buf.capacity() > LARGEST {
+                *buf = Vec::new();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::modules::proxy_cache::CacheStatus;
+    use crate::request::{Refusal, SubBody};
+    use crate::response::{Part, Window};
+    use crate::testing;
+    use crate::upstream::Reuse;
+    use forebay_core::client::Client;
+    use forebay_core::vars::VarId;
+    use forebay_http::request::Framing;
+    use std::time::Duration;
+
+    /// Returns all that a request knows, by field.
+    fn known(req: &Request) -> Vec<(&'static str, String)> {
+        let Request {
+            thread: _,
+            conf,
+            conn,
+            origin,
+            remote,
+            peer,
+            head,
+            method,
+            uri,
+            args,
+            server,
+            location,
+            resp,
+            vars,
+            captures,
+            started,
+            internal,
+            uri_changes,
+            error_status,
+            status_override,
+            refusal,
+            early,
+            add_uri_to_alias,
+            rewritten,
+            valid_location,
+            sent,
+            sent_head,
+            received,
+            transfer,
+            modules,
+            unlogged,
+            complete,
+            spare,
+            keep_alive,
+            refused,
+            body,
+            keepalive_timeout,
+            closes_at_once,
+            timed_out,
+            drop_connection,
+            without_head,
+            pipelined,
+        } = req;
+        let crate::response::Response {
+            fields, handed_on, trailers, body: parts, source, entry, ready, ..
+        } = resp;
+        let crate::response::Response { join, filters, .. } = resp;
+        macro_rules! shown {
+            ($($what:expr),+ $(,)?) => { vec![$((stringify!($what), format!("{:?}", $what))),+] };
+        }
+        shown![
+            Rc::as_ptr(conf),
+            conn,
+            origin,
+            remote,
+            peer,
+            head,
+            method,
+            uri,
+            args,
+            server,
+            location,
+            resp.status,
+            resp.content_type,
+            resp.charset,
+            resp.override_charset,
+            resp.content_length,
+            resp.last_modified,
+            resp.etag,
+            resp.location,
+            fields,
+            handed_on,
+            resp.expect_trailers,
+            trailers,
+            parts,
+            resp.text,
+            source.is_some(),
+            resp.window,
+            resp.proxied,
+            resp.headless,
+            resp.cacheable,
+            entry.is_some(),
+            ready.is_some(),
+            resp.single_range,
+            join.is_some(),
+            filters.len(),
+            resp.allow_ranges,
+            resp.head_only,
+            resp.close,
+            resp.error_page,
+            resp.gzip_vary,
+            resp.limit_rate,
+            resp.reason,
+            resp.leaves_server,
+            resp.leaves_date,
+            vars,
+            captures,
+            started,
+            internal,
+            uri_changes,
+            error_status,
+            status_override,
+            refusal,
+            early,
+            add_uri_to_alias,
+            rewritten,
+            valid_location,
+            sent,
+            sent_head,
+            received,
+            transfer.is_some(),
+            modules,
+            unlogged,
+            complete,
+            spare.iter().flatten().count(),
+            keep_alive,
+            refused,
+            body,
+            keepalive_timeout,
+            closes_at_once,
+            timed_out,
+            drop_connection,
+            without_head,
+            pipelined,
+        ]
+    }
+
+    /// Gives every field of a request that may be set a value that a new one does not have.
+    fn use_up(req: &mut Request) {
+        testing::head(req, "Cookie: secret=1\nX-Own: 1\n");
+        req.conn = Connection::closed(Rc::new(Client { number: 7, ..Client::none(req.started) }), 9);
+        req.origin = Origin::Sub { depth: 3, client_get: true };
+        req.remote = b"192.0.2.1".to_vec();
+        req.peer = Peer::Inet("192.0.2.1:1".parse().expect("an address"));
+        req.method = Method::Post;
+        (req.uri, req.args) = (b"/secret".to_vec(), b"secret".to_vec());
+        (req.server, req.location) = (1, 2);
+        use_up_response(req);
+        req.vars.store(VarId(2), Some(b"secret"));
+        (req.captures.text, req.captures.groups) = (b"secret".to_vec(), vec![(0, 6)]);
+        (req.internal, req.early, req.add_uri_to_alias, req.rewritten) = (true, true, true, true);
+        (req.uri_changes, req.error_status, req.status_override, req.refused) = (3, 404, Some(500), 400);
+        req.refusal = Some(Refusal { status: 416, content_range: b"secret".to_vec() });
+        req.valid_location = false;
+        (req.sent, req.sent_head, req.received) = (1, 2, 3);
+        use_up_modules(req);
+        (req.unlogged, req.complete, req.keep_alive, req.closes_at_once) = (true, true, true, true);
+        (req.timed_out, req.drop_connection, req.without_head, req.pipelined) = (true, true, true, true);
+        req.body.begin(Framing::Length(6), 3);
+        req.body.continued = true;
+        req.body.len = 6;
+        req.body.in_file = true;
+        req.body.stored.mem = b"secret".to_vec();
+        req.body.stored.complete = true;
+        req.body.stored.in_file = 3;
+        req.keepalive_timeout = Some(Duration::from_secs(1));
+        req.spare.push(Vec::with_capacity(100));
+    }
+
+    fn use_up_response(req: &mut Request) {
+        let secret = || b"secret".to_vec();
+        let r = &mut req.resp;
+        (r.status, r.content_length, r.last_modified, r.limit_rate) = (200, Some(6), Some(1), 9);
+        (r.content_type, r.charset, r.override_charset) = (secret(), secret(), secret());
+        (r.etag, r.location, r.reason, r.text) = (secret(), secret(), secret(), secret());
+        for list in [&mut r.fields, &mut r.handed_on, &mut r.trailers] {
+            list.push(b"Set-Cookie", b"secret");
+        }
+        r.body.push(Part::Static(b"secret"));
+        r.window = Window { skip: 1, left: 2 };
+        (r.expect_trailers, r.proxied, r.headless, r.cacheable) = (true, true, true, true);
+        (r.single_range, r.allow_ranges, r.head_only, r.close) = (true, true, true, true);
+        (r.error_page, r.gzip_vary, r.leaves_server, r.leaves_date) = (true, true, true, true);
+    }
+
+    fn use_up_modules(req: &mut Request) {
+        let secret = || b"secret".to_vec();
+        let m = &mut req.modules;
+        m.request_id = Some([7; 32]);
+        m.replaced_peer = Some(Peer::Unix);
+        m.proxy_cache.status = Some(CacheStatus::Hit);
+        (m.proxy_cache.etag, m.proxy_cache.key) = (secret(), secret());
+        (m.proxy_cache.date, m.proxy_cache.last_modified, m.proxy_cache.zone) = (Some(1), Some(1), Some(1));
+        m.proxy_cache.detached = true;
+        let u = &mut m.upstream;
+        u.head.buf = b"HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\n\r\n".to_vec();
+        forebay_http::h1::client::parse(&mut u.head, usize::MAX).expect("sound");
+        u.own_attempts = Some(1);
+        (u.early, u.host, u.port, u.key, u.log_name) = (secret(), secret(), secret(), secret(), secret());
+        (u.log_path, u.set_cookie, u.session, u.split.text) = (secret(), secret(), secret(), secret());
+        u.trailers.push(b"X", b"secret");
+        u.split.groups.push((0, 6));
+        (u.status_line, u.reuse, u.encrypted) = (Some(true), Reuse::Group, true);
+        crate::modules::ssi::count(req, 9);
+    }
+
+    #[test]
+    fn what_is_used_again_is_like_new() {
+        let mut parent = testing::request("server { set $a b; }", "");
+        let thread = parent.thread.clone();
+        let new = Box::new(Request::new(thread.clone()));
+        let mut used = Request::renewed(&thread);
+        use_up(&mut used);
+        // Each field that a request may leave behind has been set.
+        let same = ["Rc::as_ptr(conf)", "started", "parts", "source.is_some()", "entry.is_some()"];
+        let same = same.iter().chain(&["ready.is_some()", "join.is_some()", "filters.len()"]);
+        let same: Vec<_> = same.chain(&["transfer.is_some()", "spare.iter().flatten().count()"]).collect();
+        for (new, used) in known(&new).iter().zip(&known(&used)) {
+            assert!(new.1 != used.1 || same.contains(&&new.0), "{} is not tested: {}", new.0, new.1);
+        }
+        used.recycle();
+        let again = Request::renewed(&thread);
+        assert_eq!(again.spare.len(), 1, "not the same");
+        for ((name, new), (_, again)) in known(&new).iter().zip(&known(&again)) {
+            // The last host as it was read, which is compared with the next, is left.
+            let (new, again) = (without_last_host(new), without_last_host(again));
+            assert!(name == &"started" || new == again, "{name}: {new} {again}");
+            assert!(!again.contains("secret"), "{name}: {again}");
+        }
+        again.recycle();
+        // A subrequest is the same, of either.
+        testing::head(&mut parent, "X-Other: 2\n");
+        let made = |parent: &Request| Request::subrequest(parent, b"/a", b"b", SubBody::None);
+        let of_used = made(&parent);
+        assert!(thread.spare_requests.is_empty());
+        let of_new = made(&parent);
+        for ((name, new), (_, used)) in known(&of_new).iter().zip(&known(&of_used)) {
+            assert_eq!(without_last_host(new), without_last_host(used), "{name}");
+        }
+    }
+
+    fn without_last_host(text: &str) -> &str {
+        text.split(", last_host").next().unwrap_or_default()
+    }
+
+    #[test]
+    fn no_more_are_kept_than_are_needed() {
+        let shelf = Shelf::default();
+        (0..100).for_each(|n| shelf.give(n));
+        assert_eq!(shelf.0.borrow().things.len(), MOST);
+        assert!(!shelf.end_unneeded(), "they are new");
+        let taken: Vec<i32> = (0..10).filter_map(|_| shelf.take()).collect();
+        taken.into_iter().for_each(|n| shelf.give(n));
+        assert!(shelf.end_unneeded());
+        assert_eq!(shelf.0.borrow().things.len(), 10);
+        assert!(shelf.end_unneeded());
+        assert!(shelf.is_empty() && !shelf.end_unneeded());
+    }
+
+    #[test]
+    fn a_request_of_a_former_configuration_is_not_kept() {
+        let parent = testing::request("", "");
+        let thread = parent.thread.clone();
+        let conf = thread.config();
+        let made = Request::subrequest(&parent, b"/a", b"", SubBody::None);
+        *thread.conf.borrow_mut() =
+            Rc::new(crate::thread::ThreadConfig::of(conf.active.clone(), conf.http.clone()));
+        made.recycle();
+        assert!(thread.spare_requests.is_empty());
+    }
+}
