@@ -390,6 +390,7 @@ mod tests {
         u.own_attempts = Some(1);
         (u.early, u.host, u.port, u.key, u.log_name) = (secret(), secret(), secret(), secret(), secret());
         (u.log_path, u.set_cookie, u.session, u.split.text) = (secret(), secret(), secret(), secret());
+        u.sticky_field = secret();
         u.trailers.push(b"X", b"secret");
         u.split.groups.push((0, 6));
         (u.status_line, u.reuse, u.encrypted) = (Some(true), Reuse::Group, true);

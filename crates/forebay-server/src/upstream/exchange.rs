@@ -240,13 +240,16 @@ impl Upstreamed {
             log_name,
             log_path,
             set_cookie,
+            sticky_field,
             session,
             fault,
         } = self;
         attempts.clear();
         *own_attempts = None;
         head.advance(usize::MAX);
-        for text in [early, host, port, key, log_name, log_path, set_cookie, session, &mut split.text] {
+        for text in
+            [early, host, port, key, log_name, log_path, set_cookie, sticky_field, session, &mut split.text]
+        {
             text.clear();
         }
         trailers.clear();
