@@ -63,7 +63,8 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };
     let mut body = SubBody::None;
     if s.body {
-        match body::read_all(req).await {
+        // Boxed, so that other requests keep no room for it.
+        match Box::pin(body::read_all(req)).await {
             Ok(()) => body = SubBody::Shared,
             Err(BodyError::Status(status)) => return Verdict::Status(status),
             Err(BodyError::Gone) => {
@@ -77,13 +78,13 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
     if take_variables(req, &mut sub, &s.set).is_err() {
         return Verdict::Status(500);
     }
-    let verdict = judge(req, &sub);
+    let verdict = judge(req, &sub, s.fields);
     sub.recycle();
     verdict
 }
 
-/// Decides by the response of a subrequest.
-fn judge(req: &mut Request, sub: &Request) -> Verdict {
+/// Decides by the response of a subrequest. `fields`: a request that is let in gets its fields.
+fn judge(req: &mut Request, sub: &Request, fields: bool) -> Verdict {
     match sub.status() {
         _ if sub.resp.headless => {
             req.log(Level::Error, "auth request has a response without status");
@@ -96,8 +97,8 @@ fn judge(req: &mut Request, sub: &Request) -> Verdict {
             Verdict::Status(status)
         }
         200..=299 => {
-            if s.fields {
-                take_fields(req, &sub);
+            if fields {
+                take_fields(req, sub);
             }
             Verdict::Allowed
         }
