@@ -361,8 +361,11 @@ impl Wire {
     /// Fills an empty pipe with at most `want` bytes from a socket; 0 is the end.
     ///
     /// # Errors
-    /// Errors of [`Pipe::fill`]; `BADF` without a socket.
-    pub(crate) fn fill_pipe(&self, io: &Io, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
+    /// Errors of [`Pipe::fill`]; `BADF` without a socket; `BUSY` if bytes have been read ahead, which come first.
+    pub fn fill_pipe(&self, io: &Io, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
+        if io.poller.has_early(self.token()) {
+            return Err(Errno::BUSY);
+        }
         let got = retry(|| io.poller.with_fd(self.token(), |fd| pipe.fill(fd, want)));
         if got == Err(Errno::AGAIN) {
             io.poller.drained(self.token());

@@ -12,7 +12,7 @@ mod write;
 
 pub(crate) use outlet::Outlet;
 pub(crate) use send::{Attempt, send, send_at_once};
-pub(crate) use source::{Progress, Source};
+pub(crate) use source::{Further, Progress, Source};
 pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};
 
 use crate::draft::{Draft, Readable};
@@ -189,6 +189,29 @@ impl RequestBody {
     /// Returns `true` if the whole body has been read.
     pub(crate) fn done(&self) -> bool {
         self.done
+    }
+
+    /// Returns the room for the next read.
+    fn room(&self) -> usize {
+        match self.framing {
+            // Behind the body there is room for the next request: a read that fills its buffer tells less.
+            Framing::Length(_) if self.left > SHORT as u64 => LONG.min(self.left as usize + 1024),
+            Framing::Chunked if self.len > SHORT as u64 => LONG,
+            _ => SHORT,
+        }
+    }
+
+    /// Returns the number of bytes of a body with a length that are still to be read from its connection, and will come as they are.
+    pub(crate) fn left(&self, head: &[u8]) -> u64 {
+        if matches!(self.framing, Framing::Length(_)) && self.at >= head.len() { self.left } else { 0 }
+    }
+
+    /// Counts bytes of a body with a length that have been passed on unread.
+    pub(crate) fn passed(&mut self, n: u64) {
+        self.left = self.left.saturating_sub(n);
+        self.len += n;
+        self.done = self.left == 0;
+        self.stored.mem.clear();
     }
 
     /// Moves the place where the rest of the body begins, because the head before it grew by `bytes`.
@@ -382,6 +405,12 @@ pub(crate) async fn read_piece_beside(
     piece(req, out, Some(upstream)).await
 }
 
+/// Room for a read of a short body, bytes.
+const SHORT: usize = 16 * 1024;
+
+/// Room for a read of a long body, bytes.
+const LONG: usize = 64 * 1024;
+
 async fn piece(
     req: &mut Request,
     out: &mut Vec<u8>,
@@ -397,6 +426,9 @@ async fn piece(
     if out.len() > before || req.body.done {
         return Ok(Some(!req.body.done));
     }
+    if matches!(req.body.framing, Framing::Length(_)) {
+        return piece_as_it_is(req, out, upstream).await;
+    }
     let mut scratch = req.take_buf();
     let got = loop {
         match receive(req, &mut scratch, upstream).await {
@@ -411,6 +443,7 @@ async fn piece(
         if let Err(e) = take_received(req, &scratch, out) {
             break Err(e);
         }
+        scratch.clear();
         if !out.is_empty() || req.body.done {
             break Ok(Some(!req.body.done));
         }
@@ -419,6 +452,30 @@ async fn piece(
     };
     req.give_buf(scratch);
     got
+}
+
+/// Reads a piece of a body with a length to the place where it is needed.
+async fn piece_as_it_is(
+    req: &mut Request,
+    out: &mut Vec<u8>,
+    upstream: Option<&Conn>,
+) -> Result<Option<bool>, BodyError> {
+    let before = out.len();
+    match receive(req, out, upstream).await? {
+        Received::Bytes => {}
+        Received::End => {
+            req.body.done = true;
+            return Ok(Some(false));
+        }
+        Received::Upstream => return Ok(None),
+    }
+    let received = out.get(before..).unwrap_or_default();
+    let taken = req.body.take(received);
+    req.body.len += taken.as_ref().map_or(0, |n| *n as u64);
+    let used = accept(req, taken)?;
+    leave(req, out.get(before + used..).unwrap_or_default());
+    out.truncate(before + used);
+    Ok(Some(!req.body.done))
 }
 
 /// Sends `100 (Continue)` to a client that waits for it.
@@ -451,13 +508,18 @@ fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> 
 fn take_received(req: &mut Request, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
     let taken = req.body.take_into(bytes, out);
     let used = accept(req, taken)?;
-    if used < bytes.len() {
+    leave(req, bytes.get(used..).unwrap_or_default());
+    Ok(())
+}
+
+/// Leaves bytes behind the body to the next request.
+fn leave(req: &mut Request, bytes: &[u8]) {
+    if !bytes.is_empty() {
         let len = req.head.len;
         req.head.buf.truncate(len);
-        req.head.buf.extend_from_slice(bytes.get(used..).unwrap_or_default());
+        req.head.buf.extend_from_slice(bytes);
         req.body.at = len;
     }
-    Ok(())
 }
 
 /// Returns `true` if there is no body, so that [`read_all`] need not be called.
@@ -567,30 +629,23 @@ enum Received {
     Upstream,
 }
 
-/// Reads once from the client into an empty buffer.
+/// Reads once from the client and appends to a buffer. While nothing comes, the buffer has no room that nothing needs.
 async fn receive(
     req: &mut Request,
-    scratch: &mut Vec<u8>,
+    buf: &mut Vec<u8>,
     upstream: Option<&Conn>,
 ) -> Result<Received, BodyError> {
     let thread = req.thread.clone();
-    let http = req.http();
-    let timeout = http.location(req).settings.core.client_body_timeout.0;
     loop {
-        scratch.clear();
-        scratch.reserve(16384);
-        match req.conn.wire.read(&thread.io, scratch) {
+        make_room(&thread, buf, req.body.room());
+        match req.conn.wire.read(&thread.io, buf) {
             Ok(n) if n > 0 => return Ok(Received::Bytes),
             Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(Received::End),
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
-                let now = Instant::now();
-                let client = req.waiting(Direction::Body, now);
-                let came = input(&thread, req, upstream);
-                match thread.transfers.wait(&thread.io.poller, client, now + timeout, came).await {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Received::Upstream),
-                    Err(over) => return Err(too_slow(req, over)),
+                give_room(&thread, buf);
+                if !client_comes(req, upstream).await? {
+                    return Ok(Received::Upstream);
                 }
             }
             _ => {
@@ -600,6 +655,38 @@ async fn receive(
             }
         }
     }
+}
+
+/// Makes room for a read.
+fn make_room(thread: &Thread, buf: &mut Vec<u8>, room: usize) {
+    if buf.is_empty() && buf.capacity() < room && room > SHORT {
+        *buf = thread.io.large.take();
+    }
+    buf.reserve(room);
+}
+
+/// Gives the room of a large buffer back while nothing comes.
+fn give_room(thread: &Thread, buf: &mut Vec<u8>) {
+    if buf.capacity() > 2 * SHORT && buf.len() <= SHORT {
+        let large = std::mem::take(buf);
+        buf.extend_from_slice(&large);
+        thread.io.large.give(large);
+    }
+}
+
+/// Waits for input from the client. Returns `false` if input from the upstream arrives first.
+///
+/// # Errors
+/// The client sends nothing in time (nginx: client_body_timeout).
+pub(crate) async fn client_comes(req: &mut Request, upstream: Option<&Conn>) -> Result<bool, BodyError> {
+    let thread = req.thread.clone();
+    let http = req.http();
+    let timeout = http.location(req).settings.core.client_body_timeout.0;
+    let now = Instant::now();
+    let client = req.waiting(Direction::Body, now);
+    let came = input(&thread, req, upstream);
+    let waited = thread.transfers.wait(&thread.io.poller, client, now + timeout, came).await;
+    waited.map_err(|over| too_slow(req, over))
 }
 
 /// Ends the body of a client that sends nothing in time.
@@ -657,6 +744,7 @@ pub(crate) async fn read_all(req: &mut Request) -> Result<(), BodyError> {
             }
         }
     };
+    give_room(&req.thread.clone(), &mut mem);
     req.body.stored.mem = mem;
     if read.is_ok() {
         req.body.stored.end();
@@ -674,11 +762,12 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
     let offset = req.body.stored.in_file;
     let n = mem.len() as u64;
     let bytes = std::mem::take(mem);
-    let written = tokio::task::spawn_blocking(move || {
+    let thread = req.thread.clone();
+    let written = thread.disk.run(move || {
         let done = draft.write_at(&bytes, offset);
         (done, bytes, draft)
     });
-    let Ok((done, mut bytes, draft)) = written.await else { return Err(BodyError::Status(500)) };
+    let Some((done, mut bytes, draft)) = written.await else { return Err(BodyError::Status(500)) };
     req.body.stored.file = BodyFile::Draft(draft);
     match done {
         Ok(()) => {

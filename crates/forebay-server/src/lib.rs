@@ -10,6 +10,7 @@ mod cache;
 mod compress;
 pub mod config;
 mod connection;
+mod disk;
 mod draft;
 mod error_log;
 mod error_page;

@@ -4,6 +4,7 @@ use crate::config::http::{Http, Kind, Location, LocationBuild, LocationId, ROOT}
 use crate::modules::route;
 use crate::request::Request;
 use forebay_core::pattern::LimitExceeded;
+use forebay_core::pattern::set::Patterns;
 use std::collections::HashMap;
 
 /// Locations of one level.
@@ -12,8 +13,10 @@ pub(crate) struct LocationTree {
     exact: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
     /// Prefix locations, sorted by name.
     prefixes: Vec<PrefixLocation>,
-    /// Regular expressions in file order.
+    /// Locations with regular expressions, in file order.
     regexes: Vec<LocationId>,
+    /// Their regular expressions.
+    patterns: Patterns,
     /// Exact and prefix locations that answer from an upstream and whose names end in a slash, by their names without it. A path
     /// that is such a name is redirected.
     slashed: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
@@ -41,12 +44,15 @@ impl LocationTree {
         let mut t = LocationTree::default();
         for id in children {
             let l = &all[*id];
-            match l.kind {
+            match &l.kind {
                 Kind::Exact => drop(t.exact.insert(l.name.clone(), *id)),
                 Kind::Prefix | Kind::PrefixOnly => {
                     t.prefixes.push(PrefixLocation { name: l.name.clone(), location: *id, shorter: None });
                 }
-                Kind::Regex(_) => t.regexes.push(*id),
+                Kind::Regex(pattern) => {
+                    t.regexes.push(*id);
+                    t.patterns.push(pattern.clone());
+                }
                 _ => {}
             }
             if l.redirects()
@@ -55,6 +61,7 @@ impl LocationTree {
                 t.slashed.insert(path.to_vec(), *id);
             }
         }
+        t.patterns.prepare();
         t.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
         t.link();
         t
@@ -108,30 +115,13 @@ impl LocationTree {
             return Ok(best);
         }
         let uri = std::mem::take(&mut req.uri);
-        let hit = self.first_match(all, req, &uri);
+        let first = self.patterns.first(&uri, |pattern| pattern.exec(req, &uri));
         req.uri = uri;
-        let Some(id) = hit? else { return Ok(best) };
+        let Some(id) = first?.and_then(|i| self.regexes.get(i).copied()) else { return Ok(best) };
         Ok(match all[id].tree.find(all, req)? {
             LocationMatch::Final(inner) | LocationMatch::Prefix(inner) => LocationMatch::Final(inner),
             LocationMatch::Nothing => LocationMatch::Final(id),
         })
-    }
-
-    /// Finds the first regular expression that matches a path.
-    fn first_match(
-        &self,
-        all: &[Location],
-        req: &mut Request,
-        uri: &[u8],
-    ) -> Result<Option<LocationId>, LimitExceeded> {
-        for id in &self.regexes {
-            if let Kind::Regex(p) = &all[*id].kind
-                && p.exec(req, uri)?
-            {
-                return Ok(Some(*id));
-            }
-        }
-        Ok(None)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Password hashes of user files (nginx: auth_basic_user_file; crypt(3); RFC 2307, section 5.3).
 
+pub(crate) mod remembered;
+
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};

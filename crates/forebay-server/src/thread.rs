@@ -91,6 +91,8 @@ pub(crate) struct Thread {
     pub conf: RefCell<Rc<ThreadConfig>>,
     /// Open files.
     pub files: RefCell<FileCache>,
+    /// The disk, for what is written to it.
+    pub disk: crate::disk::Disk,
     /// Responses of upstreams that this thread has served from a cache.
     pub cached: Local,
     /// Tunnels, and connections that have switched to another protocol.
@@ -123,6 +125,7 @@ impl Thread {
             front,
             conf: RefCell::new(Rc::new(conf)),
             files: RefCell::new(files),
+            disk: Default::default(),
             cached: Local::new(worker.io.poller.epoll().clone()),
             background: Default::default(),
             h2: crate::h2::drive::Shared::default(),

@@ -51,3 +51,9 @@ mod tests {
         assert_eq!(raise_descriptors(), hard);
     }
 }
+
+/// Returns how often this thread has waited so far: the number of its voluntary context switches (getrusage(2)). 0 if unknown.
+pub fn waits_of_thread() -> u64 {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD);
+    usage.map_or(0, |usage| u64::try_from(usage.voluntary_context_switches()).unwrap_or(0))
+}

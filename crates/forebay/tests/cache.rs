@@ -692,6 +692,67 @@ fn slices_are_put_together() {
     assert_eq!(up.asked(), 13);
 }
 
+/// A range of a response in slices costs its own bytes, not the slices it lies in. Slices are in memory or in files, cached or not.
+#[test]
+fn ranges_are_cut_out_of_slices() {
+    const LEN: usize = 3_000_000;
+    let up = Upstream::new(|head, s| {
+        let range = head.lines().find_map(|l| l.strip_prefix("Range: bytes=")).expect("a range");
+        let (a, b) = range.split_once('-').expect("two numbers");
+        let (a, b): (usize, usize) = (a.parse().expect("start"), b.parse().expect("end"));
+        let b = (b + 1).min(LEN);
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"e\"\r\nContent-Length: {}\r\n\
+             Content-Range: bytes {a}-{}/{LEN}\r\n\r\n",
+            b - a,
+            b - 1
+        );
+        let _ = s.write_all(&[head.as_bytes(), &bytes(LEN)[a..b]].concat());
+    });
+    for size in ["8k", "1m"] {
+        let more = format!(
+            "slice {size}; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; proxy_cache_valid 206 1h;"
+        );
+        let server = Server::start(&cached(&up, "", &more));
+        let check = |field: &str, want: std::ops::Range<usize>| {
+            let part = get(&server, "/", &format!("Range: bytes={field}\r\n"));
+            assert!(part.starts_with(b"HTTP/1.1 206 "), "{size} {field}");
+            assert!(body_of(&part) == &bytes(LEN)[want], "{size} {field}: {} bytes", body_of(&part).len());
+        };
+        for round in 0..2 {
+            for (field, want) in [
+                ("0-0", 0..1),
+                ("100-299", 100..300),
+                ("8191-8192", 8191..8193),
+                ("0-8191", 0..8192),
+                ("8192-16383", 8192..16384),
+                ("1048575-1048576", 1_048_575..1_048_577),
+                ("1000000-1100000", 1_000_000..1_100_001),
+                ("1048576-2097151", 1_048_576..2_097_152),
+                ("2999999-", LEN - 1..LEN),
+                ("-5", LEN - 5..LEN),
+                ("1500000-9000000", 1_500_000..LEN),
+            ] {
+                check(field, want);
+            }
+            assert_eq!(body_of(&get(&server, "/", "")), bytes(LEN), "{size} {round}");
+        }
+        if size == "1m" {
+            let io = || {
+                let io = std::fs::read_to_string(format!("/proc/{}/io", server.worker())).expect("accounts");
+                let read = io.lines().find_map(|l| l.strip_prefix("rchar: ")).expect("bytes");
+                read.parse::<u64>().expect("a number")
+            };
+            let before = io();
+            for _ in 0..20 {
+                check("1500000-1500999", 1_500_000..1_501_000);
+            }
+            let read = io() - before;
+            assert!(read < 20 * 10_000, "{read} bytes were read for 20,000");
+        }
+    }
+}
+
 /// Slices fit together by what the upstream sent, whatever of it the client gets.
 #[test]
 fn slices_are_put_together_without_their_fields() {

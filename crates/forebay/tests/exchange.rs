@@ -10,13 +10,13 @@ pub struct Asked {
     stream: TcpStream,
     /// Number of the connection, from 0.
     conn: usize,
-    head: String,
+    pub head: String,
     /// Bytes that were received behind the head.
     rest: Vec<u8>,
 }
 
 impl Asked {
-    fn target(&self) -> &str {
+    pub fn target(&self) -> &str {
         self.head.split(' ').nth(1).unwrap_or_default()
     }
 
@@ -32,14 +32,14 @@ impl Asked {
     }
 
     /// Takes `n` bytes from behind the head.
-    fn take(&mut self, n: usize) -> Vec<u8> {
+    pub fn take(&mut self, n: usize) -> Vec<u8> {
         while self.rest.len() < n && self.more() {}
         let n = n.min(self.rest.len());
         self.rest.drain(..n).collect()
     }
 
     /// Reads on. `false`: there is nothing any more.
-    fn more(&mut self) -> bool {
+    pub fn more(&mut self) -> bool {
         let mut buf = [0; 65536];
         let n = self.stream.read(&mut buf).unwrap_or(0);
         self.rest.extend_from_slice(&buf[..n]);

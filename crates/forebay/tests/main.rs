@@ -70,6 +70,7 @@ mod subrequests;
 mod switched;
 mod tls;
 mod unfinished;
+mod uploads;
 mod upstream;
 mod upstream_variables;
 mod watchdog;

@@ -31,6 +31,7 @@ pub fn block<C: Context>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Err
     for line in d.block.iter().flatten() {
         entry(&mut map, line, cx)?;
     }
+    map.prepare();
     cx.vars.define_computed(name, Computed::Map(Arc::new(map))).map_err(|m| cx.error(d, m))?;
     Ok(())
 }
@@ -57,7 +58,7 @@ fn entry<C: Context>(map: &mut Map, d: &Directive, cx: &mut Scope<'_, C>) -> Res
         }
         [b'~', re @ ..] => {
             let (caseless, re) = re.strip_prefix(b"*").map_or((false, re), |re| (true, re));
-            map.regexes.push((cx.pattern(d, re, caseless)?, index));
+            map.add_pattern(cx.pattern(d, re, caseless)?, index);
             Ok(())
         }
         key => {

@@ -2,6 +2,7 @@
 
 use super::scope::{Context, Scope};
 use crate::pattern::Pattern;
+use crate::pattern::set::Patterns;
 use crate::vars::HostTable;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
@@ -120,7 +121,9 @@ impl ServerName {
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     names: HostTable<usize>,
-    regexes: Vec<(Pattern, usize)>,
+    patterns: Patterns,
+    /// Servers of the patterns.
+    by_pattern: Vec<usize>,
 }
 
 impl NameTable {
@@ -136,7 +139,8 @@ impl NameTable {
             }
             ServerName::Tail(n) => self.names.add_tail(n, server).is_ok(),
             ServerName::Regex(p, _) => {
-                self.regexes.push((p.clone(), server));
+                self.patterns.push(p.clone());
+                self.by_pattern.push(server);
                 true
             }
         }
@@ -144,12 +148,12 @@ impl NameTable {
 
     /// Returns `true` if there are no names, so that every request goes to the default server.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.regexes.is_empty()
+        self.names.is_empty() && self.patterns.is_empty()
     }
 
     /// Returns `true` if there are names that are regular expressions.
     pub fn has_patterns(&self) -> bool {
-        !self.regexes.is_empty()
+        !self.patterns.is_empty()
     }
 
     /// Finds the server of a host (lower case, no port), and the pattern if it is the name that matched.
@@ -161,11 +165,7 @@ impl NameTable {
         if let Some(s) = self.names.find(host) {
             return Ok(Some((*s, None)));
         }
-        for (pattern, server) in &self.regexes {
-            if pattern.is_match(host).map_err(|_| pattern)? {
-                return Ok(Some((*server, Some(pattern))));
-            }
-        }
-        Ok(None)
+        let first = self.patterns.first(host, |pattern| pattern.is_match(host).map_err(|_| pattern))?;
+        Ok(first.and_then(|i| Some((*self.by_pattern.get(i)?, self.patterns.get(i)))))
     }
 }

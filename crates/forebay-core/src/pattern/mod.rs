@@ -1,8 +1,8 @@
 //! Regular expressions of nginx.conf. The `regex` crate runs them, in linear time; `fancy-regex` runs those with look-around or
 //! back-references. Both are memory-safe.
 //!
-//! `bridge.rs` translates PCRE2's language, `needs.rs` finds bytes without which a pattern cannot match, `backtrack.rs` bounds
-//! `fancy-regex`, and `fleeting.rs` has the patterns of SSI pages.
+//! `bridge.rs` translates PCRE2's language, `needs.rs` finds bytes without which a pattern cannot match, `set.rs` searches lists of
+//! patterns, `backtrack.rs` bounds `fancy-regex`, and `fleeting.rs` has the patterns of SSI pages.
 
 use crate::vars::{Captures, Evaluate, Names, VarError, VarId};
 use backtrack::Backtracking;
@@ -16,6 +16,7 @@ mod backtrack;
 pub mod bridge;
 pub mod fleeting;
 mod needs;
+pub mod set;
 
 /// Match that ended without a result, since it took too many steps or too long. The request must fail then: to take it for "does
 /// not match" would let clients get around a rule that denies access.

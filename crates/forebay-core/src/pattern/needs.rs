@@ -2,7 +2,7 @@
 //! (`\.(css|js)$`, `^/api/`). A look at a few bytes then saves a run of the engine. Hot path.
 
 use regex_syntax::hir::literal::{ExtractKind, Extractor};
-use regex_syntax::hir::{Hir, Look};
+use regex_syntax::hir::{Hir, HirKind, Look};
 
 /// Alternatives that are compared; a pattern with more is left to its engine.
 const MOST: usize = 48;
@@ -78,9 +78,64 @@ fn literals(hir: &Hir, kind: ExtractKind, caseless: bool) -> Vec<Box<[u8]>> {
     if list.len() > MOST { Vec::new() } else { list }
 }
 
+/// Most texts of one pattern that are searched for.
+const MOST_REQUIRED: usize = 64;
+
+/// Returns texts of which each match of a pattern contains one, in lower case: letters count as equal to their other case. `None` if none
+/// of at least two bytes is known.
+pub(super) fn required(pattern: &str) -> Option<Vec<Vec<u8>>> {
+    // Letters stay letters, as the caller ignores their case.
+    let hir = regex_syntax::ParserBuilder::new().utf8(false).unicode(false).build().parse(pattern).ok()?;
+    let mut texts = required_by(&hir)?;
+    texts.iter_mut().for_each(|text| text.make_ascii_lowercase());
+    Some(texts)
+}
+
+/// Returns texts of which each match contains one.
+fn required_by(hir: &Hir) -> Option<Vec<Vec<u8>>> {
+    match hir.kind() {
+        HirKind::Literal(text) => (text.0.len() > 1).then(|| vec![text.0.to_vec()]),
+        HirKind::Capture(group) => required_by(&group.sub),
+        HirKind::Repetition(r) if r.min > 0 => required_by(&r.sub),
+        // The parts of a sequence are all there: the longest texts are the rarest.
+        HirKind::Concat(parts) => parts
+            .iter()
+            .filter_map(required_by)
+            .max_by_key(|texts| (texts.iter().map(Vec::len).min(), std::cmp::Reverse(texts.len()))),
+        HirKind::Alternation(ways) => {
+            let texts: Vec<Vec<u8>> = ways.iter().map(required_by).collect::<Option<Vec<_>>>()?.concat();
+            (texts.len() <= MOST_REQUIRED).then_some(texts)
+        }
+        HirKind::Empty | HirKind::Class(_) | HirKind::Look(_) | HirKind::Repetition(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn required_texts() {
+        let of = |pattern: &str| {
+            required(pattern).map(|texts| {
+                texts.iter().map(|t| String::from_utf8_lossy(t).into_owned()).collect::<Vec<_>>()
+            })
+        };
+        for (pattern, want) in [
+            (r"^/App17/([0-9]+)$", Some(vec!["/app17/"])),
+            (r"\.(css|js)$", Some(vec!["css", "js"])),
+            (r"bot|crawler|x", None),
+            (r"bot|(crawl(er)?|spider)s", Some(vec!["bot", "crawl", "spider"])),
+            (r"(abc)?d", None),
+            (r"(abc)+[0-9]de", Some(vec!["abc"])),
+            (r"ab.*cdef", Some(vec!["cdef"])),
+            (r"[ab]", None),
+            (r"", None),
+            (r"(?i)word", None),
+        ] {
+            assert_eq!(of(pattern), want.map(|w| w.into_iter().map(str::to_owned).collect()), "{pattern}");
+        }
+    }
 
     #[test]
     fn no_match_is_lost() {

@@ -7,13 +7,17 @@ use forebay_net::pipe::Pipe;
 use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSlice};
 use rustix::net::AddressFamily;
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time for which a connection stays open that is one too many for the list of its group, while others to its server are in use. Requests
+/// come in bursts: the next ones need as many connections as the last, and would open them again.
+const SURPLUS: Duration = Duration::from_millis(50);
 
 /// An open connection; closed when dropped.
 pub struct Conn {
@@ -144,6 +148,12 @@ impl Conn {
         got
     }
 
+    /// Writes the bytes in a pipe (see [`Wire::send_pipe`]). Returns their number.
+    pub fn send_pipe(&self, pipe: &mut Pipe) -> usize {
+        self.hurry();
+        self.wire.borrow_mut().send_pipe(&self.io, pipe)
+    }
+
     /// Asks the kernel for the number of bytes that have come and were not read: `AGAIN` is none, 0 the end.
     ///
     /// # Errors
@@ -179,6 +189,21 @@ impl Conn {
             self.hurry();
         }
         self.wire.borrow_mut().send(&self.io, bytes, Then::Nothing)
+    }
+
+    /// Writes bytes and those behind them in one call (see [`Wire::send_pieces`]).
+    ///
+    /// # Errors
+    /// As [`Conn::send`].
+    pub fn send_both(&self, first: &[u8], second: &[u8]) -> Result<Sent, Errno> {
+        if first.is_empty() || second.is_empty() {
+            return self.send(if first.is_empty() { second } else { first });
+        }
+        if self.written.replace(true) {
+            self.hurry();
+        }
+        let pieces = [IoSlice::new(first), IoSlice::new(second)];
+        self.wire.borrow_mut().send_pieces(&self.io, &pieces, Then::Nothing)
     }
 
     /// Writes a piece of a file (see [`Wire::send_file`]).
@@ -233,8 +258,9 @@ impl Conn {
     }
 
     /// Puts it among the idle ones of its group if the group keeps it; closes it otherwise. `peer`: [`super::peer::Live::id`]
-    /// of its server.
-    pub(super) fn keep(mut self, local: &LocalSet, peer: u64, opener: usize) {
+    /// of its server; `opener`: number of the location that has opened it; `busy`: other connections of this thread to the server are in
+    /// use.
+    pub(super) fn keep(mut self, local: &LocalSet, peer: u64, (opener, busy): (usize, bool)) {
         let io = self.io.clone();
         let (group, owner) = (&local.group, &local.owner);
         let keepalive = &group.keepalive;
@@ -245,10 +271,14 @@ impl Conn {
         if keepalive.connections == 0 || spent || old || !owner.current.get() {
             return;
         }
+        let surplus = busy && group.idle.has(owner.thread, keepalive.connections);
+        let (timeout, most) = match surplus {
+            true => (keepalive.timeout.min(SURPLUS), usize::MAX),
+            false => (keepalive.timeout, keepalive.connections),
+        };
         // Before the connection is in the list: from then on another thread may take it, and this slot must not have
         // its descriptor.
-        let Some(fd) = io.poller.set_aside(self.token, io.poller.after(keepalive.timeout), group.number)
-        else {
+        let Some(fd) = io.poller.set_aside(self.token, io.poller.after(timeout), group.number) else {
             return;
         };
         self.kept = true;
@@ -266,10 +296,10 @@ impl Conn {
             opener,
             requests: self.requests + 1,
             opened: self.opened,
-            deadline: now + keepalive.timeout,
+            deadline: now + timeout,
         };
         let place = (owner.thread, owner.threads);
-        let left = group.idle.put(place, idle, keepalive.connections, io.poller.epoll());
+        let left = group.idle.put(place, idle, most, io.poller.epoll());
         for t in left.oldest.map(|i| i.token).into_iter().chain(left.taken) {
             io.poller.remove(t);
         }

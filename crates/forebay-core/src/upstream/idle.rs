@@ -107,6 +107,11 @@ impl Lists {
         self.0.get().map_or(0, |all| all.iter().map(|l| l.len.load(Ordering::Relaxed)).sum())
     }
 
+    /// Returns `true` if the list of thread `me` has at least `count` connections.
+    pub(super) fn has(&self, me: usize, count: usize) -> bool {
+        self.list(me).is_some_and(|list| list.len.load(Ordering::Relaxed) >= count)
+    }
+
     /// Puts a connection into the list of thread `me` of `threads`; the list then has at most `most`, which is not 0.
     pub(super) fn put(
         &self,

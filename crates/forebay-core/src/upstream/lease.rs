@@ -78,7 +78,8 @@ impl Lease {
         let conn = self.conn.take();
         let Some(seat) = &self.seat else { return };
         if let (Some(conn), Some(peer)) = (conn, seat.peer()) {
-            conn.keep(&seat.local, peer.live.id, seat.opener);
+            let busy = seat.local.shards.get(seat.peer).is_some_and(|shard| shard.has_others());
+            conn.keep(&seat.local, peer.live.id, (seat.opener, busy));
         }
     }
 

@@ -486,6 +486,10 @@ impl Shard {
         add(&self.active, 1);
         add(&self.requests, 1);
     }
+    /// Returns `true` if this thread has other requests at the peer than one that is counted.
+    pub(super) fn has_others(&self) -> bool {
+        self.active.load(Relaxed) > 1
+    }
     /// Counts a request that is over.
     pub(super) fn end(&self) {
         let n = self.active.load(Relaxed);

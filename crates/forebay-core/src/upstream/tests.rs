@@ -315,6 +315,47 @@ fn a_connection_is_kept_with_the_state_of_its_protocol() {
     assert_eq!(g.idle.count(), 0);
 }
 
+/// Connections beyond the limit stay for a moment where requests come many at a time, and are used again by the next burst.
+#[test]
+fn a_burst_uses_the_connections_of_the_one_before() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let to = listener.local_addr().expect("bound");
+    let io = Rc::new(Io::new().expect("epoll"));
+    let g = Group::new(b"u".to_vec(), true, Keepalive { connections: 2, ..Keepalive::default() });
+    g.set_servers(servers(&[1], |_| ()));
+    let (g, groups) = (Arc::new(g), LocalGroups::new(0, 1));
+    let burst = |count: usize| {
+        let now = io.poller.now();
+        let mut opened = 0;
+        let mut leases: Vec<Lease> = Vec::new();
+        for _ in 0..count {
+            let mut p = picker(groups.local(&g));
+            let peer = p.choose(now).expect("a server");
+            let mut lease = Lease::new(&p, peer, now, 0);
+            lease.conn = Some(lease.take_idle(&io, 0).unwrap_or_else(|| {
+                opened += 1;
+                let socket = std::net::TcpStream::connect(to).expect("connected");
+                socket.set_nonblocking(true).expect("nonblocking");
+                let conn = Conn::opened(&io, Wire::Plain(io.poller.insert(socket.into())), now);
+                assert_eq!(conn.peek(), Err(Errno::AGAIN), "nothing has come");
+                conn
+            }));
+            leases.push(lease);
+        }
+        for mut lease in leases {
+            lease.keep();
+        }
+        opened
+    };
+    assert_eq!((burst(8), burst(8), burst(8)), (8, 1, 1), "the last one of a burst is alone");
+    // Requests one after the other are no burst: the list has its limit.
+    assert_eq!((burst(1), burst(1)), (0, 0));
+    let (idle, _) = g.idle.clear(0);
+    let now = io.poller.now();
+    let lasting = idle.iter().filter(|i| i.deadline > now + Duration::from_secs(1)).count();
+    assert!(lasting <= 2 && idle.len() > 2, "{lasting} of {}", idle.len());
+}
+
 /// A group whose only name has no addresses yet.
 fn unresolved() -> Arc<Group> {
     group(&[1], |servers| {

@@ -3,6 +3,7 @@
 
 use super::{Evaluate, HostTable, Template, VarError, VarId};
 use crate::limit::cidr::Cidr;
+use crate::pattern::set::Patterns;
 use crate::pattern::{LimitExceeded, Pattern};
 use forebay_net::addr::Peer;
 use std::net::IpAddr;
@@ -19,7 +20,9 @@ pub struct Map {
     /// Numbers of values by key.
     pub table: HostTable<u32>,
     /// Patterns, tried in order after the table.
-    pub regexes: Vec<(Pattern, u32)>,
+    patterns: Patterns,
+    /// Numbers of the values of the patterns.
+    by_pattern: Vec<u32>,
     values: Vec<Template>,
     /// Number of the value for other keys.
     pub default: Option<u32>,
@@ -34,6 +37,17 @@ impl Map {
     /// Returns the variables in its key and values.
     pub fn variables(&self) -> impl Iterator<Item = VarId> + '_ {
         self.source.variables().chain(self.values.iter().flat_map(Template::variables))
+    }
+
+    /// Adds a pattern with the number of its value.
+    pub fn add_pattern(&mut self, pattern: Pattern, value: u32) {
+        self.patterns.push(pattern);
+        self.by_pattern.push(value);
+    }
+
+    /// Ends the additions.
+    pub fn prepare(&self) {
+        self.patterns.prepare();
     }
 
     /// Adds a value and returns its number. Equal values share one, as large maps have few different ones.
@@ -69,12 +83,8 @@ impl Map {
         if host.is_empty() {
             return Ok(self.default);
         }
-        for (pattern, value) in &self.regexes {
-            if pattern.exec(req, host)? {
-                return Ok(Some(*value));
-            }
-        }
-        Ok(self.default)
+        let first = self.patterns.first(host, |pattern| pattern.exec(req, host))?;
+        Ok(first.and_then(|i| self.by_pattern.get(i).copied()).or(self.default))
     }
 }
 

@@ -160,6 +160,9 @@ impl Default for Link {
     }
 }
 
+/// Least room in the window of a connection after content that the server has not read, bytes.
+const LEAST_WINDOW: usize = INITIAL_WINDOW as usize / 2;
+
 /// Sending.
 impl Link {
     /// Opens a stream with a request.
@@ -171,7 +174,7 @@ impl Link {
         self.recv_window = Window::new(WINDOW);
         self.heads.clear();
         self.trailers.clear();
-        (self.final_head, self.sent_end, self.ended) = (false, request.end, false);
+        (self.final_head, self.sent_end, self.ended, self.reset) = (false, request.end, false, false);
         self.scratch.clear();
         if std::mem::take(&mut self.shrink) {
             // A dynamic table of size 0 (RFC 7541, section 4.2).
@@ -260,10 +263,21 @@ impl Link {
         self.ended
     }
 
+    /// Ends a stream whose response is over before its request: the rest of the request is not sent.
+    pub fn leave(&mut self) {
+        if self.ended && !self.sent_end && !self.reset {
+            // The response is whole, so this is no failure (RFC 9113, section 8.1).
+            frame::push_reset(&mut self.out, self.stream, Code::NoError);
+            self.reset = true;
+        }
+    }
+
     /// Returns `true` if another request may be sent.
     pub fn is_reusable(&self) -> bool {
-        // A response may end before its request, whose stream is still open then.
-        let idle = self.ended && self.sent_end && !self.reset;
+        // A response may end before its request, whose stream is still open then, unless one of both sides has reset it. Content that
+        // the server discards has to be acknowledged, too; without room in the window the next request could not be sent.
+        let over = self.sent_end || (self.reset && self.connection.send_window.available() >= LEAST_WINDOW);
+        let idle = self.ended && over;
         let quiet =
             self.input.is_empty() && self.out.is_empty() && self.connection.field_block.stream().is_none();
         idle && quiet && self.connection.has_settings() && !self.leaving && self.stream < LAST_STREAM

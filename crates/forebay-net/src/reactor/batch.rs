@@ -177,6 +177,11 @@ impl Poller {
         Some(n)
     }
 
+    /// Returns `true` if bytes were read early from a connection.
+    pub fn has_early(&self, token: Token) -> bool {
+        self.batch.untaken.get() > 0 && self.slot(token).is_some_and(|s| s.share.early.1 > 0)
+    }
+
     fn forget_early(&self, s: &mut Slot) {
         if s.share.early.1 > 0 {
             s.share.early = (0, 0);

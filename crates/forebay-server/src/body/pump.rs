@@ -160,7 +160,7 @@ impl<'p> Pump<'p> {
             self.out.flush(req, self.source.body()).await?;
         }
         let Some(next) = Box::pin(slice::next(req)).await else { return Err(Broken::Connection) };
-        self.source.replace_body(req, next);
+        self.source.go_on_with(req, next);
         Ok(Progress::Data)
     }
 

@@ -20,6 +20,9 @@ use std::rc::Rc;
 /// Longest body that is copied after its head into one buffer, bytes.
 const COPY: u64 = 4096;
 
+/// Longest body of an upstream that leaves in one write, bytes. With its head it must not fill a segment of the loopback device.
+const WHOLE: u64 = 56 * 1024;
+
 /// Most parts of a body that leaves in one vectored write.
 const VECTORED: usize = 6;
 
@@ -94,6 +97,9 @@ async fn pump(thread: &Rc<Thread>, req: &mut Request, head: &[u8], framing: Body
     if !streamed {
         // Parts are complete, so no client waits for a first piece: larger writes cost less.
         out.enough = 64 * 1024;
+    } else if let Some(len) = req.resp.content_length.filter(|len| *len < WHOLE) {
+        // What came with the head leaves together with the rest, unless that is late.
+        out.enough = head.len() + len as usize;
     }
     let mut done = out.put_head(req, head).await;
     let mut pump = Pump::new(req, &mut out);

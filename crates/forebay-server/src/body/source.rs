@@ -2,10 +2,10 @@
 
 use super::files::{STRETCH, Stretch, load};
 use crate::request::Request;
-use crate::response::Part;
+use crate::response::{Part, Window};
 use crate::upstream::stream::{Body, Pulled};
 
-/// Content of a response: first its parts, then the body that an upstream sends or a cache has.
+/// Content of a response: first its parts, then the body that an upstream sends. Of both, the bytes in a window.
 pub(crate) struct Source {
     parts: Vec<Part>,
     /// Bytes that parts refer to.
@@ -16,6 +16,15 @@ pub(crate) struct Source {
     next: usize,
     at: u64,
     body: Option<Box<Body>>,
+    window: Window,
+}
+
+/// Content that follows the content of a source.
+pub(crate) enum Further {
+    /// Of a cache.
+    Part(Part),
+    /// Of an upstream.
+    Body(Box<Body>),
 }
 
 /// Result of [`Source::read`].
@@ -38,48 +47,67 @@ impl Source {
         let text = std::mem::take(&mut req.resp.text);
         // Empty parts at the end must not keep the filters from learning which bytes are the last.
         let end = parts.iter().rposition(|p| !p.is_empty()).map_or(0, |i| i + 1);
-        Source { parts, text, end, next: 0, at: 0, body: req.resp.source.take() }
+        let window = std::mem::take(&mut req.resp.window);
+        Source { parts, text, end, next: 0, at: 0, body: req.resp.source.take(), window }
     }
 
     /// Appends the next piece without waiting for more of the body. Of a part it is at most `most` bytes.
     pub(crate) async fn read(&mut self, req: &mut Request, out: &mut Vec<u8>, most: u64) -> Progress {
+        if self.window.left == 0 {
+            return Progress::End;
+        }
+        self.skip();
         if self.next < self.end {
             return self.read_part(out, most).await;
         }
-        match &mut self.body {
-            Some(body) => read_body(body, req, out).await,
-            None => Progress::End,
-        }
+        let Some(body) = &mut self.body else { return Progress::End };
+        let before = out.len();
+        let got = read_body(body, req, out).await;
+        self.window.cut(out, before);
+        if self.window.left == 0 { Progress::End } else { got }
     }
 
     async fn read_part(&mut self, out: &mut Vec<u8>, most: u64) -> Progress {
-        self.skip_empty();
         let Some(part) = self.parts.get(self.next) else { return Progress::End };
-        let n = (part.len() - self.at).min(most);
+        let n = (part.len() - self.at).min(most).min(self.window.left);
         if !load(&self.text, part, self.at, n, out).await {
             return Progress::Failed;
         }
         self.advance(n);
-        if self.next == self.end && self.body.is_none() { Progress::End } else { Progress::Data }
+        self.window.took(n);
+        let over = self.window.left == 0 || (self.next == self.end && self.body.is_none());
+        if over { Progress::End } else { Progress::Data }
     }
 
     /// Takes a stretch of a file if one is next and not in memory.
     pub(super) fn next_file(&mut self) -> Option<Stretch> {
-        self.skip_empty();
+        self.skip();
         match self.parts.get(..self.end)?.get(self.next)? {
-            Part::File { file, start, end } if file.content.is_none() => {
+            Part::File { file, start, end } if file.content.is_none() && self.window.left > 0 => {
                 let at = start + self.at;
-                let stretch = Stretch { file: file.clone(), start: at, len: (end - at).min(STRETCH) };
-                self.advance(stretch.len);
+                let len = (end - at).min(STRETCH).min(self.window.left);
+                let stretch = Stretch { file: file.clone(), start: at, len };
+                self.advance(len);
+                self.window.took(len);
                 Some(stretch)
             }
             _ => None,
         }
     }
 
-    fn skip_empty(&mut self) {
-        while self.next < self.end && self.parts.get(self.next).is_some_and(Part::is_empty) {
+    /// Skips empty parts, and bytes of parts before the window.
+    fn skip(&mut self) {
+        while self.next < self.end
+            && let Some(part) = self.parts.get(self.next)
+        {
+            let n = (part.len() - self.at).min(self.window.skip);
+            self.window.skip -= n;
+            if self.at + n < part.len() {
+                self.at += n;
+                return;
+            }
             self.next += 1;
+            self.at = 0;
         }
     }
 
@@ -91,10 +119,10 @@ impl Source {
         }
     }
 
-    /// Returns the body if all parts have been read.
+    /// Returns the body if all parts have been read and all of the body is to be sent.
     #[inline]
     pub(super) fn next_body(&mut self) -> Option<&mut Body> {
-        if self.next < self.end { None } else { self.body() }
+        if self.next < self.end || self.window != Window::default() { None } else { self.body() }
     }
 
     /// Returns the body that follows the parts.
@@ -103,12 +131,20 @@ impl Source {
         self.body.as_deref_mut()
     }
 
-    /// Goes on with another body where one has ended.
-    pub(super) fn replace_body(&mut self, req: &mut Request, next: Body) {
-        if let Some(body) = &mut self.body {
-            body.abandon(req);
-            **body = next;
-        }
+    /// Goes on with other content where a body has ended.
+    pub(super) fn go_on_with(&mut self, req: &mut Request, further: Further) {
+        let Some(body) = &mut self.body else { return };
+        body.abandon(req);
+        **body = match further {
+            Further::Body(next) => *next,
+            Further::Part(part) => {
+                self.end = usize::from(!part.is_empty());
+                self.parts.clear();
+                self.parts.push(part);
+                (self.next, self.at) = (0, 0);
+                Body::empty()
+            }
+        };
     }
 
     /// Returns `true` if what has been read should leave before more is there.

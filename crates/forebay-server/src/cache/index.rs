@@ -93,7 +93,8 @@ impl Node {
 #[derive(Debug, Default)]
 struct Shard {
     nodes: Mutex<HashMap<Hash, Arc<Node>, foldhash::fast::RandomState>>,
-    /// Held while a file is renamed, rewritten or removed. Worker threads must not take it, since that blocks.
+    /// Held while a file is renamed, rewritten or removed. Worker threads take it through [`crate::disk::Disk`] only, since that waits
+    /// for the disk.
     files: Mutex<()>,
 }
 

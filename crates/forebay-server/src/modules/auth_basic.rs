@@ -4,6 +4,7 @@ use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::modules::{LocationSettings, Offload, Verdict};
 use crate::password;
+use crate::password::remembered::{Pair, Remembered};
 use crate::request::Request;
 use base64::Engine;
 use forebay_conf::error::{Error, Level};
@@ -123,10 +124,25 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     if !password::is_slow(&hash) {
         return judge(req, password::verify(&pass, &hash), &user, &realm);
     }
+    let pair = RIGHT.with_borrow(|right| right.pair(&pass, &hash));
+    let now = req.thread.io.poller.now();
+    if pair.is_some_and(|pair| RIGHT.with_borrow_mut(|right| right.is_right(&pair, now))) {
+        return Verdict::Allowed;
+    }
     Verdict::Offload(Offload {
         work: Box::new(move || password::verify(&pass, &hash)),
-        then: Box::new(move |req, right| judge(req, right, &user, &realm)),
+        then: Box::new(move |req, right| {
+            remember(req, pair.filter(|_| right));
+            judge(req, right, &user, &realm)
+        }),
     })
+}
+
+/// Remembers a password whose check has succeeded.
+fn remember(req: &Request, pair: Option<Pair>) {
+    let Some(pair) = pair else { return };
+    let now = req.thread.io.poller.now();
+    RIGHT.with_borrow_mut(|right| right.insert(pair, now));
 }
 
 /// Turns the result of a password check into a verdict.
@@ -168,6 +184,8 @@ const MAX_FILES: usize = 64;
 
 thread_local! {
     static FILES: RefCell<HashMap<Box<[u8]>, CachedUsers>> = RefCell::default();
+    /// Passwords that were right, of all files.
+    static RIGHT: RefCell<Remembered> = RefCell::default();
 }
 
 /// Logs that the file of users cannot be read, and refuses the request.
@@ -201,6 +219,8 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, io::Error)> {
     files::read_whole(&file, files::MAX_WHOLE, &mut text).map_err(|e| ("pread", e))?;
     let users = Rc::new(parse(&text));
     let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    // A file has changed. What it said before is not kept any longer than needed.
+    RIGHT.with_borrow_mut(Remembered::clear);
     let settled = SystemTime::now().duration_since(changed).is_ok_and(|d| d > Duration::from_secs(2));
     FILES.with_borrow_mut(|files| {
         if files.len() >= MAX_FILES {
@@ -290,6 +310,40 @@ mod tests {
         assert_eq!(judged("/nowhere/absent", right), Verdict::Status(403));
         // A name with variables is known with the request only, and read then.
         assert_eq!(judged("/test/user$arg_none", right), Verdict::Status(403));
+    }
+
+    /// A slow hash is computed once for a right password and each time for a wrong one, also after the other kind.
+    #[test]
+    fn right_passwords_are_remembered() {
+        let (right, wrong) = ("YTpwYXNz", "YTpmYWls");
+        let users = ["a:$1$saltsalt$hZR.9zfJXcVTsa9iTxnQR1", "a:abccBcrPOxnLU", "b:abccBcrPOxnLU"];
+        let judged = |users: &str, given: &str| {
+            let conf = "server { auth_basic x; auth_basic_user_file users; }";
+            let mut req = testing::request_with(&[("/test/users", users)], conf, "");
+            testing::head(&mut req, &format!("Authorization: Basic {given}\n"));
+            match check(&mut req) {
+                Verdict::Offload(Offload { work, then }) => {
+                    let result = work();
+                    (then(&mut req, result), "checked")
+                }
+                verdict => (verdict, "known"),
+            }
+        };
+        let (allowed, refused) = (Verdict::Allowed, Verdict::Status(401));
+        for (given, want) in
+            [(wrong, (&refused, "checked")), (right, (&allowed, "checked")), (right, (&allowed, "known"))]
+        {
+            let (verdict, how) = judged(users[0], given);
+            assert_eq!((&verdict, how), want, "{given}");
+        }
+        for _ in 0..2 {
+            assert_eq!(judged(users[0], wrong), (Verdict::Status(401), "checked"));
+        }
+        // The same password under another hash is checked again, and nobody is let in whose name is gone.
+        assert_eq!(judged(users[1], right), (Verdict::Allowed, "checked"));
+        assert_eq!(judged(users[1], right), (Verdict::Allowed, "known"));
+        assert_eq!(judged(users[2], right), (Verdict::Status(401), "known"));
+        assert_eq!(RIGHT.with_borrow(|right| right.hits), 2);
     }
 
     #[test]

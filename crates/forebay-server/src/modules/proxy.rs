@@ -6,7 +6,7 @@ mod respond;
 mod settings;
 mod url;
 
-use crate::body::{self, BodyError};
+use crate::body::{self, BodyError, Further};
 use crate::cache::local::Entry;
 use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild, LocationId};
@@ -202,7 +202,7 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
 }
 
 /// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.
-pub(crate) async fn more(req: &mut Request) -> Option<Body> {
+pub(crate) async fn more(req: &mut Request) -> Option<Further> {
     let http = req.http();
     let l = http.location(req);
     let Some(Content::Proxy(pass)) = &l.content else { return None };
@@ -214,9 +214,11 @@ pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     match got {
         Ok(Answer::Entry(e)) => {
             respond::load_head(req, &e);
-            Some(Body::of_entry(&e))
+            Some(Further::Part(e.part()))
         }
-        Ok(Answer::Response { to_head, .. }) => respond::slice(req, &mut taken, to_head, s).ok(),
+        Ok(Answer::Response { to_head, .. }) => {
+            respond::slice(req, &mut taken, to_head, s).ok().map(|body| Further::Body(Box::new(body)))
+        }
         _ => None,
     }
 }

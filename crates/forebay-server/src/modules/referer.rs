@@ -7,6 +7,7 @@ use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::pattern::set::Patterns;
 use forebay_core::pattern::{LimitExceeded, Pattern};
 use forebay_core::vars::HostTable;
 use forebay_core::vars::RowSource;
@@ -27,7 +28,7 @@ pub struct Referers {
     server_names: bool,
     /// Prefix of the path by host, empty for any path.
     hosts: HostTable<Box<[u8]>>,
-    regexes: Vec<Pattern>,
+    regexes: Patterns,
 }
 
 impl Setting<crate::HttpContext> for Option<Arc<Referers>> {
@@ -131,12 +132,8 @@ impl Referers {
 
     /// Matches the text after the scheme with the patterns.
     fn matches(&self, req: &mut Request, text: &[u8]) -> Result<bool, LimitExceeded> {
-        for pattern in &self.regexes {
-            if pattern.is_match(text).map_err(|_| pattern.log_failure(req, text))? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let test = |pattern: &Pattern| pattern.is_match(text).map_err(|_| pattern.log_failure(req, text));
+        self.regexes.first(text, test).map(|first| first.is_some())
     }
 }
 

@@ -1,6 +1,7 @@
 //! `slice`: requests for a large response in ranges of one size, each cached separately (nginx: ngx_http_slice_module).
 //! nginx makes a subrequest for each range; here the source of the response continues with the next range.
 
+use crate::body::Further;
 use crate::config::value::Size;
 use crate::modules::{LocationSettings, proxy};
 use crate::request::Request;
@@ -77,11 +78,6 @@ fn first_byte(r: &Request) -> u64 {
 /// Returns `true` if a location has `slice`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.slice.size.0 > 0
-}
-
-/// Returns `true` if `$slice_range` was evaluated for the request.
-pub(crate) fn asked(req: &Request) -> bool {
-    req.modules.slice.size > 0
 }
 
 /// Returns `true` if the response is assembled from slices.
@@ -180,7 +176,7 @@ pub(crate) fn wants_more(req: &Request) -> bool {
 }
 
 /// Fetches the next slice. Logs an error and returns `None` if that fails or the slice belongs to another version.
-pub(crate) async fn next(req: &mut Request) -> Option<Body> {
+pub(crate) async fn next(req: &mut Request) -> Option<Further> {
     req.modules.slice.start += req.modules.slice.size;
     // Variables keep describing the first slice, as in nginx, where subrequests fetch the others.
     let u = &mut req.modules.upstream;
@@ -191,19 +187,20 @@ pub(crate) async fn next(req: &mut Request) -> Option<Body> {
     let head;
     (head, req.modules.proxy_cache.status) =
         (std::mem::replace(&mut req.modules.upstream.head, first.0), first.1);
-    let body = more?;
+    let more = more?;
     let status = head.status;
     let range = head.get(Name::ContentRange).map(<[u8]>::to_vec);
     let same = head.get(Name::Etag).unwrap_or_default() == req.modules.slice.etag;
-    let mut body = body;
     if status != 206 {
         req.log(Level::Error, &format!("unexpected status code {status} in slice response"));
     } else if !same {
         req.log(Level::Error, "etag mismatch in slice response");
     } else if judge(req, range).is_some() {
-        return Some(body);
+        return Some(more);
     }
-    body.abandon(req);
+    if let Further::Body(mut body) = more {
+        body.abandon(req);
+    }
     None
 }
 

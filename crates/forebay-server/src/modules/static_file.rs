@@ -8,7 +8,7 @@ use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request};
 use crate::response::sent;
-use crate::response::{BodyFilter, FilterError, Part};
+use crate::response::{Part, Window};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_core::vars::{Template, VarError};
@@ -428,6 +428,7 @@ pub(crate) fn not_modified(req: &mut Request) -> Result<(), VarError> {
             r.content_type.clear();
             r.content_length = None;
             r.body.clear();
+            r.window = Window::default();
             r.filters.clear();
             r.allow_ranges = false;
             r.fields.remove(b"Content-Encoding");
@@ -514,24 +515,6 @@ fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
     }
 }
 
-/// Body filter that passes one range of the bytes.
-struct Cut {
-    at: u64,
-    start: u64,
-    end: u64,
-}
-
-impl BodyFilter for Cut {
-    fn feed(&mut self, input: &[u8], _last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
-        let len = input.len() as u64;
-        let from = self.start.saturating_sub(self.at).min(len);
-        let to = self.end.saturating_sub(self.at).min(len);
-        out.extend_from_slice(input.get(from as usize..to as usize).unwrap_or_default());
-        self.at += len;
-        Ok(())
-    }
-}
-
 fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
     req.resp.reason.clear();
     req.resp.fields.remove(b"Content-Range");
@@ -544,8 +527,8 @@ fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
         r.fields.push(b"Content-Range", &value);
         r.content_length = Some(one.len());
         slice::cut(req, one.start, one.end);
-        let skipped = slice::skipped(req, at);
-        req.resp.filters.push(Box::new(Cut { at: at + skipped, start: one.start, end: one.end }));
+        let first = at + slice::skipped(req, at);
+        req.resp.window = Window { skip: one.start.saturating_sub(first), left: one.len() };
         return;
     }
     let body = std::mem::take(&mut req.resp.body);

@@ -236,6 +236,46 @@ impl Part {
     }
 }
 
+/// Bytes of a content that are sent, for a range of which not all is at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// Number of bytes to leave out first.
+    pub skip: u64,
+    /// Number of bytes to send after them.
+    pub left: u64,
+}
+
+impl Default for Window {
+    /// Everything.
+    fn default() -> Window {
+        Window { skip: 0, left: u64::MAX }
+    }
+}
+
+impl Window {
+    /// Removes the bytes from `start` on that are outside, and counts those inside.
+    #[inline]
+    pub(crate) fn cut(&mut self, out: &mut Vec<u8>, start: usize) {
+        if *self == Window::default() {
+            return;
+        }
+        let skipped = self.skip.min((out.len() - start) as u64);
+        out.drain(start..start + skipped as usize);
+        self.skip -= skipped;
+        let n = self.left.min((out.len() - start) as u64);
+        out.truncate(start + n as usize);
+        self.took(n);
+    }
+
+    /// Counts bytes that have been taken.
+    #[inline]
+    pub(crate) fn took(&mut self, n: u64) {
+        if self.left != u64::MAX {
+            self.left -= n;
+        }
+    }
+}
+
 /// Failure of a filter, as text for the error log. The connection is closed, so that the client does not take what was
 /// sent for the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +348,8 @@ pub(crate) struct Response {
     pub text: Vec<u8>,
     /// Rest of an upstream's response, which follows the parts.
     pub source: Option<Box<crate::upstream::stream::Body>>,
+    /// Bytes of parts and source that are sent.
+    pub window: Window,
     /// Came from an upstream, which has evaluated conditions and ranges.
     pub proxied: bool,
     /// Came from an upstream without a head (HTTP/0.9). Over HTTP/1 it leaves as it came.
@@ -371,6 +413,7 @@ impl Response {
         self.body.clear();
         self.text.clear();
         self.source = None;
+        self.window = Window::default();
         self.proxied = false;
         self.headless = false;
         self.cacheable = false;

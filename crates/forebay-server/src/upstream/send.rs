@@ -14,6 +14,9 @@ use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::time::Duration;
 
+/// Longest content that is copied behind its head, bytes: for more, describing two pieces to the kernel costs less.
+const COPY: usize = 4096;
+
 /// Most bytes of a file that one call sends.
 const PIECE: u64 = 1 << 20;
 
@@ -23,6 +26,42 @@ pub(super) struct Sender<'s> {
     /// Longest time for which the server may read nothing (nginx: proxy_send_timeout).
     pub(super) timeout: Duration,
     pub(super) watch: &'s mut Watch,
+}
+
+/// Bytes to be written, and content behind them, without a copy.
+struct Unwritten<'b> {
+    bytes: &'b [u8],
+    content: Content<'b>,
+    /// Number of bytes of the content that are written.
+    at: usize,
+}
+
+/// Content of a request.
+#[derive(Clone, Copy)]
+enum Content<'b> {
+    Bytes(&'b [u8]),
+    /// The client's body, which is in memory. It stays in the request, which may be sent to another server.
+    Stored,
+}
+
+impl<'b> Unwritten<'b> {
+    /// Returns the rest of the content.
+    fn content<'r>(&self, req: &'r Request) -> &'r [u8]
+    where
+        'b: 'r,
+    {
+        let all = match self.content {
+            Content::Bytes(bytes) => bytes,
+            Content::Stored => &req.body.stored.mem,
+        };
+        all.get(self.at..).unwrap_or_default()
+    }
+
+    /// Counts bytes that are written.
+    fn advance(&mut self, n: usize) {
+        self.at += n.saturating_sub(self.bytes.len());
+        self.bytes = self.bytes.get(n..).unwrap_or_default();
+    }
 }
 
 /// End of a write.
@@ -50,7 +89,13 @@ impl Sender<'_> {
     ) -> Result<Wrote, Fault> {
         let (content, file) = parts(req, body);
         // Without content, the head has the end of the request already.
-        if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
+        if framing == Framing::Plain && content.len() > COPY {
+            let content =
+                if let Outgoing::Bytes(bytes) = body { Content::Bytes(bytes) } else { Content::Stored };
+            if let Wrote::Early = self.write_all(req, Unwritten { bytes: head, content, at: 0 }).await? {
+                return Ok(Wrote::Early);
+            }
+        } else if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
             if let Wrote::Early = self.write(req, head).await? {
                 return Ok(Wrote::Early);
             }
@@ -73,7 +118,11 @@ impl Sender<'_> {
 
     /// Writes all bytes unless the server answers before it has read them.
     async fn write(&mut self, req: &mut Request, bytes: &[u8]) -> Result<Wrote, Fault> {
-        let mut rest = bytes;
+        self.write_all(req, Unwritten { bytes, content: Content::Bytes(b""), at: 0 }).await
+    }
+
+    /// Writes as [`Sender::write`] does.
+    async fn write_all(&mut self, req: &mut Request, mut rest: Unwritten<'_>) -> Result<Wrote, Fault> {
         loop {
             if let Some(wrote) = self.write_at_once(req, &mut rest)? {
                 return Ok(wrote);
@@ -85,11 +134,15 @@ impl Sender<'_> {
     }
 
     /// Writes as much as there is room for, and removes it from `rest`. Returns `None` if there is no room for the rest.
-    fn write_at_once(&self, req: &mut Request, rest: &mut &[u8]) -> Result<Option<Wrote>, Fault> {
-        while !rest.is_empty() || self.conn.wire().has_unsent() {
-            match self.conn.send(rest) {
+    fn write_at_once(&self, req: &mut Request, rest: &mut Unwritten<'_>) -> Result<Option<Wrote>, Fault> {
+        loop {
+            let content = rest.content(req);
+            if rest.bytes.is_empty() && content.is_empty() && !self.conn.wire().has_unsent() {
+                return Ok(Some(Wrote::All));
+            }
+            match self.conn.send_both(rest.bytes, content) {
                 Ok(sent) => {
-                    *rest = rest.get(sent.bytes..).unwrap_or_default();
+                    rest.advance(sent.bytes);
                     count(req, sent.bytes);
                 }
                 Err(Errno::AGAIN) => return Ok(None),
@@ -100,7 +153,6 @@ impl Sender<'_> {
                 Err(e) => return Err(send_failed(req, e)),
             }
         }
-        Ok(Some(Wrote::All))
     }
 
     /// Waits until the server reads on.

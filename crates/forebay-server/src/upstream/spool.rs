@@ -5,6 +5,7 @@
 use crate::cache::entry::Meta;
 use crate::cache::index::Ticket;
 use crate::cache::{Cache, local};
+use crate::disk::Disk;
 use crate::draft::{Draft, Readable};
 use crate::modules::core::TempDir;
 use forebay_sys::files;
@@ -140,15 +141,6 @@ impl Spool {
         }
     }
 
-    /// Creates a spool that has a whole body: bytes `start..end` of a file.
-    pub(crate) fn of_file(file: Readable, start: u64, end: u64) -> Spool {
-        let limits = AheadLimits { memory: 0, file: 0 };
-        let mut s = Spool::new(limits, None, TempDir::default());
-        (s.start, s.saved, s.total, s.mem_start) = (start, end - start, end - start, end - start);
-        s.file = SpoolFile::Finished(file);
-        s
-    }
-
     /// Returns `true` if the response is to be kept.
     pub(crate) fn keeps(&self) -> bool {
         self.keep.is_some()
@@ -251,9 +243,10 @@ impl Spool {
         (from, (from - self.mem_start) as usize)
     }
 
-    /// Runs `work` with the bytes in memory, on the blocking pool.
-    async fn on_pool<T: Send + 'static>(
+    /// Runs `work` with the bytes in memory.
+    async fn on_disk<T: Send + 'static>(
         &mut self,
+        disk: &Disk,
         work: impl FnOnce(&[u8]) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let mem = std::mem::take(&mut self.mem);
@@ -261,12 +254,12 @@ impl Spool {
             let done = work(&mem);
             (mem, done)
         };
-        match tokio::task::spawn_blocking(work).await {
-            Ok((mem, done)) => {
+        match disk.run(work).await {
+            Some((mem, done)) => {
                 self.mem = mem;
                 done
             }
-            Err(_) => {
+            None => {
                 // The bytes are lost. The place after them makes the next read fail.
                 self.mem_start = self.total;
                 Err(io::Error::other("the pool has ended"))
@@ -279,7 +272,7 @@ impl Spool {
     ///
     /// # Errors
     /// Of opening or writing the file, with its name.
-    pub(crate) async fn save(&mut self) -> Result<(), (PathBuf, io::Error)> {
+    pub(crate) async fn save(&mut self, disk: &Disk) -> Result<(), (PathBuf, io::Error)> {
         let (from, skip) = self.unsaved();
         let offset = self.start + (from - self.base);
         let output = self.output();
@@ -290,7 +283,7 @@ impl Spool {
             // Bytes of an earlier call stay readable in the file.
             Ok((draft, written))
         };
-        let done = self.on_pool(write).await.and_then(|(draft, written)| {
+        let done = self.on_disk(disk, write).await.and_then(|(draft, written)| {
             self.file = SpoolFile::Draft(draft);
             written
         });
@@ -351,7 +344,7 @@ impl Spool {
     ///
     /// # Errors
     /// Of writing or renaming the file, with its name.
-    pub(crate) async fn complete(&mut self) -> Result<(), (PathBuf, io::Error)> {
+    pub(crate) async fn complete(&mut self, disk: &Disk) -> Result<(), (PathBuf, io::Error)> {
         if self.keep.is_none() {
             return Ok(());
         }
@@ -372,7 +365,7 @@ impl Spool {
             let placed = draft.finish(|name| place(&keep, name, start + total));
             Ok((SpoolFile::Finished(file), placed.map(drop)))
         };
-        let done = match self.on_pool(write).await {
+        let done = match self.on_disk(disk, write).await {
             Ok((file, done)) => {
                 self.file = file;
                 done
@@ -390,7 +383,7 @@ impl Spool {
     }
 }
 
-/// File that the blocking pool writes to.
+/// File that is written to.
 enum Output {
     /// It exists.
     Draft(Draft),
@@ -486,7 +479,7 @@ mod tests {
                 all.extend_from_slice(&piece);
                 push(&mut s, &piece);
                 if s.wants_save() {
-                    s.save().await.expect("saved");
+                    s.save(&Disk::default()).await.expect("saved");
                 }
                 if round % 5 == 0 {
                     match s.next() {
@@ -514,7 +507,7 @@ mod tests {
             Spool::new(AheadLimits { memory: 4, file: 1000 }, None, PathBuf::from("/proc/no/such").into());
         push(&mut s, b"12345");
         assert!(s.wants_save());
-        assert!(run(s.save()).is_err());
+        assert!(run(s.save(&Disk::default())).is_err());
         assert!(!s.wants_save() && !s.has_room());
         let mut got = Vec::new();
         s.take(&mut got);
@@ -535,13 +528,13 @@ mod tests {
             let mut got = Vec::new();
             for n in 0..saves {
                 push(&mut s, format!("saved{n}").as_bytes());
-                run(s.save()).expect("saved");
+                run(s.save(&Disk::default())).expect("saved");
             }
             if saves == 1 {
                 assert!(run(s.load(&mut got)), "the client keeps up at first");
             }
             push(&mut s, b"the rest, which fills memory");
-            run(s.complete()).expect("complete");
+            run(s.complete(&Disk::default())).expect("complete");
             assert!(!s.wants_save(), "{saves}");
             let whole = std::fs::read(&path).expect("stored");
             while s.next() != NextBytes::Nothing {
@@ -566,9 +559,9 @@ mod tests {
         let keep = Keep::Store { path, mode: 0o600, modified: None };
         let mut s = Spool::new(AheadLimits { memory: 4, file: 1000 }, Some(keep), TempDir::default());
         push(&mut s, b"saved");
-        run(s.save()).expect("saved");
+        run(s.save(&Disk::default())).expect("saved");
         push(&mut s, b" rest");
-        assert!(run(s.complete()).is_err());
+        assert!(run(s.complete(&Disk::default())).is_err());
         let mut got = Vec::new();
         assert!(run(s.load(&mut got)));
         s.take(&mut got);
@@ -587,9 +580,9 @@ mod tests {
             let mut s = Spool::new(AheadLimits { memory: 4, file: 0 }, Some(keep), TempDir::default());
             push(&mut s, b"12345");
             if is_long {
-                run(s.save()).expect("saved");
+                run(s.save(&Disk::default())).expect("saved");
             }
-            run(s.complete()).expect("complete");
+            run(s.complete(&Disk::default())).expect("complete");
             assert_eq!(std::fs::read(&path).expect("stored"), b"12345");
             let made = std::fs::metadata(dir.path().join(name)).expect("made").permissions().mode();
             assert_eq!(made & 0o777, 0o750, "{name}");

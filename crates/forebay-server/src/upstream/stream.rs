@@ -9,7 +9,6 @@ use super::contact::{Contact, attempt_over};
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
-use crate::cache::local::{Entry, EntryContent};
 use crate::modules::core::TempDir;
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -48,6 +47,8 @@ pub(crate) struct Body {
     read: u64,
     /// Start of the time in which they were read.
     since: Option<Instant>,
+    /// Bytes read before the last wait; `None` before the first one.
+    read_before: Option<u64>,
 }
 
 /// Result of [`Body::pull`].
@@ -100,6 +101,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel would take 40 ms.
 const NUDGE: Duration = Duration::from_millis(2);
 
+/// Least number of bytes since the wait before that are worth it: fewer fill no segment, as the events of a stream.
+const NUDGED: u64 = 1024;
+
 /// Room for one read, bytes. What was read is sent in one piece, which must not fill a segment on the loopback device
 /// (64 KiB): with a small `sndbuf` the client's kernel would then wait 40 ms with each acknowledgement.
 const READ: usize = 48 * 1024;
@@ -119,23 +123,6 @@ impl Body {
     /// Changes the protocol (see [`Decoder::speaking`]).
     pub(crate) fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
-    }
-
-    /// Creates a body that a cache has.
-    pub(crate) fn of_entry(e: &Entry) -> Body {
-        let mut spool = match &e.content {
-            EntryContent::File(f, start) => match f.fd.try_clone() {
-                Ok(fd) => Spool::of_file(fd.into(), *start, f.size),
-                Err(_) => return Body { ended: Some(Ending::Broken), ..Body::ended() },
-            },
-            EntryContent::Memory(_) => {
-                Spool::new(AheadLimits { memory: usize::MAX, file: 0 }, None, TempDir::default())
-            }
-        };
-        if let EntryContent::Memory(b) = &e.content {
-            spool.appended(b.to_vec());
-        }
-        Body { spool: Some(Box::new(spool)), ..Body::ended() }
     }
 
     /// Creates a body that is over.
@@ -166,6 +153,7 @@ impl Body {
             rate: 0,
             read: 0,
             since: None,
+            read_before: None,
         }
     }
 
@@ -328,14 +316,15 @@ impl Body {
     /// which does not affect the client.
     pub(crate) async fn save(&mut self, req: &mut Request) {
         let ended = self.ended;
+        let thread = req.thread.clone();
         let Some(s) = self.spool.as_mut() else { return };
         let done = match ended {
-            Some(Ending::Whole) if s.keeps() => s.complete().await,
+            Some(Ending::Whole) if s.keeps() => s.complete(&thread.disk).await,
             Some(_) if s.keeps() => {
                 s.discard();
                 Ok(())
             }
-            _ if s.wants_save() => s.save().await,
+            _ if s.wants_save() => s.save(&thread.disk).await,
             _ => Ok(()),
         };
         if let Err((path, e)) = done {
@@ -542,11 +531,16 @@ impl Body {
     }
 
     /// Waits until the upstream has sent more. After a short while, acknowledges what has come.
-    async fn wait_for_upstream(&self, req: &Request, watch: &mut Watch) -> Waited {
+    async fn wait_for_upstream(&mut self, req: &Request, watch: &mut Watch) -> Waited {
+        let before = self.read_before.replace(self.read);
+        let nudges = before.is_none_or(|before| self.read - before >= NUDGED);
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
         let deadline = req.thread.io.poller.after(self.read_timeout);
         let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
         let what = if owes { For::Both } else { For::Read };
+        if !nudges {
+            return c.wait(what, deadline, watch).await;
+        }
         let soon = deadline.min(req.thread.io.poller.after(NUDGE));
         match c.wait(what, soon, watch).await {
             Waited::Timeout => {

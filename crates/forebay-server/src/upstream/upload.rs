@@ -35,6 +35,12 @@ const TURNS: u32 = 64;
 /// Most bytes of a kept body that are taken at once.
 const PIECE: usize = 64 * 1024;
 
+/// Content of which as many bytes are still to come passes inside the kernel where it can: the copies saved outweigh the calls.
+const LONG: u64 = 32 * 1024;
+
+/// Most bytes that pass inside the kernel at once.
+const STRETCH: usize = 256 * 1024;
+
 /// Source of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ContentSource {
@@ -165,7 +171,55 @@ impl Upload {
             }
             return Ok(Turn::All);
         }
+        if self.can_splice(req, conn)
+            && let Some(turn) = self.splice(req, conn).await
+        {
+            return turn;
+        }
         self.read(req, conn).await
+    }
+
+    /// Returns `true` if much content follows that may pass inside the kernel: unchanged, and remembered for no other server.
+    fn can_splice(&self, req: &Request, conn: &Conn) -> bool {
+        let left = req.body.left(&req.head.buf);
+        self.framing == Framing::Plain
+            && self.source == ContentSource::Client
+            && left >= LONG
+            && req.body.len + left > memory(req)
+            && (req.body.continued || !req.head.expect_continue)
+            && req.conn.wire.has_sendfile()
+            && conn.wire().has_sendfile()
+    }
+
+    /// Passes content that has come on inside the kernel. What the server does not take is framed. Returns `None` if the content
+    /// has to be read.
+    async fn splice(&mut self, req: &mut Request, conn: &Conn) -> Option<Result<Turn, Stopped>> {
+        let thread = req.thread.clone();
+        let want = usize::try_from(req.body.left(&[])).unwrap_or(usize::MAX).min(STRETCH);
+        let filled = req.conn.wire.fill_pipe(&thread.io, &mut thread.io.pipe.borrow_mut(), want);
+        let n = match filled {
+            Ok(n) if n > 0 => n as u64,
+            Err(Errno::AGAIN) => {
+                let came = body::client_comes(req, Some(conn)).await;
+                return Some(
+                    came.map(|client| if client { Turn::More } else { Turn::Answer }).map_err(Stopped::from),
+                );
+            }
+            // The end, an error, or no pipe: reading tells.
+            _ => return None,
+        };
+        req.body.passed(n);
+        req.received += n;
+        if req.body.done() {
+            self.left = Untaken::Nothing;
+        }
+        let mut pipe = thread.io.pipe.borrow_mut();
+        let sent = conn.send_pipe(&mut pipe);
+        if let Some(a) = req.modules.upstream.current() {
+            a.sent += sent as u64;
+        }
+        // The bytes left the client's connection, so a failure here loses them.
+        Some(pipe.take(&mut self.out).map(|()| Turn::More).map_err(Stopped::Send))
     }
 
     /// Sends content as far as possible without waiting. Returns `None` if it would have to wait.
@@ -339,7 +393,7 @@ impl Upload {
         };
         let follows = body::follows(req, &mut self.piece, more)?;
         remember(req, &self.piece);
-        if self.out.is_empty() && matches!(self.framing, Framing::Frames | Framing::Stream) {
+        if self.out.is_empty() && self.framing.is_plain() {
             std::mem::swap(&mut self.out, &mut self.piece);
         } else {
             self.framing.piece(&mut self.out, &self.piece);
@@ -364,13 +418,15 @@ async fn at_once<T>(f: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
+/// Returns the length up to which a body is kept in memory.
+fn memory(req: &Request) -> u64 {
+    let http = req.http();
+    http.location(req).settings.core.client_body_buffer_size.0
+}
+
 /// Remembers a piece of a body that is passed on as it comes, if all of the body fits: for `$request_body`, and for another server.
 pub(crate) fn remember(req: &mut Request, piece: &[u8]) {
-    let room = {
-        let http = req.http();
-        http.location(req).settings.core.client_body_buffer_size.0
-    };
-    if req.body.len <= room {
+    if req.body.len <= memory(req) {
         req.body.stored.mem.extend_from_slice(piece);
     } else {
         req.body.stored.mem.clear();

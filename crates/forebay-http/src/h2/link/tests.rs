@@ -196,3 +196,50 @@ fn a_leaving_server_is_not_asked_again() {
     l.take(&goaway, &mut Vec::new()).unwrap();
     assert!(!l.is_reusable());
 }
+
+/// A server may answer before it has read the request. The stream is over once either side has reset it, and the connection goes on.
+#[test]
+fn a_connection_goes_on_after_an_early_answer() {
+    let mut reset = Vec::new();
+    frame::push_reset(&mut reset, 1, Code::NoError);
+    for by_server in [false, true] {
+        let mut l = open(false);
+        l.take(&headers(200, DONE), &mut Vec::new()).unwrap();
+        l.out.clear();
+        assert!(l.is_over() && !l.is_reusable());
+        if by_server {
+            l.take(&reset, &mut Vec::new()).unwrap();
+        }
+        l.leave();
+        assert_eq!(l.out, if by_server { &[][..] } else { &reset });
+        l.out.clear();
+        assert!(l.is_reusable());
+        // What follows the end of the earlier stream does not concern the next one.
+        request(&mut l, b"GET / HTTP/1.1\r\n\r\n", true);
+        l.take(&reset, &mut Vec::new()).unwrap();
+        let mut next = headers(200, DONE);
+        next[5..9].copy_from_slice(&3u32.to_be_bytes());
+        l.take(&next, &mut Vec::new()).unwrap();
+        assert!(l.is_over());
+    }
+}
+
+/// Content that the server discards has to be acknowledged before the next request, which may have content, too.
+#[test]
+fn a_connection_without_window_does_not_go_on() {
+    let mut reset = Vec::new();
+    frame::push_reset(&mut reset, 1, Code::NoError);
+    let mut l = open(false);
+    while l.sendable() > 0 {
+        l.content(&[0; 16384], false);
+        l.out.clear();
+    }
+    l.take(&headers(200, DONE), &mut Vec::new()).unwrap();
+    l.take(&reset, &mut Vec::new()).unwrap();
+    l.out.clear();
+    assert!(!l.is_reusable());
+    let mut update = Vec::new();
+    frame::push_window_update(&mut update, 0, 60_000);
+    l.take(&update, &mut Vec::new()).unwrap();
+    assert!(l.is_reusable());
+}

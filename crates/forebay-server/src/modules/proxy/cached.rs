@@ -726,8 +726,9 @@ pub(super) async fn revalidated(
     (meta.valid, meta.updating, meta.error, meta.date) = (valid, said_now.updating, said_now.error, now);
     let (cache, renewal) = (place.cache.clone(), e.renewal());
     let start = meta.encode(e.len());
-    let written = tokio::task::spawn_blocking(move || cache.index.renew(&cache, &renewal, &start)).await;
-    if let Ok(Err(error)) = written {
+    let thread = req.thread.clone();
+    let written = thread.disk.run(move || cache.index.renew(&cache, &renewal, &start)).await;
+    if let Some(Err(error)) = written {
         req.log(Level::Crit, &format!("cache file cannot be renewed ({error})"));
     }
     Some(e)

@@ -7,7 +7,7 @@ use crate::cache::local::Entry;
 use crate::connection::websocket;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
-use crate::modules::{alt_svc, proxy_cookie, slice, static_file};
+use crate::modules::{alt_svc, proxy_cookie, static_file};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
@@ -334,9 +334,7 @@ fn take_entry(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) 
         req.keep_alive &= req.method == Method::Head;
         req.resp.content_length = req.modules.upstream.head.content_length;
     }
-    if slice::asked(req) {
-        req.resp.source = Some(Box::new(Body::of_entry(e)));
-    } else if !e.is_empty() {
+    if !e.is_empty() {
         req.resp.body.push(e.part());
     }
     if req.method == Method::Head {

@@ -256,12 +256,13 @@ fn take(conn: Option<&Conn>, input: &[u8], out: &mut Vec<u8>) -> Result<bool, Pr
 /// Ends a stream whose response is complete, or whose rest is not needed.
 fn end(c: &mut Decoder, req: &mut Request, conn: Option<&Conn>) {
     c.reusable = false;
-    if let Some(conn) = conn
-        && let Some(link) = link(conn)
-    {
+    let Some(conn) = conn else { return };
+    if let Some(mut link) = link(conn) {
         for (name, value) in link.trailers() {
             c.note_trailer(req, name, value);
         }
-        c.reusable = super::keeps_alive(req) && link.is_reusable() && !conn.wire().has_unsent();
+        link.leave();
     }
+    let sent = send_frames(conn).1.is_ok();
+    c.reusable = sent && super::keeps_alive(req) && link(conn).is_some_and(|link| link.is_reusable());
 }

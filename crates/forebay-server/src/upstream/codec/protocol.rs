@@ -191,6 +191,11 @@ impl Framing {
         }
     }
 
+    /// Returns `true` if nothing stands between pieces of content.
+    pub(crate) fn is_plain(self) -> bool {
+        matches!(self, Framing::Plain | Framing::Frames | Framing::Stream)
+    }
+
     /// Appends the bytes before the next piece of a file of which `left` bytes are to be sent, and returns the length of the
     /// piece. Only for content whose length was known beforehand.
     pub(crate) fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
