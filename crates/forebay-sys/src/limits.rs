@@ -41,6 +41,12 @@ pub fn set_priority(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
 }
 
+/// Returns how often this thread has waited so far: the number of its voluntary context switches (getrusage(2)). 0 if unknown.
+pub fn waits_of_thread() -> u64 {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD);
+    usage.map_or(0, |usage| u64::try_from(usage.voluntary_context_switches()).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,10 +56,4 @@ mod tests {
         let (_, hard) = descriptors();
         assert_eq!(raise_descriptors(), hard);
     }
-}
-
-/// Returns how often this thread has waited so far: the number of its voluntary context switches (getrusage(2)). 0 if unknown.
-pub fn waits_of_thread() -> u64 {
-    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD);
-    usage.map_or(0, |usage| u64::try_from(usage.voluntary_context_switches()).unwrap_or(0))
 }
