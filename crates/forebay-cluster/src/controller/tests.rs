@@ -234,7 +234,7 @@ fn a_refusal_without_a_cause_keeps_the_applied_configuration() {
     assert_eq!(held(&controller), [1; 3]);
     assert!(problems_with(&controller, "answer 503").is_empty());
     assert_eq!(controller.health.borrow().refused.as_deref(), Some("no memory"));
-    // What comes next has all values, and is not guessed at once more.
+    // The next configuration has all values. None is guessed again.
     add_ingress(&mut controller, "b");
     let next = delivered(&mut controller, &mut deliveries).expect("a configuration");
     let has = |text: &str| {

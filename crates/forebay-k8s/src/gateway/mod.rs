@@ -82,7 +82,7 @@ pub struct GatewayPart {
     pub auth_cache: bool,
     /// Routes by the names of their locations, without the `@`.
     pub places: BTreeMap<String, Place>,
-    /// What is set aside.
+    /// Problems of objects that are set aside.
     pub problems: Vec<Problem>,
 }
 

@@ -50,7 +50,8 @@ thread_local! {
 
 impl Reusable for Compressor {
     fn create(key: FormKey) -> Option<Self> {
-        // The levels of libdeflate whose output is at most 1.02 times as long as zlib's at the levels 1 to 9.
+        // The levels of libdeflate whose output is at most 1.02 times as long as zlib's at the levels 1 to 9, for HTML, JSON and Markdown
+        // of 20 to 64 KB.
         const LEVELS: [i32; 10] = [1, 1, 2, 3, 4, 6, 7, 7, 8, 8];
         let level = LEVELS.get(usize::from(key.level)).copied().unwrap_or(8);
         CompressionLvl::new(level).ok().map(Compressor::new)
@@ -71,7 +72,7 @@ impl Reusable for Compressor {
 
 impl Reusable for Box<Compress> {
     fn create(key: FormKey) -> Option<Self> {
-        // The levels of zlib-rs whose output is at most 1.02 times as long as zlib's at the levels 1 to 9.
+        // The same levels of zlib-rs, for the same texts.
         const LEVELS: [u32; 10] = [2, 2, 3, 4, 4, 5, 6, 7, 8, 9];
         let level = LEVELS.get(usize::from(key.level)).copied().unwrap_or(9);
         Some(Box::new(Compress::new_gzip(Compression::new(level), key.window.clamp(9, 15))))

@@ -46,6 +46,18 @@ pub fn free_port() -> u16 {
     forebay_bench::ports::free_port().expect("a free port")
 }
 
+/// The second of two ports in a row that are free. The server of `--ssl-passthrough-proxy-port` takes the one before, too.
+pub fn free_pair() -> u16 {
+    let mut before = free_port();
+    loop {
+        let port = free_port();
+        if port == before + 1 {
+            return port;
+        }
+        before = port;
+    }
+}
+
 /// Sends bytes and reads until the server closes or is silent for two seconds.
 pub fn raw(addr: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");

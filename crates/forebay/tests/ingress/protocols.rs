@@ -2,7 +2,7 @@
 
 use super::cases::read;
 use super::{Table, table};
-use crate::harness::free_port;
+use crate::harness::free_pair;
 use crate::{http3, tls};
 use serde_json::json;
 use std::fmt::Write;
@@ -145,7 +145,7 @@ fn forwarded_addresses_of_a_host_that_passes() {
          >> GET /\nversion: 2\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}\
          >> GET /\nversion: 3\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}"
     );
-    let port = free_port().to_string();
+    let port = free_pair().to_string();
     assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
 }
 
@@ -168,7 +168,7 @@ fn proxy_protocol_in_front_of_passthrough() {
         header(1234),
         header(80)
     );
-    let port = free_port().to_string();
+    let port = free_pair().to_string();
     assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
 }
 

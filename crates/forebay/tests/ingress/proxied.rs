@@ -1,7 +1,7 @@
 //! Proxies in front: PROXY headers and forwarded fields, and whose count.
 
 use super::table;
-use crate::harness::free_port;
+use crate::harness::free_pair;
 
 #[test]
 fn proxy_protocol() {
@@ -14,7 +14,7 @@ fn proxy_protocol() {
 fn proxy_protocol_of_others() {
     let cases = include_str!("untrusted-proxy.cases");
     let (settings, rest) = cases.split_once("\n\n").expect("settings");
-    let port = free_port().to_string();
+    let port = free_pair().to_string();
     let passthrough = ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", port.as_str()];
     // The address of this machine, from which the requests come, is trusted beside passthrough, except at the port for TLS.
     let encrypted = rest.find("== TLS").map_or("", |at| &rest[at..]);
@@ -28,6 +28,6 @@ fn proxy_protocol_of_others() {
 #[test]
 fn forwarded_addresses_beside_passthrough() {
     let text = "access-log-path: /dev/null\nuse-forwarded-headers: true\n\n== an address\n/ Prefix web\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\nsaw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
-    let port = free_port().to_string();
+    let port = free_pair().to_string();
     table(text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]);
 }

@@ -214,7 +214,7 @@ fn a_connection_goes_on_after_an_early_answer() {
         assert_eq!(l.out, if by_server { &[][..] } else { &reset });
         l.out.clear();
         assert!(l.is_reusable());
-        // What follows the end of the earlier stream does not concern the next one.
+        // A late frame of the earlier stream leaves the next one alone.
         request(&mut l, b"GET / HTTP/1.1\r\n\r\n", true);
         l.take(&reset, &mut Vec::new()).unwrap();
         let mut next = headers(200, DONE);

@@ -54,7 +54,7 @@ pub type Place = (GatewayKind, Key);
 /// Objects that are set aside.
 pub type AllAside = BTreeMap<Place, Aside>;
 
-/// What is done with an object that is set aside.
+/// Treatment of an object that is set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aside {
     /// It is closed, and this is why.

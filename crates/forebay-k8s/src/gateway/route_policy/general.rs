@@ -1,11 +1,11 @@
-//! What the ConfigMap says about the access to routes. It holds where no policy says anything else.
+//! Access settings of the ConfigMap for routes. A policy with the same setting goes before them.
 
 use crate::ingress::{Globals, general_authority, general_networks};
 use crate::model::{Authority, Networks};
 use crate::objects::Key;
 use crate::settings::snippet_decides;
 
-/// What the ConfigMap says about the access to routes.
+/// Access settings of the ConfigMap for routes.
 #[derive(Debug, Default)]
 pub(super) struct General {
     /// Networks that are let in.

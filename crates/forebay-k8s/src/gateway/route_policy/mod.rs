@@ -124,7 +124,7 @@ impl Policies {
             name.and_then(|name| self.find(kind, placed.key, Some(name))),
         ];
         let mut applied = found.into_iter().flatten().fold(outermost, Applied::under);
-        // What it is to protect may be any of the rules.
+        // The policy may have been meant for any of the rules.
         applied.closed |= self.has_lost(placed);
         self.general(placed.kind.is_http(), &mut applied);
         applied

@@ -195,7 +195,7 @@ fn a_policy_takes_the_place_of_the_general_service() {
         (&[policy(route(), off())], None),
         (&[policy(gateway(), off()), policy(route(), json!({ "enableGlobalAuth": true }))], Some(general)),
         (&[policy(gateway(), own(first))], Some(first)),
-        // What it switches off is the general service, not that of another policy.
+        // It switches off the service of the ConfigMap, not the service of another policy.
         (&[policy(gateway(), own(first)), policy(route(), off())], Some(first)),
         (&[policy(gateway(), own(first)), policy(route(), own(second))], Some(second)),
     ];
@@ -211,7 +211,7 @@ fn a_policy_takes_the_place_of_the_general_service() {
         let shop = target(&server, "^/shop");
         assert_eq!(shop.contains("auth_request "), asked.is_some(), "{shop}");
         if asked != Some(general) {
-            // Nobody but the service says who a client is.
+            // The field comes from the service alone, never from the client.
             assert!(shop.contains("proxy_set_header X-User \"\";"), "{shop}");
         }
     }

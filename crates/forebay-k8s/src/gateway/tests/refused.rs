@@ -70,7 +70,7 @@ fn the_route_the_policy_and_the_gateway_are_told_apart() {
             place(GatewayKind::RoutePolicy, "bad"),
         ];
         assert_eq!(refuse(&mut world), BTreeSet::from(wanted), "{placed}");
-        // Nothing else is to blame.
+        // No other object is to blame.
         assert_eq!(refuse(&mut world), BTreeSet::new(), "{placed}");
         let made = world.made();
         assert!(
