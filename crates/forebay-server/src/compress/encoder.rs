@@ -40,6 +40,9 @@ const ZSTD_SMALL: u8 = 3;
 /// Highest level of zstd whose tables are kept. Those of higher levels are too large.
 const ZSTD_KEPT: u8 = 12;
 
+/// Smallest window that a whole content gets by its length, as a power of two. With less, the encoder searches in another, far slower way.
+const BROTLI_SMALL: u8 = 17;
+
 type BrotliState = BrotliEncoderStateStruct<Memory>;
 
 thread_local! {
@@ -215,10 +218,20 @@ fn at_once(key: FormKey, input: &[u8], out: &mut Vec<u8>) -> Result<(), FilterEr
         compressor.end();
         return Ok(());
     }
-    let mut stream = Stage::stream(key);
+    let window = match key.coding {
+        // Brotli takes memory for its window. One with room for all of the content finds the same matches.
+        Coding::Br => key.window.min(bits(input.len()).max(BROTLI_SMALL)),
+        _ => key.window,
+    };
+    let mut stream = Stage::stream(FormKey { window, ..key });
     stream.run(input, AfterInput::Finish, out)?;
     stream.end();
     Ok(())
+}
+
+/// Returns the least power of two, by its exponent, that is greater than `len`.
+fn bits(len: usize) -> u8 {
+    (usize::BITS - len.leading_zeros()) as u8
 }
 
 impl Stage {
@@ -642,6 +655,32 @@ mod tests {
             let mut back = Vec::new();
             d.read_to_end(&mut back).expect("decoded");
             assert_eq!(back.len(), long.len());
+        }
+    }
+
+    #[test]
+    fn brotli_takes_a_window_for_the_content_and_no_larger_one_than_configured() {
+        for len in [0, 1, 60_000, 65_520, 131_071, 131_072, 200_000] {
+            let mut content = text(len / 8 + 1);
+            content.truncate(len);
+            for (level, window) in [(1, 19), (5, 10), (5, 19), (11, 24)] {
+                let key = FormKey { window, ..key(Coding::Br, level) };
+                let out = whole(key, &content).expect("encoded");
+                let mut back = Vec::new();
+                brotli::Decompressor::new(out.as_slice(), 4096).read_to_end(&mut back).expect("decoded");
+                assert!(back == content, "{len} at level {level}, window {window}");
+                // RFC 7932, section 9.1: the first bits say how large the window is.
+                let first = out[0];
+                let says = match first & 0b1111 {
+                    low if low & 1 == 0 => 16,
+                    low if low >> 1 != 0 => 17 + (low >> 1),
+                    _ if first >> 4 & 0b111 == 0 => 17,
+                    _ => 8 + (first >> 4 & 0b111),
+                };
+                // The encoder of the lowest levels never has less.
+                let least = if level == 1 { 18 } else { BROTLI_SMALL };
+                assert!(says <= window && says <= bits(len).max(least), "{says} for {len}, {window}");
+            }
         }
     }
 }
