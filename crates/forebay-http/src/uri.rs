@@ -171,15 +171,23 @@ pub fn escape(text: &[u8], class: Escape, out: &mut Vec<u8>) {
 
 /// Appends `text` with `"`, `&`, `<` and `>` as HTML entities.
 pub fn escape_html(text: &[u8], out: &mut Vec<u8>) {
-    out.reserve(text.len());
-    for &b in text {
-        match b {
-            b'"' => out.extend_from_slice(b"&quot;"),
-            b'&' => out.extend_from_slice(b"&amp;"),
-            b'<' => out.extend_from_slice(b"&lt;"),
-            b'>' => out.extend_from_slice(b"&gt;"),
-            _ => out.push(b),
-        }
+    let mut rest = text;
+    while let Some((at, escape)) = rest.iter().enumerate().find_map(|(at, b)| Some((at, html_escape(*b)?))) {
+        let (plain, special) = rest.split_at(at);
+        out.extend_from_slice(plain);
+        out.extend_from_slice(escape);
+        rest = special.get(1..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+}
+
+fn html_escape(b: u8) -> Option<&'static [u8]> {
+    match b {
+        b'"' => Some(b"&quot;"),
+        b'&' => Some(b"&amp;"),
+        b'<' => Some(b"&lt;"),
+        b'>' => Some(b"&gt;"),
+        _ => None,
     }
 }
 

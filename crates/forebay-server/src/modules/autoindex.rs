@@ -1,16 +1,19 @@
 //! `autoindex` (nginx: ngx_http_autoindex_module).
 
+mod directory;
+
+pub(super) use directory::visit;
+
 use crate::keyword;
 use crate::modules::{charset, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
+use directory::{Listed, Listing, Type};
 use forebay_conf::error::Level;
 use forebay_http::request::Method;
 use forebay_http::uri::escape_html;
-use rustix::fs::{AtFlags, DirEntry, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 
 crate::settings! {
     /// `autoindex`.
@@ -44,49 +47,6 @@ const NAME_WIDTH: usize = 50;
 /// Columns left of a name that was cut; `..>` takes the rest.
 const NAME_CUT: usize = NAME_WIDTH - 3;
 
-/// Type of a directory entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
-    Directory,
-    File,
-    Other,
-}
-
-#[derive(Debug)]
-struct Listed {
-    name: Vec<u8>,
-    kind: Type,
-    size: u64,
-    mtime: i64,
-}
-
-impl Listed {
-    fn new(name: &[u8], s: &Stat) -> Listed {
-        let kind = match FileType::from_raw_mode(s.st_mode) {
-            FileType::Directory => Type::Directory,
-            FileType::RegularFile => Type::File,
-            _ => Type::Other,
-        };
-        Listed { name: name.to_vec(), kind, size: u64::try_from(s.st_size).unwrap_or(0), mtime: s.st_mtime }
-    }
-}
-
-impl Listed {
-    /// Looks at an entry. Returns `None` if it was deleted since the directory was read, or is not accessible.
-    fn read(dir: &impl std::os::fd::AsFd, name: &[u8]) -> Result<Option<Listed>, Errno> {
-        let stat = match rustix::fs::statat(dir, name, AtFlags::empty()) {
-            // A broken link is listed as the link itself.
-            Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
-            other => other,
-        };
-        match stat {
-            Ok(s) => Ok(Some(Listed::new(name, &s))),
-            Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-}
-
 /// Answers with a listing of the directory. Returns `None` if the method is not GET or HEAD.
 pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head) {
@@ -105,7 +65,7 @@ async fn list(req: &mut Request, s: &Settings) -> Result<(), Outcome> {
         Format::Jsonp => callback_of(req)?,
         _ => None,
     };
-    let entries = read_directory(req, read).await?;
+    let entries = read_directory(req, Listing::read).await?;
     respond(req, s, &entries, callback.as_deref());
     Ok(())
 }
@@ -142,17 +102,6 @@ pub(super) async fn read_directory<T: Send + 'static>(
     }
 }
 
-/// Opens a directory. Returns its descriptor and its entries, except hidden ones. Blocks.
-pub(super) fn open_directory(
-    path: &[u8],
-) -> Result<(OwnedFd, impl Iterator<Item = Result<DirEntry, Errno>>), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
-    let all = rustix::fs::Dir::read_from(&fd)?;
-    let is_visible = |e: &DirEntry| e.file_name().to_bytes().first() != Some(&b'.');
-    Ok((fd, all.filter(move |item| item.as_ref().map_or(true, is_visible))))
-}
-
 /// Logs that a directory cannot be read and returns the status.
 fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
     let (status, level) = match e {
@@ -183,18 +132,7 @@ fn callback(args: &[u8]) -> Result<Option<&[u8]>, &[u8]> {
     }
 }
 
-/// Reads the entries of a directory, except hidden ones, and sorts them. Blocks.
-fn read(path: &[u8]) -> Result<Vec<Listed>, Errno> {
-    let (fd, visible) = open_directory(path)?;
-    let mut entries = Vec::new();
-    for item in visible {
-        entries.extend(Listed::read(&fd, item?.file_name().to_bytes())?);
-    }
-    entries.sort_by(|a, b| (a.kind != Type::Directory, &a.name).cmp(&(b.kind != Type::Directory, &b.name)));
-    Ok(entries)
-}
-
-fn respond(req: &mut Request, s: &Settings, entries: &[Listed], callback: Option<&[u8]>) {
+fn respond(req: &mut Request, s: &Settings, entries: &Listing, callback: Option<&[u8]>) {
     req.resp.status = 200;
     req.resp.content_type = s.format.media_type(callback).to_vec();
     req.resp.charset = if s.format == Format::Xml { b"utf-8".to_vec() } else { Vec::new() };
@@ -215,7 +153,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Listed], callback: Option
     req.resp.content_length = None;
 }
 
-fn html(uri: &[u8], entries: &[Listed], exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
+fn html(uri: &[u8], entries: &Listing, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
     let mut title = Vec::new();
     escape_html(uri, &mut title);
     for piece in [
@@ -227,70 +165,81 @@ fn html(uri: &[u8], entries: &[Listed], exact: bool, utf8: bool, offset: i64, ou
         out.extend_from_slice(piece);
     }
     out.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
-    for e in entries {
-        html_line(e, exact, utf8, offset, out);
+    for e in entries.iter() {
+        html_line(&e, exact, utf8, offset, out);
     }
     out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
 }
 
 /// Appends the text of a link, cut or filled to its width, and the end of the link.
-fn push_label(e: &Listed, slash: &[u8], utf8: bool, out: &mut Vec<u8>) {
-    let width = if utf8 { chars(&e.name) } else { e.name.len() };
+fn push_label(e: &Listed<'_>, slash: &[u8], utf8: bool, out: &mut Vec<u8>) {
+    let width = if utf8 { chars(e.name) } else { e.name.len() };
     if width > NAME_WIDTH {
-        let end = if utf8 { offset_of_char(&e.name, NAME_CUT) } else { NAME_CUT };
-        escape_html(e.name.get(..end).unwrap_or(&e.name), out);
+        let end = if utf8 { offset_of_char(e.name, NAME_CUT) } else { NAME_CUT };
+        escape_html(e.name.get(..end).unwrap_or(e.name), out);
         out.extend_from_slice(b"..&gt;</a>");
         return;
     }
     let slash = if width < NAME_WIDTH { slash } else { b"" };
-    escape_html(&e.name, out);
+    escape_html(e.name, out);
     out.extend_from_slice(slash);
     out.extend_from_slice(b"</a>");
     out.resize(out.len() + NAME_WIDTH - width - slash.len(), b' ');
 }
 
-fn html_line(e: &Listed, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
+fn html_line(e: &Listed<'_>, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
     let slash: &[u8] = if e.kind == Type::Directory { b"/" } else { b"" };
     out.extend_from_slice(b"<a href=\"");
-    escape_name(&e.name, out);
+    escape_name(e.name, out);
     out.extend_from_slice(slash);
     out.extend_from_slice(b"\">");
     push_label(e, slash, utf8, out);
     let date = forebay_http::date::imf(e.mtime + offset);
-    let text =
-        |r: std::ops::Range<usize>| std::str::from_utf8(date.get(r).unwrap_or_default()).unwrap_or_default();
-    let (day, month, year, time) = (text(5..7), text(8..11), text(12..16), text(17..22));
-    let _ = write!(out, " {day}-{month}-{year} {time} ");
-    let _ = match (exact, e.kind) {
-        (true, Type::Directory) => write!(out, "{:>19}", "-"),
-        (true, _) => write!(out, "{:>19}", e.size),
-        (false, Type::Directory) => write!(out, "{:>7}", "-"),
+    for (before, part) in [(b' ', 5..7), (b'-', 8..11), (b'-', 12..16), (b' ', 17..22)] {
+        out.push(before);
+        out.extend_from_slice(date.get(part).unwrap_or_default());
+    }
+    out.push(b' ');
+    match (exact, e.kind) {
+        (true, Type::Directory) => push_right(b"-", 19, out),
+        (true, _) => push_right(itoa::Buffer::new().format(e.size).as_bytes(), 19, out),
+        (false, Type::Directory) => push_right(b"-", 7, out),
         (false, _) => short_size(e.size, out),
-    };
+    }
     out.extend_from_slice(b"\r\n");
 }
 
 /// Appends a size in seven columns, rounded to a unit if it has more than four digits.
-fn short_size(size: u64, out: &mut Vec<u8>) -> std::io::Result<()> {
-    const UNITS: [(u64, u64, char); 3] =
-        [(1 << 30, (1 << 30) - 1, 'G'), (1 << 20, (1 << 20) - 1, 'M'), (1 << 10, 9999, 'K')];
+fn short_size(size: u64, out: &mut Vec<u8>) {
+    const UNITS: [(u64, u64, u8); 3] =
+        [(1 << 30, (1 << 30) - 1, b'G'), (1 << 20, (1 << 20) - 1, b'M'), (1 << 10, 9999, b'K')];
+    let mut digits = itoa::Buffer::new();
     match UNITS.iter().find(|(_, above, _)| size > *above) {
         Some((unit, _, letter)) => {
             let rounded = size / unit + u64::from(size % unit > unit / 2 - 1);
-            write!(out, "{rounded:>6}{letter}")
+            push_right(digits.format(rounded).as_bytes(), 6, out);
+            out.push(*letter);
         }
-        None => write!(out, "{size:>7}"),
+        None => push_right(digits.format(size).as_bytes(), 7, out),
     }
+}
+
+/// Appends a text at the right of a column.
+fn push_right(text: &[u8], width: usize, out: &mut Vec<u8>) {
+    out.resize(out.len() + width.saturating_sub(text.len()), b' ');
+    out.extend_from_slice(text);
 }
 
 /// Escapes a name as one segment of a URI.
 fn escape_name(name: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for b in name {
-        if b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~') {
-            out.push(*b);
-        } else {
-            out.extend_from_slice(&[b'%', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
+    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
+    for run in name.chunk_by(|a, b| is_plain(a) && is_plain(b)) {
+        match run {
+            [b] if !is_plain(b) => {
+                out.extend_from_slice(&[b'%', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
+            }
+            plain => out.extend_from_slice(plain),
         }
     }
 }
@@ -319,9 +268,9 @@ fn ends_of_chars(name: &[u8]) -> Option<Vec<usize>> {
     Some(ends)
 }
 
-fn xml(entries: &[Listed], out: &mut Vec<u8>) {
+fn xml(entries: &Listing, out: &mut Vec<u8>) {
     out.extend_from_slice(b"<?xml version=\"1.0\"?>\r\n<list>\r\n");
-    for e in entries {
+    for e in entries.iter() {
         let (tag, size) = match e.kind {
             Type::Directory => ("directory", String::new()),
             Type::File => ("file", format!(" size=\"{}\"", e.size)),
@@ -330,13 +279,13 @@ fn xml(entries: &[Listed], out: &mut Vec<u8>) {
         let date = forebay_http::date::iso8601(e.mtime, 0);
         let date = String::from_utf8_lossy(date.get(..19).unwrap_or_default()).into_owned();
         let _ = write!(out, "<{tag} mtime=\"{date}Z\"{size}>");
-        escape_html(&e.name, out);
+        escape_html(e.name, out);
         let _ = write!(out, "</{tag}>\r\n");
     }
     out.extend_from_slice(b"</list>\r\n");
 }
 
-fn json(entries: &[Listed], callback: Option<&[u8]>, out: &mut Vec<u8>) {
+fn json(entries: &Listing, callback: Option<&[u8]>, out: &mut Vec<u8>) {
     if let Some(c) = callback {
         out.extend_from_slice(b"/* callback */\r\n");
         out.extend_from_slice(c);
@@ -345,7 +294,7 @@ fn json(entries: &[Listed], callback: Option<&[u8]>, out: &mut Vec<u8>) {
     out.push(b'[');
     for (i, e) in entries.iter().enumerate() {
         out.extend_from_slice(if i == 0 { b"\r\n".as_slice() } else { b",\r\n" });
-        json_entry(e, out);
+        json_entry(&e, out);
     }
     out.extend_from_slice(b"\r\n]");
     if callback.is_some() {
@@ -353,9 +302,9 @@ fn json(entries: &[Listed], callback: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
-fn json_entry(e: &Listed, out: &mut Vec<u8>) {
+fn json_entry(e: &Listed<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{ \"name\":\"");
-    escape_json(&e.name, out);
+    escape_json(e.name, out);
     let (kind, size) = match e.kind {
         Type::Directory => ("directory", String::new()),
         Type::File => ("file", format!(", \"size\":{}", e.size)),
@@ -387,7 +336,13 @@ mod tests {
 
     fn line(name: &str, kind: Type, size: u64, exact: bool, utf8: bool) -> String {
         let mut out = Vec::new();
-        html_line(&Listed { name: name.into(), kind, size, mtime: 1_600_000_000 }, exact, utf8, 0, &mut out);
+        html_line(
+            &Listed { name: name.as_bytes(), kind, size, mtime: 1_600_000_000 },
+            exact,
+            utf8,
+            0,
+            &mut out,
+        );
         String::from_utf8_lossy(&out).into_owned()
     }
 
@@ -414,7 +369,7 @@ mod tests {
     fn sizes_are_rounded() {
         let short = |n| {
             let mut out = Vec::new();
-            short_size(n, &mut out).unwrap();
+            short_size(n, &mut out);
             String::from_utf8(out).unwrap().trim().to_string()
         };
         let cases = [
@@ -445,19 +400,5 @@ mod tests {
         let mut out = Vec::new();
         escape_json(b"a\"\\\n\x01\xff", &mut out);
         assert_eq!(out, b"a\\\"\\\\\\n\\u0001\xff");
-    }
-
-    #[test]
-    fn directories_come_first() {
-        let dir = std::env::temp_dir().join(format!("forebay-autoindex-{}", std::process::id()));
-        std::fs::create_dir_all(dir.join("z")).unwrap();
-        for f in ["b", "a", ".hidden"] {
-            std::fs::write(dir.join(f), f).unwrap();
-        }
-        let names: Vec<_> =
-            read(dir.as_os_str().as_encoded_bytes()).unwrap().into_iter().map(|e| e.name).collect();
-        assert_eq!(names, [b"z", b"a", b"b"]);
-        std::fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(read(dir.as_os_str().as_encoded_bytes()).unwrap_err(), Errno::NOENT);
     }
 }

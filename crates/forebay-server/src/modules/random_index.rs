@@ -31,20 +31,18 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
 
 /// Returns the names of the files in a directory, except hidden ones. Blocks.
 fn files(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
-    let (fd, visible) = autoindex::open_directory(path)?;
     let mut names = Vec::new();
-    for item in visible {
-        let item = item?;
-        let name = item.file_name().to_bytes();
-        if is_file(&fd, name, item.file_type()) {
-            names.push(name.to_vec());
+    autoindex::visit(path, |dir, name, kind| {
+        if is_file(dir, name, kind) {
+            names.push(name.to_bytes().to_vec());
         }
-    }
+        Ok(())
+    })?;
     Ok(names)
 }
 
 /// Returns `true` if a name is that of a regular file. Follows links. Some file systems return no type with the name.
-fn is_file(dir: &impl std::os::fd::AsFd, name: &[u8], kind: FileType) -> bool {
+fn is_file(dir: &impl std::os::fd::AsFd, name: &std::ffi::CStr, kind: FileType) -> bool {
     match kind {
         FileType::Symlink | FileType::Unknown => rustix::fs::statat(dir, name, AtFlags::empty())
             .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile),
