@@ -74,13 +74,60 @@ pub enum Framing {
     Stream,
 }
 
-/// Per known name: index + 1 in `fields` of the first line with it; 0 = absent.
+/// Places of the first lines of known names among the lines of a head. One byte each: every request under way has two of these.
 #[derive(Clone, Debug)]
-pub struct FirstLines(pub [u32; Name::COUNT]);
+pub struct FirstLines([u8; Name::COUNT]);
+
+/// Entry of a name whose first line has this index less 1, or a higher one. Heads rarely have so many lines.
+const FAR: u8 = u8::MAX;
 
 impl Default for FirstLines {
     fn default() -> Self {
         FirstLines([0; Name::COUNT])
+    }
+}
+
+impl FirstLines {
+    /// Finds the places again after lines have moved.
+    pub(crate) fn index(lines: &[FieldLine]) -> FirstLines {
+        let mut places = FirstLines::default();
+        for (place, line) in lines.iter().enumerate() {
+            places.note(line.id, place);
+        }
+        places
+    }
+
+    /// Notes that a line at a place has a name, unless an earlier one has it.
+    #[inline]
+    pub(crate) fn note(&mut self, name: Name, place: usize) {
+        if let Some(first) = self.0.get_mut(name as usize)
+            && *first == 0
+        {
+            *first = u8::try_from(place + 1).unwrap_or(FAR);
+        }
+    }
+
+    /// Returns `true` if a line has the name.
+    #[inline]
+    pub fn has(&self, name: Name) -> bool {
+        self.0.get(name as usize).is_some_and(|first| *first != 0)
+    }
+
+    /// Returns the place of the first line with a name among the lines.
+    #[inline]
+    pub fn place(&self, name: Name, lines: &[FieldLine]) -> Option<usize> {
+        let near = usize::from(FAR) - 1;
+        match self.0.get(name as usize).copied().unwrap_or(0) {
+            0 => None,
+            FAR => Some(near + lines.get(near..)?.iter().position(|line| line.id == name)?),
+            first => Some(usize::from(first) - 1),
+        }
+    }
+
+    /// Returns the first line with a name.
+    #[inline]
+    pub(crate) fn line(&self, name: Name, lines: &[FieldLine]) -> Option<FieldLine> {
+        lines.get(self.place(name, lines)?).copied()
     }
 }
 
@@ -115,7 +162,7 @@ pub struct RequestHead {
     pub version: Version,
     /// Field lines in the order received, trailers excluded.
     pub fields: Vec<FieldLine>,
-    /// Index + 1 in `fields` of the first line with a known name; 0 = absent.
+    /// Places in `fields` of the first lines with known names.
     pub first: FirstLines,
     /// Body framing.
     pub framing: Framing,
@@ -282,13 +329,8 @@ impl RequestHead {
     /// Appends a field line and indexes it.
     #[inline]
     pub(crate) fn index_field(&mut self, line: FieldLine) {
+        self.first.note(line.id, self.fields.len());
         self.fields.push(line);
-        if let Some(first) = self.first.0.get_mut(line.id as usize)
-            && *first == 0
-        {
-            // Always fits: offsets in a head have 32 bits, and each line takes several bytes.
-            *first = u32::try_from(self.fields.len()).unwrap_or(0);
-        }
     }
 
     /// Inserts a field line at the end of the head, in front of what follows the head in `buf`. Returns the number of bytes by
@@ -311,12 +353,7 @@ impl RequestHead {
         if self.fields.len() == before {
             return;
         }
-        self.first = FirstLines::default();
-        for (line, at) in self.fields.iter().zip(1..) {
-            if let Some(first @ 0) = self.first.0.get_mut(line.id as usize) {
-                *first = at;
-            }
-        }
+        self.first = FirstLines::index(&self.fields);
     }
 
     /// Replaces the host by one as it is written in `Host`; an empty text is none.
@@ -335,22 +372,15 @@ impl RequestHead {
     /// Returns the value of the first line with this known name.
     #[inline]
     pub fn get(&self, name: Name) -> Option<&[u8]> {
-        match self.first.0.get(name as usize).copied().unwrap_or(0) {
-            0 => None,
-            i => self.fields.get(i as usize - 1).map(|f| f.value.of(&self.buf)),
-        }
+        self.first.line(name, &self.fields).map(|f| f.value.of(&self.buf))
     }
 
     /// Returns the value of the one line with this known name. `Some(None)`: there is no such line; `None`: there are several.
     #[inline]
     pub fn only(&self, name: Name) -> Option<Option<&[u8]>> {
-        match self.first.0.get(name as usize).copied().unwrap_or(0) {
-            0 => Some(None),
-            i => {
-                let (line, behind) = self.fields.get(i as usize - 1..)?.split_first()?;
-                behind.iter().all(|f| f.id != name).then(|| Some(line.value.of(&self.buf)))
-            }
-        }
+        let Some(place) = self.first.place(name, &self.fields) else { return Some(None) };
+        let (line, behind) = self.fields.get(place..)?.split_first()?;
+        behind.iter().all(|f| f.id != name).then(|| Some(line.value.of(&self.buf)))
     }
 
     /// Returns all lines with this name, in order. `name` is compared without regard to case.

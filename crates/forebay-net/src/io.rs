@@ -87,6 +87,8 @@ pub(crate) type RelayBuffers = Buffers<{ 16 * 1024 }, { 64 * 1024 }>;
 pub struct Buffers<const LEAST: usize, const MOST: usize>(RefCell<Vec<Vec<u8>>>);
 
 impl<const LEAST: usize, const MOST: usize> Buffers<LEAST, MOST> {
+    /// Least capacity of a buffer, bytes.
+    pub const LEAST: usize = LEAST;
     /// Number of buffers that are kept.
     const KEPT: usize = 8;
 

@@ -172,6 +172,7 @@ pub(crate) fn built_in(req: &mut Request, status: u16) {
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
+    req.begin_text();
     let mut page = std::mem::take(&mut req.resp.text);
     if core.msie_refresh && matches!(status, 301 | 302) && !req.resp.location.is_empty() && is_msie(req) {
         refresh(req, &mut page);

@@ -343,13 +343,16 @@ impl Front for HttpThread {
         let files = self.0.files.borrow_mut().end_unneeded(now);
         let entries = self.0.cached.end_unneeded(now);
         let encoders = encoder::end_unneeded();
-        let spare = self.0.spare_requests.end_unneeded() | self.0.spare_walks.end_unneeded();
+        let spare = self.0.spare_requests.end_unneeded()
+            | self.0.spare_walks.end_unneeded()
+            | self.0.buffers.end_unneeded();
         let left = self.0.runners.has_idle()
             || !self.0.files.borrow().is_empty()
             || !self.0.cached.is_empty()
             || encoders.left
             || !self.0.spare_requests.is_empty()
-            || !self.0.spare_walks.is_empty();
+            || !self.0.spare_walks.is_empty()
+            || !self.0.buffers.is_empty();
         Ended { some: runners || files || entries || encoders.some || spare, left }
     }
 

@@ -6,12 +6,13 @@ use crate::connection::switched::{self, Relays};
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
 use crate::request::Request;
-use crate::request::spare::Shelf;
+use crate::request::spare::{Shelf, SmallBuffers};
 use crate::subrequest::Walk;
 use forebay_core::client::Client;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::upstream::local::LocalGroups;
 use forebay_http::h1::request::Limits;
+use forebay_net::io::LargeBuffers;
 use forebay_net::reactor::{Body, Job, Runners, Token};
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -102,6 +103,8 @@ pub(crate) struct Thread {
     pub relays: Relays,
     /// Buffer for the first bytes of a head.
     pub came: RefCell<Vec<u8>>,
+    /// Buffers that no request uses at the moment.
+    pub buffers: SmallBuffers,
     /// Requests that have ended, for later ones that the server makes.
     pub spare_requests: Shelf<Box<Request>>,
     /// Spare state of the phases of subrequests.
@@ -137,6 +140,7 @@ impl Thread {
             disk: Default::default(),
             cached: Local::new(worker.io.poller.epoll().clone()),
             came: RefCell::default(),
+            buffers: SmallBuffers::default(),
             spare_requests: Shelf::default(),
             spare_walks: Shelf::default(),
             background: Default::default(),
@@ -170,6 +174,11 @@ impl Thread {
     #[inline]
     pub(crate) fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
+    }
+
+    /// Takes a buffer back that a request does not need any more.
+    pub(crate) fn give_buffer(&self, b: Vec<u8>) {
+        if b.capacity() < LargeBuffers::LEAST { self.buffers.give(b) } else { self.io.large.give(b) }
     }
 
     /// Returns `true` if new requests get this configuration.

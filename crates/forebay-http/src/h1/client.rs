@@ -23,7 +23,7 @@ pub struct ResponseHead {
     pub status_text: Slice,
     /// Field lines in the order received.
     pub fields: Vec<FieldLine>,
-    /// Index + 1 in `fields` of the first line with a known name; 0 = absent.
+    /// Places in `fields` of the first lines with known names.
     pub first: FirstLines,
     /// Value of `Content-Length`.
     pub content_length: Option<u64>,
@@ -64,10 +64,7 @@ impl ResponseHead {
     }
 
     fn first_line(&self, name: Name) -> Option<FieldLine> {
-        match self.first.0.get(name as usize).copied().unwrap_or(0) {
-            0 => None,
-            i => self.fields.get(i as usize - 1).copied(),
-        }
+        self.first.line(name, &self.fields)
     }
 
     /// Returns `true` if another head follows: a status from 100 to 199 other than 101.
@@ -285,12 +282,8 @@ fn take_field(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<()
     if let Name::ContentLength | Name::TransferEncoding | Name::Connection = line.id {
         take_meaning(buf, head, line)?;
     }
+    head.first.note(line.id, head.fields.len());
     head.fields.push(line);
-    if let Some(first) = head.first.0.get_mut(line.id as usize)
-        && *first == 0
-    {
-        *first = u32::try_from(head.fields.len()).unwrap_or(0);
-    }
     Ok(())
 }
 

@@ -254,10 +254,7 @@ fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(),
 
 /// Returns the first line of a name.
 pub(crate) fn first_line(head: &RequestHead, id: Name) -> Option<FieldLine> {
-    match head.first.0.get(id as usize).copied().unwrap_or(0) {
-        0 => None,
-        i => head.fields.get(i as usize - 1).copied(),
-    }
+    head.first.line(id, &head.fields)
 }
 
 fn known_field(

@@ -158,7 +158,7 @@ impl Builder<'_> {
     /// Checks a field by its name.
     #[inline]
     fn known(&mut self, id: Name, value: &[u8]) -> Result<(), Refusal> {
-        let previous = self.head.first.0.get(id as usize).copied().unwrap_or(0) != 0;
+        let previous = self.head.first.has(id);
         match id {
             id if id.is(Classes::CONNECTION) => {
                 return Err(malformed("client sent connection-specific header field"));
@@ -492,20 +492,7 @@ fn join_cookies(head: &mut RequestHead) {
         *f = line;
     }
     // Places of lines behind the first cookie have changed.
-    index_again(head);
-}
-
-/// Finds the first line of each name again after lines have moved.
-fn index_again(head: &mut RequestHead) {
-    let mut places = crate::request::FirstLines::default();
-    for (i, f) in head.fields.iter().enumerate() {
-        if let Some(p) = places.0.get_mut(f.id as usize)
-            && *p == 0
-        {
-            *p = u32::try_from(i + 1).unwrap_or(0);
-        }
-    }
-    head.first = places;
+    head.first = crate::request::FirstLines::index(&head.fields);
 }
 
 /// Decodes a block only for the HPACK table: trailers, and heads of streams that are refused.

@@ -211,7 +211,8 @@ impl Outlet {
                 Ok(n) => return Ok(n as usize),
                 // Only the filters are to be flushed, which need not wait.
                 Err(_) if len == 0 => return Ok(0),
-                Err(wait) => self.wait(req, wait, ahead.as_deref_mut()).await?,
+                // Boxed, so that responses without a rate keep no room for it.
+                Err(wait) => Box::pin(self.wait(req, wait, ahead.as_deref_mut())).await?,
             }
         }
     }
@@ -258,7 +259,8 @@ impl Outlet {
     /// Sends the gathered and the pending bytes.
     pub(super) async fn flush(&mut self, req: &mut Request, mut ahead: Option<&mut Body>) -> Done {
         if !self.gathered.is_empty() {
-            self.drain(req, Follows::More, ahead.as_deref_mut()).await?;
+            // Boxed: only responses with the content of several requests gather.
+            Box::pin(self.drain(req, Follows::More, ahead.as_deref_mut())).await?;
         }
         self.send(req, ahead).await
     }

@@ -86,8 +86,7 @@ impl<'p> Pump<'p> {
     pub(super) fn staged(req: &mut Request, out: &'p mut Outlet, stage: Option<Stage<'p>>) -> Pump<'p> {
         let source = Source::of(req);
         let shortcuts = Shortcuts { sendfile: false, direct: false, pipe: false, hold: false };
-        let piece = req.take_buf();
-        Pump { thread: req.thread.clone(), source, stage, out, shortcuts, piece, turn: req.sent }
+        Pump { thread: req.thread.clone(), source, stage, out, shortcuts, piece: Vec::new(), turn: req.sent }
     }
 
     fn find_shortcuts(&mut self, req: &Request) -> Shortcuts {
@@ -127,7 +126,7 @@ impl<'p> Pump<'p> {
 
     /// Ends the source. The own filters go back to the response.
     pub(super) async fn end(self, req: &mut Request) {
-        req.give_buf(self.piece);
+        self.thread.give_buffer(self.piece);
         self.source.end(req).await;
         if let Some(stage) = self.stage {
             stage.end(req);
@@ -140,6 +139,7 @@ impl<'p> Pump<'p> {
             // Bytes that a client did not take inside the kernel are sent before anything else is read.
             return Ok(PieceRead { got: self.follow(req, got).await?, enough: 1 });
         }
+        self.borrow_buffer();
         let (into, most) = match self.shortcuts.direct {
             true => (&mut self.out.pending, STRETCH),
             false => (&mut self.piece, PIECE as u64),
@@ -151,7 +151,7 @@ impl<'p> Pump<'p> {
     /// Goes on with the next slice where one has ended (nginx: slice).
     async fn follow(&mut self, req: &mut Request, got: Progress) -> Result<Progress, Broken> {
         if got == Progress::Failed {
-            return Err(self.break_off(req).await);
+            return Err(Box::pin(self.break_off(req)).await);
         }
         if got != Progress::End || !slice::wants_more(req) {
             return Ok(got);
@@ -193,22 +193,28 @@ impl<'p> Pump<'p> {
     /// Sends the bytes at hand, then waits until the source has more.
     async fn wait(&mut self, req: &mut Request) -> Done {
         self.flush(req).await?;
-        self.lend(true);
+        self.lend();
         let more = self.source.wait(req).await;
-        self.lend(false);
-        if more { Ok(()) } else { Err(self.break_off(req).await) }
+        if more { Ok(()) } else { Err(Box::pin(self.break_off(req)).await) }
     }
 
-    /// Lends the large buffer of a streamed response to others of the thread while it waits with nothing to send, or takes one.
-    fn lend(&mut self, lend: bool) {
-        let large = &self.thread.io.large;
-        if self.source.body().is_none() || !self.out.pending.is_empty() {
-            return;
+    /// Lends the buffers that have nothing to send to other requests of the thread, during a wait.
+    fn lend(&mut self) {
+        for buffer in [&mut self.out.pending, &mut self.piece] {
+            if buffer.is_empty() && buffer.capacity() > 0 {
+                self.thread.give_buffer(std::mem::take(buffer));
+            }
         }
-        if lend {
-            large.give(std::mem::take(&mut self.out.pending));
-        } else if self.out.pending.capacity() == 0 {
-            self.out.pending = large.take();
+        if let Some(text) = self.source.take_text() {
+            self.thread.give_buffer(text);
+        }
+    }
+
+    /// Borrows a buffer of the thread for a read, if there is none.
+    fn borrow_buffer(&mut self) {
+        let buffer = if self.shortcuts.direct { &mut self.out.pending } else { &mut self.piece };
+        if buffer.capacity() == 0 {
+            *buffer = self.thread.io.large.take();
         }
     }
 

@@ -89,9 +89,15 @@ pub(crate) async fn send(
 }
 
 /// Sends head and body through a pump.
-async fn pump(thread: &Rc<Thread>, req: &mut Request, head: &[u8], framing: BodyFraming, pace: Pace) -> Done {
+async fn pump(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    head: &mut Vec<u8>,
+    framing: BodyFraming,
+    pace: Pace,
+) -> Done {
     let streamed = req.resp.source.is_some();
-    let pending = if streamed { thread.io.large.take() } else { req.take_buf() };
+    let pending = thread.io.large.take();
     let filters = std::mem::take(&mut req.resp.filters);
     let mut out = Outlet::client(filters, framing, pace, pending);
     if !streamed {
@@ -102,6 +108,8 @@ async fn pump(thread: &Rc<Thread>, req: &mut Request, head: &[u8], framing: Body
         out.enough = head.len() + len as usize;
     }
     let mut done = out.put_head(req, head).await;
+    // Not kept while the content comes.
+    req.give_buf(std::mem::take(head));
     let mut pump = Pump::new(req, &mut out);
     if done.is_ok() {
         done = pump.run(req).await;
@@ -112,11 +120,7 @@ async fn pump(thread: &Rc<Thread>, req: &mut Request, head: &[u8], framing: Body
     }
     pump.end(req).await;
     let (pending, _) = out.end(req);
-    if streamed {
-        thread.io.large.give(pending);
-    } else {
-        req.give_buf(pending);
-    }
+    thread.io.large.give(pending);
     done
 }
 

@@ -119,6 +119,11 @@ impl Source {
         }
     }
 
+    /// Gives up the bytes that parts refer to, once all parts have been read.
+    pub(super) fn take_text(&mut self) -> Option<Vec<u8>> {
+        (self.next >= self.end && self.text.capacity() > 0).then(|| std::mem::take(&mut self.text))
+    }
+
     /// Returns the body if all parts have been read and all of the body is to be sent.
     #[inline]
     pub(super) fn next_body(&mut self) -> Option<&mut Body> {

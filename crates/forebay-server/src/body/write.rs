@@ -170,8 +170,12 @@ pub(super) async fn room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut
     let now = Instant::now();
     let until = now + http.location(req).settings.core.send_timeout.0;
     let client = req.waiting(Direction::Response, now);
-    let writable = meanwhile.until_writable(req, until);
-    match thread.transfers.wait(&thread.io.poller, client, until, writable).await {
+    let waited = {
+        // Pinned here: each call that a future is passed through would keep room for it.
+        let writable = std::pin::pin!(meanwhile.until_writable(req, until));
+        thread.transfers.wait(&thread.io.poller, client, until, writable).await
+    };
+    match waited {
         Ok(true) => Ok(()),
         Ok(false) => Err(too_slow(req, Over::Timeout)),
         Err(over) => Err(too_slow(req, over)),

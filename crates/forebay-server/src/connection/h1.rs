@@ -527,6 +527,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
         keep = body::discard(thread, req).await;
     }
     finish(req);
+    req.give_buffers();
     if !sent {
         reset_if_timed_out(req);
         return Some(Served::Closed);

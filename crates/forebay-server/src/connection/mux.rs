@@ -97,6 +97,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     stream.set_chunk(req.own_location().settings.http2.chunk_size.0 as usize);
     let sent = !req.drop_connection && respond(thread, req).await;
     finish(req);
+    req.give_buffers();
     if sent {
         stream.finish();
     } else {

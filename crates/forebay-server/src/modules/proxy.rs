@@ -285,7 +285,10 @@ async fn ask(
     // A 304 to our own conditions: the stale entry is still right.
     let confirms = req.modules.upstream.head.status == 304 && cs.revalidate && taken.fetch.stale.is_some();
     match taken.contact.take_if(|_| confirms) {
-        Some(contact) => confirmed(req, contact, s, std::mem::take(&mut taken.fetch)).await,
+        Some(contact) => {
+            // Boxed, so that other requests do not keep room for it.
+            Box::pin(confirmed(req, contact, s, std::mem::take(&mut taken.fetch))).await
+        }
         None => Ok(Answer::Response { to_head: sent.to_head, upgrade: sent.upgrade }),
     }
 }
@@ -310,7 +313,8 @@ async fn send(
 ) -> Result<(Result<(), u16>, Sent), Stop> {
     let Taken { contact, fetch } = taken;
     let body = outgoing(req, s, streamed)?;
-    let mut head = req.take_buf();
+    // It is kept while the request waits.
+    let mut head = req.thread.buffers.take_short();
     req.modules.upstream.reuse = target.reuse(req, s);
     let asked = Asked {
         settings: s,

@@ -163,7 +163,7 @@ fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> HasValue {
 
 /// Appends the values of all lines with this name. Returns `false` if there are none.
 pub(crate) fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
-    if r.head.first.0.get(name as usize).is_none_or(|i| *i == 0) {
+    if !r.head.first.has(name) {
         return false;
     }
     let lines = r.head.fields.iter().filter(|f| f.id == name);
@@ -403,6 +403,7 @@ impl Request {
     pub(crate) fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);
+        self.begin_text();
         self.resp.text.clear();
         self.resp.text.extend_from_slice(text);
         self.resp.body_from_text();

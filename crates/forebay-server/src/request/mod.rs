@@ -38,9 +38,6 @@ pub(crate) struct Refusal {
     pub content_range: Vec<u8>,
 }
 
-/// Most spare buffers of a request. No response needs more at a time.
-const MOST_SPARE: usize = 16;
-
 /// Reason for which a request exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -131,8 +128,6 @@ pub(crate) struct Request {
     pub unlogged: bool,
     /// `$request_completion`.
     pub complete: bool,
-    /// Spare buffers.
-    pub spare: Vec<Vec<u8>>,
     /// `true` if the connection may serve another request.
     pub keep_alive: bool,
     /// The request was refused before its head was understood; 0 if not.
@@ -198,7 +193,6 @@ impl Request {
             modules: ModuleState::default(),
             unlogged: false,
             complete: false,
-            spare: Vec::new(),
             keep_alive: false,
             refused: 0,
             body: RequestBody::default(),
@@ -482,17 +476,16 @@ impl Request {
         self.conf.http.location(self)
     }
 
-    /// Takes a spare buffer, which is empty.
-    pub(crate) fn take_buf(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+    /// Takes a spare buffer of the thread, which is empty.
+    #[inline]
+    pub(crate) fn take_buf(&self) -> Vec<u8> {
+        self.thread.buffers.take()
     }
 
     /// Gives a spare buffer back.
-    pub(crate) fn give_buf(&mut self, mut b: Vec<u8>) {
-        if b.capacity() <= 65536 && self.spare.len() < MOST_SPARE {
-            b.clear();
-            self.spare.push(b);
-        }
+    #[inline]
+    pub(crate) fn give_buf(&self, b: Vec<u8>) {
+        self.thread.give_buffer(b);
     }
 }
 

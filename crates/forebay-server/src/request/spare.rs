@@ -15,12 +15,15 @@ const MOST: usize = 32;
 /// Largest buffer of a request that is kept, bytes.
 const LARGEST: usize = 16 * 1024;
 
-/// Most spare buffers that a request keeps.
-const BUFFERS: usize = 4;
+/// Most short buffers that a thread keeps: as many requests may wait for upstreams at once, each with one.
+const SHORT_BUFFERS: usize = 1024;
 
-/// Things of one kind that a thread uses again.
+/// Largest short buffer, bytes: the head of a request to an upstream has room in it.
+const SHORT: usize = 2048;
+
+/// Things of one kind that a thread uses again, at most `N`.
 #[derive(Debug)]
-pub(crate) struct Shelf<T>(RefCell<Kept<T>>);
+pub(crate) struct Shelf<T, const N: usize = MOST>(RefCell<Kept<T>>);
 
 #[derive(Debug)]
 struct Kept<T> {
@@ -29,13 +32,13 @@ struct Kept<T> {
     fewest: usize,
 }
 
-impl<T> Default for Shelf<T> {
-    fn default() -> Shelf<T> {
+impl<T, const N: usize> Default for Shelf<T, N> {
+    fn default() -> Shelf<T, N> {
         Shelf(RefCell::new(Kept { things: Vec::new(), fewest: 0 }))
     }
 }
 
-impl<T> Shelf<T> {
+impl<T, const N: usize> Shelf<T, N> {
     /// Takes a thing, if there is one.
     #[inline]
     pub(crate) fn take(&self) -> Option<T> {
@@ -49,7 +52,7 @@ impl<T> Shelf<T> {
     #[inline]
     pub(crate) fn give(&self, thing: T) {
         let mut kept = self.0.borrow_mut();
-        if kept.things.len() < MOST {
+        if kept.things.len() < N {
             kept.things.push(thing);
         }
     }
@@ -76,6 +79,49 @@ impl<T> Shelf<T> {
     }
 }
 
+/// Buffers of a thread for heads, values of variables and the like, which requests use one after the other. Requests that wait keep
+/// few of them, and the buffers that go from hand to hand stay in the caches of the CPU.
+#[derive(Debug, Default)]
+pub(crate) struct SmallBuffers {
+    short: Shelf<Vec<u8>, SHORT_BUFFERS>,
+    others: Shelf<Vec<u8>>,
+}
+
+impl SmallBuffers {
+    /// Returns an empty buffer.
+    #[inline]
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.others.take().or_else(|| self.short.take()).unwrap_or_default()
+    }
+
+    /// Returns an empty buffer that may be kept during a wait, so that it is short.
+    #[inline]
+    pub(crate) fn take_short(&self) -> Vec<u8> {
+        self.short.take().unwrap_or_default()
+    }
+
+    /// Takes a buffer back.
+    #[inline]
+    pub(crate) fn give(&self, mut b: Vec<u8>) {
+        b.clear();
+        match b.capacity() {
+            0 => {}
+            1..=SHORT => self.short.give(b),
+            _ => self.others.give(b),
+        }
+    }
+
+    /// Drops what was not needed since the last call. Returns `true` if that was something.
+    pub(crate) fn end_unneeded(&self) -> bool {
+        self.short.end_unneeded() | self.others.end_unneeded()
+    }
+
+    /// Returns `true` if there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.short.is_empty() && self.others.is_empty()
+    }
+}
+
 impl Request {
     /// Makes a request that has yet to begin, as [`Request::new`] does, of the memory of one that has ended.
     pub(super) fn renewed(thread: &Rc<Thread>) -> Box<Request> {
@@ -94,6 +140,7 @@ impl Request {
         // No configuration of the past is kept.
         if thread.is_current(&self.conf) {
             self.reset();
+            self.give_buffers();
             thread.spare_requests.give(self);
         }
     }
@@ -136,7 +183,6 @@ impl Request {
             modules,
             unlogged,
             complete,
-            spare,
             keep_alive,
             refused,
             body,
@@ -172,8 +218,6 @@ impl Request {
         *keepalive_timeout = None;
         (*closes_at_once, *timed_out, *drop_connection) = (false, false, false);
         (*without_head, *pipelined) = (false, false);
-        spare.retain(|buf| buf.capacity() <= LARGEST);
-        spare.truncate(BUFFERS);
         for buf in
             [&mut head.buf, &mut resp.text, &mut modules.upstream.head.buf, &mut modules.upstream.early]
         {
@@ -232,7 +276,6 @@ mod tests {
             modules,
             unlogged,
             complete,
-            spare,
             keep_alive,
             refused,
             body,
@@ -314,7 +357,6 @@ mod tests {
             modules,
             unlogged,
             complete,
-            spare.iter().flatten().count(),
             keep_alive,
             refused,
             body,
@@ -356,7 +398,6 @@ mod tests {
         req.body.stored.complete = true;
         req.body.stored.in_file = 3;
         req.keepalive_timeout = Some(Duration::from_secs(1));
-        req.spare.push(Vec::with_capacity(100));
     }
 
     fn use_up_response(req: &mut Request) {
@@ -407,13 +448,13 @@ mod tests {
         // Each field that a request may leave behind has been set.
         let same = ["Rc::as_ptr(conf)", "started", "parts", "source.is_some()", "entry.is_some()"];
         let same = same.iter().chain(&["ready.is_some()", "join.is_some()", "filters.len()"]);
-        let same: Vec<_> = same.chain(&["transfer.is_some()", "spare.iter().flatten().count()"]).collect();
+        let same: Vec<_> = same.chain(&["transfer.is_some()"]).collect();
         for (new, used) in known(&new).iter().zip(&known(&used)) {
             assert!(new.1 != used.1 || same.contains(&&new.0), "{} is not tested: {}", new.0, new.1);
         }
         used.recycle();
         let again = Request::renewed(&thread);
-        assert_eq!(again.spare.len(), 1, "not the same");
+        assert!(again.uri.capacity() > 0, "not the same");
         for ((name, new), (_, again)) in known(&new).iter().zip(&known(&again)) {
             // The last host as it was read, which is compared with the next, is left.
             let (new, again) = (without_last_host(new), without_last_host(again));

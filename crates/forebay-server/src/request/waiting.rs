@@ -2,17 +2,55 @@
 
 use super::Request;
 use forebay_core::transfers::{Direction, Over, Waiting, transfer};
+use forebay_net::io::LargeBuffers;
 use std::time::{Duration, Instant};
 
 /// Time of waiting for an upstream after which a request gives memory back.
 pub(crate) const LONG: Duration = Duration::from_millis(500);
 
 impl Request {
+    /// Prepares for the head of a response that is at hand.
+    pub(crate) fn begin_head_text(&mut self) {
+        let head = &mut self.modules.upstream.head;
+        head.advance(usize::MAX);
+        if head.buf.capacity() == 0 {
+            head.buf = self.thread.buffers.take_short();
+        }
+    }
+
+    /// Prepares for text of the response's body.
+    #[inline]
+    pub(crate) fn begin_text(&mut self) {
+        if self.resp.text.capacity() == 0 {
+            self.resp.text = self.take_buf();
+        }
+    }
+
+    /// Gives the large buffer back that the head of an upstream's response is in, before a wait. Thousands of requests may wait, and
+    /// each would keep as much as one read takes.
+    pub(crate) fn lend_head(&mut self) {
+        let buf = &mut self.modules.upstream.head.buf;
+        if buf.capacity() >= LargeBuffers::LEAST {
+            let mut short = self.thread.buffers.take_short();
+            short.extend_from_slice(buf);
+            self.thread.io.large.give(std::mem::replace(buf, short));
+        }
+    }
+
+    /// Gives the buffers of a response that is over to other requests of the thread.
+    pub(crate) fn give_buffers(&mut self) {
+        let upstream = &mut self.modules.upstream;
+        for buf in [&mut self.resp.text, &mut upstream.head.buf, &mut upstream.early] {
+            if buf.capacity() > 0 {
+                self.thread.give_buffer(std::mem::take(buf));
+            }
+        }
+    }
+
     /// Gives memory back that the request does not need while it waits for its upstream.
     #[cold]
     pub(crate) fn shrink(&mut self) {
         self.conn.wire.shrink();
-        self.spare = Vec::new();
         self.vars.shrink();
         let upstream = &mut self.modules.upstream;
         self.head.fields.shrink_to_fit();

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 /// Returns `true` if the response is sent whole and unchanged, with a head that depends on nothing but its location `l`.
 fn is_plain(req: &Request, l: &Location) -> bool {
-    let first = &req.head.first.0;
     let asks =
         [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
     req.status_override.is_none()
@@ -22,7 +21,7 @@ fn is_plain(req: &Request, l: &Location) -> bool {
         && req.head.version >= Version::Http11
         && req.method == Method::Get
         && req.head.method == Method::Get
-        && asks.iter().all(|n| first[*n as usize] == 0)
+        && !asks.iter().any(|n| req.head.first.has(*n))
         && l.plan.plain_head
         && !req.conf.http.logs_sent_fields
         && req.error_status == 0

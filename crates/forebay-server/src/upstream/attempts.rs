@@ -257,6 +257,8 @@ impl<'t> Attempts<'t> {
         let mut name = std::mem::take(&mut req.modules.upstream.spare_name);
         self.servers.push_name(peer, &mut name);
         let redirected = std::mem::take(&mut self.redirected);
+        // Most requests make one attempt.
+        req.modules.upstream.attempts.reserve_exact(1);
         req.modules.upstream.attempts.push(Attempt { redirected, ..Attempt::new(name, now) });
         name_in_log(req, self.address());
         Ok(contact)

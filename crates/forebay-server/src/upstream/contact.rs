@@ -9,6 +9,8 @@ use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::vars::VarError;
+use forebay_net::io::Io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A server that is asked.
@@ -38,6 +40,12 @@ impl Contact {
     /// Returns the connection.
     pub(crate) fn conn(&self) -> Option<&Conn> {
         self.lease.conn.as_ref()
+    }
+
+    /// Takes an idle connection to the server whose [`Conn::made_for`] is the same. Returns `false` if there is none.
+    pub(super) fn take_idle(&mut self, io: &Rc<Io>, made_for: u64) -> bool {
+        self.lease.conn = self.lease.take_idle(io, made_for);
+        self.lease.conn.is_some()
     }
 
     /// Sets the connection.

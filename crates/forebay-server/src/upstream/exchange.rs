@@ -20,7 +20,6 @@ use crate::request::Request;
 use crate::response::FieldList;
 use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::config::Serving;
-use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::local::LocalSet;
@@ -31,6 +30,7 @@ use forebay_net::dial::LocalAddress;
 use forebay_net::reactor::Deadline;
 use forebay_net::wire::Watch;
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -384,11 +384,16 @@ struct Exchange<'e> {
     upgrade: bool,
 }
 
+/// The opening of a connection. Boxed, so that requests that wait for answers keep no room for it.
+type Connecting<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>>;
+
 /// Protocols that connections over TCP offer with `proxy_http_version 3`.
 const OVER_TCP: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 impl Exchange<'_> {
     /// Asks the server of a contact; `fresh`: always by a new connection; `headless`: takes an answer without a head.
+    ///
+    /// Thousands of requests may wait in here. What is rare is boxed, so that they keep no room for it.
     async fn attempt(
         &self,
         req: &mut Request,
@@ -396,61 +401,111 @@ impl Exchange<'_> {
         addr: &PeerAddr,
         (fresh, headless): (bool, bool),
     ) -> Result<(), Fault> {
-        let s = self.settings;
-        let mut watch = watch(req, s.ignore_client_abort);
+        let mut watch = watch(req, self.settings.ignore_client_abort);
         codec::begin(req);
+        if self.settings.http_version == HttpVersion::V3 {
+            return Box::pin(self.attempt_over_quic(req, contact, addr, (fresh, headless), &mut watch)).await;
+        }
+        if let Some(connecting) = self.connect(req, contact, addr, fresh, &mut watch)? {
+            connecting.await?;
+        }
+        connected(req);
+        match self.settings.http_version {
+            HttpVersion::V2 => Box::pin(self.ask_in_frames(req, contact, &mut watch)).await,
+            _ => self.ask(req, contact, headless, &mut watch).await,
+        }
+    }
+
+    /// Takes a kept connection to the server of a contact. Returns the future that opens a new one if there is none.
+    fn connect<'a>(
+        &'a self,
+        req: &'a mut Request,
+        contact: &'a mut Contact,
+        addr: &'a PeerAddr,
+        fresh: bool,
+        watch: &'a mut Watch,
+    ) -> Result<Option<Connecting<'a>>, Fault> {
+        let s = self.settings;
+        let wanted = wanted(req)?;
+        let local = local_address(req)?;
+        let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
+        if !fresh && contact.take_idle(&req.thread.io, made_for) {
+            return Ok(None);
+        }
+        Ok(Some(Box::pin(async move {
+            connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await.map(drop)
+        })))
+    }
+
+    /// Sends the request and reads the head of the response as text.
+    async fn ask(
+        &self,
+        req: &mut Request,
+        contact: &mut Contact,
+        headless: bool,
+        watch: &mut Watch,
+    ) -> Result<(), Fault> {
+        self.send(req, contact, watch).await?;
+        HeadReader::new(req, self.settings, watch).read(req, contact, headless).await
+    }
+
+    /// Sends the request and reads the head of the response over HTTP/2.
+    async fn ask_in_frames(
+        &self,
+        req: &mut Request,
+        contact: &mut Contact,
+        watch: &mut Watch,
+    ) -> Result<(), Fault> {
+        let s = self.settings;
+        http2::send(req, contact, self.head, self.body, s, watch).await?;
+        http2::read_head(req, contact, HeadReader::new(req, s, watch)).await
+    }
+
+    /// Asks the server over HTTP/3, or over TCP if it does not speak that.
+    async fn attempt_over_quic(
+        &self,
+        req: &mut Request,
+        contact: &mut Contact,
+        addr: &PeerAddr,
+        (fresh, headless): (bool, bool),
+        watch: &mut Watch,
+    ) -> Result<(), Fault> {
+        let s = self.settings;
         let mut wanted = wanted(req)?;
         let local = local_address(req)?;
-        let over_quic = s.http_version == HttpVersion::V3;
-        let mut origin = 0;
-        if over_quic {
-            origin = made_for(req, wanted.as_ref(), local, s.http_version);
-            let ask = http3::Ask {
-                head: self.head,
-                body: self.body,
-                settings: s,
-                addr,
-                local,
-                made_for: origin,
-                fresh,
-            };
-            if !self.upgrade
-                // Boxed, so that other requests do not keep room for it.
-                && Box::pin(http3::ask(req, contact, wanted.as_ref(), &ask, &mut watch)).await?
-            {
-                return Ok(());
-            }
-            // A connection that switches protocols is one of HTTP/1.1.
-            let offered = OVER_TCP.iter().skip(usize::from(self.upgrade));
-            if let Some(wanted) = &mut wanted {
-                wanted.offer(offered.map(|protocol| protocol.to_vec()).collect());
-            }
+        let origin = made_for(req, wanted.as_ref(), local, s.http_version);
+        let ask = http3::Ask {
+            head: self.head,
+            body: self.body,
+            settings: s,
+            addr,
+            local,
+            made_for: origin,
+            fresh,
+        };
+        if !self.upgrade && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? {
+            return Ok(());
+        }
+        // A connection that switches protocols is one of HTTP/1.1.
+        let offered = OVER_TCP.iter().skip(usize::from(self.upgrade));
+        if let Some(wanted) = &mut wanted {
+            wanted.offer(offered.map(|protocol| protocol.to_vec()).collect());
         }
         let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
-        let mut frames = s.http_version == HttpVersion::V2;
-        let idle = if fresh { None } else { contact.lease.take_idle(&req.thread.io, made_for) };
-        let conn = match idle {
-            Some(conn) => conn,
-            None => {
-                let (mut conn, alpn) = connect(req, s, (addr, local), wanted.as_ref(), &mut watch).await?;
-                conn.made_for = made_for;
-                frames |= over_quic && alpn.as_deref() == Some(b"h2");
-                conn
-            }
-        };
-        if let Some(a) = req.modules.upstream.current() {
-            a.connect = Some(req.thread.io.poller.since(a.started));
+        let mut frames = false;
+        if fresh || !contact.take_idle(&req.thread.io, made_for) {
+            let alpn =
+                connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await?;
+            frames = alpn.as_deref() == Some(b"h2");
         }
-        frames |= conn.reused && over_quic && http2::link(&conn).is_some();
-        contact.connected(conn);
+        connected(req);
+        frames |= contact.conn().is_some_and(|conn| conn.reused && http2::link(conn).is_some());
         if frames {
-            http2::send(req, contact, self.head, self.body, s, &mut watch).await?;
-            http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await?;
+            self.ask_in_frames(req, contact, watch).await?;
         } else {
-            self.send(req, contact, &mut watch).await?;
-            HeadReader::new(req, s, &mut watch).read(req, contact, headless).await?;
+            self.ask(req, contact, headless, watch).await?;
         }
-        if over_quic && let (Some(wanted), PeerAddr::Inet(addr)) = (&wanted, addr) {
+        if let (Some(wanted), PeerAddr::Inet(addr)) = (&wanted, addr) {
             http3::learn(req, wanted, Origin { addr: *addr, made_for: origin });
         }
         Ok(())
@@ -463,7 +518,7 @@ impl Exchange<'_> {
         let timeout = self.settings.send_timeout.0;
         if let Outgoing::Streamed(_) = self.body {
             contact.upload = Some(Box::new(Upload::new(req, self.head, framing, timeout)));
-            return upload(req, contact, watch).await;
+            return Box::pin(upload(req, contact, watch)).await;
         }
         let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
         let mut sender = Sender { conn, timeout, watch };
@@ -492,23 +547,34 @@ fn made_for(
     made_for
 }
 
-/// Opens a connection, and encrypts it if `wanted`. Also returns the protocol that ALPN has agreed on.
+/// Opens a connection to the server of a contact, and encrypts it if `wanted`. Returns the protocol that ALPN has agreed on.
 async fn connect(
     req: &mut Request,
+    contact: &mut Contact,
     s: &Settings,
-    (addr, local): (&PeerAddr, Option<LocalAddress>),
+    (addr, local, made_for): (&PeerAddr, Option<LocalAddress>, u64),
     wanted: Option<&Wanted>,
     watch: &mut Watch,
-) -> Result<(Conn, Option<Box<[u8]>>), Fault> {
+) -> Result<Option<Box<[u8]>>, Fault> {
     let greeting = greeting(req, s.protocol_header);
     let (timeout, keepalive) = (s.connect_timeout.0, s.socket_keepalive);
     let o = Open { addr, local, timeout, keepalive, greeting: &greeting };
     let mut conn = open(req, &o, watch).await?;
     let alpn = match wanted {
-        Some(wanted) => encrypt(req, &mut conn, wanted, timeout, watch).await?,
+        // Boxed, so that other requests do not keep room for it.
+        Some(wanted) => Box::pin(encrypt(req, &mut conn, wanted, timeout, watch)).await?,
         None => None,
     };
-    Ok((conn, alpn))
+    conn.made_for = made_for;
+    contact.connected(conn);
+    Ok(alpn)
+}
+
+/// Notes that there is a connection to the server of the current attempt.
+fn connected(req: &mut Request) {
+    if let Some(a) = req.modules.upstream.attempts.last_mut() {
+        a.connect = Some(req.thread.io.poller.since(a.started));
+    }
 }
 
 /// Returns the fault for a client's body that cannot be read.

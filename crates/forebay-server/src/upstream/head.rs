@@ -61,7 +61,7 @@ impl<'r> HeadReader<'r> {
         while !req.modules.upstream.head.buf.is_empty() {
             match codec::parse_head(req, self.limit(), headless)? {
                 Came::All => return Ok(true),
-                Came::Interim => self.pass_interim(req).await?,
+                Came::Interim => Box::pin(self.pass_interim(req)).await?,
                 Came::Part => break,
             }
         }
@@ -100,10 +100,12 @@ impl<'r> HeadReader<'r> {
     /// Sends the rest of the request, or waits until more of the head has come.
     pub(super) async fn wait(&mut self, req: &mut Request, contact: &mut Contact) -> Result<(), Fault> {
         if contact.upload.is_some() {
-            upload(req, contact, self.watch).await?;
+            // Boxed, as all that is rare, so that requests that wait keep no room for it.
+            Box::pin(upload(req, contact, self.watch)).await?;
             self.deadline = req.thread.io.poller.after(self.settings.read_timeout.0);
             return Ok(());
         }
+        req.lend_head();
         let conn = contact.conn().ok_or_else(unconnected)?;
         let soon = self.deadline.min(req.thread.io.poller.after(LONG));
         let mut waited = conn.wait(For::Read, soon, self.watch).await;

@@ -1,7 +1,8 @@
 //! Sends a request whose body was read before, over HTTP/1 and the protocols that are framed like it. Hot path.
 
 use super::codec::protocol::Framing;
-use super::exchange::{Outgoing, READ};
+use super::codec;
+use super::exchange::Outgoing;
 use super::fault::{Fault, SENDING, client_gone, send_failed, send_timeout};
 use crate::draft::Readable;
 use crate::modules::proxy::NextUpstream;
@@ -168,7 +169,7 @@ impl Sender<'_> {
             if !self.conn.readable() {
                 return Ok(Room::Some);
             }
-            let got = self.conn.read(&mut req.modules.upstream.head.buf, READ);
+            let got = codec::read_into_head(req, self.conn);
             if let (Ok(n), Some(a)) = (got, req.modules.upstream.current()) {
                 a.received += n as u64;
             }

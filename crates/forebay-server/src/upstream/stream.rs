@@ -29,8 +29,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct Body {
     contact: Option<Contact>,
     decoder: Decoder,
-    /// Buffer for bytes that have been received and not decoded.
-    raw: Vec<u8>,
     read_timeout: Duration,
     ignore_abort: bool,
     /// State of a connection that has switched to another protocol.
@@ -143,7 +141,6 @@ impl Body {
         Body {
             contact: None,
             decoder: Decoder::new(Framing::None, false, Carrier::Http1),
-            raw: Vec::new(),
             read_timeout: Duration::ZERO,
             ignore_abort: false,
             switched: None,
@@ -377,16 +374,12 @@ impl Body {
                 body.decoded(req, arrived)
             });
         }
-        let mut raw = std::mem::take(&mut self.raw);
-        raw.clear();
         let room = self.room();
-        if self.rate > 0 {
-            // Bytes beyond the rate stay in the connection.
-            raw = Vec::with_capacity(room);
-        }
+        // Bytes beyond the rate stay in the connection.
+        let mut raw = if self.rate > 0 { Vec::with_capacity(room) } else { req.thread.io.large.take() };
         let got = self.read_into(&mut raw, room);
         let pulled = self.took(req, got, |body, req| body.feed(req, &raw, out));
-        self.raw = raw;
+        req.thread.give_buffer(raw);
         pulled
     }
 
@@ -533,6 +526,7 @@ impl Body {
     /// Waits until the upstream has sent more. After a short while, acknowledges what has come, and after a long one, gives memory
     /// back.
     async fn wait_for_upstream(&mut self, req: &mut Request, watch: &mut Watch) -> Waited {
+        req.lend_head();
         let before = self.read_before.replace(self.read);
         let nudges = before.is_none_or(|before| self.read - before >= NUDGED);
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };

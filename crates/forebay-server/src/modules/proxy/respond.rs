@@ -201,6 +201,7 @@ fn begin_body(
     s: &Settings,
     keep: Option<Keep>,
 ) -> Result<(), Stop> {
+    req.begin_text();
     let mut text = std::mem::take(&mut req.resp.text);
     let fed = body(req, contact, to_head, s, keep, &mut text);
     req.resp.text = text;
@@ -229,7 +230,11 @@ fn at_once(req: &mut Request, contact: &mut Option<Contact>, to_head: bool, s: &
     {
         return false;
     }
-    req.resp.text.extend_from_slice(came);
+    let text = &mut req.resp.text;
+    if text.capacity() == 0 {
+        *text = req.thread.buffers.take();
+    }
+    text.extend_from_slice(came);
     let reusable = codec::keeps_alive(req) && !may_follow(req, conn);
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
@@ -267,9 +272,10 @@ fn body(
         // Without `proxy_temp_path` a file is written where it is going to stay.
         body.keep(keep, s.ahead(), s.temp_path.0.clone().unwrap_or_default());
     }
-    let buf = std::mem::take(&mut req.modules.upstream.head.buf);
+    let mut buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let len = req.modules.upstream.head.len;
     let pulled = body.feed(req, buf.get(len..).unwrap_or_default(), content);
+    buf.truncate(len);
     req.modules.upstream.head.buf = buf;
     if pulled == Pulled::Failed {
         return Err(Stop::Status(502));
@@ -291,8 +297,8 @@ pub(super) fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Set
 
 /// Loads the head of a cached response into the place of an upstream's.
 pub(super) fn load_head(req: &mut Request, e: &Entry) {
+    req.begin_head_text();
     let head = &mut req.modules.upstream.head;
-    head.advance(usize::MAX);
     head.buf.extend_from_slice(&e.meta.head);
     let _ = client::parse(head, usize::MAX);
 }
@@ -359,8 +365,8 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let mut done = Ok(());
-    for (i, f) in lines.iter().enumerate() {
-        done = field(req, f, i, &buf, pass, s);
+    for i in 0..lines.len() {
+        done = field(req, (&lines, i), &buf, pass, s);
         if done.is_err() {
             break;
         }
@@ -385,22 +391,20 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     done
 }
 
-/// Returns `true` if an upstream has sent a field before that counts once. `place` is the index of the line in its head.
-fn repeats(req: &Request, f: &FieldLine, place: usize) -> bool {
-    let first = req.modules.upstream.head.first.0.get(f.id as usize).copied().unwrap_or(0);
-    // The index counts from 1.
-    first as usize != place + 1
+/// Returns `true` if an upstream has sent a field before that counts once. `place` is the index of the line among those of its head.
+fn repeats(req: &Request, f: &FieldLine, (lines, place): (&[FieldLine], usize)) -> bool {
+    req.modules.upstream.head.first.place(f.id, lines) != Some(place)
 }
 
 /// Copies a field of an upstream to the response, as the client shall see it.
 fn field(
     req: &mut Request,
-    f: &FieldLine,
-    place: usize,
+    (lines, place): (&[FieldLine], usize),
     buf: &[u8],
     pass: &Arc<Pass>,
     s: &Settings,
 ) -> Result<(), Stop> {
+    let Some(f) = lines.get(place) else { return Ok(()) };
     let (name, value) = (f.name.of(buf), f.value.of(buf));
     if f.id.is(Classes::RESPONSE_HOP) {
         return Ok(());
@@ -414,7 +418,7 @@ fn field(
     }
     match f.id {
         // Only the first of these fields counts: further ones would contradict it (nginx since 1.23).
-        id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, place) => {}
+        id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, (lines, place)) => {}
         Name::ContentType => req.resp.set_content_type(value),
         Name::Location => location(req, name, value, pass, s)?,
         Name::Refresh => {

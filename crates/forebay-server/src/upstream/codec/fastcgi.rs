@@ -120,7 +120,7 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
 
 /// Reads the part of a head that has come out of its records.
 pub(super) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
-    let mut raw = req.take_buf();
+    let mut raw = req.thread.io.large.take();
     let got = conn.read(&mut raw, READ);
     let took = if got.is_ok() { take_head(req, &raw, limit) } else { Ok(()) };
     req.give_buf(raw);

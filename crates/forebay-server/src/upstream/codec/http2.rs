@@ -71,7 +71,7 @@ enum FramesRead {
 
 /// Reads frames that have come. Content stays in [`Upstreamed::early`] until the body is read.
 fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<FramesRead, Fault> {
-    let mut raw = req.take_buf();
+    let mut raw = req.thread.io.large.take();
     let got = conn.read(&mut raw, READ);
     let Upstreamed { attempts, early, .. } = &mut req.modules.upstream;
     let came = match got {

@@ -152,8 +152,24 @@ pub(crate) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<
     }
     match req.modules.upstream.protocol {
         Protocol::FastCgi => fastcgi::read_head(req, conn, limit),
-        _ => Ok(conn.read(&mut req.modules.upstream.head.buf, READ)),
+        _ => Ok(read_into_head(req, conn)),
     }
+}
+
+/// Reads bytes of a head, and of the content behind it, into a buffer of the thread (see [`Request::lend_head`]).
+pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Errno> {
+    let large = &req.thread.io.large;
+    let buf = &mut req.modules.upstream.head.buf;
+    if buf.capacity() - buf.len() < READ {
+        let short = std::mem::replace(buf, large.take());
+        buf.extend_from_slice(&short);
+        req.thread.give_buffer(short);
+    }
+    let got = conn.read(buf, READ);
+    if buf.is_empty() {
+        large.give(std::mem::take(buf));
+    }
+    got
 }
 
 /// Returns `true` if the connection of the response whose head has been read may be used again.
@@ -169,8 +185,8 @@ pub(crate) fn keeps_alive(req: &Request) -> bool {
 
 /// Parses a head, which an HTTP/2 or HTTP/3 connection has made into the text of HTTP/1.
 fn parse_text_of_head(req: &mut Request, text: &[u8], limit: usize) -> Result<Came, Fault> {
+    req.begin_head_text();
     let head = &mut req.modules.upstream.head;
-    head.advance(usize::MAX);
     head.buf.extend_from_slice(text);
     match client::parse(head, limit) {
         Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
