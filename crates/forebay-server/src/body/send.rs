@@ -190,6 +190,7 @@ async fn write_vectored(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> 
             Err(e) => return Err(failed(req, "writev()", e)),
         }
         if full {
+            req.lend_text();
             room(thread, req, &mut Idle).await?;
         }
     }

@@ -37,6 +37,15 @@ impl Request {
         }
     }
 
+    /// Gives the large buffer back that the text of the response is in, before a wait for the client.
+    pub(crate) fn lend_text(&mut self) {
+        let text = &mut self.resp.text;
+        if text.capacity() >= LargeBuffers::LEAST {
+            let exact = text.as_slice().to_vec();
+            self.thread.io.large.give(std::mem::replace(text, exact));
+        }
+    }
+
     /// Gives the buffers of a response that is over to other requests of the thread.
     pub(crate) fn give_buffers(&mut self) {
         let upstream = &mut self.modules.upstream;

@@ -494,8 +494,7 @@ impl Exchange<'_> {
         let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
         let mut frames = false;
         if fresh || !contact.take_idle(&req.thread.io, made_for) {
-            let alpn =
-                connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await?;
+            let alpn = connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await?;
             frames = alpn.as_deref() == Some(b"h2");
         }
         connected(req);
@@ -606,5 +605,7 @@ pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut
     Ok(())
 }
 
-/// Room for reading a head and the part of the body that comes with it, bytes.
-pub(super) const READ: usize = 16 * 1024;
+/// Room for one read, bytes: of a head with the content that comes with it, or of content. What was read is sent in one piece,
+/// which must not fill a segment of the loopback device (64 KiB): with a small `sndbuf` the client's kernel would then wait 40 ms with
+/// each acknowledgement.
+pub(super) const READ: usize = 48 * 1024;

@@ -6,6 +6,7 @@ use super::codec::decoder::{Behind, Carrier, Decoded, Decoder, End};
 use super::codec::protocol::Protocol;
 use super::codec::{http2, http3};
 use super::contact::{Contact, attempt_over};
+use super::exchange::READ;
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
@@ -100,11 +101,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const NUDGE: Duration = Duration::from_millis(2);
 
 /// Least number of bytes since the wait before that are worth it: fewer fill no segment, as the events of a stream.
-const NUDGED: u64 = 1024;
-
-/// Room for one read, bytes. What was read is sent in one piece, which must not fill a segment on the loopback device
-/// (64 KiB): with a small `sndbuf` the client's kernel would then wait 40 ms with each acknowledgement.
-const READ: usize = 48 * 1024;
+const MUCH: u64 = 1024;
 
 /// A rest of this many bytes is passed on inside the kernel where it can be: the copies saved outweigh looking whether more
 /// has come than was announced.
@@ -523,17 +520,17 @@ impl Body {
         }
     }
 
-    /// Waits until the upstream has sent more. After a short while, acknowledges what has come, and after a long one, gives memory
-    /// back.
+    /// Waits until the upstream has sent more. If much has come since the last wait, acknowledges it after a short while, and gives
+    /// memory back after a long one: between the events of a stream, both would cost more than they save.
     async fn wait_for_upstream(&mut self, req: &mut Request, watch: &mut Watch) -> Waited {
         req.lend_head();
         let before = self.read_before.replace(self.read);
-        let nudges = before.is_none_or(|before| self.read - before >= NUDGED);
+        let much = before.is_none_or(|before| self.read - before >= MUCH);
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
         let deadline = req.thread.io.poller.after(self.read_timeout);
         let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
         let what = if owes { For::Both } else { For::Read };
-        let mut steps = [nudges.then_some(NUDGE), Some(waiting::LONG)].into_iter().flatten();
+        let mut steps = [NUDGE, waiting::LONG].into_iter().filter(|_| much);
         loop {
             let step = steps.next();
             let until = step.map_or(deadline, |step| deadline.min(req.thread.io.poller.after(step)));

@@ -24,6 +24,7 @@ use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
 use forebay_http::request::{Framing, Method, Version};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -122,13 +123,17 @@ fn pass_on(
     }
     req.resp.content_length = req.modules.upstream.head.content_length;
     rate(req, s);
-    let start = req.resp.text.len() as u32;
-    if keep.is_some() || !at_once(req, &mut taken.contact, to_head, s) {
-        begin_body(req, &mut taken.contact, to_head, s, keep)?;
-    }
-    let end = req.resp.text.len() as u32;
-    if end > start {
-        req.resp.body.push(Part::Text { start, end });
+    let whole = if keep.is_none() { at_once(req, &mut taken.contact, to_head, s) } else { None };
+    let content = match whole {
+        Some(content) => content,
+        None => {
+            let start = req.resp.text.len();
+            begin_body(req, &mut taken.contact, to_head, s, keep)?;
+            start..req.resp.text.len()
+        }
+    };
+    if !content.is_empty() {
+        req.resp.body.push(Part::Text { start: content.start as u32, end: content.end as u32 });
     }
     if req.method == Method::Head {
         req.resp.head_only = true;
@@ -212,35 +217,61 @@ fn begin_body(
     Ok(())
 }
 
-/// Passes on a body that has come with its head, all of it and nothing else, and that nothing is done with. `false`: it is
-/// no such body, which takes a [`Body`].
-fn at_once(req: &mut Request, contact: &mut Option<Contact>, to_head: bool, s: &Settings) -> bool {
+/// Longest content that is copied away from the head that it came with, bytes.
+const COPIED: usize = 4096;
+
+/// Passes on a body that has come with its head, all of it and nothing else, and that nothing is done with. Returns its place in
+/// the text of the response; `None`: it is no such body, which takes a [`Body`].
+fn at_once(
+    req: &mut Request,
+    contact: &mut Option<Contact>,
+    to_head: bool,
+    s: &Settings,
+) -> Option<Range<usize>> {
     let head = &req.modules.upstream.head;
-    let came = head.buf.get(head.len..).unwrap_or_default();
+    let came = head.buf.get(head.len..).unwrap_or_default().len();
     let announced = match framing_of_response(head, to_head) {
         Framing::None => 0,
         Framing::Length(n) => n,
-        _ => return false,
+        _ => return None,
     };
     let conn = contact.as_ref().and_then(Contact::conn);
-    if came.len() as u64 != announced
+    if came as u64 != announced
         || !req.modules.upstream.protocol.is_http()
         || s.limit_rate.0.is_some()
         || conn.is_none_or(|c| Carrier::of(c) != Carrier::Http1)
     {
-        return false;
+        return None;
     }
-    let text = &mut req.resp.text;
-    if text.capacity() == 0 {
-        *text = req.thread.buffers.take();
-    }
-    text.extend_from_slice(came);
+    let content = take_content(req);
     let reusable = codec::keeps_alive(req) && !may_follow(req, conn);
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
     }
     stream::over(req, contact, reusable);
-    true
+    Some(content)
+}
+
+/// Makes the content behind the head that has been read a part of the response's text. Returns its place.
+fn take_content(req: &mut Request) -> Range<usize> {
+    let Request { thread, resp, modules, .. } = req;
+    let head = &mut modules.upstream.head;
+    let (line, content) = head.buf.split_at(head.len);
+    if content.len() > COPIED && resp.text.is_empty() {
+        // It stays where it is, and the head, which is short, moves.
+        let mut short = thread.buffers.take_short();
+        short.extend_from_slice(line);
+        let read = std::mem::replace(&mut head.buf, short);
+        let all = head.len..read.len();
+        thread.give_buffer(std::mem::replace(&mut resp.text, read));
+        return all;
+    }
+    if resp.text.capacity() == 0 {
+        resp.text = thread.buffers.take();
+    }
+    let start = resp.text.len();
+    resp.text.extend_from_slice(content);
+    start..resp.text.len()
 }
 
 /// Makes the body of a response whose head has been read, with the content that came together with the head.
