@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Loads with each generator and each backend.
-const FEW: &str = "^(http-1k|https-cps-ecdsa|h2-10k|proxy-1k|proxy-10k|fastcgi-1k|proxy-https-1k|grpc-unary)$";
+const FEW: &str =
+    "^(http-1k|https-cps-ecdsa|h2-10k|proxy-1k|proxy-10k|fastcgi-1k|proxy-https-1k|grpc-unary)$";
 
 /// Runs the command with nginx and this program. `None`: there is no nginx.
 fn run(work: &Path, more: &[&str]) -> Option<(bool, String)> {
@@ -39,11 +40,16 @@ fn loads_are_compared_and_measured() {
     // The table takes the place of the one before, and nothing else changes.
     let page = work.path().join("page.md");
     std::fs::write(&page, "before\n<!-- loads -->\nold\n<!-- /loads -->\nafter\n").expect("write");
-    let options = ["--cases", "^(http-1k|proxy-10k)$", "--rounds", "2", "--seconds", "0.1", "--floor", "--out"];
-    let (good, text) = run(work.path(), &[&options[..], &[page.to_str().expect("a path")]].concat()).expect("nginx");
+    let options =
+        ["--cases", "^(http-1k|proxy-10k)$", "--rounds", "2", "--seconds", "0.1", "--floor", "--out"];
+    let (good, text) =
+        run(work.path(), &[&options[..], &[page.to_str().expect("a path")]].concat()).expect("nginx");
     assert!(good, "{text}");
     let page = std::fs::read_to_string(&page).expect("read");
-    assert!(page.starts_with("before\n<!-- loads -->\nnginx ") && page.ends_with("<!-- /loads -->\nafter\n"), "{page}");
+    assert!(
+        page.starts_with("before\n<!-- loads -->\nnginx ") && page.ends_with("<!-- /loads -->\nafter\n"),
+        "{page}"
+    );
     for name in ["http-1k", "proxy-10k"] {
         let row = page.lines().find(|line| line.starts_with(&format!("| {name} | request | ")));
         let cells = row.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>()).unwrap_or_default();
