@@ -27,11 +27,10 @@ class Server:
         if self.refusal(writer, cases):
             self.refused = {case.name: why for case in cases if (why := self.refusal(writer, [case]))}
         self.cases = [case for case in cases if case.name not in self.refused]
-        if not self.cases:
-            sys.exit(f"{name} takes none of the loads: {next(iter(self.refused.values()))}")
-        self.configuration = writer.server(self.cases, self.ports, self.own)
+        writer.server(self.cases, self.ports, self.own)
+
+    def start(self):
         self.process = process.Process(self.command("-g", "daemon off;"), "0", f"{self.own}/out.log")
-        self.wait()
 
     def command(self, *more):
         return [self.path, "-p", self.own, "-c", f"{self.own}/nginx.conf", "-e", f"{self.own}/error.log", *more]
@@ -90,8 +89,11 @@ class Bench:
             self.floor = self.start_floor(backends, base + len(conf.BACKENDS)) if floor else None
             self.servers = {}
             for i, (name, path) in enumerate(servers.items(), 1):
-                self.servers[name] = Server(name, path, work, base + PORTS * i, cases, self.writer)
-                self.running.append(self.servers[name].process)
+                server = self.servers[name] = Server(name, path, work, base + PORTS * i, cases, self.writer)
+                if server.cases:
+                    server.start()
+                    self.running.append(server.process)
+                    server.wait()
         except BaseException:
             self.stop()
             raise

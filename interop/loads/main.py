@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import resource
+import signal
 import sys
 import tempfile
 
@@ -57,8 +58,10 @@ def main():
         sys.exit("\n".join(missing))
     if a.congestion and "FOREBAY_LOADS_NAMESPACE" not in os.environ:
         tools.in_namespace(a.congestion)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # The servers end with this program.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if a.work:
         os.makedirs(a.work, exist_ok=True)
         return run(a, os.path.abspath(a.work), servers, chosen, needed, for_memory)

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import statistics
+import time
 
 import tools
 
@@ -56,13 +57,14 @@ def about(servers, rounds, seconds):
     versions = {name: tools.output(path, "-V") for name, path in servers.items()}
     nginx = re.search(r"nginx/(\S+)", versions["nginx"])
     library = re.search(r"(?:built with|running with) ((?:OpenSSL|BoringSSL|AWS-LC|LibreSSL)[^\s(]* ?[\d.]*\w*)", versions["nginx"])
-    forebay = re.search(r"[Ff]orebay[/ ](\S+)", versions["forebay"])
+    forebay = re.search(r"[Ff]orebay[/ ]([\d.]+)", versions["forebay"])
+    built = time.strftime("%-d %B %Y", time.localtime(os.path.getmtime(servers["forebay"])))
     with open("/proc/cpuinfo") as f:
         model = re.search(r"^model name\s*: (.*)$", f.read(), re.M)
     with open("/proc/sys/net/ipv4/tcp_congestion_control") as f:
         control = f.read().strip()
     return (f"nginx {nginx[1] if nginx else '?'} ({library[1].strip() if library else 'its TLS library unknown'}) and "
-            f"Forebay {forebay[1] if forebay else '?'}; {model[1] if model else platform.machine()}, {os.cpu_count()} processors, "
+            f"Forebay {forebay[1] if forebay else '?'}, a program of {built}; {model[1] if model else platform.machine()}, {os.cpu_count()} processors, "
             f"Linux {platform.release()}, {control}; {rounds} rounds of {seconds:g} s.")
 
 
