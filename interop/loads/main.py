@@ -136,6 +136,7 @@ def measure(bench, cases, rounds, seconds):
         say(rows[-1])
         remarks += [(case.name, f"{name} cannot run it ({server.refused[case.name]}): {case.note}")
                     for name, server in bench.servers.items() if case.name in server.refused]
-        said = {f"{name}, {sample.remark}" for name, samples in results.items() for sample in samples if sample.remark}
-        remarks += [(case.name, text) for text in sorted(said)[:3]]
+        for name, samples in results.items():
+            worst = max(samples, key=lambda sample: sample.errors)
+            remarks += [(case.name, f"{name}, {worst.remark}")] if worst.remark else []
     return rows, remarks

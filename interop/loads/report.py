@@ -64,8 +64,9 @@ def about(servers, rounds, seconds):
     with open("/proc/sys/net/ipv4/tcp_congestion_control") as f:
         control = f.read().strip()
     return (f"nginx {nginx[1] if nginx else '?'} ({library[1].strip() if library else 'its TLS library unknown'}) and "
-            f"Forebay {forebay[1] if forebay else '?'}, a program of {built}; {model[1] if model else platform.machine()}, {os.cpu_count()} processors, "
-            f"Linux {platform.release()}, {control}; {rounds} rounds of {seconds:g} s.")
+            f"Forebay {forebay[1] if forebay else '?'}, a program of {built}; "
+            f"{model[1] if model else platform.machine()}, {os.cpu_count()} processors, Linux {platform.release()}, {control}; "
+            f"{rounds} rounds of {seconds:g} s.")
 
 
 def put(path, mark, text):
