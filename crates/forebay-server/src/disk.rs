@@ -17,7 +17,8 @@ pub(crate) struct Disk {
     /// End of the time in which work goes to the pool.
     cautious_until: Cell<Option<Instant>>,
     /// Number of pieces of work that went to the pool.
-    pub(crate) pooled: Cell<u64>,
+    #[cfg(test)]
+    pooled: Cell<u64>,
 }
 
 impl Disk {
@@ -37,6 +38,7 @@ impl Disk {
             }
             return Some(done);
         }
+        #[cfg(test)]
         self.pooled.set(self.pooled.get() + 1);
         tokio::task::spawn_blocking(work).await.ok()
     }

@@ -33,6 +33,7 @@ mod ingress_show;
 mod init_script;
 mod kept_responses;
 mod load;
+mod loads;
 mod logs;
 mod many_servers;
 mod memcached;

@@ -24,13 +24,19 @@ pub(crate) struct Remembered {
     /// Ends of the pairs.
     pairs: HashMap<Pair, Instant, foldhash::fast::RandomState>,
     /// Number of lookups that found a pair.
+    #[cfg(test)]
     pub(crate) hits: u64,
 }
 
 impl Default for Remembered {
     fn default() -> Remembered {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
-        Remembered { key, pairs: HashMap::default(), hits: 0 }
+        Remembered {
+            key,
+            pairs: HashMap::default(),
+            #[cfg(test)]
+            hits: 0,
+        }
     }
 }
 
@@ -48,7 +54,10 @@ impl Remembered {
     /// Returns `true` if a pair was found right a short time ago.
     pub(crate) fn is_right(&mut self, pair: &Pair, now: Instant) -> bool {
         let right = self.pairs.get(pair).is_some_and(|end| now < *end);
-        self.hits += u64::from(right);
+        #[cfg(test)]
+        {
+            self.hits += u64::from(right);
+        }
         right
     }
 

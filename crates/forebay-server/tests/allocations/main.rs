@@ -19,6 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod origin;
+mod paths;
+
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
