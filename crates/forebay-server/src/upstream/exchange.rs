@@ -494,8 +494,7 @@ impl Exchange<'_> {
         let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
         let mut frames = false;
         if fresh || !contact.take_idle(&req.thread.io, made_for) {
-            let alpn =
-                connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await?;
+            let alpn = connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await?;
             frames = alpn.as_deref() == Some(b"h2");
         }
         connected(req);

@@ -1,7 +1,7 @@
 //! Sends a request whose body was read before, over HTTP/1 and the protocols that are framed like it. Hot path.
 
-use super::codec::protocol::Framing;
 use super::codec;
+use super::codec::protocol::Framing;
 use super::exchange::Outgoing;
 use super::fault::{Fault, SENDING, client_gone, send_failed, send_timeout};
 use crate::draft::Readable;
