@@ -58,7 +58,6 @@ impl Spare {
         if quiet {
             io.free_buffers();
         }
-        // While a thread works, the allocator gives back what has not been used again for ten seconds. It has no clock of its own.
         let mut again = ended.left || !quiet;
         if ended.some || quiet {
             forebay_sys::heap::release_of_thread();
@@ -68,6 +67,8 @@ impl Spare {
             } else {
                 again = true;
             }
+        } else {
+            tokio(forebay_sys::heap::decay);
         }
         self.due.set(again.then(|| now + UNUSED));
     }

@@ -391,3 +391,30 @@ impl RequestHead {
             .map(|f| f.value.of(&self.buf))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_of_a_name_is_found_wherever_it_is() {
+        for place in [0, 1, 253, 254, 255, 600] {
+            let mut head = RequestHead::default();
+            for n in 0..700 {
+                let name: &[u8] = if n == place || n == place + 50 { b"Referer" } else { b"X-Other" };
+                let start = head.buf.len() as u32;
+                head.buf.extend_from_slice(name);
+                let middle = head.buf.len() as u32;
+                head.buf.extend_from_slice(n.to_string().as_bytes());
+                let end = head.buf.len() as u32;
+                head.push_field(Slice { start, end: middle }, Slice { start: middle, end });
+            }
+            assert_eq!(head.first.place(Name::Referer, &head.fields), Some(place));
+            assert_eq!(head.get(Name::Referer), Some(place.to_string().as_bytes()));
+            assert_eq!(head.only(Name::Referer), None, "two lines have the name");
+            assert!(head.first.has(Name::Referer) && !head.first.has(Name::Cookie));
+            head.remove_fields(|name| name == b"X-Other");
+            assert_eq!(head.first.place(Name::Referer, &head.fields), Some(0));
+        }
+    }
+}

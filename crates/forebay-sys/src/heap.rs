@@ -28,6 +28,13 @@ pub fn trim() {
     }
 }
 
+/// Gives free pages of the heap back that have not been used for about ten seconds. The allocator has no clock of its own: threads that
+/// serve requests from memory that they have do not call it for long.
+pub fn decay() {
+    #[cfg(feature = "jemalloc")]
+    let _ = control(DECAY);
+}
+
 /// Gives back the free blocks of the calling thread.
 #[cfg(feature = "jemalloc")]
 const FLUSH: &std::ffi::CStr = c"thread.tcache.flush";
@@ -35,6 +42,10 @@ const FLUSH: &std::ffi::CStr = c"thread.tcache.flush";
 /// Gives back the free pages of all arenas: 4096 is `MALLCTL_ARENAS_ALL`.
 #[cfg(feature = "jemalloc")]
 const PURGE: &std::ffi::CStr = c"arena.4096.purge";
+
+/// Gives back the pages of all arenas that have been free for long.
+#[cfg(feature = "jemalloc")]
+const DECAY: &std::ffi::CStr = c"arena.4096.decay";
 
 /// Runs a command of jemalloc (mallctl(3)) that takes and returns nothing. Returns its error number, 0 if there is none. Only unknown
 /// names fail, and a failure changes nothing.
@@ -73,7 +84,9 @@ mod tests {
     #[cfg(feature = "jemalloc")]
     #[test]
     fn commands_are_known() {
-        assert_eq!((super::control(super::FLUSH), super::control(super::PURGE)), (0, 0));
+        for known in [super::FLUSH, super::PURGE, super::DECAY] {
+            assert_eq!(super::control(known), 0, "{known:?}");
+        }
         assert_ne!(super::control(c"unknown"), 0);
     }
 }

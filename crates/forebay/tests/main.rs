@@ -5,6 +5,7 @@
 mod harness;
 
 mod acme;
+mod answers_memory;
 mod bench;
 mod cache;
 mod certificates;

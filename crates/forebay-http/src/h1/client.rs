@@ -74,8 +74,9 @@ impl ResponseHead {
 
     /// Drops the first `consumed` bytes of `buf` and forgets everything else. Capacities stay.
     pub fn advance(&mut self, consumed: usize) {
-        if self.buf.is_empty() && self.scan.pos == 0 && self.len == 0 && self.fields.is_empty() {
-            // It is new.
+        // A head that has been read has a status, whatever was done with its bytes.
+        let is_new = self.status == 0 && self.scan.pos == 0 && self.len == 0 && self.fields.is_empty();
+        if is_new && self.buf.is_empty() {
             return;
         }
         if consumed >= self.buf.len() {
@@ -368,6 +369,21 @@ mod tests {
         assert_eq!(slow.1.map_err(|e| e.reason), whole.1.map_err(|e| e.reason), "{}", input.escape_ascii());
         assert_eq!(slow.0.len, whole.0.len);
         whole
+    }
+
+    #[test]
+    fn a_head_is_forgotten_wherever_its_bytes_have_gone() {
+        for input in [b"no head".as_slice(), b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n", b"HTTP/1.1 204"] {
+            let (mut head, done) = run_in(input, input.len());
+            if done.is_err() {
+                take_as_content(&mut head);
+            }
+            head.buf = Vec::new();
+            head.advance(usize::MAX);
+            head.buf = b"HTTP/1.1 404 Not Found\r\n\r\nX".to_vec();
+            assert_eq!(parse(&mut head, 4096), Ok(Status::Complete));
+            assert_eq!((head.status, head.version, head.len), (404, Version::Http11, head.buf.len() - 1));
+        }
     }
 
     #[test]

@@ -97,7 +97,9 @@ async fn pump(
     pace: Pace,
 ) -> Done {
     let streamed = req.resp.source.is_some();
-    let pending = thread.io.large.take();
+    // A file that leaves by sendfile puts no more than the head in it.
+    let bare = !streamed && req.resp.filters.is_empty() && framing != BodyFraming::Chunked;
+    let pending = if bare { req.take_buf() } else { thread.io.large.take() };
     let filters = std::mem::take(&mut req.resp.filters);
     let mut out = Outlet::client(filters, framing, pace, pending);
     if !streamed {
@@ -120,7 +122,7 @@ async fn pump(
     }
     pump.end(req).await;
     let (pending, _) = out.end(req);
-    thread.io.large.give(pending);
+    thread.give_buffer(pending);
     done
 }
 

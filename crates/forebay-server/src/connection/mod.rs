@@ -339,7 +339,7 @@ mod tests {
             "runner {runner}, phases {phases}, respond {respond}, send {send}, request {}",
             size_of::<Request>()
         );
-        assert!(runner <= 7000, "{sizes}, {own}");
+        assert!(runner <= 5120, "{sizes}, {own}");
     }
 
     #[test]

@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn no_more_are_kept_than_are_needed() {
-        let shelf = Shelf::default();
+        let shelf: Shelf<i32> = Shelf::default();
         (0..100).for_each(|n| shelf.give(n));
         assert_eq!(shelf.0.borrow().things.len(), MOST);
         assert!(!shelf.end_unneeded(), "they are new");
@@ -489,6 +489,30 @@ mod tests {
         assert_eq!(shelf.0.borrow().things.len(), 10);
         assert!(shelf.end_unneeded());
         assert!(shelf.is_empty() && !shelf.end_unneeded());
+    }
+
+    #[test]
+    fn buffers_of_a_burst_are_given_up() {
+        let buffers = SmallBuffers::default();
+        assert_eq!(buffers.take().capacity(), 0);
+        for _ in 0..2 * SHORT_BUFFERS {
+            buffers.give(Vec::with_capacity(200));
+            buffers.give(Vec::with_capacity(20_000));
+        }
+        let kept = |buffers: &SmallBuffers| {
+            (buffers.short.0.borrow().things.len(), buffers.others.0.borrow().things.len())
+        };
+        assert_eq!(kept(&buffers), (SHORT_BUFFERS, MOST));
+        // Those that may be kept during a wait are short, whatever else there is.
+        let short = buffers.take_short();
+        assert!((200..=SHORT).contains(&short.capacity()));
+        buffers.give(short);
+        buffers.end_unneeded();
+        let used = buffers.take_short();
+        buffers.give(used);
+        assert!(buffers.end_unneeded());
+        assert_eq!(kept(&buffers), (1, 0));
+        assert!(buffers.end_unneeded() && buffers.is_empty());
     }
 
     #[test]

@@ -49,6 +49,8 @@ impl Request {
     /// Gives the buffers of a response that is over to other requests of the thread.
     pub(crate) fn give_buffers(&mut self) {
         let upstream = &mut self.modules.upstream;
+        // While its head has bytes, which tell that it is to be cleared. Nothing refers to them afterwards.
+        upstream.clear();
         for buf in [&mut self.resp.text, &mut upstream.head.buf, &mut upstream.early] {
             if buf.capacity() > 0 {
                 self.thread.give_buffer(std::mem::take(buf));
