@@ -139,7 +139,7 @@ impl<'p> Pump<'p> {
             // Bytes that a client did not take inside the kernel are sent before anything else is read.
             return Ok(PieceRead { got: self.follow(req, got).await?, enough: 1 });
         }
-        self.borrow_buffer();
+        self.borrow_buffers();
         let (into, most) = match self.shortcuts.direct {
             true => (&mut self.out.pending, STRETCH),
             false => (&mut self.piece, PIECE as u64),
@@ -210,11 +210,15 @@ impl<'p> Pump<'p> {
         }
     }
 
-    /// Borrows a buffer of the thread for a read, if there is none.
-    fn borrow_buffer(&mut self) {
-        let buffer = if self.shortcuts.direct { &mut self.out.pending } else { &mut self.piece };
-        if buffer.capacity() == 0 {
-            *buffer = self.thread.io.large.take();
+    /// Borrows buffers of the thread for a read and what becomes of it, where there are none.
+    fn borrow_buffers(&mut self) {
+        let pending = &mut self.out.pending;
+        let read = if self.shortcuts.direct { &mut *pending } else { &mut self.piece };
+        if read.capacity() == 0 {
+            *read = self.thread.io.large.take();
+        }
+        if pending.capacity() == 0 {
+            *pending = self.thread.buffers.take();
         }
     }
 
