@@ -125,9 +125,7 @@ impl Pattern {
     pub fn is_match(&self, text: &[u8]) -> Result<bool, LimitExceeded> {
         match &self.0.engine {
             Engine::Plain { needs, .. } if lacks(needs, text) => Ok(false),
-            Engine::Plain { re, dollar, .. } => {
-                Ok(re.is_match(text) || *dollar && without_line_end(text).is_some_and(|t| re.is_match(t)))
-            }
+            Engine::Plain { re, dollar, .. } => Ok(matches_plain(re, *dollar, text)),
             Engine::Backtracking(re) => re.is_match(text),
         }
     }
@@ -166,13 +164,22 @@ impl Pattern {
         Ok(true)
     }
 
-    /// Matches a text and fills `captures`. Leaves them unchanged without a match.
+    /// Matches a text and fills `captures`. Leaves them unchanged without a match. Those of a pattern without groups are empty: where
+    /// the match begins and ends, which takes a search backwards, is asked by nobody.
     ///
     /// # Errors
     /// The match exceeded its limits. The caller logs it ([`Pattern::log_failure`]).
     pub fn captures(&self, text: &[u8], captures: &mut Captures) -> Result<bool, LimitExceeded> {
         match &self.0.engine {
             Engine::Plain { needs, .. } if lacks(needs, text) => Ok(false),
+            Engine::Plain { re, dollar, .. } if self.groups() == 0 => {
+                let found = matches_plain(re, *dollar, text);
+                if found {
+                    captures.text.clear();
+                    captures.groups.clear();
+                }
+                Ok(found)
+            }
             Engine::Plain { re, dollar, .. } => LOCATIONS.with_borrow_mut(|cache| {
                 let locs = cache.entry(self.0.id).or_insert_with(|| re.capture_locations());
                 let found = re.captures_read(locs, text).is_some()
@@ -199,6 +206,10 @@ impl Pattern {
             }
         }
     }
+}
+
+fn matches_plain(re: &regex::bytes::Regex, dollar: bool, text: &[u8]) -> bool {
+    re.is_match(text) || dollar && without_line_end(text).is_some_and(|t| re.is_match(t))
 }
 
 /// Sink for the names of a pattern that is only examined.
