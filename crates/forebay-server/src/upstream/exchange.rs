@@ -3,13 +3,14 @@
 
 use super::Reuse;
 use super::attempts::{Attempts, Decision, Kept, Repeat};
+use super::codec::muxed::{self, Ask};
 use super::codec::protocol::Protocol;
 use super::codec::{self, fastcgi, http2, http3};
 use super::config::Upstream;
 use super::contact::Contact;
 use super::fault::{Fault, client_gone, send_failed, send_timeout, timed_out};
 use super::h3::alternatives::Origin;
-use super::head::HeadReader;
+use super::head::{HeadReader, unconnected};
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
 use super::send::{Sender, Wrote};
 use super::sticky::Sticky;
@@ -405,15 +406,7 @@ impl Exchange<'_> {
         let mut origin = 0;
         if over_quic {
             origin = made_for(req, wanted.as_ref(), local, s.http_version);
-            let ask = http3::Ask {
-                head: self.head,
-                body: self.body,
-                settings: s,
-                addr,
-                local,
-                made_for: origin,
-                fresh,
-            };
+            let ask = self.ask(addr, local, (origin, fresh));
             if !self.upgrade
                 // Boxed, so that other requests do not keep room for it.
                 && Box::pin(http3::ask(req, contact, wanted.as_ref(), &ask, &mut watch)).await?
@@ -427,25 +420,38 @@ impl Exchange<'_> {
             }
         }
         let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
-        let mut frames = s.http_version == HttpVersion::V2;
-        let idle = if fresh { None } else { contact.lease.take_idle(&req.thread.io, made_for) };
+        let ask = self.ask(addr, local, (made_for, fresh));
+        let has_frames = s.http_version == HttpVersion::V2;
+        let shared = match has_frames || over_quic && !self.upgrade {
+            true => http2::find(req, contact, &ask),
+            false => None,
+        };
+        let idle = match shared {
+            None if !fresh && !has_frames => contact.lease.take_idle(&req.thread.io, made_for),
+            shared => shared,
+        };
         let conn = match idle {
             Some(conn) => conn,
+            // Boxed, since it is rare.
+            None if has_frames => {
+                Box::pin(http2::open(req, contact, wanted.as_ref(), &ask, &mut watch)).await?
+            }
             None => {
                 let (mut conn, alpn) = connect(req, s, (addr, local), wanted.as_ref(), &mut watch).await?;
                 conn.made_for = made_for;
-                frames |= over_quic && alpn.as_deref() == Some(b"h2");
-                conn
+                match over_quic && alpn.as_deref() == Some(b"h2") {
+                    true => http2::adopt(req, contact, &ask, conn).ok_or_else(unconnected)?,
+                    false => conn,
+                }
             }
         };
         if let Some(a) = req.modules.upstream.current() {
             a.connect = Some(req.thread.io.poller.since(a.started));
         }
-        frames |= conn.reused && over_quic && http2::link(&conn).is_some();
+        let shares = conn.wire().is_multiplexed();
         contact.connected(conn);
-        if frames {
-            http2::send(req, contact, self.head, self.body, s, &mut watch).await?;
-            http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await?;
+        if shares {
+            muxed::exchange(req, contact, &ask, &mut watch).await?;
         } else {
             self.send(req, contact, &mut watch).await?;
             HeadReader::new(req, s, &mut watch).read(req, contact, headless).await?;
@@ -454,6 +460,16 @@ impl Exchange<'_> {
             http3::learn(req, wanted, Origin { addr: *addr, made_for: origin });
         }
         Ok(())
+    }
+
+    /// Returns the request to a server.
+    fn ask<'a>(
+        &'a self,
+        addr: &'a PeerAddr,
+        local: Option<LocalAddress>,
+        (made_for, fresh): (u64, bool),
+    ) -> Ask<'a> {
+        Ask { head: self.head, body: self.body, settings: self.settings, addr, local, made_for, fresh }
     }
 
     /// Sends the request, or the part of it that the server reads before it answers.
@@ -532,7 +548,7 @@ pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut
             Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
             Err(Stopped::Timeout) => return Err(send_timeout(req)),
             Err(Stopped::Send(e)) => {
-                let fault = http3::send_failed(req, conn);
+                let fault = muxed::send_failed(req, conn);
                 return Err(fault.unwrap_or_else(|| send_failed(req, e)));
             }
         }

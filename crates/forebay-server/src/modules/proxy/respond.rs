@@ -12,6 +12,7 @@ use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
 use crate::upstream::codec::decoder::Carrier;
+use crate::upstream::codec::http2;
 use crate::upstream::codec::{self};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Upstreamed;
@@ -215,17 +216,19 @@ fn begin_body(
 /// no such body, which takes a [`Body`].
 fn at_once(req: &mut Request, contact: &mut Option<Contact>, to_head: bool, s: &Settings) -> bool {
     let head = &req.modules.upstream.head;
-    let came = head.buf.get(head.len..).unwrap_or_default();
+    let conn = contact.as_ref().and_then(Contact::conn);
+    let came = match conn.map(Carrier::of) {
+        Some(Carrier::Http1) => head.buf.get(head.len..).unwrap_or_default(),
+        // All of the response has come, and there are no trailers.
+        Some(Carrier::Http2) if http2::is_whole(conn) => &req.modules.upstream.early,
+        _ => return false,
+    };
     let announced = match framing_of_response(head, to_head) {
         Framing::None => 0,
         Framing::Length(n) => n,
         _ => return false,
     };
-    let conn = contact.as_ref().and_then(Contact::conn);
-    if came.len() as u64 != announced
-        || !req.modules.upstream.protocol.is_http()
-        || s.limit_rate.0.is_some()
-        || conn.is_none_or(|c| Carrier::of(c) != Carrier::Http1)
+    if came.len() as u64 != announced || !req.modules.upstream.protocol.is_http() || s.limit_rate.0.is_some()
     {
         return false;
     }
