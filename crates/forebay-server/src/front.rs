@@ -8,7 +8,7 @@ use crate::connection::{self, Connection, Partial, Work, h1};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::modules::acme::hook;
-use crate::thread::{QUIC, QUIC_UPSTREAM, Thread, ThreadConfig};
+use crate::thread::{HTTP2_UPSTREAM, QUIC, QUIC_UPSTREAM, Thread, ThreadConfig};
 use crate::upstream::background;
 use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
@@ -260,6 +260,7 @@ impl Front for HttpThread {
     fn step(&self, direct: Direct) {
         match direct.kind {
             QUIC => self.0.quic.step(&self.0),
+            HTTP2_UPSTREAM => self.0.upstream_h2.step(direct.number),
             QUIC_UPSTREAM => self.0.upstream_quic.step(&self.0, direct.number),
             _ => self.0.relays.step(direct),
         }
@@ -294,6 +295,7 @@ impl Front for HttpThread {
         let old =
             self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
         old.groups.close(&self.0.io);
+        self.0.upstream_h2.retire();
         self.0.upstream_quic.retire();
         // They keep the configuration of their last request. Those that are busy let it go when they have finished.
         self.0.runners.end_idle();
@@ -324,6 +326,7 @@ impl Front for HttpThread {
         // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
         // take them from the shared group.
         self.0.config().groups.close(&self.0.io);
+        self.0.upstream_h2.end();
         self.0.upstream_quic.end();
         // They refer to the thread.
         self.0.spare_requests.clear();
@@ -362,7 +365,7 @@ impl Front for HttpThread {
             return true;
         }
         let entries = self.0.cached.shed();
-        self.0.config().groups.shed(&self.0.io) || entries
+        self.0.config().groups.shed(&self.0.io) | self.0.upstream_h2.shed() || entries
     }
 
     fn noticed(&self, number: u32) {

@@ -26,6 +26,8 @@ pub(crate) const SWITCHED: u8 = 0;
 pub(crate) const QUIC: u8 = 1;
 /// Kind of [`forebay_net::reactor::Direct`] work: a socket of [`Thread::upstream_quic`].
 pub(crate) const QUIC_UPSTREAM: u8 = 2;
+/// Kind of [`forebay_net::reactor::Direct`] work: a connection of [`Thread::upstream_h2`].
+pub(crate) const HTTP2_UPSTREAM: u8 = 3;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
@@ -115,6 +117,8 @@ pub(crate) struct Thread {
     pub h2: crate::h2::drive::Shared,
     /// QUIC connections.
     pub quic: crate::h3::Quic,
+    /// HTTP/2 connections to upstreams.
+    pub upstream_h2: crate::upstream::h2::Pool,
     /// QUIC connections to upstreams.
     pub upstream_quic: crate::upstream::h3::Pool,
 }
@@ -146,6 +150,7 @@ impl Thread {
             background: Default::default(),
             h2: crate::h2::drive::Shared::default(),
             quic: crate::h3::Quic::default(),
+            upstream_h2: Default::default(),
             upstream_quic: Default::default(),
             worker,
         })

@@ -105,7 +105,7 @@ fn limits_hold_wherever_a_connection_is() {
 }
 
 #[test]
-fn encrypted_connections_and_http2_are_shared() {
+fn encrypted_connections_are_shared() {
     let answer = "return 200 \"$connection $server_protocol\";";
     let site = Site::new(&conf(&format!(
         "upstream p {{ server 127.0.0.1:%PORT1%; keepalive 2; }} upstream t {{ server 127.0.0.1:%PORT2%; keepalive 2; }}\n\
@@ -119,9 +119,10 @@ fn encrypted_connections_and_http2_are_shared() {
     )));
     site.certificate("a", P256, "a", "");
     let server = Server::start_on(site);
-    for (uri, protocol) in [("/tls", "HTTP/1.1"), ("/h2", "HTTP/2.0"), ("/tls2", "HTTP/2.0")] {
+    // Those of HTTP/2 are their thread's: many requests share one at a time.
+    for (uri, protocol, most) in [("/tls", "HTTP/1.1", 1), ("/h2", "HTTP/2.0", 4), ("/tls2", "HTTP/2.0", 4)] {
         let bodies: HashSet<_> = (0..30).map(|_| body(&get(server.addr(0), uri)).to_owned()).collect();
-        assert_eq!(bodies.len(), 1, "{uri}: {bodies:?}");
+        assert!(bodies.len() <= most, "{uri}: {bodies:?}");
         assert!(bodies.iter().all(|b| b.ends_with(protocol)), "{uri}: {bodies:?}");
     }
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());

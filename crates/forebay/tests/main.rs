@@ -48,6 +48,7 @@ mod processes;
 mod proxied_answers;
 mod proxy;
 mod proxy_h2;
+mod proxy_h2_streams;
 mod repeated;
 mod robustness;
 mod rotated_certificates;

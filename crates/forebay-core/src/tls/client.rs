@@ -55,7 +55,7 @@ pub struct ClientTls {
 }
 
 /// Reason for which a connection to a server could not be encrypted.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unencrypted {
     /// The handshake or the server's certificate failed, with the text for the error log.
     Failed(String),

@@ -9,7 +9,6 @@ use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::AddressFamily;
-use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -27,7 +26,6 @@ pub struct Conn {
     wire: RefCell<Wire>,
     /// It is among the idle ones now, so that it stays open.
     kept: bool,
-    state: RefCell<Option<Box<dyn Any + Send>>>,
     /// This request has written to it.
     written: Cell<bool>,
     /// Writes do not wait for acknowledgements (TCP_NODELAY).
@@ -91,7 +89,6 @@ impl Conn {
             kept: false,
             written: Cell::new(false),
             prompt: Cell::new(idle.prompt),
-            state: RefCell::new(idle.state),
             requests: idle.requests,
             opened: idle.opened,
             reused: true,
@@ -109,7 +106,6 @@ impl Conn {
             kept: false,
             written: Cell::new(false),
             prompt: Cell::new(false),
-            state: RefCell::new(None),
             requests: 0,
             opened,
             reused: false,
@@ -226,25 +222,6 @@ impl Conn {
         self.wire.get_mut()
     }
 
-    /// Borrows the state that its protocol keeps from one request to the next, if it is a `T`.
-    pub fn state<T: Any>(&self) -> Option<RefMut<'_, T>> {
-        RefMut::filter_map(self.state.borrow_mut(), |state| state.as_mut()?.downcast_mut()).ok()
-    }
-
-    /// Calls `f` with the state that its protocol keeps, which is made if there is none.
-    pub fn with_state<T: Any + Send + Default, R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let mut state = self.state.borrow_mut();
-        match state.as_mut().and_then(|state| state.downcast_mut()) {
-            Some(known) => f(known),
-            None => {
-                let mut new = Box::<T>::default();
-                let result = f(&mut new);
-                *state = Some(new);
-                result
-            }
-        }
-    }
-
     /// Returns its slot.
     pub fn token(&self) -> Token {
         self.token
@@ -290,7 +267,6 @@ impl Conn {
             fd,
             tls: wire.into_tls(),
             prompt: self.prompt.get(),
-            state: self.state.take(),
             made_for: self.made_for,
             token: self.token,
             peer,

@@ -13,7 +13,6 @@ use forebay_sys::sync::lock;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +28,6 @@ pub(super) struct IdleConn {
     pub tls: Option<Box<Stream>>,
     /// Its writes do not wait for acknowledgements (TCP_NODELAY).
     pub prompt: bool,
-    /// State that its protocol keeps from one request to the next.
-    pub state: Option<Box<dyn Any + Send>>,
     /// Tells connections apart that cannot serve the same requests; 0 = plain.
     pub made_for: u64,
     /// Its slot in the thread whose list it is in.

@@ -277,10 +277,6 @@ fn the_faster_server_wins() {
     assert_eq!(seen.iter().filter(|i| **i == 0).count(), 1, "{seen:?}");
 }
 
-/// State that a protocol keeps on a connection.
-#[derive(Default)]
-struct Greeted(bool);
-
 /// Uses a connection for a request, as a front end would; returns whether it was kept from an earlier one.
 fn use_connection(groups: &LocalGroups, g: &Arc<Group>, io: &Rc<Io>, to: SocketAddr) -> bool {
     let now = io.poller.now();
@@ -293,15 +289,14 @@ fn use_connection(groups: &LocalGroups, g: &Arc<Group>, io: &Rc<Io>, to: SocketA
         Conn::opened(io, Wire::Plain(io.poller.insert(socket.into())), now)
     });
     assert_eq!(conn.peek(), Err(Errno::AGAIN), "nothing has come");
-    let greeted = conn.with_state(|s: &mut Greeted| std::mem::replace(&mut s.0, true));
-    assert_eq!((greeted, conn.state::<String>().is_none()), (conn.reused, true));
+    let reused = conn.reused;
     lease.conn = Some(conn);
     lease.keep();
-    greeted
+    reused
 }
 
 #[test]
-fn a_connection_is_kept_with_the_state_of_its_protocol() {
+fn a_connection_is_kept() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let to = listener.local_addr().expect("bound");
     let io = Rc::new(Io::new().expect("epoll"));

@@ -60,6 +60,18 @@ fn name_and_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name, value[1..].trim_ascii()))
 }
 
+/// Calls `f` with the name and the value of each field of trailers that have become lines.
+pub fn each_line(lines: &[u8], f: &mut dyn FnMut(&[u8], &[u8])) {
+    for line in lines.split(|b| *b == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if let Some((name, value)) =
+            memchr::memmem::find(line, b": ").and_then(|at| line.split_at_checked(at))
+        {
+            f(name, value.get(2..).unwrap_or_default());
+        }
+    }
+}
+
 /// The reason for which a block is no head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadBlock {

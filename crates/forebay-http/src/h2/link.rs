@@ -1,79 +1,51 @@
-//! The client's end of an HTTP/2 connection to an upstream server (RFC 9113). It carries one stream at a time. No I/O: received
-//! bytes are given in, bytes to be written are taken out. Hot path.
+//! The client's end of an HTTP/2 connection to an upstream server (RFC 9113), with several streams. No I/O: received bytes are given
+//! in, bytes to be written are taken out. Hot path.
+//!
+//! - [`Link::reserve`] takes a place for a request, and [`Link::open`] begins it; its number names the stream in all other calls, until
+//!   [`Link::remove`].
+//! - [`Link::take`] (in `link/receive.rs`) takes received bytes. Streams about which there is news are noted, see [`Link::news`].
+//! - `link/response.rs` gives heads, content and trailers; `link/stream.rs` has the state of a stream, `link/streams.rs` all of them,
+//!   `link/problem.rs` what can go wrong.
+//!
+//! `W` is what the caller keeps for each stream.
 
-use super::client::{self, BadBlock, Block};
+mod problem;
+mod receive;
+mod response;
+mod stream;
+mod streams;
+
+pub use problem::{Fatal, Problem};
+use stream::Stream;
+use streams::Streams;
+
+use super::client;
 use super::connection::{Connection, Window};
 use super::frame::{self, Code, INITIAL_WINDOW, MAX_FRAME, flag, kind, setting};
-use super::hpack::{Decoder, TABLE_SIZE};
-use super::received::{Frame, Role, Rule, Section, Setting, Settings, Violation};
-use std::borrow::Cow;
-use std::collections::VecDeque;
+use super::hpack::Decoder;
+use super::received::Role;
 
-/// Window for the content of a response, bytes. A server may send so much while the request is still being sent.
-const WINDOW: u32 = 256 * 1024;
+/// Most streams at a time.
+pub const MOST_STREAMS: usize = 100;
+
+/// Window for the content of a response, bytes. A server may send so much that nobody has read.
+pub const WINDOW: u32 = 256 * 1024;
+
+/// Window of a connection, bytes. It is opened again for all that comes: the windows of the streams bound what waits in memory, so that a
+/// stream that nobody reads does not hold up the others.
+const CONNECTION_WINDOW: u32 = WINDOW * MOST_STREAMS as u32;
 
 /// Bytes of frames waiting to be written beyond which no more content is put behind them.
 const OUT: usize = 64 * 1024;
 
-/// Bytes that acknowledgements of PING and SETTINGS may take in addition. A server that sends more of those frames and does
-/// not read ends the exchange.
-const CONTROL: usize = 64 * 1024;
-
-/// Most interim responses (RFC 9110, section 15.2) that wait for being read.
-const MAX_INTERIM: usize = 100;
+/// Content that each stream may put there, where many wait for room, bytes.
+const LEAST_SHARE: usize = 4096;
 
 /// Last stream of a connection, far below the highest identifier.
 const LAST_STREAM: u32 = 1 << 30;
 
-/// A failure that ends the exchange and the connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Text for the error log, to be written behind "upstream ".
-    pub text: Cow<'static, str>,
-    /// The server has certainly not acted upon the request (GOAWAY below its stream, REFUSED_STREAM).
-    pub unsent: bool,
-}
-
-fn problem(text: impl Into<Cow<'static, str>>) -> Problem {
-    Problem { text: text.into(), unsent: false }
-}
-
-impl From<Violation> for Problem {
-    fn from(v: Violation) -> Problem {
-        match (v.rule, v.kind) {
-            (Rule::MaxFrameSize(len), _) => problem(format!("sent too large http2 frame: {len}")),
-            (Rule::SettingsFirst, _) => problem("sent no SETTINGS frame first, it may not speak http2"),
-            (Rule::Contiguous, _) => problem("sent unexpected frame inside a field block"),
-            (Rule::Unexpected, kind::CONTINUATION) => problem("sent unexpected CONTINUATION frame"),
-            (Rule::Unexpected, _) => problem("sent unexpected PUSH_PROMISE frame"),
-            (Rule::Padding(_), _) => problem("sent http2 frame with invalid padding"),
-            (Rule::Stream, kind::DATA | kind::HEADERS) => problem("sent frame for unknown stream 0"),
-            (Rule::Setting(setting::INITIAL_WINDOW_SIZE), _) => {
-                problem("sent SETTINGS frame with too large initial window")
-            }
-            (Rule::Setting(setting::MAX_FRAME_SIZE), _) => {
-                problem("sent SETTINGS frame with invalid max frame size")
-            }
-            (Rule::Setting(_), _) => problem("sent SETTINGS frame that enables push"),
-            (_, kind::HEADERS) => problem("sent too short http2 HEADERS frame"),
-            (_, kind::RST_STREAM) => problem("sent invalid RST_STREAM frame"),
-            (_, kind::SETTINGS) => problem("sent invalid SETTINGS frame"),
-            (_, kind::PING) => problem("sent invalid PING frame"),
-            (_, kind::GOAWAY) => problem("sent invalid GOAWAY frame"),
-            (_, _) => problem("sent invalid WINDOW_UPDATE frame"),
-        }
-    }
-}
-
-impl From<BadBlock> for Problem {
-    fn from(bad: BadBlock) -> Problem {
-        match bad {
-            BadBlock::Compression => problem("sent invalid http2 header block"),
-            BadBlock::TooLarge => problem("sent too big header"),
-            BadBlock::Malformed(what) => problem(format!("sent invalid {what}")),
-        }
-    }
-}
+/// Least room in the window of a connection after content that the server has not read, bytes.
+const LEAST_WINDOW: usize = INITIAL_WINDOW as usize / 2;
 
 /// A request to be sent.
 #[derive(Clone, Copy, Debug)]
@@ -90,39 +62,71 @@ pub struct Request<'h> {
     pub limit: usize,
 }
 
-/// A connection and the stream on it.
+/// A stream takes no content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no room, or no window.
+    Full,
+    /// The server needs no more of it.
+    Over,
+    /// The request has failed.
+    Failed,
+}
+
+/// Result of reading content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// So many bytes.
+    Bytes(usize),
+    /// No bytes have come.
+    Nothing,
+    /// The response is over.
+    End,
+    /// The request has failed.
+    Failed,
+}
+
+/// A connection and its streams.
 #[derive(Debug)]
-pub struct Link {
+pub struct Link<W> {
     connection: Connection,
     decoder: Decoder,
     /// Memory for decoding, and for the field block of a request.
     scratch: Vec<u8>,
     /// The beginning of an incomplete frame.
     input: Vec<u8>,
-    /// Frames to be written.
+    /// Frames to be written, of which `written` bytes are. Before them `gone` bytes have left.
     out: Vec<u8>,
-    /// Heads of the response that have not been taken, interim ones first, as HTTP/1 heads.
-    heads: VecDeque<Vec<u8>>,
-    trailers: Vec<u8>,
-    /// Most bytes of a head.
-    limit: usize,
-    /// Identifier of the stream; 0 before the first one.
-    stream: u32,
-    /// Content of the request that the server takes on the stream.
-    send_window: Window,
-    /// Content of the response that the server may send on the stream.
-    recv_window: Window,
-    final_head: bool,
-    sent_end: bool,
-    ended: bool,
-    reset: bool,
+    written: usize,
+    gone: u64,
+    streams: Streams<W>,
+    /// Number of streams that are going to be opened.
+    reserved: usize,
+    /// Identifier of the next stream.
+    next: u32,
+    /// Streams about which there is news.
+    news: Vec<u32>,
+    /// Streams that wait for room, or for a window.
+    waiting: usize,
+    /// Content that a stream may put into `out` before that has been written.
+    share: usize,
+    /// Number of times that `out` has been written.
+    round: u64,
+    /// SETTINGS_MAX_CONCURRENT_STREAMS of the server.
+    allowed: usize,
     /// The server has sent GOAWAY.
     leaving: bool,
+    /// Bytes of acknowledgements in `out`.
+    answers: usize,
+    /// Frames since the last one that has moved a request on.
+    fruitless: u32,
+    /// Bytes that may still come on streams that we have reset.
+    owed: u64,
     /// The server wants a smaller HPACK table than is the default. The next field block has to begin with a size of 0.
     shrink: bool,
 }
 
-impl Default for Link {
+impl<W: Default> Default for Link<W> {
     fn default() -> Self {
         let mut out = frame::PREFACE.to_vec();
         frame::push_settings(
@@ -136,45 +140,181 @@ impl Default for Link {
         );
         // The setting above counts for streams only; the window of the connection needs a frame (RFC 9113, section
         // 6.9.2).
-        frame::push_window_update(&mut out, 0, WINDOW - INITIAL_WINDOW as u32);
+        frame::push_window_update(&mut out, 0, CONNECTION_WINDOW - INITIAL_WINDOW as u32);
         Link {
-            connection: Connection::new(Role::Client, WINDOW),
+            connection: Connection::new(Role::Client, CONNECTION_WINDOW),
             decoder: Decoder::lenient(),
             scratch: Vec::new(),
             input: Vec::new(),
             out,
-            heads: VecDeque::new(),
-            trailers: Vec::new(),
-            limit: 0,
-            stream: 0,
-            send_window: Window::new(0),
-            recv_window: Window::new(0),
-            final_head: false,
-            // No stream yet: as if one were over.
-            sent_end: true,
-            ended: true,
-            reset: false,
+            written: 0,
+            gone: 0,
+            streams: Streams::default(),
+            reserved: 0,
+            next: 1,
+            news: Vec::new(),
+            waiting: 0,
+            share: OUT,
+            round: 0,
+            allowed: MOST_STREAMS,
             leaving: false,
+            answers: 0,
+            fruitless: 0,
+            owed: 0,
             shrink: false,
         }
     }
 }
 
-/// Least room in the window of a connection after content that the server has not read, bytes.
-const LEAST_WINDOW: usize = INITIAL_WINDOW as usize / 2;
+/// The connection.
+impl<W: Default> Link<W> {
+    /// Returns the number of streams, those included that are to be opened.
+    pub fn streams(&self) -> usize {
+        self.streams.len() + self.reserved
+    }
 
-/// Sending.
-impl Link {
-    /// Opens a stream with a request.
-    pub fn request(&mut self, request: &Request<'_>) {
+    /// Counts a stream that is going to be opened.
+    pub fn reserve(&mut self) {
+        self.reserved += 1;
+    }
+
+    /// Takes [`Link::reserve`] back.
+    pub fn release(&mut self) {
+        self.reserved -= 1;
+    }
+
+    /// Returns `true` if the server has said how many streams it allows.
+    pub fn is_settled(&self) -> bool {
+        self.connection.has_settings()
+    }
+
+    /// Returns the number of streams that there may be. It is 1 until the server has said how many it allows.
+    pub fn most(&self) -> usize {
+        if self.is_settled() { self.allowed.min(MOST_STREAMS) } else { 1 }
+    }
+
+    /// Returns `true` if another stream may be opened now.
+    pub fn has_room(&self) -> bool {
+        self.streams() < self.most() && !self.is_dried_up()
+    }
+
+    /// Returns `false` if no further stream may be opened: the server leaves, the identifiers are used up, or content that the server
+    /// discards is not acknowledged, so that the next request could not be sent.
+    pub fn goes_on(&self) -> bool {
+        !self.leaving && self.next <= LAST_STREAM && !(self.streams() == 0 && self.is_dried_up())
+    }
+
+    /// Returns `true` if there is hardly a window, and no stream that fills it.
+    fn is_dried_up(&self) -> bool {
+        self.connection.send_window.available() < LEAST_WINDOW
+            && self.streams.iter().all(|s| s.sends_no_more())
+    }
+
+    /// Returns bytes to be written.
+    pub fn pending(&self) -> &[u8] {
+        self.out.get(self.written..).unwrap_or_default()
+    }
+
+    /// Notes that bytes of [`Link::pending`] have been written.
+    pub fn wrote(&mut self, n: usize) {
+        self.written += n;
+        let left = self.pending().len();
+        if left == 0 || self.written > OUT {
+            self.gone += self.written as u64;
+            self.out.drain(..self.written);
+            self.written = 0;
+        }
+        if left == 0 && self.out.capacity() > 2 * OUT {
+            self.out = Vec::new();
+        }
+        self.answers = self.answers.min(left);
+        if left < OUT / 2 {
+            self.round += 1;
+            self.share = OUT;
+            self.grant();
+        }
+    }
+
+    /// Ends the connection with a code for the server.
+    pub fn leave(&mut self, code: Code) {
+        // No stream of the server's has been handled: there are none.
+        frame::push_goaway(&mut self.out, 0, code);
+    }
+
+    /// Calls `f` for each stream about which there is news: something has come, there is room, or it has failed.
+    pub fn news(&mut self, mut f: impl FnMut(&mut W)) {
+        let mut news = std::mem::take(&mut self.news);
+        for id in news.drain(..) {
+            if let Some(s) = self.stream(id) {
+                s.noted = false;
+                f(&mut s.kept);
+            }
+        }
+        self.news = news;
+    }
+
+    /// Has all streams be among the news: the connection is over.
+    pub fn note_all(&mut self) {
+        let places: Vec<_> = self.streams.places().collect();
+        places.into_iter().for_each(|at| self.note(at));
+    }
+
+    fn note(&mut self, at: usize) {
+        if let Some(s) = self.streams.get_mut(at)
+            && !std::mem::replace(&mut s.noted, true)
+        {
+            self.news.push(s.id);
+        }
+    }
+
+    fn place(&self, id: u32) -> Option<usize> {
+        self.streams.place(id)
+    }
+
+    fn stream(&mut self, id: u32) -> Option<&mut Stream<W>> {
+        let at = self.place(id)?;
+        self.streams.get_mut(at)
+    }
+
+    fn of(&self, id: u32) -> Option<&Stream<W>> {
+        self.streams.get(self.place(id)?)
+    }
+
+    /// Notes streams that wait for room, if there is any: those that were served longest ago come first, and share it.
+    fn grant(&mut self) {
+        if self.waiting == 0 || self.connection.send_window.available() == 0 {
+            return;
+        }
+        let ready = |s: &Stream<W>| s.waits && s.send_window.available() > 0;
+        let mut places: Vec<usize> =
+            self.streams.places().filter(|at| self.streams.get(*at).is_some_and(ready)).collect();
+        places.sort_by_key(|at| self.streams.get(*at).map(|s| s.round));
+        self.share = (OUT / places.len().max(1)).max(LEAST_SHARE);
+        for at in places {
+            if let Some(s) = self.streams.get_mut(at) {
+                s.waits = false;
+                self.waiting -= 1;
+            }
+            self.note(at);
+        }
+    }
+}
+
+/// Requests.
+impl<W: Default> Link<W> {
+    /// Opens a stream that was reserved, with a request. Returns its identifier.
+    pub fn open(&mut self, request: &Request<'_>) -> u32 {
         // A client's streams have odd numbers (RFC 9113, section 5.1.1). LAST_STREAM keeps them from overflowing.
-        self.stream = if self.stream == 0 { 1 } else { self.stream + 2 };
-        self.limit = request.limit;
-        self.send_window = self.connection.initial_window();
-        self.recv_window = Window::new(WINDOW);
-        self.heads.clear();
-        self.trailers.clear();
-        (self.final_head, self.sent_end, self.ended, self.reset) = (false, request.end, false, false);
+        let id = self.next;
+        self.release();
+        self.next += 2;
+        self.fruitless = 0;
+        let send_window = self.connection.initial_window();
+        self.streams.add(Stream {
+            limit: request.limit,
+            sent_end: request.end,
+            ..Stream::new(id, send_window)
+        });
         self.scratch.clear();
         if std::mem::take(&mut self.shrink) {
             // A dynamic table of size 0 (RFC 7541, section 4.2).
@@ -182,306 +322,113 @@ impl Link {
         }
         client::request_block(request.head, request.https, request.trailers, &mut self.scratch);
         let end = if request.end { flag::END_STREAM } else { 0 };
-        frame::push_field_block(&mut self.out, self.stream, end, &self.scratch);
+        frame::push_field_block(&mut self.out, id, end, &self.scratch);
+        id
     }
 
-    /// Returns the number of bytes of content that the windows allow to send now.
-    pub fn sendable(&self) -> usize {
-        self.connection.send_window.available().min(self.send_window.available())
+    /// Returns what the caller keeps for a stream.
+    pub fn kept(&mut self, id: u32) -> Option<&mut W> {
+        self.stream(id).map(|s| &mut s.kept)
     }
 
-    /// Puts content into frames as far as windows and memory allow. Returns how many bytes it has taken. `last`: nothing
-    /// follows behind `bytes`.
-    pub fn content(&mut self, bytes: &[u8], last: bool) -> usize {
-        let mut taken = 0;
-        while !self.sent_end && self.out.len() < OUT {
-            let rest = bytes.get(taken..).unwrap_or_default();
-            let n = rest.len().min(self.sendable()).min(MAX_FRAME);
-            let end = last && n == rest.len();
-            // A DATA frame without content is sent only to end the stream.
-            if n == 0 && !end {
-                break;
-            }
-            self.push_data(rest.get(..n).unwrap_or_default(), end);
-            taken += n;
-            if end || taken == bytes.len() {
-                break;
-            }
-        }
-        taken
+    /// Returns the number of bytes of content that a stream may add now.
+    pub fn room(&self, id: u32) -> usize {
+        let Some(s) = self.of(id).filter(|s| !s.sends_no_more()) else { return 0 };
+        let window = self.connection.send_window.available().min(s.send_window.available());
+        let taken = if s.round == self.round { s.added } else { 0 };
+        let room = match self.share {
+            OUT => OUT.saturating_sub(self.pending().len()),
+            share => share.saturating_sub(taken),
+        };
+        window.min(room)
     }
 
-    fn push_data(&mut self, content: &[u8], end: bool) {
-        let flags = if end { flag::END_STREAM } else { 0 };
-        frame::push_header(&mut self.out, content.len(), kind::DATA, flags, self.stream);
-        self.out.extend_from_slice(content);
-        self.connection.send_window.sent(content.len());
-        self.send_window.sent(content.len());
-        self.sent_end |= end;
-    }
-
-    /// Returns `true` if all of the request is in frames.
-    pub fn is_sent(&self) -> bool {
-        self.sent_end
-    }
-
-    /// Returns bytes to be written. The caller removes what it has written.
-    pub fn out(&mut self) -> &mut Vec<u8> {
-        &mut self.out
-    }
-
-    /// Opens the receive windows again for content that has been taken.
-    pub fn replenish(&mut self) {
-        if let Some(increment) = self.connection.recv_window.refill(WINDOW) {
-            frame::push_window_update(&mut self.out, 0, increment);
-        }
-        if !self.ended
-            && let Some(increment) = self.recv_window.refill(WINDOW)
-        {
-            frame::push_window_update(&mut self.out, self.stream, increment);
-        }
-    }
-}
-
-/// The response.
-impl Link {
-    /// Takes the next head of the stream, an HTTP/1 head.
-    pub fn next_head(&mut self) -> Option<Vec<u8>> {
-        self.heads.pop_front()
-    }
-
-    /// Iterates over the fields of the trailers.
-    pub fn trailers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.trailers.split(|b| *b == b'\n').filter_map(|line| {
-            let (name, value) = line.split_at_checked(memchr::memmem::find(line, b": ")?)?;
-            Some((name, value.get(2..)?.strip_suffix(b"\r")?))
-        })
-    }
-
-    /// Returns `true` if the response is over.
-    pub fn is_over(&self) -> bool {
-        self.ended
-    }
-
-    /// Ends a stream whose response is over before its request: the rest of the request is not sent.
-    pub fn leave(&mut self) {
-        if self.ended && !self.sent_end && !self.reset {
-            // The response is whole, so this is no failure (RFC 9113, section 8.1).
-            frame::push_reset(&mut self.out, self.stream, Code::NoError);
-            self.reset = true;
-        }
-    }
-
-    /// Returns `true` if another request may be sent.
-    pub fn is_reusable(&self) -> bool {
-        // A response may end before its request, whose stream is still open then, unless one of both sides has reset it. Content that
-        // the server discards has to be acknowledged, too; without room in the window the next request could not be sent.
-        let over = self.sent_end || (self.reset && self.connection.send_window.available() >= LEAST_WINDOW);
-        let idle = self.ended && over;
-        let quiet =
-            self.input.is_empty() && self.out.is_empty() && self.connection.field_block.stream().is_none();
-        idle && quiet && self.connection.has_settings() && !self.leaving && self.stream < LAST_STREAM
-    }
-}
-
-/// Receiving.
-impl Link {
-    /// Takes received bytes. Content is appended to `content`.
+    /// Puts content into frames as far as windows and memory allow. Returns the number of bytes that it has taken.
     ///
     /// # Errors
-    /// [`Problem`]. The connection cannot be used any more.
-    pub fn take(&mut self, bytes: &[u8], content: &mut Vec<u8>) -> Result<(), Problem> {
-        if self.input.is_empty() {
-            let used = self.frames(bytes, content)?;
-            self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());
-            return Ok(());
+    /// [`Refused`].
+    pub fn content(&mut self, id: u32, bytes: &[u8]) -> Result<usize, Refused> {
+        let room = self.room(id);
+        let (round, at) = (self.round, self.gone + self.out.len() as u64);
+        let Some(s) = self.stream(id).filter(|s| s.problem.is_none()) else { return Err(Refused::Failed) };
+        if s.sends_no_more() {
+            return Err(Refused::Over);
         }
-        // Taken out, so that `frames` may borrow the link while it reads the bytes.
-        let mut input = std::mem::take(&mut self.input);
-        input.extend_from_slice(bytes);
-        let used = self.frames(&input, content)?;
-        input.drain(..used);
-        self.input = input;
-        Ok(())
+        let bytes = bytes.get(..room).unwrap_or(bytes);
+        if bytes.is_empty() {
+            return if room == 0 { Err(Refused::Full) } else { Ok(0) };
+        }
+        s.added = bytes.len() + if s.round == round { s.added } else { 0 };
+        s.round = round;
+        s.send_window.sent(bytes.len());
+        let frames = bytes.len().div_ceil(MAX_FRAME);
+        s.last_frame = Some(at + ((frames - 1) * (frame::HEADER_LEN + MAX_FRAME)) as u64);
+        self.connection.send_window.sent(bytes.len());
+        self.fruitless = 0;
+        for piece in bytes.chunks(MAX_FRAME) {
+            frame::push_header(&mut self.out, piece.len(), kind::DATA, 0, id);
+            self.out.extend_from_slice(piece);
+        }
+        Ok(bytes.len())
     }
 
-    /// Takes all frames that are whole. Returns their length.
-    fn frames(&mut self, bytes: &[u8], content: &mut Vec<u8>) -> Result<usize, Problem> {
-        let mut at = 0;
-        while let Some((frame, len)) = self.connection.read(bytes.get(at..).unwrap_or_default())? {
-            at += len;
-            // Checked at each frame, since one read may bring thousands of PINGs.
-            if self.out.len() > OUT + CONTROL {
-                return Err(problem("sent too many http2 control frames"));
-            }
-            self.frame(frame, content)?;
-        }
-        Ok(at)
-    }
-
-    fn frame(&mut self, frame: Frame<'_>, content: &mut Vec<u8>) -> Result<(), Problem> {
-        match frame {
-            Frame::Data { stream, content: part, len, end_stream } => {
-                self.data(stream, len, end_stream)?;
-                content.extend_from_slice(part);
-            }
-            Frame::Headers { section, fragment, end_headers } => {
-                self.check_stream(section.stream)?;
-                return self.headers(section, fragment, end_headers);
-            }
-            Frame::Continuation { fragment, end_headers } => {
-                return self.continuation(fragment, end_headers);
-            }
-            Frame::RstStream { stream, code } => return self.rst_stream(stream, code),
-            Frame::Settings(settings) => return self.settings(settings),
-            // The server has taken note that we keep no table.
-            Frame::SettingsAck => self.decoder.allow(0),
-            Frame::Ping { ack: false, data } => frame::push_ping_ack(&mut self.out, data),
-            Frame::GoAway { last, code } => return self.goaway(last, code),
-            Frame::WindowUpdate { stream, increment } => return self.window_update(stream, increment),
-            Frame::Ping { .. } | Frame::Priority | Frame::PriorityUpdate { .. } | Frame::Unknown => {}
-        }
-        Ok(())
-    }
-
-    /// Checks that a frame of a response is on the one stream, while that is open.
-    fn check_stream(&self, stream: u32) -> Result<(), Problem> {
-        if stream != self.stream {
-            return Err(problem(format!("sent frame for unknown stream {stream}")));
-        }
-        if self.ended || self.reset {
-            return Err(problem("sent frame for closed stream"));
-        }
-        Ok(())
-    }
-
-    fn data(&mut self, stream: u32, len: usize, end_stream: bool) -> Result<(), Problem> {
-        self.check_stream(stream)?;
-        if !self.final_head {
-            return Err(problem("sent unexpected DATA frame before headers"));
-        }
-        self.connection
-            .recv_window
-            .received(len)
-            .and_then(|()| self.recv_window.received(len))
-            .map_err(|_| problem("violated http2 flow control"))?;
-        self.ended |= end_stream;
-        Ok(())
-    }
-
-    fn headers(&mut self, section: Section, fragment: &[u8], whole: bool) -> Result<(), Problem> {
-        if whole {
-            return self.field_section(section, fragment);
-        }
-        self.connection.field_block.begin(section, fragment);
-        Ok(())
-    }
-
-    fn continuation(&mut self, fragment: &[u8], last: bool) -> Result<(), Problem> {
-        let block = &mut self.connection.field_block;
-        block.extend(fragment);
-        // Frames without content have a cost, too. Otherwise a server could send them without end.
-        let cost = block.len() + (block.continuations() as usize + 1) * frame::HEADER_LEN;
-        if cost > self.limit + MAX_FRAME {
-            return Err(problem("sent too big header"));
-        }
-        if !last {
-            return Ok(());
-        }
-        let Some((section, bytes)) = block.finish() else { return Ok(()) };
-        let done = self.field_section(section, &bytes);
-        self.connection.field_block.recycle(bytes);
-        done
-    }
-
-    /// Takes a head of the response, or its trailers.
-    fn field_section(&mut self, section: Section, bytes: &[u8]) -> Result<(), Problem> {
-        let trailers = self.final_head;
-        let block = Block { bytes, trailers, limit: self.limit };
-        let mut lines = Vec::new();
-        // Trailers, too, are decoded in full: the HPACK tables of both ends have to stay the same.
-        let status = client::response_head(&mut self.decoder, &block, &mut self.scratch, &mut lines)?;
-        self.ended |= section.end_stream;
-        if !trailers {
-            self.check_interim(status, section.end_stream)?;
-            self.final_head = status >= 200;
-            self.heads.push_back(lines);
-            return Ok(());
-        }
-        if !section.end_stream {
-            return Err(problem("sent trailers that do not end the stream"));
-        }
-        self.trailers = lines;
-        Ok(())
-    }
-
-    /// Checks an interim response (RFC 9110, section 15.2).
-    fn check_interim(&self, status: u16, end: bool) -> Result<(), Problem> {
-        match status {
-            101 => Err(problem("switched protocols over http2")),
-            100..=199 if end => Err(problem("closed stream without a final response")),
-            100..=199 if self.heads.len() >= MAX_INTERIM => Err(problem("sent too many interim responses")),
-            _ => Ok(()),
+    /// Has a stream be among the news once it may add content.
+    pub fn await_room(&mut self, id: u32) {
+        if let Some(s) = self.stream(id)
+            && !std::mem::replace(&mut s.waits, true)
+        {
+            self.waiting += 1;
         }
     }
 
-    fn rst_stream(&mut self, stream: u32, code: u32) -> Result<(), Problem> {
-        // Of an earlier request: a server may reset a stream after its whole response (RFC 9113, section 8.1).
-        if stream < self.stream && stream % 2 == 1 {
-            return Ok(());
+    /// Ends a request. Its last frame carries the end, unless that has left.
+    pub fn end(&mut self, id: u32) {
+        let written = self.gone + self.written as u64;
+        let gone = self.gone;
+        let Some(s) = self.stream(id).filter(|s| !s.sends_no_more()) else { return };
+        s.sent_end = true;
+        let unsent = s.last_frame.filter(|at| *at >= written);
+        // The flags are the fifth byte of a frame.
+        let flags = unsent.and_then(|at| usize::try_from(at - gone + 4).ok());
+        match flags.and_then(|at| self.out.get_mut(at)) {
+            Some(flags) => *flags |= flag::END_STREAM,
+            None => frame::push_header(&mut self.out, 0, kind::DATA, flag::END_STREAM, id),
         }
-        if stream != self.stream || self.reset {
-            return Err(problem(format!("sent RST_STREAM frame for unknown stream {stream}")));
-        }
-        self.reset = true;
-        // Behind a whole response it only means that the server does not need the rest of the request.
-        if self.ended && code == Code::NoError as u32 {
-            return Ok(());
-        }
-        let unsent = code == Code::RefusedStream as u32 && !self.final_head;
-        Err(Problem { unsent, ..problem(format!("rejected request with error {code}")) })
     }
 
-    fn settings(&mut self, settings: Settings<'_>) -> Result<(), Problem> {
-        for setting in settings.iter(Role::Client) {
-            match setting? {
-                Setting::InitialWindowSize(size) => {
-                    let change = self.connection.set_initial_window(size);
-                    self.send_window
-                        .widen(change)
-                        .map_err(|_| problem("sent SETTINGS frame with too large initial window"))?;
-                }
-                Setting::HeaderTableSize(size) => self.shrink |= size < TABLE_SIZE,
-                // Larger frames bring nothing.
-                Setting::MaxFrameSize(_) | Setting::MaxConcurrentStreams(_) | Setting::Other => {}
-            }
-        }
-        frame::push_settings_ack(&mut self.out);
-        Ok(())
-    }
-
-    fn goaway(&mut self, last: u32, code: u32) -> Result<(), Problem> {
-        self.leaving = true;
-        // Streams up to `last` go on to their end; only new ones are refused.
-        if last < self.stream && !self.ended {
-            let unsent = !self.final_head;
-            return Err(Problem { unsent, ..problem(format!("sent GOAWAY frame with error {code}")) });
-        }
-        Ok(())
-    }
-
-    fn window_update(&mut self, stream: u32, increment: u32) -> Result<(), Problem> {
-        if increment == 0 {
-            return Err(problem("sent invalid WINDOW_UPDATE frame"));
-        }
-        let window = match stream {
-            0 => &mut self.connection.send_window,
-            s if s == self.stream => &mut self.send_window,
-            // A closed stream may still get such frames for a while (RFC 9113, section 5.1).
-            s if s < self.stream => return Ok(()),
-            s => return Err(problem(format!("sent WINDOW_UPDATE frame for unknown stream {s}"))),
+    /// Removes a stream, and tells the server if it need not go on with it.
+    pub fn remove(&mut self, id: u32) {
+        let Some(at) = self.place(id) else { return };
+        let Some((ended, sent, reset)) = self.streams.get(at).map(|s| (s.ended, s.sent_end, s.reset)) else {
+            return;
         };
-        window.widen(i64::from(increment)).map_err(|_| problem("sent too large window update"))
+        if !(reset || ended && sent) {
+            // A response that is whole is no failure (RFC 9113, section 8.1).
+            self.reset(at, if ended { Code::NoError } else { Code::Cancel });
+        }
+        self.waiting -= usize::from(self.streams.get(at).is_some_and(|s| s.waits));
+        self.streams.remove(id);
+    }
+
+    /// Gives memory back before a pause, if there is no stream.
+    pub fn shrink(&mut self) {
+        self.streams.shrink();
+        if self.pending().is_empty() {
+            (self.out, self.news) = (Vec::new(), Vec::new());
+            self.gone += std::mem::take(&mut self.written) as u64;
+        }
+        self.scratch = Vec::new();
+    }
+
+    /// Resets a stream.
+    fn reset(&mut self, at: usize, code: Code) {
+        let Some(s) = self.streams.get_mut(at) else { return };
+        s.reset = true;
+        if !s.ended {
+            // What is on its way is no fault of the server.
+            self.owed += s.recv_window.available() as u64 + (s.limit + 2 * MAX_FRAME) as u64;
+        }
+        frame::push_reset(&mut self.out, s.id, code);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::encode;
 use super::qpack::Decoder;
 use crate::compression::secret::is_secret;
-pub use crate::h2::client::BadBlock;
+pub use crate::h2::client::{BadBlock, each_line};
 use crate::h2::client::{each_field, lines};
 
 /// Appends the field section of a request whose HTTP/1 head is `head`, by the static table. Fields of the HTTP/1 connection are left out,

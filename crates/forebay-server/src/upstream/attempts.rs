@@ -1,6 +1,7 @@
 //! Attempts of a request: chooses a server and judges the result; after a failure chooses the next one (nginx:
 //! proxy_next_upstream). The caller asks the server. Hot path.
 
+use super::codec::muxed;
 use super::contact::Contact;
 use super::exchange::{Attempt, Target};
 use super::fault::{Fault, client_gone};
@@ -332,6 +333,11 @@ impl<'t> Attempts<'t> {
     ) -> Decision {
         let again = self.rules.allow(fault, repeat, req.thread.io.poller.since(self.begun));
         let (reused, received) = note_failure(req, place.as_ref(), fault);
+        if fault.kind == NextUpstream::Timeout
+            && let Some(stream) = place.as_ref().and_then(Contact::conn).and_then(muxed::stream)
+        {
+            stream.timed_out();
+        }
         // Gives the place back first, so that it counts as free when another server is chosen.
         *place = None;
         if fault.blame == Blame::Ours {

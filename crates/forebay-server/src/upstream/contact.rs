@@ -1,6 +1,5 @@
 //! A server that is asked for a request: its lease, and the part of the request that is still to be sent. Hot path.
 
-use super::codec::http2;
 use super::sticky::Sticky;
 use super::upload::Upload;
 use crate::request::Request;
@@ -74,11 +73,9 @@ impl Contact {
         self.upload.is_none() && !self.unfinished
     }
 
-    /// Leaves the connection to other requests, unless the rest of the request could follow on it. Over HTTP/2 the rest does not follow
-    /// once the stream is over.
+    /// Leaves the connection to other requests, unless the rest of the request could follow on it.
     pub(super) fn keep(&mut self) {
-        let over = self.conn().is_some_and(|conn| http2::link(conn).is_some());
-        if over || self.is_sent() {
+        if self.is_sent() {
             self.lease.keep();
         }
     }

@@ -3,13 +3,14 @@
 
 use super::Reuse;
 use super::attempts::{Attempts, Decision, Kept, Repeat};
+use super::codec::muxed::{self, Ask};
 use super::codec::protocol::Protocol;
 use super::codec::{self, fastcgi, http2, http3};
 use super::config::Upstream;
 use super::contact::Contact;
 use super::fault::{Fault, client_gone, send_failed, send_timeout, timed_out};
 use super::h3::alternatives::Origin;
-use super::head::HeadReader;
+use super::head::{HeadReader, unconnected};
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
 use super::send::{Sender, Wrote};
 use super::sticky::Sticky;
@@ -403,17 +404,21 @@ impl Exchange<'_> {
     ) -> Result<(), Fault> {
         let mut watch = watch(req, self.settings.ignore_client_abort);
         codec::begin(req);
-        if self.settings.http_version == HttpVersion::V3 {
-            return Box::pin(self.attempt_over_quic(req, contact, addr, (fresh, headless), &mut watch)).await;
+        match self.settings.http_version {
+            HttpVersion::V3 => {
+                return Box::pin(self.attempt_over_quic(req, contact, addr, (fresh, headless), &mut watch))
+                    .await;
+            }
+            HttpVersion::V2 => {
+                return Box::pin(self.attempt_in_frames(req, contact, addr, fresh, &mut watch)).await;
+            }
+            _ => {}
         }
         if let Some(connecting) = self.connect(req, contact, addr, fresh, &mut watch)? {
             connecting.await?;
         }
         connected(req);
-        match self.settings.http_version {
-            HttpVersion::V2 => Box::pin(self.ask_in_frames(req, contact, &mut watch)).await,
-            _ => self.ask(req, contact, headless, &mut watch).await,
-        }
+        self.ask_in_text(req, contact, headless, &mut watch).await
     }
 
     /// Takes a kept connection to the server of a contact. Returns the future that opens a new one if there is none.
@@ -438,7 +443,7 @@ impl Exchange<'_> {
     }
 
     /// Sends the request and reads the head of the response as text.
-    async fn ask(
+    async fn ask_in_text(
         &self,
         req: &mut Request,
         contact: &mut Contact,
@@ -449,16 +454,27 @@ impl Exchange<'_> {
         HeadReader::new(req, self.settings, watch).read(req, contact, headless).await
     }
 
-    /// Sends the request and reads the head of the response over HTTP/2.
-    async fn ask_in_frames(
+    /// Asks the server over HTTP/2.
+    async fn attempt_in_frames(
         &self,
         req: &mut Request,
         contact: &mut Contact,
+        addr: &PeerAddr,
+        fresh: bool,
         watch: &mut Watch,
     ) -> Result<(), Fault> {
-        let s = self.settings;
-        http2::send(req, contact, self.head, self.body, s, watch).await?;
-        http2::read_head(req, contact, HeadReader::new(req, s, watch)).await
+        let wanted = wanted(req)?;
+        let local = local_address(req)?;
+        let made_for = made_for(req, wanted.as_ref(), local, self.settings.http_version);
+        let ask = self.ask(addr, local, (made_for, fresh));
+        let conn = match http2::find(req, contact, &ask) {
+            Some(conn) => conn,
+            // Boxed, since it is rare.
+            None => Box::pin(http2::open(req, contact, wanted.as_ref(), &ask, watch)).await?,
+        };
+        contact.connected(conn);
+        connected(req);
+        muxed::exchange(req, contact, &ask, watch).await
     }
 
     /// Asks the server over HTTP/3, or over TCP if it does not speak that.
@@ -474,15 +490,7 @@ impl Exchange<'_> {
         let mut wanted = wanted(req)?;
         let local = local_address(req)?;
         let origin = made_for(req, wanted.as_ref(), local, s.http_version);
-        let ask = http3::Ask {
-            head: self.head,
-            body: self.body,
-            settings: s,
-            addr,
-            local,
-            made_for: origin,
-            fresh,
-        };
+        let ask = self.ask(addr, local, (origin, fresh));
         if !self.upgrade && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? {
             return Ok(());
         }
@@ -492,22 +500,38 @@ impl Exchange<'_> {
             wanted.offer(offered.map(|protocol| protocol.to_vec()).collect());
         }
         let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
-        let mut frames = false;
-        if fresh || !contact.take_idle(&req.thread.io, made_for) {
+        let ask = self.ask(addr, local, (made_for, fresh));
+        let shared = if self.upgrade { None } else { http2::find(req, contact, &ask) };
+        if let Some(shared) = shared {
+            contact.connected(shared);
+        } else if fresh || !contact.take_idle(&req.thread.io, made_for) {
             let alpn = connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await?;
-            frames = alpn.as_deref() == Some(b"h2");
+            if alpn.as_deref() == Some(b"h2") {
+                let conn = contact.disconnect().ok_or_else(unconnected)?;
+                let shared = http2::adopt(req, contact, &ask, conn).ok_or_else(unconnected)?;
+                contact.connected(shared);
+            }
         }
         connected(req);
-        frames |= contact.conn().is_some_and(|conn| conn.reused && http2::link(conn).is_some());
-        if frames {
-            self.ask_in_frames(req, contact, watch).await?;
+        if contact.conn().is_some_and(|conn| conn.wire().is_multiplexed()) {
+            muxed::exchange(req, contact, &ask, watch).await?;
         } else {
-            self.ask(req, contact, headless, watch).await?;
+            self.ask_in_text(req, contact, headless, watch).await?;
         }
         if let (Some(wanted), PeerAddr::Inet(addr)) = (&wanted, addr) {
             http3::learn(req, wanted, Origin { addr: *addr, made_for: origin });
         }
         Ok(())
+    }
+
+    /// Returns the request to a server.
+    fn ask<'a>(
+        &'a self,
+        addr: &'a PeerAddr,
+        local: Option<LocalAddress>,
+        (made_for, fresh): (u64, bool),
+    ) -> Ask<'a> {
+        Ask { head: self.head, body: self.body, settings: self.settings, addr, local, made_for, fresh }
     }
 
     /// Sends the request, or the part of it that the server reads before it answers.
@@ -597,7 +621,7 @@ pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut
             Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
             Err(Stopped::Timeout) => return Err(send_timeout(req)),
             Err(Stopped::Send(e)) => {
-                let fault = http3::send_failed(req, conn);
+                let fault = muxed::send_failed(req, conn);
                 return Err(fault.unwrap_or_else(|| send_failed(req, e)));
             }
         }

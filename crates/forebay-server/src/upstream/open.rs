@@ -1,6 +1,7 @@
 //! Opens a connection to a chosen server for a request, and logs why there is none. Hot path.
 
 use super::fault::{Fault, SENDING, client_gone};
+use super::pooled::Trouble;
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -56,9 +57,19 @@ pub(crate) struct Open<'o> {
 /// Opens a connection.
 pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> Result<Conn, Fault> {
     let thread = req.thread.clone();
+    let settings = settings(req, o);
+    let opened = thread.io.poller.now();
+    match dialing::dial(&thread, &settings, watch).await {
+        Ok(wire) => Ok(Conn::opened(&thread.io, wire, opened)),
+        Err(e) => Err(failed(req, &settings, e)),
+    }
+}
+
+/// Returns the parameters of a socket.
+pub(crate) fn settings<'o>(req: &Request, o: &Open<'o>) -> DialSettings<'o> {
     let http = req.http();
     let sockets = &http.location(req).settings.proxy_bind;
-    let settings = DialSettings {
+    DialSettings {
         addr: o.addr,
         kind: SocketType::STREAM,
         local: o.local,
@@ -67,20 +78,30 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
         send_buffer: sockets.sndbuf.0 as usize,
         keepalive: o.keepalive,
         greeting: o.greeting,
-    };
-    let opened = thread.io.poller.now();
-    match dialing::dial(&thread, &settings, watch).await {
-        Ok(wire) => Ok(Conn::opened(&thread.io, wire, opened)),
-        Err(e) => Err(failed(req, &settings, e)),
     }
 }
 
-/// Logs the reason for which there is no connection over QUIC.
-pub(super) fn not_dialled(
+/// Logs the reason for which there is no stream on a connection that requests share.
+#[cold]
+pub(super) fn no_stream(
     req: &mut Request,
-    (addr, local): (&PeerAddr, Option<LocalAddress>),
-    e: DialError,
+    place: (&PeerAddr, Option<LocalAddress>),
+    trouble: Trouble,
 ) -> Fault {
+    match trouble {
+        Trouble::Dial(e) => not_dialled(req, place, e),
+        Trouble::Timeout => not_dialled(req, place, DialError::Timeout),
+        Trouble::ClientGone => client_gone(req, "connecting to upstream"),
+        Trouble::Tls(e) => handshake_failed(req, &e),
+        Trouble::Unspoken(text) => {
+            req.log(Level::Error, &format!("upstream {text} {CONNECTING}"));
+            Fault::unsent(NextUpstream::Error, 502, CONNECTING)
+        }
+    }
+}
+
+/// Logs the reason for which there is no connection.
+fn not_dialled(req: &mut Request, (addr, local): (&PeerAddr, Option<LocalAddress>), e: DialError) -> Fault {
     let settings = DialSettings {
         addr,
         kind: SocketType::DGRAM,
@@ -152,13 +173,13 @@ fn handshake_failed(req: &mut Request, e: &Unencrypted) -> Fault {
 }
 
 /// Logs that a handshake could not begin, which is not the server's fault.
-pub(super) fn unready(req: &mut Request, text: &str) -> Fault {
+fn unready(req: &mut Request, text: &str) -> Fault {
     req.log(Level::Error, &format!("{text} {HANDSHAKING}"));
     Fault::own(500)
 }
 
 /// Logs that a handshake failed.
-pub(super) fn unencrypted(req: &mut Request, text: &str) -> Fault {
+fn unencrypted(req: &mut Request, text: &str) -> Fault {
     req.log(Level::Error, &format!("{text} {HANDSHAKING}"));
     Fault::unsent(NextUpstream::Error, 502, HANDSHAKING)
 }

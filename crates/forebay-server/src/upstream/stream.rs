@@ -3,8 +3,8 @@
 //! proxy_buffering). Hot path.
 
 use super::codec::decoder::{Behind, Carrier, Decoded, Decoder, End};
+use super::codec::muxed;
 use super::codec::protocol::Protocol;
-use super::codec::{http2, http3};
 use super::contact::{Contact, attempt_over};
 use super::exchange::READ;
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
@@ -250,14 +250,6 @@ impl Body {
         }
     }
 
-    /// Writes the frames of HTTP/2 that answer those of the server, as far as there is room.
-    fn answer(&self) {
-        if let Some(conn) = conn_of(&self.contact) {
-            // If the connection is broken, the next read will fail.
-            let _ = http2::send_frames(conn);
-        }
-    }
-
     /// Appends content that has come, without waiting.
     pub(crate) fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         if self.spool.is_none() {
@@ -359,9 +351,6 @@ impl Body {
         if self.delay().is_some() {
             return Pulled::Blocked;
         }
-        if self.decoder.has_frames() {
-            self.answer();
-        }
         if self.decoder.is_plain() && self.spool.is_none() && self.rate == 0 {
             // The bytes are content: read them to their final place.
             let before = out.len();
@@ -396,6 +385,7 @@ impl Body {
         then: impl FnOnce(&mut Body, &mut Request) -> Pulled,
     ) -> Pulled {
         match got {
+            Ok(0) if self.decoder.judges_end() => then(self, req),
             Ok(0) => self.at_end(req),
             Ok(n) => {
                 if let Some(a) = req.modules.upstream.current() {
@@ -406,7 +396,7 @@ impl Body {
             }
             Err(Errno::AGAIN) => Pulled::Blocked,
             Err(e) => {
-                let problem = conn_of(&self.contact).and_then(http3::problem);
+                let problem = conn_of(&self.contact).and_then(muxed::problem);
                 let text = match problem {
                     Some(problem) => format!("upstream {} while reading upstream", problem.text),
                     None => format!("recv() failed {} while reading upstream", errno_text(e)),
@@ -447,8 +437,8 @@ impl Body {
         if self.ended.is_none() {
             self.ended = Some(ending);
             self.decoder.note_trailers(req);
-            if let Some(stream) = conn_of(&self.contact).and_then(http3::stream) {
-                stream.trailers(|name, value| self.decoder.note_trailer(req, name, value));
+            if let Some(stream) = conn_of(&self.contact).and_then(muxed::stream) {
+                stream.trailers(&mut |name, value| self.decoder.note_trailer(req, name, value));
             }
             over(req, &mut self.contact, self.decoder.reusable);
         }
@@ -528,13 +518,11 @@ impl Body {
         let much = before.is_none_or(|before| self.read - before >= MUCH);
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
         let deadline = req.thread.io.poller.after(self.read_timeout);
-        let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
-        let what = if owes { For::Both } else { For::Read };
         let mut steps = [NUDGE, waiting::LONG].into_iter().filter(|_| much);
         loop {
             let step = steps.next();
             let until = step.map_or(deadline, |step| deadline.min(req.thread.io.poller.after(step)));
-            match c.wait(what, until, watch).await {
+            match c.wait(For::Read, until, watch).await {
                 Waited::Timeout if until >= deadline => return Waited::Timeout,
                 Waited::Timeout if step == Some(NUDGE) => {
                     // A unix socket has nothing to acknowledge.
@@ -548,6 +536,9 @@ impl Body {
 
     fn timed_out(&mut self, req: &mut Request, doing: &str) -> bool {
         let text = format!("upstream timed out (110: Connection timed out) while {doing}");
+        if let Some(stream) = conn_of(&self.contact).and_then(muxed::stream) {
+            stream.timed_out();
+        }
         self.fail(req, Level::Error, &text);
         false
     }

@@ -2,7 +2,6 @@
 //! the body ends. Over HTTP/1 and FastCGI it sends bodies that are passed on as they come (nginx: proxy_request_buffering
 //! off), over HTTP/2 and HTTP/3 all bodies. Called by `exchange.rs`, and by `stream.rs` once there is a head.
 
-use super::codec::http2;
 use super::codec::protocol::Framing;
 use crate::body::{self, BodyError};
 use crate::request::Request;
@@ -18,7 +17,7 @@ use std::time::Duration;
 pub(crate) struct Upload {
     framing: Framing,
     source: ContentSource,
-    /// Framed bytes, of which `at` are written. If the connection makes frames of HTTP/2: content, of which `at` are in frames.
+    /// Framed bytes, of which `at` are written.
     out: Vec<u8>,
     at: usize,
     piece: Vec<u8>,
@@ -75,8 +74,6 @@ pub(crate) enum Turn {
 /// Result of a write.
 enum WriteResult {
     All,
-    /// The windows of HTTP/2 allow no more content for now.
-    NoWindow,
     /// The connection has no room for now.
     NoRoom,
     /// The server reads no more.
@@ -130,7 +127,7 @@ impl Upload {
 
     fn of(source: ContentSource, out: Vec<u8>, send_timeout: Duration) -> Upload {
         Upload {
-            framing: Framing::Frames,
+            framing: Framing::Stream,
             source,
             out,
             at: 0,
@@ -238,15 +235,7 @@ impl Upload {
     pub(crate) fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
         let waits = self.at < self.out.len();
-        if let Some(mut link) = http2::link(conn) {
-            if !link.out().is_empty() || wire.has_unsent() {
-                return wire.poll_writable(&req.thread.io, cx);
-            }
-            if waits {
-                // Without room, the server has to widen its window first. That is read with the response.
-                return if link.sendable() > 0 { req.thread.io.poller.spend(cx) } else { Poll::Pending };
-            }
-        } else if waits || wire.has_unsent() {
+        if waits || wire.has_unsent() {
             return wire.poll_writable(&req.thread.io, cx);
         }
         match self.source {
@@ -263,17 +252,16 @@ impl Upload {
         watch: &mut Watch,
     ) -> Result<Option<Turn>, Stopped> {
         loop {
-            let what = match self.write_at_once(req, conn)? {
+            match self.write_at_once(req, conn)? {
                 WriteResult::All => {
                     self.out.clear();
                     self.at = 0;
                     return Ok(None);
                 }
                 WriteResult::Over => return Ok(Some(Turn::Unwanted)),
-                WriteResult::NoWindow => For::Read,
-                WriteResult::NoRoom => For::Both,
-            };
-            match conn.wait(what, req.thread.io.poller.after(self.send_timeout), watch).await {
+                WriteResult::NoRoom => {}
+            }
+            match conn.wait(For::Both, req.thread.io.poller.after(self.send_timeout), watch).await {
                 Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
                 Waited::Ready => {}
                 Waited::Timeout => return Err(Stopped::Timeout),
@@ -283,11 +271,7 @@ impl Upload {
     }
 
     fn write_at_once(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Stopped> {
-        let wrote = match self.framing {
-            Framing::Frames => self.send_frames(req, conn),
-            _ => self.send(req, conn),
-        };
-        match wrote {
+        match self.send(req, conn) {
             Ok(written) => Ok(written),
             Err(Errno::AGAIN) => Ok(WriteResult::NoRoom),
             // The server has stopped the stream, and its response may follow.
@@ -308,32 +292,6 @@ impl Upload {
             }
         }
         Ok(WriteResult::All)
-    }
-
-    /// Puts content into frames of HTTP/2 and writes them, without waiting.
-    fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Errno> {
-        let last = self.left == Untaken::Nothing;
-        loop {
-            {
-                let mut link = http2::link(conn).ok_or(Errno::BADF)?;
-                if link.is_over() {
-                    return Ok(WriteResult::Over);
-                }
-                self.at += link.content(self.out.get(self.at..).unwrap_or_default(), last);
-            }
-            let (sent, done) = http2::send_frames(conn);
-            if let Some(a) = req.modules.upstream.current() {
-                a.sent += sent;
-            }
-            done?;
-            let link = http2::link(conn).ok_or(Errno::BADF)?;
-            if self.at == self.out.len() && (!last || link.is_sent()) {
-                return Ok(WriteResult::All);
-            }
-            if link.sendable() == 0 {
-                return Ok(WriteResult::NoWindow);
-            }
-        }
     }
 
     /// Takes the next piece of a body that was read before.

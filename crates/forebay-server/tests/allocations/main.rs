@@ -54,15 +54,57 @@ fn upstream() -> std::net::SocketAddr {
     addr
 }
 
+/// The same over HTTP/2.
+fn upstream_h2() -> std::net::SocketAddr {
+    use forebay_http::h2::encode;
+    use forebay_http::h2::frame::{self, FrameHeader, flag, kind};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("bound");
+    let mut block = Vec::new();
+    encode::status(&mut block, 200);
+    encode::field(&mut block, b"content-type", b"text/plain");
+    encode::field(&mut block, b"content-length", b"7");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, block) = (stream.expect("a connection"), block.clone());
+            std::thread::spawn(move || {
+                let (mut got, mut buf, mut out) = (Vec::new(), [0; 16384], Vec::new());
+                frame::push_settings(&mut out, &[]);
+                let mut at = frame::PREFACE.len();
+                while stream.write_all(&out).is_ok() {
+                    out.clear();
+                    let Ok(n @ 1..) = stream.read(&mut buf) else { return };
+                    got.extend_from_slice(&buf[..n]);
+                    while let Some(h) = got.get(at..).and_then(FrameHeader::parse) {
+                        if got.len() < at + frame::HEADER_LEN + h.len {
+                            break;
+                        }
+                        at += frame::HEADER_LEN + h.len;
+                        if h.kind == kind::HEADERS {
+                            frame::push_field_block(&mut out, h.stream, 0, &block);
+                            frame::push_header(&mut out, 7, kind::DATA, flag::END_STREAM, h.stream);
+                            out.extend_from_slice(b"proxied");
+                        }
+                    }
+                    got.drain(..at.min(got.len()));
+                    at -= at.min(at);
+                }
+            });
+        }
+    });
+    addr
+}
+
 /// Runs a worker with a server in this thread while another one sends `requests` for a path with more fields on one connection.
 /// Returns what this thread allocated. Bodies end with `end`.
 fn allocations(dir: &Path, requests: usize, path: &str, fields: &str, end: &'static [u8]) -> u64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     listener.set_nonblocking(true).expect("nonblocking");
     let addr = listener.local_addr().expect("bound");
-    let upstream = upstream();
+    let (upstream, upstream_h2) = (upstream(), upstream_h2());
     let server = format!(
         "upstream u {{ server {upstream}; keepalive 4; keepalive_requests 1000000; }} \
+         upstream h2 {{ server {upstream_h2}; keepalive 4; keepalive_requests 1000000; }} \
          server {{ listen {addr}; root {d}; \
          location /zip/ {{ alias {d}/; gzip on; brotli on; gzip_vary on; }} \
          location /ssi/ {{ alias {d}/; ssi on; ssi_types *; }} \
@@ -71,6 +113,7 @@ fn allocations(dir: &Path, requests: usize, path: &str, fields: &str, end: &'sta
          location /stream/ {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; \
            gzip on; gzip_types *; gzip_min_length 0; gzip_comp_level 1; \
            brotli on; brotli_types *; brotli_min_length 0; brotli_comp_level 1; }} \
+         location /h2/ {{ proxy_pass http://h2; proxy_http_version 2; }} \
          location /proxy/ {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}",
         d = dir.display()
     );
@@ -192,6 +235,13 @@ fn a_warm_request_allocates_nothing() {
     assert!(difference < 50, "{difference} allocations in 1000 responses that might be compressed");
     let difference = of_a_thousand("/proxy/page.html", "", b"proxied");
     assert!(difference < 50, "{difference} allocations in 1000 proxied requests");
+}
+
+/// The stream, which is the wire of the request.
+#[test]
+fn a_warm_request_on_a_shared_connection_allocates_its_stream() {
+    let difference = of_a_thousand("/h2/page.html", "", b"proxied");
+    assert!(difference < 1050, "{difference} allocations in 1000 requests");
 }
 
 /// A page of two fragments allocates for the state of the page and its subrequests, and for their paths, but neither for their

@@ -26,7 +26,6 @@ impl Test {
             fd: ours.into(),
             tls: None,
             prompt: false,
-            state: None,
             made_for: 0,
             token: Token::numbered(peer as u32),
             peer,

@@ -12,6 +12,7 @@ use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
 use crate::upstream::codec::decoder::Carrier;
+use crate::upstream::codec::http2;
 use crate::upstream::codec::{self};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Upstreamed;
@@ -229,27 +230,44 @@ fn at_once(
     s: &Settings,
 ) -> Option<Range<usize>> {
     let head = &req.modules.upstream.head;
-    let came = head.buf.get(head.len..).unwrap_or_default().len();
+    let conn = contact.as_ref().and_then(Contact::conn);
+    let carrier = conn.map(Carrier::of)?;
+    let came = match carrier {
+        Carrier::Http1 => head.buf.get(head.len..).unwrap_or_default().len(),
+        // All of the response has come, and there are no trailers.
+        Carrier::Http2 if http2::is_whole(conn) => req.modules.upstream.early.len(),
+        _ => return None,
+    };
     let announced = match framing_of_response(head, to_head) {
         Framing::None => 0,
         Framing::Length(n) => n,
         _ => return None,
     };
-    let conn = contact.as_ref().and_then(Contact::conn);
-    if came as u64 != announced
-        || !req.modules.upstream.protocol.is_http()
-        || s.limit_rate.0.is_some()
-        || conn.is_none_or(|c| Carrier::of(c) != Carrier::Http1)
-    {
+    if came as u64 != announced || !req.modules.upstream.protocol.is_http() || s.limit_rate.0.is_some() {
         return None;
     }
-    let content = take_content(req);
+    let content = if carrier == Carrier::Http1 { take_content(req) } else { take_early(req) };
     let reusable = codec::keeps_alive(req) && !may_follow(req, conn);
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
     }
     stream::over(req, contact, reusable);
     Some(content)
+}
+
+/// Makes the content that has been taken out of its frames the text of the response. Returns its place.
+fn take_early(req: &mut Request) -> Range<usize> {
+    let Request { thread, resp, modules, .. } = req;
+    let early = &mut modules.upstream.early;
+    if resp.text.is_empty() {
+        std::mem::swap(&mut resp.text, early);
+        early.clear();
+        return 0..resp.text.len();
+    }
+    let start = resp.text.len();
+    resp.text.extend_from_slice(early);
+    thread.give_buffer(std::mem::take(early));
+    start..resp.text.len()
 }
 
 /// Makes the content behind the head that has been read a part of the response's text. Returns its place.

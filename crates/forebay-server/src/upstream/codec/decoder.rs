@@ -20,7 +20,7 @@ pub(super) const TOO_LONG: &str =
 pub(crate) enum Carrier {
     /// HTTP/1, or the end of the connection.
     Http1,
-    /// Frames of HTTP/2, which mark the end of the response.
+    /// A stream of HTTP/2, whose end is that of the response.
     Http2,
     /// A stream of HTTP/3, whose end is that of the response.
     Http3,
@@ -77,7 +77,7 @@ impl Carrier {
     /// Returns that of a connection that speaks HTTP.
     pub(crate) fn of(conn: &Conn) -> Carrier {
         match () {
-            () if http2::link(conn).is_some() => Carrier::Http2,
+            () if http2::stream(conn).is_some() => Carrier::Http2,
             () if conn.wire().as_mux().is_some() => Carrier::Http3,
             () => Carrier::Http1,
         }
@@ -234,8 +234,8 @@ impl Decoder {
         self.carrier == Carrier::Http1 && matches!(self.framing, Framing::Length(_) | Framing::Stream)
     }
 
-    /// Returns `true` if the connection speaks HTTP/2.
-    pub(crate) fn has_frames(&self) -> bool {
+    /// Returns `true` if the end of what is read has to be decoded: it is that of a stream of HTTP/2.
+    pub(crate) fn judges_end(&self) -> bool {
         self.carrier == Carrier::Http2
     }
 

@@ -1,65 +1,31 @@
 //! A request over HTTP/3 (Angie: proxy_http_version 3). Many streams share a connection, which `upstream/h3/` has. Hot path.
 
 use super::decoder::{Decoded, Decoder, TOO_LONG};
-use super::protocol::Framing as Sending;
-use super::{Came, parse_text_of_head};
+use super::muxed::{self, Ask};
 use crate::modules::alt_svc;
-use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
-use crate::upstream::Reuse;
 use crate::upstream::contact::Contact;
-use crate::upstream::exchange::{self, Outgoing};
-use crate::upstream::fault::{Fault, READING, SENDING, client_gone, timed_out};
+use crate::upstream::exchange::Outgoing;
+use crate::upstream::fault::{Fault, READING};
 use crate::upstream::h3::alternatives::{Origin, Said};
-use crate::upstream::h3::{Key, Need, Opened, Problem, ProblemKind, Stream, Trouble};
-use crate::upstream::head::{HeadReader, unconnected};
+use crate::upstream::h3::{Need, Stream};
 use crate::upstream::open;
-use crate::upstream::upload::Upload;
+use crate::upstream::pooled::{Opened, Trouble};
 use forebay_conf::error::Level;
-use forebay_core::tls::client::Wanted;
+use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error::CONNECTING;
 use forebay_core::upstream::greeting::SendProxy;
-use forebay_http::h3::client::request_section;
 use forebay_http::request::Framing;
 use forebay_net::addr::PeerAddr;
-use forebay_net::dial::{DialError, LocalAddress};
 use forebay_net::wire::{Watch, Wire};
-use std::any::Any;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 /// Most times that a request is sent again because the server has certainly not acted upon it.
 const AGAIN: u32 = 2;
 /// Status by which a server refuses requests for a name (RFC 9110, section 15.5.20). An alternative that does so is not used any more
 /// (RFC 7838, section 6).
 const MISDIRECTED: u16 = 421;
-
-/// Returns the stream behind a connection, if that is one of HTTP/3.
-pub(crate) fn stream(conn: &Conn) -> Option<Rc<Stream>> {
-    let mux = conn.wire().as_mux()?.clone();
-    let any: Rc<dyn Any> = mux;
-    any.downcast().ok()
-}
-
-/// Returns why a request over HTTP/3 has failed.
-pub(crate) fn problem(conn: &Conn) -> Option<Problem> {
-    stream(conn)?.problem()
-}
-
-/// A request to one server.
-#[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
-    pub(crate) head: &'a [u8],
-    pub(crate) body: &'a Outgoing,
-    pub(crate) settings: &'a Settings,
-    pub(crate) addr: &'a PeerAddr,
-    pub(crate) local: Option<LocalAddress>,
-    /// See [`Conn::made_for`].
-    pub(crate) made_for: u64,
-    /// The connection must not be one that was idle.
-    pub(crate) fresh: bool,
-}
 
 /// Sends the request over HTTP/3 and reads the head of the response. Returns `false` if it is to go over TCP: there is no connection over
 /// QUIC, and `proxy_http3_fallback` allows that.
@@ -94,7 +60,7 @@ pub(crate) async fn ask(
         let mut conn = Conn::opened(&req.thread.io, Wire::Mux(opened.stream), now);
         (conn.reused, conn.made_for) = (opened.reused && !ask.fresh, ask.made_for);
         contact.connected(conn);
-        let fault = match exchange(req, contact, ask, watch).await {
+        let fault = match muxed::exchange(req, contact, ask, watch).await {
             Ok(()) => {
                 learn(req, wanted, origin);
                 return Ok(true);
@@ -176,7 +142,7 @@ async fn connect(
     wanted: &Wanted,
     (ask, addr): (&Ask<'_>, SocketAddr),
     watch: &mut Watch,
-) -> Result<Opened, Trouble> {
+) -> Result<Opened<Stream>, Trouble> {
     let (thread, conf, http) = (req.thread.clone(), req.conf.clone(), req.http());
     let s = &http.location(req).settings.proxy_http3;
     let mut timeout = ask.settings.connect_timeout.0;
@@ -186,20 +152,8 @@ async fn connect(
         }
         timeout = timeout.min(terms.after);
     }
-    let shares = req.modules.upstream.reuse != Reuse::No;
-    let group = contact.lease.group().filter(|_| shares);
-    let (group, opener, keep) =
-        group.map_or((0, 0, None), |(group, opener)| (group.number, opener, Some(group.keepalive)));
-    let key = Key { addr, local: ask.local, made_for: ask.made_for, limits: s.limits(), group, opener };
-    let need = Need {
-        key,
-        wanted,
-        keep,
-        may_be_idle: !ask.fresh,
-        longest: ask.settings.buffer_size.0 as usize,
-        timeout,
-        base: &conf.http.conf_dir,
-    };
+    let shared = muxed::need(req, contact, ask, (PeerAddr::Inet(addr), s.limits(), timeout));
+    let need = Need { shared, addr, wanted, base: &conf.http.conf_dir };
     thread.upstream_quic.open(&thread, &need, watch).await
 }
 
@@ -212,7 +166,7 @@ fn fall_back(
     let http = req.http();
     let s = &http.location(req).settings.proxy_http3;
     // A server may be wrong about its alternative. It is not wrong itself then (RFC 7838, section 2.1).
-    let is_mistaken = s.alt_svc && matches!(trouble, Trouble::Tls(_));
+    let is_mistaken = s.alt_svc && matches!(trouble, Trouble::Tls(Unencrypted::Failed(_)));
     if let Some(terms) = s.fallback.0.filter(|_| trouble.may_fall_back() || is_mistaken) {
         req.thread.counters.upstream_quic_fallbacks.add(1);
         let now = req.thread.io.poller.now();
@@ -223,18 +177,7 @@ fn fall_back(
         }
         return Ok(false);
     }
-    let unsent = |kind, status| Fault::unsent(kind, status, CONNECTING);
-    Err(match trouble {
-        Trouble::ClientGone => client_gone(req, "connecting to upstream"),
-        Trouble::Tls(text) => open::unencrypted(req, &text),
-        Trouble::Own(text) => open::unready(req, &text),
-        Trouble::Dial(e) => open::not_dialled(req, (ask.addr, ask.local), e),
-        Trouble::Timeout => open::not_dialled(req, (ask.addr, ask.local), DialError::Timeout),
-        Trouble::Unspoken(text) => {
-            req.log(Level::Error, &format!("upstream {text} {CONNECTING}"));
-            unsent(NextUpstream::Error, 502)
-        }
-    })
+    Err(open::no_stream(req, (ask.addr, ask.local), trouble))
 }
 
 /// Returns the reason for which there is no connection over QUIC, to be written behind "upstream ".
@@ -242,93 +185,9 @@ fn text_of(trouble: &Trouble) -> String {
     match trouble {
         Trouble::Unspoken(text) => text.clone(),
         Trouble::Timeout => "does not answer over QUIC".to_owned(),
-        Trouble::Tls(text) => format!("failed the handshake over QUIC ({text})"),
+        Trouble::Tls(Unencrypted::Failed(text)) => format!("failed the handshake over QUIC ({text})"),
         _ => "refuses QUIC".to_owned(),
     }
-}
-
-/// Sends the request and reads the head of the response.
-async fn exchange(
-    req: &mut Request,
-    contact: &mut Contact,
-    ask: &Ask<'_>,
-    watch: &mut Watch,
-) -> Result<(), Fault> {
-    send(req, contact, ask, watch).await?;
-    read_head(req, contact, HeadReader::new(req, ask.settings, watch)).await
-}
-
-/// Sends the head of the request, then as much content as the server takes until it has something to say.
-async fn send(
-    req: &mut Request,
-    contact: &mut Contact,
-    ask: &Ask<'_>,
-    watch: &mut Watch,
-) -> Result<(), Fault> {
-    let s = ask.settings;
-    let stream = contact.conn().and_then(stream).ok_or_else(unconnected)?;
-    let timeout = s.send_timeout.0;
-    let upload = match ask.body {
-        Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, Sending::Stream, timeout)),
-        Outgoing::Stored if req.body.stored.len() > 0 => Some(Upload::kept(Sending::Stream, timeout)),
-        Outgoing::Streamed(_) => Some(Upload::new(req, &[], Sending::Stream, timeout)),
-        _ => None,
-    };
-    let mut section = req.take_buf();
-    request_section(ask.head, s.pass_trailers, &mut section);
-    if let Some(a) = req.modules.upstream.current() {
-        a.sent += section.len() as u64;
-    }
-    stream.request(&section, upload.is_none());
-    req.give_buf(section);
-    let Some(upload) = upload else { return Ok(()) };
-    contact.upload = Some(Box::new(upload));
-    exchange::upload(req, contact, watch).await
-}
-
-/// Reads until the head of the response is complete, and sends the rest of the request meanwhile.
-async fn read_head(
-    req: &mut Request,
-    contact: &mut Contact,
-    mut reader: HeadReader<'_>,
-) -> Result<(), Fault> {
-    let stream = contact.conn().and_then(stream).ok_or_else(unconnected)?;
-    loop {
-        let head = stream.next_head(reader.limit());
-        if let Some(a) = req.modules.upstream.current() {
-            a.received += stream.take_uncounted();
-        }
-        match head {
-            Ok(Some(text)) => match parse_text_of_head(req, &text, reader.limit())? {
-                Came::All => return Ok(()),
-                _ => crate::modules::early_hints::pass(req).await,
-            },
-            Ok(None) => reader.wait(req, contact).await?,
-            Err(problem) => return Err(failed(req, contact.conn(), &problem, READING)),
-        }
-    }
-}
-
-/// Logs why a request has failed.
-fn failed(req: &mut Request, conn: Option<&Conn>, problem: &Problem, doing: &'static str) -> Fault {
-    let unsent = problem.kind == ProblemKind::Unsent;
-    if problem.kind == ProblemKind::Silent {
-        return timed_out(req, doing);
-    }
-    // A connection that was idle may be closed at any time. The request is sent by another one then.
-    let reused = conn.is_some_and(|conn| conn.reused);
-    let level =
-        if unsent || reused && problem.kind == ProblemKind::Gone { Level::Info } else { Level::Error };
-    req.log(level, &format!("upstream {} {doing}", problem.text));
-    let kind =
-        if problem.kind == ProblemKind::Invalid { NextUpstream::InvalidHeader } else { NextUpstream::Error };
-    Fault { unsent, doing, ..Fault::new(kind, 502) }
-}
-
-/// Returns the fault of a request that cannot be sent because its stream has failed.
-pub(crate) fn send_failed(req: &mut Request, conn: &Conn) -> Option<Fault> {
-    let problem = problem(conn)?;
-    Some(failed(req, Some(conn), &problem, SENDING))
 }
 
 /// Takes content of a response. Its end is that of the stream.

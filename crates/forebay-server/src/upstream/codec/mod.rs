@@ -8,6 +8,7 @@ mod http1;
 pub(crate) mod http2;
 pub(crate) mod http3;
 mod memcached;
+pub(crate) mod muxed;
 pub(crate) mod protocol;
 
 use super::Reuse;
@@ -183,11 +184,9 @@ pub(crate) fn keeps_alive(req: &Request) -> bool {
         }
 }
 
-/// Parses a head, which an HTTP/2 or HTTP/3 connection has made into the text of HTTP/1.
-fn parse_text_of_head(req: &mut Request, text: &[u8], limit: usize) -> Result<Came, Fault> {
-    req.begin_head_text();
+/// Parses a head that has come, which an HTTP/2 or HTTP/3 connection has made into the text of HTTP/1.
+fn parse_came_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let head = &mut req.modules.upstream.head;
-    head.buf.extend_from_slice(text);
     match client::parse(head, limit) {
         Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
         Ok(Status::Complete) => {

@@ -165,23 +165,21 @@ pub(crate) enum Framing {
     Chunked,
     /// In records of FastCGI.
     Records,
-    /// In frames of HTTP/2, into which the connection divides it.
-    Frames,
-    /// In frames of HTTP/3, into which the stream divides it.
+    /// In frames of HTTP/2 or HTTP/3, into which the stream divides it.
     Stream,
 }
 
 impl Framing {
     /// Returns `true` if the end of content is marked apart from its length. A mark that was sent cannot be taken back.
     pub(crate) fn ends_apart(self) -> bool {
-        matches!(self, Framing::Records | Framing::Frames | Framing::Stream)
+        matches!(self, Framing::Records | Framing::Stream)
     }
 
     /// Appends a piece of content.
     pub(crate) fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
         match self {
             _ if content.is_empty() => {}
-            Framing::Plain | Framing::Frames | Framing::Stream => out.extend_from_slice(content),
+            Framing::Plain | Framing::Stream => out.extend_from_slice(content),
             Framing::Chunked => {
                 out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
                 out.extend_from_slice(content);
@@ -193,14 +191,14 @@ impl Framing {
 
     /// Returns `true` if nothing stands between pieces of content.
     pub(crate) fn is_plain(self) -> bool {
-        matches!(self, Framing::Plain | Framing::Frames | Framing::Stream)
+        matches!(self, Framing::Plain | Framing::Stream)
     }
 
     /// Appends the bytes before the next piece of a file of which `left` bytes are to be sent, and returns the length of the
     /// piece. Only for content whose length was known beforehand.
     pub(crate) fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
         match self {
-            Framing::Plain | Framing::Chunked | Framing::Frames | Framing::Stream => left,
+            Framing::Plain | Framing::Chunked | Framing::Stream => left,
             Framing::Records => {
                 let len = left.min(fastcgi::MAX_CONTENT as u64);
                 fastcgi::stdin_header(out, len as usize);
@@ -212,7 +210,7 @@ impl Framing {
     /// Appends the end of the content.
     pub(crate) fn end(self, out: &mut Vec<u8>) {
         match self {
-            Framing::Plain | Framing::Frames | Framing::Stream => {}
+            Framing::Plain | Framing::Stream => {}
             Framing::Chunked => out.extend_from_slice(b"0\r\n\r\n"),
             Framing::Records => fastcgi::stdin_end(out),
         }

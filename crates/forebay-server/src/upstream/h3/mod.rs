@@ -15,10 +15,11 @@ mod stream;
 
 pub(crate) use stream::Stream;
 
+use super::pooled;
+use super::pooled::{Opened, Session as _, Shared, Trouble};
 use crate::thread::{QUIC_UPSTREAM, Thread};
 use alternatives::Alternatives;
-use forebay_core::tls::client::Wanted;
-use forebay_core::upstream::group::Keepalive;
+use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_net::dial::{DialError, LocalAddress};
 use forebay_net::quic::client;
 use forebay_net::quic::client::Dialling;
@@ -26,14 +27,12 @@ use forebay_net::reactor::Direct;
 use forebay_net::wire::Watch;
 use lane::Lane;
 use rustix::io::Errno;
-use session::{Openable, Session};
-use std::borrow::Cow;
+use session::Session;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// Time without packets after which a connection is over.
@@ -46,10 +45,6 @@ const UNIS: u32 = 8;
 const SEND_WINDOWS: u32 = 16;
 /// Largest window of a connection, bytes.
 const MOST_WINDOW: u32 = 1 << 28;
-/// Shortest time for which a request waits for room on a connection before another one is opened.
-const PATIENCE: Duration = Duration::from_millis(10);
-/// Most connections that a request goes to when they end before it has a stream.
-const TRIES: usize = 3;
 /// Servers without HTTP/3 that are remembered, beyond which those that need not be are forgotten.
 const REMEMBERED: usize = 1000;
 
@@ -86,50 +81,15 @@ impl Limits {
 }
 
 /// Properties that connections must have in common to serve the same requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub addr: SocketAddr,
-    pub local: Option<LocalAddress>,
-    /// See [`forebay_core::upstream::conn::Conn::made_for`].
-    pub made_for: u64,
-    pub limits: Limits,
-    /// Number of the group.
-    pub group: u32,
-    /// Number of the location, with `keepalive ... local`.
-    pub opener: usize,
-}
+pub(crate) type Key = pooled::Key<Limits>;
 
 /// A request that needs a stream.
 pub(crate) struct Need<'n> {
-    pub key: Key,
+    pub shared: pooled::Need<Limits>,
+    pub addr: SocketAddr,
     pub wanted: &'n Wanted,
-    /// Rules for connections that are shared; `None`: the request has one of its own.
-    pub keep: Option<Keepalive>,
-    /// The connection may be one that was idle.
-    pub may_be_idle: bool,
-    /// Longest field section of a response, bytes.
-    pub longest: usize,
-    /// Longest time until there is a stream.
-    pub timeout: Duration,
     /// Directory of certificates whose names have variables.
     pub base: &'n Path,
-}
-
-/// Reason for which there is no stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// There is no socket, or nobody listens.
-    Dial(DialError),
-    /// The server does not answer.
-    Timeout,
-    /// The client, which was watched, is gone.
-    ClientGone,
-    /// QUIC or HTTP/3 is not spoken: the text for the error log, to be written behind "upstream ".
-    Unspoken(String),
-    /// The handshake or the server's certificate failed, with the text for the error log.
-    Tls(String),
-    /// This machine could not begin the handshake, with the text for the error log.
-    Own(String),
 }
 
 impl Trouble {
@@ -137,30 +97,9 @@ impl Trouble {
     pub(crate) fn may_fall_back(&self) -> bool {
         match self {
             Trouble::Dial(DialError::Connect(_)) | Trouble::Timeout | Trouble::Unspoken(_) => true,
-            Trouble::Dial(_) | Trouble::ClientGone | Trouble::Tls(_) | Trouble::Own(_) => false,
+            Trouble::Dial(_) | Trouble::ClientGone | Trouble::Tls(_) => false,
         }
     }
-}
-
-/// Failure of a request that has a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    /// Text for the error log, to be written behind "upstream ".
-    pub text: Cow<'static, str>,
-    pub kind: ProblemKind,
-}
-
-/// Kind of a [`Problem`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProblemKind {
-    /// The server has sent something that is not allowed.
-    Invalid,
-    /// The server or the connection is gone.
-    Gone,
-    /// The server has certainly not acted upon the request.
-    Unsent,
-    /// The server was silent for too long.
-    Silent,
 }
 
 /// QUIC connections of a thread to upstreams.
@@ -170,18 +109,11 @@ pub(crate) struct Pool {
     /// Numbers of lanes by their addresses.
     of_address: RefCell<HashMap<(SocketAddr, Option<LocalAddress>), u32>>,
     /// Connections that take requests.
-    open: RefCell<HashMap<Key, Vec<Rc<Session>>>>,
+    shared: Shared<Session>,
     /// Servers that have said where they speak HTTP/3.
     pub(crate) alternatives: Alternatives,
     /// Servers that do not speak HTTP/3, and until when that is believed.
     without: RefCell<HashMap<SocketAddr, Instant>>,
-}
-
-/// A stream, and whether its connection has served other requests.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub stream: Rc<Stream>,
-    pub reused: bool,
 }
 
 impl Pool {
@@ -209,83 +141,26 @@ impl Pool {
         thread: &Rc<Thread>,
         need: &Need<'_>,
         watch: &mut Watch,
-    ) -> Result<Opened, Trouble> {
-        let poller = &thread.io.poller;
-        let deadline = poller.after(need.timeout);
-        let (mut is_patient, mut tries) = (true, TRIES);
-        loop {
-            let session = match self.find(need, is_patient, poller.now()) {
-                Some(session) => session,
-                None => self.connect(thread, need).await?,
-            };
-            let mut until = deadline;
-            let waiting = session.wait();
-            let result = std::future::poll_fn(|cx| {
-                if let Poll::Ready(found) = session.poll_open(need.longest, cx) {
-                    return Poll::Ready(found);
-                }
-                if watch.poll_gone(poller, cx).is_ready() {
-                    return Poll::Ready(Openable::No(Trouble::ClientGone));
-                }
-                // It may be known only after the handshake that there is no room.
-                if until == deadline
-                    && let Some(pause) = session.patience()
-                {
-                    if !is_patient {
-                        return Poll::Ready(Openable::Full);
-                    }
-                    until = deadline.min(poller.after(pause));
-                }
-                poller.poll_until(until).map(|()| Openable::Later)
-            })
-            .await;
-            drop(waiting);
-            match result {
-                Openable::Yes(opened) => {
-                    thread.counters.upstream_quic_requests.add(1);
-                    return Ok(opened);
-                }
-                Openable::No(trouble) => return Err(trouble),
-                // It takes no requests any more.
-                Openable::Elsewhere if tries > 0 => tries -= 1,
-                Openable::Full if session.is_idle() => {
-                    return Err(Trouble::Unspoken("allows no requests".to_owned()));
-                }
-                Openable::Full => {}
-                Openable::Later if until < deadline => is_patient = false,
-                Openable::Elsewhere => {
-                    return Err(Trouble::Unspoken("closes connections before a request".to_owned()));
-                }
-                Openable::Later => return Err(Trouble::Timeout),
-            }
-        }
-    }
-
-    /// Finds a connection for a request. `is_patient`: it may be one without room.
-    fn find(&self, need: &Need<'_>, is_patient: bool, now: Instant) -> Option<Rc<Session>> {
-        let keep = need.keep?;
-        let mut open = self.open.borrow_mut();
-        let sessions = open.get_mut(&need.key)?;
-        sessions.retain(|session| session.takes_requests(&keep, now));
-        let ready = sessions.iter().find(|s| s.has_room() && (need.may_be_idle || !s.is_idle()));
-        let begun = || sessions.iter().find(|s| s.is_connecting() && s.has_room_to_wait());
-        let full = || sessions.iter().find(|s| is_patient && s.is_full());
-        ready.or_else(begun).or_else(full).cloned()
+    ) -> Result<Opened<Stream>, Trouble> {
+        let connect = async |_: &mut Watch| self.connect(thread, need).await;
+        let opened = self.shared.open(&thread.io.poller, &need.shared, watch, connect).await?;
+        thread.counters.upstream_quic_requests.add(1);
+        Ok(opened)
     }
 
     /// Begins a connection.
     async fn connect(&self, thread: &Rc<Thread>, need: &Need<'_>) -> Result<Rc<Session>, Trouble> {
-        let (tls, name) = need.wanted.over_quic(need.base).await.map_err(Trouble::Own)?;
-        let lane = self.lane(thread, need.key.addr, need.key.local)?;
-        let dialling = Dialling::new(tls, need.key.limits.of_quic());
+        let (tls, name) =
+            need.wanted.over_quic(need.base).await.map_err(Unencrypted::Own).map_err(Trouble::Tls)?;
+        let key = &need.shared.key;
+        let lane = self.lane(thread, need.addr, key.local)?;
+        let dialling = Dialling::new(tls, key.limits.of_quic());
         // Also where it fails: a lane without connections ends in a step.
         lane.ask();
         let session = Session::begin(&lane, &dialling, &name, need)?;
         thread.counters.upstream_quic_open.add(1);
         thread.counters.upstream_quic_connections.add(1);
-        if need.keep.is_some() {
-            self.open.borrow_mut().entry(need.key).or_default().push(session.clone());
-        }
+        self.shared.add(&session);
         Ok(session)
     }
 
@@ -342,56 +217,19 @@ impl Pool {
 
     /// Closes connections of a lane that are not needed any more, sends, and forgets those that are over.
     fn settle(&self, thread: &Thread, lane: &Rc<Lane>) {
-        self.trim(lane);
+        lane.sessions().iter().for_each(|session| self.shared.trim(session, lane.now()));
         lane.flush();
         for session in lane.take_over() {
             thread.counters.upstream_quic_open.sub(1);
-            thread.counters.upstream_quic_failed.add(u64::from(session.has_failed()));
-            self.leave(&session);
+            thread.counters.upstream_quic_failed.add(u64::from(session.life().has_failed()));
+            self.shared.leave(&session);
         }
         lane.set_timer();
     }
 
-    /// Gives a connection no more requests.
-    fn leave(&self, session: &Rc<Session>) {
-        let mut open = self.open.borrow_mut();
-        if let Some(same) = open.get_mut(&session.key) {
-            same.retain(|other| !Rc::ptr_eq(other, session));
-            if same.is_empty() {
-                open.remove(&session.key);
-            }
-        }
-    }
-
-    /// Closes idle connections of a lane: those whose time is over, and those of a group that keeps fewer.
-    fn trim(&self, lane: &Rc<Lane>) {
-        for session in lane.sessions() {
-            let Some(since) = session.idle_since() else { continue };
-            let Some(keep) = session.keep else { continue };
-            let is_late = lane.now().saturating_duration_since(since) >= keep.timeout;
-            if is_late || keep.connections == 0 {
-                session.close();
-                continue;
-            }
-            if !session.take_newly_idle() {
-                continue;
-            }
-            let open = self.open.borrow();
-            let of_group = open.values().flatten().filter(|s| s.key.group == session.key.group);
-            let idle: Vec<_> = of_group.filter_map(|s| Some((s.idle_since()?, s.clone()))).collect();
-            drop(open);
-            let excess = idle.len().saturating_sub(keep.connections);
-            if excess > 0 {
-                let oldest = idle.into_iter().min_by_key(|(since, _)| *since);
-                oldest.into_iter().for_each(|(_, session)| session.close());
-            }
-        }
-    }
-
     /// Gives no more requests to any connection. Those without requests are closed.
     pub(crate) fn retire(&self) {
-        let sessions: Vec<_> = self.open.take().into_values().flatten().collect();
-        sessions.iter().for_each(|session| session.retire());
+        self.shared.retire();
     }
 
     /// Closes all connections at once, since the thread ends.

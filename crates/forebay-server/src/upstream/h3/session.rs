@@ -5,13 +5,13 @@ mod control;
 
 use super::lane::Lane;
 use super::stream::Stream;
-use super::{Key, Need, Opened, PATIENCE, Problem, ProblemKind, Trouble, refused};
+use super::{Key, Limits, Need, refused};
 use crate::h3::controls::{Controls, FAILED, OVERHEAD_OF_REQUEST};
 use crate::h3::session::{Fatal, code};
 use crate::h3::uni::Unis;
+use crate::upstream::pooled::{self, Life, PATIENCE, Problem, ProblemKind, Session as _, Trouble};
 use bytes::Bytes;
-use forebay_core::tls::client::Wanted;
-use forebay_core::upstream::group::Keepalive;
+use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_http::h3::client::{BadBlock, Section, response_head};
 use forebay_http::h3::{Code, code_name};
 use forebay_net::quic::client::{Dialling, NO_OWNER, established};
@@ -19,37 +19,12 @@ use forebay_net::quic::{ConnectionError, Dir, Event, Link, StreamEvent, StreamId
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Error of QUIC for the alert `no_application_protocol` (RFC 7301, section 3.2).
 const NO_PROTOCOL: u64 = 0x178;
 /// Protocol of ALPN.
 pub(crate) const H3: &[u8] = b"h3";
-
-/// Stage of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// The handshake is not complete.
-    Connecting,
-    Open,
-    /// It takes no further requests.
-    Leaving,
-    Closed,
-}
-
-/// Result of asking a connection for a stream.
-pub(super) enum Openable {
-    Yes(Opened),
-    /// There is no connection.
-    No(Trouble),
-    /// It takes no further requests.
-    Elsewhere,
-    /// There is no room for now.
-    Full,
-    /// There was none in time.
-    Later,
-}
 
 #[derive(Debug)]
 struct State {
@@ -62,46 +37,22 @@ struct State {
 /// A connection to an upstream.
 pub(crate) struct Session {
     pub(super) number: u32,
-    pub(super) key: Key,
-    pub(super) keep: Option<Keepalive>,
+    key: Key,
+    life: Life,
     pub(super) lane: Rc<Lane>,
     pub(super) link: Rc<Link>,
     wanted: Wanted,
-    stage: Cell<Stage>,
-    trouble: RefCell<Option<Trouble>>,
     state: RefCell<State>,
     unis: Unis,
-    /// Requests that wait for the handshake or for room.
-    waiting: Cell<usize>,
-    waiters: RefCell<Vec<Waker>>,
     /// The server allows no further streams for now.
     full: Cell<bool>,
-    /// Requests so far.
-    requests: Cell<u64>,
-    opened: Instant,
-    /// Time since which there is no request.
-    idle_since: Cell<Option<Instant>>,
-    newly_idle: Cell<bool>,
     /// STREAM frames received, when they were last counted.
     frames: Cell<u64>,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("key", &self.key).field("stage", &self.stage).finish_non_exhaustive()
-    }
-}
-
-/// A request that waits for a session. The last one that gives up ends a handshake.
-pub(super) struct Waiting<'s>(&'s Session);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let waiting = self.0.waiting.get() - 1;
-        self.0.waiting.set(waiting);
-        if waiting == 0 && self.0.is_connecting() {
-            self.0.close();
-        }
+        f.debug_struct("Session").field("key", &self.key).field("life", &self.life).finish_non_exhaustive()
     }
 }
 
@@ -118,30 +69,21 @@ impl Session {
         need: &Need<'_>,
     ) -> Result<Rc<Session>, Trouble> {
         let (now, number) = (lane.now(), lane.number());
-        let link =
-            lane.client.connect(now, dialling, name, number).map_err(|e| Trouble::Tls(e.to_string()))?;
+        let link = lane.client.connect(now, dialling, name, number).map_err(|e| tls(e.to_string()))?;
         let session = Rc::new(Session {
             number,
-            key: need.key,
-            keep: need.keep,
+            key: need.shared.key.clone(),
+            life: Life::new(need.shared.keep, now),
             lane: lane.clone(),
             link,
             wanted: need.wanted.clone(),
-            stage: Cell::new(Stage::Connecting),
-            trouble: RefCell::new(None),
             state: RefCell::new(State {
                 streams: Vec::new(),
-                controls: Controls::new(need.key.limits.table),
+                controls: Controls::new(need.shared.key.limits.table),
                 goaway: None,
             }),
             unis: Unis::default(),
-            waiting: Cell::new(0),
-            waiters: RefCell::default(),
             full: Cell::new(false),
-            requests: Cell::new(0),
-            opened: now,
-            idle_since: Cell::new(None),
-            newly_idle: Cell::new(false),
             frames: Cell::new(0),
         });
         lane.add(&session);
@@ -149,151 +91,76 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns `true` while the handshake goes on.
-    pub(super) fn is_connecting(&self) -> bool {
-        self.stage.get() == Stage::Connecting
-    }
-
     /// Returns `true` if it is forgotten.
     pub(super) fn is_over(&self) -> bool {
-        self.stage.get() == Stage::Closed
+        self.life.is_over()
     }
 
-    /// Returns `true` if there was no connection, or the server has broken the rules.
-    pub(super) fn has_failed(&self) -> bool {
-        self.trouble.borrow().is_some()
+    /// Returns the time at which it is closed if there is no request until then.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        self.life.expires()
+    }
+}
+
+impl pooled::Session for Session {
+    type Limits = Limits;
+    type Stream = Stream;
+
+    fn key(&self) -> &Key {
+        &self.key
     }
 
-    /// Returns `true` if there are no requests on it.
-    pub(super) fn is_idle(&self) -> bool {
-        self.state.borrow().streams.is_empty()
+    fn life(&self) -> &Life {
+        &self.life
+    }
+
+    fn streams(&self) -> usize {
+        self.state.borrow().streams.len()
     }
 
     fn most(&self) -> usize {
         self.key.limits.streams as usize
     }
 
-    /// Returns `true` if a request may be sent at once, as far as is known.
-    pub(super) fn has_room(&self) -> bool {
-        self.stage.get() == Stage::Open && !self.is_full()
+    fn lacks_room(&self) -> bool {
+        self.full.get()
     }
 
-    /// Returns `true` if it is established, and has no room.
-    pub(super) fn is_full(&self) -> bool {
-        let has_all = || self.state.borrow().streams.len() >= self.most();
-        self.stage.get() == Stage::Open && (self.full.get() || has_all())
+    fn goes_on(&self) -> bool {
+        true
     }
 
-    /// Returns `true` if another request may wait for the handshake.
-    pub(super) fn has_room_to_wait(&self) -> bool {
-        self.waiting.get() < self.most()
+    fn patience(&self) -> Duration {
+        PATIENCE.max(2 * self.link.quinn().rtt())
     }
 
-    /// Returns the time for which a request waits for room before another connection is opened: the server may be about to allow more.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        self.is_full().then(|| PATIENCE.max(2 * self.link.quinn().rtt()))
-    }
-
-    /// Returns `false` if it takes no further requests. That is so after a number of them and after a time (nginx: keepalive_requests,
-    /// keepalive_time).
-    pub(super) fn takes_requests(&self, keep: &Keepalive, now: Instant) -> bool {
-        let is_spent = self.requests.get() >= keep.requests.max(1);
-        let is_old = now.saturating_duration_since(self.opened) > keep.time;
-        if is_spent || is_old {
-            self.retire();
-        }
-        matches!(self.stage.get(), Stage::Connecting | Stage::Open)
-    }
-
-    /// Counts a request that waits.
-    pub(super) fn wait(&self) -> Waiting<'_> {
-        self.waiting.set(self.waiting.get() + 1);
-        Waiting(self)
-    }
-
-    /// Opens a stream as soon as there is room.
-    pub(super) fn poll_open(self: &Rc<Self>, longest: usize, cx: &mut Context<'_>) -> Poll<Openable> {
-        match self.stage.get() {
-            Stage::Connecting => {}
-            Stage::Leaving => return Poll::Ready(Openable::Elsewhere),
-            Stage::Closed => {
-                return Poll::Ready(match self.trouble.borrow().clone() {
-                    Some(trouble) => Openable::No(trouble),
-                    None => Openable::Elsewhere,
-                });
-            }
-            Stage::Open => {
-                if let Some(opened) = self.open_stream(longest) {
-                    return Poll::Ready(Openable::Yes(opened));
-                }
-            }
-        }
-        self.waiters.borrow_mut().push(cx.waker().clone());
-        Poll::Pending
-    }
-
-    fn open_stream(self: &Rc<Self>, longest: usize) -> Option<Opened> {
-        if self.state.borrow().streams.len() >= self.most() {
-            return None;
-        }
+    fn open_stream(self: &Rc<Self>, longest: usize) -> Option<Rc<Stream>> {
         let Some(id) = self.link.quinn().streams().open(Dir::Bi) else {
             self.full.set(true);
             return None;
         };
         let stream = Rc::new(Stream::new(self, id, longest));
         self.state.borrow_mut().streams.push((id, Rc::downgrade(&stream)));
-        let reused = self.requests.replace(self.requests.get() + 1) > 0;
-        self.idle_since.set(None);
-        if self.keep.is_none() {
-            // Of one request.
-            self.stage.set(Stage::Leaving);
-        }
-        Some(Opened { stream, reused })
+        Some(stream)
     }
 
-    fn wake(&self) {
-        self.waiters.take().into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Idle connections, and the end.
-impl Session {
-    /// Returns the time since which there is no request, if it could take one.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
-        self.idle_since.get().filter(|_| self.stage.get() == Stage::Open)
-    }
-
-    /// Returns `true` once after it has become idle.
-    pub(super) fn take_newly_idle(&self) -> bool {
-        self.newly_idle.take()
-    }
-
-    /// Returns the time at which it is closed if there is no request until then.
-    pub(super) fn expires(&self) -> Option<Instant> {
-        self.idle_since()?.checked_add(self.keep?.timeout)
-    }
-
-    /// Takes no further requests; closes it if there are none.
-    pub(super) fn retire(&self) {
-        match self.stage.get() {
-            Stage::Open => self.stage.set(Stage::Leaving),
-            // Those that wait for the handshake have their requests sent.
-            Stage::Connecting | Stage::Leaving | Stage::Closed => return,
-        }
-        self.wake();
-        if self.is_idle() {
+    /// Ends a handshake that nobody waits for.
+    fn abandoned(&self) {
+        if self.life.is_connecting() {
             self.close();
         }
     }
 
-    /// Closes it. Requests on it fail.
-    pub(super) fn close(&self) {
+    fn close(&self) {
         self.end(Code::NoError, None);
     }
+}
 
+/// The end.
+impl Session {
     /// Ends it with a code for the server. `problem`: reason for the failure of its requests.
     fn end(&self, why: Code, problem: Option<Problem>) {
-        if self.stage.replace(Stage::Closed) == Stage::Closed {
+        if !self.life.end() {
             return;
         }
         self.lane.client.close(&self.link, code(why));
@@ -302,18 +169,18 @@ impl Session {
         let problem = problem.unwrap_or_else(gone);
         if problem.kind == ProblemKind::Invalid {
             // For requests that have no stream yet.
-            self.trouble.borrow_mut().get_or_insert(Trouble::Unspoken(problem.text.clone().into_owned()));
+            self.life.note_trouble(Trouble::Unspoken(problem.text.clone().into_owned()));
         }
         let streams = std::mem::take(&mut self.state.borrow_mut().streams);
         for stream in streams.iter().filter_map(|(_, stream)| stream.upgrade()) {
             stream.break_off(problem.clone());
         }
-        self.wake();
+        self.life.wake();
     }
 
     /// Ends a connection that could not be established.
     fn give_up(&self, trouble: Trouble) {
-        self.trouble.borrow_mut().get_or_insert(trouble);
+        self.life.note_trouble(trouble);
         self.end(Code::NoError, None);
     }
 
@@ -325,7 +192,7 @@ impl Session {
 
     /// Ends it because nobody listens at the server's port.
     pub(super) fn refused(&self) {
-        match self.is_connecting() {
+        match self.life.is_connecting() {
             true => self.give_up(refused()),
             false => {
                 let text = "is gone: connection refused".into();
@@ -342,7 +209,7 @@ impl Session {
     /// Handles the end that QUIC reports.
     fn lost(&self, reason: &ConnectionError) {
         self.link.owner.set(NO_OWNER);
-        if self.is_connecting() {
+        if self.life.is_connecting() {
             return self.give_up(trouble_of(reason));
         }
         let (text, kind) = match reason {
@@ -367,16 +234,12 @@ impl Session {
         if finished {
             self.link.note_progress(0, OVERHEAD_OF_REQUEST);
         }
-        if is_idle {
-            self.idle_since.set(Some(self.lane.now()));
-            self.newly_idle.set(true);
-            if self.stage.get() == Stage::Leaving {
-                // QUIC sends the remaining frames of the last stream before it closes the connection.
-                self.close();
-            }
+        if is_idle && self.life.rests(self.lane.now()) {
+            // QUIC sends the remaining frames of the last stream before it closes the connection.
+            self.close();
         }
         self.lane.notify(&self.link);
-        self.wake();
+        self.life.wake();
     }
 }
 
@@ -423,7 +286,7 @@ impl Session {
         let speaks = facts.as_ref().is_some_and(|facts| facts.alpn.as_deref() == Some(H3));
         let shown = facts.map(|facts| facts.certificates).unwrap_or_default();
         if let Err(text) = self.wanted.tls.judge(&shown, &self.wanted.name) {
-            self.give_up(Trouble::Tls(text));
+            self.give_up(tls(text));
             return Ok(());
         }
         if !speaks {
@@ -434,9 +297,7 @@ impl Session {
             // RFC 9114, section 6.2: at least three.
             return Err((Code::StreamCreationError, "allows too few unidirectional streams"));
         }
-        self.stage.set(Stage::Open);
-        self.idle_since.set(Some(self.lane.now()));
-        self.wake();
+        self.life.establish(self.lane.now());
         Ok(())
     }
 
@@ -469,7 +330,7 @@ impl Session {
             },
             StreamEvent::Available { dir: Dir::Bi } => {
                 self.full.set(false);
-                self.wake();
+                self.life.wake();
             }
             // We let the server open none that go both ways. A response that was read to its end is complete.
             StreamEvent::Opened { .. }
@@ -572,13 +433,18 @@ fn code_of(reason: &ConnectionError) -> Option<u64> {
     }
 }
 
+/// Returns the trouble of a handshake that failed.
+fn tls(text: String) -> Trouble {
+    Trouble::Tls(Unencrypted::Failed(text))
+}
+
 /// Returns the trouble of a connection that was not established.
 fn trouble_of(reason: &ConnectionError) -> Trouble {
     match code_of(reason) {
         Some(NO_PROTOCOL) => return Trouble::Unspoken("does not speak HTTP/3".to_owned()),
         // Alerts of TLS (RFC 9001, section 4.8).
         Some(0x100..0x200) => {
-            return Trouble::Tls(format!("SSL_do_handshake() failed (SSL: {reason})"));
+            return tls(format!("SSL_do_handshake() failed (SSL: {reason})"));
         }
         _ => {}
     }
@@ -621,7 +487,7 @@ mod tests {
         assert!(falls_back(ConnectionError::VersionMismatch) && falls_back(ConnectionError::TimedOut));
         assert!(falls_back(ConnectionError::Reset));
         assert!(refused().may_fall_back() && Trouble::Timeout.may_fall_back());
-        assert!(!Trouble::Tls("upstream SSL certificate verify error".into()).may_fall_back());
+        assert!(!tls("upstream SSL certificate verify error".into()).may_fall_back());
         assert!(!Trouble::ClientGone.may_fall_back());
         for step in [OwnStep::Socket, OwnStep::Bind, OwnStep::Connect] {
             assert!(!Trouble::Dial(DialError::Own(step, Errno::ADDRNOTAVAIL)).may_fall_back());

@@ -1,12 +1,12 @@
 //! A request to an upstream and its response. Heads and trailers come by methods of their own, content as from any wire. Hot path.
 
 use super::session::{Blocked, Decoded, Session};
-use super::{Problem, ProblemKind};
 use crate::h3::input::{Failure, Input, Next, Phase};
 use crate::h3::output::{Output, Place};
 use crate::h3::session::code;
+use crate::upstream::pooled::{Problem, ProblemKind, RequestStream};
 use bytes::Bytes;
-use forebay_http::h3::client::BadBlock;
+use forebay_http::h3::client::{BadBlock, each_line, request_section};
 use forebay_http::h3::{Code, code_name};
 use forebay_net::mux::Mux;
 use forebay_net::quic::{StreamId, VarInt, WriteError};
@@ -162,8 +162,8 @@ fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Problem {
 
 /// For the exchange.
 impl Stream {
-    /// Sends the head of the request, a field section by the static table. `end`: there is no content.
-    pub(crate) fn request(&self, section: &[u8], end: bool) {
+    /// Sends a field section by the static table. `end`: there is no content.
+    fn begin(&self, section: &[u8], end: bool) {
         {
             let mut output = self.output.borrow_mut();
             self.session.push_section(self.id, section, output.frames());
@@ -174,33 +174,8 @@ impl Stream {
         let _ = self.send_pending();
     }
 
-    /// Returns why the request has failed.
-    pub(crate) fn problem(&self) -> Option<Problem> {
-        self.problem.borrow().clone()
-    }
-
-    /// Returns the number of bytes of field sections since the last call.
-    pub(crate) fn take_uncounted(&self) -> u64 {
-        self.uncounted.take()
-    }
-
-    /// Calls `f` with each field of the trailers.
-    pub(crate) fn trailers(&self, mut f: impl FnMut(&[u8], &[u8])) {
-        for line in self.trailers.borrow().split(|b| *b == b'\n') {
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if let Some((name, value)) =
-                memchr::memmem::find(line, b": ").and_then(|at| line.split_at_checked(at))
-            {
-                f(name, value.get(2..).unwrap_or_default());
-            }
-        }
-    }
-
-    /// Returns the next head of the response, interim ones first, as an HTTP/1 head of at most `limit` bytes. `None`: it has not come.
-    ///
-    /// # Errors
-    /// [`Problem`].
-    pub(crate) fn next_head(&self, limit: usize) -> Result<Option<Vec<u8>>, Problem> {
+    /// Takes the next head, if it has come.
+    fn take_head(&self, limit: usize) -> Result<Option<Vec<u8>>, Problem> {
         loop {
             if let Some(problem) = self.problem().filter(|_| !self.drains.get()) {
                 return Err(problem);
@@ -420,6 +395,32 @@ impl Stream {
     }
 }
 
+impl RequestStream for Stream {
+    fn request(&self, head: &[u8], trailers: bool, end: bool, scratch: &mut Vec<u8>) -> u64 {
+        scratch.clear();
+        request_section(head, trailers, scratch);
+        self.begin(scratch, end);
+        scratch.len() as u64
+    }
+
+    fn next_head(&self, limit: usize, out: &mut Vec<u8>) -> Result<bool, Problem> {
+        let head = self.take_head(limit)?;
+        Ok(head.inspect(|head| out.extend_from_slice(head)).is_some())
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        self.problem.borrow().clone()
+    }
+
+    fn take_uncounted(&self) -> u64 {
+        self.uncounted.take()
+    }
+
+    fn trailers(&self, f: &mut dyn FnMut(&[u8], &[u8])) {
+        each_line(&self.trailers.borrow(), f);
+    }
+}
+
 impl Mux for Stream {
     fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
         if self.is_broken() && !self.drains.get() {
@@ -455,7 +456,7 @@ impl Mux for Stream {
     }
 
     fn send_head(&self, block: &[u8], _: Then) {
-        self.request(block, false);
+        self.begin(block, false);
     }
 
     fn send_interim(&self, _: &[u8]) {

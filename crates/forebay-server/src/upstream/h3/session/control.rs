@@ -3,7 +3,7 @@
 use super::{Session, State};
 use crate::h3::session::Fatal;
 use crate::h3::uni::{self, Purpose};
-use crate::upstream::h3::{Problem, ProblemKind};
+use crate::upstream::pooled::{Problem, ProblemKind, Session as _};
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{self, Header, kind};
 use forebay_net::quic::{StreamId, VarInt};
