@@ -237,11 +237,11 @@ fn a_warm_request_allocates_nothing() {
     assert!(difference < 50, "{difference} allocations in 1000 proxied requests");
 }
 
-/// The stream, which is the wire of the request.
+/// The stream, which is the wire of the request, and the room for its waits, which requests over HTTP/1 do not keep.
 #[test]
 fn a_warm_request_on_a_shared_connection_allocates_its_stream() {
     let difference = of_a_thousand("/h2/page.html", "", b"proxied");
-    assert!(difference < 1050, "{difference} allocations in 1000 requests");
+    assert!(difference < 2050, "{difference} allocations in 1000 requests");
 }
 
 /// A page of two fragments allocates for the state of the page and its subrequests, and for their paths, but neither for their

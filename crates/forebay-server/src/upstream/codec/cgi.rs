@@ -10,6 +10,7 @@ use forebay_http::h1::request::Status;
 
 /// Prepares for a head. `status_line`: whether it begins with a status line, if the protocol tells.
 pub(super) fn begin(req: &mut Request, status_line: Option<bool>) {
+    req.begin_head_text();
     let u = &mut req.modules.upstream;
     cgi::begin(&mut u.head);
     u.fastcgi.clear();
@@ -50,6 +51,9 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
 fn complete(req: &mut Request) {
     let Upstreamed { head, early, protocol, .. } = &mut req.modules.upstream;
     if *protocol == Protocol::FastCgi {
+        if early.capacity() == 0 {
+            *early = req.thread.buffers.take();
+        }
         // The content after it has been taken out of its records already.
         early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
         head.buf.truncate(head.len);

@@ -83,6 +83,9 @@ pub(super) fn take_early(req: &mut Request, contact: &Contact) {
     if !conn.readable() {
         return;
     }
+    if early.capacity() == 0 {
+        *early = req.thread.io.large.take();
+    }
     if let (Ok(n), Some(a)) = (conn.read(early, READ), attempts.last_mut()) {
         a.received += n as u64;
     }
