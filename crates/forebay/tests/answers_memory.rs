@@ -164,8 +164,8 @@ fn a_request_that_waits_takes_little() {
         for wave in 0..4 {
             let clients = wait_together(&server, path, &open);
             let limit = idle + (WAITING * most / 1024) as u64;
-            // What one wave leaves, the next one uses, once the rest has been given back.
-            let limit = first.map_or(limit, |first: u64| limit.min(first + first / 10));
+            // What one wave leaves, the next one uses, once the rest has been given back. A fifth is for free pages that are kept.
+            let limit = first.map_or(limit, |first: u64| limit.min(first + first / 5));
             let with = falls_to(worker, limit, Duration::from_secs(5));
             let each = with.saturating_sub(idle) * 1024 / WAITING as u64;
             assert!(
