@@ -166,6 +166,9 @@ impl std::fmt::Display for BadRecord {
 }
 
 impl Records {
+    /// Reader at the beginning of a response.
+    pub const NEW: Records = Records { header: [0; HEADER], have: 0, left: 0, closed: false, over: false };
+
     /// Returns `true` if the program has closed its output.
     pub fn is_closed(&self) -> bool {
         self.closed

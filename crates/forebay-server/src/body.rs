@@ -39,7 +39,8 @@ pub(crate) struct RequestBody {
     pub(crate) framing: Framing,
     /// Bytes of a body with a length that are still to come.
     left: u64,
-    chunked: Chunked,
+    /// Decoder of chunks, made when it is needed.
+    chunked: Option<Box<Chunked>>,
     /// Offset in the head's buffer of the first byte not taken yet.
     at: usize,
     done: bool,
@@ -139,7 +140,7 @@ impl RequestBody {
             Framing::None => (0, true),
             Framing::Length(n) => (n, n == 0),
             Framing::Chunked | Framing::Stream => {
-                self.chunked.reset();
+                self.chunked.get_or_insert_default().reset();
                 (0, false)
             }
         };
@@ -181,7 +182,7 @@ impl RequestBody {
         let came = head.get(self.at..).unwrap_or_default();
         match self.framing {
             Framing::Length(_) => self.left <= came.len() as u64,
-            Framing::Chunked => self.chunked.has_end(came),
+            Framing::Chunked => self.chunked.as_ref().is_some_and(|chunks| chunks.has_end(came)),
             Framing::None | Framing::Stream => self.done,
         }
     }
@@ -259,7 +260,7 @@ impl RequestBody {
         let mut at = 0;
         loop {
             let rest = input.get(at..).unwrap_or_default();
-            match self.chunked.decode(rest) {
+            match self.chunked.get_or_insert_default().decode(rest) {
                 Ok(Step::Data { start, end }) => {
                     content(rest.get(start..end).unwrap_or_default());
                     at += end;

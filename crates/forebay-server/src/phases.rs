@@ -44,15 +44,18 @@ pub(crate) const MAX_URI_CHANGES: u8 = 11;
 pub(crate) async fn run(req: &mut Request) {
     #[cfg(debug_assertions)]
     forebay_core::essential::panic_on_purpose(&String::from_utf8_lossy(&req.uri));
-    let outcome = match post_read(req) {
-        Some(outcome) => outcome,
+    let mut start = match post_read(req) {
+        Some(outcome) => next_start(req, outcome),
         None if req.method == Method::Connect && !has_tunnel(req) => {
             req.log(Level::Info, "client sent CONNECT method");
-            Outcome::Status(405)
+            next_start(req, Outcome::Status(405))
         }
-        None => walk(req, Start::ServerRewrite).await,
+        None => Some(Start::ServerRewrite),
     };
-    follow_up(req, outcome).await;
+    while let Some(from) = start {
+        let outcome = walk(req, from).await;
+        start = next_start(req, outcome);
+    }
 }
 
 /// Returns `true` if the server of a request has `tunnel_pass`. In others nothing answers CONNECT, also not `return`: its status of

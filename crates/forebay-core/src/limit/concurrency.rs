@@ -231,6 +231,9 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// State of a request that no limit has been checked for.
+    pub const NONE: Counted = Counted { outcome: None, places: Vec::new(), receivers: Vec::new() };
+
     /// Returns the state for a subrequest. The main request has been counted already, so the subrequest is not.
     pub fn counted(&self) -> Counted {
         Counted { outcome: self.outcome, ..Counted::default() }

@@ -10,6 +10,7 @@ use forebay_core::transfers::{Direction, Over};
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -164,8 +165,17 @@ pub(super) async fn write_unsent(thread: &Rc<Thread>, req: &mut Request) -> Done
     Ok(())
 }
 
-/// Waits until the client takes more, for at most `send_timeout`.
-pub(super) async fn room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut impl Meanwhile) -> Done {
+/// Waits until the client takes more, for at most `send_timeout`. Boxed, so that requests that wait for something else keep no room
+/// for it.
+pub(super) fn room<'r>(
+    thread: &'r Rc<Thread>,
+    req: &'r mut Request,
+    meanwhile: &'r mut impl Meanwhile,
+) -> Pin<Box<impl Future<Output = Done> + 'r>> {
+    Box::pin(wait_for_room(thread, req, meanwhile))
+}
+
+async fn wait_for_room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut impl Meanwhile) -> Done {
     let http = req.http();
     let now = Instant::now();
     let until = now + http.location(req).settings.core.send_timeout.0;

@@ -12,6 +12,7 @@ mod pool;
 
 use crate::modules::{LocationSettings, gzip_accept, slice};
 use crate::request::Request;
+use crate::request::rare::Unused;
 use crate::response::Part;
 use accept::{Ranked, Set};
 use encoder::Encoder;
@@ -67,9 +68,11 @@ pub(crate) struct CompressState {
     pub form: Option<Arc<Form>>,
 }
 
-impl CompressState {
-    /// Clears the state for the next request or response.
-    pub(crate) fn clear(&mut self) {
+impl Unused for CompressState {
+    const UNUSED: &'static CompressState =
+        &CompressState { coding: None, lengths: None, wanted: None, form: None };
+
+    fn clear(&mut self) {
         *self = CompressState::default();
     }
 }

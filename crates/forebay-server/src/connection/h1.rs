@@ -78,29 +78,31 @@ struct Http1<'s, 'g> {
 }
 
 /// Serves a connection until it is idle or over.
-pub(super) async fn serve(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    guard: &mut Guard<'_>,
+pub(super) fn serve<'s>(
+    thread: &'s Rc<Thread>,
+    req: &'s mut Request,
+    guard: &'s mut Guard<'_>,
     waited: bool,
-) -> Served {
-    if req.conn.expired {
-        gone(req, HeadFailure::TimedOut);
-        return Served::Closed;
-    }
+) -> impl Future<Output = Served> + 's {
     let mut served = Http1 { thread, req, guard, waited, begun: false, in_turn: 0 };
-    let done = served.run().await;
-    if let Served::Closed = done {
-        served.flush().await;
+    // Arguments of an `async fn` would be in the future twice.
+    async move {
+        if served.req.conn.expired {
+            gone(served.req, HeadFailure::TimedOut);
+            return Served::Closed;
+        }
+        let done = served.run().await;
+        if let Served::Closed = done {
+            served.flush().await;
+        }
+        done
     }
-    done
 }
 
 impl Http1<'_, '_> {
     async fn run(&mut self) -> Served {
         loop {
-            let limits = self.req.conn.limits(&self.req.conf);
-            let done = match read_head(self.thread, self.req, &limits) {
+            let done = match self.read_head() {
                 Head::Complete => self.request().await,
                 Head::Wait => self.wait().await,
                 // Boxed, as all that is rare, so that requests keep no room for it.
@@ -110,6 +112,11 @@ impl Http1<'_, '_> {
                 return done;
             }
         }
+    }
+
+    fn read_head(&mut self) -> Head {
+        let limits = self.req.conn.limits(&self.req.conf);
+        read_head(self.thread, self.req, &limits)
     }
 
     /// Handles an outcome other than a complete head.

@@ -2,6 +2,7 @@
 //! 7.8 and 9.3.6). No runner serves them, and their requests keep only what the log phase needs.
 
 use super::{Connection, Guard, Work};
+use crate::request::rare::Rare;
 use crate::request::{Origin, Request};
 use crate::thread::{SWITCHED, Thread, ThreadConfig};
 use crate::upstream::contact::Contact;
@@ -44,9 +45,9 @@ pub(crate) struct Suspended {
     remote: Vec<u8>,
     /// Values of the variables in the lines of the access logs, as far as they cannot change any more.
     vars: VarStore,
-    captures: Captures,
+    captures: Rare<Captures>,
     attempts: Vec<Attempt>,
-    limit_conn: Counted,
+    limit_conn: Rare<Counted>,
     processing: Option<crate::metrics::Processing>,
     /// End of a line of the error log; empty if no log takes it.
     description: Box<[u8]>,

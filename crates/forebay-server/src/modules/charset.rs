@@ -340,7 +340,7 @@ fn target(req: &mut Request, s: &Settings) -> Result<Option<Vec<u8>>, VarError> 
         return Ok(None);
     }
     if !forced.is_empty() {
-        return Ok(Some(forced.clone()).filter(|forced| forced != b"off"));
+        return Ok(Some(forced.to_vec()).filter(|forced| forced != b"off"));
     }
     if !r.charset.is_empty() && !s.override_charset {
         return Ok(None);

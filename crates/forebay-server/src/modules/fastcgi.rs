@@ -96,14 +96,14 @@ pub(crate) const VARIABLES: &[Row] = &[
 fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let http = req.http();
     let Some(pattern) = &http.location(req).settings.fastcgi.split_path_info.0 else { return Ok(false) };
-    let mut captures = std::mem::take(&mut req.modules.upstream.split);
+    let mut captures = std::mem::take(&mut req.modules.upstream.rare.split);
     let matches = pattern.captures(&req.uri, &mut captures);
     if matches == Ok(true)
         && let Some((a, b)) = captures.groups.get(group)
     {
         out.extend_from_slice(captures.text.get(*a as usize..*b as usize).unwrap_or_default());
     }
-    req.modules.upstream.split = captures;
+    req.modules.upstream.rare.split = captures;
     matches.map_err(|_| {
         let uri = req.uri.clone();
         pattern.log_failure(req, &uri).into()

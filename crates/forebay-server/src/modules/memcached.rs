@@ -44,7 +44,7 @@ pub(crate) fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>
         req.log(Level::Error, "the \"$memcached_key\" variable is not set");
         return Err(500);
     }
-    let word = &mut req.modules.upstream.key;
+    let word = &mut req.modules.upstream.rare.key;
     word.clear();
     escape(&key, Escape::Memcached, word);
     for part in [b"get ", word.as_slice(), b"\r\n"] {

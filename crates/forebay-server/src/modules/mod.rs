@@ -7,6 +7,7 @@ use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
 use crate::metrics;
 use crate::request::Request;
+use crate::request::rare::Rare;
 use crate::variables::Row;
 use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
@@ -595,25 +596,25 @@ pub(crate) struct ModuleState {
     /// Address of the connection, if realip replaced it.
     pub replaced_peer: Option<forebay_net::addr::Peer>,
     /// `$secure_link`.
-    pub secure_link: secure_link::LinkState,
+    pub secure_link: Rare<secure_link::LinkState>,
     /// `$uid_got` and `$uid_set`.
-    pub userid: userid::UserIdState,
+    pub userid: Rare<userid::UserIdState>,
     /// Upstream servers that the request was sent to.
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
     pub limit_req: Option<forebay_core::limit::outcomes::Outcome>,
     /// Slots that the request occupies in the zones of `limit_conn`.
-    pub limit_conn: forebay_core::limit::concurrency::Counted,
+    pub limit_conn: Rare<forebay_core::limit::concurrency::Counted>,
     /// Guard that counts the request as being processed.
     pub processing: Option<metrics::Processing>,
     /// State of the upstream cache for the request.
-    pub proxy_cache: proxy_cache::CacheState,
+    pub proxy_cache: Rare<proxy_cache::CacheState>,
     /// Slices of the response.
-    pub slice: slice::SliceState,
+    pub slice: Rare<slice::SliceState>,
     /// Compression of the response.
-    pub compress: compress::CompressState,
+    pub compress: Rare<compress::CompressState>,
     /// SSI state shared by all pages of the request.
-    pub ssi: ssi::SsiState,
+    pub ssi: Rare<ssi::SsiState>,
     /// Challenge that the request is about (`acme_hook`).
     pub acme_hook: Option<Box<forebay_acme::HookCall>>,
 }
@@ -639,8 +640,8 @@ impl ModuleState {
         } = self;
         *request_id = None;
         *replaced_peer = None;
-        *secure_link = secure_link::LinkState::default();
-        *userid = userid::UserIdState::default();
+        secure_link.clear();
+        userid.clear();
         upstream.clear();
         *limit_req = None;
         limit_conn.clear();

@@ -17,7 +17,7 @@ use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::codec::{self, Asked};
 use crate::upstream::contact::Contact;
-use crate::upstream::exchange::{self, Outgoing, Target};
+use crate::upstream::exchange::{self, Exchange, Outgoing, Target};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::stream::{self, Body};
 use cached::{CacheAnswer, Fetch};
@@ -263,21 +263,28 @@ async fn ask(
 ) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
-    let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
-    if !matches!(cs.zone, CacheZone::Off) {
-        match cached::look(req, &uri, cs).await? {
-            CacheAnswer::Entry(e) => return Ok(Answer::Entry(e)),
-            CacheAnswer::Purged => return Ok(Answer::Purged),
-            CacheAnswer::Nothing => return Ok(Answer::Nothing),
-            CacheAnswer::Fetch(f) => taken.fetch = f,
+    // A request that waits for its upstream keeps none of what is needed in here.
+    let (target, uri) = {
+        let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
+        if !matches!(cs.zone, CacheZone::Off) {
+            match cached::look(req, &uri, cs).await? {
+                CacheAnswer::Entry(e) => return Ok(Answer::Entry(e)),
+                CacheAnswer::Purged => return Ok(Answer::Purged),
+                CacheAnswer::Nothing => return Ok(Answer::Nothing),
+                CacheAnswer::Fetch(f) => taken.fetch = f,
+            }
         }
-    }
-    let target = match destination {
-        Destination::Known(target) => target,
-        // Boxed, so that other requests do not keep room for it.
-        place => Box::pin(place.find(req)).await.map_err(Stop::Status)?,
+        let target = match destination {
+            Destination::Known(target) => target,
+            // Boxed, so that other requests do not keep room for it.
+            place => Box::pin(place.find(req)).await.map_err(Stop::Status)?,
+        };
+        (target, uri)
     };
-    let (got, sent) = send(req, pass, s, (&target, uri), streamed, taken).await?;
+    let order = Order::new(req, pass, s, (&target, uri), (streamed, &taken.fetch))?;
+    let got = exchange::run(req, &target, &order.exchange(s), &mut taken.contact).await;
+    let (to_head, upgrade) = (codec::is_to_head(req, &order.head), order.upgrade);
+    req.give_buf(order.head);
     if let Some(e) = stale_instead(req, got, s, taken) {
         return Ok(Answer::Entry(e));
     }
@@ -289,56 +296,56 @@ async fn ask(
             // Boxed, so that other requests do not keep room for it.
             Box::pin(confirmed(req, contact, s, std::mem::take(&mut taken.fetch))).await
         }
-        None => Ok(Answer::Response { to_head: sent.to_head, upgrade: sent.upgrade }),
+        None => Ok(Answer::Response { to_head, upgrade }),
     }
 }
 
-/// Facts about a request that was sent.
-struct Sent {
-    /// `true` for a HEAD request, whose response has no content.
-    to_head: bool,
+/// A request as it goes to a server.
+struct Order {
+    head: Vec<u8>,
+    body: Outgoing,
     /// `true` if the request asks to switch to another protocol.
     upgrade: bool,
 }
 
-/// Writes the request, sends it to a server, and reads the head of the response. The inner error is the status of the answer if no
-/// server has responded.
-async fn send(
-    req: &mut Request,
-    pass: &Arc<Pass>,
-    s: &Settings,
-    (target, uri): (&Target, Vec<u8>),
-    streamed: bool,
-    taken: &mut Taken,
-) -> Result<(Result<(), u16>, Sent), Stop> {
-    let Taken { contact, fetch } = taken;
-    let body = outgoing(req, s, streamed)?;
-    // It is kept while the request waits.
-    let mut head = req.thread.buffers.take_short();
-    req.modules.upstream.reuse = target.reuse(req, s);
-    let asked = Asked {
-        settings: s,
-        uri: &uri,
-        body: &body,
-        key: pass.key.as_ref(),
-        stored: fetch.cacheable(),
-        as_get: fetch.convert,
-    };
-    let upgrade = match codec::write_request(req, &asked, &mut head) {
-        Ok(upgrade) => upgrade && s.http_version != HttpVersion::V2,
-        Err(e) => return Err(Stop::Status(e.status(req))),
-    };
-    req.modules.upstream.log_path = uri;
-    if !pass.protocol.logs_path() {
-        // As in nginx: the log names the server alone.
-        req.modules.upstream.log_path.clear();
+impl Order {
+    /// Writes the request.
+    fn new(
+        req: &mut Request,
+        pass: &Arc<Pass>,
+        s: &Settings,
+        (target, uri): (&Target, Vec<u8>),
+        (streamed, fetch): (bool, &Fetch),
+    ) -> Result<Order, Stop> {
+        let body = outgoing(req, s, streamed)?;
+        // It is kept while the request waits.
+        let mut head = req.thread.buffers.take_short();
+        req.modules.upstream.reuse = target.reuse(req, s);
+        let asked = Asked {
+            settings: s,
+            uri: &uri,
+            body: &body,
+            key: pass.key.as_ref(),
+            stored: fetch.cacheable(),
+            as_get: fetch.convert,
+        };
+        let upgrade = match codec::write_request(req, &asked, &mut head) {
+            Ok(upgrade) => upgrade && s.http_version != HttpVersion::V2,
+            Err(e) => return Err(Stop::Status(e.status(req))),
+        };
+        req.modules.upstream.log_path = uri;
+        if !pass.protocol.logs_path() {
+            // As in nginx: the log names the server alone.
+            req.modules.upstream.log_path.clear();
+        }
+        // A response that is stored is fetched to its end even if the client leaves.
+        req.modules.upstream.detached = fetch.cacheable() || req.is_background();
+        Ok(Order { head, body, upgrade })
     }
-    // A response that is stored is fetched to its end even if the client leaves.
-    req.modules.proxy_cache.detached = fetch.cacheable() || req.is_background();
-    let got = exchange::run(req, target, (&head, upgrade), &body, s, contact).await;
-    let to_head = codec::is_to_head(req, &head);
-    req.give_buf(head);
-    Ok((got, Sent { to_head, upgrade }))
+
+    fn exchange<'o>(&'o self, s: &'o Settings) -> Exchange<'o> {
+        Exchange { head: &self.head, body: &self.body, settings: s, upgrade: self.upgrade }
+    }
 }
 
 /// Returns the stale entry if it is served in place of the upstream's response or failure (nginx: proxy_cache_use_stale).

@@ -6,6 +6,7 @@ use crate::config::Scope;
 use crate::config::value::{Msec, Number, Setting, once};
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use crate::request::Request;
+use crate::request::rare::Unused;
 use crate::variables::{HasValue, Row};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -301,22 +302,28 @@ pub(crate) struct CacheState {
     pub key: Vec<u8>,
     /// Number of the zone that counts the answers of the cache.
     pub zone: Option<usize>,
-    /// `true` if the request goes on when the client leaves.
-    pub detached: bool,
     /// The right to renew an entry, taken by the request that this one works for.
     pub ticket: Option<crate::cache::index::Ticket>,
 }
 
-impl CacheState {
-    /// Empties it for the next request.
-    pub(crate) fn clear(&mut self) {
+impl Unused for CacheState {
+    const UNUSED: &'static CacheState = &CacheState {
+        status: None,
+        date: None,
+        last_modified: None,
+        etag: Vec::new(),
+        key: Vec::new(),
+        zone: None,
+        ticket: None,
+    };
+
+    fn clear(&mut self) {
         self.status = None;
         self.date = None;
         self.last_modified = None;
         self.etag.clear();
         self.key.clear();
         self.zone = None;
-        self.detached = false;
         self.ticket = None;
     }
 }

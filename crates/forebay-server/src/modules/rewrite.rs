@@ -389,7 +389,7 @@ fn assign(req: &mut Request, var: VarId, t: &Template, quote: bool) -> Result<St
 fn matches(req: &mut Request, pattern: &Pattern, text: &[u8]) -> Result<bool, LimitExceeded> {
     let hit = pattern.exec(req, text)?;
     if !hit {
-        req.captures.groups.clear();
+        req.captures.clear();
     }
     let verb = if hit { "matches" } else { "does not match" };
     note(req, &[b"\"", pattern.text(), b"\" ", verb.as_bytes(), b" \"", text, b"\""]);

@@ -2,6 +2,7 @@
 
 use crate::config::Scope;
 use crate::request::Request;
+use crate::request::rare::Unused;
 use crate::variables::Row;
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -87,6 +88,14 @@ pub(crate) struct LinkState {
     link: Option<Option<Vec<u8>>>,
     /// `$secure_link_expires`.
     expires: Option<Vec<u8>>,
+}
+
+impl Unused for LinkState {
+    const UNUSED: &'static LinkState = &LinkState { link: None, expires: None };
+
+    fn clear(&mut self) {
+        *self = LinkState::default();
+    }
 }
 
 /// Variables of this module.

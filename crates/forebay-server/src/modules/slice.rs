@@ -5,6 +5,7 @@ use crate::body::Further;
 use crate::config::value::Size;
 use crate::modules::{LocationSettings, proxy};
 use crate::request::Request;
+use crate::request::rare::Unused;
 use crate::upstream::stream::Body;
 use crate::variables::Row;
 use forebay_conf::error::Level;
@@ -32,9 +33,11 @@ pub(crate) struct SliceState {
     etag: Vec<u8>,
 }
 
-impl SliceState {
-    /// Empties it for the next request.
-    pub(crate) fn clear(&mut self) {
+impl Unused for SliceState {
+    const UNUSED: &'static SliceState =
+        &SliceState { size: 0, start: 0, end: 0, active: false, etag: Vec::new() };
+
+    fn clear(&mut self) {
         (self.size, self.start, self.end, self.active) = (0, 0, 0, false);
         self.etag.clear();
     }
@@ -93,12 +96,13 @@ pub(crate) fn offset(req: &Request) -> u64 {
 /// Limits the response to these bytes of the whole. The first slice has been fetched for the length; slices between it
 /// and the range are skipped.
 pub(crate) fn cut(req: &mut Request, start: u64, end: u64) {
-    let s = &mut req.modules.slice;
-    if s.active {
-        s.end = end;
-        if s.start.saturating_add(s.size) <= start {
-            s.start = s.size * (start / s.size) - s.size;
-        }
+    if !active(req) {
+        return;
+    }
+    let s = &mut *req.modules.slice;
+    s.end = end;
+    if s.start.saturating_add(s.size) <= start {
+        s.start = s.size * (start / s.size) - s.size;
     }
 }
 
@@ -180,7 +184,7 @@ pub(crate) async fn next(req: &mut Request) -> Option<Further> {
     req.modules.slice.start += req.modules.slice.size;
     // Variables keep describing the first slice, as in nginx, where subrequests fetch the others.
     let u = &mut req.modules.upstream;
-    let own = *u.own_attempts.get_or_insert(u.attempts.len());
+    let own = *u.rare.own_attempts.get_or_insert(u.attempts.len());
     u.attempts.truncate(own);
     let first = (std::mem::take(&mut u.head), req.modules.proxy_cache.status);
     let more = proxy::more(req).await;

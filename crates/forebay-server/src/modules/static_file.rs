@@ -433,7 +433,9 @@ pub(crate) fn not_modified(req: &mut Request) -> Result<(), VarError> {
             r.allow_ranges = false;
             r.fields.remove(b"Content-Encoding");
         }
-        Verdict::PreconditionFailed => req.refusal = Some(Refusal { status: 412, content_range: Vec::new() }),
+        Verdict::PreconditionFailed => {
+            req.refusal = Some(Box::new(Refusal { status: 412, content_range: Vec::new() }));
+        }
     }
     Ok(())
 }
@@ -469,7 +471,7 @@ pub(crate) fn ranges(req: &mut Request) -> Result<(), VarError> {
             let mut content_range = Vec::new();
             range::content_range_unsatisfied(&mut content_range, len);
             hand_on(req);
-            req.refusal = Some(Refusal { status: 416, content_range });
+            req.refusal = Some(Box::new(Refusal { status: 416, content_range }));
         }
         Ranges::Partial => partial(req, &list, len),
     }

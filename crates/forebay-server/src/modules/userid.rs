@@ -6,6 +6,7 @@ use crate::keyword;
 use crate::modules::LocationSettings;
 use crate::password::LENIENT;
 use crate::request::Request;
+use crate::request::rare::Unused;
 use crate::variables::Row;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -188,6 +189,14 @@ type Uid = [u8; 16];
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UserIdState {
     known: Option<Identifiers>,
+}
+
+impl Unused for UserIdState {
+    const UNUSED: &'static UserIdState = &UserIdState { known: None };
+
+    fn clear(&mut self) {
+        self.known = None;
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -64,7 +64,9 @@ impl Request {
         sub.received = parent.received;
         // Limits have counted the parent already.
         sub.modules.limit_req = parent.modules.limit_req;
-        sub.modules.limit_conn = parent.modules.limit_conn.counted();
+        if parent.modules.limit_conn.outcome().is_some() {
+            sub.modules.limit_conn = parent.modules.limit_conn.counted().into();
+        }
         sub
     }
 

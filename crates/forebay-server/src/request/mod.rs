@@ -18,11 +18,13 @@ use forebay_http::request::Framing;
 use forebay_http::request::{Method, RequestHead};
 use forebay_net::addr::{Peer, push_peer};
 use forebay_net::wire::Wire;
+use rare::Rare;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
 mod derive;
+pub(crate) mod rare;
 pub(crate) mod spare;
 mod vars;
 pub(crate) mod waiting;
@@ -91,7 +93,7 @@ pub(crate) struct Request {
     /// Values of variables.
     pub vars: VarStore,
     /// Last captures.
-    pub captures: Captures,
+    pub captures: Rare<Captures>,
     /// Arrival of the first byte.
     pub started: Instant,
     /// Redirected within the server, so `internal` locations are open.
@@ -103,7 +105,7 @@ pub(crate) struct Request {
     /// Status was overridden by `error_page ... =`.
     pub status_override: Option<u16>,
     /// Set by a header filter.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<Box<Refusal>>,
     /// `true` if the first byte was there before this turn of the loop began. Then facts found in this turn, such as the state
     /// of a file, are no older than the request.
     pub early: bool,
@@ -175,7 +177,7 @@ impl Request {
             location: 0,
             resp: Response::default(),
             vars: VarStore::default(),
-            captures: Captures::default(),
+            captures: Rare::default(),
             started: now,
             internal: false,
             uri_changes: 0,
@@ -292,7 +294,7 @@ impl Request {
         self.args.clear();
         self.args.extend_from_slice(self.head.args.of(&self.head.buf));
         self.vars.clear();
-        self.captures.groups.clear();
+        self.captures.clear();
         self.internal = false;
         self.uri_changes = MAX_URI_CHANGES;
         self.error_status = 0;

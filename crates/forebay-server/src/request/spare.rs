@@ -198,10 +198,10 @@ impl Request {
         *peer = Peer::Unix;
         head.clear();
         *method = Method::Get;
-        for text in [remote, uri, args, &mut captures.text] {
+        for text in [remote, uri, args] {
             text.clear();
         }
-        captures.groups.clear();
+        captures.clear();
         (*server, *location) = (0, 0);
         resp.clear();
         vars.clear();
@@ -384,7 +384,7 @@ mod tests {
         (req.captures.text, req.captures.groups) = (b"secret".to_vec(), vec![(0, 6)]);
         (req.internal, req.early, req.add_uri_to_alias, req.rewritten) = (true, true, true, true);
         (req.uri_changes, req.error_status, req.status_override, req.refused) = (3, 404, Some(500), 400);
-        req.refusal = Some(Refusal { status: 416, content_range: b"secret".to_vec() });
+        req.refusal = Some(Box::new(Refusal { status: 416, content_range: b"secret".to_vec() }));
         req.valid_location = false;
         (req.sent, req.sent_head, req.received) = (1, 2, 3);
         use_up_modules(req);
@@ -404,9 +404,9 @@ mod tests {
         let secret = || b"secret".to_vec();
         let r = &mut req.resp;
         (r.status, r.content_length, r.last_modified, r.limit_rate) = (200, Some(6), Some(1), 9);
-        (r.content_type, r.charset, r.override_charset) = (secret(), secret(), secret());
+        (r.content_type, r.charset, *r.override_charset) = (secret(), secret(), secret());
         (r.etag, r.location, r.reason, r.text) = (secret(), secret(), secret(), secret());
-        for list in [&mut r.fields, &mut r.handed_on, &mut r.trailers] {
+        for list in [&mut r.fields, &mut *r.handed_on, &mut *r.trailers] {
             list.push(b"Set-Cookie", b"secret");
         }
         r.body.push(Part::Static(b"secret"));
@@ -424,16 +424,18 @@ mod tests {
         m.proxy_cache.status = Some(CacheStatus::Hit);
         (m.proxy_cache.etag, m.proxy_cache.key) = (secret(), secret());
         (m.proxy_cache.date, m.proxy_cache.last_modified, m.proxy_cache.zone) = (Some(1), Some(1), Some(1));
-        m.proxy_cache.detached = true;
+        m.upstream.detached = true;
         let u = &mut m.upstream;
         u.head.buf = b"HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\n\r\n".to_vec();
         forebay_http::h1::client::parse(&mut u.head, usize::MAX).expect("sound");
-        u.own_attempts = Some(1);
-        (u.early, u.host, u.port, u.key, u.log_name) = (secret(), secret(), secret(), secret(), secret());
-        (u.log_path, u.set_cookie, u.session, u.split.text) = (secret(), secret(), secret(), secret());
-        u.sticky_field = secret();
+        u.rare.own_attempts = Some(1);
+        (u.early, u.host, u.port, u.log_name, u.log_path) =
+            (secret(), secret(), secret(), secret(), secret());
+        let rare = &mut *u.rare;
+        (rare.key, rare.set_cookie, rare.session, rare.split.text) = (secret(), secret(), secret(), secret());
+        rare.sticky_field = secret();
         u.trailers.push(b"X", b"secret");
-        u.split.groups.push((0, 6));
+        u.rare.split.groups.push((0, 6));
         (u.status_line, u.reuse, u.encrypted) = (Some(true), Reuse::Group, true);
         crate::modules::ssi::count(req, 9);
     }

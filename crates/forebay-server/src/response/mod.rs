@@ -6,6 +6,7 @@ pub(crate) mod respond;
 pub(crate) mod sent;
 
 use crate::file_cache::OpenFile;
+use crate::request::rare::Rare;
 use bytes::Bytes;
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
@@ -53,6 +54,9 @@ impl ListedLine {
 }
 
 impl FieldList {
+    /// List without lines.
+    pub(crate) const NONE: FieldList = FieldList { buf: Vec::new(), lines: Vec::new() };
+
     /// Appends a line.
     pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
         let start = self.buf.len();
@@ -325,7 +329,7 @@ pub(crate) struct Response {
     /// Charset after the type, if any.
     pub charset: Vec<u8>,
     /// Charset that an upstream wants, whatever the type says; `off`: as it is.
-    pub override_charset: Vec<u8>,
+    pub override_charset: Rare<Vec<u8>>,
     /// `Content-Length`; `None` sends the body chunked or until close.
     pub content_length: Option<u64>,
     /// `Last-Modified`, Unix seconds.
@@ -337,11 +341,11 @@ pub(crate) struct Response {
     /// All other fields.
     pub fields: FieldList,
     /// Fields of [`Response::fields`] that came with an `X-Accel-Redirect`. They stay, whichever location answers.
-    pub handed_on: FieldList,
+    pub handed_on: Rare<FieldList>,
     /// Trailers will follow, which takes the chunked coding (nginx: add_trailer).
     pub expect_trailers: bool,
     /// Trailer fields.
-    pub trailers: FieldList,
+    pub trailers: Rare<FieldList>,
     /// Body.
     pub body: Vec<Part>,
     /// Bytes made for the body, reused from request to request.

@@ -247,7 +247,8 @@ impl<'t> Attempts<'t> {
         let now = req.thread.io.poller.now();
         let mut chosen = self.servers.choose(&self.tried, now);
         if chosen.is_none() && self.tried.is_empty() {
-            chosen = self.choose_after_all(req, now).await?;
+            // Boxed, so that requests that wait for answers keep no room for it.
+            chosen = Box::pin(self.choose_after_all(req, now)).await?;
         } else if chosen.is_none() && self.rules.tries_again() {
             chosen = self.servers.choose_again(now);
         }

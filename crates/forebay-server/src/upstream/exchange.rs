@@ -18,6 +18,7 @@ use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::request::Request;
+use crate::request::rare::{Rare, Unused};
 use crate::response::FieldList;
 use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::config::Serving;
@@ -149,14 +150,12 @@ pub(crate) struct Upstreamed {
     pub attempts: Vec<Attempt>,
     /// Empty buffer for the name of the next server.
     pub(super) spare_name: Vec<u8>,
-    /// Number of servers that variables show. Later ones were asked for further slices of a response.
-    pub own_attempts: Option<usize>,
     /// The last head received.
     pub head: ResponseHead,
     /// Content that has been taken out of its frames before the body was read (HTTP/2, FastCGI).
     pub early: Vec<u8>,
     /// Trailers of the last response.
-    pub trailers: FieldList,
+    pub trailers: Rare<FieldList>,
     /// `$proxy_host`.
     pub host: Vec<u8>,
     /// Protocol of the upstream.
@@ -164,36 +163,68 @@ pub(crate) struct Upstreamed {
     /// `true` if the head begins with a status line, once that is known. uwsgi and SCGI servers may send either.
     pub status_line: Option<bool>,
     /// State of the response of a FastCGI server.
-    pub fastcgi: fastcgi::Link,
-    /// Scratch space of `fastcgi_split_path_info`.
-    pub split: forebay_core::vars::Captures,
+    pub fastcgi: Rare<fastcgi::Link>,
     /// Reuse of the connection.
     pub reuse: Reuse,
     /// `true` if the connection is encrypted.
     pub encrypted: bool,
     /// `$proxy_port`.
     pub port: Vec<u8>,
-    /// The key that memcached is asked for, as in the command.
-    pub key: Vec<u8>,
+    /// State that few requests use.
+    pub rare: Rare<RareUpstreamed>,
+    /// `true` if the request goes on when the client leaves.
+    pub detached: bool,
     /// Name of the upstream in the error log; empty when none is involved.
     pub log_name: Vec<u8>,
     /// Path and query after that name.
     pub log_path: Vec<u8>,
+    /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
+    pub fault: Option<NextUpstream>,
+}
+
+/// State of a request that concerns its upstreams, and that few requests use.
+#[derive(Debug, Default)]
+pub(crate) struct RareUpstreamed {
+    /// Number of servers that variables show. Later ones were asked for further slices of a response.
+    pub own_attempts: Option<usize>,
+    /// Scratch space of `fastcgi_split_path_info`.
+    pub split: forebay_core::vars::Captures,
+    /// The key that memcached is asked for, as in the command.
+    pub key: Vec<u8>,
     /// `Set-Cookie` of `sticky cookie`; empty: none.
     pub set_cookie: Vec<u8>,
     /// Name of the field that has this value in place of `Set-Cookie`; empty: none.
     pub sticky_field: Vec<u8>,
     /// The session that `sticky learn` begins when the response is over; empty: none.
     pub session: Vec<u8>,
-    /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
-    pub fault: Option<NextUpstream>,
+}
+
+impl Unused for RareUpstreamed {
+    const UNUSED: &'static RareUpstreamed = &RareUpstreamed {
+        own_attempts: None,
+        split: forebay_core::vars::Captures { text: Vec::new(), groups: Vec::new() },
+        key: Vec::new(),
+        set_cookie: Vec::new(),
+        sticky_field: Vec::new(),
+        session: Vec::new(),
+    };
+
+    fn clear(&mut self) {
+        self.own_attempts = None;
+        self.split.text.clear();
+        self.split.groups.clear();
+        for text in [&mut self.key, &mut self.set_cookie, &mut self.sticky_field, &mut self.session] {
+            text.clear();
+        }
+    }
 }
 
 impl Upstreamed {
     /// Forgets everything, but keeps buffers.
     pub(crate) fn clear(&mut self) {
+        self.detached = false;
         // A cached response has a head without an attempt, and not all protocols have a host.
-        let unused = self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none();
+        let unused = self.attempts.is_empty() && self.host.is_empty() && self.rare.own_attempts.is_none();
         if unused && self.head.buf.is_empty() {
             return;
         }
@@ -202,7 +233,7 @@ impl Upstreamed {
             self.spare_name.clear();
         }
         self.attempts.clear();
-        self.own_attempts = None;
+        self.rare.clear();
         self.head.advance(usize::MAX);
         self.fastcgi.clear();
         self.early.clear();
@@ -211,9 +242,6 @@ impl Upstreamed {
         self.port.clear();
         self.log_name.clear();
         self.log_path.clear();
-        self.set_cookie.clear();
-        self.sticky_field.clear();
-        self.session.clear();
     }
 
     /// Makes this the state of a request that has yet to begin. [`Upstreamed::clear`] leaves what is set before it is read, where
@@ -225,7 +253,8 @@ impl Upstreamed {
             attempts,
             // Empty, as `clear` leaves it.
             spare_name: _,
-            own_attempts,
+            rare,
+            detached,
             head,
             early,
             trailers,
@@ -233,31 +262,24 @@ impl Upstreamed {
             protocol,
             status_line,
             fastcgi,
-            split,
             reuse,
             encrypted,
             port,
-            key,
             log_name,
             log_path,
-            set_cookie,
-            sticky_field,
-            session,
             fault,
         } = self;
         attempts.clear();
-        *own_attempts = None;
+        rare.clear();
+        *detached = false;
         head.advance(usize::MAX);
-        for text in
-            [early, host, port, key, log_name, log_path, set_cookie, sticky_field, session, &mut split.text]
-        {
+        for text in [early, host, port, log_name, log_path] {
             text.clear();
         }
         trailers.clear();
         *protocol = Protocol::default();
         *status_line = None;
         fastcgi.clear();
-        split.groups.clear();
         *reuse = Reuse::default();
         *encrypted = false;
         *fault = None;
@@ -270,21 +292,19 @@ impl Upstreamed {
 }
 
 /// Asks servers until one has sent the head of a response. The head is then in [`Upstreamed::head`], and the connection to the
-/// server in `place`, which is empty before. `upgrade`: the request asks for another protocol.
+/// server in `place`, which is empty before.
 ///
 /// # Errors
 /// The status to answer with; 499 if the client is gone.
 pub(crate) async fn run(
     req: &mut Request,
     target: &Target,
-    (head, upgrade): (&[u8], bool),
-    body: &Outgoing,
-    s: &Settings,
+    exchange: &Exchange<'_>,
     place: &mut Option<Contact>,
 ) -> Result<(), u16> {
+    let Exchange { body, settings: s, .. } = *exchange;
     let kept = kept(req, s, body);
     let mut attempts = Attempts::new(req, target, s.rules(), kept).await?;
-    let exchange = Exchange { head, body, settings: s, upgrade };
     let thread = req.thread.clone();
     let limit = Some(s.response_timeout.0).filter(|limit| !limit.is_zero());
     let limit = limit.map(|limit| thread.io.poller.after(limit));
@@ -377,12 +397,15 @@ fn repeat(req: &Request, s: &Settings, body: &Outgoing) -> Repeat {
 }
 
 /// A request and the settings for its attempts.
-struct Exchange<'e> {
-    head: &'e [u8],
-    body: &'e Outgoing,
-    settings: &'e Settings,
-    /// It asks for another protocol.
-    upgrade: bool,
+pub(crate) struct Exchange<'e> {
+    /// Head as it is sent.
+    pub(crate) head: &'e [u8],
+    /// Body.
+    pub(crate) body: &'e Outgoing,
+    /// Settings of the location.
+    pub(crate) settings: &'e Settings,
+    /// `true` if the request asks for another protocol.
+    pub(crate) upgrade: bool,
 }
 
 /// The opening of a connection. Boxed, so that requests that wait for answers keep no room for it.

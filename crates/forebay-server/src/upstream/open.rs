@@ -22,7 +22,7 @@ const HANDSHAKING: &str = "while SSL handshaking to upstream";
 /// Returns a watch for the client while the request waits for an upstream (nginx: proxy_ignore_client_abort).
 pub(crate) fn watch(req: &Request, ignore_abort: bool) -> Watch {
     // A response that will be stored is fetched to its end.
-    let watched = !ignore_abort && !req.modules.proxy_cache.detached;
+    let watched = !ignore_abort && !req.modules.upstream.detached;
     if watched { req.conn.wire.watch() } else { Watch::Nothing }
 }
 

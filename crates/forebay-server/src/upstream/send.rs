@@ -88,48 +88,36 @@ impl Sender<'_> {
         body: &Outgoing,
         framing: Framing,
     ) -> Result<Wrote, Fault> {
-        let (content, file) = parts(req, body);
-        // Without content, the head has the end of the request already.
-        if framing == Framing::Plain && content.len() > COPY {
-            let content =
-                if let Outgoing::Bytes(bytes) = body { Content::Bytes(bytes) } else { Content::Stored };
-            if let Wrote::Early = self.write_all(req, Unwritten { bytes: head, content, at: 0 }).await? {
-                return Ok(Wrote::Early);
-            }
-        } else if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
-            if let Wrote::Early = self.write(req, head).await? {
-                return Ok(Wrote::Early);
-            }
-        } else {
-            let mut both = Vec::with_capacity(head.len() + content.len() + 64);
-            both.extend_from_slice(head);
-            framing.piece(&mut both, content);
-            if file.is_none() {
-                framing.end(&mut both);
-            }
-            if let Wrote::Early = self.write(req, &both).await? {
-                return Ok(Wrote::Early);
-            }
-        }
-        match file {
-            Some(file) => self.file(req, &file, framing).await,
-            None => Ok(Wrote::All),
+        let mut both = Vec::new();
+        let (mut rest, file) = unwritten(req, head, body, framing, &mut both);
+        // Boxed, so that requests that wait for answers keep no room for what waits before.
+        let wrote = match self.write_at_once(req, &mut rest)? {
+            Some(wrote) => wrote,
+            None => Box::pin(self.write_rest(req, rest)).await?,
+        };
+        match (wrote, file) {
+            (Wrote::All, Some(file)) => Box::pin(self.file(req, &file, framing)).await,
+            (wrote, _) => Ok(wrote),
         }
     }
 
     /// Writes all bytes unless the server answers before it has read them.
     async fn write(&mut self, req: &mut Request, bytes: &[u8]) -> Result<Wrote, Fault> {
-        self.write_all(req, Unwritten { bytes, content: Content::Bytes(b""), at: 0 }).await
+        let mut rest = Unwritten { bytes, content: Content::Bytes(b""), at: 0 };
+        match self.write_at_once(req, &mut rest)? {
+            Some(wrote) => Ok(wrote),
+            None => self.write_rest(req, rest).await,
+        }
     }
 
-    /// Writes as [`Sender::write`] does.
-    async fn write_all(&mut self, req: &mut Request, mut rest: Unwritten<'_>) -> Result<Wrote, Fault> {
+    /// Writes as [`Sender::write`] does, once there is room.
+    async fn write_rest(&mut self, req: &mut Request, mut rest: Unwritten<'_>) -> Result<Wrote, Fault> {
         loop {
-            if let Some(wrote) = self.write_at_once(req, &mut rest)? {
-                return Ok(wrote);
-            }
             if let Room::Answer = self.room(req).await? {
                 return Ok(Wrote::Early);
+            }
+            if let Some(wrote) = self.write_at_once(req, &mut rest)? {
+                return Ok(wrote);
             }
         }
     }
@@ -232,6 +220,33 @@ impl Sender<'_> {
         }
         Ok(Wrote::All)
     }
+}
+
+/// Returns what is written first, and the file that follows. `both` has room for a head and what is copied behind it.
+fn unwritten<'b>(
+    req: &Request,
+    head: &'b [u8],
+    body: &'b Outgoing,
+    framing: Framing,
+    both: &'b mut Vec<u8>,
+) -> (Unwritten<'b>, Option<Readable>) {
+    let (content, file) = parts(req, body);
+    let rest = if framing == Framing::Plain && content.len() > COPY {
+        let content = if let Outgoing::Bytes(bytes) = body { Content::Bytes(bytes) } else { Content::Stored };
+        Unwritten { bytes: head, content, at: 0 }
+    } else if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
+        // Without content, the head has the end of the request already.
+        Unwritten { bytes: head, content: Content::Bytes(b""), at: 0 }
+    } else {
+        both.reserve_exact(head.len() + content.len() + 64);
+        both.extend_from_slice(head);
+        framing.piece(both, content);
+        if file.is_none() {
+            framing.end(both);
+        }
+        Unwritten { bytes: both, content: Content::Bytes(b""), at: 0 }
+    };
+    (rest, file)
 }
 
 /// Returns the content that is in memory, and the file with the rest.

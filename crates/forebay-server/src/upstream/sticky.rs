@@ -95,7 +95,8 @@ impl Sticky {
         match self {
             Sticky::Cookie(c) => c.wanted(req),
             Sticky::Route(route) => route.wanted(req),
-            Sticky::Learn(l) => l.wanted(req).await,
+            // Boxed, so that other requests do not keep room for it.
+            Sticky::Learn(l) => Box::pin(l.wanted(req)).await,
         }
     }
 
@@ -222,9 +223,9 @@ impl Cookie {
         let begun = before.filter(|(wanted, _)| *wanted == sid).map(|(_, begun)| begun);
         let mut line = Vec::new();
         self.write(req, (sid, begun.unwrap_or_else(|| req.thread.clock.unix())), &mut line)?;
-        req.modules.upstream.set_cookie = line;
+        req.modules.upstream.rare.set_cookie = line;
         if self.field {
-            req.modules.upstream.sticky_field.clone_from(&self.name);
+            req.modules.upstream.rare.sticky_field.clone_from(&self.name);
         }
         Ok(())
     }
@@ -376,17 +377,17 @@ impl Learn {
 
     fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         // Evaluated now, since the head is gone when the response is over.
-        req.modules.upstream.session = self.sessions.created(req)?.unwrap_or_default();
+        req.modules.upstream.rare.session = self.sessions.created(req)?.unwrap_or_default();
         if self.header { self.learn(req, sid) } else { Ok(()) }
     }
 
     fn learn(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         let now = req.thread.io.poller.now();
         // If the response names a session, the session of the request is not prolonged.
-        let key = std::mem::take(&mut req.modules.upstream.session);
+        let key = std::mem::take(&mut req.modules.upstream.rare.session);
         if !key.is_empty() {
             self.sessions.set(&key, sid, now);
-            req.modules.upstream.session = key;
+            req.modules.upstream.rare.session = key;
         } else if let Some(key) = self.sessions.looked_up(req)? {
             self.sessions.prolong(&key, sid, now);
         }

@@ -64,7 +64,7 @@ const PATHS: &[Path] = &[
     Path { name: "cached 1 MB", conf: CACHED_1M, most: (2.3, 6.0), ..LARGE },
     Path { name: "missed", conf: MISSED, most: (39.0, 25.0), ..SMALL },
     Path { name: "slice", conf: SLICE, fields: "Range: bytes=300000-365535\r\n", most: (8.3, 5.5), ..SMALL },
-    Path { name: "upload 1 MB", conf: UPLOAD, body: 1 << 20, most: (10.6, 68.0), ..LARGE },
+    Path { name: "upload 1 MB", conf: UPLOAD, body: 1 << 20, most: (11.6, 68.0), ..LARGE },
     Path { name: "upload 1 MB, passed on", conf: PASSED_ON, body: 1 << 20, most: (5.6, 22.0), ..LARGE },
     Path {
         name: "event",

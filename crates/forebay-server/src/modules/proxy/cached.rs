@@ -32,8 +32,8 @@ pub(super) enum CacheAnswer {
 /// A request to an upstream, as the cache sees it.
 #[derive(Default)]
 pub(super) struct Fetch {
-    /// Place at which the response is to be stored.
-    place: Option<Place>,
+    /// Place at which the response is to be stored. Boxed, so that requests without a cache keep no room for it.
+    place: Option<Box<Place>>,
     /// A response that is no longer fresh.
     pub stale: Option<Rc<Entry>>,
     /// `true` if a HEAD request is sent as GET, so that there is something to store.
@@ -152,7 +152,8 @@ async fn look_up(
         if !cs.lock {
             return Ok(query.fetch(Some(Ticket::plain(node)), None, found.main));
         }
-        if let Some(found) = query.take_lock(req, &node, found.main, &mut lock).await {
+        // Boxed, so that requests that do not wait for others keep no room for it.
+        if let Some(found) = Box::pin(query.take_lock(req, &node, found.main, &mut lock)).await {
             return Ok(found);
         }
     }
@@ -259,12 +260,9 @@ impl Query<'_> {
     /// Asks the upstream. The response is stored with a ticket.
     fn fetch(&self, ticket: Option<Ticket>, stale: Option<Rc<Entry>>, main: Option<Main>) -> CacheAnswer {
         let family = main.as_ref().map(|m| m.family).or_else(|| stale.as_ref().map(|e| e.meta.family));
-        let place = ticket.map(|ticket| Place {
-            cache: self.cache.clone(),
-            ticket,
-            key: self.key.to_vec(),
-            main,
-            family: family.unwrap_or_else(new_family),
+        let place = ticket.map(|ticket| {
+            let (cache, key) = (self.cache.clone(), self.key.to_vec());
+            Box::new(Place { cache, ticket, key, main, family: family.unwrap_or_else(new_family) })
         });
         CacheAnswer::Fetch(Fetch { convert: self.convert && place.is_some(), place, stale })
     }

@@ -15,7 +15,7 @@ use crate::upstream::codec::decoder::Carrier;
 use crate::upstream::codec::http2;
 use crate::upstream::codec::{self};
 use crate::upstream::contact::Contact;
-use crate::upstream::exchange::Upstreamed;
+use crate::upstream::exchange::RareUpstreamed;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
@@ -423,8 +423,8 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     let head = &mut req.modules.upstream.head;
     head.fields = lines;
     head.buf = buf;
-    if !req.modules.upstream.set_cookie.is_empty() {
-        let Upstreamed { set_cookie, sticky_field, .. } = &req.modules.upstream;
+    if !req.modules.upstream.rare.set_cookie.is_empty() {
+        let RareUpstreamed { set_cookie, sticky_field, .. } = &*req.modules.upstream.rare;
         if sticky_field.is_empty() {
             req.resp.fields.push(b"Set-Cookie", set_cookie);
         } else {

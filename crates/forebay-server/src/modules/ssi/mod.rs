@@ -14,6 +14,7 @@ use crate::config::mime_types::MimeTypes;
 use crate::config::value::Size;
 use crate::modules::LocationSettings;
 use crate::request::Request;
+use crate::request::rare::Unused;
 use crate::variables::Row;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
@@ -50,11 +51,11 @@ pub(crate) struct SsiState {
     time_format: Option<Vec<u8>>,
 }
 
-impl SsiState {
-    /// Empties it for the next request.
-    pub(crate) fn clear(&mut self) {
-        self.shared = None;
-        self.time_format = None;
+impl Unused for SsiState {
+    const UNUSED: &'static SsiState = &SsiState { shared: None, time_format: None };
+
+    fn clear(&mut self) {
+        *self = SsiState::default();
     }
 }
 

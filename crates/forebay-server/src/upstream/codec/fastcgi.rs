@@ -4,6 +4,7 @@
 use super::decoder::{Decoded, Decoder, End};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
+use crate::request::rare::Unused;
 use crate::upstream::exchange::{READ, Upstreamed};
 use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
@@ -27,14 +28,17 @@ pub(crate) struct Link {
     extra: bool,
 }
 
-impl Link {
-    /// Prepares for another request.
-    pub(crate) fn clear(&mut self) {
+impl Unused for Link {
+    const UNUSED: &'static Link = &Link { records: Records::NEW, stderr: Vec::new(), extra: false };
+
+    fn clear(&mut self) {
         self.records = Records::default();
         self.stderr.clear();
         self.extra = false;
     }
+}
 
+impl Link {
     /// Takes text for the error log. Returns `true` if it is a complete line now.
     fn push_stderr(&mut self, words: &[u8], last: bool) -> bool {
         self.stderr.extend_from_slice(words);

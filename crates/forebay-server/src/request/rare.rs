@@ -1,0 +1,118 @@
+//! State of requests that few of them use. Thousands of requests may wait at once, and each keeps room for all of its fields.
+
+use crate::response::FieldList;
+use forebay_core::limit::concurrency::Counted;
+use forebay_core::vars::Captures;
+use std::ops::{Deref, DerefMut};
+
+/// Type of such a state.
+pub(crate) trait Unused: Default + 'static {
+    /// State of a request that does not use it.
+    const UNUSED: &'static Self;
+
+    /// Empties it for the next request.
+    fn clear(&mut self);
+}
+
+/// State in a block of its own, which is made when it is first changed, and kept for later requests.
+pub(crate) struct Rare<T>(Option<Box<T>>);
+
+impl<T: Unused> Rare<T> {
+    /// Empties the state for the next request.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        if let Some(used) = &mut self.0 {
+            used.clear();
+        }
+    }
+}
+
+impl<T> Default for Rare<T> {
+    fn default() -> Rare<T> {
+        Rare(None)
+    }
+}
+
+impl<T> From<T> for Rare<T> {
+    fn from(state: T) -> Rare<T> {
+        Rare(Some(Box::new(state)))
+    }
+}
+
+impl<T: Clone> Clone for Rare<T> {
+    fn clone(&self) -> Rare<T> {
+        Rare(self.0.clone())
+    }
+}
+
+impl<T: Unused> Deref for Rare<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or(T::UNUSED)
+    }
+}
+
+impl<T: Unused> DerefMut for Rare<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl<T: Unused + std::fmt::Debug> std::fmt::Debug for Rare<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl Unused for Vec<u8> {
+    const UNUSED: &'static Vec<u8> = &Vec::new();
+
+    fn clear(&mut self) {
+        Vec::clear(self);
+    }
+}
+
+impl Unused for Captures {
+    const UNUSED: &'static Captures = &Captures { text: Vec::new(), groups: Vec::new() };
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.groups.clear();
+    }
+}
+
+impl Unused for Counted {
+    const UNUSED: &'static Counted = &Counted::NONE;
+
+    #[inline]
+    fn clear(&mut self) {
+        Counted::clear(self);
+    }
+}
+
+impl Unused for FieldList {
+    const UNUSED: &'static FieldList = &FieldList::NONE;
+
+    fn clear(&mut self) {
+        FieldList::clear(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_made_for_a_change_and_kept() {
+        let mut rare: Rare<Vec<u8>> = Rare::default();
+        rare.clear();
+        assert!(rare.is_empty() && rare.0.is_none());
+        assert_eq!(format!("{rare:?}"), "[]");
+        rare.push(1);
+        rare.clear();
+        assert!(rare.is_empty() && rare.0.is_some());
+    }
+}
