@@ -7,7 +7,6 @@ use super::outlet::Outlet;
 use super::pace::{Pace, has_limit_rate, limit_rate};
 use super::pump::Pump;
 use super::write::{Done, Idle, after_last, failed, give_shared, room, write_last};
-use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::response::head::BodyFraming;
@@ -137,10 +136,14 @@ fn bring_to_memory(thread: &Thread, parts: &[Part]) {
     }
 }
 
-/// Returns `true` if all parts should be sent from memory: where there is sendfile, it is better for larger files.
+/// Returns `true` if all parts should be sent from memory: where there is sendfile, it is better for longer ones.
 fn is_in_memory(parts: &[Part], sendfile: bool) -> bool {
-    let elsewhere = |file: &OpenFile| if sendfile { file.content.is_none() } else { file.bytes().is_none() };
-    parts.len() <= VECTORED && parts.iter().all(|p| !matches!(p, Part::File { file, .. } if elsewhere(file)))
+    let leaves = |part: &Part| match part {
+        Part::File { file, start, end } if sendfile => file.leaves_by_sendfile(*start, *end),
+        Part::File { file, .. } => file.bytes().is_none(),
+        _ => false,
+    };
+    parts.len() <= VECTORED && !parts.iter().any(leaves)
 }
 
 /// Sends a body that is in memory.

@@ -17,6 +17,8 @@ pub(crate) struct Source {
     at: u64,
     body: Option<Box<Body>>,
     window: Window,
+    /// The client's connection has sendfile.
+    sendfile: bool,
 }
 
 /// Content that follows the content of a source.
@@ -48,7 +50,8 @@ impl Source {
         // Empty parts at the end must not keep the filters from learning which bytes are the last.
         let end = parts.iter().rposition(|p| !p.is_empty()).map_or(0, |i| i + 1);
         let window = std::mem::take(&mut req.resp.window);
-        Source { parts, text, end, next: 0, at: 0, body: req.resp.source.take(), window }
+        let sendfile = req.conn.wire.has_sendfile();
+        Source { parts, text, end, next: 0, at: 0, body: req.resp.source.take(), window, sendfile }
     }
 
     /// Appends the next piece without waiting for more of the body. Of a part it is at most `most` bytes.
@@ -79,11 +82,14 @@ impl Source {
         if over { Progress::End } else { Progress::Data }
     }
 
-    /// Takes a stretch of a file if one is next and not in memory.
+    /// Takes a stretch of a file if one is next that is not in memory, or longer than what is copied.
     pub(super) fn next_file(&mut self) -> Option<Stretch> {
         self.skip();
         match self.parts.get(..self.end)?.get(self.next)? {
-            Part::File { file, start, end } if file.content.is_none() && self.window.left > 0 => {
+            Part::File { file, start, end }
+                if (file.content.is_none() || self.sendfile && file.leaves_by_sendfile(*start, *end))
+                    && self.window.left > 0 =>
+            {
                 let at = start + self.at;
                 let len = (end - at).min(STRETCH).min(self.window.left);
                 let stretch = Stretch { file: file.clone(), start: at, len };

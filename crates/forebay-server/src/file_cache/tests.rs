@@ -59,6 +59,23 @@ fn deleted_and_unused_files_are_closed_without_a_request() {
 }
 
 #[test]
+fn short_parts_of_a_file_in_memory_are_copied() {
+    let dir = tempfile::tempdir().expect("dir");
+    for (len, range, by_sendfile) in [
+        (COPIED, 0..COPIED, false),
+        (COPIED + 1, 0..COPIED + 1, true),
+        (SMALL, 1..COPIED + 1, false),
+        (SMALL, 0..SMALL, true),
+        (SMALL + 1, 0..1, true),
+    ] {
+        let path = dir.path().join("file");
+        std::fs::write(&path, vec![b'x'; len as usize]).expect("written");
+        let Found::File(file) = open(path.as_os_str().as_encoded_bytes()).into() else { panic!("{len}") };
+        assert_eq!(file.leaves_by_sendfile(range.start, range.end), by_sendfile, "{range:?} of {len}");
+    }
+}
+
+#[test]
 fn a_file_of_middle_size_is_kept_when_it_is_read_again() {
     let dir = tempfile::tempdir().expect("dir");
     let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };

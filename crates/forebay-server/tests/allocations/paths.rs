@@ -42,6 +42,7 @@ const LARGE: Path = Path { units: 20, ..SMALL };
 // the pool sleeps.
 const PATHS: &[Path] = &[
     Path { name: "file", target: "page.html", most: (0.2, 3.2), ..SMALL },
+    Path { name: "file, 100 KB", target: "long.bin", most: (0.2, 5.3), ..SMALL },
     Path { name: "tree", conf: "open_file_cache off;", target: "list/file{}", most: (0.2, 4.3), ..SMALL },
     Path { name: "autoindex", conf: "autoindex on;", target: "list/", most: (8.5, 9.0), ..SMALL },
     Path {
@@ -100,6 +101,8 @@ fn prepare(dir: &FilePath) -> String {
     );
     write("a.html", "<p>a fragment</p>");
     write("htpasswd", "alice:$apr1$saltsalt$WoESZIlCyPaOHxFHP.vy51\n");
+    // Too long to be copied.
+    write("long.bin", &"x".repeat(100 * 1024));
     std::fs::create_dir(dir.join("list")).expect("a directory");
     for i in 0..FILES {
         write(&format!("list/file{i}"), "x");
