@@ -20,6 +20,7 @@ mod front;
 mod h2;
 mod h3;
 mod location;
+mod memory_fs;
 mod metrics;
 mod modules;
 mod password;

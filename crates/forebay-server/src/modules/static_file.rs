@@ -2,6 +2,7 @@
 //! ngx_http_index_module, the not-modified and range filters). Hot path.
 
 use crate::file_cache::{self, Cached, Found, Opened, Policy};
+use crate::memory_fs;
 use crate::modules::LocationSettings;
 use crate::modules::core::{IfModifiedSince, Root, Settings as Core, SymlinkMode};
 use crate::modules::slice;
@@ -173,6 +174,9 @@ fn open_now(thread: &Thread, path: &[u8]) -> Opened {
     match file_cache::open_cached(path) {
         Opened::Found(file_cache::Inspected::Error(Errno::MFILE | Errno::NFILE)) if thread.shed() => {
             Opened::WouldBlock
+        }
+        Opened::WouldBlock if memory_fs::is_missing(path, thread.clock.now()) => {
+            Opened::Found(file_cache::Inspected::Error(Errno::NOENT))
         }
         opened => opened,
     }
