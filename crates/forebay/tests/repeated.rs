@@ -103,7 +103,7 @@ fn attempts_pause() {
     assert_eq!(ask(&hurried, "GET"), "503");
     assert_eq!(count.load(SeqCst), 1);
     let (upstream, count) = failing_first("503 X");
-    let limited = server(upstream, &format!("{settings} proxy_response_timeout 50ms;"));
+    let limited = server(upstream, &format!("{settings} proxy_response_timeout 150ms;"));
     assert_eq!(ask(&limited, "GET"), "504");
     assert_eq!(count.load(SeqCst), 1);
 }
