@@ -145,6 +145,10 @@ impl<'p> Pump<'p> {
             false => (&mut self.piece, PIECE as u64),
         };
         let got = self.source.read(req, into, most).await;
+        // A slow client keeps no buffer whose bytes have been taken out.
+        if let Some(text) = self.source.take_text() {
+            self.thread.give_buffer(text);
+        }
         Ok(PieceRead { got: self.follow(req, got).await?, enough: self.out.enough })
     }
 

@@ -326,6 +326,8 @@ fn body(
     let pulled = body.feed(req, buf.get(len..).unwrap_or_default(), content);
     buf.truncate(len);
     req.modules.upstream.head.buf = buf;
+    // The rest of the body may take its time.
+    req.lend_head();
     if pulled == Pulled::Failed {
         return Err(Stop::Status(502));
     }
