@@ -101,6 +101,16 @@ fn captures_of_the_shorter_text_are_found() {
 }
 
 #[test]
+fn a_match_without_groups_empties_those_of_the_match_before() {
+    let mut c = Captures::default();
+    assert_eq!(pattern("(a)").captures(b"a", &mut c), Ok(true));
+    assert_eq!(pattern("x").captures(b"ab", &mut c), Ok(false));
+    assert_eq!((c.text.as_slice(), c.groups.len()), (b"a".as_slice(), 2), "no match changes nothing");
+    assert_eq!(pattern("b$").captures(b"ab\n", &mut c), Ok(true));
+    assert!(c.text.is_empty() && c.groups.is_empty());
+}
+
+#[test]
 fn nothing_is_kept_for_patterns_of_the_past() {
     let kept = || LOCATIONS.with_borrow(HashMap::len);
     let (mut c, re) = (Captures::default(), pattern("a(.)"));

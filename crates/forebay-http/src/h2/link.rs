@@ -425,7 +425,7 @@ impl<W: Default> Link<W> {
         let Some(s) = self.streams.get_mut(at) else { return };
         s.reset = true;
         if !s.ended {
-            // What is on its way is no fault of the server.
+            // The server may have sent content before it learns of the reset: that is allowed.
             self.owed += s.recv_window.available() as u64 + (s.limit + 2 * MAX_FRAME) as u64;
         }
         frame::push_reset(&mut self.out, s.id, code);

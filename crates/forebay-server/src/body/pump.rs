@@ -145,10 +145,7 @@ impl<'p> Pump<'p> {
             false => (&mut self.piece, PIECE as u64),
         };
         let got = self.source.read(req, into, most).await;
-        // A slow client keeps no buffer whose bytes have been taken out.
-        if let Some(text) = self.source.take_text() {
-            self.thread.give_buffer(text);
-        }
+        self.give_text();
         Ok(PieceRead { got: self.follow(req, got).await?, enough: self.out.enough })
     }
 
@@ -209,6 +206,11 @@ impl<'p> Pump<'p> {
                 self.thread.give_buffer(std::mem::take(buffer));
             }
         }
+        self.give_text();
+    }
+
+    /// Gives the text of the response back once all of it has been read: a slow client would keep it for long.
+    fn give_text(&mut self) {
         if let Some(text) = self.source.take_text() {
             self.thread.give_buffer(text);
         }

@@ -150,7 +150,7 @@ impl Request {
         // Named one by one, so that none is forgotten.
         let Request {
             thread,
-            // That of the request that it is taken for next.
+            // Replaced when the memory is taken for the next request.
             conf: _,
             conn,
             origin,

@@ -26,6 +26,17 @@ impl Request {
         }
     }
 
+    /// Has the head of an upstream's response in a buffer with room for so many bytes more: a large one of the thread, unless its own has
+    /// it.
+    pub(crate) fn borrow_head(&mut self, room: usize) {
+        let buf = &mut self.modules.upstream.head.buf;
+        if buf.capacity() - buf.len() < room {
+            let short = std::mem::replace(buf, self.thread.io.large.take());
+            buf.extend_from_slice(&short);
+            self.thread.give_buffer(short);
+        }
+    }
+
     /// Gives the large buffer back that the head of an upstream's response is in, before a wait. Thousands of requests may wait, and
     /// each would keep as much as one read takes.
     pub(crate) fn lend_head(&mut self) {

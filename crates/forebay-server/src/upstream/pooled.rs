@@ -143,7 +143,7 @@ pub(super) enum Openable<T> {
 
 /// A connection.
 pub(super) trait Session {
-    /// What the configuration allows on it.
+    /// Limits of the configuration for a connection.
     type Limits: Clone + Eq + Hash;
     type Stream;
 

@@ -6,7 +6,7 @@ use super::{Problem, WINDOW, Window};
 #[derive(Debug)]
 pub(super) struct Stream<W> {
     pub(super) id: u32,
-    /// What the caller keeps.
+    /// State that the caller keeps with the stream.
     pub(super) kept: W,
     /// It is among the news.
     pub(super) noted: bool,

@@ -331,7 +331,7 @@ fn a_request_that_is_given_up_is_cancelled() {
     let next = get(&mut l);
     l.take(&headers_on(next, 200, DONE)).unwrap();
     assert_eq!(head(&mut l, next), "HTTP/1.1 200 OK\r\n\r\n");
-    // A server that goes on has not heard of the reset, or does not heed it.
+    // The server goes on sending after the reset.
     let more = data(&[0; MAX_FRAME], 0);
     assert!((0..40).any(|_| l.take(&more).is_err_and(|e| e.text.contains("closed stream"))));
 }

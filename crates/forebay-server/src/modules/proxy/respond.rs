@@ -207,6 +207,10 @@ fn begin_body(
     s: &Settings,
     keep: Option<Keep>,
 ) -> Result<(), Stop> {
+    let head = &req.modules.upstream.head;
+    if head.buf.len() - head.len > COPIED && req.resp.text.capacity() == 0 {
+        req.resp.text = req.thread.io.large.take();
+    }
     req.begin_text();
     let mut text = std::mem::take(&mut req.resp.text);
     let fed = body(req, contact, to_head, s, keep, &mut text);

@@ -124,16 +124,10 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
 
 /// Reads the part of a head that has come out of its records.
 pub(super) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
-    let large = &req.thread.io.large;
-    let mut raw = large.take();
+    let mut raw = req.thread.io.large.take();
     let got = conn.read(&mut raw, READ);
-    let text = &mut req.modules.upstream.head.buf;
-    if text.capacity() - text.len() < raw.len() {
-        // Content comes with the head. The buffer is given back before a wait, as by the other protocols.
-        let short = std::mem::replace(text, large.take());
-        text.extend_from_slice(&short);
-        req.thread.give_buffer(short);
-    }
+    // Content comes with the head.
+    req.borrow_head(raw.len());
     let took = if got.is_ok() { take_head(req, &raw, limit) } else { Ok(()) };
     req.give_buf(raw);
     took.map(|()| got)

@@ -159,16 +159,11 @@ pub(crate) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<
 
 /// Reads bytes of a head, and of the content behind it, into a buffer of the thread (see [`Request::lend_head`]).
 pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Errno> {
-    let large = &req.thread.io.large;
+    req.borrow_head(READ);
     let buf = &mut req.modules.upstream.head.buf;
-    if buf.capacity() - buf.len() < READ {
-        let short = std::mem::replace(buf, large.take());
-        buf.extend_from_slice(&short);
-        req.thread.give_buffer(short);
-    }
     let got = conn.read(buf, READ);
     if buf.is_empty() {
-        large.give(std::mem::take(buf));
+        req.thread.io.large.give(std::mem::take(buf));
     }
     got
 }

@@ -180,7 +180,7 @@ impl pooled::Session for Session {
     }
 
     fn patience(&self) -> Duration {
-        // What the server allows comes within a round trip.
+        // The server's SETTINGS, which say how many streams it allows, come within a round trip.
         PATIENCE.max(2 * self.took.get())
     }
 

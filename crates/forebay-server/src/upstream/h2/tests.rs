@@ -153,7 +153,7 @@ fn identifiers_follow_the_order_of_requests() {
     drop((two, three));
 }
 
-/// What has come before the end of the connection is read; what has not come whole fails then.
+/// Reads content that came before the end of the connection; a response that is not whole fails after it.
 #[test]
 fn the_end_of_the_connection() {
     let world = World::new();
@@ -206,7 +206,7 @@ fn a_silent_connection_is_left() {
     assert_eq!(world.session.life().stage(), Stage::Closed);
 }
 
-/// Content that is given up is cancelled with CANCEL, and a request whose answer is whole with NO_ERROR.
+/// Resets a stream with CANCEL if its response is given up, and with NO_ERROR if its response is whole.
 #[test]
 fn codes_of_resets() {
     for (answer, code) in [(vec![], Code::Cancel), (headers(1, flag::END_STREAM), Code::NoError)] {
