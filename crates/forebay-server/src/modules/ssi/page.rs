@@ -40,6 +40,8 @@ pub(crate) struct Page {
     block: Option<(Vec<u8>, Vec<u8>)>,
     /// Includes that have been started, and the text between and after them. Empty between pieces.
     queue: VecDeque<Item>,
+    /// `true` if the rest of the page neither reads nor sets variables, so that an include may run before it.
+    settled: bool,
 }
 
 /// Entry of the queue: text or the response of an include.
@@ -153,6 +155,7 @@ impl Page {
             ifs: Vec::new(),
             block: None,
             queue: VecDeque::new(),
+            settled: false,
         }
     }
 
@@ -190,7 +193,8 @@ impl Page {
         script: &Script,
         content: &[u8],
     ) -> Result<(), Broken> {
-        for piece in &script.pieces {
+        for (i, piece) in script.pieces.iter().enumerate() {
+            self.settled = i + 1 >= script.settled;
             match piece {
                 Piece::Text(range) => {
                     self.text(out, req, content.get(range.clone()).unwrap_or_default()).await
@@ -538,10 +542,13 @@ impl Page {
             Box::pin(self.send_queue(out, req, AHEAD - 1)).await?;
         }
         let Some(mut part) = Started::new(req, what) else { return self.put_error(out, req).await };
-        // Most fragments are at hand.
-        let ready = poll_fn(|cx| Poll::Ready(part.poll(cx).is_ready())).await;
-        if ready && self.queue.is_empty() {
-            return part.send(out, req).await;
+        // As in nginx, includes run in their order, and see the variables that commands after them set.
+        if self.settled && self.queue.is_empty() {
+            // Most fragments are at hand.
+            let ready = poll_fn(|cx| Poll::Ready(part.poll(cx).is_ready())).await;
+            if ready {
+                return part.send(out, req).await;
+            }
         }
         part.wait(req);
         self.queue.push_back(Item::Part(Box::new(part)));

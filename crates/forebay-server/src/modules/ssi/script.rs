@@ -19,6 +19,9 @@ pub(crate) struct Script {
     /// Limit of values that it was parsed with (nginx: ssi_value_length).
     longest_value: usize,
     pub(super) pieces: Box<[Piece]>,
+    /// Index after the last command that depends on variables or changes them. An include from here on may run before
+    /// the rest of the page is looked at.
+    pub(super) settled: usize,
     /// Memory that it takes, about, in bytes.
     size: usize,
 }
@@ -34,6 +37,17 @@ pub(super) enum Piece {
 }
 
 impl Piece {
+    /// Returns `true` if an include that runs before this piece, instead of after it, makes no difference to either.
+    fn is_independent(&self) -> bool {
+        match self {
+            Piece::Text(_) | Piece::Broken(_) => true,
+            Piece::Command(c) => {
+                let constant = |(name, value): &(Vec<u8>, Vec<u8>)| name != b"set" && !value.contains(&b'$');
+                c.name == b"include" && c.parameters.iter().all(constant)
+            }
+        }
+    }
+
     fn size(&self) -> usize {
         let more = match self {
             Piece::Text(_) => 0,
@@ -80,8 +94,9 @@ impl Script {
         }
         (pieces.len() <= PIECES).then(|| {
             let pieces = pieces.into_boxed_slice();
+            let settled = pieces.iter().rposition(|p| !p.is_independent()).map_or(0, |last| last + 1);
             let size = size_of::<Script>() + pieces.iter().map(Piece::size).sum::<usize>();
-            Script { longest_value, pieces, size }
+            Script { longest_value, pieces, settled, size }
         })
     }
 
@@ -237,6 +252,21 @@ mod tests {
         let page = |n: usize| "<!--#endif -->".repeat(n);
         assert!(Script::new(page(PIECES).as_bytes(), 20).is_some());
         assert!(Script::new(page(PIECES + 1).as_bytes(), 20).is_none());
+    }
+
+    #[test]
+    fn includes_run_at_once_after_the_last_command_with_variables() {
+        let include = "<!--#include virtual=\"/a\" -->";
+        for (page, settled) in [
+            (format!("{include}text{include}<!--#include x -->"), 0),
+            (format!("{include}<!--#echo var=\"v\" -->"), 2),
+            (format!("{include}<!--#set var=\"v\" value=\"x\" -->{include}"), 2),
+            (format!("{include}<!--#include virtual=\"/$v\" -->{include}{include}"), 2),
+            (format!("{include}<!--#include virtual=\"/a\" set=\"v\" -->{include}"), 2),
+        ] {
+            let script = Script::new(page.as_bytes(), 20).expect("few pieces");
+            assert_eq!(script.settled, settled, "{page}");
+        }
     }
 
     #[test]
