@@ -413,8 +413,12 @@ fn quit_lets_requests_end() {
     server.signal(Signal::SIGQUIT);
     let any = (1u64 << 62) - 4;
     // RFC 9114, section 5.2: at first no request is refused, since it may have crossed the GOAWAY.
-    assert_eq!(client.call("wait", json!({"on": "a", "for": "goaway"}))["goaways"], json!([any]));
-    assert_eq!(client.get("a", "/version")["status"], 200);
+    let told = client.call("wait", json!({"on": "a", "for": "goaway"}));
+    assert_eq!(told["goaways"][0], json!(any));
+    // On a slow machine the second GOAWAY may be there, too.
+    if told["goaways"].as_array().is_some_and(|all| all.len() == 1) {
+        assert_eq!(client.get("a", "/version")["status"], 200);
+    }
     let told = client.call("wait", json!({"on": "idle", "for": "closed"}));
     assert_eq!((&told["closed"]["code"], &told["goaways"]), (&json!(0x100), &json!([any, 0])), "{told}");
     // The client may send requests that it opens now again on another connection.
