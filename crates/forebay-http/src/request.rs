@@ -3,6 +3,7 @@
 
 use crate::field::{FieldLine, Name, Slice};
 use crate::h1::fields::Scan;
+use crate::h1::line::Line;
 use crate::host::{self, InvalidHost};
 
 /// HTTP version of a message.
@@ -182,8 +183,20 @@ pub struct RequestHead {
     pub ignored: Vec<Slice>,
     /// State of the HTTP/1 parser.
     pub(crate) scan: Scan,
+    /// The part of it that belongs to the request line.
+    pub(crate) line: Line,
+    pub(crate) room: Room,
     /// The last host that was read. The next request usually has it, too, so it stays when a head is cleared.
     last_host: LastHost,
+}
+
+/// Buffers that nginx would have for a head.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    /// End of the one that it would be filling.
+    pub(crate) end: usize,
+    /// Large ones that it would have used.
+    pub(crate) large_used: usize,
 }
 
 /// A host as written, with its parsed form.
@@ -257,6 +270,8 @@ impl RequestHead {
         self.port = None;
         self.ignored.clear();
         self.scan = Scan::default();
+        self.line = Line::default();
+        self.room = Room::default();
     }
 
     /// Makes this the same head as another one, in the memory that it has.
@@ -286,6 +301,8 @@ impl RequestHead {
             port,
             ignored,
             scan,
+            line,
+            room,
             // Each head has its own.
             last_host: _,
         } = other;
@@ -312,6 +329,8 @@ impl RequestHead {
         self.port = *port;
         self.ignored.clone_from(ignored);
         self.scan.clone_from(scan);
+        self.line.clone_from(line);
+        self.room = *room;
     }
 
     /// Resets the parser, so that the same bytes can be parsed with other limits.

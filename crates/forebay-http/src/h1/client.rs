@@ -1,7 +1,7 @@
 //! Response heads from upstreams (RFC 9112, sections 4 and 6), resumable at any byte; accepts and refuses
 //! what nginx's proxy does. Hot path.
 
-use super::fields::{Detail, Event, InvalidLine, Scan, State, field_line, usual_line, value_stop};
+use super::fields::{At, Detail, Event, InvalidLine, Scan, State, field_line, usual_line, value_stop};
 use super::line::slice;
 use super::request::{Status, content_length};
 use crate::field::{Classes, FieldLine, Name, Slice, same};
@@ -75,7 +75,7 @@ impl ResponseHead {
     /// Drops the first `consumed` bytes of `buf` and forgets everything else. Capacities stay.
     pub fn advance(&mut self, consumed: usize) {
         // A head that has been read has a status, whatever was done with its bytes.
-        let is_new = self.status == 0 && self.scan.pos == 0 && self.len == 0 && self.fields.is_empty();
+        let is_new = self.status == 0 && self.scan.pos.get() == 0 && self.len == 0 && self.fields.is_empty();
         if is_new && self.buf.is_empty() {
             return;
         }
@@ -141,7 +141,7 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
         let Some(end) = status_line(view, head)? else {
             return if buf.len() >= max_len { Err(TOO_BIG) } else { Ok(Status::Partial) };
         };
-        head.scan.pos = end;
+        head.scan.pos = At::of(end);
         head.scan.state = State::FieldStart;
     }
     while let Some(event) = next_unusual(&Input { buf, view, max_len }, head)? {
@@ -167,15 +167,15 @@ fn next_unusual(input: &Input<'_>, head: &mut ResponseHead) -> Result<Option<Eve
     let &Input { buf, view, max_len } = input;
     if head.scan.state == State::FieldStart {
         usual_lines(buf, view, head)?;
-        if let Some([b'\r', b'\n', ..]) = view.get(head.scan.pos..) {
-            head.scan.pos += 2;
+        if let Some([b'\r', b'\n', ..]) = view.get(head.scan.pos.get()..) {
+            head.scan.pos.advance(2);
             return Ok(Some(Event::End));
         }
     }
     let event = field_line(view, &mut head.scan)
         .map_err(|InvalidLine(detail)| BadResponse::new("upstream sent invalid header", detail))?;
     // An incomplete line has all received bytes and at least one more.
-    let used = if event.is_some() { head.scan.pos } else { buf.len().saturating_add(1) };
+    let used = if event.is_some() { head.scan.pos.get() } else { buf.len().saturating_add(1) };
     if used > max_len {
         return Err(TOO_BIG);
     }
@@ -185,8 +185,8 @@ fn next_unusual(input: &Input<'_>, head: &mut ResponseHead) -> Result<Option<Eve
 #[inline(always)]
 fn usual_lines(buf: &[u8], view: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> {
     // A usual line ends within the limit, since it was found there.
-    while let Some(line) = usual_line(view, head.scan.pos) {
-        head.scan.pos = line.end;
+    while let Some(line) = usual_line(view, head.scan.pos.get()) {
+        head.scan.pos = At::of(line.end);
         take_field(buf, head, line.field)?;
     }
     Ok(())
@@ -227,12 +227,12 @@ fn status_line(buf: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Bad
     if !buf.iter().zip(PREFIX).all(|(a, b)| a == b) {
         return Err(NOT_HTTP);
     }
-    let Some(found) = memchr::memchr(b'\n', buf.get(head.scan.pos..).unwrap_or_default()) else {
+    let Some(found) = memchr::memchr(b'\n', buf.get(head.scan.pos.get()..).unwrap_or_default()) else {
         // These bytes have no line end: the next call searches only behind them.
-        head.scan.pos = buf.len();
+        head.scan.pos = At::of(buf.len());
         return Ok(None);
     };
-    let newline = head.scan.pos + found;
+    let newline = head.scan.pos.get() + found;
     let line = buf.get(..newline).unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let rest = line.strip_prefix(PREFIX).ok_or(NOT_HTTP)?;
@@ -335,7 +335,7 @@ fn take_framing(value: &[u8], head: &mut ResponseHead, line: FieldLine) -> Resul
 
 /// Ends a head whose empty line has been read.
 fn end(head: &mut ResponseHead) -> Result<Status, BadResponse> {
-    head.len = head.scan.pos;
+    head.len = head.scan.pos.get();
     head.scan.state = State::Done;
     if head.chunked && head.content_length.is_some() {
         return Err(BadResponse::new(

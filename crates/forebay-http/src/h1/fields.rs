@@ -1,7 +1,7 @@
 //! Field lines of requests and responses (RFC 9112, section 5), resumable at any byte; the accepted set is
 //! nginx's. Reached from `request::parse` and `client::parse`. Hot path.
 
-use super::line::{Line, slice};
+use super::line::slice;
 use crate::field::{FieldLine, Name, Slice};
 
 /// The part of a head that belongs into a message about it.
@@ -80,24 +80,41 @@ pub(crate) enum State {
     Done,
 }
 
+/// Offset in a head, which is far below 4 GiB: see `request::parse` and `client::parse`. Thousands of heads wait for the rest of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct At(u32);
+
+impl At {
+    #[inline(always)]
+    pub(crate) fn of(offset: usize) -> At {
+        At(offset as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(self) -> usize {
+        self.0 as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, bytes: u32) {
+        self.0 += bytes;
+    }
+}
+
 /// State of the parser between calls, as offsets in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) state: State,
-    pub(crate) pos: usize,
-    pub(crate) line: Line,
+    pub(crate) pos: At,
     /// Start of the line under way.
-    pub(crate) start: usize,
-    pub(crate) name_end: usize,
-    pub(crate) value_start: usize,
-    pub(crate) value_end: usize,
+    pub(crate) start: At,
+    pub(crate) name_end: At,
+    pub(crate) value_start: At,
+    pub(crate) value_end: At,
     /// Classes of the bytes of the name.
     pub(crate) seen: u8,
     /// The name of a line that is complete.
     pub(crate) id: Name,
-    /// End of the buffer that nginx would be filling, and how many large ones it would have used.
-    pub(crate) room_end: usize,
-    pub(crate) large_used: usize,
     /// Value of the last `Connection`.
     pub(crate) connection: Option<bool>,
 }
@@ -106,13 +123,13 @@ impl Scan {
     #[inline]
     fn take_usual(&mut self, line: &UsualLine) {
         let FieldLine { id, name, value } = line.field;
-        self.start = name.start as usize;
-        self.name_end = name.end as usize;
-        self.value_start = value.start as usize;
-        self.value_end = value.end as usize;
+        self.start = At(name.start);
+        self.name_end = At(name.end);
+        self.value_start = At(value.start);
+        self.value_end = At(value.end);
         self.seen = line.seen;
         self.id = id;
-        self.pos = line.end;
+        self.pos = At::of(line.end);
     }
 
     /// Returns the line of an `Event::Field`.
@@ -120,8 +137,8 @@ impl Scan {
     pub(crate) fn field(&self) -> FieldLine {
         FieldLine {
             id: self.id,
-            name: slice(self.start, self.name_end),
-            value: slice(self.value_start, self.value_end),
+            name: Slice { start: self.start.0, end: self.name_end.0 },
+            value: Slice { start: self.value_start.0, end: self.value_end.0 },
         }
     }
 }
@@ -235,7 +252,7 @@ fn colon(line: &[u8]) -> Option<usize> {
 /// Takes the scan to the end of a field line or of the head; `pos` is then after the line end.
 pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, InvalidLine> {
     if scan.state == State::FieldStart
-        && let Some(line) = usual_line(buf, scan.pos)
+        && let Some(line) = usual_line(buf, scan.pos.get())
     {
         scan.take_usual(&line);
         return Ok(Some(Event::Field));
@@ -244,7 +261,7 @@ pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, I
         let (event, state) = step(buf, scan)?;
         if let Some(event) = event {
             scan.state = State::FieldStart;
-            scan.id = Name::of(buf.get(scan.start..scan.name_end).unwrap_or_default());
+            scan.id = Name::of(buf.get(scan.start.get()..scan.name_end.get()).unwrap_or_default());
             return Ok(Some(event));
         }
         // Its own state: bytes have run out, and `scan` keeps the place.
@@ -272,18 +289,18 @@ fn step(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
 
 fn field_start(buf: &[u8], scan: &mut Scan) -> Progress {
     scan.start = scan.pos;
-    match buf.get(scan.pos..).unwrap_or_default() {
+    match buf.get(scan.pos.get()..).unwrap_or_default() {
         [] => (None, State::FieldStart),
         [b'\n', ..] => {
-            scan.pos += 1;
+            scan.pos.advance(1);
             (Some(Event::End), State::FieldStart)
         }
         [b'\r', b'\n', ..] => {
-            scan.pos += 2;
+            scan.pos.advance(2);
             (Some(Event::End), State::FieldStart)
         }
         [b'\r', ..] => {
-            scan.pos += 1;
+            scan.pos.advance(1);
             (None, State::HeadEnd)
         }
         _ => {
@@ -295,56 +312,56 @@ fn field_start(buf: &[u8], scan: &mut Scan) -> Progress {
 
 #[inline]
 fn name(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
-    let mut p = scan.pos;
+    let mut p = scan.pos.get();
     let mut seen = scan.seen;
     while let Some(&b) = buf.get(p) {
         let class = NAME[b as usize];
         if class == NAME_STOP {
             scan.seen = seen;
-            scan.name_end = p;
+            scan.name_end = At::of(p);
             // A line without a colon has an empty value.
-            scan.value_start = p;
-            scan.value_end = p;
-            scan.pos = p + 1;
+            scan.value_start = At::of(p);
+            scan.value_end = At::of(p);
+            scan.pos = At::of(p + 1);
             return match b {
-                b':' if p > scan.start => Ok((None, State::BeforeValue)),
+                b':' if p > scan.start.get() => Ok((None, State::BeforeValue)),
                 b'\r' => Ok((None, State::FieldEnd)),
                 b'\n' => Ok((Some(Event::Field), State::FieldStart)),
-                _ => Err(invalid_line(scan.start, p)),
+                _ => Err(invalid_line(scan.start.get(), p)),
             };
         }
         seen |= class;
         p += 1;
     }
     scan.seen = seen;
-    scan.pos = p;
+    scan.pos = At::of(p);
     Ok((None, State::FieldName))
 }
 
 fn before_value(buf: &[u8], scan: &mut Scan) -> Progress {
-    let mut p = scan.pos;
+    let mut p = scan.pos.get();
     while buf.get(p) == Some(&b' ') {
         p += 1;
     }
-    scan.pos = p;
-    scan.value_start = p;
+    scan.pos = At::of(p);
+    scan.value_start = At::of(p);
     (None, if p < buf.len() { State::Value } else { State::BeforeValue })
 }
 
 #[inline]
 fn value(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
-    let p = value_stop(buf, scan.pos);
-    scan.pos = p;
+    let p = value_stop(buf, scan.pos.get());
+    scan.pos = At::of(p);
     let Some(&b) = buf.get(p) else { return Ok((None, State::Value)) };
     if b == 0 {
-        return Err(invalid_line(scan.start, p));
+        return Err(invalid_line(scan.start.get(), p));
     }
     let mut end = p;
-    while end > scan.value_start && buf.get(end - 1) == Some(&b' ') {
+    while end > scan.value_start.get() && buf.get(end - 1) == Some(&b' ') {
         end -= 1;
     }
-    scan.value_end = end;
-    scan.pos = p + 1;
+    scan.value_end = At::of(end);
+    scan.pos = At::of(p + 1);
     match b {
         b'\n' => Ok((Some(Event::Field), State::FieldStart)),
         _ => Ok((None, State::FieldEnd)),
@@ -385,27 +402,27 @@ pub(crate) fn stop(text: &[u8]) -> usize {
 /// Reads on behind the CR of a field line, which may repeat, as in nginx.
 fn field_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
     loop {
-        match buf.get(scan.pos) {
+        match buf.get(scan.pos.get()) {
             None => return Ok((None, State::FieldEnd)),
-            Some(b'\r') => scan.pos += 1,
+            Some(b'\r') => scan.pos.advance(1),
             Some(b'\n') => {
-                scan.pos += 1;
+                scan.pos.advance(1);
                 return Ok((Some(Event::Field), State::FieldStart));
             }
-            Some(_) => return Err(invalid_line(scan.start, scan.value_end)),
+            Some(_) => return Err(invalid_line(scan.start.get(), scan.value_end.get())),
         }
     }
 }
 
 /// Reads on behind the CR of the empty line.
 fn head_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
-    match buf.get(scan.pos) {
+    match buf.get(scan.pos.get()) {
         None => Ok((None, State::HeadEnd)),
         Some(b'\n') => {
-            scan.pos += 1;
+            scan.pos.advance(1);
             Ok((Some(Event::End), State::FieldStart))
         }
-        Some(_) => Err(invalid_line(scan.start, scan.start)),
+        Some(_) => Err(invalid_line(scan.start.get(), scan.start.get())),
     }
 }
 

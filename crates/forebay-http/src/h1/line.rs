@@ -1,7 +1,7 @@
 //! The request line (RFC 9112, section 3; the accepted set is nginx's), resumable at any byte.
 //! Reached from `request::parse`. Hot path.
 
-use super::fields::State;
+use super::fields::{At, State};
 use super::request::{Reject, Stage};
 use crate::field::Slice;
 use crate::request::{Method, RequestHead, Version};
@@ -57,13 +57,13 @@ fn in_literal(b: u8) -> bool {
 /// State of the line parser between calls, as offsets in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
-    method_end: usize,
-    scheme_start: usize,
-    host: Option<(usize, usize)>,
-    host_end: usize,
-    target_start: usize,
-    target_end: usize,
-    version_start: usize,
+    method_end: At,
+    scheme_start: At,
+    host: Option<(At, At)>,
+    host_end: At,
+    target_start: At,
+    target_end: At,
+    version_start: At,
     minor: u32,
     /// Classes seen in the target so far.
     seen: u8,
@@ -73,7 +73,7 @@ pub(crate) struct Line {
 impl Line {
     fn version(&self) -> Version {
         // A version never starts at 0, where the method does: 0 means that there is none.
-        match (self.version_start, self.minor) {
+        match (self.version_start.get(), self.minor) {
             (0, _) => Version::Http09,
             (_, 0) => Version::Http10,
             _ => Version::Http11,
@@ -88,9 +88,9 @@ const INVALID_REQUEST: &str = "client sent invalid request";
 ///
 /// Returns the offset after the line end, or `None` if more bytes are needed.
 pub(crate) fn scan(buf: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Reject> {
-    let mut p = head.scan.pos;
+    let mut p = head.scan.pos.get();
     let mut state = head.scan.state;
-    let mut line = head.scan.line;
+    let mut line = head.line;
     let outcome = loop {
         match step(buf, p, state, &mut line) {
             LineStep::To(next, at) => {
@@ -103,17 +103,17 @@ pub(crate) fn scan(buf: &[u8], head: &mut RequestHead) -> Result<Option<usize>, 
             }
             LineStep::End { at, line_end } => {
                 head.request_line = slice(0, line_end);
-                if line.version_start > 0 {
-                    head.protocol = slice(line.version_start, line_end);
+                if line.version_start.get() > 0 {
+                    head.protocol = slice(line.version_start.get(), line_end);
                 }
                 break Ok(Some(at));
             }
             LineStep::Bad(status, reason) => break Err(reject(status, reason)),
         }
     };
-    head.scan.pos = p;
+    head.scan.pos = At::of(p);
     head.scan.state = state;
-    head.scan.line = line;
+    head.line = line;
     outcome
 }
 
@@ -161,7 +161,7 @@ fn method(buf: &[u8], start: usize, line: &mut Line) -> LineStep {
             if b != b' ' || p == 0 {
                 return LineStep::Bad(400, INVALID_METHOD);
             }
-            line.method_end = p;
+            line.method_end = At::of(p);
             return LineStep::To(State::BeforeTarget, p + 1);
         }
         p += 1;
@@ -174,9 +174,9 @@ fn before_target(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
         p += 1;
     }
     let Some(&b) = buf.get(p) else { return LineStep::More(p) };
-    line.target_start = p;
+    line.target_start = At::of(p);
     // Also the place from which `any_slash` looks for a slash.
-    line.scheme_start = p;
+    line.scheme_start = At::of(p);
     if is_connect(buf, line) {
         LineStep::To(State::HostStart, p)
     } else if b == b'/' {
@@ -189,7 +189,7 @@ fn before_target(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
 }
 
 fn is_connect(buf: &[u8], line: &Line) -> bool {
-    buf.get(..line.method_end) == Some(b"CONNECT")
+    buf.get(..line.method_end.get()) == Some(b"CONNECT")
 }
 
 fn target(buf: &[u8], start: usize, line: &mut Line) -> LineStep {
@@ -203,7 +203,7 @@ fn target(buf: &[u8], start: usize, line: &mut Line) -> LineStep {
         let class = CLASS[b as usize];
         if class & STOP != 0 {
             line.seen = seen;
-            line.target_end = p;
+            line.target_end = At::of(p);
             return match b {
                 b' ' => LineStep::To(State::AfterTarget, p + 1),
                 b'\r' => LineStep::To(State::LineEnd, p + 1),
@@ -228,7 +228,7 @@ fn after_target(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     match buf.get(p) {
         None => LineStep::More(p),
         Some(b'H') => {
-            line.version_start = p;
+            line.version_start = At::of(p);
             LineStep::To(State::Version, p)
         }
         Some(b'\r') => LineStep::To(State::LineEnd, p + 1),
@@ -239,10 +239,10 @@ fn after_target(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
 
 fn version(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     const PREFIX: &[u8] = b"HTTP/1.";
-    let text = buf.get(line.version_start..).unwrap_or_default();
+    let text = buf.get(line.version_start.get()..).unwrap_or_default();
     if let Some([digit @ b'0'..=b'9', b'\r', b'\n', ..]) = text.strip_prefix(PREFIX) {
         line.minor = u32::from(digit - b'0');
-        let end = line.version_start + PREFIX.len() + 1;
+        let end = line.version_start.get() + PREFIX.len() + 1;
         return LineStep::End { at: end + 2, line_end: end };
     }
     for (i, (&got, &want)) in text.iter().zip(PREFIX).enumerate() {
@@ -253,7 +253,7 @@ fn version(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     // The state stays at the start of the version: the next call compares all of it again.
     match text.get(PREFIX.len()) {
         None => LineStep::More(p),
-        Some(b'0'..=b'9') => LineStep::To(State::Minor, line.version_start + PREFIX.len()),
+        Some(b'0'..=b'9') => LineStep::To(State::Minor, line.version_start.get() + PREFIX.len()),
         Some(_) => BAD,
     }
 }
@@ -307,7 +307,7 @@ fn scheme(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
         match buf.get(p) {
             None => return LineStep::More(p),
             Some(b':') => {
-                line.host_end = p;
+                line.host_end = At::of(p);
                 return LineStep::To(State::SchemeSlashes, p + 1);
             }
             Some(&b) if CLASS[b as usize] & SCHEME != 0 => p += 1,
@@ -321,14 +321,14 @@ fn scheme_slashes(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     match buf.get(p) {
         None => LineStep::More(p),
         // Counted from the colon, since the two slashes may come in two calls.
-        Some(b'/') if p >= line.host_end + 2 => LineStep::To(State::HostStart, p + 1),
+        Some(b'/') if p >= line.host_end.get() + 2 => LineStep::To(State::HostStart, p + 1),
         Some(b'/') => LineStep::To(State::SchemeSlashes, p + 1),
         Some(_) => BAD,
     }
 }
 
 fn host_start(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
-    line.host = Some((p, p));
+    line.host = Some((At::of(p), At::of(p)));
     match buf.get(p) {
         None => LineStep::More(p),
         Some(b'[') => LineStep::To(State::HostLiteral, p + 1),
@@ -359,9 +359,9 @@ fn host_name(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
 
 fn host_end(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     if let Some((start, _)) = line.host {
-        line.host = Some((start, p));
+        line.host = Some((start, At::of(p)));
     }
-    line.host_end = p;
+    line.host_end = At::of(p);
     match buf.get(p) {
         None => LineStep::More(p),
         Some(b':') => LineStep::To(State::Port, p + 1),
@@ -376,23 +376,23 @@ fn port(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
         p += 1;
     }
     let Some(&after) = buf.get(p) else { return LineStep::More(p) };
-    line.host_end = p;
+    line.host_end = At::of(p);
     if !is_connect(buf, line) {
         return authority_end(buf, p, line);
     }
     // The host ends at the colon.
-    let digits = line.host.map_or(0, |(_, end)| p.saturating_sub(end + 1));
+    let digits = line.host.map_or(0, |(_, end)| p.saturating_sub(end.get() + 1));
     if after == b' ' && digits > 0 { authority_end(buf, p, line) } else { BAD }
 }
 
 /// Reads the byte after host and port. A target without a path stands for `/`: its slice is some slash of the
 /// line, so that it needs no memory of its own.
 fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
-    line.target_start = p;
+    line.target_start = At::of(p);
     match buf.get(p) {
         Some(b'/' | b'?') => LineStep::To(State::Target, p),
         Some(b' ') => {
-            line.target_end = p;
+            line.target_end = At::of(p);
             LineStep::To(State::AfterTarget, p + 1)
         }
         _ => BAD,
@@ -401,10 +401,10 @@ fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
 
 /// Interprets a complete line: version, method, target, host.
 pub(crate) fn finish(buf: &[u8], head: &mut RequestHead, merge_slashes: bool) -> Result<(), Reject> {
-    let line = head.scan.line;
+    let line = head.line;
     // First: how an error is answered depends on the version.
     head.version = line.version();
-    let method_text = slice(0, line.method_end);
+    let method_text = slice(0, line.method_end.get());
     let method = method_of(method_text.of(buf));
     if head.version == Version::Http09 && method != Method::Get {
         return Err(reject(400, "client sent invalid method in HTTP/0.9 request"));
@@ -413,8 +413,8 @@ pub(crate) fn finish(buf: &[u8], head: &mut RequestHead, merge_slashes: bool) ->
     head.method = method;
     set_target(buf, head, &line, merge_slashes)?;
     if let Some((start, end)) = line.host {
-        head.target_host = Some(slice(start, end));
-        let authority = buf.get(start..line.host_end).unwrap_or_default();
+        head.target_host = Some(slice(start.get(), end.get()));
+        let authority = buf.get(start.get()..line.host_end.get()).unwrap_or_default();
         head.take_host(authority).map_err(|_| reject(400, "client sent invalid host in request line"))?;
     }
     Ok(())
@@ -422,7 +422,7 @@ pub(crate) fn finish(buf: &[u8], head: &mut RequestHead, merge_slashes: bool) ->
 
 /// Splits the target and fills `path`.
 fn set_target(buf: &[u8], head: &mut RequestHead, line: &Line, merge_slashes: bool) -> Result<(), Reject> {
-    head.target = slice(line.target_start, line.target_end);
+    head.target = slice(line.target_start.get(), line.target_end.get());
     if head.target.is_empty() {
         head.target = any_slash(buf, line);
     }
@@ -434,7 +434,7 @@ fn set_target(buf: &[u8], head: &mut RequestHead, line: &Line, merge_slashes: bo
         path = target.get(..parts.path).unwrap_or(target);
         if let Some((start, end)) = parts.args {
             head.has_args = true;
-            head.args = slice(line.target_start + start, line.target_start + end);
+            head.args = slice(line.target_start.get() + start, line.target_start.get() + end);
         }
     }
     if line.seen & (ESCAPE | AFTER_SLASH) != 0 || path.is_empty() {
@@ -449,7 +449,7 @@ fn set_target(buf: &[u8], head: &mut RequestHead, line: &Line, merge_slashes: bo
 
 /// Returns a slice with the text `/`, from `://` or `HTTP/1.1`.
 fn any_slash(buf: &[u8], line: &Line) -> Slice {
-    let from = line.scheme_start;
+    let from = line.scheme_start.get();
     let rest = buf.get(from..).unwrap_or_default();
     match memchr::memchr(b'/', rest) {
         Some(i) => slice(from + i, from + i + 1),

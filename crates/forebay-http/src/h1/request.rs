@@ -2,7 +2,7 @@
 //! nginx does. Comes from the connection driver with bytes in `RequestHead::buf`; the request line is in
 //! `line`. Hot path.
 
-use super::fields::{Detail, Event, InvalidLine, State, UNDERSCORE, UNUSUAL, field_line};
+use super::fields::{At, Detail, Event, InvalidLine, State, UNDERSCORE, UNUSUAL, field_line};
 use super::line::{self, slice};
 use crate::field::{Classes, FieldLine, Name, Slice};
 use crate::host;
@@ -112,9 +112,9 @@ impl Reject {
 /// `Reject` when nginx refuses the request; the connection ends after the answer. `head.version` is `Http09`
 /// if the answer has to be a bare page; the head has the parts that were read.
 pub fn parse(head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
-    if head.scan.state == State::Method && head.scan.pos == 0 {
+    if head.scan.state == State::Method && head.scan.pos.get() == 0 {
         skip_empty_lines(&mut head.buf);
-        head.scan.room_end = limits.client_header_buffer_size;
+        head.room.end = limits.client_header_buffer_size;
     }
     // Taken out so that slices of it can be held while the head is filled; no allocation.
     let buf = std::mem::take(&mut head.buf);
@@ -161,8 +161,8 @@ fn request_line(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<S
     fits(buf, head, limits, end)?;
     let Some(end) = end else { return Ok(Status::Partial) };
     line::finish(buf, head, limits.merge_slashes)?;
-    head.scan.pos = end;
-    head.scan.start = end;
+    head.scan.pos = At::of(end);
+    head.scan.start = At::of(end);
     head.scan.state = State::FieldStart;
     if head.version == Version::Http09 {
         head.len = end;
@@ -176,7 +176,7 @@ fn request_line(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<S
 fn next_event(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Option<Event>, Reject> {
     let view = within(buf, head, limits);
     let event = field_line(view, &mut head.scan).map_err(invalid_line)?;
-    fits(buf, head, limits, event.is_some().then_some(head.scan.pos))?;
+    fits(buf, head, limits, event.is_some().then_some(head.scan.pos.get()))?;
     Ok(event)
 }
 
@@ -185,9 +185,9 @@ fn next_event(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Opt
 #[inline]
 fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
     let scan = &head.scan;
-    let mut end = scan.room_end;
-    if buf.len() > end && scan.large_used < limits.large_client_header_buffers.0 {
-        let start = if scan.state == State::FieldStart { scan.pos } else { scan.start };
+    let mut end = head.room.end;
+    if buf.len() > end && head.room.large_used < limits.large_client_header_buffers.0 {
+        let start = if scan.state == State::FieldStart { scan.pos.get() } else { scan.start.get() };
         end = end.max(start.saturating_add(limits.large_client_header_buffers.1));
     }
     buf.get(..end).unwrap_or(buf)
@@ -199,7 +199,7 @@ fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
 #[inline]
 fn fits(buf: &[u8], head: &mut RequestHead, limits: &Limits, end: Option<usize>) -> Result<(), Reject> {
     let needed = end.unwrap_or(buf.len() + 1);
-    if needed <= head.scan.room_end {
+    if needed <= head.room.end {
         return Ok(());
     }
     next_buffer(buf, head, limits, needed)
@@ -208,18 +208,18 @@ fn fits(buf: &[u8], head: &mut RequestHead, limits: &Limits, end: Option<usize>)
 #[cold]
 fn next_buffer(buf: &[u8], head: &mut RequestHead, limits: &Limits, needed: usize) -> Result<(), Reject> {
     let (number, size) = limits.large_client_header_buffers;
-    let start = head.scan.start;
-    if head.scan.large_used < number {
-        head.scan.large_used += 1;
-        head.scan.room_end = start.saturating_add(size);
-        if needed <= head.scan.room_end {
+    let start = head.scan.start.get();
+    if head.room.large_used < number {
+        head.room.large_used += 1;
+        head.room.end = start.saturating_add(size);
+        if needed <= head.room.end {
             return Ok(());
         }
     }
     if head.scan.state < State::FieldStart {
         return Err(Reject::new(414, "client sent too long URI", Stage::Line));
     }
-    let seen = buf.len().min(head.scan.room_end).max(start);
+    let seen = buf.len().min(head.room.end).max(start);
     Err(Reject {
         detail: Detail::Cut(slice(start, seen)),
         ..Reject::new(494, "client sent too long header line", Stage::Fields)
@@ -236,7 +236,7 @@ fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(),
     let scan = &head.scan;
     let unusual = if limits.underscores_in_headers { UNUSUAL } else { UNUSUAL | UNDERSCORE };
     if scan.seen & unusual != 0 && limits.ignore_invalid_headers {
-        head.ignored.push(slice(scan.start, scan.value_end));
+        head.ignored.push(slice(scan.start.get(), scan.value_end.get()));
         return Ok(());
     }
     if head.fields.len() >= limits.max_headers {
@@ -322,7 +322,7 @@ fn contains(value: &[u8], word: &[u8]) -> bool {
 
 /// Checks a complete head, and sets the fields that follow from it.
 fn finish(buf: &[u8], head: &mut RequestHead, connect: bool) -> Result<Status, Reject> {
-    head.len = head.scan.pos;
+    head.len = head.scan.pos.get();
     head.scan.state = State::Done;
     let http11 = head.version >= Version::Http11;
     let refuse = |status, reason| Err(Reject::new(status, reason, Stage::Fields));
