@@ -5,6 +5,11 @@
 //! that the file is still the same. Changes take effect at once, as in nginx, while descriptor, validators and contents
 //! are kept. Requests that began before the current turn of the loop share one check, since it is younger than each of
 //! them. Frequently used files are not checked: the kernel reports their changes ([`Watches`]).
+//!
+//! A full cache takes a file in when it is opened for the second time in a while ([`Seen`]). Where there are many more files than entries,
+//! most are not used again before they leave, and it costs much to keep them.
+
+mod seen;
 
 use crate::compress::forms::Forms;
 use crate::file_watch::{Changes, Unwatched, Watches, WayId};
@@ -14,8 +19,10 @@ use bytes::Bytes;
 use forebay_net::tls::record;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
+use seen::Seen;
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -227,6 +234,8 @@ pub(crate) struct FileCache {
     watches: Option<Watches>,
     /// Longest time for which an unused entry is kept, of all locations that have asked.
     inactive: Duration,
+    /// Paths that were opened while the cache was full.
+    seen: Seen,
 }
 
 impl Default for FileCache {
@@ -241,6 +250,7 @@ impl Default for FileCache {
             medium_bytes: Arc::default(),
             watches: None,
             inactive: IDLE,
+            seen: Seen::default(),
         }
     }
 }
@@ -334,7 +344,8 @@ impl FileCache {
         }
     }
 
-    /// Adds a result. `now` is the time of a turn that began before the file was opened.
+    /// Adds a result, unless the cache is full and the path has not been opened lately. `now` is the time of a turn that began before the
+    /// file was opened.
     pub(crate) fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
         if !policy.keeps(found) {
             return;
@@ -342,7 +353,17 @@ impl FileCache {
         if let Some(&i) = self.index.get(path) {
             self.remove(i);
         }
-        self.make_room(policy, now);
+        self.end_idle(policy, now);
+        let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
+        if self.is_full(max) {
+            // With `open_file_cache` each file is kept, as in nginx.
+            if policy.cache.is_none() && !self.seen.note(self.index.hasher().hash_one(path)) {
+                return;
+            }
+            while self.oldest != NIL && self.is_full(max) {
+                self.remove(self.oldest);
+            }
+        }
         self.content_bytes += content_len(found);
         if let Found::File(f) = found {
             f.kept.set(true);
@@ -363,17 +384,15 @@ impl FileCache {
         self.link(i);
     }
 
-    /// Removes entries that have not been used for long, and more of them if the cache is full.
-    fn make_room(&mut self, policy: &Policy, now: Instant) {
-        let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
+    fn is_full(&self, max: usize) -> bool {
+        self.index.len() >= max || self.content_bytes > CONTENT_BUDGET
+    }
+
+    /// Removes entries that have not been used for long.
+    fn end_idle(&mut self, policy: &Policy, now: Instant) {
         let inactive = policy.cache.map_or(IDLE, |(_, t)| t);
         self.inactive = self.inactive.max(inactive);
-        while self.oldest != NIL {
-            let e = &self.entries[self.oldest];
-            let full = self.index.len() >= max || self.content_bytes > CONTENT_BUDGET;
-            if !full && now.saturating_duration_since(e.used) < inactive {
-                break;
-            }
+        while self.entries.get(self.oldest).is_some_and(|e| !within(e.used, inactive, now)) {
             self.remove(self.oldest);
         }
     }
@@ -434,6 +453,9 @@ impl FileCache {
             if now.saturating_duration_since(e.used) >= inactive || is_deleted(&e.found) {
                 self.remove(i);
             }
+        }
+        if self.index.is_empty() {
+            self.seen.clear();
         }
         self.index.len() < before
     }

@@ -382,3 +382,35 @@ fn a_file_that_has_just_changed_is_watched_soon() {
     w.cache.put(path, &open(path).into(), &EVERY_USE, w.turn);
     assert_eq!(looks_after_watching(&mut w, path), -WATCH_AGAIN);
 }
+
+/// Many files that are asked for once leave those alone that are asked for again.
+#[test]
+fn a_full_cache_takes_in_what_is_opened_again() {
+    let dir = tempfile::tempdir().expect("dir");
+    let file = dir.path().join("f");
+    std::fs::write(&file, "text").expect("written");
+    let found: Found = open(file.as_os_str().as_encoded_bytes()).into();
+    let policy = Policy { cache: None, valid: Duration::from_secs(60), min_uses: 1, errors: false };
+    let now = Instant::now();
+    let mut cache = FileCache::default();
+    let name = |n: usize| format!("/{n}").into_bytes();
+    let has = |cache: &FileCache, n: usize| cache.index.contains_key(name(n).as_slice());
+    (0..DEFAULT_ENTRIES).for_each(|n| cache.put(&name(n), &found, &policy, now));
+    assert!((0..DEFAULT_ENTRIES).all(|n| has(&cache, n)));
+    (DEFAULT_ENTRIES..50 * DEFAULT_ENTRIES).for_each(|n| cache.put(&name(n), &found, &policy, now));
+    assert!((0..DEFAULT_ENTRIES).all(|n| has(&cache, n)));
+    let new = 60 * DEFAULT_ENTRIES;
+    cache.put(&name(new), &found, &policy, now);
+    assert!(!has(&cache, new));
+    cache.put(&name(new), &found, &policy, now);
+    assert!(has(&cache, new) && !has(&cache, 0));
+    assert_eq!(cache.index.len(), DEFAULT_ENTRIES);
+    // As nginx does it, and where entries have not been used for long.
+    let configured = Policy { cache: Some((8, IDLE)), ..policy };
+    cache.put(&name(new + 1), &found, &configured, now);
+    assert!(has(&cache, new + 1));
+    assert_eq!(cache.index.len(), 8);
+    cache.put(&name(new + 2), &found, &policy, now + IDLE);
+    assert!(has(&cache, new + 2));
+    assert_eq!(cache.index.len(), 1);
+}
