@@ -6,7 +6,7 @@ use crate::spare::SpareSockets;
 use crate::tls::stream::Scratch;
 use forebay_sys::datagrams::Batch;
 use rustix::net::AddressFamily;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// Poller and buffers of a thread. Wires, TLS and relays need no more than this to move bytes.
 pub struct Io {
@@ -84,27 +84,53 @@ pub(crate) type RelayBuffers = Buffers<{ 16 * 1024 }, { 64 * 1024 }>;
 
 /// Stock of empty buffers with a capacity from `LEAST` to `MOST` bytes.
 #[derive(Debug, Default)]
-pub struct Buffers<const LEAST: usize, const MOST: usize>(RefCell<Vec<Vec<u8>>>);
+pub struct Buffers<const LEAST: usize, const MOST: usize> {
+    kept: RefCell<Vec<Vec<u8>>>,
+    /// Number of buffers that are held during a wait: see [`Buffers::hold`].
+    held: Cell<usize>,
+}
+
+/// Permission to keep a buffer during a wait.
+#[derive(Debug)]
+pub struct Held<'b>(&'b Cell<usize>);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
 
 impl<const LEAST: usize, const MOST: usize> Buffers<LEAST, MOST> {
     /// Least capacity of a buffer, bytes.
     pub const LEAST: usize = LEAST;
     /// Number of buffers that are kept.
     const KEPT: usize = 8;
+    /// Most buffers that are held at a time.
+    const HELD: usize = 32;
+
+    /// Permits to keep a buffer with bytes in it while a connection takes nothing, which spares a copy. Only so many may: among
+    /// thousands of slow clients, the others keep no more than the bytes.
+    pub fn hold(&self) -> Option<Held<'_>> {
+        let held = self.held.get();
+        (held < Self::HELD).then(|| {
+            self.held.set(held + 1);
+            Held(&self.held)
+        })
+    }
 
     /// Returns an empty buffer, of a size that [`Buffers::give`] keeps.
     pub fn take(&self) -> Vec<u8> {
-        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(LEAST))
+        self.kept.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(LEAST))
     }
 
     /// Frees the buffers that are kept.
     fn free(&self) {
-        drop(self.0.take());
+        drop(self.kept.take());
     }
 
     /// Takes a buffer back.
     pub fn give(&self, mut b: Vec<u8>) {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.kept.borrow_mut();
         if kept.len() < Self::KEPT && (LEAST..=MOST).contains(&b.capacity()) {
             b.clear();
             kept.push(b);

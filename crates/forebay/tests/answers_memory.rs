@@ -41,7 +41,8 @@ fn conf(upstream: SocketAddr) -> String {
          http {{ access_log off; client_body_temp_path %DIR%/body; proxy_temp_path %DIR%/temp; keepalive_requests 1000000;\n\
          proxy_cache_path %DIR%/cache keys_zone=c:1m max_size=100m;\n\
          ssl_certificate own.crt; ssl_certificate_key own.key;\n\
-         server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; location / {{ {pass}; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl;\n\
+         listen 127.0.0.1:%PORT2% sndbuf=32k; location / {{ {pass}; }}\n\
            location /gzip {{ gzip on; gzip_types *; {pass}; }}\n\
            location /brotli {{ brotli on; brotli_types *; brotli_comp_level 1; {pass}; }}\n\
            location /zstd {{ zstd on; zstd_types *; {pass}; }}\n\
@@ -51,7 +52,7 @@ fn conf(upstream: SocketAddr) -> String {
     )
 }
 
-/// Starts an upstream for everything here. It counts requests that it leaves open.
+/// Starts an upstream for everything here. It counts requests that it leaves open, and long answers that it has sent.
 fn upstream(open: Arc<AtomicUsize>) -> SocketAddr {
     let content: String = (0..CONTENT).map(|n| char::from(b'a' + (n * n / 7 % 26) as u8)).collect();
     origin::start(move |mut asked| {
@@ -62,6 +63,10 @@ fn upstream(open: Arc<AtomicUsize>) -> SocketAddr {
                 let head =
                     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Accel-Buffering: no\r\n\r\n";
                 asked.write(format!("{head}data: 1\n\n").as_bytes());
+            }
+            "/long" => {
+                asked.answer("200 OK", "", &"0123456789abcdef".repeat(LONG / 16));
+                open.fetch_add(1, SeqCst);
             }
             "/ranges" => {
                 let range = asked.field("Range").trim_start_matches("bytes=").to_owned();
@@ -171,4 +176,66 @@ fn a_request_that_waits_takes_little() {
             drop(clients);
         }
     }
+}
+
+/// Content of an answer to a slow client, bytes: much more than sockets hold.
+const LONG: usize = 1 << 20;
+
+/// Clients that take an answer slowly.
+const SLOW: usize = 200;
+
+#[test]
+fn memory_of_slow_clients_is_back_soon() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let server = start(&sent);
+    let worker = server.worker();
+    let before = harness::memory(worker);
+    let mut clients: Vec<TcpStream> =
+        (0..SLOW).map(|_| harness::connect_with_small_buffer(server.addr(2))).collect();
+    for client in &mut clients {
+        client.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("sent");
+        assert_eq!(client.read(&mut [0]).expect("the head"), 1);
+    }
+    wait_for("the upstream", || (sent.load(SeqCst) == SLOW).then_some(()));
+    // A part of each answer: the bytes in between come from files.
+    for client in &mut clients {
+        client.read_exact(&mut vec![0; LONG / 2]).expect("half");
+    }
+    for client in &mut clients {
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).expect("the rest");
+        assert!(rest.ends_with(b"0123456789abcdef"), "{} bytes", rest.len());
+        assert!(rest.len() > LONG / 2 - 1, "{} bytes", rest.len());
+    }
+    // Within two seconds. A busy machine may take some more.
+    let limit = before + LEFT;
+    let with = falls_to(worker, limit, Duration::from_secs(5));
+    assert!(with <= limit, "{before} KiB, and {with} afterwards");
+}
+
+/// Bytes that came while a client took nothing leave once it does, although the upstream is silent then.
+#[test]
+fn bytes_that_were_read_ahead_do_not_wait_for_the_upstream() {
+    const PIECE: usize = 8 * 1024;
+    const PIECES: usize = 512;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = sent.clone();
+    let upstream = origin::start(move |mut asked| {
+        asked.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let chunk = format!("{PIECE:x}\r\n{}\r\n", "x".repeat(PIECE));
+        for _ in 0..PIECES {
+            asked.write(chunk.as_bytes());
+            count.fetch_add(1, SeqCst);
+            // The server reads each piece by itself.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    });
+    let site = Site::new(&conf(upstream));
+    site.certificate("own", P256, "a.test", "");
+    let server = Server::start_on(site);
+    let mut client = harness::connect_with_small_buffer(server.addr(0));
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    wait_for("the pieces", || (sent.load(SeqCst) == PIECES).then_some(()));
+    client.read_exact(&mut vec![0; PIECE * PIECES]).expect("all that the upstream has sent");
 }

@@ -1,7 +1,7 @@
 //! Under load: reloads lose nothing, slow clients take nothing down, a browser shows the demo site.
 
 use crate::differential::tool;
-use crate::harness::{DEADLINE, PROGRAM, Server, Site, free_port, kill, wait_for};
+use crate::harness::{DEADLINE, PROGRAM, Server, Site, connect_with_small_buffer, free_port, kill, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -350,15 +350,6 @@ fn answers_that_found_no_room_arrive_whole() {
             assert!(answer.ends_with(&format!("\r\n\r\n{uri} {text}")), "client {c}, answer {n}");
         }
     }
-}
-
-fn connect_with_small_buffer(addr: SocketAddr) -> TcpStream {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
-    socket.set_recv_buffer_size(8 * 1024).expect("a small buffer");
-    socket.connect(&addr.into()).expect("connection");
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream
 }
 
 /// A connection does not wait for its next request, and is not closed for its lack, before the last answer has left.

@@ -111,7 +111,7 @@ fn compile(source: &str, caseless: bool, limit: usize) -> Result<Regex, fancy_re
 }
 
 /// Returns the CPU time of this thread. Time of other threads does not count against a match.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec.try_into().unwrap_or(0), t.tv_nsec.try_into().unwrap_or(0))
 }

@@ -6,6 +6,7 @@
 
 use crate::vars::{Captures, Evaluate, Names, VarError, VarId};
 use backtrack::Backtracking;
+pub(crate) use backtrack::cpu_time;
 use forebay_conf::error::Level;
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -2,15 +2,17 @@
 //! is filtered and framed nowhere else. Hot path.
 
 use super::pace::Pace;
-use super::write::{Ahead, Broken, Done, client_gone_within, write};
+use super::write::{Ahead, Broken, Done, client_gone_within, write_on, write_some};
 use crate::modules::headers;
 use crate::request::Request;
 use crate::response::fields::{Sink, push_trailers};
 use crate::response::head::BodyFraming;
 use crate::response::{BodyFilter, FilterError};
+use crate::thread::Thread;
 use crate::upstream::stream::Body;
 use forebay_conf::error::Level;
-use forebay_net::wire::Then;
+use forebay_net::io::LargeBuffers;
+use forebay_net::wire::{Sent, Then};
 use std::time::{Duration, Instant};
 
 /// Amount of bytes that are not kept back any longer, in the hope of more.
@@ -276,9 +278,35 @@ impl Outlet {
             return Ok(());
         }
         let thread = req.thread.clone();
-        let done = write(&thread, req, &self.pending, then, &mut Ahead(ahead)).await;
+        let mut done = Ok(());
+        match write_some(&thread, req, &self.pending, then) {
+            Ok(Sent { bytes, full: false }) if bytes == self.pending.len() => {}
+            Ok(Sent { mut bytes, full }) => {
+                let is_large = self.pending.capacity() >= LargeBuffers::LEAST;
+                let held = if is_large { thread.io.large.hold() } else { None };
+                let moves = is_large && held.is_none();
+                if moves {
+                    self.keep_rest(&thread, bytes);
+                    bytes = 0;
+                }
+                let rest = self.pending.get(bytes..).unwrap_or_default();
+                done = write_on(&thread, req, rest, full, then, &mut Ahead(ahead)).await;
+                if moves {
+                    // The next read borrows a large one.
+                    self.pending = Vec::new();
+                }
+            }
+            Err(broken) => done = Err(broken),
+        }
         self.pending.clear();
         done
+    }
+
+    /// Moves the pending bytes from `sent` on to a buffer of their size, before a wait for the client. Thousands of slow clients may have
+    /// pending bytes, and each would keep a large buffer.
+    fn keep_rest(&mut self, thread: &Thread, sent: usize) {
+        let rest = self.pending.get(sent..).unwrap_or_default().to_vec();
+        thread.give_buffer(std::mem::replace(&mut self.pending, rest));
     }
 
     /// Sends the pending bytes before a file. The kernel holds them back, so that they leave with the first bytes of the file.

@@ -284,7 +284,10 @@ impl<'p> Pump<'p> {
         if !self.shortcuts.pipe {
             return None;
         }
-        let body = self.source.next_body().filter(|b| b.can_pass())?;
+        let body = self.source.next_body()?;
+        if !body.can_pass() {
+            return None;
+        }
         pass(&self.thread, req, &mut self.out.pending, body)
     }
 }
@@ -303,10 +306,14 @@ fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Bo
         req.sent += sent.bytes as u64;
         pending.drain(..sent.bytes);
     }
+    let mut taken = None;
     if pending.is_empty() {
         req.sent += req.conn.wire.send_pipe(&thread.io, &mut pipe) as u64;
+    } else {
+        taken = body.hold_back(req, &mut pipe).map(|taken| (taken, Progress::Data));
     }
-    match pipe.take(pending) {
+    let (taken, got) = taken.unwrap_or_else(|| (pipe.take(pending), got));
+    match taken {
         Ok(()) => Some(got),
         Err(e) => {
             req.log(Level::Alert, &format!("read() of a pipe failed {}", errno_text(e)));

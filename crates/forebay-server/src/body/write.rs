@@ -7,7 +7,7 @@ use crate::upstream::stream::Body;
 use bytes::{Buf, Bytes};
 use forebay_conf::error::Level;
 use forebay_core::transfers::{Direction, Over};
-use forebay_net::wire::Then;
+use forebay_net::wire::{Sent, Then};
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::pin::Pin;
@@ -108,24 +108,47 @@ pub(super) async fn write(
     then: Then,
     meanwhile: &mut impl Meanwhile,
 ) -> Done {
+    write_on(thread, req, bytes, false, then, meanwhile).await
+}
+
+/// Writes bytes as [`write`] does. `full`: the client has to take more first.
+pub(super) async fn write_on(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    bytes: &[u8],
+    mut full: bool,
+    then: Then,
+    meanwhile: &mut impl Meanwhile,
+) -> Done {
     let mut rest = bytes;
-    let mut full = false;
     while !rest.is_empty() || full {
-        match req.conn.wire.send(&thread.io, rest, then) {
-            Ok(sent) => {
-                req.sent += sent.bytes as u64;
-                rest = rest.get(sent.bytes..).unwrap_or_default();
-                full = sent.full;
-            }
-            Err(Errno::AGAIN) => full = true,
-            Err(e) => return Err(failed(req, "writev()", e)),
-        }
         // Asking a full socket again would only say so.
         if full {
             room(thread, req, meanwhile).await?;
         }
+        let sent = write_some(thread, req, rest, then)?;
+        rest = rest.get(sent.bytes..).unwrap_or_default();
+        full = sent.full;
     }
     Ok(())
+}
+
+/// Writes what the client takes at once.
+#[inline]
+pub(super) fn write_some(
+    thread: &Thread,
+    req: &mut Request,
+    bytes: &[u8],
+    then: Then,
+) -> Result<Sent, Broken> {
+    match req.conn.wire.send(&thread.io, bytes, then) {
+        Ok(sent) => {
+            req.sent += sent.bytes as u64;
+            Ok(sent)
+        }
+        Err(Errno::AGAIN) => Ok(Sent { bytes: 0, full: true }),
+        Err(e) => Err(failed(req, "writev()", e)),
+    }
 }
 
 /// Has the client take content of a stream's response, as far as it does at once, without a copy where that is possible. Moves what has

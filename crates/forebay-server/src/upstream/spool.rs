@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+/// Most bytes that are read from the file at once. What a slow client does not take of them stays in memory.
+const LOADED: u64 = 32 * 1024;
+
 /// Limits of what is read ahead of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AheadLimits {
@@ -146,6 +149,16 @@ impl Spool {
         self.keep.is_some()
     }
 
+    /// Returns `true` if there is nothing in it, and nothing has to stay.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.next() == NextBytes::Nothing && self.keep.is_none()
+    }
+
+    /// Returns the limits, as failures have left them.
+    pub(crate) fn limits(&self) -> AheadLimits {
+        self.limits
+    }
+
     /// Takes out the buffer to append bytes to. Give it back to [`Spool::appended`].
     pub(crate) fn buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.mem)
@@ -192,7 +205,7 @@ impl Spool {
             self.base = self.sent;
         }
         if done >= self.total {
-            self.mem.clear();
+            self.mem = Vec::new();
             self.mem_start = self.total;
         }
     }
@@ -290,7 +303,8 @@ impl Spool {
         match done {
             Ok(()) => {
                 self.saved = self.total;
-                self.mem.clear();
+                // Clients that are slow enough for a file are so for long.
+                self.mem = Vec::new();
                 self.mem_start = self.total;
                 Ok(())
             }
@@ -310,7 +324,7 @@ impl Spool {
             SpoolFile::Finished(file) => file.clone(),
         };
         let end = self.saved.min(self.mem_start);
-        let n = end.saturating_sub(self.sent).min(64 * 1024) as usize;
+        let n = end.saturating_sub(self.sent).min(LOADED) as usize;
         let offset = self.start + (self.sent - self.base);
         let at = out.len();
         out.resize(at + n, 0);

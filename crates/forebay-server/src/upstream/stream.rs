@@ -252,6 +252,7 @@ impl Body {
 
     /// Appends content that has come, without waiting.
     pub(crate) fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        self.end_idle_spool();
         if self.spool.is_none() {
             return self.receive(req, out);
         }
@@ -262,6 +263,25 @@ impl Body {
             self.receive(req, out);
         }
         self.spooled(out).unwrap_or(Pulled::Blocked)
+    }
+
+    /// Ends the spool once the client has caught up: later bytes are read to where they are sent from.
+    fn end_idle_spool(&mut self) {
+        if let Some(s) = self.spool.take_if(|s| s.is_idle())
+            && let Some(ahead) = &mut self.ahead
+        {
+            *ahead = s.limits();
+        }
+    }
+
+    /// Holds bytes of a pipe back that follow those that the client does not take. Returns `None` if nothing may be read ahead.
+    pub(crate) fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
+        let limits = self.ahead?;
+        let s = self.spool.get_or_insert_with(|| Box::new(Spool::new(limits, None, temporary(req))));
+        let mut mem = s.buffer();
+        let taken = pipe.take(&mut mem);
+        s.appended(mem);
+        Some(taken)
     }
 
     /// Appends content that has been read ahead. Returns `None` if there is none and more will follow.
@@ -446,7 +466,8 @@ impl Body {
     }
 
     /// Returns `true` if enough content follows that may go to the client inside the kernel.
-    pub(crate) fn can_pass(&self) -> bool {
+    pub(crate) fn can_pass(&mut self) -> bool {
+        self.end_idle_spool();
         self.decoder.left() >= LONG
             && self.spool.is_none()
             && self.rate == 0
@@ -491,6 +512,10 @@ impl Body {
 
     /// Waits until there may be more. Returns `false` if the response breaks off: it took too long, or the client is gone.
     pub(crate) async fn wait(&mut self, req: &mut Request) -> bool {
+        if self.spool.as_ref().is_some_and(|s| s.next() != NextBytes::Nothing) {
+            // They came while the client took nothing.
+            return true;
+        }
         if let Some(wait) = self.delay() {
             let thread = req.thread.clone();
             thread.io.poller.sleep(wait).await;

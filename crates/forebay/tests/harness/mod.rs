@@ -397,6 +397,16 @@ pub fn memory(pid: i32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("KiB")
 }
 
+/// Opens a connection that receives little at a time, so that the server has unsent bytes.
+pub fn connect_with_small_buffer(addr: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
+    socket.set_recv_buffer_size(8 * 1024).expect("a small buffer");
+    socket.connect(&addr.into()).expect("connection");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    stream
+}
+
 /// Command line of a process, as `ps` shows it.
 pub fn title(pid: i32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
