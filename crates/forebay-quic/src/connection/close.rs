@@ -1,0 +1,148 @@
+//! The end of a connection (RFC 9000, section 10).
+
+use super::{Connection, Event, IdChange, Reason};
+use crate::error::Error;
+use crate::stream::Streams;
+use crate::time::Time;
+use std::collections::VecDeque;
+
+/// State of a connection.
+#[derive(Debug)]
+pub(super) enum State {
+    /// It works.
+    Open,
+    /// This side has closed it, and answers packets with CONNECTION_CLOSE.
+    Closing(Box<Closing>),
+    /// The peer has closed it. Nothing is sent until this time.
+    Draining(Time),
+    /// Nothing is left of it.
+    Drained,
+}
+
+/// How this side has closed a connection.
+#[derive(Debug)]
+pub(super) struct Closing {
+    pub why: Why,
+    /// CONNECTION_CLOSE is to be sent.
+    pub is_due: bool,
+    /// Datagrams that came since.
+    received: u32,
+    /// End of the state.
+    until: Time,
+}
+
+/// Content of CONNECTION_CLOSE.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// An error of the transport.
+    Transport(Error),
+    /// The application wanted it.
+    Application { code: u64, reason: Box<[u8]> },
+}
+
+impl Connection {
+    /// Closes the connection with an error code and a reason of the application. The peer is told with the next
+    /// [`Connection::transmit`].
+    pub fn close(&mut self, now: Time, code: u64, reason: &[u8]) {
+        if matches!(self.state, State::Open) {
+            self.begin_closing(now, Why::Application { code, reason: reason.into() });
+        }
+    }
+
+    /// Closes the connection because of an error.
+    pub(super) fn fail(&mut self, now: Time, error: Error) {
+        if matches!(self.state, State::Open) {
+            self.events.push_back(Event::Lost(Reason::Error(error.clone())));
+            self.begin_closing(now, Why::Transport(error));
+        }
+    }
+
+    fn begin_closing(&mut self, now: Time, why: Why) {
+        let until = now + self.pto() * 3;
+        self.state = State::Closing(Box::new(Closing { why, is_due: true, received: 0, until }));
+        self.has_sent_all = false;
+        self.forget_content();
+    }
+
+    /// Ends the connection without a word to the peer, which has closed or forgotten it (RFC 9000, section 10.2.2).
+    pub(super) fn drain(&mut self, now: Time, reason: Option<Reason>) {
+        let until = now + self.pto() * 3;
+        if matches!(self.state, State::Open) {
+            self.events.extend(reason.map(Event::Lost));
+        }
+        self.state = State::Draining(until);
+        self.forget_content();
+    }
+
+    /// Ends the connection at once.
+    pub(super) fn vanish(&mut self, reason: Reason) {
+        if matches!(self.state, State::Open) {
+            self.events.push_back(Event::Lost(reason));
+        }
+        self.state = State::Drained;
+        self.forget_content();
+        self.forget_ids();
+    }
+
+    /// Counts a datagram that came after the end. The first, second, fourth and so on are answered (RFC 9000, section 10.2.1).
+    pub(super) fn note_while_closing(&mut self) {
+        if let State::Closing(closing) = &mut self.state {
+            closing.received = closing.received.saturating_add(1);
+            if closing.received.is_power_of_two() {
+                closing.is_due = true;
+                self.has_sent_all = false;
+            }
+        }
+    }
+
+    /// Returns `true` if the connection is closed, from whichever side.
+    pub fn is_closed(&self) -> bool {
+        !matches!(self.state, State::Open)
+    }
+
+    /// Returns `true` if nothing is left of the connection: its owner may drop it, once it has taken the last changes of identifiers.
+    pub fn is_drained(&self) -> bool {
+        matches!(self.state, State::Drained)
+    }
+
+    /// Returns the end of the state in which the connection is closed.
+    pub(super) fn end_of_closing(&self) -> Option<Time> {
+        match &self.state {
+            State::Closing(closing) => Some(closing.until),
+            State::Draining(until) => Some(*until),
+            _ => None,
+        }
+    }
+
+    /// Ends the connection once it has been closed for long enough.
+    pub(super) fn expire_closing(&mut self, now: Time) {
+        if self.end_of_closing().is_some_and(|until| until <= now) {
+            self.state = State::Drained;
+            self.forget_content();
+            self.forget_ids();
+        }
+    }
+
+    /// Frees what a closed connection does not need.
+    fn forget_content(&mut self) {
+        self.outbound.streams = Streams::new(self.side, self.config.limits);
+        (self.datagrams, self.other, self.paced_until) = (None, None, None);
+        let lost = std::mem::take(&mut self.events).into_iter().filter(|e| matches!(e, Event::Lost(_)));
+        self.events = lost.collect::<VecDeque<_>>();
+    }
+
+    /// Has the endpoint forget the identifier that a client has made up.
+    pub(super) fn forget_initial_id(&mut self) {
+        if let Some(handshake) = self.handshake.as_ref().filter(|_| self.side.is_server()) {
+            self.id_changes.push(IdChange::Remove(handshake.begin.initial));
+        }
+    }
+
+    /// Has the endpoint forget the identifiers.
+    pub fn forget_ids(&mut self) {
+        self.outbound.local.remove_all(&mut self.id_changes);
+        self.outbound.remote.remove_all(&mut self.id_changes);
+        self.forget_initial_id();
+        self.handshake = None;
+    }
+}
