@@ -10,7 +10,7 @@ use forebay_http::h3::encode;
 use forebay_http::h3::frame::{self, Header, kind};
 use forebay_net::quic::{
     Arrival, Choose, Congestion, Connection, Dir, Endpoint, Event, HostKey, Mask, Owner, Place, Received,
-    Settings, StreamEvent, StreamId, VarInt,
+    Settings, StreamEvent, StreamId, time,
 };
 use forebay_net::tls::hello::Hello;
 use forebay_sys::datagrams::Batch;
@@ -24,17 +24,17 @@ use std::time::{Duration, Instant};
 /// Behaviour of a server.
 trait Manner: Send + 'static {
     /// Begins a connection.
-    fn connected(&self, quinn: &mut Connection) {
-        control(quinn, b"");
+    fn connected(&self, quic: &mut Connection) {
+        control(quic, b"");
     }
 
     /// Answers a request. `n` counts requests of the connection.
-    fn answer(&self, quinn: &mut Connection, id: StreamId, n: usize);
+    fn answer(&self, quic: &mut Connection, id: StreamId, n: usize);
 }
 
 impl<F: Fn(&mut Connection, StreamId, usize) + Send + 'static> Manner for F {
-    fn answer(&self, quinn: &mut Connection, id: StreamId, n: usize) {
-        self(quinn, id, n);
+    fn answer(&self, quic: &mut Connection, id: StreamId, n: usize) {
+        self(quic, id, n);
     }
 }
 
@@ -121,22 +121,22 @@ fn server_for(alpn: &'static [u8], manner: impl Manner) -> SocketAddr {
             endpoint.expire(now);
             while let Some(link) = endpoint.take_ready() {
                 let n = &mut counts[link.owner.get() as usize];
-                let mut quinn = link.quinn();
-                while let Some(event) = quinn.poll() {
+                let mut quic = link.quic();
+                while let Some(event) = quic.poll() {
                     match event {
-                        Event::Connected => manner.connected(&mut quinn),
+                        Event::Connected => manner.connected(&mut quic),
                         Event::Stream(StreamEvent::Opened { dir: Dir::Bi }) => {
-                            while let Some(id) = quinn.streams().accept(Dir::Bi) {
-                                drain(&mut quinn, id);
-                                manner.answer(&mut quinn, id, *n);
+                            while let Some(id) = quic.streams().accept(Dir::Bi) {
+                                drain(&mut quic, id);
+                                manner.answer(&mut quic, id, *n);
                                 *n += 1;
                             }
                         }
-                        Event::Stream(StreamEvent::Readable { id }) => drain(&mut quinn, id),
+                        Event::Stream(StreamEvent::Readable { id }) => drain(&mut quic, id),
                         _ => {}
                     }
                 }
-                drop(quinn);
+                drop(quic);
                 endpoint.mark_sending(&link);
             }
             endpoint.flush(now, |_| {});
@@ -149,30 +149,27 @@ fn server_for(alpn: &'static [u8], manner: impl Manner) -> SocketAddr {
 }
 
 /// Reads what has come on a stream, so that the client may open more.
-fn drain(quinn: &mut Connection, id: StreamId) {
-    let mut stream = quinn.recv_stream(id);
-    let Ok(mut chunks) = stream.read(true) else { return };
-    while let Ok(Some(_)) = chunks.next(usize::MAX) {}
-    let _ = chunks.finalize();
+fn drain(quic: &mut Connection, id: StreamId) {
+    while let Ok(Some(_)) = quic.streams().read(id, usize::MAX) {}
 }
 
 /// Opens a control stream with empty SETTINGS and these frames.
-fn control(quinn: &mut Connection, frames: &[u8]) -> StreamId {
-    uni(quinn, &[&[0, 4, 0], frames].concat())
+fn control(quic: &mut Connection, frames: &[u8]) -> StreamId {
+    uni(quic, &[&[0, 4, 0], frames].concat())
 }
 
-fn uni(quinn: &mut Connection, bytes: &[u8]) -> StreamId {
-    let id = quinn.streams().open(Dir::Uni).expect("a stream");
-    send(quinn, id, bytes);
+fn uni(quic: &mut Connection, bytes: &[u8]) -> StreamId {
+    let id = quic.streams().open(Dir::Uni).expect("a stream");
+    send(quic, id, bytes);
     id
 }
 
-fn send(quinn: &mut Connection, id: StreamId, bytes: &[u8]) {
-    assert_eq!(quinn.send_stream(id).write(bytes).ok(), Some(bytes.len()));
+fn send(quic: &mut Connection, id: StreamId, bytes: &[u8]) {
+    assert_eq!(quic.streams().write_slice(id, bytes).ok(), Some(bytes.len()));
 }
 
-fn finish(quinn: &mut Connection, id: StreamId) {
-    let _ = quinn.send_stream(id).finish();
+fn finish(quic: &mut Connection, id: StreamId) {
+    let _ = quic.streams().finish(id);
 }
 
 fn frame_of(kind: u64, payload: &[u8]) -> Vec<u8> {
@@ -197,9 +194,9 @@ fn hello() -> Vec<u8> {
     [head(200, Some("5")), frame_of(kind::DATA, b"hello")].concat()
 }
 
-fn reply(quinn: &mut Connection, id: StreamId, bytes: &[u8]) {
-    send(quinn, id, bytes);
-    finish(quinn, id);
+fn reply(quic: &mut Connection, id: StreamId, bytes: &[u8]) {
+    send(quic, id, bytes);
+    finish(quic, id);
 }
 
 fn load(addr: SocketAddr) -> Load {
@@ -219,7 +216,7 @@ fn run(load: &Load) -> Report {
 
 #[test]
 fn every_request_is_counted_once() {
-    let addr = server(|quinn: &mut Connection, id, _| reply(quinn, id, &hello()));
+    let addr = server(|quic: &mut Connection, id, _| reply(quic, id, &hello()));
     let mut load = load(addr);
     load.checks.contains = Some(b"hello".to_vec());
     // The server lets 4 streams be open: more are not asked for.
@@ -232,7 +229,8 @@ fn every_request_is_counted_once() {
         assert_eq!((r.ok, r.complete, r.errors(), r.latency.len()), (20, 20, 0, 20), "{what}");
         assert_eq!((r.statuses[200], r.body_in, r.retried), (20, 100, 0), "{what}");
         assert_eq!(r.handshake.len(), r.connections, "{what}");
-        assert!(r.packets >= 20 && r.packets_lost < r.packets && r.dropped == 0, "{what}");
+        // A packet may have several requests.
+        assert!(r.packets >= 10 && r.packets_lost < r.packets && r.dropped == 0, "{what}");
         if per_connection == 1 {
             assert_eq!((r.connections, r.resumed), (20, 0), "{what}");
         }
@@ -249,7 +247,7 @@ fn every_request_is_counted_once() {
 
 #[test]
 fn connections_pause_after_a_response() {
-    let addr = server(|quinn: &mut Connection, id, _| reply(quinn, id, &hello()));
+    let addr = server(|quic: &mut Connection, id, _| reply(quic, id, &hello()));
     let mut load = load(addr);
     (load.connections, load.parallel, load.think) = (1, 1, Duration::from_millis(20));
     load.stop = Stop::Count(5, Some(Duration::from_secs(10)));
@@ -272,7 +270,7 @@ fn responses_of_all_forms_are_read() {
     ];
     let count = forms.len();
     let addr =
-        server(move |quinn: &mut Connection, id: StreamId, n: usize| reply(quinn, id, &forms[n % count]));
+        server(move |quic: &mut Connection, id: StreamId, n: usize| reply(quic, id, &forms[n % count]));
     let mut load = load(addr);
     load.checks.contains = Some(b"hello".to_vec());
     load.checks.length = Some(5);
@@ -284,10 +282,10 @@ fn responses_of_all_forms_are_read() {
 #[test]
 fn content_is_sent_whole() {
     let body = vec![b'x'; 3 << 20];
-    let addr = server(|quinn: &mut Connection, id: StreamId, _| {
+    let addr = server(|quic: &mut Connection, id: StreamId, _| {
         // Stopped at once: the response counts all the same.
-        let _ = quinn.recv_stream(id).stop(VarInt::from_u32(0x100));
-        reply(quinn, id, &hello());
+        let _ = quic.streams().stop(id, 0x100);
+        reply(quic, id, &hello());
     });
     let mut load = load(addr);
     let mut want = Wanted::get(Url::parse(&format!("https://{addr}/")).expect("URL"));
@@ -301,14 +299,14 @@ fn content_is_sent_whole() {
 fn faults_have_their_kinds_and_names() {
     type Answer = Box<dyn Fn(&mut Connection, StreamId, usize) + Send>;
     let reset = |code: u32| -> Answer {
-        Box::new(move |quinn, id, _| {
-            let _ = quinn.send_stream(id).reset(VarInt::from_u32(code));
+        Box::new(move |quic, id, _| {
+            let _ = quic.streams().reset(id, code.into());
         })
     };
     let close = |code: u32| -> Answer {
-        Box::new(move |quinn, _, _| quinn.close(Instant::now(), VarInt::from_u32(code), Default::default()))
+        Box::new(move |quic, _, _| quic.close(time(Instant::now()), code.into(), b""))
     };
-    let say = |bytes: Vec<u8>| -> Answer { Box::new(move |quinn, id, _| reply(quinn, id, &bytes)) };
+    let say = |bytes: Vec<u8>| -> Answer { Box::new(move |quic, id, _| reply(quic, id, &bytes)) };
     let cases: Vec<(&str, Failure, &str, Answer)> = vec![
         ("reset", Failure::Read, "reset a stream: H3_INTERNAL_ERROR (0x102)", reset(0x102)),
         ("reset with a number of its own", Failure::Read, "reset a stream: 0x1234", reset(0x1234)),
@@ -348,9 +346,9 @@ fn faults_have_their_kinds_and_names() {
 #[test]
 fn refused_requests_are_sent_again() {
     // The first of each connection is not processed, and the third connection is the last that goes away.
-    let addr = server(|quinn: &mut Connection, id: StreamId, n| match n {
-        0 => drop(quinn.send_stream(id).reset(VarInt::from_u32(0x10b))),
-        _ => reply(quinn, id, &hello()),
+    let addr = server(|quic: &mut Connection, id: StreamId, n| match n {
+        0 => drop(quic.streams().reset(id, 0x10b)),
+        _ => reply(quic, id, &hello()),
     });
     let r = run(&load(addr)).outcome.record;
     assert_eq!((r.ok, r.errors(), r.retried), (20, 0, 2), "{r:?}");
@@ -362,13 +360,13 @@ struct Leaving;
 impl Manner for Leaving {
     fn connected(&self, _: &mut Connection) {}
 
-    fn answer(&self, quinn: &mut Connection, id: StreamId, n: usize) {
+    fn answer(&self, quic: &mut Connection, id: StreamId, n: usize) {
         match n {
-            0..5 => reply(quinn, id, &hello()),
+            0..5 => reply(quic, id, &hello()),
             5 => {
                 let mut goaway = Vec::new();
                 frame::push_goaway(&mut goaway, 20);
-                control(quinn, &goaway);
+                control(quic, &goaway);
             }
             _ => {}
         }
@@ -386,13 +384,13 @@ fn a_server_that_goes_away_loses_no_request() {
 struct Dynamic;
 
 impl Manner for Dynamic {
-    fn answer(&self, quinn: &mut Connection, id: StreamId, n: usize) {
+    fn answer(&self, quic: &mut Connection, id: StreamId, n: usize) {
         // The name is entry 25 of the static table; the entry is the first one, and needs one insertion.
         let section = frame_of(kind::HEADERS, &[2, 0, 0x80]);
-        reply(quinn, id, &[section, frame_of(kind::DATA, b"hello")].concat());
+        reply(quic, id, &[section, frame_of(kind::DATA, b"hello")].concat());
         if n == 1 {
             // Capacity 220, then the insertion.
-            uni(quinn, &[2, 0x3f, 0xbd, 0x01, 0xc0 | 25, 3, b'2', b'0', b'0']);
+            uni(quic, &[2, 0x3f, 0xbd, 0x01, 0xc0 | 25, 3, b'2', b'0', b'0']);
         }
     }
 }
@@ -410,9 +408,9 @@ fn responses_wait_for_the_dynamic_table() {
 struct BadStreams(&'static [&'static [u8]]);
 
 impl Manner for BadStreams {
-    fn connected(&self, quinn: &mut Connection) {
+    fn connected(&self, quic: &mut Connection) {
         for bytes in self.0 {
-            uni(quinn, bytes);
+            uni(quic, bytes);
         }
     }
 
@@ -488,7 +486,7 @@ fn connections_that_cannot_be_made_are_told() {
         assert!(start.elapsed() < Duration::from_secs(10), "{words}: {:?}", start.elapsed());
     }
     drop(silent);
-    let addr = server(|quinn: &mut Connection, id: StreamId, _: usize| reply(quinn, id, &hello()));
+    let addr = server(|quic: &mut Connection, id: StreamId, _: usize| reply(quic, id, &hello()));
     let mut load = load(addr);
     load.tls = Some(tls::config(&Trust::System, Protocol::Http3).expect("TLS"));
     load.stop = Stop::Count(2, Some(Duration::from_secs(1)));
@@ -499,13 +497,13 @@ fn connections_that_cannot_be_made_are_told() {
 struct Stingy;
 
 impl Manner for Stingy {
-    fn connected(&self, quinn: &mut Connection) {
-        quinn.set_max_concurrent_streams(Dir::Bi, 0u32.into());
-        control(quinn, b"");
+    fn connected(&self, quic: &mut Connection) {
+        quic.streams().set_max_streams(Dir::Bi, 0);
+        control(quic, b"");
     }
 
-    fn answer(&self, quinn: &mut Connection, id: StreamId, _: usize) {
-        reply(quinn, id, &hello());
+    fn answer(&self, quic: &mut Connection, id: StreamId, _: usize) {
+        reply(quic, id, &hello());
     }
 }
 

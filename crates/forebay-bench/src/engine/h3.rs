@@ -10,9 +10,7 @@ use crate::clock;
 use crate::record::Failure;
 use forebay_http::h3::{Code, code_name};
 use forebay_net::quic::client::{self, Client, Established};
-use forebay_net::quic::{
-    ConnectionError, Dir, Event, Link, ReadError, StreamEvent, StreamId, VarInt, WriteError,
-};
+use forebay_net::quic::{Dir, Event, Link, Next, ReadError, Reason, StreamEvent, StreamId, WriteError};
 use sections::Sections;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -23,8 +21,8 @@ use uni::Uni;
 type Fatal = (Code, &'static str);
 
 /// Code in the form of QUIC.
-fn varint(code: Code) -> VarInt {
-    VarInt::from_u32(code as u32)
+fn number(code: Code) -> u64 {
+    code as u64
 }
 
 /// State of the handshake after events.
@@ -94,9 +92,9 @@ impl H3 {
 
     /// Opens a unidirectional stream that begins with these bytes. Returns it and their number.
     fn open_uni(&self, bytes: &[u8]) -> Option<(StreamId, u64)> {
-        let mut quinn = self.link.quinn();
-        let id = quinn.streams().open(Dir::Uni)?;
-        quinn.send_stream(id).write(bytes).ok().filter(|n| *n == bytes.len())?;
+        let mut streams = self.link.streams();
+        let id = streams.open(Dir::Uni)?;
+        streams.write_slice(id, bytes).ok().filter(|n| *n == bytes.len())?;
         Some((id, bytes.len() as u64))
     }
 
@@ -106,7 +104,7 @@ impl H3 {
             return false;
         }
         if self.next.get().is_none() {
-            self.next.set(self.link.quinn().streams().open(Dir::Bi));
+            self.next.set(self.link.streams().open(Dir::Bi));
         }
         let has_room = self.next.get().is_some();
         let is_stuck = !has_room && self.streams.is_empty();
@@ -139,7 +137,7 @@ impl H3 {
         let Some(id) = self.next.take() else { return ctx.again(flight) };
         let mut stream = self.spare.pop().unwrap_or_default();
         stream.begin(id, flight);
-        stream.send(ctx, &mut self.link.quinn());
+        stream.send(ctx, &mut self.link.streams());
         self.streams.push(stream);
         self.client.mark_sending(&self.link);
     }
@@ -157,14 +155,14 @@ impl H3 {
     pub(super) fn turn(&mut self, ctx: &mut Ctx<'_>) -> Result<Turn, Failure> {
         let mut established = false;
         loop {
-            let event = self.link.quinn().poll();
+            let event = self.link.quic().poll();
             let done = match event {
                 None => break,
                 Some(Event::Connected) => {
                     established = true;
                     Ok(())
                 }
-                Some(Event::ConnectionLost { reason }) => return Err(self.lost(ctx, &reason)),
+                Some(Event::Lost(reason)) => return Err(self.lost(ctx, &reason)),
                 Some(Event::Stream(event)) => self.stream_event(ctx, event),
                 Some(_) => Ok(()),
             };
@@ -187,7 +185,7 @@ impl H3 {
             StreamEvent::Opened { dir: Dir::Uni } => self.accept(ctx),
             StreamEvent::Writable { id } => {
                 if let Some(stream) = self.streams.iter_mut().find(|s| s.id == id) {
-                    stream.send(ctx, &mut self.link.quinn());
+                    stream.send(ctx, &mut self.link.streams());
                 }
                 Ok(())
             }
@@ -196,7 +194,7 @@ impl H3 {
                 if let Some(stream) = self.streams.iter_mut().find(|s| s.id == id) {
                     stream.stop_sending();
                 }
-                let _ = self.link.quinn().send_stream(id).reset(varint(Code::NoError));
+                let _ = self.link.streams().reset(id, number(Code::NoError));
                 Ok(())
             }
             // We let the server open none that go both ways; room for requests is looked for after all events.
@@ -212,26 +210,28 @@ impl H3 {
         let Some(at) = self.position(id) else { return Ok(()) };
         let H3 { streams, sections, link, .. } = self;
         let Some(stream) = streams.get_mut(at) else { return Ok(()) };
-        let mut quinn = link.quinn();
-        let mut receiving = quinn.recv_stream(id);
-        let Ok(mut chunks) = receiving.read(true) else { return Ok(()) };
+        let mut receiving = link.streams();
         let end = loop {
             if stream.is_blocked() {
                 break None;
             }
-            match chunks.next(usize::MAX) {
+            // Whether something is to be sent is found at the end of the turn.
+            match receiving.read(id, usize::MAX) {
                 Ok(Some(chunk)) => {
                     ctx.count_in(chunk.bytes.len() as u64);
                     stream.bytes(ctx, sections, &chunk.bytes)?;
+                    match chunk.next {
+                        Next::More => {}
+                        Next::Blocked => break None,
+                        Next::End => break Some(None),
+                    }
                 }
                 Ok(None) => break Some(None),
-                Err(ReadError::Blocked) => break None,
+                Err(ReadError::Blocked | ReadError::Closed) => break None,
                 Err(ReadError::Reset(code)) => break Some(Some(code)),
             }
         };
-        // Whether something is to be sent is found at the end of the turn.
-        let _ = chunks.finalize();
-        drop(quinn);
+        drop(receiving);
         match end {
             None => {}
             Some(None) => {
@@ -247,13 +247,13 @@ impl H3 {
     }
 
     /// Handles the reset of a response.
-    fn reset(&mut self, ctx: &mut Ctx<'_>, at: usize, code: VarInt) {
+    fn reset(&mut self, ctx: &mut Ctx<'_>, at: usize, code: u64) {
         let Some(flight) = self.streams.get(at).map(|s| s.flight) else { return };
         // RFC 9114, section 4.1.1: not processed, may be sent again.
-        if code == varint(Code::RequestRejected) {
+        if code == number(Code::RequestRejected) {
             ctx.again(flight);
         } else {
-            ctx.note(|| format!("the server reset a stream: {}", code_text(code.into_inner())));
+            ctx.note(|| format!("the server reset a stream: {}", code_text(code)));
             ctx.failed(flight, Failure::Read);
         }
         self.remove(at);
@@ -262,12 +262,12 @@ impl H3 {
     /// Gives up requests that the server will not serve, so that they are sent again.
     fn go_away(&mut self, ctx: &mut Ctx<'_>, first: u64) {
         self.goaway = Some(first);
-        while let Some(at) = self.streams.iter().position(|s| u64::from(VarInt::from(s.id)) >= first) {
+        while let Some(at) = self.streams.iter().position(|s| s.id.0 >= first) {
             let Some((id, flight)) = self.streams.get(at).map(|s| (s.id, s.flight)) else { return };
-            let mut quinn = self.link.quinn();
-            let _ = quinn.recv_stream(id).stop(varint(Code::RequestCancelled));
-            let _ = quinn.send_stream(id).reset(varint(Code::RequestCancelled));
-            drop(quinn);
+            let mut streams = self.link.streams();
+            let _ = streams.stop(id, number(Code::RequestCancelled));
+            let _ = streams.reset(id, number(Code::RequestCancelled));
+            drop(streams);
             ctx.again(flight);
             self.remove(at);
         }
@@ -276,12 +276,12 @@ impl H3 {
     /// Ends the connection for a fault of the server.
     fn fail(&self, ctx: &mut Ctx<'_>, (code, what): Fatal) -> Failure {
         ctx.note(|| format!("{what}: {}", code_text(code as u64)));
-        self.client.close(&self.link, varint(code));
+        self.client.close(&self.link, number(code));
         Failure::Protocol
     }
 
     /// Returns the failure that the end of the connection is, or would be for requests under way.
-    fn lost(&mut self, ctx: &mut Ctx<'_>, reason: &ConnectionError) -> Failure {
+    fn lost(&mut self, ctx: &mut Ctx<'_>, reason: &Reason) -> Failure {
         let idle = self.open && self.streams.is_empty();
         // A server may close a connection that is not used.
         if !idle {
@@ -289,16 +289,15 @@ impl H3 {
         }
         match reason {
             _ if self.open => Failure::Read,
-            ConnectionError::TransportError(e) if is_tls(e.code.into()) => Failure::Tls,
-            ConnectionError::ConnectionClosed(e) if is_tls(e.error_code.into()) => Failure::Tls,
-            ConnectionError::TimedOut => Failure::Timeout,
+            Reason::Error(e) | Reason::PeerError(e) if is_tls(e.code.0) => Failure::Tls,
+            Reason::TimedOut => Failure::Timeout,
             _ => Failure::Connect,
         }
     }
 
     /// Closes the connection.
     pub(super) fn close(&self) {
-        self.client.close(&self.link, varint(Code::NoError));
+        self.client.close(&self.link, number(Code::NoError));
     }
 }
 
@@ -313,33 +312,29 @@ fn code_text(code: u64) -> String {
 }
 
 /// Writes why a connection was lost.
-fn reason_text(reason: &ConnectionError) -> String {
+fn reason_text(reason: &Reason) -> String {
     let because = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         if text.is_empty() { String::new() } else { format!(", \"{}\"", text.escape_debug()) }
     };
     match reason {
-        ConnectionError::VersionMismatch => "the server does not speak version 1 of QUIC".into(),
-        ConnectionError::ApplicationClosed(close) => {
-            let code = code_text(close.error_code.into_inner());
-            format!("the server closed the connection: {code}{}", because(&close.reason))
+        Reason::NoVersion => "the server does not speak version 1 of QUIC".into(),
+        Reason::PeerClosed { code, reason } => {
+            format!("the server closed the connection: {}{}", code_text(*code), because(reason))
         }
-        ConnectionError::ConnectionClosed(close) if u64::from(close.error_code) == NO_ALPN => {
-            "the server does not speak HTTP/3 over QUIC".into()
+        Reason::PeerError(e) if e.code.0 == NO_ALPN => "the server does not speak HTTP/3 over QUIC".into(),
+        Reason::PeerError(e) => {
+            format!("the server closed the connection: {}{}", e.code, because(e.reason.as_bytes()))
         }
-        ConnectionError::ConnectionClosed(close) => {
-            format!("the server closed the connection: {}{}", close.error_code, because(&close.reason))
-        }
-        ConnectionError::TransportError(e) if e.reason.starts_with("invalid peer certificate") => {
+        Reason::Error(e) if e.reason.starts_with("invalid peer certificate") => {
             format!(
                 "the certificate does not verify: {}; --ca FILE believes others, --insecure any",
                 e.reason
             )
         }
-        ConnectionError::TransportError(e) => format!("QUIC: {e}"),
-        ConnectionError::Reset => "the server does not know the connection any more (stateless reset)".into(),
-        ConnectionError::TimedOut => "the server was silent for longer than QUIC's idle timeout".into(),
-        ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => reason.to_string(),
+        Reason::Error(e) => format!("QUIC: {e}"),
+        Reason::Reset => "the server does not know the connection any more (stateless reset)".into(),
+        Reason::TimedOut => "the server was silent for longer than QUIC's idle timeout".into(),
     }
 }
 

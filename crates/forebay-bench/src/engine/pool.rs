@@ -391,7 +391,7 @@ impl<'a> Pool<'a> {
             }
         }
         if let Some(established) = conn.http.h3().and_then(|h3| h3.established()) {
-            ctx.record.resumed += u64::from(established.resumed);
+            ctx.record.resumed += u64::from(established.is_resumed);
             if established.alpn.as_deref() != Some(b"h3") {
                 ctx.note(|| "the server does not speak HTTP/3 over QUIC".to_owned());
                 return self.end(slot, Some(Failure::Tls));
@@ -486,7 +486,7 @@ impl<'a> Pool<'a> {
             let slot = link.owner.get();
             let Some(conn) = self.conns.get_mut(slot as usize) else {
                 // The slot has closed it.
-                while link.quinn().poll().is_some() {}
+                while link.quic().poll().is_some() {}
                 continue;
             };
             let next = conn.receive_h3(&mut self.ctx);

@@ -4,7 +4,7 @@
 //! Every frame of the client is a debt of one. Time, and what the connection is for, pay it back: content that moves, and STREAM frames
 //! that the client has to acknowledge. The owner ends the connection of a client that owes too much.
 
-use quinn_proto::ConnectionStats;
+use forebay_quic::connection::Stats;
 use std::time::Instant;
 
 /// Frames that a client may send without progress.
@@ -52,10 +52,10 @@ impl Budget {
     }
 
     /// Looks at the frames that were received. Returns `true` if the client owes too much.
-    pub(super) fn look(&mut self, stats: &ConnectionStats, now: Instant) -> bool {
+    pub(super) fn look(&mut self, stats: &Stats, now: Instant) -> bool {
         self.unseen = 0;
-        let received = frames_of(stats);
-        let allowed = self.noted + stats.frame_tx.stream * PER_STREAM_FRAME;
+        let received = stats.received_frames;
+        let allowed = self.noted + stats.sent_stream_frames * PER_STREAM_FRAME;
         let seconds = now.saturating_duration_since(self.looked);
         // A part of a frame is left for the next look.
         let in_time = u64::try_from(seconds.as_millis()).unwrap_or(u64::MAX) * u64::from(PER_SECOND) / 1000;
@@ -73,45 +73,13 @@ impl Budget {
     }
 }
 
-/// Returns the number of frames received, without PADDING.
-fn frames_of(stats: &ConnectionStats) -> u64 {
-    let f = &stats.frame_rx;
-    [
-        f.acks,
-        f.ack_frequency,
-        f.crypto,
-        f.data_blocked,
-        f.datagram,
-        f.immediate_ack,
-        f.max_data,
-        f.max_stream_data,
-        f.max_streams_bidi,
-        f.max_streams_uni,
-        f.new_connection_id,
-        f.path_challenge,
-        f.path_response,
-        f.ping,
-        f.reset_stream,
-        f.retire_connection_id,
-        f.stream_data_blocked,
-        f.streams_blocked_bidi,
-        f.streams_blocked_uni,
-        f.stop_sending,
-        f.stream,
-    ]
-    .into_iter()
-    .sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn stats(pings: u64, streams: u64) -> ConnectionStats {
-        let mut stats = ConnectionStats::default();
-        (stats.frame_rx.ping, stats.frame_tx.stream) = (pings, streams);
-        stats
+    fn stats(pings: u64, streams: u64) -> Stats {
+        Stats { received_frames: pings, sent_stream_frames: streams, ..Stats::default() }
     }
 
     #[test]

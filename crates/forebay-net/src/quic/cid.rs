@@ -1,9 +1,19 @@
 //! Connection identifiers that tell the place of a connection: its process, its thread, its endpoint.
 
+use super::time;
 use aws_lc_rs::aead::quic::{AES_128, HeaderProtectionKey};
-use quinn_proto::{ConnectionId, ConnectionIdGenerator};
-use std::sync::Arc;
-use std::time::Duration;
+use forebay_quic::connection::{Identity, ResetToken};
+use forebay_quic::id::ConnectionId;
+use forebay_quic::packet::reset;
+use forebay_quic::token::TokenKey;
+use forebay_quic::version::Version;
+use forebay_sys::random::random_u64;
+use forebay_sys::sync::lock;
+use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// Length of an identifier, bytes: the place, and random ones.
 pub(super) const LENGTH: usize = 12;
@@ -75,28 +85,71 @@ pub(super) fn receiver_of(datagram: &[u8]) -> Option<(&[u8], bool)> {
     Some((datagram.get(6..6 + length)?, true))
 }
 
-/// Maker of identifiers.
-pub(super) struct Generator {
+/// Identity of an endpoint: its identifiers name its place.
+pub(super) struct Here {
     pub place: Place,
     pub mask: Arc<Mask>,
+    pub resets: reset::Key,
+    /// Secret of tokens. A reload may change it.
+    pub tokens: RefCell<Option<Rc<TokenKey>>>,
 }
 
-impl ConnectionIdGenerator for Generator {
-    fn generate_cid(&mut self) -> ConnectionId {
+impl Identity for Here {
+    fn make(&self) -> ConnectionId {
         let mut bytes = [0; LENGTH];
         let (place, random) = bytes.split_at_mut(PLACE);
         place.copy_from_slice(&self.place.bytes());
-        random.copy_from_slice(&forebay_sys::random::random_u64().to_ne_bytes());
+        random.copy_from_slice(&random_u64().to_ne_bytes());
         self.mask.apply(&mut bytes);
-        ConnectionId::new(&bytes)
+        ConnectionId::new(&bytes).unwrap_or_default()
     }
 
-    fn cid_len(&self) -> usize {
+    fn id_len(&self) -> usize {
         LENGTH
     }
 
-    fn cid_lifetime(&self) -> Option<Duration> {
-        None
+    fn reset_token(&self, id: &ConnectionId) -> ResetToken {
+        self.resets.token(id)
+    }
+
+    fn token(&self, version: Version, client: IpAddr) -> Option<Box<[u8]>> {
+        let mut token = Vec::new();
+        let unique = [random_u64(), random_u64()].map(u64::to_ne_bytes);
+        let unique = unique.as_flattened().try_into().ok()?;
+        let is_made =
+            self.tokens.borrow().as_ref()?.push_new(&mut token, version, client, time::unix(), unique);
+        is_made.then_some(token.into())
+    }
+
+    fn takes_token(&self, nonce: u128) -> bool {
+        static USED: LazyLock<Mutex<Used>> = LazyLock::new(Mutex::default);
+        lock(&USED).insert(nonce)
+    }
+}
+
+/// Most tokens that are remembered as used.
+const USED_TOKENS: usize = 16 * 1024;
+
+/// Tokens that have been used in any thread, the oldest first (RFC 9000, section 8.1.4).
+#[derive(Default)]
+struct Used {
+    all: HashSet<u128>,
+    order: VecDeque<u128>,
+}
+
+impl Used {
+    /// Returns `true` if a token has not been used before.
+    fn insert(&mut self, nonce: u128) -> bool {
+        if !self.all.insert(nonce) {
+            return false;
+        }
+        self.order.push_back(nonce);
+        if self.order.len() > USED_TOKENS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+        true
     }
 }
 
@@ -108,8 +161,9 @@ mod tests {
     fn an_identifier_names_its_place_and_shows_it_to_nobody() {
         let mask = Arc::new(Mask::new(&[7; 16]).expect("16 bytes are a key"));
         let place = Place { process: 0x1234, thread: 5, endpoint: 6 };
-        let mut generator = Generator { place, mask: mask.clone() };
-        let ids: Vec<ConnectionId> = (0..100).map(|_| generator.generate_cid()).collect();
+        let resets = reset::Key::new(&[1; 32]);
+        let here = Here { place, mask: mask.clone(), resets, tokens: RefCell::default() };
+        let ids: Vec<ConnectionId> = (0..100).map(|_| here.make()).collect();
         for id in &ids {
             assert_eq!((id.len(), mask.place_of(id)), (LENGTH, Some(place)));
         }
@@ -122,6 +176,16 @@ mod tests {
         let other = Mask::new(&[8; 16]).expect("16 bytes are a key");
         assert!(ids.iter().filter(|id| other.place_of(id) == Some(place)).count() < 2);
         assert_eq!(mask.place_of(&[0; LENGTH - 1]), None);
+    }
+
+    #[test]
+    fn a_token_is_taken_once() {
+        let mut used = Used::default();
+        assert!(used.insert(1) && !used.insert(1));
+        for nonce in 2..=USED_TOKENS as u128 + 1 {
+            assert!(used.insert(nonce));
+        }
+        assert_eq!((used.all.len(), used.order.len()), (USED_TOKENS, USED_TOKENS));
     }
 
     #[test]

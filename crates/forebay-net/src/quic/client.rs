@@ -3,23 +3,25 @@
 use super::{
     Arrival, Choose, Congestion, Endpoint, HostKey, Link, Mask, Owner, Place, Received, Settings, session,
 };
+use super::{Error, Side, Version, settings, time};
 use crate::addr::PeerAddr;
 use crate::dial::{DialError, LocalAddress, OwnStep, own};
 use crate::tls::hello::Hello;
-use bytes::Bytes;
+use forebay_quic::congestion::Algorithm;
+use forebay_quic::connection::{Config, Route};
+use forebay_quic::packet::reset;
+use forebay_quic::parameters::VersionInformation;
+use forebay_quic::stream;
+pub use forebay_quic::tls::ClientFacts as Established;
+use forebay_quic::tls::ClientSession;
 use forebay_sys::datagrams::Batch;
-use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
-use quinn_proto::transport_parameters::TransportParameters;
-use quinn_proto::{
-    ClientConfig, ConnectError, ConnectionId, EndpointConfig, IdleTimeout, NoneTokenStore, Side,
-    TokenMemoryCache, TransportConfig, TransportError, TransportErrorCode, VarInt,
-};
+use forebay_sys::random::random_u64;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::quic::{ClientConnection, KeyChange, Secrets, Version};
-use std::any::Any;
-use std::cell::Cell;
+use rustls::pki_types::ServerName;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -33,12 +35,38 @@ const SOCKET_BUFFER: usize = 4 << 20;
 /// Owner of a connection that was closed.
 pub const NO_OWNER: u32 = u32::MAX;
 
+/// Content that is kept until the server has acknowledged it, bytes.
+const SEND_WINDOW: u64 = 1 << 20;
+/// Most tokens of a server that are kept.
+const TOKENS: usize = 2;
+
 /// TLS and limits of connections.
 #[derive(Clone)]
-pub struct Dialling(ClientConfig);
+pub struct Dialling {
+    tls: Arc<rustls::ClientConfig>,
+    limits: Limits,
+}
 
-impl std::fmt::Debug for Dialling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// Reason for which no connection was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectError {
+    /// TLS knows no such name of a server.
+    Name(String),
+    /// TLS allows no version 1.3, or randomness is missing.
+    Tls(Error),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::Name(name) => write!(f, "invalid server name: {name}"),
+            ConnectError::Tls(e) => e.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Dialling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dialling").finish_non_exhaustive()
     }
 }
@@ -50,7 +78,7 @@ pub struct Limits {
     pub window: u32,
     /// Content of all streams together that the server may send ahead, bytes.
     pub connection_window: u32,
-    /// Content that is kept until the server has acknowledged it, bytes; `None`: as quinn-proto has it.
+    /// Content that is kept until the server has acknowledged it, bytes; `None`: 1 MB.
     pub send_window: Option<u32>,
     /// Unidirectional streams that the server may have open at a time.
     pub uni_streams: u32,
@@ -58,7 +86,7 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time without packets after which a PING is sent; `None`: never.
     pub keep_alive: Option<Duration>,
-    /// Connection identifiers of the server that are kept at a time, one of [`IDS`](super::IDS); `None`: as many as quinn-proto keeps.
+    /// Connection identifiers of the server that are kept at a time, one of [`IDS`](super::IDS); `None`: 4.
     pub ids: Option<u64>,
     /// Tokens of the server are used again, which saves the proof of the address.
     pub tokens: bool,
@@ -67,30 +95,32 @@ pub struct Limits {
 impl Dialling {
     /// Creates it with a configuration of TLS, whose ALPN says what is spoken.
     pub fn new(tls: Arc<rustls::ClientConfig>, limits: Limits) -> Dialling {
-        let mut transport = TransportConfig::default();
-        let idle = limits.idle.and_then(|idle| IdleTimeout::try_from(idle).ok());
-        transport
-            .max_concurrent_bidi_streams(0u32.into())
-            .max_concurrent_uni_streams(limits.uni_streams.into())
-            .stream_receive_window(limits.window.into())
-            .receive_window(limits.connection_window.into())
-            .max_idle_timeout(idle)
-            .keep_alive_interval(limits.keep_alive)
-            .datagram_receive_buffer_size(None);
-        if let Some(window) = limits.send_window {
-            transport.send_window(window.into());
+        Dialling { tls, limits }
+    }
+
+    fn config(&self, whole: bool) -> Config {
+        let limits = &self.limits;
+        let send_window = limits.send_window.map_or(SEND_WINDOW, u64::from);
+        Config {
+            limits: stream::Limits {
+                stream_window: limits.window.into(),
+                window: limits.connection_window.into(),
+                bi: 0,
+                uni: limits.uni_streams.into(),
+                send_window,
+            },
+            max_send_window: send_window,
+            idle: limits.idle.unwrap_or_default(),
+            keep_alive: limits.keep_alive,
+            ids: limits.ids.unwrap_or(4),
+            datagrams: 0,
+            congestion: Algorithm::Cubic,
+            is_paced: true,
+            most_mtu: settings::MOST_MTU,
+            searches_mtu: whole,
+            initial_rtt: settings::INITIAL_RTT,
+            gives_token: false,
         }
-        if let Some(ids) = limits.ids {
-            transport.active_connection_id_limit(usize::try_from(ids).unwrap_or(usize::MAX));
-        }
-        let mut config = ClientConfig::new(Arc::new(Tls { tls }));
-        config.transport_config(Arc::new(transport));
-        if limits.tokens {
-            config.token_store(Arc::new(TokenMemoryCache::default()));
-        } else {
-            config.token_store(Arc::new(NoneTokenStore));
-        }
-        Dialling(config)
     }
 }
 
@@ -99,6 +129,8 @@ pub struct Client {
     endpoint: Endpoint,
     remote: SocketAddr,
     nobody: Rc<dyn Choose>,
+    /// Tokens that the server has given, the newest last (RFC 9000, section 8.1.3).
+    tokens: RefCell<VecDeque<Box<[u8]>>>,
     /// Packets of the connections that were closed.
     packets: Cell<Packets>,
 }
@@ -112,8 +144,8 @@ pub struct Packets {
     pub lost: u64,
 }
 
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("remote", &self.remote).finish_non_exhaustive()
     }
 }
@@ -165,16 +197,16 @@ impl Client {
         };
         let mut key = [0; 32];
         for part in key.chunks_exact_mut(8) {
-            part.copy_from_slice(&forebay_sys::random::random_u64().to_ne_bytes());
+            part.copy_from_slice(&random_u64().to_ne_bytes());
         }
-        let config =
-            EndpointConfig::new(Arc::new(aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &key)));
         // Nothing but this endpoint reads its identifiers.
         let place = Place { process: 0, thread: 0, endpoint: 0 };
         let (secret, _) = key.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
         let mask = Mask::new(secret).ok_or(io::ErrorKind::Unsupported)?;
-        let endpoint = Endpoint::with(Arc::new(socket), v6, (settings, place, Arc::new(mask)), config, None)?;
-        Ok(Client { endpoint, remote, nobody: Rc::new(Nobody), packets: Cell::default() })
+        let what = (settings, place, Arc::new(mask));
+        let endpoint = Endpoint::with(Arc::new(socket), v6, what, reset::Key::new(&key), false)?;
+        let tokens = RefCell::default();
+        Ok(Client { endpoint, remote, nobody: Rc::new(Nobody), tokens, packets: Cell::default() })
     }
 
     /// Begins a connection for `owner`. [`Endpoint::flush`] sends its first packet.
@@ -188,9 +220,33 @@ impl Client {
         name: &str,
         owner: u32,
     ) -> Result<Rc<Link>, ConnectError> {
-        let made = self.endpoint.quinn.borrow_mut().connect(now, dialling.0.clone(), self.remote, name);
-        let (handle, connection) = made?;
-        Ok(self.endpoint.add(handle, connection, owner, now))
+        let bad_name = |_| ConnectError::Name(name.to_owned());
+        let server = ServerName::try_from(name.to_owned()).map_err(bad_name)?;
+        let token = if dialling.limits.tokens { self.tokens.borrow_mut().pop_back() } else { None };
+        let route = Route { remote: self.remote, local: None };
+        let made = self.endpoint.quic.borrow_mut().connect(
+            time(now),
+            (Version::V1, route),
+            Rc::new(dialling.config(self.endpoint.whole)),
+            token.map(Vec::from).unwrap_or_default(),
+            |version, mut parameters| {
+                parameters.version_information = Some(VersionInformation::new(version, &[version]));
+                let mut encoded = Vec::new();
+                parameters.push(&mut encoded, Side::Client, random_u64());
+                Ok(Box::new(ClientSession::new(dialling.tls.clone(), version, server, encoded)?))
+            },
+        );
+        let (slot, connection) = made.map_err(ConnectError::Tls)?;
+        Ok(self.endpoint.add(slot, connection, owner, now))
+    }
+
+    /// Keeps a token of the server for the next connection.
+    pub fn keep_token(&self, token: Box<[u8]>) {
+        let mut tokens = self.tokens.borrow_mut();
+        tokens.push_back(token);
+        if tokens.len() > TOKENS {
+            tokens.pop_front();
+        }
     }
 
     /// Receives the datagrams that are there, at most [`forebay_sys::datagrams::MOST`] pieces, and returns their number.
@@ -213,16 +269,16 @@ impl Client {
     }
 
     /// Closes a connection with an error code of the application. Nothing tells its owner any more.
-    pub fn close(&self, link: &Rc<Link>, code: VarInt) {
+    pub fn close(&self, link: &Rc<Link>, code: u64) {
         if link.owner.replace(NO_OWNER) == NO_OWNER {
             return;
         }
-        let mut quinn = link.quinn();
-        let (path, before) = (quinn.stats().path, self.packets.get());
-        let (sent, lost) = (before.sent + path.sent_packets, before.lost + path.lost_packets);
+        let mut quic = link.quic();
+        let (stats, before) = (*quic.stats(), self.packets.get());
+        let (sent, lost) = (before.sent + stats.sent_packets, before.lost + stats.lost_packets);
         self.packets.set(Packets { sent, lost });
-        quinn.close(Instant::now(), code, Bytes::new());
-        drop(quinn);
+        quic.close(time(Instant::now()), code, b"");
+        drop(quic);
         self.mark_sending(link);
     }
 
@@ -260,20 +316,9 @@ fn socket(remote: SocketAddr, local: Option<LocalAddress>) -> Result<OwnedFd, Di
     Ok(socket)
 }
 
-/// Parameters of an established connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Established {
-    /// The handshake resumed a session.
-    pub resumed: bool,
-    /// Protocol chosen by ALPN.
-    pub alpn: Option<Vec<u8>>,
-    /// Certificates of the server, its own first.
-    pub certificates: Vec<CertificateDer<'static>>,
-}
-
 /// Returns the parameters of a connection of a [`Client`] once it is established.
 pub fn established(link: &Link) -> Option<Box<Established>> {
-    link.quinn().crypto_session().handshake_data()?.downcast().ok()
+    link.quic().facts()?.downcast().ok()
 }
 
 /// No server, so that nobody is asked for a configuration.
@@ -299,119 +344,5 @@ impl Owner for Nobody {
 
     fn pass(&self, _: Place, _: bool, _: &Received<'_>) -> bool {
         false
-    }
-}
-
-/// Configuration that makes sessions.
-struct Tls {
-    tls: Arc<rustls::ClientConfig>,
-}
-
-impl crypto::ClientConfig for Tls {
-    fn start_session(
-        self: Arc<Self>,
-        version: u32,
-        server_name: &str,
-        params: &TransportParameters,
-    ) -> Result<Box<dyn crypto::Session>, ConnectError> {
-        let version = session::version_of(version).ok_or(ConnectError::UnsupportedVersion)?;
-        let bad_name = || ConnectError::InvalidServerName(server_name.to_owned());
-        let name = ServerName::try_from(server_name.to_owned()).map_err(|_| bad_name())?;
-        let mut encoded = Vec::new();
-        params.write(&mut encoded);
-        // It fails for a configuration without TLS 1.3, too, or without randomness.
-        let tls = ClientConnection::new(self.tls.clone(), version, name, encoded).map_err(|_| bad_name())?;
-        Ok(Box::new(Session { version, tls, told: false, next: None }))
-    }
-}
-
-/// Session of a connection.
-struct Session {
-    version: Version,
-    tls: ClientConnection,
-    /// quinn-proto knows that the handshake has agreed on something.
-    told: bool,
-    next: Option<Secrets>,
-}
-
-impl crypto::Session for Session {
-    fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
-        match session::initial_keys(self.version, dst_cid, side) {
-            Some(keys) => keys,
-            None => unreachable!("the suite of Initial packets exists"),
-        }
-    }
-
-    fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        if self.tls.is_handshaking() {
-            return None;
-        }
-        let resumed = self.tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
-        let alpn = self.tls.alpn_protocol().map(<[u8]>::to_vec);
-        let shown = self.tls.peer_certificates().unwrap_or_default();
-        let certificates = shown.iter().map(|c| c.clone().into_owned()).collect();
-        Some(Box::new(Established { resumed, alpn, certificates }))
-    }
-
-    fn peer_identity(&self) -> Option<Box<dyn Any>> {
-        None
-    }
-
-    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
-        let keys = self.tls.zero_rtt_keys()?;
-        Some((Box::new(keys.header), session::sealing(keys.packet, self.version)))
-    }
-
-    fn early_data_accepted(&self) -> Option<bool> {
-        Some(self.tls.is_early_data_accepted())
-    }
-
-    fn is_handshaking(&self) -> bool {
-        self.tls.is_handshaking()
-    }
-
-    fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
-        if let Err(e) = self.tls.read_hs(bytes) {
-            let alert = self.tls.alert().map_or(session::INTERNAL_ERROR, u8::from);
-            let code = TransportErrorCode::crypto(alert);
-            return Err(TransportError { code, frame: None, reason: e.to_string() });
-        }
-        Ok(!self.tls.is_handshaking() && !std::mem::replace(&mut self.told, true))
-    }
-
-    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        let Some(bytes) = self.tls.quic_transport_parameters() else { return Ok(None) };
-        Ok(Some(TransportParameters::read(Side::Client, &mut io::Cursor::new(bytes))?))
-    }
-
-    fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
-        let keys = match self.tls.write_hs(buf)? {
-            KeyChange::Handshake { keys } => keys,
-            KeyChange::OneRtt { keys, next } => {
-                self.next = Some(next);
-                keys
-            }
-        };
-        Some(session::boxed(keys, self.version))
-    }
-
-    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let keys = self.next.as_mut()?.next_packet_keys();
-        let sealing = |key| session::sealing(key, self.version);
-        Some(KeyPair { local: sealing(keys.local), remote: sealing(keys.remote) })
-    }
-
-    fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
-        let Some((rest, tag)) = payload.split_last_chunk::<16>() else { return false };
-        session::retry_tag(1, orig_dst_cid, &[header, rest].concat()) == *tag
-    }
-
-    fn export_keying_material(
-        &self,
-        _: &mut [u8],
-        _: &[u8],
-        _: &[u8],
-    ) -> Result<(), ExportKeyingMaterialError> {
-        Err(ExportKeyingMaterialError)
     }
 }

@@ -1,7 +1,6 @@
 //! Congestion control of QUIC connections (RFC 9002, section 7).
 
-use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
-use std::sync::Arc;
+use forebay_quic::congestion::Algorithm;
 
 /// Congestion control of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +33,11 @@ impl Congestion {
         }
     }
 
-    pub(super) fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
+    pub(super) fn algorithm(self) -> Algorithm {
         match self {
-            Congestion::Cubic => Arc::new(CubicConfig::default()),
-            Congestion::Bbr => Arc::new(BbrConfig::default()),
-            Congestion::Reno => Arc::new(NewRenoConfig::default()),
+            Congestion::Cubic => Algorithm::Cubic,
+            Congestion::Bbr => Algorithm::Bbr,
+            Congestion::Reno => Algorithm::NewReno,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! QUIC (RFC 9000) without an application: the connections of a listening socket in one thread. quinn-proto has the state machine;
+//! QUIC (RFC 9000) without an application: the connections of a listening socket in one thread. `forebay-quic` has the state machine;
 //! this has sockets, timers, and the choice of the TLS configuration by the name that a client asks for. Hot path.
 //!
 //! An [`Endpoint`] turns datagrams into work for [`Link`]s. The owner takes those that have work ([`Endpoint::take_ready`]), lets the
@@ -11,32 +11,34 @@ mod congestion;
 mod session;
 mod settings;
 mod tally;
-mod version;
+mod time;
 
 pub use budget::FRAMES;
 pub use cid::{Mask, Place};
 pub use congestion::Congestion;
-pub use quinn_proto::{
-    ConnectError, Connection, ConnectionError, Dir, Event, ReadError, SendStream, Side, StreamEvent,
-    StreamId, VarInt, WriteError,
-};
+pub use forebay_quic::connection::{Connection, Event, Reason};
+pub use forebay_quic::endpoint::Arrival;
+pub use forebay_quic::error::{Code, Error};
+pub use forebay_quic::id::{Dir, Side, StreamId};
+pub use forebay_quic::stream::{Chunk, Closed, Next, ReadError, StreamEvent, Streams, WriteError};
+pub use forebay_quic::version::Version;
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
 pub use settings::{HostKey, IDS, Settings};
 pub use tally::{COUNTS, Count};
 
 use crate::few::{Clients, Seen};
-use aws_lc_rs::hmac;
 use budget::Budget;
 use bytes::BytesMut;
+use cid::Here;
+use forebay_quic::connection::{Config, Route, Transmit};
+use forebay_quic::endpoint::{Answer, Routed, Slot};
+use forebay_quic::packet::reset;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST, Outbox};
+use forebay_sys::random::random_u64;
 use forebay_sys::sockets;
-use quinn_proto::{
-    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming,
-    SHARED_ALLOCATION, SHORT_DATAGRAM, ServerConfig, Transmit,
-};
 use rustix::io::Errno;
-use settings::{server_config, unpaced};
+use settings::unpaced;
 use std::cell::{Cell, RefCell, RefMut};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -49,24 +51,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tally::Tally;
+use time::instant;
+pub use time::time;
 
 /// Most datagrams that a connection sends in one piece. The kernel takes 64 of up to 64 KiB together.
 const SEGMENTS: usize = 32;
 /// Marks of the packets of almost all paths (RFC 9000, section 13.4.1): ECT(0).
-const ECN: u8 = EcnCodepoint::Ect0 as u8;
+const ECN: u8 = 0b10;
 /// Pieces of a connection after which others send.
 const PIECES: usize = 8;
 /// Half-open connections from which on clients must prove their addresses (RFC 9000, section 8.1.2).
 const UNVALIDATED: usize = 64;
 /// Open streams from which on the client gets all that the settings allow.
 const MANY_STREAMS: usize = 8;
+/// Memory that datagrams share, bytes. What is kept of one of them keeps all of it.
+const ROOM: usize = 16 * 1024;
 /// Shortest time between two stateless resets. All clients of a process that has died need one at once.
 const RESETS: Duration = Duration::from_micros(100);
 
 /// Connection of an endpoint.
 pub struct Link {
-    quinn: RefCell<Connection>,
-    handle: ConnectionHandle,
+    quic: RefCell<Connection>,
+    slot: Slot,
     /// It is in [`Endpoint::ready`].
     is_ready: Cell<bool>,
     /// It is in [`Endpoint::sending`].
@@ -91,14 +97,24 @@ pub struct Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("handle", &self.handle).finish_non_exhaustive()
+        f.debug_struct("Link").field("slot", &self.slot).finish_non_exhaustive()
     }
 }
 
 impl Link {
     /// Returns the state machine. Nothing else may use the link meanwhile.
-    pub fn quinn(&self) -> RefMut<'_, Connection> {
-        self.quinn.borrow_mut()
+    pub fn quic(&self) -> RefMut<'_, Connection> {
+        self.quic.borrow_mut()
+    }
+
+    /// Returns the streams. Nothing else may use the link meanwhile.
+    pub fn streams(&self) -> RefMut<'_, Streams> {
+        RefMut::map(self.quic.borrow_mut(), Connection::streams)
+    }
+
+    /// Closes the connection with an error code and a reason of the application.
+    pub fn close(&self, now: Instant, code: u64, reason: &[u8]) {
+        self.quic().close(time(now), code, reason);
     }
 
     /// Notes content that has moved, in bytes, and requests that are over, which make up for so many frames of the peer.
@@ -114,35 +130,36 @@ impl Link {
     /// Returns `true` if the peer has sent more frames than it may without progress. Looks at those of the turn.
     pub fn is_excessive(&self, now: Instant) -> bool {
         if !self.excess.get() {
-            let quinn = self.quinn.borrow();
-            self.excess.set(self.budget.borrow_mut().look(quinn.counters(), now));
+            let quic = self.quic.borrow();
+            self.excess.set(self.budget.borrow_mut().look(quic.stats(), now));
         }
         self.excess.get()
     }
 
-    /// Handles an event; not if the peer has sent too much.
-    fn handle(&self, event: ConnectionEvent, len: usize, now: Instant) {
-        let mut quinn = self.quinn();
-        if self.excess.get() && !quinn.is_closed() {
+    /// Handles a datagram; not if the peer has sent too much.
+    fn handle(&self, route: Route, ecn: u8, datagram: BytesMut, now: Instant) {
+        let mut quic = self.quic();
+        if self.excess.get() && !quic.is_closed() {
             return;
         }
-        quinn.handle_event(event);
-        drop(quinn);
+        let len = datagram.len();
+        quic.receive(time(now), route, ecn, datagram);
+        drop(quic);
         let is_due = self.budget.borrow_mut().receive(len);
-        if is_due && self.quinn.borrow().side().is_server() {
+        if is_due && self.quic.borrow().side().is_server() {
             self.is_excessive(now);
         }
     }
 
     /// Returns the address of the client: the one that it has proved last, since anybody can write another into a datagram.
     pub fn remote(&self) -> SocketAddr {
-        self.quinn.borrow().validated_address()
+        self.quic.borrow().proved_remote()
     }
 
     /// Returns the facts of the handshake, once it has chosen a configuration: all of them when the link is established, those of a
     /// resumed session when content comes with the handshake.
     pub fn facts(&self) -> Option<Box<HandshakeFacts>> {
-        self.quinn.borrow().crypto_session().handshake_data()?.downcast().ok()
+        self.quic.borrow_mut().take_facts()?.downcast().ok()
     }
 }
 
@@ -177,32 +194,17 @@ pub trait Owner {
     fn pass(&self, place: Place, exact: bool, received: &Received<'_>) -> bool;
 }
 
-/// New connection whose client the owner may refuse.
-pub struct Arrival {
-    incoming: Incoming,
-    /// Version of QUIC.
-    version: Option<u32>,
-}
-
-impl Arrival {
-    /// Returns the address of the client.
-    pub fn remote(&self) -> SocketAddr {
-        self.incoming.remote_address()
-    }
-
-    /// Returns the local address that the client has sent to, where it is known.
-    pub fn local(&self) -> Option<IpAddr> {
-        self.incoming.local_ip()
-    }
-}
-
 /// Connections of a listening socket in one thread.
 pub struct Endpoint {
-    quinn: RefCell<quinn_proto::Endpoint>,
+    quic: RefCell<forebay_quic::endpoint::Endpoint>,
+    identity: Rc<Here>,
     socket: Arc<OwnedFd>,
     settings: RefCell<Settings>,
-    /// Configuration for clients of this machine, whose path is not paced.
-    unpaced: RefCell<Option<Arc<ServerConfig>>>,
+    config: RefCell<Rc<Config>>,
+    /// Configuration for clients of this machine, whose path is not paced, if it is another.
+    unpaced: RefCell<Option<Rc<Config>>>,
+    /// The kernel keeps datagrams whole.
+    whole: bool,
     place: Place,
     mask: Arc<Mask>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
@@ -210,11 +212,11 @@ pub struct Endpoint {
     ready: RefCell<Vec<Rc<Link>>>,
     /// Links that may have something to send.
     sending: RefCell<Vec<Rc<Link>>>,
-    /// Times at which links have something to do, by handle. An entry may be out of date.
-    timers: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
+    /// Times at which links have something to do, by slot. An entry may be out of date.
+    timers: RefCell<BinaryHeap<Reverse<(Instant, Slot)>>>,
     /// Buffer for answers to datagrams without a connection.
     buf: RefCell<Vec<u8>>,
-    /// Memory for short datagrams, which serves again once nothing refers to it.
+    /// Memory for datagrams, which serves again once nothing refers to it.
     room: RefCell<BytesMut>,
     /// Packets of connections that leave together.
     outbox: RefCell<Outbox>,
@@ -253,35 +255,39 @@ impl Endpoint {
         place: Place,
         mask: Arc<Mask>,
     ) -> io::Result<Endpoint> {
-        let reset = hmac::Key::new(hmac::HMAC_SHA256, &settings.key.derive::<32>(b"reset"));
-        let config = EndpointConfig::new(Arc::new(reset));
-        let server = Some(server_config(&settings));
-        Endpoint::with(socket, v6, (settings, place, mask), config, server)
+        let resets = reset::Key::new(&settings.key.derive::<32>(b"reset"));
+        Endpoint::with(socket, v6, (settings, place, mask), resets, true)
     }
 
-    /// Creates an endpoint; without `server` it takes no connections.
+    /// Creates an endpoint. If it is none of a server it takes no connections.
     fn with(
         socket: Arc<OwnedFd>,
         v6: bool,
         (settings, place, mask): (Settings, Place, Arc<Mask>),
-        mut config: EndpointConfig,
-        server: Option<ServerConfig>,
+        resets: reset::Key,
+        is_server: bool,
     ) -> io::Result<Endpoint> {
         sockets::set_ecn_info(&socket, v6)?;
         // A control message for each datagram would cost the kernel some 3 % of sending it.
         sockets::set_ecn(&socket, v6, ECN)?;
         let whole = sockets::set_dont_fragment(&socket, v6).is_ok();
         let _ = datagrams::set_coalescing(&socket, true);
-        let generator = mask.clone();
-        config
-            .cid_generator(move || Box::new(cid::Generator { place, mask: generator.clone() }))
-            .supported_versions(vec![version::V1, version::V2])
-            .min_reset_interval(RESETS);
-        let quinn = quinn_proto::Endpoint::new(Arc::new(config), server.map(Arc::new), whole, None);
+        let tokens = is_server.then(|| Rc::new(settings::tokens(&settings)));
+        let tokens_of_identity = RefCell::new(tokens.clone());
+        let identity = Rc::new(Here { place, mask: mask.clone(), resets, tokens: tokens_of_identity });
+        let quic = forebay_quic::endpoint::Endpoint::new(forebay_quic::endpoint::Settings {
+            identity: identity.clone(),
+            random: random_u64,
+            tokens,
+            resets: RESETS,
+        });
         Ok(Endpoint {
-            quinn: RefCell::new(quinn),
+            quic: RefCell::new(quic),
+            identity,
             socket,
-            unpaced: RefCell::new(unpaced(&settings)),
+            config: RefCell::new(Rc::new(settings::config(&settings, whole))),
+            unpaced: RefCell::new(unpaced(&settings, whole)),
+            whole,
             settings: RefCell::new(settings),
             place,
             mask,
@@ -312,9 +318,11 @@ impl Endpoint {
     /// Changes the settings for connections to come. The key of stateless resets stays.
     pub fn change(&self, settings: Settings) {
         if *self.settings.borrow() != settings {
-            let server = Arc::new(server_config(&settings));
-            self.quinn.borrow_mut().set_server_config(Some(server));
-            self.unpaced.replace(unpaced(&settings));
+            let tokens = Rc::new(settings::tokens(&settings));
+            self.identity.tokens.replace(Some(tokens.clone()));
+            self.quic.borrow_mut().set_tokens(Some(tokens));
+            self.config.replace(Rc::new(settings::config(&settings, self.whole)));
+            self.unpaced.replace(unpaced(&settings, self.whole));
             self.settings.replace(settings);
         }
     }
@@ -323,7 +331,7 @@ impl Endpoint {
     pub fn allow_streams(&self, link: &Link, open: usize) {
         if open >= MANY_STREAMS && !link.has_all_streams.replace(true) {
             let all = self.settings.borrow().streams;
-            link.quinn().set_max_concurrent_streams(Dir::Bi, all.into());
+            link.streams().set_max_streams(Dir::Bi, all.into());
         }
     }
 
@@ -374,8 +382,12 @@ impl Endpoint {
     /// Removes a link from the table. Returns `false` if it is not there.
     fn forget(&self, link: &Link) -> bool {
         self.established(link);
-        let place = self.links.borrow_mut().get_mut(link.handle.0).and_then(Option::take);
+        let place = self.links.borrow_mut().get_mut(link.slot as usize).and_then(Option::take);
         if place.is_some() {
+            // A panic may have left the connection borrowed; its identifiers then stay until the endpoint goes.
+            if let Ok(mut connection) = link.quic.try_borrow_mut() {
+                self.quic.borrow_mut().remove(link.slot, &mut connection);
+            }
             self.open.set(self.open.get().saturating_sub(1));
         }
         place.is_some()
@@ -419,14 +431,13 @@ impl Endpoint {
         chooser: &Rc<dyn Choose>,
         owner: &impl Owner,
     ) {
-        let _choosing = session::Choosing::by(chooser);
         for n in pieces {
             let (Some(datagram), Some(sender)) = (batch.get(n), batch.sender(n)) else { continue };
             let Address::Inet(remote) = sender.addr else { continue };
             let ecn = batch.ecn(n);
             for bytes in datagram.parts() {
                 let received = Received { remote, local: sender.local, ecn, bytes };
-                self.datagram(now, &received, owner, true);
+                self.datagram(now, &received, chooser, owner, true);
             }
         }
     }
@@ -439,8 +450,7 @@ impl Endpoint {
         chooser: &Rc<dyn Choose>,
         owner: &impl Owner,
     ) {
-        let _choosing = session::Choosing::by(chooser);
-        self.datagram(now, received, owner, false);
+        self.datagram(now, received, chooser, owner, false);
     }
 
     /// Has the owner take a datagram that is for another place. Long headers may have identifiers that a client has made up.
@@ -453,123 +463,150 @@ impl Endpoint {
         is_passed
     }
 
-    fn datagram(&self, now: Instant, received: &Received<'_>, owner: &impl Owner, passes: bool) {
+    fn datagram(
+        &self,
+        now: Instant,
+        received: &Received<'_>,
+        chooser: &Rc<dyn Choose>,
+        owner: &impl Owner,
+        passes: bool,
+    ) {
         self.tally.add(Count::Received, 1);
         if passes && self.pass(received, true, owner) {
             return;
         }
+        let route = Route { remote: received.remote, local: received.local };
+        // A statement of its own: those that it is for use the endpoint.
+        let routed = self.quic.borrow().route(route, received.bytes, time::unix);
+        match routed {
+            Routed::Connection(slot) => {
+                let Some(link) = self.link(slot) else { return };
+                let mut seen = link.seen.get();
+                self.clients.note(&mut seen);
+                link.seen.set(seen);
+                let bytes = self.copy(received.bytes);
+                if self.guard(&link, || link.handle(route, received.ecn, bytes, now)).is_some() {
+                    self.mark(&link);
+                }
+            }
+            Routed::New(arrival) => {
+                if !owner.redirect(received) {
+                    self.arrive(now, &arrival, received, chooser, owner);
+                }
+            }
+            // Only packets of connections that are not here get this far: another place may have it.
+            Routed::Unknown => {
+                if !(passes && self.pass(received, false, owner)) {
+                    self.answer_unknown(now, received);
+                }
+            }
+            Routed::Dropped => {
+                let _ = passes && self.pass(received, false, owner);
+            }
+        }
+    }
+
+    /// Answers a datagram that is for no connection.
+    fn answer_unknown(&self, now: Instant, received: &Received<'_>) {
         let mut buf = self.buf.take();
         buf.clear();
-        let mut quinn = self.quinn.borrow_mut();
-        let Received { remote, local, ecn, bytes } = *received;
-        let ecn = EcnCodepoint::from_bits(ecn);
-        let mut bytes = self.copy(bytes);
-        version::to_v1(&mut bytes);
-        match quinn.handle(now, remote, local, ecn, bytes, &mut buf) {
-            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                drop(quinn);
-                if let Some(link) = self.link(handle) {
-                    let mut seen = link.seen.get();
-                    self.clients.note(&mut seen);
-                    link.seen.set(seen);
-                    session::concern(link.owner.get());
-                    if self.guard(&link, || link.handle(event, received.bytes.len(), now)).is_some() {
-                        self.mark(&link);
-                    }
-                }
-            }
-            Some(DatagramEvent::NewConnection(incoming)) => {
-                if owner.redirect(received) {
-                    quinn.ignore(incoming);
-                } else {
-                    drop(quinn);
-                    let arrival = Arrival { incoming, version: version::of_long_header(received.bytes) };
-                    self.arrive(now, arrival, &mut buf, owner);
-                }
-            }
-            answer => {
-                drop(quinn);
-                // Only packets of connections that are not here get this far: another place may have it.
-                if !(passes && self.pass(received, false, owner))
-                    && let Some(DatagramEvent::Response(transmit)) = answer
-                {
-                    // Both other kinds of answers have long headers, and version 0 is none.
-                    let what = match version::of_long_header(&buf) {
-                        None => Some(Count::Resets),
-                        Some(0) => Some(Count::Negotiations),
-                        Some(_) => None,
-                    };
-                    if let Some(what) = what {
-                        self.count(what);
-                    }
-                    self.answer(&transmit, &buf);
-                }
-            }
+        let answer = self.quic.borrow_mut().answer(time(now), received.bytes, &mut buf);
+        if let Some(answer) = answer {
+            self.count(match answer {
+                Answer::Reset => Count::Resets,
+                Answer::Negotiation => Count::Negotiations,
+            });
+            self.answer(received, &buf);
         }
         self.buf.replace(buf);
     }
 
-    /// Copies a datagram for quinn-proto, which decrypts it in place and keeps parts of it. Short ones share memory: most requests and
-    /// acknowledgments come and go with their turn.
+    /// Copies a datagram into memory that serves again for others: it is decrypted in place, and parts of it may be kept.
     fn copy(&self, bytes: &[u8]) -> BytesMut {
-        if bytes.len() > SHORT_DATAGRAM {
-            return BytesMut::from(bytes);
-        }
         let mut room = self.room.borrow_mut();
         if room.capacity() < bytes.len() {
-            room.reserve(SHARED_ALLOCATION);
+            room.reserve(ROOM.max(bytes.len()));
         }
         room.extend_from_slice(bytes);
         room.split()
     }
 
     /// Decides on a new connection.
-    fn arrive(&self, now: Instant, arrival: Arrival, buf: &mut Vec<u8>, owner: &impl Owner) {
-        let incoming = &arrival.incoming;
+    fn arrive(
+        &self,
+        now: Instant,
+        arrival: &Arrival,
+        received: &Received<'_>,
+        chooser: &Rc<dyn Choose>,
+        owner: &impl Owner,
+    ) {
+        let mut buf = self.buf.take();
+        buf.clear();
+        self.begin(now, arrival, received, (chooser, owner), &mut buf);
+        if !buf.is_empty() {
+            self.answer(received, &buf);
+        }
+        self.buf.replace(buf);
+    }
+
+    /// Begins a new connection, or writes the refusal.
+    fn begin(
+        &self,
+        now: Instant,
+        arrival: &Arrival,
+        received: &Received<'_>,
+        (chooser, owner): (&Rc<dyn Choose>, &impl Owner),
+        buf: &mut Vec<u8>,
+    ) {
         let wary = self.settings.borrow().retry || self.half_open.get() >= UNVALIDATED || owner.is_full();
-        if wary && !incoming.remote_address_validated() && incoming.may_retry() {
-            let answered = self.quinn.borrow_mut().retry(arrival.incoming, buf);
-            if let Ok(transmit) = answered {
-                if version::is_v2_arriving() {
-                    version::header_on_the_wire(buf);
-                }
+        if wary && !arrival.is_proved() && arrival.may_retry() {
+            if self.quic.borrow().retry(arrival, time::unix(), buf) {
                 self.count(Count::Retries);
-                self.answer(&transmit, buf);
             }
             return;
         }
         // Connections that make way for others are open until their clients have been told.
         let most = self.settings.borrow().connections.saturating_mul(2);
-        let owner = if self.open.get() < most { owner.begin(&arrival) } else { None };
-        let Some(owner) = owner else {
+        let number = if self.open.get() < most { owner.begin(arrival) } else { None };
+        let Some(number) = number else {
             self.count(Count::Refused);
-            let transmit = self.quinn.borrow_mut().refuse(arrival.incoming, buf);
-            self.answer(&transmit, buf);
+            self.quic.borrow().refuse(arrival, buf);
             return;
         };
-        session::concern(owner);
         let unpaced = self.unpaced.borrow().clone().filter(|_| arrival.remote().ip().is_loopback());
-        let version = arrival.version;
-        let accepted = self.quinn.borrow_mut().accept(arrival.incoming, now, buf, unpaced);
-        match accepted {
-            Ok((handle, connection)) => {
-                self.count(if version == Some(version::V2) { Count::Version2 } else { Count::Version1 });
-                self.add(handle, connection, owner, now);
+        let config = unpaced.unwrap_or_else(|| self.config.borrow().clone());
+        let first = (received.ecn, self.copy(received.bytes));
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            self.quic.borrow_mut().accept(
+                time(now),
+                arrival,
+                first,
+                config,
+                |version, parameters| {
+                    Box::new(session::ServerSession::new(chooser.clone(), number, version, parameters))
+                },
+                buf,
+            )
+        }));
+        match made {
+            Ok(Some((slot, connection))) => {
+                let is_v2 = arrival.version == Version::V2;
+                self.count(if is_v2 { Count::Version2 } else { Count::Version1 });
+                self.add(slot, connection, number, now);
             }
-            Err(e) => {
-                if let Some(transmit) = e.response {
-                    self.answer(&transmit, buf);
-                }
-                session::refused(owner);
+            Ok(None) => chooser.refused(number),
+            Err(_) => {
+                self.panics.set(self.panics.get() + 1);
+                chooser.refused(number);
             }
         }
     }
 
     /// Adds a connection that begins.
-    fn add(&self, handle: ConnectionHandle, connection: Connection, owner: u32, now: Instant) -> Rc<Link> {
+    fn add(&self, slot: Slot, connection: Connection, owner: u32, now: Instant) -> Rc<Link> {
         let link = Rc::new(Link {
-            quinn: RefCell::new(connection),
-            handle,
+            quic: RefCell::new(connection),
+            slot,
             is_ready: Cell::new(false),
             is_sending: Cell::new(false),
             armed: Cell::new(None),
@@ -582,10 +619,11 @@ impl Endpoint {
             owner: Cell::new(owner),
         });
         let mut links = self.links.borrow_mut();
-        if links.len() <= handle.0 {
-            links.resize_with(handle.0 + 1, || None);
+        let at = slot as usize;
+        if links.len() <= at {
+            links.resize_with(at + 1, || None);
         }
-        if let Some(place) = links.get_mut(handle.0) {
+        if let Some(place) = links.get_mut(at) {
             *place = Some(link.clone());
         }
         drop(links);
@@ -595,8 +633,8 @@ impl Endpoint {
         link
     }
 
-    fn link(&self, handle: ConnectionHandle) -> Option<Rc<Link>> {
-        self.links.borrow().get(handle.0).cloned().flatten()
+    fn link(&self, slot: Slot) -> Option<Rc<Link>> {
+        self.links.borrow().get(slot as usize).cloned().flatten()
     }
 
     /// Notes that a link has events, and may have something to send.
@@ -671,14 +709,13 @@ impl Endpoint {
             let most = if self.splits.get() { SEGMENTS } else { 1 };
             // The borrow ends here: a failed send may borrow the link.
             let (polled, is_last) = {
-                let mut quinn = link.quinn();
-                (quinn.poll_transmit(now, most, &mut buf), quinn.transmitted_all())
+                let mut quic = link.quic();
+                (quic.transmit(time(now), most, &mut buf), quic.has_sent_all())
             };
             let Some(transmit) = polled else {
                 outbox.give_back(buf);
                 return false;
             };
-            buf.truncate(transmit.size);
             let (segment, to, ecn) = self.departure(&transmit);
             outbox.push(buf, segment, to, ecn);
             if outbox.is_full() {
@@ -693,26 +730,21 @@ impl Endpoint {
 
     /// Has the endpoint take the events of a link, and sets its timer.
     fn settle(&self, link: &Rc<Link>, now: Instant, gone: &mut impl FnMut(&Rc<Link>)) {
-        let mut quinn = link.quinn();
-        while let Some(event) = quinn.poll_endpoint_events() {
-            let answer = self.quinn.borrow_mut().handle_event(link.handle, event);
-            if let Some(event) = answer {
-                quinn.handle_event(event);
-            }
-        }
-        if quinn.is_drained() {
-            drop(quinn);
+        let mut quic = link.quic();
+        self.quic.borrow_mut().settle(link.slot, &mut quic);
+        if quic.is_drained() {
+            drop(quic);
             if self.forget(link) {
                 gone(link);
             }
             return;
         }
-        let Some(at) = quinn.poll_timeout() else { return };
-        drop(quinn);
+        let Some(at) = quic.deadline().map(instant) else { return };
+        drop(quic);
         // A timer that is later than the armed one is found when that fires.
         if link.armed.get().is_none_or(|armed| at < armed || armed <= now) {
             link.armed.set(Some(at));
-            self.timers.borrow_mut().push(Reverse((at, link.handle.0)));
+            self.timers.borrow_mut().push(Reverse((at, link.slot)));
         }
     }
 
@@ -731,8 +763,8 @@ impl Endpoint {
                     _ => return,
                 }
             };
-            let Some(Reverse((at, handle))) = due else { return };
-            let Some(link) = self.link(ConnectionHandle(handle)) else { continue };
+            let Some(Reverse((at, slot))) = due else { return };
+            let Some(link) = self.link(slot) else { continue };
             if link.armed.get() != Some(at) {
                 continue;
             }
@@ -740,9 +772,9 @@ impl Endpoint {
             link.has_paused.set(true);
             // An idle connection gives memory back here, and a busy one loses no time.
             let due = || {
-                let mut quinn = link.quinn();
-                quinn.handle_timeout(now);
-                quinn.shrink();
+                let mut quic = link.quic();
+                quic.expire(time(now));
+                quic.shrink(time(now));
             };
             if self.guard(&link, due).is_some() {
                 self.mark(&link);
@@ -759,21 +791,19 @@ impl Endpoint {
     /// Counts the datagrams of a transmission. Returns the size of each, where there are several, the place that they go to, and the bits
     /// for explicit congestion notification, if they are not those of the socket.
     fn departure(&self, transmit: &Transmit) -> (usize, Destination, Option<u8>) {
-        let segment = transmit.segment_size.unwrap_or(0);
-        let datagrams = if segment > 0 { transmit.size.div_ceil(segment) } else { 1 };
-        self.tally.add(Count::Sent, datagrams as u64);
-        let to = Destination { addr: Address::Inet(transmit.destination), local: transmit.src_ip };
-        let ecn = transmit.ecn.map_or(0, |ecn| ecn as u8);
-        (segment, to, (ecn != ECN).then_some(ecn))
+        let segment = if transmit.datagrams > 1 { transmit.segment } else { 0 };
+        self.tally.add(Count::Sent, transmit.datagrams as u64);
+        let to = Destination { addr: Address::Inet(transmit.remote), local: transmit.local };
+        (segment, to, (transmit.ecn != ECN).then_some(transmit.ecn))
     }
 
     /// Sends an answer to a datagram without a connection.
-    fn answer(&self, transmit: &Transmit, buf: &[u8]) {
-        let Some(bytes) = buf.get(..transmit.size) else { return };
-        let (segment, to, ecn) = self.departure(transmit);
-        let datagram = Datagram { bytes, segment };
-        if let Err(e) = datagrams::send_marked(&self.socket, datagram, Some(&to), ecn) {
-            self.failed(e, datagram, &to, ecn);
+    fn answer(&self, received: &Received<'_>, bytes: &[u8]) {
+        self.tally.add(Count::Sent, 1);
+        let to = Destination { addr: Address::Inet(received.remote), local: received.local };
+        let datagram = Datagram { bytes, segment: 0 };
+        if let Err(e) = datagrams::send_marked(&self.socket, datagram, Some(&to), Some(0)) {
+            self.failed(e, datagram, &to, Some(0));
         }
     }
 
@@ -795,13 +825,6 @@ impl Endpoint {
             }
         }
     }
-}
-
-/// Reads any bytes as what clients encrypt: transport parameters, and payloads of packets. For fuzzing.
-#[doc(hidden)]
-pub fn read_anything(bytes: &[u8]) {
-    let _ = session::read_parameters(bytes, version::V1);
-    quinn_proto::read_frames(bytes.to_vec().into());
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
-//! Settings of an endpoint, and what quinn-proto gets of them.
+//! Settings of an endpoint.
 
-use super::{Congestion, UNVALIDATED, session, version};
+use super::Congestion;
 use aws_lc_rs::hkdf;
-use forebay_sys::sync::lock;
-use quinn_proto::{
-    IdleTimeout, ServerConfig, TokenLog, TokenReuseError, TransportConfig, ValidationTokenConfig,
-};
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, LazyLock, Mutex};
-use std::time::{Duration, SystemTime};
+use forebay_quic::connection::Config;
+use forebay_quic::stream::Limits;
+use forebay_quic::token::TokenKey;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Streams that a client may have open at a time at first. quinn-proto has room for all that are allowed from the start: 9 KB for 128. Most
-/// connections use a few, so the others are allowed once it has many open.
+/// Streams that a client may have open at a time at first. Most connections use a few, so the others are allowed once it has many open.
 const FIRST_STREAMS: u32 = 20;
+/// Largest datagram that is tried: with the headers of IPv6 and UDP it fills a packet of 1500 bytes.
+pub(super) const MOST_MTU: u16 = 1452;
+/// Round-trip time that is assumed before the first measurement (RFC 9002, section 6.2.2).
+pub(super) const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Numbers of a peer's connection identifiers that can be kept (RFC 9000, section 18.2: no fewer than two; quinn-proto has room for five).
+/// Numbers of a peer's connection identifiers that can be kept (RFC 9000, section 18.2: no fewer than two).
 pub const IDS: std::ops::RangeInclusive<u64> = 2..=5;
 
 /// Limits and settings of an endpoint.
@@ -79,96 +81,45 @@ impl hkdf::KeyType for Length {
     }
 }
 
-/// Returns the configuration for clients of all places.
-pub(super) fn server_config(settings: &Settings) -> ServerConfig {
-    let key = |purpose| hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(purpose));
-    let tokens = version::TokenKeys { v1: key(b"token"), v2: key(b"token of version 2") };
-    let mut server = ServerConfig::new(Arc::new(session::Crypto), Arc::new(tokens));
-    server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
-    if settings.retry {
-        let mut given = ValidationTokenConfig::default();
-        given.lifetime(TOKEN_LIFETIME).log(Arc::new(Once)).sent(1);
-        server.validation_token_config(given);
-    }
-    server
+/// Returns the secret of address tokens.
+pub(super) fn tokens(settings: &Settings) -> TokenKey {
+    TokenKey::new(&settings.key.derive::<32>(b"token"), RETRY_LIFETIME, TOKEN_LIFETIME)
 }
 
-/// Time for which a token of NEW_TOKEN proves an address: the client's next connection then needs no Retry (RFC 9000, section 8.1.3).
-const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
+/// Seconds for which a token of Retry proves an address.
+const RETRY_LIFETIME: u64 = 15;
 
-/// Most tokens that are remembered as used.
-const USED_TOKENS: usize = 16 * 1024;
+/// Seconds for which a token of NEW_TOKEN proves an address: the client's next connection then needs no Retry (RFC 9000, section 8.1.3).
+const TOKEN_LIFETIME: u64 = 3600;
 
-/// Log that takes each token once, by all threads (RFC 9000, section 8.1.4).
-struct Once;
-
-/// Tokens that have been used, the oldest first.
-#[derive(Default)]
-struct Used {
-    all: HashSet<u128>,
-    order: VecDeque<u128>,
-}
-
-impl TokenLog for Once {
-    fn check_and_insert(&self, nonce: u128, _: SystemTime, _: Duration) -> Result<(), TokenReuseError> {
-        static USED: LazyLock<Mutex<Used>> = LazyLock::new(Mutex::default);
-        lock(&USED).insert(nonce).then_some(()).ok_or(TokenReuseError)
-    }
-}
-
-impl Used {
-    /// Returns `true` if a token has not been used before.
-    fn insert(&mut self, nonce: u128) -> bool {
-        if !self.all.insert(nonce) {
-            return false;
-        }
-        self.order.push_back(nonce);
-        if self.order.len() > USED_TOKENS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.all.remove(&oldest);
-        }
-        true
-    }
-}
-
-/// Returns the configuration for clients of this machine: BBR finds out the speed of a path, and loopback has none. Its pacing would
-/// only cost time, as over TCP ([`crate::loopback`]).
-pub(super) fn unpaced(settings: &Settings) -> Option<Arc<ServerConfig>> {
+/// Returns the configuration for clients of this machine, if it is another: BBR finds out the speed of a path, and loopback has none. Its
+/// pacing would only cost time, as over TCP ([`crate::loopback`]).
+pub(super) fn unpaced(settings: &Settings, whole: bool) -> Option<Rc<Config>> {
     let cubic = Settings { congestion: Congestion::Cubic, ..settings.clone() };
-    (settings.congestion == Congestion::Bbr).then(|| Arc::new(server_config(&cubic)))
+    (settings.congestion == Congestion::Bbr).then(|| Rc::new(config(&cubic, whole)))
 }
 
-fn transport(settings: &Settings) -> TransportConfig {
-    let mut config = TransportConfig::default();
-    let idle = IdleTimeout::try_from(settings.idle).ok();
-    config
-        .max_concurrent_bidi_streams(settings.streams.min(FIRST_STREAMS).into())
-        // Control and QPACK, and a few of unknown types (RFC 9114, section 6.2).
-        .max_concurrent_uni_streams(8u32.into())
-        .stream_receive_window(settings.stream_window.into())
-        .receive_window((settings.stream_window.saturating_mul(4)).into())
-        .send_window(settings.send_window.into())
-        .max_send_window(settings.max_send_window.into())
-        .max_idle_timeout(idle)
-        .datagram_receive_buffer_size(None)
-        .congestion_controller_factory(settings.congestion.factory())
-        .active_connection_id_limit(usize::try_from(settings.ids).unwrap_or(usize::MAX))
-        .initial_mtu(1200);
-    config
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_is_taken_once() {
-        let mut used = Used::default();
-        assert!(used.insert(1) && !used.insert(1));
-        for nonce in 2..=USED_TOKENS as u128 + 1 {
-            assert!(used.insert(nonce));
-        }
-        assert_eq!((used.all.len(), used.order.len()), (USED_TOKENS, USED_TOKENS));
+/// Returns the configuration of connections. `whole`: the kernel keeps datagrams whole.
+pub(super) fn config(settings: &Settings, whole: bool) -> Config {
+    Config {
+        limits: Limits {
+            stream_window: settings.stream_window.into(),
+            window: u64::from(settings.stream_window) * 4,
+            bi: settings.streams.min(FIRST_STREAMS).into(),
+            // Control and QPACK, and a few of unknown types (RFC 9114, section 6.2).
+            uni: 8,
+            send_window: settings.send_window.into(),
+        },
+        max_send_window: settings.max_send_window.into(),
+        idle: settings.idle,
+        keep_alive: None,
+        ids: settings.ids,
+        datagrams: 0,
+        congestion: settings.congestion.algorithm(),
+        is_paced: true,
+        most_mtu: MOST_MTU,
+        searches_mtu: whole,
+        initial_rtt: INITIAL_RTT,
+        gives_token: settings.retry,
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use bytes::Bytes;
+use quinn_proto as quinn;
 use quinn_proto::ClientConfig;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use std::collections::VecDeque;
@@ -60,10 +61,10 @@ struct Pair {
     links: Vec<Rc<Link>>,
     gone: usize,
     socket: UdpSocket,
-    endpoint: quinn_proto::Endpoint,
-    client: Connection,
-    handle: ConnectionHandle,
-    events: VecDeque<Event>,
+    endpoint: quinn::Endpoint,
+    client: quinn::Connection,
+    handle: quinn::ConnectionHandle,
+    events: VecDeque<quinn::Event>,
 }
 
 fn pair(name: &str, retry: bool) -> Pair {
@@ -108,7 +109,7 @@ fn pair_with(name: &str, edit: impl FnOnce(&mut Settings)) -> Pair {
     let server = Endpoint::new(Arc::new(listening.into()), false, settings, HERE, mask).expect("an endpoint");
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
     socket.set_read_timeout(Some(Duration::from_millis(10))).expect("option");
-    let mut endpoint = quinn_proto::Endpoint::new(Arc::new(EndpointConfig::default()), None, false, None);
+    let mut endpoint = quinn::Endpoint::new(Arc::new(quinn::EndpointConfig::default()), None, false, None);
     let config_of_client =
         ClientConfig::new(Arc::new(QuicClientConfig::try_from(trusting).expect("TLS 1.3")));
     let (handle, client) = endpoint.connect(Instant::now(), config_of_client, at, name).expect("a client");
@@ -146,7 +147,7 @@ impl Pair {
             }
             self.server.guard(&link, || {
                 loop {
-                    let event = link.quinn().poll();
+                    let event = link.quic().poll();
                     let Some(event) = event else { break };
                     f(&link, event);
                 }
@@ -160,7 +161,7 @@ impl Pair {
         while let Ok((len, from)) = self.socket.recv_from(&mut bytes) {
             let data = BytesMut::from(&bytes[..len]);
             let mut response = Vec::new();
-            if let Some(DatagramEvent::ConnectionEvent(_, event)) =
+            if let Some(quinn::DatagramEvent::ConnectionEvent(_, event)) =
                 self.endpoint.handle(now, from, None, None, data, &mut response)
             {
                 self.client.handle_event(event);
@@ -190,29 +191,30 @@ impl Pair {
 fn a_handshake_asks_for_a_configuration_by_name() {
     for retry in [false, true] {
         let mut pair = pair("h", retry);
-        pair.until("connected", |p| p.events.iter().any(|e| matches!(e, Event::Connected)));
+        pair.until("connected", |p| p.events.iter().any(|e| matches!(e, quinn::Event::Connected)));
         assert_eq!(*pair.names.asked.borrow(), [(42, Some(b"h".to_vec()))]);
         let link = pair.links[0].clone();
-        pair.until("established", |_| link.facts().is_some());
-        let facts = link.facts().expect("established");
+        let facts = RefCell::new(None);
+        pair.until("established", |_| {
+            facts.replace(link.facts());
+            facts.borrow().is_some()
+        });
+        let facts = facts.take().expect("established");
         assert_eq!((facts.agreed.alpn.as_deref(), facts.agreed.v13), (Some(&b"h3"[..]), true));
         assert_eq!((pair.server.open(), link.owner.get()), (1, 42));
         // Content goes and comes.
-        let id = pair.client.streams().open(Dir::Bi).expect("a stream");
+        let id = pair.client.streams().open(quinn::Dir::Bi).expect("a stream");
         assert_eq!(pair.client.send_stream(id).write(b"ping").ok(), Some(4));
         let got = RefCell::new(Vec::new());
         let end = Instant::now() + Duration::from_secs(20);
         while got.borrow().is_empty() && Instant::now() < end {
             pair.turn(|link, event| {
                 if matches!(event, Event::Stream(StreamEvent::Opened { dir: Dir::Bi })) {
-                    let id = link.quinn().streams().accept(Dir::Bi).expect("a stream");
-                    let mut quinn = link.quinn();
-                    let mut stream = quinn.recv_stream(id);
-                    let mut chunks = stream.read(true).expect("readable");
-                    if let Ok(Some(chunk)) = chunks.next(100) {
+                    let mut streams = link.streams();
+                    let id = streams.accept(Dir::Bi).expect("a stream");
+                    if let Ok(Some(chunk)) = streams.read(id, 100) {
                         got.borrow_mut().extend_from_slice(&chunk.bytes);
                     }
-                    let _ = chunks.finalize();
                 }
             });
         }
@@ -229,23 +231,23 @@ fn a_handshake_asks_for_a_configuration_by_name() {
 fn a_close_passes_a_full_window() {
     for congestion in [Congestion::Cubic, Congestion::Bbr, Congestion::Reno] {
         let mut pair = pair_with("h", |settings| settings.congestion = congestion);
-        pair.until("connected", |p| p.links.first().is_some_and(|link| !link.quinn().is_handshaking()));
+        pair.until("connected", |p| p.links.first().is_some_and(|link| !link.quic().is_handshaking()));
         let link = pair.links[0].clone();
-        let id = link.quinn().streams().open(Dir::Uni).expect("a stream");
-        let sent = link.quinn().send_stream(id).write(&[0; 100_000]).expect("room");
+        let id = link.streams().open(Dir::Uni).expect("a stream");
+        let sent = link.streams().write_slice(id, &[0; 100_000]).expect("room");
         assert_eq!(sent, 100_000);
         // Seconds pass, so that it is the window that ends this, not pacing.
         for seconds in 1..20 {
             pair.server.mark_sending(&link);
             pair.server.flush(Instant::now() + Duration::from_secs(seconds), |_| {});
         }
-        let stats = link.quinn().stats();
-        assert!(1200 * stats.frame_tx.stream < 100_000, "{stats:?}");
-        link.quinn().close(Instant::now(), 7u32.into(), Bytes::new());
+        let stats = *link.quic().stats();
+        assert!(1200 * stats.sent_stream_frames < 100_000, "{stats:?}");
+        link.close(Instant::now(), 7, b"");
         pair.server.mark_sending(&link);
-        let lost = |e: &Event| {
-            use ConnectionError::{ApplicationClosed, ConnectionClosed};
-            matches!(e, Event::ConnectionLost { reason: ApplicationClosed(_) | ConnectionClosed(_) })
+        let lost = |e: &quinn::Event| {
+            use quinn::ConnectionError::{ApplicationClosed, ConnectionClosed};
+            matches!(e, quinn::Event::ConnectionLost { reason: ApplicationClosed(_) | ConnectionClosed(_) })
         };
         pair.until("closed", |p| p.events.iter().any(lost));
     }
@@ -254,8 +256,8 @@ fn a_close_passes_a_full_window() {
 #[test]
 fn an_unknown_name_is_refused() {
     let mut pair = pair("other", false);
-    pair.until("lost", |p| p.events.iter().any(|e| matches!(e, Event::ConnectionLost { .. })));
-    let lost = pair.events.iter().find(|e| matches!(e, Event::ConnectionLost { .. }));
+    pair.until("lost", |p| p.events.iter().any(|e| matches!(e, quinn::Event::ConnectionLost { .. })));
+    let lost = pair.events.iter().find(|e| matches!(e, quinn::Event::ConnectionLost { .. }));
     // Alert 112, which is printed as 0x70 (RFC 9001, section 4.8).
     assert!(format!("{lost:?}").contains("crypto(70)"), "{lost:?}");
 }
@@ -263,7 +265,7 @@ fn an_unknown_name_is_refused() {
 #[test]
 fn a_panic_ends_one_link() {
     let mut pair = pair("h", false);
-    pair.until("connected", |p| p.events.iter().any(|e| matches!(e, Event::Connected)));
+    pair.until("connected", |p| p.events.iter().any(|e| matches!(e, quinn::Event::Connected)));
     let link = pair.links[0].clone();
     assert_eq!(pair.server.guard(&link, || 5), Some(5));
     std::panic::set_hook(Box::new(|_| {}));
@@ -277,13 +279,15 @@ fn a_panic_ends_one_link() {
 /// What is for other places goes there; what is for this one stays, known or not.
 #[test]
 fn datagrams_for_other_places_are_passed_on() {
-    use quinn_proto::ConnectionIdGenerator;
+    use forebay_quic::connection::Identity;
     let pair = pair("h", false);
     let chooser: Rc<dyn Choose> = pair.names.clone();
     let owner = Numbers::default();
     let there = Place { thread: 3, ..HERE };
     let send = |place: Place, long: bool| {
-        let id = cid::Generator { place, mask: pair.server.mask.clone() }.generate_cid();
+        let resets = reset::Key::new(&[3; 32]);
+        let mask = pair.server.mask.clone();
+        let id = Here { place, mask, resets, tokens: RefCell::default() }.make();
         let mut bytes = if long { vec![0xc3, 0, 0, 0, 1, id.len() as u8] } else { vec![0x43] };
         bytes.extend_from_slice(&id);
         bytes.resize(1200, 0);
@@ -318,7 +322,7 @@ fn datagrams_for_other_places_are_passed_on() {
 fn few_clients_are_answered_one_by_one() {
     let mut pair = pair("h", false);
     assert_eq!(pair.server.portion(), MOST);
-    pair.until("a connection", |p| p.events.iter().any(|e| matches!(e, Event::Connected)));
+    pair.until("a connection", |p| p.events.iter().any(|e| matches!(e, quinn::Event::Connected)));
     let end = Instant::now() + Duration::from_secs(20);
     while pair.server.portion() > 1 {
         assert!(Instant::now() < end, "{}", pair.server.portion());

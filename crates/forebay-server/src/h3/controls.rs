@@ -7,7 +7,7 @@ use forebay_http::h3::encoder::Encoder;
 use forebay_http::h3::frame::{self, Header, Settings, kind, setting, stream as stream_kind};
 use forebay_http::h3::qpack::{self, Decoder, Feedback};
 use forebay_http::h3::repeats::{Repeats, TableState};
-use forebay_net::quic::{Dir, Link, StreamId, VarInt};
+use forebay_net::quic::{Dir, Link, StreamId};
 
 /// Streams whose field sections may wait for insertions.
 pub(crate) const BLOCKED_STREAMS: usize = 16;
@@ -174,7 +174,7 @@ impl Controls {
     /// there are more, or something else to tell.
     pub(crate) fn acknowledge(&mut self, id: StreamId, may_wait: bool) {
         if let Some((_, out)) = &mut self.feedback {
-            qpack::push_section_ack(out, u64::from(VarInt::from(id)));
+            qpack::push_section_ack(out, id.0);
             self.feedback_is_due |= !may_wait || out.len() >= ACKNOWLEDGMENTS;
         }
     }
@@ -182,7 +182,7 @@ impl Controls {
     /// Tells the peer's encoder that the field sections of a stream will not be decoded (RFC 9204, section 4.4.2).
     pub(crate) fn cancel(&mut self, id: StreamId) {
         if let Some((_, out)) = &mut self.feedback {
-            qpack::push_stream_cancellation(out, u64::from(VarInt::from(id)));
+            qpack::push_stream_cancellation(out, id.0);
             self.feedback_is_due = true;
         }
     }
@@ -253,7 +253,7 @@ impl Controls {
         self.scratch.clear();
         let encoded = self.encoder.as_mut().and_then(|encoder| {
             let inserts = self.inserts.as_mut().map(|(_, out)| out).filter(|_| waiting < UNSENT_INSERTS);
-            encoder.encode(u64::from(VarInt::from(id)), section, &mut self.scratch, inserts)
+            encoder.encode(id.0, section, &mut self.scratch, inserts)
         });
         let (head, rest) = match encoded.and_then(|at| self.scratch.split_at_checked(at)) {
             // The lines are there before the prefix.
@@ -294,14 +294,14 @@ impl Controls {
 
     /// Sends what waits on our own streams.
     pub(crate) fn send_unsent(&mut self, link: &Link) {
-        let mut quinn = link.quinn();
+        let mut streams = link.streams();
         let feedback = self.feedback.as_mut().filter(|_| self.feedback_is_due);
         let own = [self.control.as_mut(), feedback, self.inserts.as_mut()];
         for (id, bytes) in own.into_iter().flatten() {
             if bytes.is_empty() {
                 continue;
             }
-            let sent = quinn.send_stream(*id).write(bytes).unwrap_or(0);
+            let sent = streams.write_slice(*id, bytes).unwrap_or(0);
             bytes.drain(..sent);
             // A peer that takes nothing does not need it. Of insertions only few can wait.
             bytes.truncate(MOST_UNSENT);
@@ -314,9 +314,9 @@ impl Controls {
 fn open(link: &Link, kind: u64) -> Own {
     let mut bytes = Vec::new();
     frame::push_varint(&mut bytes, kind);
-    let mut quinn = link.quinn();
-    let id = quinn.streams().open(Dir::Uni)?;
-    let _ = quinn.send_stream(id).set_priority(i32::MAX);
+    let mut streams = link.streams();
+    let id = streams.open(Dir::Uni)?;
+    let _ = streams.set_priority(id, i32::MAX);
     Some((id, bytes))
 }
 
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn few_acknowledgments_wait_for_more() {
-        let id = StreamId::from(VarInt::from_u32(4));
+        let id = StreamId(4);
         let mut controls = Controls::new(4096);
         controls.feedback = Some((id, Vec::new()));
         for n in 1..ACKNOWLEDGMENTS {

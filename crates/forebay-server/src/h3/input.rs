@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{Header, kind};
-use forebay_net::quic::{Link, ReadError, StreamId};
+use forebay_net::quic::{Link, Next as Follows, ReadError, StreamId};
 
 /// Most bytes that are taken from QUIC at a time.
 const PIECE: usize = 16 * 1024;
@@ -137,24 +137,19 @@ impl Input {
         if self.ended || !self.readable {
             return Ok(false);
         }
-        let mut quinn = link.quinn();
-        let mut stream = quinn.recv_stream(id);
-        let Ok(mut chunks) = stream.read(true) else {
-            self.readable = false;
-            return Err(Failure::Reset);
-        };
-        let result = match chunks.next(PIECE) {
+        // Whether something is to be sent is found at the end of the turn.
+        let read = link.streams().read(id, PIECE);
+        match read {
             Ok(Some(chunk)) => {
                 self.starved = false;
                 self.raw = match self.raw.is_empty() {
                     true => chunk.bytes,
                     false => append(std::mem::take(&mut self.raw), &chunk.bytes),
                 };
-                // The end often comes with the last bytes, and another read costs much more. A reset shows in the next one.
-                match chunks.next(0) {
-                    Ok(None) => self.ended = true,
-                    Err(ReadError::Blocked) => self.readable = false,
-                    Ok(Some(_)) | Err(ReadError::Reset(_)) => {}
+                match chunk.next {
+                    Follows::End => self.ended = true,
+                    Follows::Blocked => self.readable = false,
+                    Follows::More => {}
                 }
                 Ok(true)
             }
@@ -167,10 +162,11 @@ impl Input {
                 Ok(false)
             }
             Err(ReadError::Reset(_)) => Err(Failure::Reset),
-        };
-        // Whether something is to be sent is found at the end of the turn.
-        let _ = chunks.finalize();
-        result
+            Err(ReadError::Closed) => {
+                self.readable = false;
+                Err(Failure::Reset)
+            }
+        }
     }
 
     /// Copies what waits for more, so that a few bytes do not keep a datagram.

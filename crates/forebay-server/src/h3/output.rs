@@ -3,7 +3,7 @@
 use super::pieces;
 use bytes::Bytes;
 use forebay_http::h3::frame::{Header, kind};
-use forebay_net::quic::{Link, SendStream, StreamId, WriteError};
+use forebay_net::quic::{Link, StreamId, Streams, WriteError};
 
 /// Longest content that is copied behind its frame header, and the head, into one piece for QUIC, bytes. A piece of its own costs more.
 const GATHERED: usize = 4096;
@@ -107,8 +107,9 @@ impl Output {
             if gathered {
                 continue;
             }
-            let n =
-                self.give(place, len, |stream, done| stream.write(piece.get(done..).unwrap_or_default()))?;
+            let n = self.give(place, len, |streams, done| {
+                streams.write_slice(place.1, piece.get(done..).unwrap_or_default())
+            })?;
             done += n;
             self.owed -= n;
             if n < len {
@@ -150,16 +151,21 @@ impl Output {
     /// Those of [`Output::send`].
     pub(crate) fn flush(&mut self, place: Place<'_>) -> Result<bool, WriteError> {
         if self.waits() {
-            let mut rest = pieces::share(&mut self.pending);
-            self.give_shared(place, &mut rest)?;
-            if !rest.is_empty() {
-                self.pending.extend_from_slice(&rest);
+            let mut rest = std::mem::take(&mut self.pending);
+            let taken = self.give(place, rest.len(), |streams, done| {
+                streams.write_slice(place.1, rest.get(done..).unwrap_or_default())
+            });
+            rest.drain(..taken.unwrap_or(rest.len()));
+            match rest.is_empty() {
+                true => pieces::give(rest),
+                false => self.pending = rest,
             }
+            taken?;
         }
         let is_empty = !self.waits();
         if is_empty && self.ends && !std::mem::replace(&mut self.has_ended, true) {
             let (link, id) = place;
-            let _ = link.quinn().send_stream(id).finish();
+            let _ = link.streams().finish(id);
             self.has_moved = true;
         }
         Ok(is_empty)
@@ -178,23 +184,20 @@ impl Output {
 
     /// Has QUIC take bytes without a copy. Those that it has not taken stay. Returns the number of those that it took.
     fn give_shared(&mut self, place: Place<'_>, bytes: &mut Bytes) -> Result<usize, WriteError> {
-        self.give(place, bytes.len(), |stream, _| {
-            stream.write_chunks(std::slice::from_mut(bytes)).map(|written| written.bytes)
-        })
+        self.give(place, bytes.len(), |streams, _| streams.write(place.1, bytes))
     }
 
     /// Has QUIC take `len` bytes by `write`, which gets the number of those that it has taken. Returns their number.
     fn give(
         &mut self,
-        (link, id): Place<'_>,
+        (link, _): Place<'_>,
         len: usize,
-        mut write: impl FnMut(&mut SendStream<'_>, usize) -> Result<usize, WriteError>,
+        mut write: impl FnMut(&mut Streams, usize) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
-        let mut quinn = link.quinn();
-        let mut stream = quinn.send_stream(id);
+        let mut streams = link.streams();
         let mut done = 0;
         while done < len {
-            match write(&mut stream, done) {
+            match write(&mut streams, done) {
                 Ok(n) => {
                     done += n;
                     self.has_moved = true;

@@ -27,7 +27,7 @@ use forebay_http::priority::Priority;
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
-use forebay_net::quic::{ConnectionError, Count, Dir, Endpoint, Event, Link, StreamEvent, StreamId, VarInt};
+use forebay_net::quic::{Count, Dir, Endpoint, Event, Link, Reason, StreamEvent, StreamId};
 use forebay_net::reactor::{Direct, Job, Token};
 use state::State;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -163,15 +163,14 @@ impl Session {
         let mut writable = Vec::new();
         loop {
             // A statement of its own: handlers use the connection.
-            let event = link.quinn().poll();
+            let event = link.quic().poll();
             let Some(event) = event else { break };
             let done = match event {
-                Event::HandshakeDataReady => Ok(()),
                 Event::Connected => {
                     self.connected(thread, link);
                     Ok(())
                 }
-                Event::ConnectionLost { reason } => {
+                Event::Lost(reason) => {
                     self.log_lost(thread, &reason);
                     self.lost(thread, HeadFailure::Closed);
                     Ok(())
@@ -186,7 +185,7 @@ impl Session {
                     }
                     self.stream_event(thread, link, event)
                 }
-                Event::DatagramReceived | Event::DatagramsUnblocked => Ok(()),
+                Event::Datagram | Event::Token(_) => Ok(()),
             };
             if let Err(fatal) = done {
                 self.fail(thread, fatal);
@@ -265,13 +264,13 @@ impl Session {
         }
         match event {
             StreamEvent::Opened { dir: Dir::Bi } => loop {
-                let id = link.quinn().streams().accept(Dir::Bi);
+                let id = link.streams().accept(Dir::Bi);
                 let Some(id) = id else { return Ok(()) };
                 self.open_request(thread, id)?;
                 self.endpoint.allow_streams(link, self.state.borrow().streams.len());
             },
             StreamEvent::Opened { dir: Dir::Uni } => loop {
-                let id = link.quinn().streams().accept(Dir::Uni);
+                let id = link.streams().accept(Dir::Uni);
                 let Some(id) = id else { return Ok(()) };
                 self.state.borrow_mut().controls.spend(1)?;
                 self.unis.add(id);
@@ -327,7 +326,7 @@ impl Session {
     /// Begins a request stream.
     fn open_request(self: &Rc<Self>, thread: &Rc<Thread>, id: StreamId) -> Result<(), Fatal> {
         let mut s = self.state.borrow_mut();
-        s.next = u64::from(VarInt::from(id)) + 4;
+        s.next = id.0 + 4;
         if s.leaving {
             drop(s);
             if let Some(link) = self.link.get() {
@@ -339,7 +338,7 @@ impl Session {
         let (number, size) = limits.large_client_header_buffers;
         let stream = Stream::new(self, id, number.saturating_mul(size), self.hq.get());
         s.streams.push((id, stream.clone()));
-        if let Some(priority) = s.early.take(u64::from(VarInt::from(id))) {
+        if let Some(priority) = s.early.take(id.0) {
             stream.update_priority(priority);
         }
         drop(s);
@@ -635,7 +634,7 @@ impl Session {
         }
         let own = s.controls.own().count();
         drop(s);
-        if self.link.get().is_none_or(|link| link.quinn().streams().send_streams() <= own) {
+        if self.link.get().is_none_or(|link| link.streams().send_streams() <= own) {
             self.close(Code::NoError, b"");
         }
     }
@@ -643,7 +642,7 @@ impl Session {
     fn close(&self, why: Code, reason: &'static [u8]) {
         self.state.borrow_mut().closed = true;
         if let Some(link) = self.link.get() {
-            link.quinn().close(self.io.poller.now(), code(why), reason.into());
+            link.close(self.io.poller.now(), code(why), reason);
         }
         self.notify();
     }
@@ -746,12 +745,9 @@ impl Session {
         self.pace.borrow().as_ref().is_some_and(|p| p.is_given_up())
     }
 
-    fn log_lost(&self, thread: &Rc<Thread>, reason: &ConnectionError) {
+    fn log_lost(&self, thread: &Rc<Thread>, reason: &Reason) {
         match reason {
-            ConnectionError::ApplicationClosed(_)
-            | ConnectionError::LocallyClosed
-            | ConnectionError::TimedOut
-            | ConnectionError::Reset => {}
+            Reason::PeerClosed { .. } | Reason::TimedOut | Reason::Reset => {}
             other => {
                 if self.state.borrow().controls.own().next().is_none() {
                     thread.counters.tls_failed.add(1);
@@ -773,15 +769,15 @@ impl Session {
 }
 
 /// Returns a code for QUIC.
-pub(crate) fn code(code: Code) -> VarInt {
-    VarInt::from_u32(code as u32)
+pub(crate) fn code(code: Code) -> u64 {
+    code as u64
 }
 
 /// Refuses a request that was not looked at: the client may send it again elsewhere.
 fn reject(link: &Link, id: StreamId) {
-    let mut quinn = link.quinn();
-    let _ = quinn.recv_stream(id).stop(code(Code::RequestRejected));
-    let _ = quinn.send_stream(id).reset(code(Code::RequestRejected));
+    let mut streams = link.streams();
+    let _ = streams.stop(id, code(Code::RequestRejected));
+    let _ = streams.reset(id, code(Code::RequestRejected));
 }
 
 /// Head of a request, boxed because streams take it over.

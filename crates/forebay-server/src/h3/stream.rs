@@ -114,7 +114,7 @@ impl Stream {
             return;
         }
         if let Some(link) = self.session.link() {
-            let _ = link.quinn().send_stream(self.id).set_priority(rank(priority, self.id.index()));
+            let _ = link.streams().set_priority(self.id, rank(priority, self.id.index()));
         }
     }
 
@@ -153,7 +153,7 @@ impl Stream {
     /// Returns `true` if the client has reset the stream while the head waits for insertions. QUIC forgets the stream then.
     pub(super) fn is_reset_while_waiting(&self) -> bool {
         let link = self.session.link().filter(|_| self.is_waiting());
-        link.is_some_and(|link| matches!(link.quinn().recv_stream(self.id).received_reset(), Ok(Some(_))))
+        link.is_some_and(|link| link.streams().received_reset(self.id).is_some())
     }
 
     /// Returns `true` if the head or the trailers wait for insertions.
@@ -222,10 +222,7 @@ impl Stream {
 
     /// Wakes the handler if there is something for it, or the request has been given up.
     pub(super) fn look(&self) -> Result<(), Fatal> {
-        let reset = self.session.link().is_some_and(|link| {
-            let mut quinn = link.quinn();
-            matches!(quinn.recv_stream(self.id).received_reset(), Ok(Some(_)))
-        });
+        let reset = self.session.link().is_some_and(|link| link.streams().received_reset(self.id).is_some());
         if reset && !self.broken.get() {
             self.break_off(Some(Code::RequestCancelled));
             return self.session.count_reset();
@@ -265,7 +262,7 @@ impl Stream {
         let waiting = self.blocked_section.take().is_some();
         let ended = self.input.borrow().ended;
         if !ended && let Some(link) = self.session.link() {
-            let _ = link.quinn().recv_stream(self.id).stop(code(why));
+            let _ = link.streams().stop(self.id, code(why));
         }
         if !ended || waiting {
             self.session.cancel_sections(self.id);
@@ -276,7 +273,7 @@ impl Stream {
     fn tell(&self, why: Code) {
         self.stop(why);
         if let Some(link) = self.session.link() {
-            let _ = link.quinn().send_stream(self.id).reset(code(why));
+            let _ = link.streams().reset(self.id, code(why));
         }
         self.session.notify();
     }

@@ -4,7 +4,7 @@
 use super::session::{Fatal, code};
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{self, Header, MAX_CONTROL_FRAME, kind, stream as stream_kind};
-use forebay_net::quic::{Link, ReadError, StreamId};
+use forebay_net::quic::{Link, Next, ReadError, StreamId};
 use std::cell::RefCell;
 
 /// Purpose of a unidirectional stream.
@@ -65,25 +65,20 @@ impl Unis {
         mut handle: impl FnMut(Purpose, &[u8]) -> Result<usize, Fatal>,
     ) -> Result<(), Fatal> {
         loop {
-            let (chunk, then) = {
-                let mut quinn = link.quinn();
-                let mut stream = quinn.recv_stream(id);
-                let Ok(mut chunks) = stream.read(true) else { return Ok(()) };
-                let read = match chunks.next(4096) {
-                    // Most often nothing follows, which another read would find at a higher price.
-                    Ok(Some(chunk)) => (Some(chunk), chunks.next(0)),
-                    then => (None, then),
-                };
-                let _ = chunks.finalize();
-                read
+            // A statement of its own: handlers use the link.
+            let read = link.streams().read(id, 4096);
+            let next = match read {
+                Ok(Some(chunk)) => {
+                    self.bytes(link, id, &chunk.bytes, &mut handle)?;
+                    chunk.next
+                }
+                Ok(None) | Err(ReadError::Reset(_)) => Next::End,
+                Err(ReadError::Blocked | ReadError::Closed) => return Ok(()),
             };
-            if let Some(chunk) = chunk {
-                self.bytes(link, id, &chunk.bytes, &mut handle)?;
-            }
-            match then {
-                Ok(Some(_)) => {}
-                Err(ReadError::Blocked) => return Ok(()),
-                Ok(None) | Err(ReadError::Reset(_)) => return self.ended(id),
+            match next {
+                Next::More => {}
+                Next::Blocked => return Ok(()),
+                Next::End => return self.ended(id),
             }
         }
     }
@@ -119,7 +114,7 @@ impl Unis {
         }
         if purpose == Purpose::Ignored {
             unis.retain(|uni| uni.id != id);
-            let _ = link.quinn().recv_stream(id).stop(code(Code::StreamCreationError));
+            let _ = link.streams().stop(id, code(Code::StreamCreationError));
             return Ok(());
         }
         drop(unis);

@@ -274,18 +274,17 @@ fn a_streamed_compressed_response_makes_no_tables() {
     }
 }
 
-/// quinn-proto allocates four times for a request: its half of the stream to send on, the place of the content in that, what of it was
-/// acknowledged, and in most cases a list for the frames of a packet. The stream and the response are one each.
+/// The stream is one. QUIC allocates nothing.
 #[test]
 fn a_warm_request_over_http3_allocates_little() {
     let dir = tempfile::tempdir().expect("temporary directory");
     std::fs::write(dir.path().join("1k"), [b'x'; 1024]).expect("write");
     tls::self_signed(tls::Kind::Ecdsa, &dir.path().join("crt"), &dir.path().join("key")).expect("openssl");
-    for (connections, streams, most) in [(1, 1, 9), (10, 10, 7)] {
+    for (connections, streams, most) in [(10, 10, 1.2), (1, 1, 1.2)] {
         over_http3(dir.path(), 200, connections, streams);
         let few = over_http3(dir.path(), 1000, connections, streams);
         let many = over_http3(dir.path(), 5000, connections, streams);
         let each = many.saturating_sub(few) as f64 / 4000.0;
-        assert!(each <= f64::from(most), "{each} for {connections} connections with {streams} streams");
+        assert!(each <= most, "{each} for {connections} connections with {streams} streams");
     }
 }

@@ -253,6 +253,8 @@ fn clients_move() {
     let before = client.get("a", "/port")["text"].clone();
     let ports = client.call("move", json!({"on": "a"}))["ports"].clone();
     assert_eq!(before, ports[0].to_string());
+    // Requests count under an address once it is proved: what is acknowledged has followed the question.
+    client.call("ping", json!({"on": "a"}));
     let after = client.get("a", "/port")["text"].clone();
     assert_eq!(after, ports[1].to_string());
     let told = client.answer("running");

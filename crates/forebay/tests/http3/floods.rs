@@ -445,7 +445,7 @@ fn wrong_frames() {
         ("STREAM on the server's control stream", ints(&[0x0a, 3, 1, 1]), STREAM_STATE),
         ("STREAM beyond the limit", ints(&[0x0a, 4 * 128, 1, 1]), STREAM_LIMIT),
         ("STREAM beyond the limit of the other kind", ints(&[0x0a, 4 * 8 + 2, 1, 1]), STREAM_LIMIT),
-        ("STREAM beyond the largest offset", ints(&[0x0e, 0, LARGEST, 1, 1]), FLOW_CONTROL),
+        ("STREAM beyond the largest offset", ints(&[0x0e, 0, LARGEST, 1, 1]), ENCODING),
         ("RESET_STREAM of the server's control stream", ints(&[0x04, 3, 0, 0]), STREAM_STATE),
         ("RESET_STREAM of a stream of the server", ints(&[0x04, 1, 0, 0]), STREAM_STATE),
         ("RESET_STREAM beyond the limit", ints(&[0x04, 4 * 128, 0, 0]), STREAM_LIMIT),

@@ -41,17 +41,17 @@ fn send(addr: std::net::SocketAddr, bytes: &[u8], (sent, stop): (&AtomicBool, &A
         let _ = client.receive(&mut batch, now);
         client.expire(now);
         while client.take_ready().is_some() {
-            while let Some(event) = { link.quinn().poll() } {
+            while let Some(event) = { link.quic().poll() } {
                 if !matches!(event, Event::Connected) {
                     continue;
                 }
-                let mut quinn = link.quinn();
+                let mut streams = link.streams();
                 let mut control = vec![0];
                 push_settings(&mut control, &[]);
-                let own = quinn.streams().open(Dir::Uni).expect("a stream");
-                quinn.send_stream(own).write(&control).expect("sent");
-                let request = quinn.streams().open(Dir::Bi).expect("a stream");
-                quinn.send_stream(request).write(bytes).expect("sent");
+                let own = streams.open(Dir::Uni).expect("a stream");
+                streams.write_slice(own, &control).expect("sent");
+                let request = streams.open(Dir::Bi).expect("a stream");
+                streams.write_slice(request, bytes).expect("sent");
                 sent.store(true, Ordering::SeqCst);
             }
         }

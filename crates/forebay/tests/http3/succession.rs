@@ -41,6 +41,8 @@ fn clients_that_move_find_their_thread() {
     client.request("a", "running", json!({"path": "/middle"}));
     for _ in 0..12 {
         let ports = client.call("move", json!({"on": "a"}))["ports"].clone();
+        // Requests count under an address once it is proved: what is acknowledged has followed the question.
+        client.call("ping", json!({"on": "a"}));
         let told = client.get("a", "/port");
         assert_eq!((&told["text"], &told["closed"]), (&json!(ports[1].to_string()), &Value::Null), "{told}");
     }

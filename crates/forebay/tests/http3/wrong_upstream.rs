@@ -6,7 +6,7 @@ use forebay_http::h3::encode;
 use forebay_http::h3::frame::{Header, kind, push_goaway, push_settings};
 use forebay_net::quic::{
     Arrival, Choose, Congestion, Dir, Endpoint, Event, HostKey, Mask, Owner, Place, Received, Settings,
-    StreamEvent, StreamId, TlsConfig, VarInt,
+    StreamEvent, StreamId, Streams, TlsConfig,
 };
 use forebay_net::tls::hello::Hello;
 use forebay_sys::datagrams::Batch;
@@ -130,19 +130,19 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
         endpoint.expire(now);
         while let Some(link) = endpoint.take_ready() {
             loop {
-                let event = link.quinn().poll();
+                let event = link.quic().poll();
                 match event {
                     None => break,
                     Some(Event::Connected) => {
                         endpoint.established(&link);
-                        let mut quinn = link.quinn();
-                        let id = quinn.streams().open(Dir::Uni).expect("a stream");
-                        let _ = quinn.send_stream(id).write(&[&[0], control].concat());
+                        let mut streams = link.streams();
+                        let id = streams.open(Dir::Uni).expect("a stream");
+                        let _ = streams.write_slice(id, &[&[0], control].concat());
                     }
                     Some(Event::Stream(StreamEvent::Opened { dir: Dir::Bi })) => {
-                        while let Some(id) = { link.quinn().streams().accept(Dir::Bi) } {
+                        while let Some(id) = { link.streams().accept(Dir::Bi) } {
                             requests.fetch_add(1, Ordering::SeqCst);
-                            react(&mut link.quinn(), id, answer);
+                            react(&mut link.streams(), id, answer);
                         }
                         if let Answer::Blocked(..) = answer {
                             blocked.push(link.clone());
@@ -152,7 +152,7 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
                         StreamEvent::Opened { dir: Dir::Uni } | StreamEvent::Readable { .. },
                     )) => {
                         if let Answer::Blocked(_, late) = answer {
-                            listen(&mut link.quinn(), late);
+                            listen(&mut link.streams(), late);
                         }
                     }
                     Some(_) => {}
@@ -164,10 +164,10 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
             && late.may_insert.load(Ordering::SeqCst)
         {
             for link in blocked.drain(..) {
-                let mut quinn = link.quinn();
-                let id = quinn.streams().open(Dir::Uni).expect("a stream");
-                let _ = quinn.send_stream(id).write(INSERTION);
-                drop(quinn);
+                let mut streams = link.streams();
+                let id = streams.open(Dir::Uni).expect("a stream");
+                let _ = streams.write_slice(id, INSERTION);
+                drop(streams);
                 endpoint.mark_sending(&link);
             }
         }
@@ -176,36 +176,31 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
     }
 }
 
-fn react(quinn: &mut forebay_net::quic::Connection, id: StreamId, answer: &Answer) {
-    let mut stream = quinn.send_stream(id);
+fn react(streams: &mut Streams, id: StreamId, answer: &Answer) {
     match answer {
         Answer::Whole(bytes) | Answer::Blocked(bytes, _) => {
-            let _ = stream.write(bytes);
-            let _ = stream.finish();
+            let _ = streams.write_slice(id, bytes);
+            let _ = streams.finish(id);
         }
         Answer::Part(bytes) => {
-            let _ = stream.write(bytes);
+            let _ = streams.write_slice(id, bytes);
         }
         Answer::Reset(code) => {
-            let _ = stream.reset(VarInt::from_u32(*code));
+            let _ = streams.reset(id, (*code).into());
         }
     }
 }
 
 /// Reads the unidirectional streams of the client.
-fn listen(quinn: &mut forebay_net::quic::Connection, late: &Late) {
+fn listen(streams: &mut Streams, late: &Late) {
     let mut told = late.told.lock().expect("lock");
-    while let Some(id) = quinn.streams().accept(Dir::Uni) {
-        told.insert(VarInt::from(id).into_inner(), Vec::new());
+    while let Some(id) = streams.accept(Dir::Uni) {
+        told.insert(id.0, Vec::new());
     }
     for (id, bytes) in told.iter_mut() {
-        let id = StreamId::from(VarInt::from_u64(*id).expect("a stream"));
-        let mut stream = quinn.recv_stream(id);
-        let Ok(mut chunks) = stream.read(true) else { continue };
-        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+        while let Ok(Some(chunk)) = streams.read(StreamId(*id), usize::MAX) {
             bytes.extend_from_slice(&chunk.bytes);
         }
-        let _ = chunks.finalize();
     }
 }
 

@@ -65,7 +65,7 @@ impl Sections {
         let dynamic =
             self.decoder.decode(section, &mut self.scratch, &mut meaning).map_err(|_| BAD_SECTION)?;
         if dynamic {
-            qpack::push_section_ack(&mut self.feedback, id.into());
+            qpack::push_section_ack(&mut self.feedback, id.0);
         } else {
             self.known.0.clear();
             self.known.0.extend_from_slice(section);

@@ -7,7 +7,7 @@ use super::{Fatal, is_blocked};
 use crate::record::Failure;
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{Header, kind};
-use forebay_net::quic::{Connection, Dir, Side, StreamId};
+use forebay_net::quic::{Dir, Side, StreamId, Streams};
 
 /// Most bytes of a field section.
 const SECTION: u64 = 256 * 1024;
@@ -64,7 +64,7 @@ impl Stream {
     }
 
     /// Sends as much of the request as QUIC takes.
-    pub(super) fn send(&mut self, ctx: &mut Ctx<'_>, quinn: &mut Connection) {
+    pub(super) fn send(&mut self, ctx: &mut Ctx<'_>, streams: &mut Streams) {
         let Some(request) = ctx.load.requests.get(self.flight.request as usize) else { return };
         while let Some(at) = self.sent {
             let rest = match request.h3.get(at..).filter(|rest| !rest.is_empty()) {
@@ -73,11 +73,11 @@ impl Stream {
             };
             if rest.is_empty() {
                 // It cannot be finished when the server has stopped it.
-                let _ = quinn.send_stream(self.id).finish();
+                let _ = streams.finish(self.id);
                 self.sent = None;
                 return;
             }
-            match quinn.send_stream(self.id).write(rest) {
+            match streams.write_slice(self.id, rest) {
                 Ok(n) => {
                     ctx.count_out(n as u64);
                     self.sent = Some(at + n);

@@ -1,11 +1,11 @@
 //! Unidirectional streams: control, and those of QPACK (RFC 9114, section 6.2; RFC 9204, section 4.2).
 
 use super::super::context::Ctx;
-use super::{Fatal, H3, varint};
+use super::{Fatal, H3, number};
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{self, Header, MAX_CONTROL_FRAME, Settings, kind, setting, stream};
 use forebay_http::h3::qpack::{Error, Feedback, TABLE_CAPACITY, feedback};
-use forebay_net::quic::{Dir, ReadError, StreamId};
+use forebay_net::quic::{Dir, Next, ReadError, StreamId};
 
 /// Streams whose fields may wait for the dynamic table.
 const BLOCKED: u64 = 100;
@@ -35,7 +35,7 @@ impl H3 {
     /// Accepts streams of the server.
     pub(super) fn accept(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Fatal> {
         loop {
-            let id = self.link.quinn().streams().accept(Dir::Uni);
+            let id = self.link.streams().accept(Dir::Uni);
             let Some(id) = id else { return Ok(()) };
             self.unis.push(Uni { id, kind: None, input: Vec::new() });
             self.read_uni(ctx, id)?;
@@ -46,16 +46,10 @@ impl H3 {
     pub(super) fn read_uni(&mut self, ctx: &mut Ctx<'_>, id: StreamId) -> Result<(), Fatal> {
         loop {
             let Some(at) = self.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
-            let read = {
-                let mut quinn = self.link.quinn();
-                let mut receiving = quinn.recv_stream(id);
-                let Ok(mut chunks) = receiving.read(true) else { return Ok(()) };
-                let read = chunks.next(4096);
-                let _ = chunks.finalize();
-                read
-            };
+            // A statement of its own: what follows uses the link.
+            let read = self.link.streams().read(id, 4096);
             match read {
-                Ok(Some(chunk)) => {
+                Ok(Some(chunk)) if !chunk.bytes.is_empty() || chunk.next != Next::End => {
                     ctx.count_in(chunk.bytes.len() as u64);
                     let Some(uni) = self.unis.get_mut(at) else { return Ok(()) };
                     let mut input = std::mem::take(&mut uni.input);
@@ -65,18 +59,27 @@ impl H3 {
                     if let Some(uni) = self.unis.get_mut(at).filter(|uni| uni.id == id) {
                         uni.input = input;
                     }
+                    match chunk.next {
+                        Next::More => {}
+                        Next::Blocked => return self.tell(),
+                        Next::End => return self.uni_ended(id),
+                    }
                 }
                 Err(ReadError::Blocked) => return self.tell(),
-                Ok(None) | Err(ReadError::Reset(_)) => {
-                    let uni = self.unis.swap_remove(at);
-                    return match uni.kind {
-                        Some(stream::CONTROL | stream::ENCODER | stream::DECODER) => {
-                            Err((Code::ClosedCriticalStream, "the server closed a critical stream"))
-                        }
-                        _ => Ok(()),
-                    };
-                }
+                Err(ReadError::Closed) => return Ok(()),
+                Ok(_) | Err(ReadError::Reset(_)) => return self.uni_ended(id),
             }
+        }
+    }
+
+    /// Handles the end of a stream of the server.
+    fn uni_ended(&mut self, id: StreamId) -> Result<(), Fatal> {
+        let Some(at) = self.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
+        match self.unis.swap_remove(at).kind {
+            Some(stream::CONTROL | stream::ENCODER | stream::DECODER) => {
+                Err((Code::ClosedCriticalStream, "the server closed a critical stream"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -107,7 +110,7 @@ impl H3 {
             stream::DECODER => told(rest)?,
             stream::PUSH => return Err((Code::IdError, "the server pushed without being allowed to")),
             _ => {
-                let _ = self.link.quinn().recv_stream(id).stop(varint(Code::StreamCreationError));
+                let _ = self.link.streams().stop(id, number(Code::StreamCreationError));
                 self.unis.swap_remove(at);
                 rest.len()
             }
@@ -181,7 +184,7 @@ impl H3 {
         }
         // The server lets us open none yet, or not send yet: later.
         let Some(id) = self.feedback else { return Ok(()) };
-        if let Ok(n) = self.link.quinn().send_stream(id).write(&self.sections.feedback) {
+        if let Ok(n) = self.link.streams().write_slice(id, &self.sections.feedback) {
             self.sections.feedback.drain(..n);
         }
         Ok(())

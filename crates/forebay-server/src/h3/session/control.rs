@@ -8,7 +8,7 @@ use forebay_http::h3::Code;
 use forebay_http::h3::frame::{self, Header, kind};
 use forebay_http::h3::qpack::TABLE_CAPACITY;
 use forebay_http::priority::Priority;
-use forebay_net::quic::{Link, StreamId, VarInt};
+use forebay_net::quic::{Link, StreamId};
 use std::rc::Rc;
 
 impl Session {
@@ -118,8 +118,7 @@ impl State {
         if id >= self.next {
             return self.early.note(id, priority);
         }
-        let stream = VarInt::from_u64(id).ok().and_then(|id| self.stream(StreamId::from(id)));
-        if let Some(stream) = stream {
+        if let Some(stream) = self.stream(StreamId(id)) {
             stream.update_priority(priority);
         }
     }

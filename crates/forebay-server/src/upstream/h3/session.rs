@@ -15,7 +15,7 @@ use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_http::h3::client::{BadBlock, Section, response_head};
 use forebay_http::h3::{Code, code_name};
 use forebay_net::quic::client::{Dialling, NO_OWNER, established};
-use forebay_net::quic::{ConnectionError, Dir, Event, Link, StreamEvent, StreamId};
+use forebay_net::quic::{Dir, Event, Link, Reason, StreamEvent, StreamId};
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -131,11 +131,11 @@ impl pooled::Session for Session {
     }
 
     fn patience(&self) -> Duration {
-        PATIENCE.max(2 * self.link.quinn().rtt())
+        PATIENCE.max(2 * self.link.quic().rtt())
     }
 
     fn open_stream(self: &Rc<Self>, longest: usize) -> Option<Rc<Stream>> {
-        let Some(id) = self.link.quinn().streams().open(Dir::Bi) else {
+        let Some(id) = self.link.streams().open(Dir::Bi) else {
             self.full.set(true);
             return None;
         };
@@ -207,15 +207,13 @@ impl Session {
     }
 
     /// Handles the end that QUIC reports.
-    fn lost(&self, reason: &ConnectionError) {
+    fn lost(&self, reason: &Reason) {
         self.link.owner.set(NO_OWNER);
         if self.life.is_connecting() {
             return self.give_up(trouble_of(reason));
         }
         let (text, kind) = match reason {
-            ConnectionError::TimedOut => {
-                ("timed out (110: Connection timed out)".into(), ProblemKind::Silent)
-            }
+            Reason::TimedOut => ("timed out (110: Connection timed out)".into(), ProblemKind::Silent),
             other => (closed_text(other), ProblemKind::Gone),
         };
         self.end(Code::NoError, Some(Problem { text: text.into(), kind }));
@@ -249,19 +247,23 @@ impl Session {
     pub(super) fn process(self: &Rc<Self>) {
         loop {
             // A statement of its own: handlers use the connection.
-            let event = self.link.quinn().poll();
+            let event = self.link.quic().poll();
             let Some(event) = event else { break };
             if self.is_over() {
                 continue;
             }
             let done = match event {
                 Event::Connected => self.connected(),
-                Event::ConnectionLost { reason } => {
+                Event::Lost(reason) => {
                     self.lost(&reason);
                     Ok(())
                 }
                 Event::Stream(event) => self.stream_event(event),
-                Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => Ok(()),
+                Event::Token(token) => {
+                    self.lane.client.keep_token(token);
+                    Ok(())
+                }
+                Event::Datagram => Ok(()),
             };
             if let Err(fatal) = done {
                 self.fail(fatal);
@@ -271,7 +273,7 @@ impl Session {
             return;
         }
         // Those with content are bounded by the windows.
-        let frames = self.link.quinn().stats().frame_rx.stream;
+        let frames = self.link.quic().stats().received_stream_frames;
         self.link.note_progress(0, frames - self.frames.replace(frames));
         if self.link.is_excessive(self.lane.now()) {
             self.fail((Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
@@ -304,7 +306,7 @@ impl Session {
     fn stream_event(self: &Rc<Self>, event: StreamEvent) -> Result<(), Fatal> {
         match event {
             StreamEvent::Opened { dir: Dir::Uni } => loop {
-                let id = self.link.quinn().streams().accept(Dir::Uni);
+                let id = self.link.streams().accept(Dir::Uni);
                 let Some(id) = id else { return Ok(()) };
                 self.state.borrow_mut().controls.spend(1)?;
                 self.unis.add(id);
@@ -425,10 +427,9 @@ impl Session {
 }
 
 /// Returns the error code of the server, or of QUIC, by which a connection ends.
-fn code_of(reason: &ConnectionError) -> Option<u64> {
+fn code_of(reason: &Reason) -> Option<u64> {
     match reason {
-        ConnectionError::TransportError(e) => Some(e.code.into()),
-        ConnectionError::ConnectionClosed(close) => Some(close.error_code.into()),
+        Reason::Error(e) | Reason::PeerError(e) => Some(e.code.0),
         _ => None,
     }
 }
@@ -439,7 +440,7 @@ fn tls(text: String) -> Trouble {
 }
 
 /// Returns the trouble of a connection that was not established.
-fn trouble_of(reason: &ConnectionError) -> Trouble {
+fn trouble_of(reason: &Reason) -> Trouble {
     match code_of(reason) {
         Some(NO_PROTOCOL) => return Trouble::Unspoken("does not speak HTTP/3".to_owned()),
         // Alerts of TLS (RFC 9001, section 4.8).
@@ -449,25 +450,24 @@ fn trouble_of(reason: &ConnectionError) -> Trouble {
         _ => {}
     }
     match reason {
-        ConnectionError::VersionMismatch => Trouble::Unspoken("does not speak version 1 of QUIC".to_owned()),
-        ConnectionError::TimedOut => Trouble::Timeout,
+        Reason::NoVersion => Trouble::Unspoken("does not speak version 1 of QUIC".to_owned()),
+        Reason::TimedOut => Trouble::Timeout,
         other => Trouble::Unspoken(closed_text(other)),
     }
 }
 
 /// Returns the text about a connection that has ended, to be written behind "upstream ".
-fn closed_text(reason: &ConnectionError) -> String {
+fn closed_text(reason: &Reason) -> String {
     match reason {
-        ConnectionError::ApplicationClosed(close) => {
-            let number = close.error_code.into_inner();
-            let name = code_name(number).map_or_else(|| format!("0x{number:x}"), str::to_owned);
-            let why = String::from_utf8_lossy(&close.reason);
+        Reason::PeerClosed { code, reason } => {
+            let name = code_name(*code).map_or_else(|| format!("0x{code:x}"), str::to_owned);
+            let why = String::from_utf8_lossy(reason);
             match why.is_empty() {
                 true => format!("prematurely closed connection ({name})"),
                 false => format!("prematurely closed connection ({name}: {})", why.escape_debug()),
             }
         }
-        ConnectionError::Reset => "does not know the connection any more".to_owned(),
+        Reason::Reset => "does not know the connection any more".to_owned(),
         other => format!("QUIC connection failed: {other}"),
     }
 }
@@ -483,9 +483,9 @@ mod tests {
 
     #[test]
     fn only_failures_of_the_protocol_lead_to_tcp() {
-        let falls_back = |reason: ConnectionError| trouble_of(&reason).may_fall_back();
-        assert!(falls_back(ConnectionError::VersionMismatch) && falls_back(ConnectionError::TimedOut));
-        assert!(falls_back(ConnectionError::Reset));
+        let falls_back = |reason: Reason| trouble_of(&reason).may_fall_back();
+        assert!(falls_back(Reason::NoVersion) && falls_back(Reason::TimedOut));
+        assert!(falls_back(Reason::Reset));
         assert!(refused().may_fall_back() && Trouble::Timeout.may_fall_back());
         assert!(!tls("upstream SSL certificate verify error".into()).may_fall_back());
         assert!(!Trouble::ClientGone.may_fall_back());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use forebay_http::h3::client::{BadBlock, each_line, request_section};
 use forebay_http::h3::{Code, code_name};
 use forebay_net::mux::Mux;
-use forebay_net::quic::{StreamId, VarInt, WriteError};
+use forebay_net::quic::{StreamId, WriteError};
 use forebay_net::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -104,10 +104,8 @@ impl Stream {
     /// Notes that QUIC has something to read.
     pub(super) fn readable(&self) {
         self.input.borrow_mut().readable = true;
-        let reset = {
-            let mut quinn = self.session.link.quinn();
-            quinn.recv_stream(self.id).received_reset().ok().flatten()
-        };
+        // A statement of its own: handlers use the link.
+        let reset = self.session.link.streams().received_reset(self.id);
         match reset {
             Some(why) if !self.received.get() => self.break_off(reset_by(why)),
             _ => wake(&self.reader),
@@ -124,7 +122,7 @@ impl Stream {
     /// Notes that the server reads no more of the request. Its response may still come (RFC 9114, section 4.1).
     pub(super) fn stopped(&self) {
         self.stopped.set(true);
-        let _ = self.session.link.quinn().send_stream(self.id).reset(code(Code::NoError));
+        let _ = self.session.link.streams().reset(self.id, code(Code::NoError));
         self.session.notify();
         wake(&self.writer);
     }
@@ -146,8 +144,7 @@ fn wake(waker: &RefCell<Option<Waker>>) {
 }
 
 /// Returns the problem of a stream that the server has reset.
-fn reset_by(why: VarInt) -> Problem {
-    let number = why.into_inner();
+fn reset_by(number: u64) -> Problem {
     let name = code_name(number).map_or_else(|| format!("0x{number:x}"), str::to_owned);
     let kind = match number == Code::RequestRejected as u64 {
         true => ProblemKind::Unsent,
@@ -349,12 +346,12 @@ impl Stream {
     fn cancel(&self) {
         let why = self.why.get();
         if !self.received.get() {
-            let _ = self.session.link.quinn().recv_stream(self.id).stop(code(why));
+            let _ = self.session.link.streams().stop(self.id, code(why));
             self.session.cancel_sections(self.id);
         }
         if !self.output.borrow().has_ended() && !self.stopped.get() {
             let why = if self.received.get() { Code::NoError } else { why };
-            let _ = self.session.link.quinn().send_stream(self.id).reset(code(why));
+            let _ = self.session.link.streams().reset(self.id, code(why));
         }
     }
 

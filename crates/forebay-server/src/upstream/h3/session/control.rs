@@ -6,7 +6,7 @@ use crate::h3::uni::{self, Purpose};
 use crate::upstream::pooled::{Problem, ProblemKind, Session as _};
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{self, Header, kind};
-use forebay_net::quic::{StreamId, VarInt};
+use forebay_net::quic::StreamId;
 use std::rc::Rc;
 
 impl Session {
@@ -44,7 +44,7 @@ impl Session {
     fn go_away(&self, first: u64) {
         let unserved: Vec<_> = {
             let s = self.state.borrow();
-            let later = s.streams.iter().filter(|(id, _)| u64::from(VarInt::from(*id)) >= first);
+            let later = s.streams.iter().filter(|(id, _)| id.0 >= first);
             later.filter_map(|(_, stream)| stream.upgrade()).collect()
         };
         for stream in unserved {
