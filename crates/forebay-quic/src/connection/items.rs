@@ -72,6 +72,13 @@ impl Items {
         self.ring.len()
     }
 
+    /// Returns `true` if a packet has content of a stream.
+    pub fn has_content(&self, span: Span) -> bool {
+        let mut has = false;
+        self.look(span, |item| has |= matches!(item, Item::Stream { .. }));
+        has
+    }
+
     /// Gives memory back if there are none.
     pub fn shrink(&mut self) {
         if self.ring.is_empty() {

@@ -1,6 +1,7 @@
 //! When something is due, and what.
 
 use super::close::State;
+use super::outbound::Outbound;
 use super::{Connection, Reason, Space};
 use crate::recovery::{Fate, Timeout};
 use crate::time::Time;
@@ -115,26 +116,22 @@ impl Connection {
                 of_handshake.probes = of_handshake.probes.max(1);
             }
         }
-        for state in self
-            .outbound
-            .early
-            .iter_mut()
-            .flatten()
-            .map(|state| &mut **state)
-            .chain([&mut self.outbound.data])
-        {
+        for state in self.outbound.early.iter_mut().flatten() {
             if state.probes > 0 && !state.crypto.out.has_unsent() {
                 state.crypto.out.send_again();
             }
         }
-        // All that can be read goes along. No timer runs for 1-RTT packets before the handshake is confirmed, and the peer may have given up the keys of the handshake.
+        // All that can be read goes along. No timer runs for 1-RTT packets before the handshake is confirmed, and the peer may have given up
+        // the keys of the handshake.
         let with_data = space == Space::Data || self.keys.is_some();
         if with_data {
             self.outbound.data.probes = self.outbound.data.probes.max(1);
         }
         if with_data && !self.outbound.streams.wants_to_send() {
-            let super::outbound::Outbound { streams, items, .. } = &mut self.outbound;
-            if let Some(oldest) = self.recovery.unacked(Space::Data).next() {
+            // Content is worth sending again; of tickets and the like the acknowledgment of a PING shows the loss.
+            let Outbound { streams, items, .. } = &mut self.outbound;
+            let oldest = self.recovery.unacked(Space::Data).find(|span| items.has_content(*span));
+            if let Some(oldest) = oldest {
                 items.look(oldest, |item| streams.again(item));
             }
         }
