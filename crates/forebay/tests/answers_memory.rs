@@ -189,6 +189,13 @@ fn memory_of_slow_clients_is_back_soon() {
     let sent = Arc::new(AtomicUsize::new(0));
     let server = start(&sent);
     let worker = server.worker();
+    // What the first answers need stays.
+    for _ in 0..4 {
+        let mut first = TcpStream::connect_timeout(&server.addr(2), DEADLINE).expect("connect");
+        first.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("sent");
+        first.read_to_end(&mut Vec::new()).expect("an answer");
+    }
+    sent.store(0, SeqCst);
     let before = harness::memory(worker);
     let mut clients: Vec<TcpStream> =
         (0..SLOW).map(|_| harness::connect_with_small_buffer(server.addr(2))).collect();
@@ -207,9 +214,9 @@ fn memory_of_slow_clients_is_back_soon() {
         assert!(rest.ends_with(b"0123456789abcdef"), "{} bytes", rest.len());
         assert!(rest.len() > LONG / 2 - 1, "{} bytes", rest.len());
     }
-    // Within two seconds. A busy machine may take some more.
+    // Within two seconds. A busy machine takes more: a thread that gets no time makes no pause.
     let limit = before + LEFT;
-    let with = falls_to(worker, limit, Duration::from_secs(5));
+    let with = falls_to(worker, limit, Duration::from_secs(8));
     assert!(with <= limit, "{before} KiB, and {with} afterwards");
 }
 
