@@ -356,7 +356,7 @@ mod tests {
         let sizes =
             format!("runner {runner}, phases {phases}, respond {respond}, send {send}, request {request}");
         // Sizes that the allocator has.
-        assert!(runner <= 1792 && request <= 1280, "{sizes}, {own}");
+        assert!(runner <= 1792 && request <= 1536, "{sizes}, {own}");
     }
 
     #[test]
