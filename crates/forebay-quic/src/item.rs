@@ -1,4 +1,4 @@
-//! What a packet carried, for the case that it is lost.
+//! Record of the content of a packet, for the case that it is lost.
 
 use crate::id::{Dir, StreamId};
 

@@ -93,7 +93,7 @@ pub struct SentPacket<C> {
     pub content: C,
 }
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It arrived.

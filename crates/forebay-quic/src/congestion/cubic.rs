@@ -154,7 +154,7 @@ impl Cubic {
         self.before = None;
         self.curve.window = self.least();
         self.curve.epoch = None;
-        // What follows slow start begins flat (section 4.8).
+        // After slow start the curve begins at its flat part (section 4.8).
         self.curve.max = 0.0;
     }
 

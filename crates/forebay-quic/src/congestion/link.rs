@@ -31,7 +31,7 @@ pub(super) struct Link {
     pub(super) mark_above: f64,
     /// Part of the packets that are lost.
     pub(super) loss: f64,
-    /// Nothing passes.
+    /// The link drops everything.
     pub(super) is_dead: bool,
     /// Time at which the bottleneck is free.
     free: Time,
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-/// What arrives at an end.
+/// Packet or acknowledgment that arrives at an end.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Packet { flow: usize, number: u64, marked: bool },

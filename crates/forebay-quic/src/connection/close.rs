@@ -15,7 +15,7 @@ pub(super) enum State {
     Closing(Box<Closing>),
     /// The peer has closed it. Nothing is sent until this time.
     Draining(Time),
-    /// Nothing is left of it.
+    /// It is over, and its owner may drop it.
     Drained,
 }
 

@@ -11,9 +11,9 @@ const AHEAD: u64 = 65_536;
 /// Both directions of the handshake in one packet number space.
 #[derive(Debug, Default)]
 pub struct Crypto {
-    /// What came.
+    /// Bytes that the peer has sent.
     received: Assembler,
-    /// What is to be sent, or was sent and is not acknowledged.
+    /// Bytes to send, and bytes sent that are not acknowledged.
     pub out: Outgoing,
 }
 

@@ -1,4 +1,4 @@
-//! What a connection tells its owner.
+//! Events of a connection, for its owner.
 
 use crate::error::{Code, Error};
 use crate::stream::StreamEvent;
@@ -35,7 +35,7 @@ pub enum Reason {
     },
     /// The peer has forgotten the connection (stateless reset, RFC 9000, section 10.3).
     Reset,
-    /// Nothing came for too long.
+    /// No packet came within the idle timeout.
     TimedOut,
     /// The peer speaks no version that is spoken here.
     NoVersion,

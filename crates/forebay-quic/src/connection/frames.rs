@@ -9,7 +9,7 @@ use crate::time::Time;
 use crate::varint;
 use std::time::Duration;
 
-/// What the frames of a packet were.
+/// Summary of the frames of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     /// The packet asks for an acknowledgment.

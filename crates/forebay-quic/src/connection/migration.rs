@@ -1,7 +1,7 @@
 //! Changes of the network path (RFC 9000, section 9).
 
 use super::path::{Path, Route};
-use super::receive::Opened;
+use super::receive::{Arrived, Opened};
 use super::{Connection, Reason};
 use crate::time::Time;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Connection {
             if !shows_it && !has_own_id && !self.outbound.remote.active().is_empty() {
                 return;
             }
-            let mut other = self.new_path(route);
+            let mut other = self.new_path(&opened.arrived);
             other.has_own_id = has_own_id;
             self.other = Some(Box::new(other));
         }
@@ -53,10 +53,10 @@ impl Connection {
     }
 
     /// Creates the path of the datagram that is handled.
-    fn new_path(&self, route: Route) -> Path {
+    fn new_path(&self, arrived: &Arrived) -> Path {
         let most = if self.config.searches_mtu { self.config.most_mtu } else { super::mtu::BASE };
-        let mut path = Path::new(route, false, most);
-        path.note_received(self.arrived);
+        let mut path = Path::new(arrived.route, false, most);
+        path.note_received(arrived.size);
         path
     }
 
@@ -133,7 +133,7 @@ impl Connection {
                 if self.path.is_proved {
                     self.leave_other();
                 }
-                self.new_path(route)
+                self.new_path(&opened.arrived)
             }
         };
         let is_rebinding = route.remote.ip() == self.path.route.remote.ip();

@@ -119,8 +119,6 @@ pub struct Connection {
     has_asked: bool,
     /// Time at which a packet that the pacer holds back may leave.
     paced_until: Option<Time>,
-    /// Size of the datagram that is handled.
-    arrived: usize,
     /// Packets that leave now are marked with ECT(0).
     marks: bool,
     /// Nothing was left to send at the end of the last [`Connection::transmit`].
@@ -194,7 +192,6 @@ impl Connection {
             active: now,
             has_asked: false,
             paced_until: None,
-            arrived: 0,
             marks: false,
             has_sent_all: false,
             is_confirmed: false,

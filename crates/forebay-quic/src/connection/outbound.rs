@@ -1,4 +1,4 @@
-//! What is to be sent, and what becomes of it.
+//! Sources of frames, and the handling of their loss and acknowledgment.
 
 use super::crypto::Crypto;
 use super::ids::{LocalIds, RemoteIds};

@@ -34,7 +34,7 @@ pub(super) struct Arrived {
     pub size: usize,
 }
 
-/// What became of a packet.
+/// Result of opening a packet.
 enum Opening {
     /// Its number and its frames.
     Opened(u64, Bytes),
@@ -63,7 +63,6 @@ impl Connection {
         if !self.takes_from(&route) {
             return;
         }
-        self.arrived = datagram.len();
         if let Some(path) = self.path_of(&route) {
             path.note_received(datagram.len());
         }

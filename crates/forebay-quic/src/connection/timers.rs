@@ -1,4 +1,4 @@
-//! When something is due, and what.
+//! Timers of a connection.
 
 use super::close::State;
 use super::outbound::Outbound;

@@ -1,4 +1,4 @@
-//! What acknowledgments say about the path.
+//! Estimates of the path from acknowledgments.
 
 use std::time::Duration;
 
