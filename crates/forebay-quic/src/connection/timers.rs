@@ -116,11 +116,6 @@ impl Connection {
                 of_handshake.probes = of_handshake.probes.max(1);
             }
         }
-        for state in self.outbound.early.iter_mut().flatten() {
-            if state.probes > 0 && !state.crypto.out.has_unsent() {
-                state.crypto.out.send_again();
-            }
-        }
         // All that can be read goes along. No timer runs for 1-RTT packets before the handshake is confirmed, and the peer may have given up
         // the keys of the handshake.
         let with_data = space == Space::Data || self.keys.is_some();

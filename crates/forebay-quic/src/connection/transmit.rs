@@ -335,6 +335,14 @@ impl Connection {
     }
 
     fn fill_crypto(&mut self, space: Space, out: &mut Vec<u8>, limit: usize) {
+        // Each probe has bytes of the handshake as long as some are outstanding: of two probes one may be lost, and a server may refuse a
+        // first packet without them (RFC 9000, section 17.2.2).
+        if let Some(state) =
+            self.outbound.space(space).filter(|state| space != Space::Data && state.probes > 0)
+            && !state.crypto.out.has_unsent()
+        {
+            state.crypto.out.send_again();
+        }
         loop {
             // Type, offset and length take at most 1 + 8 + 2 bytes.
             let room = limit.saturating_sub(out.len() + 11);

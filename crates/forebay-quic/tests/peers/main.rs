@@ -1,7 +1,7 @@
 //! Peers that break the protocol, and what they are answered.
 //!
 //! [`rows`] has a row for each rule of the RFCs that a peer can break. [`attacks`] has what costs a peer little and could cost this side
-//! much, each with a budget. [`paths`] has peers that move, or pretend to.
+//! much, each with a budget. [`paths`] has peers that move, or pretend to, and [`silence`] those that do not answer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -13,4 +13,5 @@ mod random;
 mod raw;
 mod rows;
 mod setup;
+mod silence;
 mod table;
