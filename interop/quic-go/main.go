@@ -23,7 +23,8 @@ import (
 	"github.com/quic-go/quic-go/qlogwriter"
 )
 
-const deadline = 30 * time.Second
+// Longest time of a case, of which some have connections that take long.
+const deadline = 5 * time.Minute
 
 var errUnsupported = errors.New("unsupported")
 
@@ -63,14 +64,15 @@ func (t tickets) Put(key string, state *tls.ClientSessionState) {
 	}
 }
 
-func transport() (*quic.Transport, error) {
-	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+// transport makes a socket of the server's family of addresses.
+func (c *client) transport() (*quic.Transport, error) {
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: c.address.IP})
 	return &quic.Transport{Conn: socket}, err
 }
 
 // dial connects; early connections are usable before the handshake has ended.
 func (c *client) dial(ctx context.Context, early bool) (*quic.Conn, error) {
-	t, err := transport()
+	t, err := c.transport()
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +137,16 @@ func (c *client) once(ctx context.Context, files []file) (quic.ConnectionState, 
 
 func (c *client) run(ctx context.Context, name string, files []file) error {
 	switch name {
-	case "handshake", "retry", "multiplexing", "http3":
+	case "handshake", "retry", "multiplexing", "http3", "ecn":
 		_, err := c.once(ctx, files)
 		return err
+	case "multiconnect":
+		for _, f := range files {
+			if _, err := c.once(ctx, []file{f}); err != nil {
+				return err
+			}
+		}
+		return nil
 	case "transfer":
 		c.quic.InitialStreamReceiveWindow, c.quic.MaxStreamReceiveWindow = 1<<15, 1<<16
 		c.quic.InitialConnectionReceiveWindow, c.quic.MaxConnectionReceiveWindow = 1<<15, 1<<17
@@ -220,7 +229,7 @@ func (c *client) migrate(ctx context.Context, f file) error {
 	defer conn.CloseWithError(0x100, "")
 	var moved error
 	err = fetch(ctx, h3(conn), f, http.MethodGet, func() {
-		t, err := transport()
+		t, err := c.transport()
 		if err != nil {
 			moved = err
 			return
@@ -238,6 +247,10 @@ func (c *client) migrate(ctx context.Context, f file) error {
 }
 
 func main() {
+	if os.Args[1] == "server" {
+		serve(os.Args[2], os.Args[3], os.Args[4])
+		return
+	}
 	name, address := os.Args[1], os.Args[2]
 	var files []file
 	for _, arg := range os.Args[3:] {
@@ -246,7 +259,7 @@ func main() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
-	udp, err := net.ResolveUDPAddr("udp4", address)
+	udp, err := net.ResolveUDPAddr("udp", address)
 	if err == nil {
 		c := &client{address: udp}
 		c.tls = &tls.Config{InsecureSkipVerify: true, ServerName: "localhost", NextProtos: []string{"h3"}}

@@ -1,5 +1,7 @@
 //! Client of the interoperability matrix on quiche. See ../README.md for what it is called with.
 
+mod server;
+
 use mio::net::UdpSocket;
 use mio::{Events, Interest, Poll, Token};
 use quiche::h3::{self, NameValue};
@@ -12,7 +14,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 const DATAGRAM: usize = 1350;
 /// Bytes of connection ids: those of the clock and four of a number.
 const ID_LENGTH: usize = 20;
@@ -65,11 +67,13 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn new(count: usize) -> Result<Sockets> {
+    /// Binds so many sockets, of the server's family of addresses.
+    fn new(count: usize, server: SocketAddr) -> Result<Sockets> {
+        let host = if server.is_ipv6() { "[::1]:0" } else { "127.0.0.1:0" };
         let poll = Poll::new()?;
         let mut all = Vec::new();
         for n in 0..count {
-            let mut socket = UdpSocket::bind("127.0.0.1:0".parse()?)?;
+            let mut socket = UdpSocket::bind(host.parse()?)?;
             poll.registry().register(&mut socket, Token(n), Interest::READABLE)?;
             all.push(socket);
         }
@@ -146,7 +150,7 @@ fn id(n: u8) -> Vec<u8> {
 
 /// Connects, downloads the files at the same time, and closes.
 fn connect(server: SocketAddr, files: &[File], options: &Options, session: Option<&[u8]>) -> Result<Outcome> {
-    let mut sockets = Sockets::new(if options.migrate { 2 } else { 1 })?;
+    let mut sockets = Sockets::new(if options.migrate { 2 } else { 1 }, server)?;
     let (local, other) =
         (sockets.all[0].local_addr()?, sockets.all.last().map(UdpSocket::local_addr).transpose()?);
     let scid = id(0);
@@ -306,6 +310,12 @@ fn run(case: &str, server: SocketAddr, files: &[File]) -> Result<Option<()>> {
         "transfer" => options.window = 1 << 16,
         "versionnegotiation" => options.version = UNKNOWN,
         "migration" => options.migrate = true,
+        "multiconnect" => {
+            for file in files {
+                connect(server, std::slice::from_ref(file), &options, None)?;
+            }
+            return Ok(Some(()));
+        }
         "resumption" | "zerortt" => {
             let (first, second) = files.split_at(1);
             options.early = case == "zerortt";
@@ -313,7 +323,7 @@ fn run(case: &str, server: SocketAddr, files: &[File]) -> Result<Option<()>> {
             let again = connect(server, second, &options, session.as_deref())?;
             return if again.resumed { Ok(Some(())) } else { Err("the session was not resumed".into()) };
         }
-        // quiche begins no key update, and knows no version 2.
+        // quiche begins no key update, sends no ECN, and knows no version 2.
         _ => return Ok(None),
     }
     connect(server, files, &options, None)?;
@@ -321,7 +331,10 @@ fn run(case: &str, server: SocketAddr, files: &[File]) -> Result<Option<()>> {
 }
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    if args.next_if(|arg| arg == "server").is_some() {
+        return server::main(&args.collect::<Vec<_>>());
+    }
     let (Some(case), Some(Ok(server))) = (args.next(), args.next().map(|a| a.parse())) else {
         eprintln!("usage: interop-quiche CASE ADDRESS PATH=SHA256 ...");
         return ExitCode::from(2);
