@@ -69,6 +69,8 @@ impl Link {
 enum Event {
     Packet { flow: usize, number: u64, marked: bool },
     Ack { flow: usize, delay: Duration, ranges: Vec<(u64, u64)>, ecn: Option<[u64; 3]> },
+    /// The receiver learns that its ACK frame arrived.
+    AckAcked { flow: usize, largest: u64 },
 }
 
 /// Sender and receiver.
@@ -88,6 +90,8 @@ pub(super) struct Network {
     pub(super) link: Link,
     pub(super) flows: Vec<Flow>,
     pub(super) now: Time,
+    /// The receiver of each ACK frame acknowledges it.
+    pub(super) acks_are_acked: bool,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     count: u64,
 }
@@ -109,7 +113,7 @@ impl Network {
             longest_queue: Duration::ZERO,
             dropped: 0,
         };
-        Network { link, flows: Vec::new(), now, events: BinaryHeap::new(), count: 0 }
+        Network { link, flows: Vec::new(), now, acks_are_acked: false, events: BinaryHeap::new(), count: 0 }
     }
 
     /// Adds a flow that has always something to send.
@@ -178,7 +182,15 @@ impl Network {
                 flow
             }
             Event::Ack { flow, delay, ranges, ecn } => {
+                if self.acks_are_acked {
+                    let largest = ranges.first().map_or(0, |range| range.1);
+                    self.schedule(self.now + self.link.delay, Event::AckAcked { flow, largest });
+                }
                 self.flows[flow].take_ack(self.now, delay, &ranges, ecn);
+                flow
+            }
+            Event::AckAcked { flow, largest } => {
+                self.flows[flow].acks.on_acked(largest);
                 flow
             }
         }
@@ -232,7 +244,7 @@ impl Flow {
             return None;
         }
         self.acks.on_sent();
-        let ranges = self.acks.ranges().iter().rev().take(32).map(|x| (x.start, x.end - 1)).collect();
+        let ranges = self.acks.ranges().iter().rev().map(|x| (x.start, x.end - 1)).collect();
         Some(Event::Ack { flow, delay: self.acks.delay(now), ranges, ecn: self.acks.ecn() })
     }
 

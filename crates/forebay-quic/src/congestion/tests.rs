@@ -84,6 +84,23 @@ fn reordered_packets_are_no_congestion_for_long() {
     }
 }
 
+/// A receiver whose ACK frames were acknowledged drops older packets that come late (RFC 9000, section 13.2.3). They are late by more than a
+/// round-trip time then, and count as lost long since.
+#[test]
+fn acknowledged_acknowledgments_cost_nothing_on_paths_that_reorder() {
+    for algorithm in ALL {
+        for jitter in [8 * MS, 40 * MS] {
+            let [kept, dropped] = [false, true].map(|acks_are_acked| {
+                let mut network = Network::new(50.0, BDP, 0.0).with(algorithm);
+                (network.link.jitter, network.acks_are_acked) = (jitter, acks_are_acked);
+                network.run(5000 * MS);
+                network.goodput(5000 * MS)
+            });
+            assert!(dropped > 0.95 * kept, "{algorithm:?}, {jitter:?}: {dropped} instead of {kept}");
+        }
+    }
+}
+
 #[test]
 fn marks_replace_losses() {
     for algorithm in ALL {

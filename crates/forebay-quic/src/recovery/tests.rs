@@ -159,6 +159,21 @@ fn probes_back_off() {
     assert_eq!((case.recovery.pto_count(), case.lost.as_slice()), (0, &[0, 1, 2, 3][..]));
 }
 
+/// At the limit of RFC 9000, section 8.1, a timer may run out while nothing may leave.
+#[test]
+fn a_probe_that_cannot_leave_is_due_once() {
+    let mut case = Case::new();
+    for space in [Space::Initial, Space::Handshake] {
+        case.send(space);
+    }
+    let sent = case.now;
+    case.pass(60_000);
+    let timeout = case.recovery.on_timeout(case.now, |_| {});
+    assert!(matches!(timeout, Timeout::Probe(_)));
+    assert_eq!(case.recovery.deadline(false), Some(case.now + 2 * 999 * MS), "sent at {sent:?}");
+    assert_eq!((case.recovery.pto_count(), case.recovery.deadline(true)), (1, None));
+}
+
 #[test]
 fn data_waits_for_the_handshake() {
     let mut case = Case::new();

@@ -114,6 +114,8 @@ impl<C: Copy> Recovery<C> {
         self.pto_count += 1;
         self.stats.probe_timeouts += 1;
         self.timer_set = now;
+        // The next probe counts from this one, even if nothing may leave now: otherwise a timer of the past would stay.
+        self.spaces.each(|_, state| state.last_eliciting = now);
         Timeout::Probe(space)
     }
 }
