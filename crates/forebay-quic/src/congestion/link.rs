@@ -67,10 +67,22 @@ impl Link {
 /// Packet or acknowledgment that arrives at an end.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Packet { flow: usize, number: u64, marked: bool },
-    Ack { flow: usize, delay: Duration, ranges: Vec<(u64, u64)>, ecn: Option<[u64; 3]> },
+    Packet {
+        flow: usize,
+        number: u64,
+        marked: bool,
+    },
+    Ack {
+        flow: usize,
+        delay: Duration,
+        ranges: Vec<(u64, u64)>,
+        ecn: Option<[u64; 3]>,
+    },
     /// The receiver learns that its ACK frame arrived.
-    AckAcked { flow: usize, largest: u64 },
+    AckAcked {
+        flow: usize,
+        largest: u64,
+    },
 }
 
 /// Sender and receiver.
