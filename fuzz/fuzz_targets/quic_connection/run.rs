@@ -151,8 +151,9 @@ impl<'i> Run<'i> {
     /// Has the peer send nothing more, and checks how it ends.
     pub fn end(mut self) {
         self.is_alive();
-        let days = if self.ends { 30 } else { 1 };
-        self.wait(Duration::from_secs(days * 24 * 3600));
+        // Without an idle timeout it sends probes forever, and remembers them.
+        let hours = if self.ends { 30 * 24 } else { 1 };
+        self.wait(Duration::from_secs(hours * 3600));
         self.checks.check(&mut self.lab);
         self.checks.end(&self.lab, self.ends);
     }
