@@ -4,6 +4,7 @@ use super::mtu::Mtu;
 use crate::recovery::PathState;
 use crate::time::Time;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Bytes that may go to an address that is not proved, for each byte that came from it (RFC 9000, section 8.1).
 const AMPLIFICATION: u64 = 3;
@@ -26,8 +27,21 @@ pub struct Challenge {
     pub is_due: bool,
     /// Time at which it is sent again, once it was sent.
     pub again: Option<Time>,
+    /// Times that it was sent.
+    times: u32,
     /// Time at which the path is given up.
     pub end: Time,
+}
+
+impl Challenge {
+    /// Notes that it was sent. It is sent again as rarely as an Initial packet would be (RFC 9000, section 8.2.1): after twice the time each time.
+    pub fn note_sent(&mut self, now: Time, pto: Duration) {
+        /// Most doublings.
+        const MOST: u32 = 16;
+        self.is_due = false;
+        self.again = Some(now + pto.saturating_mul(1 << self.times.min(MOST)));
+        self.times = self.times.saturating_add(1);
+    }
 }
 
 /// Path between two addresses.
@@ -103,7 +117,7 @@ impl Path {
 
     /// Asks the peer to show that it receives here.
     pub fn ask(&mut self, data: [u8; 8], end: Time) {
-        self.challenge = Some(Challenge { data, is_due: true, again: None, end });
+        self.challenge = Some(Challenge { data, is_due: true, again: None, times: 0, end });
     }
 
     /// Handles a PATH_RESPONSE. Returns `true` if it answers the question of this path.
@@ -150,5 +164,21 @@ mod tests {
         assert!(!p.answered(&[2; 8]) && !p.is_proved);
         assert!(p.answered(&[1; 8]) && p.is_proved && p.challenge.is_none());
         assert!(!p.answered(&[1; 8]));
+    }
+
+    /// The end may be far away, if the path before had a long round-trip time.
+    #[test]
+    fn questions_are_repeated_ever_more_rarely() {
+        let (mut path, pto) = (path(true), Duration::from_millis(26));
+        let mut now = Time::from_nanos(1);
+        path.ask([1; 8], now + Duration::from_secs(1000));
+        let challenge = path.challenge.as_mut().expect("a question");
+        let mut times = 0;
+        while now < challenge.end {
+            challenge.note_sent(now, pto);
+            now = challenge.again.expect("a time");
+            times += 1;
+        }
+        assert_eq!(times, 16);
     }
 }

@@ -13,6 +13,7 @@ use crate::packet::{Head, Kind, LongKind, Place, build, header, number, protect}
 use crate::recovery::SentPacket;
 use crate::time::Time;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Bytes below which no datagram is begun: header, a small frame, tag.
 pub(super) const LEAST: usize = 64;
@@ -314,7 +315,7 @@ impl Connection {
     fn fill(&mut self, space: Space, level: Kind, now: Time, out: &mut Vec<u8>, limit: usize) -> bool {
         let before = out.len();
         if level == Kind::OneRtt {
-            fill_path(&mut self.path, now + self.recovery.pto(Space::Data), out, limit);
+            fill_path(&mut self.path, now, self.recovery.pto(Space::Data), out, limit);
         }
         let proves = out.len() > before;
         if level != Kind::ZeroRtt {
@@ -493,12 +494,12 @@ impl Connection {
         }
         let (route, has_own_id) = (other.route, other.has_own_id);
         let start = out.len();
-        let again = now + self.recovery.pto(Space::Data);
+        let pto = self.recovery.pto(Space::Data);
         let remote = &self.outbound.remote;
         let dst = if has_own_id { *remote.aside()? } else { *remote.active() };
         let mut place = self.push_header_to(dst, Kind::OneRtt, Space::Data, out)?;
         if let Some(other) = &mut self.other {
-            fill_path(other, again, out, start + room - TAG);
+            fill_path(other, now, pto, out, start + room - TAG);
             frame::push_padding(out, (start + room - TAG).saturating_sub(out.len()));
             other.note_sent(room);
         }
@@ -589,12 +590,11 @@ impl Connection {
 }
 
 /// Adds the question and the answer of a path.
-fn fill_path(path: &mut Path, again: Time, out: &mut Vec<u8>, limit: usize) {
+fn fill_path(path: &mut Path, now: Time, pto: Duration, out: &mut Vec<u8>, limit: usize) {
     if let Some(challenge) = path.challenge.as_mut().filter(|c| c.is_due)
         && frame::fit(out, limit, |out| frame::push_path_challenge(out, challenge.data))
     {
-        challenge.is_due = false;
-        challenge.again = Some(again);
+        challenge.note_sent(now, pto);
     }
     if let Some(data) = path.response
         && frame::fit(out, limit, |out| frame::push_path_response(out, data))
