@@ -46,8 +46,55 @@ pub(crate) trait RequestStream: Mux {
     /// Ends the stream without a whole response, if it has not ended.
     fn reset(&self, why: Reset);
     /// Takes the stream back once its request is over.
-    fn recycle(self: Rc<Self>, thread: &Thread) {
-        let _ = thread;
+    fn recycle(self: Rc<Self>, thread: &Thread);
+}
+
+/// Stream whose memory serves another one after it.
+pub(crate) trait Reused {
+    /// Connection of the stream.
+    type Session;
+    /// Leaves the connection for `nobody`, a placeholder, and releases the memory that the stream holds.
+    fn retire(&mut self, nobody: Rc<Self::Session>);
+}
+
+/// Memory of ended streams, for reuse: streams are many and short-lived.
+#[derive(Debug)]
+pub(crate) struct SpareStreams<S: Reused> {
+    streams: Vec<Rc<S>>,
+    /// Placeholder connection of the streams kept: a kept stream must not keep its connection alive.
+    nobody: Option<Rc<S::Session>>,
+}
+
+impl<S: Reused> Default for SpareStreams<S> {
+    fn default() -> SpareStreams<S> {
+        SpareStreams { streams: Vec::new(), nobody: None }
+    }
+}
+
+impl<S: Reused> SpareStreams<S> {
+    /// Streams kept.
+    const KEPT: usize = 64;
+
+    /// Keeps the memory of a stream, if there are no other references to it. `nobody` creates a placeholder connection.
+    pub(crate) fn give(&mut self, mut stream: Rc<S>, nobody: impl FnOnce() -> Rc<S::Session>) {
+        if self.streams.len() < Self::KEPT
+            && let Some(place) = Rc::get_mut(&mut stream)
+        {
+            place.retire(self.nobody.get_or_insert_with(nobody).clone());
+            self.streams.push(stream);
+        }
+    }
+
+    /// Creates a stream with `new`, in kept memory if there is any.
+    #[inline]
+    pub(crate) fn take(&mut self, new: impl FnOnce() -> S) -> Rc<S> {
+        if let Some(mut spare) = self.streams.pop()
+            && let Some(place) = Rc::get_mut(&mut spare)
+        {
+            *place = new();
+            return spare;
+        }
+        Rc::new(new())
     }
 }
 

@@ -1,8 +1,8 @@
 //! The runner of an HTTP/2 connection: reads, hands requests over, writes, waits. Hot path.
 
 use super::frames::{Context, Fatal};
-use super::stream::SpareStreams;
 use super::{Session, Stream};
+use crate::connection::mux::SpareStreams;
 use crate::connection::unread::{self, HeadFailure};
 use crate::connection::{Connection, Work, close};
 use crate::error_log;
@@ -548,7 +548,7 @@ pub(crate) struct Shared {
     #[allow(clippy::vec_box)]
     heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
     streams: std::cell::RefCell<Vec<Rc<Stream>>>,
-    ended: std::cell::RefCell<SpareStreams>,
+    ended: std::cell::RefCell<SpareStreams<Stream>>,
     scratch: std::cell::RefCell<Vec<u8>>,
     /// Buffers for receiving and for sending.
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
@@ -580,7 +580,7 @@ impl Shared {
 
     /// Keeps the memory of a stream for reuse.
     pub(crate) fn give_stream(&self, stream: Rc<Stream>) {
-        self.ended.borrow_mut().give(stream);
+        self.ended.borrow_mut().give(stream, Session::nobody);
     }
 }
 

@@ -2,8 +2,8 @@
 //! that both ends of a connection have, is in forebay-http (`h2/received.rs`, `h2/connection.rs`). Hot path.
 
 use super::budget::EMPTY_CONTINUATIONS;
-use super::stream::SpareStreams;
 use super::{Ended, Session, SessionState, Stream};
+use crate::connection::mux::SpareStreams;
 use forebay_http::field::Name;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::connection::{FlowControlError, Window};
@@ -110,7 +110,7 @@ pub(super) struct Context<'c> {
     pub spare: &'c mut Vec<Box<RequestHead>>,
     pub scratch: &'c mut Vec<u8>,
     /// Streams for reuse.
-    pub ended: &'c mut SpareStreams,
+    pub ended: &'c mut SpareStreams<Stream>,
     /// Streams whose request is complete.
     pub started: &'c mut Vec<Rc<Stream>>,
 }
@@ -364,7 +364,7 @@ impl Session {
         let s = &mut *guard;
         let mut head = cx.spare.pop().unwrap_or_default();
         head.clear();
-        let stream = cx.ended.take(self, section.stream, s.connection.initial_window());
+        let stream = cx.ended.take(|| Stream::new(self, section.stream, s.connection.initial_window()));
         let parsed =
             request::parse(&mut s.decoder, block, section.end_stream, &mut head, cx.scratch, cx.limits);
         s.undecoded = parsed.is_err();

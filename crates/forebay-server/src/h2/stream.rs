@@ -1,7 +1,7 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
 use super::{Session, SessionState};
-use crate::connection::mux::{RequestStream, Reset};
+use crate::connection::mux::{RequestStream, Reset, Reused};
 use crate::thread::Thread;
 use forebay_core::client::Client;
 use forebay_http::h2::connection::Window;
@@ -63,44 +63,9 @@ pub(crate) struct Stream {
     writer: RefCell<Option<Waker>>,
 }
 
-/// Memory of ended streams, for reuse: streams are many and short-lived.
-#[derive(Debug, Default)]
-pub(super) struct SpareStreams {
-    streams: Vec<Rc<Stream>>,
-    /// Placeholder session of the streams kept.
-    nobody: Option<Rc<Session>>,
-}
-
-impl SpareStreams {
-    /// Streams kept.
-    const KEPT: usize = 64;
-
-    /// Keeps the memory of a stream, if there are no other references to it.
-    pub(super) fn give(&mut self, mut stream: Rc<Stream>) {
-        if self.streams.len() < Self::KEPT
-            && let Some(s) = Rc::get_mut(&mut stream)
-        {
-            // A kept stream must not keep its connection alive.
-            s.session = self.nobody.get_or_insert_with(Session::nobody).clone();
-            self.streams.push(stream);
-        }
-    }
-
-    /// Creates a stream, in kept memory if there is any.
-    pub(super) fn take(&mut self, session: &Rc<Session>, id: u32, send_window: Window) -> Rc<Stream> {
-        if let Some(mut spare) = self.streams.pop()
-            && let Some(place) = Rc::get_mut(&mut spare)
-        {
-            *place = Stream::new(session, id, send_window);
-            return spare;
-        }
-        Rc::new(Stream::new(session, id, send_window))
-    }
-}
-
 impl Stream {
     #[inline]
-    fn new(session: &Rc<Session>, id: u32, send_window: Window) -> Stream {
+    pub(super) fn new(session: &Rc<Session>, id: u32, send_window: Window) -> Stream {
         Stream {
             id,
             session: session.clone(),
@@ -186,6 +151,17 @@ impl Stream {
             Some(flags) => *flags |= flag::END_STREAM,
             None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
         }
+    }
+}
+
+impl Reused for Stream {
+    type Session = Session;
+
+    fn retire(&mut self, nobody: Rc<Session>) {
+        self.session = nobody;
+        self.received = RefCell::default();
+        self.reader = RefCell::default();
+        self.writer = RefCell::default();
     }
 }
 
@@ -399,21 +375,26 @@ impl Mux for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::mux::SpareStreams;
 
     #[test]
     fn memory_of_streams_is_used_again_but_nothing_else_of_them() {
         let session = Session::nobody();
         let mut spare = SpareStreams::default();
-        let held = spare.take(&session, 1, Window::new(10));
+        let stream = |id, window| {
+            let session = &session;
+            move || Stream::new(session, id, Window::new(window))
+        };
+        let held = spare.take(stream(1, 10));
         let place = Rc::as_ptr(&held);
-        spare.give(held.clone());
-        assert!(spare.streams.is_empty(), "somebody has it yet");
+        spare.give(held.clone(), Session::nobody);
+        assert_ne!(Rc::as_ptr(&spare.take(stream(3, 10))), place, "somebody has it yet");
         held.received.borrow_mut().extend_from_slice(b"content");
         held.ended.set(true);
         let before = Rc::strong_count(&session);
-        spare.give(held);
+        spare.give(held, Session::nobody);
         assert_eq!(Rc::strong_count(&session), before - 1, "it does not keep its connection");
-        let next = spare.take(&session, 3, Window::new(20));
+        let next = spare.take(stream(3, 20));
         assert_eq!((Rc::as_ptr(&next), next.id, next.send_window.get().available()), (place, 3, 20));
         assert!(next.received.borrow().is_empty() && !next.ended.get());
     }

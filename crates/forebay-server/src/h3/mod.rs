@@ -19,6 +19,7 @@ pub use handover::{start as start_process, succeed};
 pub(crate) use session::Session;
 pub(crate) use stream::Stream;
 
+use crate::connection::mux::SpareStreams;
 use crate::connection::unread::HeadFailure;
 use crate::front::make_room;
 use crate::thread::{QUIC, Thread, ThreadConfig};
@@ -69,6 +70,8 @@ pub(crate) struct Quic {
     /// Slot of the poller for timers.
     timer: Cell<Option<Token>>,
     common: Rc<Common>,
+    /// Memory of streams that have ended.
+    ended: RefCell<SpareStreams<Stream>>,
     chooser: OnceCell<Rc<dyn Choose>>,
     /// Datagrams from other threads and processes, once this thread serves QUIC.
     inbox: OnceCell<Arc<Inbox>>,
@@ -187,6 +190,18 @@ impl Session {
 impl Quic {
     fn session(&self, number: u32) -> Option<Rc<Session>> {
         self.sessions.borrow().get(number as usize).cloned().flatten()
+    }
+
+    /// Creates a stream with `new`, in the memory of one that has ended if there is any.
+    fn take_stream(&self, new: impl FnOnce() -> Stream) -> Rc<Stream> {
+        self.ended.borrow_mut().take(new)
+    }
+
+    /// Keeps the memory of a stream that has ended for reuse, if nothing else refers to it.
+    fn give_stream(&self, thread: &Thread, stream: Rc<Stream>) {
+        let nobody =
+            || Session::new(thread, 0, thread.no_client.clone(), self.common.clone(), Duration::ZERO);
+        self.ended.borrow_mut().give(stream, nobody);
     }
 
     fn chooser(&self, thread: &Rc<Thread>) -> Rc<dyn Choose> {
@@ -382,7 +397,8 @@ impl Quic {
             client.local = Some(SocketAddr::new(ip, port));
         }
         let patience = endpoint.patience();
-        let session = Session::new(thread, endpoint.clone(), Rc::new(client), self.common.clone(), patience);
+        let session =
+            Session::new(thread, endpoint.streams(), Rc::new(client), self.common.clone(), patience);
         let mut sessions = self.sessions.borrow_mut();
         let number = self.free.borrow_mut().pop().or_else(|| u32::try_from(sessions.len()).ok())?;
         match sessions.get_mut(number as usize) {
@@ -409,7 +425,7 @@ impl Quic {
     fn work(&self, thread: &Rc<Thread>, endpoint: &Rc<Endpoint>) {
         while let Some(link) = endpoint.take_ready() {
             if let Some(session) = self.session(link.owner.get()) {
-                endpoint.guard(&link, || session.process(thread, &link));
+                endpoint.guard(&link, || session.process(thread, endpoint, &link));
             }
         }
         for _ in 0..endpoint.take_panics() {

@@ -44,8 +44,8 @@ const LAST_REQUEST: u64 = (1 << 62) - 4;
 pub(crate) struct Session {
     io: Rc<Io>,
     front: u8,
-    endpoint: Rc<Endpoint>,
-    link: OnceCell<Rc<Link>>,
+    /// The QUIC connection and its endpoint, once there are events. A placeholder has none.
+    quic: OnceCell<(Rc<Endpoint>, Rc<Link>)>,
     common: Rc<Common>,
     client: RefCell<Rc<Client>>,
     transfers: Rc<Transfers>,
@@ -82,8 +82,8 @@ pub(crate) type Fatal = (Code, &'static str);
 
 impl Session {
     pub(super) fn new(
-        thread: &Rc<Thread>,
-        endpoint: Rc<Endpoint>,
+        thread: &Thread,
+        streams_at_a_time: u32,
         client: Rc<Client>,
         common: Rc<Common>,
         patience: Duration,
@@ -91,9 +91,8 @@ impl Session {
         Rc::new(Session {
             io: thread.io.clone(),
             front: thread.front,
-            streams_at_a_time: endpoint.streams(),
-            endpoint,
-            link: OnceCell::new(),
+            streams_at_a_time,
+            quic: OnceCell::new(),
             common,
             client: RefCell::new(client),
             transfers: thread.transfers.clone(),
@@ -144,13 +143,18 @@ impl Session {
 
     /// Returns the QUIC connection.
     pub(super) fn link(&self) -> Option<&Rc<Link>> {
-        self.link.get()
+        self.quic.get().map(|(_, link)| link)
+    }
+
+    /// Returns the endpoint of the QUIC connection.
+    fn endpoint(&self) -> Option<&Endpoint> {
+        self.quic.get().map(|(endpoint, _)| endpoint.as_ref())
     }
 
     /// Notes that there is something to send.
     pub(super) fn notify(&self) {
-        if let Some(link) = self.link.get() {
-            self.endpoint.mark_sending(link);
+        if let Some((endpoint, link)) = self.quic.get() {
+            endpoint.mark_sending(link);
         }
         if !self.common.asked.replace(true) {
             self.io.poller.step_again(Direct { front: self.front, kind: QUIC, number: 0 });
@@ -158,8 +162,8 @@ impl Session {
     }
 
     /// Handles the events of the connection.
-    pub(super) fn process(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
-        let _ = self.link.set(link.clone());
+    pub(super) fn process(self: &Rc<Self>, thread: &Rc<Thread>, endpoint: &Rc<Endpoint>, link: &Rc<Link>) {
+        self.quic.get_or_init(|| (endpoint.clone(), link.clone()));
         let mut writable = Vec::new();
         loop {
             // A statement of its own: handlers use the connection.
@@ -193,7 +197,10 @@ impl Session {
         }
         // The first takes all that the connection can send, so the order is that of the priorities.
         writable.sort_by_key(|stream| stream.order());
-        writable.iter().for_each(|stream| stream.writable());
+        for stream in writable {
+            stream.writable();
+            thread.quic.give_stream(thread, stream);
+        }
         if let Some(fatal) = self.found.take() {
             self.fail(thread, fatal);
         }
@@ -214,15 +221,17 @@ impl Session {
     /// Has the connection end because of an error that a handler has found. The stream may be gone before that.
     pub(super) fn blame(&self, fatal: Fatal) {
         self.found.set(Some(fatal));
-        if let Some(link) = self.link.get() {
-            self.endpoint.mark(link);
+        if let Some((endpoint, link)) = self.quic.get() {
+            endpoint.mark(link);
         }
         self.notify();
     }
 
     /// Begins HTTP after the handshake.
     fn connected(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
-        self.endpoint.established(link);
+        if let Some(endpoint) = self.endpoint() {
+            endpoint.established(link);
+        }
         if let Some(facts) = link.facts() {
             self.hq.set(facts.agreed.alpn.as_deref() == Some(HQ));
             self.established(thread, *facts);
@@ -236,10 +245,17 @@ impl Session {
     fn begin_early(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
         if let Some(facts) = link.facts() {
             self.hq.set(facts.agreed.alpn.as_deref() == Some(HQ));
-            self.endpoint.count(Count::Early);
+            self.count(Count::Early);
             self.early(thread, *facts);
         }
         self.begin_http(link);
+    }
+
+    /// Counts something at the endpoint.
+    fn count(&self, what: Count) {
+        if let Some(endpoint) = self.endpoint() {
+            endpoint.count(what);
+        }
     }
 
     /// Opens our own streams.
@@ -267,7 +283,9 @@ impl Session {
                 let id = link.streams().accept(Dir::Bi);
                 let Some(id) = id else { return Ok(()) };
                 self.open_request(thread, id)?;
-                self.endpoint.allow_streams(link, self.state.borrow().streams.len());
+                if let Some(endpoint) = self.endpoint() {
+                    endpoint.allow_streams(link, self.state.borrow().streams.len());
+                }
             },
             StreamEvent::Opened { dir: Dir::Uni } => loop {
                 let id = link.streams().accept(Dir::Uni);
@@ -329,14 +347,15 @@ impl Session {
         s.next = id.0 + 4;
         if s.leaving {
             drop(s);
-            if let Some(link) = self.link.get() {
+            if let Some(link) = self.link() {
                 reject(link, id);
             }
             return Ok(());
         }
         let limits = self.limits(thread);
         let (number, size) = limits.large_client_header_buffers;
-        let stream = Stream::new(self, id, number.saturating_mul(size), self.hq.get());
+        let (longest, is_bare) = (number.saturating_mul(size), self.hq.get());
+        let stream = thread.quic.take_stream(|| Stream::new(self, id, longest, is_bare));
         s.streams.push((id, stream.clone()));
         if let Some(priority) = s.early.take(id.0) {
             stream.update_priority(priority);
@@ -379,7 +398,7 @@ impl Session {
 
     /// Takes over the address of a client that has moved (RFC 9000, section 9). Requests keep the address that they began with.
     fn follow_client(&self) {
-        let Some(link) = self.link.get() else { return };
+        let Some(link) = self.link() else { return };
         let peer = Peer::Inet(link.remote());
         let mut client = self.client.borrow_mut();
         if client.peer != peer {
@@ -390,7 +409,7 @@ impl Session {
     /// Tells the client's encoder that a field section will not be decoded (RFC 9204, section 4.4.2).
     pub(super) fn cancel_sections(&self, id: StreamId) {
         self.state.borrow_mut().controls.cancel(id);
-        if let Some(link) = self.link.get() {
+        if let Some(link) = self.link() {
             self.send_unsent(link);
         }
     }
@@ -576,7 +595,7 @@ impl Session {
 
     /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.
     pub(super) fn push_section(&self, id: StreamId, section: &[u8], out: &mut Vec<u8>) {
-        let link = self.link.get();
+        let link = self.link();
         let inserted = {
             let mut s = self.state.borrow_mut();
             s.controls.push_section(link.map(Rc::as_ref), id, section, out)
@@ -599,7 +618,7 @@ impl Session {
         }
         s.controls.push_goaway(LAST_REQUEST);
         drop(s);
-        if let Some(link) = self.link.get() {
+        if let Some(link) = self.link() {
             self.send_unsent(link);
         }
         self.notify();
@@ -615,11 +634,11 @@ impl Session {
         let next = s.next;
         s.controls.push_goaway(next);
         drop(s);
-        if let Some(link) = self.link.get() {
+        if let Some((endpoint, link)) = self.quic.get() {
             self.send_unsent(link);
             // The end of the connection would discard it. Without it the client does not know that requests on their way were not
             // handled, and may be sent again.
-            self.endpoint.send(link, self.io.poller.now());
+            endpoint.send(link, self.io.poller.now());
         }
         self.close_if_over();
         self.notify();
@@ -634,14 +653,14 @@ impl Session {
         }
         let own = s.controls.own().count();
         drop(s);
-        if self.link.get().is_none_or(|link| link.streams().send_streams() <= own) {
+        if self.link().is_none_or(|link| link.streams().send_streams() <= own) {
             self.close(Code::NoError, b"");
         }
     }
 
     fn close(&self, why: Code, reason: &'static [u8]) {
         self.state.borrow_mut().closed = true;
-        if let Some(link) = self.link.get() {
+        if let Some(link) = self.link() {
             link.close(self.io.poller.now(), code(why), reason);
         }
         self.notify();
@@ -653,15 +672,15 @@ impl Session {
             return;
         }
         if why == Code::ExcessiveLoad {
-            self.endpoint.count(Count::Floods);
+            self.count(Count::Floods);
         }
         self.log(thread, Level::Info, &format!("client {reason}"));
         if why == Code::DecompressionFailed
-            && let Some(link) = self.link.get()
+            && let Some((endpoint, link)) = self.quic.get()
         {
             // The end of the connection would discard the cancellation of the section.
             self.send_unsent(link);
-            self.endpoint.send(link, self.io.poller.now());
+            endpoint.send(link, self.io.poller.now());
         }
         // nginx's phrase; the log has the reason.
         self.close(why, b"stream error");
@@ -706,7 +725,7 @@ impl Session {
             s.controls.note_finished();
         }
         drop(s);
-        if let Some(link) = self.link.get().filter(|_| finished) {
+        if let Some(link) = self.link().filter(|_| finished) {
             link.note_progress(0, OVERHEAD_OF_REQUEST);
         }
         self.close_if_over();
@@ -715,7 +734,7 @@ impl Session {
     /// Counts content.
     pub(super) fn moved(&self, n: usize) {
         self.state.borrow_mut().moved += n as u64;
-        if let Some(link) = self.link.get() {
+        if let Some(link) = self.link() {
             link.note_progress(n as u64, 0);
         }
     }

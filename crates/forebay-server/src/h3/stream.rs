@@ -5,7 +5,7 @@ use super::heads::Waiting;
 use super::input::{CUT, Failure, Input, Next};
 use super::output::{Output, Place};
 use super::session::{Fatal, Head, code};
-use crate::connection::mux::{RequestStream, Reset};
+use crate::connection::mux::{RequestStream, Reset, Reused};
 use crate::thread::Thread;
 use bytes::Bytes;
 use forebay_core::client::Client;
@@ -64,8 +64,9 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(session: &Rc<Session>, id: StreamId, longest: usize, is_bare: bool) -> Rc<Stream> {
-        Rc::new(Stream {
+    #[inline]
+    pub(super) fn new(session: &Rc<Session>, id: StreamId, longest: usize, is_bare: bool) -> Stream {
+        Stream {
             id,
             session: session.clone(),
             is_bare,
@@ -88,7 +89,7 @@ impl Stream {
             turn: Cell::new(0),
             reader: RefCell::default(),
             writer: RefCell::default(),
-        })
+        }
     }
 
     /// Returns `true` if a runner has the request.
@@ -482,6 +483,19 @@ fn rank(priority: Priority, number: u64) -> i32 {
     level * RANKS + within
 }
 
+impl Reused for Stream {
+    type Session = Session;
+
+    fn retire(&mut self, nobody: Rc<Session>) {
+        self.session = nobody;
+        self.input = RefCell::new(Input::new(0));
+        self.blocked_section = RefCell::default();
+        self.output = RefCell::default();
+        self.reader = RefCell::default();
+        self.writer = RefCell::default();
+    }
+}
+
 impl RequestStream for Stream {
     fn client(&self) -> Rc<Client> {
         self.session.client()
@@ -541,6 +555,10 @@ impl RequestStream for Stream {
             });
         }
         self.session.remove(self.id, false);
+    }
+
+    fn recycle(self: Rc<Self>, thread: &Thread) {
+        thread.quic.give_stream(thread, self);
     }
 }
 
