@@ -3,7 +3,7 @@
 use crate::error::{Code, Error};
 use crate::version::Version;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::quic::{DirectionalKeys, KeyChange};
+use rustls::quic::{Connection, DirectionalKeys, KeyChange};
 use rustls::{HandshakeType, PeerMisbehaved};
 use std::any::Any;
 use std::sync::Arc;
@@ -12,40 +12,59 @@ use std::sync::Arc;
 ///
 /// A server's may be without a configuration at first: the ClientHello chooses it.
 pub trait Session {
-    /// Reads bytes of the handshake, in order.
-    ///
-    /// # Errors
-    /// The alert of TLS as [`Code::crypto`](crate::error::Code::crypto), or an error of the transport.
-    fn read(&mut self, bytes: &[u8]) -> Result<(), Error>;
+    /// Returns the state of TLS, once there is a configuration.
+    fn tls(&self) -> Option<&Connection>;
 
-    /// Appends bytes of the handshake that are to be sent. Returns keys after which bytes are sent with them. It is called until it
-    /// appends nothing and returns nothing.
-    fn write(&mut self, out: &mut Vec<u8>) -> Option<KeyChange>;
-
-    /// Returns the peer's transport parameters, once they are known.
-    fn parameters(&self) -> Option<&[u8]>;
-
-    /// Returns the keys of 0-RTT packets: at a client those of a remembered session, at a server once it takes early data.
-    fn early_keys(&self) -> Option<DirectionalKeys>;
-
-    /// Returns `true` until the handshake is complete.
-    fn is_handshaking(&self) -> bool;
+    /// Returns the state of TLS, once there is a configuration.
+    fn tls_mut(&mut self) -> Option<&mut Connection>;
 
     /// Returns the version of packets. A server's may change with the ClientHello (RFC 9368, section 2.3).
     fn version(&self) -> Version;
 
+    /// Reads bytes of the handshake, in order.
+    ///
+    /// # Errors
+    /// The alert of TLS as [`Code::crypto`](crate::error::Code::crypto), or an error of the transport.
+    fn read(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Some(tls) = self.tls_mut() else { return Ok(()) };
+        tls.read_hs(bytes).map_err(|e| alert_of(tls.alert(), &e))
+    }
+
+    /// Appends bytes of the handshake that are to be sent. Returns keys after which bytes are sent with them. It is called until it
+    /// appends nothing and returns nothing.
+    fn write(&mut self, out: &mut Vec<u8>) -> Option<KeyChange> {
+        self.tls_mut()?.write_hs(out)
+    }
+
+    /// Returns the peer's transport parameters, once they are known.
+    fn parameters(&self) -> Option<&[u8]> {
+        self.tls()?.quic_transport_parameters()
+    }
+
+    /// Returns the keys of 0-RTT packets: at a client those of a remembered session, at a server once it takes early data.
+    fn early_keys(&self) -> Option<DirectionalKeys> {
+        self.tls()?.zero_rtt_keys()
+    }
+
+    /// Returns `true` until the handshake is complete.
+    fn is_handshaking(&self) -> bool {
+        self.tls().is_none_or(|tls| tls.is_handshaking())
+    }
+
     /// Returns `true` if the server has taken early data. Asked at clients, after the handshake.
     fn is_early_data_accepted(&self) -> bool {
-        false
+        matches!(self.tls(), Some(Connection::Client(tls)) if tls.is_early_data_accepted())
     }
 
     /// Returns facts of the handshake for the application, once they are known.
-    fn facts(&self) -> Option<Box<dyn Any>>;
+    fn facts(&self) -> Option<Box<dyn Any>> {
+        None
+    }
 }
 
 /// TLS of a server whose configuration is known from the beginning.
 pub struct ServerSession {
-    tls: rustls::quic::ServerConnection,
+    tls: Connection,
     version: Version,
 }
 
@@ -61,7 +80,7 @@ impl ServerSession {
     ) -> Result<ServerSession, Error> {
         let tls = rustls::quic::ServerConnection::new(config, version.for_tls(), parameters);
         let tls = tls.map_err(|_| Error::new(Code::INTERNAL_ERROR, "no configuration of TLS for QUIC"))?;
-        Ok(ServerSession { tls, version })
+        Ok(ServerSession { tls: tls.into(), version })
     }
 }
 
@@ -83,38 +102,22 @@ pub fn alert_of(alert: Option<rustls::AlertDescription>, why: &rustls::Error) ->
 }
 
 impl Session for ServerSession {
-    fn read(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.tls.read_hs(bytes).map_err(|e| alert_of(self.tls.alert(), &e))
+    fn tls(&self) -> Option<&Connection> {
+        Some(&self.tls)
     }
 
-    fn write(&mut self, out: &mut Vec<u8>) -> Option<KeyChange> {
-        self.tls.write_hs(out)
-    }
-
-    fn parameters(&self) -> Option<&[u8]> {
-        self.tls.quic_transport_parameters()
-    }
-
-    fn early_keys(&self) -> Option<DirectionalKeys> {
-        self.tls.zero_rtt_keys()
-    }
-
-    fn is_handshaking(&self) -> bool {
-        self.tls.is_handshaking()
+    fn tls_mut(&mut self) -> Option<&mut Connection> {
+        Some(&mut self.tls)
     }
 
     fn version(&self) -> Version {
         self.version
     }
-
-    fn facts(&self) -> Option<Box<dyn Any>> {
-        None
-    }
 }
 
 /// TLS of a client.
 pub struct ClientSession {
-    tls: rustls::quic::ClientConnection,
+    tls: Connection,
     version: Version,
 }
 
@@ -131,7 +134,7 @@ impl ClientSession {
     ) -> Result<ClientSession, Error> {
         let tls = rustls::quic::ClientConnection::new(config, version.for_tls(), name, parameters);
         let tls = tls.map_err(|_| Error::new(Code::INTERNAL_ERROR, "no configuration of TLS for QUIC"))?;
-        Ok(ClientSession { tls, version })
+        Ok(ClientSession { tls: tls.into(), version })
     }
 }
 
@@ -147,42 +150,27 @@ pub struct ClientFacts {
 }
 
 impl Session for ClientSession {
-    fn read(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.tls.read_hs(bytes).map_err(|e| alert_of(self.tls.alert(), &e))
+    fn tls(&self) -> Option<&Connection> {
+        Some(&self.tls)
     }
 
-    fn write(&mut self, out: &mut Vec<u8>) -> Option<KeyChange> {
-        self.tls.write_hs(out)
-    }
-
-    fn parameters(&self) -> Option<&[u8]> {
-        self.tls.quic_transport_parameters()
-    }
-
-    fn early_keys(&self) -> Option<DirectionalKeys> {
-        self.tls.zero_rtt_keys()
-    }
-
-    fn is_handshaking(&self) -> bool {
-        self.tls.is_handshaking()
+    fn tls_mut(&mut self) -> Option<&mut Connection> {
+        Some(&mut self.tls)
     }
 
     fn version(&self) -> Version {
         self.version
     }
 
-    fn is_early_data_accepted(&self) -> bool {
-        self.tls.is_early_data_accepted()
-    }
-
     fn facts(&self) -> Option<Box<dyn Any>> {
-        if self.tls.is_handshaking() {
+        let Connection::Client(tls) = &self.tls else { return None };
+        if tls.is_handshaking() {
             return None;
         }
-        let shown = self.tls.peer_certificates().unwrap_or_default();
+        let shown = tls.peer_certificates().unwrap_or_default();
         Some(Box::new(ClientFacts {
-            is_resumed: self.tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed),
-            alpn: self.tls.alpn_protocol().map(<[u8]>::to_vec),
+            is_resumed: tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed),
+            alpn: tls.alpn_protocol().map(<[u8]>::to_vec),
             certificates: shown.iter().map(|c| c.clone().into_owned()).collect(),
         }))
     }

@@ -9,7 +9,7 @@ use forebay_quic::parameters::{self, TransportParameters, VersionInformation};
 use forebay_quic::tls::{Session, alert_of};
 use forebay_quic::version::Version;
 use forebay_sys::random::random_u64;
-use rustls::quic::{DirectionalKeys, KeyChange, ServerConnection};
+use rustls::quic::{Connection, ServerConnection};
 use std::any::Any;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -63,7 +63,7 @@ enum Stage {
     /// The ClientHello is not complete; our transport parameters.
     Greeting(Reading, Box<TransportParameters>),
     /// rustls has it.
-    Chosen(Box<ServerConnection>),
+    Chosen(Box<Connection>),
 }
 
 impl ServerSession {
@@ -75,13 +75,6 @@ impl ServerSession {
     ) -> ServerSession {
         let stage = Stage::Greeting(Reading::default(), Box::new(parameters));
         ServerSession { chooser, owner, begun: version, version, stage, early: (None, false) }
-    }
-
-    fn chosen(&self) -> Option<&ServerConnection> {
-        match &self.stage {
-            Stage::Greeting(..) => None,
-            Stage::Chosen(connection) => Some(connection),
-        }
     }
 
     /// Begins the handshake with a configuration once the ClientHello is complete. Returns its bytes.
@@ -101,7 +94,7 @@ impl ServerSession {
         let config = self.chooser.choose(self.owner, hello).map_err(|alert| refusal(alert, ""))?;
         let connection = ServerConnection::new(config, self.version.for_tls(), encoded)
             .map_err(|e| Error { reason: e.to_string().into(), ..refusal(INTERNAL_ERROR, "") })?;
-        self.stage = Stage::Chosen(Box::new(connection));
+        self.stage = Stage::Chosen(Box::new(connection.into()));
         Ok(Some(received))
     }
 }
@@ -111,6 +104,24 @@ fn refusal(alert: u8, reason: &'static str) -> Error {
 }
 
 impl Session for ServerSession {
+    fn tls(&self) -> Option<&Connection> {
+        match &self.stage {
+            Stage::Greeting(..) => None,
+            Stage::Chosen(tls) => Some(tls),
+        }
+    }
+
+    fn tls_mut(&mut self) -> Option<&mut Connection> {
+        match &mut self.stage {
+            Stage::Greeting(..) => None,
+            Stage::Chosen(tls) => Some(tls),
+        }
+    }
+
+    fn version(&self) -> Version {
+        self.version
+    }
+
     fn read(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Some(bytes) = self.greet(bytes)? else { return Ok(()) };
         let (address, has_early_data) = self.early;
@@ -121,30 +132,8 @@ impl Session for ServerSession {
             .map_err(|e| alert_of(connection.alert(), &e))
     }
 
-    fn write(&mut self, out: &mut Vec<u8>) -> Option<KeyChange> {
-        match &mut self.stage {
-            Stage::Greeting(..) => None,
-            Stage::Chosen(connection) => connection.write_hs(out),
-        }
-    }
-
-    fn parameters(&self) -> Option<&[u8]> {
-        self.chosen()?.quic_transport_parameters()
-    }
-
-    fn early_keys(&self) -> Option<DirectionalKeys> {
-        self.chosen()?.zero_rtt_keys()
-    }
-
-    fn is_handshaking(&self) -> bool {
-        self.chosen().is_none_or(|connection| connection.is_handshaking())
-    }
-
-    fn version(&self) -> Version {
-        self.version
-    }
-
     fn facts(&self) -> Option<Box<dyn Any>> {
-        Some(Box::new(HandshakeFacts { agreed: Agreed::of(self.chosen()?) }))
+        let Connection::Server(tls) = self.tls()? else { return None };
+        Some(Box::new(HandshakeFacts { agreed: Agreed::of(tls) }))
     }
 }

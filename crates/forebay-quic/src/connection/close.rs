@@ -1,7 +1,11 @@
 //! The end of a connection (RFC 9000, section 10).
 
-use super::{Connection, Event, IdChange, Reason};
-use crate::error::Error;
+use super::transmit::{Built, LEAST, Transmit};
+use super::{Connection, Event, IdChange, Reason, Space, mtu};
+use crate::error::{Code, Error};
+use crate::frame;
+use crate::packet::Kind;
+use crate::packet::build::TAG;
 use crate::stream::Streams;
 use crate::time::Time;
 use std::collections::VecDeque;
@@ -84,6 +88,44 @@ impl Connection {
         self.forget_ids();
     }
 
+    /// Tells the peer that the connection is closed, with all keys that it may have (RFC 9000, section 10.2.3).
+    pub(super) fn transmit_close(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Transmit> {
+        let State::Closing(closing) = &mut self.state else { return None };
+        if !std::mem::take(&mut closing.is_due) {
+            return None;
+        }
+        let room = usize::from(mtu::BASE).min(usize::try_from(self.path.allowance()).unwrap_or(usize::MAX));
+        let start = out.len();
+        let mut built: [Option<Built>; 3] = [None, None, None];
+        let spaces = [Space::Initial, Space::Handshake, Space::Data];
+        for (slot, space) in built.iter_mut().zip(spaces) {
+            let Some(level) = self.level(space).filter(|_| out.len() + LEAST <= start + room) else {
+                continue;
+            };
+            let packet_start = out.len();
+            let Some(mut place) = self.push_header(level, space, out) else { continue };
+            let left = (start + room).saturating_sub(out.len() + TAG);
+            let State::Closing(closing) = &self.state else { return None };
+            if !push_close(out, &closing.why, level, left) {
+                out.truncate(packet_start);
+                continue;
+            }
+            place.finish(out);
+            let span = self.outbound.items.close(space);
+            *slot = Some(Built { level, place, asks: false, proves: false, span });
+        }
+        self.pad(&mut built, out, start, room);
+        let size = out.len() - start;
+        for packet in built.iter().flatten() {
+            if self.seal(now, packet, out).is_err() {
+                out.truncate(start);
+                return None;
+            }
+        }
+        self.path.note_sent(size);
+        (size > 0).then(|| self.departure(self.path.route, size, 1))
+    }
+
     /// Counts a datagram that came after the end. The first, second, fourth and so on are answered (RFC 9000, section 10.2.1).
     pub(super) fn note_while_closing(&mut self) {
         if let State::Closing(closing) = &mut self.state {
@@ -144,5 +186,20 @@ impl Connection {
         self.outbound.remote.remove_all(&mut self.id_changes);
         self.forget_initial_id();
         self.handshake = None;
+    }
+}
+
+/// Adds CONNECTION_CLOSE. Before the handshake is complete an error of the application is not told (RFC 9000, section 10.2.3).
+fn push_close(out: &mut Vec<u8>, why: &Why, level: Kind, room: usize) -> bool {
+    match (why, level) {
+        (Why::Transport(e), _) => {
+            frame::push_connection_close(out, e.code.0, Some(e.frame), e.reason.as_bytes(), room)
+        }
+        (Why::Application { code, reason }, Kind::OneRtt | Kind::ZeroRtt) => {
+            frame::push_connection_close(out, *code, None, reason, room)
+        }
+        (Why::Application { .. }, _) => {
+            frame::push_connection_close(out, Code::APPLICATION_ERROR.0, Some(0), &[], room)
+        }
     }
 }

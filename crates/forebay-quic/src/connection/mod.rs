@@ -17,6 +17,7 @@ mod keys;
 mod migration;
 mod mtu;
 mod outbound;
+mod packets;
 mod path;
 mod receive;
 mod stats;

@@ -1,19 +1,17 @@
 //! Datagrams that leave: frames become packets, packets are sealed.
 
-use super::close::{State, Why};
+use super::close::State;
 use super::items::Span;
-use super::path::{Path, Route};
-use super::{ACK_DELAY_EXPONENT, Connection, Space, mtu};
+use super::packets::fill_path;
+use super::path::Route;
+use super::{Connection, Space, mtu};
 use crate::error::{Code, Error};
 use crate::frame;
-use crate::id::ConnectionId;
-use crate::item::Item;
 use crate::packet::build::TAG;
-use crate::packet::{Head, Kind, LongKind, Place, build, header, number, protect};
+use crate::packet::{Kind, Place, protect};
 use crate::recovery::SentPacket;
 use crate::time::Time;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 /// Bytes below which no datagram is begun: header, a small frame, tag.
 pub(super) const LEAST: usize = 64;
@@ -37,21 +35,21 @@ pub struct Transmit {
 
 /// What the congestion control allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Permission {
+pub(super) enum Permission {
     All,
     /// Packets that do not ask for an acknowledgment, and probes.
     Acks,
 }
 
 /// Packet that is put together.
-struct Built {
-    level: Kind,
-    place: Place,
+pub(super) struct Built {
+    pub level: Kind,
+    pub place: Place,
     /// It asks for an acknowledgment.
-    asks: bool,
+    pub asks: bool,
     /// It has a question or an answer of a path, and shows that the path carries large datagrams.
-    proves: bool,
-    span: Span,
+    pub proves: bool,
+    pub span: Span,
 }
 
 impl Connection {
@@ -98,7 +96,7 @@ impl Connection {
         (count > 0).then(|| self.departure(self.path.route, segment, count))
     }
 
-    fn departure(&self, route: Route, segment: usize, datagrams: usize) -> Transmit {
+    pub(super) fn departure(&self, route: Route, segment: usize, datagrams: usize) -> Transmit {
         let ecn = if self.marks { ECT0 } else { 0 };
         Transmit { remote: route.remote, local: route.local, segment, datagrams, ecn }
     }
@@ -163,7 +161,7 @@ impl Connection {
     }
 
     /// Makes a datagram with an Initial packet, or one that proves a path, as large as RFC 9000, sections 14.1 and 8.2.1, wants it.
-    fn pad(&self, built: &mut [Option<Built>; 3], out: &mut Vec<u8>, start: usize, room: usize) {
+    pub(super) fn pad(&self, built: &mut [Option<Built>; 3], out: &mut Vec<u8>, start: usize, room: usize) {
         let needs = built[0].as_ref().is_some_and(|initial| initial.asks || self.side.is_client())
             || built[2].as_ref().is_some_and(|packet| packet.proves);
         let least = usize::from(mtu::BASE).min(room);
@@ -178,242 +176,8 @@ impl Connection {
         }
     }
 
-    /// Returns the level of packets of a space, if there are keys for it.
-    fn level(&self, space: Space) -> Option<Kind> {
-        let handshake = self.handshake.as_ref();
-        match space {
-            Space::Initial => self.outbound.early[0].as_ref().map(|_| Kind::Initial),
-            Space::Handshake => handshake.and_then(|h| h.keys.as_ref()).map(|_| Kind::Handshake),
-            Space::Data if self.keys.is_some() => Some(Kind::OneRtt),
-            Space::Data => {
-                handshake.filter(|h| self.side.is_client() && h.early.is_some()).map(|_| Kind::ZeroRtt)
-            }
-        }
-    }
-
-    /// Puts a packet together, if its space has something to send.
-    fn build(
-        &mut self,
-        space: Space,
-        now: Time,
-        out: &mut Vec<u8>,
-        end: usize,
-        permission: Permission,
-    ) -> Option<Built> {
-        let level = self.level(space)?;
-        let start = out.len();
-        // A datagram with an Initial packet that asks for an acknowledgment is a large one.
-        let fits = level != Kind::Initial || end - start >= usize::from(mtu::BASE);
-        let wants = self.wants(space, level);
-        let state = self.outbound.space(space)?;
-        let must_ack = level != Kind::ZeroRtt && state.acks.is_due(now);
-        // The handshake does not wait for the congestion window: packets that fill it may have to wait for the handshake, and no timer runs for
-        // them before (RFC 9002, section 6.2.1).
-        let is_free = permission == Permission::All || space != Space::Data || state.probes > 0;
-        // Nor does the proof of a path: the packets that fill the window may have been lost on another.
-        let is_free = is_free || level == Kind::OneRtt && self.path.has_probe();
-        let may_ask = fits && wants && is_free;
-        if !may_ask && !must_ack {
-            return None;
-        }
-        let place = self.push_header(level, space, out)?;
-        let limit = end.checked_sub(TAG)?;
-        let head_end = out.len();
-        if level != Kind::ZeroRtt {
-            // Type and content of PATH_CHALLENGE and PATH_RESPONSE.
-            let reserved = if level == Kind::OneRtt && self.path.has_probe() { 18 } else { 0 };
-            self.push_ack(space, now, out, limit.saturating_sub(reserved));
-        }
-        let before = out.len();
-        let proves = may_ask && self.fill(space, level, now, out, limit);
-        if out.len() == head_end {
-            out.truncate(start);
-            return None;
-        }
-        let mut place = place;
-        place.finish(out);
-        let asks = out.len() - TAG > before && may_ask;
-        if asks && let Some(state) = self.outbound.space(space) {
-            state.probes = state.probes.saturating_sub(1);
-        }
-        Some(Built { level, place, asks, proves, span: self.outbound.items.close(space) })
-    }
-
-    /// Returns `true` if a space has something to send that asks for an acknowledgment.
-    fn wants(&mut self, space: Space, level: Kind) -> bool {
-        let aside = self.path.has_probe();
-        let datagrams = self.datagrams.as_ref().is_some_and(|d| d.has_unsent());
-        let has_data = match space {
-            Space::Data => level == Kind::OneRtt && aside || datagrams || self.outbound.has_data(),
-            _ => false,
-        };
-        let Some(state) = self.outbound.space(space) else { return false };
-        has_data || state.probes > 0 || state.crypto.out.has_unsent()
-    }
-
-    fn push_header(&mut self, level: Kind, space: Space, out: &mut Vec<u8>) -> Option<Place> {
-        let dst = *self.outbound.remote.active();
-        self.push_header_to(dst, level, space, out)
-    }
-
-    fn push_header_to(
-        &mut self,
-        dst: ConnectionId,
-        level: Kind,
-        space: Space,
-        out: &mut Vec<u8>,
-    ) -> Option<Place> {
-        let number = self.recovery.next_number(space);
-        let len = number::len_for(number, self.recovery.largest_acked(space));
-        let kind = match level {
-            Kind::OneRtt => {
-                let phase = self.keys.as_ref()?.phase;
-                let place = build::push_short(out, &dst, false, phase, number, len);
-                self.grease(out, place.start);
-                return Some(place);
-            }
-            Kind::Initial => LongKind::Initial,
-            Kind::Handshake => LongKind::Handshake,
-            Kind::ZeroRtt => LongKind::ZeroRtt,
-        };
-        let src = self.outbound.local.first();
-        let token = self.handshake.as_ref().map_or(&[][..], |h| &h.begin.token);
-        Some(Head { kind, version: self.version, dst: &dst, src: &src, token }.push(out, number, len))
-    }
-
-    /// Gives the fixed bit of a packet any value, if the peer takes it (RFC 9287, section 3.1).
-    fn grease(&mut self, out: &mut [u8], start: usize) {
-        if !self.peer.is_some_and(|peer| peer.greases) {
-            return;
-        }
-        // Knuth's generator: enough for bits that are there so that nobody relies on them.
-        self.noise =
-            self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        if let Some(first) = out.get_mut(start).filter(|_| self.noise >> 63 == 0) {
-            *first &= !header::FIXED;
-        }
-    }
-
-    /// Adds an acknowledgment, if packets came that were not acknowledged.
-    fn push_ack(&mut self, space: Space, now: Time, out: &mut Vec<u8>, limit: usize) {
-        let Some(state) = self.outbound.space(space) else { return };
-        if !state.acks.has_news() && !state.acks.is_due(now) {
-            return;
-        }
-        // Of the other spaces the delay means nothing (RFC 9000, section 13.2.5).
-        let delay = if space == Space::Data { state.acks.delay(now).as_micros() as u64 } else { 0 };
-        let room = limit.saturating_sub(out.len());
-        let ecn = state.acks.ecn();
-        if frame::push_ack(out, state.acks.ranges(), delay >> ACK_DELAY_EXPONENT, ecn, room) > 0 {
-            let largest = state.acks.largest();
-            state.acks.on_sent();
-            self.outbound.items.push(Item::Ack(largest.unwrap_or(0)));
-        }
-    }
-
-    /// Fills a packet with frames that ask for an acknowledgment. Returns `true` if frames of the path are among them.
-    fn fill(&mut self, space: Space, level: Kind, now: Time, out: &mut Vec<u8>, limit: usize) -> bool {
-        let before = out.len();
-        if level == Kind::OneRtt {
-            fill_path(&mut self.path, now, self.recovery.pto(Space::Data), out, limit);
-        }
-        let proves = out.len() > before;
-        if level != Kind::ZeroRtt {
-            self.fill_crypto(space, out, limit);
-        }
-        if space == Space::Data {
-            if level == Kind::OneRtt {
-                self.fill_connection(out, limit);
-            }
-            self.fill_streams(out, limit);
-        }
-        let probes = self.outbound.space(space).map_or(0, |state| state.probes);
-        let pings = space == Space::Data && std::mem::take(&mut self.outbound.ping);
-        if (probes > 0 || pings) && out.len() == before && out.len() < limit {
-            frame::push_ping(out);
-        }
-        proves
-    }
-
-    fn fill_crypto(&mut self, space: Space, out: &mut Vec<u8>, limit: usize) {
-        // Each probe has bytes of the handshake as long as some are outstanding: of two probes one may be lost, and a server may refuse a
-        // first packet without them (RFC 9000, section 17.2.2).
-        if let Some(state) =
-            self.outbound.space(space).filter(|state| space != Space::Data && state.probes > 0)
-            && !state.crypto.out.has_unsent()
-        {
-            state.crypto.out.send_again();
-        }
-        loop {
-            // Type, offset and length take at most 1 + 8 + 2 bytes.
-            let room = limit.saturating_sub(out.len() + 11);
-            let outbound = &mut self.outbound;
-            let state = match space {
-                Space::Data => Some(&mut outbound.data),
-                Space::Initial => outbound.early[0].as_deref_mut(),
-                Space::Handshake => outbound.early[1].as_deref_mut(),
-            };
-            let Some((offset, bytes)) = state.and_then(|state| state.crypto.out.take(room)) else { return };
-            frame::push_crypto(out, offset, bytes);
-            outbound.items.push(Item::Crypto { offset, len: bytes.len() as u16 });
-        }
-    }
-
-    /// Adds frames of the connection.
-    fn fill_connection(&mut self, out: &mut Vec<u8>, limit: usize) {
-        let outbound = &mut self.outbound;
-        if outbound.handshake_done && frame::fit(out, limit, frame::push_handshake_done) {
-            outbound.handshake_done = false;
-            outbound.items.push(Item::HandshakeDone);
-        }
-        // The longest has 1 + 8 + 8 + 1 + 20 + 16 bytes.
-        while out.len() + 54 <= limit
-            && let Some((number, id)) = outbound.local.take_unsent()
-        {
-            frame::push_new_connection_id(out, number, 0, &id, &self.source.reset_token(&id));
-            outbound.items.push(Item::NewConnectionId(number));
-        }
-        while out.len() + 9 <= limit
-            && let Some(number) = outbound.remote.take_unsent()
-        {
-            frame::push_retire_connection_id(out, number);
-            outbound.items.push(Item::RetireConnectionId(number));
-        }
-        if let Some(token) = outbound.token.take() {
-            if frame::fit(out, limit, |out| frame::push_new_token(out, &token)) {
-                outbound.items.push(Item::NewToken);
-                outbound.sent_token = Some(token);
-            } else {
-                outbound.token = Some(token);
-            }
-        }
-    }
-
-    fn fill_streams(&mut self, out: &mut Vec<u8>, limit: usize) {
-        let longest = self.longest_datagram().unwrap_or(0);
-        let super::outbound::Outbound { streams, items, .. } = &mut self.outbound;
-        streams.push_control(out, limit, &mut |item| items.push(item));
-        if let Some(datagrams) = &mut self.datagrams {
-            while datagrams.has_unsent() {
-                // The path may have become narrower since it was taken.
-                datagrams.drop_longer(longest);
-                let room = limit.saturating_sub(out.len());
-                let fits = |len: usize| frame::datagram_head_len(len, false) + len <= room;
-                let Some(datagram) = datagrams.take_unsent(fits) else { break };
-                frame::push_datagram(out, &datagram, false);
-                items.push(Item::Datagram);
-            }
-        }
-        let mut sent = 0;
-        streams.push_content(out, limit, &mut |item| {
-            sent += 1;
-            items.push(item);
-        });
-        self.stats.sent_stream_frames += sent;
-    }
-
     /// Protects a packet, and notes that it leaves.
-    fn seal(&mut self, now: Time, packet: &Built, out: &mut [u8]) -> Result<(), Error> {
+    pub(super) fn seal(&mut self, now: Time, packet: &Built, out: &mut [u8]) -> Result<(), Error> {
         let until = now + self.pto() * 3;
         let Built { level, place, asks, span, .. } = packet;
         let mut is_worn = false;
@@ -548,81 +312,5 @@ impl Connection {
         self.note_sent(now, Space::Data, &place, true, span, true);
         self.path.mtu.sent(size, place.number);
         Some(self.departure(self.path.route, usize::from(size), 1))
-    }
-
-    /// Tells the peer that the connection is closed, with all keys that it may have (RFC 9000, section 10.2.3).
-    fn transmit_close(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Transmit> {
-        let State::Closing(closing) = &mut self.state else { return None };
-        if !std::mem::take(&mut closing.is_due) {
-            return None;
-        }
-        let room = usize::from(mtu::BASE).min(usize::try_from(self.path.allowance()).unwrap_or(usize::MAX));
-        let start = out.len();
-        let mut built: [Option<Built>; 3] = [None, None, None];
-        let spaces = [Space::Initial, Space::Handshake, Space::Data];
-        for (slot, space) in built.iter_mut().zip(spaces) {
-            let Some(level) = self.level(space).filter(|_| out.len() + LEAST <= start + room) else {
-                continue;
-            };
-            let packet_start = out.len();
-            let Some(mut place) = self.push_header(level, space, out) else { continue };
-            let left = (start + room).saturating_sub(out.len() + TAG);
-            let State::Closing(closing) = &self.state else { return None };
-            if !push_close(out, &closing.why, level, left) {
-                out.truncate(packet_start);
-                continue;
-            }
-            place.finish(out);
-            let span = self.outbound.items.close(space);
-            *slot = Some(Built { level, place, asks: false, proves: false, span });
-        }
-        self.pad(&mut built, out, start, room);
-        let size = out.len() - start;
-        for packet in built.iter().flatten() {
-            if self.seal(now, packet, out).is_err() {
-                out.truncate(start);
-                return None;
-            }
-        }
-        self.path.note_sent(size);
-        (size > 0).then(|| self.departure(self.path.route, size, 1))
-    }
-}
-
-/// Adds the question and the answer of a path.
-fn fill_path(path: &mut Path, now: Time, pto: Duration, out: &mut Vec<u8>, limit: usize) {
-    if let Some(challenge) = path.challenge.as_mut().filter(|c| c.is_due)
-        && frame::fit(out, limit, |out| frame::push_path_challenge(out, challenge.data))
-    {
-        challenge.note_sent(now, pto);
-    }
-    if let Some(data) = path.response
-        && frame::fit(out, limit, |out| frame::push_path_response(out, data))
-    {
-        path.response = None;
-    }
-}
-
-/// Adds CONNECTION_CLOSE. Before the handshake is complete an error of the application is not told (RFC 9000, section 10.2.3).
-fn push_close(out: &mut Vec<u8>, why: &Why, level: Kind, room: usize) -> bool {
-    match (why, level) {
-        (Why::Transport(e), _) => {
-            frame::push_connection_close(out, e.code.0, Some(e.frame), e.reason.as_bytes(), room)
-        }
-        (Why::Application { code, reason }, Kind::OneRtt | Kind::ZeroRtt) => {
-            frame::push_connection_close(out, *code, None, reason, room)
-        }
-        (Why::Application { .. }, _) => {
-            frame::push_connection_close(out, Code::APPLICATION_ERROR.0, Some(0), &[], room)
-        }
-    }
-}
-
-impl super::ids::LocalIds {
-    /// Returns `true`, once, if the peer uses another identifier than before: then packets to it get another one, too.
-    pub(super) fn uses_other(&mut self, dst: &ConnectionId) -> bool {
-        let is_other = self.used.is_some_and(|used| used != *dst);
-        self.used = Some(*dst);
-        is_other
     }
 }
