@@ -112,7 +112,7 @@ impl Connection {
             }
             place.finish(out);
             let span = self.outbound.items.close(space);
-            *slot = Some(Built { level, place, asks: false, proves: false, span });
+            *slot = Some(Built { level, place, asks: false, proves: false, is_mtu_probe: false, span });
         }
         self.pad(&mut built, out, start, room);
         let size = out.len() - start;

@@ -218,6 +218,7 @@ impl Connection {
         self.peer = Some(Peer {
             idle: Duration::from_millis(parameters.max_idle_timeout),
             ack_delay_exponent: parameters.ack_delay_exponent,
+            payload: parameters.max_udp_payload_size,
             datagrams: parameters.max_datagram_frame_size,
             greases: parameters.grease_quic_bit,
         });

@@ -15,8 +15,9 @@ pub struct DataKeys {
     secrets: Secrets,
     /// Keys of the next phase, made once a packet of it may come.
     next: Option<PacketKeySet>,
-    /// Key of received packets of the phase before, and the time until which it serves.
-    previous: Option<(Box<dyn PacketKey>, Time)>,
+    /// Key of received packets of the phase before, and the time until which it serves: as long as the peer has sent nothing in this
+    /// phase there is none (RFC 9001, sections 6.1 and 6.5).
+    previous: Option<(Box<dyn PacketKey>, Option<Time>)>,
     /// Bit of the phase of packets that are sent.
     pub phase: bool,
     /// First packet number sent in this phase.
@@ -105,6 +106,11 @@ impl DataKeys {
                 if self.last_of_previous.is_some_and(|last| number < last) {
                     return Err(Error::new(Code::KEY_UPDATE_ERROR, "used old keys behind new ones"));
                 }
+                if self.first_received.is_none()
+                    && let Some((_, end)) = &mut self.previous
+                {
+                    *end = Some(until);
+                }
                 if self.first_received.is_none_or(|first| number < first) {
                     self.first_received = Some(number);
                 }
@@ -122,15 +128,15 @@ impl DataKeys {
                 if self.first_sent.is_none() {
                     return Err(Error::new(Code::KEY_UPDATE_ERROR, "changed keys twice"));
                 }
-                self.change(until);
+                self.change(Some(until));
                 self.first_received = Some(number);
                 Ok(())
             }
         }
     }
 
-    /// Begins the next phase.
-    fn change(&mut self, until: Time) {
+    /// Begins the next phase. `until`: time until which the keys of this one serve, if the peer has begun it.
+    fn change(&mut self, until: Option<Time>) {
         let next = self.next.take().unwrap_or_else(|| self.secrets.next_packet_keys());
         self.local.packet = next.local;
         let old = std::mem::replace(&mut self.remote.packet, next.remote);
@@ -142,10 +148,10 @@ impl DataKeys {
 
     /// Begins the next phase if this side may (RFC 9001, section 6.1): the handshake is confirmed, and the peer has acknowledged a packet of this
     /// phase. Returns `false` otherwise.
-    pub fn update(&mut self, until: Time) -> bool {
+    pub fn update(&mut self) -> bool {
         let may = self.is_confirmed;
         if may {
-            self.change(until);
+            self.change(None);
         }
         may
     }
@@ -182,11 +188,83 @@ impl DataKeys {
 
     /// Returns the time at which the keys of the phase before have no more use.
     pub fn deadline(&self) -> Option<Time> {
-        self.previous.as_ref().map(|(_, until)| *until)
+        self.previous.as_ref().and_then(|(_, until)| *until)
     }
 
     /// Gives up the keys of the phase before, once their time is over.
     pub fn expire(&mut self, now: Time) {
-        self.previous.take_if(|(_, until)| *until <= now);
+        self.previous.take_if(|(_, until)| until.is_some_and(|until| until <= now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::quic::{ClientConnection, Connection, KeyChange, ServerConnection, Version};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Returns both sides of a handshake that begins.
+    fn sides() -> [Connection; 2] {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let made = rcgen::generate_simple_self_signed(vec!["h".to_owned()]).expect("a certificate");
+        let (certificate, key) = (made.cert.der().clone(), made.signing_key.serialize_der());
+        let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key)))
+            .expect("a certificate");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate).expect("a root");
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = "h".try_into().expect("a name");
+        let client = ClientConnection::new(Arc::new(client), Version::V1, name, Vec::new());
+        let server = ServerConnection::new(Arc::new(server), Version::V1, Vec::new());
+        [client.expect("a client").into(), server.expect("a server").into()]
+    }
+
+    /// Returns the keys of a server.
+    fn keys() -> DataKeys {
+        let [mut client, mut server] = sides();
+        loop {
+            let mut bytes = Vec::new();
+            while client.write_hs(&mut bytes).is_some() {}
+            server.read_hs(&bytes).expect("a client");
+            bytes.clear();
+            while let Some(change) = server.write_hs(&mut bytes) {
+                if let KeyChange::OneRtt { keys, next } = change {
+                    return DataKeys::new(keys, next);
+                }
+            }
+            client.read_hs(&bytes).expect("a server");
+        }
+    }
+
+    #[test]
+    fn old_keys_serve_until_the_peer_has_followed() {
+        let mut keys = keys();
+        let start = Time::from_nanos(1);
+        let (later, much_later) = (start + Duration::from_secs(3), start + Duration::from_secs(3600));
+        assert!(!keys.update(), "nothing was acknowledged");
+        keys.sealed(0);
+        keys.acked(0);
+        assert!(keys.update());
+        // However long that takes: the peer may be silent, or have lost the first packets with the new keys.
+        keys.expire(much_later);
+        assert_eq!((keys.deadline(), keys.phase_of(false, 5)), (None, Phase::Previous));
+        assert!(keys.opener(Phase::Previous).is_some());
+        assert_eq!(keys.opened(Phase::Previous, 5, later), Ok(()));
+        assert_eq!(keys.opened(Phase::Current, 6, later), Ok(()));
+        assert_eq!(keys.deadline(), Some(later));
+        assert_eq!(keys.opened(Phase::Current, 7, much_later), Ok(()));
+        assert_eq!(keys.deadline(), Some(later), "it counts from the first one");
+        keys.expire(later);
+        assert!(keys.opener(Phase::Previous).is_none() && keys.deadline().is_none());
     }
 }

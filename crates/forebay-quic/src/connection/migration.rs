@@ -56,6 +56,7 @@ impl Connection {
     fn new_path(&self, arrived: &Arrived) -> Path {
         let most = if self.config.searches_mtu { self.config.most_mtu } else { super::mtu::BASE };
         let mut path = Path::new(arrived.route, false, most);
+        path.mtu.set_peer_limit(self.peer.map_or(u64::MAX, |peer| peer.payload));
         path.note_received(arrived.size);
         path
     }
@@ -114,8 +115,9 @@ impl Connection {
             let config = super::recovery_config(&self.config, self.random);
             let known = self.path.recovery.take();
             let left = self.recovery.change_path(&config, now, known);
+            // A path that was left before has its own: what is known of one that was not proved says nothing about it.
             if let Some(other) = &mut self.other {
-                other.recovery = Some(left);
+                other.recovery.get_or_insert(left);
             }
         }
         self.settle_mtu();

@@ -60,6 +60,8 @@ struct Peer {
     /// Time without packets after which it ends the connection.
     idle: Duration,
     ack_delay_exponent: u8,
+    /// Largest datagram that it takes (`max_udp_payload_size`).
+    payload: u64,
     /// Largest DATAGRAM frame that it takes.
     datagrams: u64,
     /// The fixed bit of packets to it may have any value (RFC 9287).

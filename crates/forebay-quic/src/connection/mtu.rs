@@ -68,12 +68,12 @@ impl Mtu {
         self.most = self.most.min(most);
         self.upper = self.upper.min(most);
         self.current = self.current.min(most);
-        self.found |= self.upper < self.current.saturating_add(PRECISION);
+        self.found |= self.is_near(self.upper);
     }
 
     /// Returns the size of a probe that is due.
     pub fn due(&self, now: Time) -> Option<u16> {
-        if self.probe.is_some() || now < self.next || (self.found && self.most < self.current + PRECISION) {
+        if self.probe.is_some() || now < self.next || (self.found && self.is_near(self.most)) {
             return None;
         }
         let upper = if self.found { self.most } else { self.upper };
@@ -151,9 +151,14 @@ impl Mtu {
         (self.current, self.probe, self.lost) = (BASE, None, 0);
     }
 
+    /// Returns `true` if a size is hardly larger than that of datagrams.
+    fn is_near(&self, size: u16) -> bool {
+        size.saturating_sub(self.current) < PRECISION
+    }
+
     /// Ends the search if nothing is left to try.
     fn settle(&mut self, now: Time) {
-        if self.upper < self.current + PRECISION {
+        if self.is_near(self.upper) {
             self.found = true;
             self.next = now + RAISE;
         }
@@ -194,6 +199,7 @@ mod tests {
         }
         let (found, _) = search(8000, 65_000);
         assert!((7980..=8000).contains(&found), "{found}");
+        assert_eq!(search(u16::MAX, u16::MAX), (u16::MAX, 1));
     }
 
     #[test]

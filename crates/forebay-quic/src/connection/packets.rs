@@ -70,7 +70,8 @@ impl Connection {
         if asks && let Some(state) = self.outbound.space(space) {
             state.probes = state.probes.saturating_sub(1);
         }
-        Some(Built { level, place, asks, proves, span: self.outbound.items.close(space) })
+        let span = self.outbound.items.close(space);
+        Some(Built { level, place, asks, proves, is_mtu_probe: false, span })
     }
 
     /// Returns `true` if a space has something to send that asks for an acknowledgment.

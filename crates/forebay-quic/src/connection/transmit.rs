@@ -49,6 +49,8 @@ pub(super) struct Built {
     pub asks: bool,
     /// It has a question or an answer of a path, and shows that the path carries large datagrams.
     pub proves: bool,
+    /// It tries a larger size of datagrams.
+    pub is_mtu_probe: bool,
     pub span: Span,
 }
 
@@ -178,8 +180,7 @@ impl Connection {
 
     /// Protects a packet, and notes that it leaves.
     pub(super) fn seal(&mut self, now: Time, packet: &Built, out: &mut [u8]) -> Result<(), Error> {
-        let until = now + self.pto() * 3;
-        let Built { level, place, asks, span, .. } = packet;
+        let Built { level, place, .. } = packet;
         let mut is_worn = false;
         match level {
             Kind::OneRtt => {
@@ -206,27 +207,21 @@ impl Connection {
                 protect::seal(&*keys.header, &*keys.packet, out, place)?;
             }
         }
-        self.note_sent(now, packet.level.space(), place, *asks, *span, false);
+        self.note_sent(now, packet);
         if is_worn
             && self.is_confirmed
             && let Some(keys) = &mut self.keys
         {
-            keys.update(until);
+            keys.update();
         }
         Ok(())
     }
 
-    fn note_sent(
-        &mut self,
-        now: Time,
-        space: Space,
-        place: &Place,
-        asks: bool,
-        span: Span,
-        is_mtu_probe: bool,
-    ) {
+    /// Notes a packet that leaves.
+    fn note_sent(&mut self, now: Time, packet: &Built) {
+        let Built { level, place, asks, is_mtu_probe, span, .. } = *packet;
         self.stats.sent_packets += 1;
-        let packet = SentPacket {
+        let record = SentPacket {
             number: place.number,
             size: place.size() as u16,
             ack_eliciting: asks,
@@ -235,7 +230,7 @@ impl Connection {
             ect: self.marks,
             content: span,
         };
-        self.recovery.on_sent(space, now, packet);
+        self.recovery.on_sent(level.space(), now, record);
         if !asks {
             // Nobody learns what becomes of it.
             self.outbound.forget(span);
@@ -273,6 +268,7 @@ impl Connection {
             place,
             asks: true,
             proves: true,
+            is_mtu_probe: false,
             span: self.outbound.items.close(Space::Data),
         };
         if let Err(error) = self.seal(now, &packet, out) {
@@ -303,13 +299,13 @@ impl Connection {
         frame::push_padding(out, (start + usize::from(size) - TAG).saturating_sub(out.len()));
         place.finish(out);
         let span = self.outbound.items.close(Space::Data);
-        let keys = self.keys.as_mut()?;
-        if protect::seal(&*keys.local.header, &*keys.local.packet, out, &place).is_err() {
+        let packet =
+            Built { level: Kind::OneRtt, place, asks: true, proves: false, is_mtu_probe: true, span };
+        if let Err(error) = self.seal(now, &packet, out) {
             out.truncate(start);
+            self.fail(now, error);
             return None;
         }
-        keys.sealed(place.number);
-        self.note_sent(now, Space::Data, &place, true, span, true);
         self.path.mtu.sent(size, place.number);
         Some(self.departure(self.path.route, usize::from(size), 1))
     }

@@ -107,6 +107,17 @@ fn retirements_of_one_packet_get_few_identifiers() {
     assert!(lab.is_open() && lab.raw.ids.len() - before == 2);
 }
 
+/// Each identifier that is retired is replaced, so that the numbers of those to come are known.
+#[test]
+fn retirements_of_identifiers_that_were_not_sent_end_the_connection() {
+    for side in SIDES {
+        let mut lab = up(side);
+        let all = made(|out| (1..=400).for_each(|n| frame::push_retire_connection_id(out, n)));
+        lab.frames(Kind::OneRtt, &all);
+        assert_eq!(code(&lab), Some(Code::PROTOCOL_VIOLATION), "{side:?}");
+    }
+}
+
 #[test]
 fn path_challenges_get_one_answer_a_packet() {
     for side in SIDES {

@@ -3,8 +3,9 @@
 use crate::lab::{Lab, Stage, address};
 use crate::raw::{Shape, eight};
 use crate::rows::made;
+use crate::setup::Setup;
 use forebay_quic::frame;
-use forebay_quic::id::ConnectionId;
+use forebay_quic::id::{ConnectionId, Dir, Side};
 use forebay_quic::packet::Kind;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -245,4 +246,40 @@ fn wrong_answers_prove_nothing() {
     assert!(sent <= 3 * lab.received, "{sent}");
     lab.wait(Duration::from_secs(10));
     assert_eq!(lab.only().proved_remote(), home(), "the path before it");
+}
+
+/// What is known of a path must not get lost with the paths that a peer pretends to have moved to.
+#[test]
+fn the_path_that_is_left_over_keeps_its_round_trip_time() {
+    let mut lab = up(2);
+    let before = lab.only().rtt();
+    for n in 5..7 {
+        from(&mut lab, address(n, 1234), None, &[&[1][..], &[0; 500]].concat());
+        assert_ne!(lab.only().rtt(), before, "nothing is known of the new path");
+    }
+    lab.wait(Duration::from_secs(20));
+    assert!(lab.is_open());
+    assert_eq!((lab.only().proved_remote(), lab.only().rtt()), (home(), before));
+}
+
+#[test]
+fn the_largest_datagram_of_the_peer_holds_on_all_paths() {
+    const MOST: u16 = 1250;
+    crate::lab::seed(20);
+    let setup = Setup {
+        config: |config| (config.most_mtu, config.searches_mtu) = (1452, true),
+        parameters: |parameters| parameters.max_udp_payload_size = MOST.into(),
+        ..Setup::default()
+    };
+    let mut lab = Lab::new(Side::Server, Stage::Connected, &setup);
+    give(&mut lab, 2);
+    let new = address(5, 1234);
+    from(&mut lab, new, None, &[&[1][..], &[0; 1000]].concat());
+    answer_all(&mut lab, new);
+    let streams = lab.only().streams();
+    let id = streams.open(Dir::Uni).expect("a stream");
+    assert_eq!(streams.write_slice(id, &[0; 5000]), Ok(5000));
+    lab.wait(Duration::from_millis(100));
+    let sizes = lab.sent.iter().filter(|sent| sent.to == new).map(|sent| sent.bytes.len());
+    assert_eq!(sizes.max(), Some(MOST.into()), "{}", lab.only().mtu());
 }

@@ -13,6 +13,8 @@ pub struct LocalIds {
     /// Sequence number and identifier, in order.
     live: Vec<(u64, ConnectionId)>,
     next: u64,
+    /// Number behind the greatest that the peer was told.
+    told: u64,
     /// Sequence numbers whose NEW_CONNECTION_ID is to be sent.
     unsent: Vec<u64>,
     /// Identifiers that the peer may have at a time.
@@ -24,7 +26,7 @@ pub struct LocalIds {
 impl LocalIds {
     /// Begins with the identifier of the handshake.
     pub fn new(first: ConnectionId) -> LocalIds {
-        LocalIds { live: vec![(0, first)], next: 1, unsent: Vec::new(), limit: 1, used: None }
+        LocalIds { live: vec![(0, first)], next: 1, told: 1, unsent: Vec::new(), limit: 1, used: None }
     }
 
     /// Returns the identifier of the handshake, or the oldest after it.
@@ -47,7 +49,7 @@ impl LocalIds {
     /// Handles RETIRE_CONNECTION_ID; `used` is the identifier of the packet with the frame.
     ///
     /// # Errors
-    /// PROTOCOL_VIOLATION for a number that was not given out, or the identifier of the packet itself (RFC 9000, section 19.16).
+    /// PROTOCOL_VIOLATION for a number that the peer was not told, or the identifier of the packet itself (RFC 9000, section 19.16).
     pub fn retire(
         &mut self,
         number: u64,
@@ -55,7 +57,8 @@ impl LocalIds {
         source: &dyn Identity,
         changes: &mut Vec<IdChange>,
     ) -> Result<(), Error> {
-        if number >= self.next {
+        // One that waits to be sent is replaced as those are that were: a single packet could ask for hundreds.
+        if number >= self.told {
             return Err(Error::new(Code::PROTOCOL_VIOLATION, "retired a connection id that was not issued"));
         }
         let Some(at) = self.live.iter().position(|(n, _)| *n == number) else { return Ok(()) };
@@ -72,6 +75,7 @@ impl LocalIds {
     /// Takes the sequence number and the identifier of a NEW_CONNECTION_ID frame that is to be sent.
     pub fn take_unsent(&mut self) -> Option<(u64, ConnectionId)> {
         let number = self.unsent.pop()?;
+        self.told = self.told.max(number + 1);
         self.live.iter().find(|(n, _)| *n == number).copied()
     }
 
@@ -147,5 +151,20 @@ mod tests {
             let error = ids.retire(number, &id(11), &source, &mut changes).expect_err("a violation");
             assert_eq!(error.code, Code::PROTOCOL_VIOLATION);
         }
+    }
+
+    #[test]
+    fn an_identifier_that_was_not_sent_cannot_be_retired() {
+        let (source, mut changes) = (Counting(Cell::new(10)), Vec::new());
+        let mut ids = LocalIds::new(id(10));
+        ids.fill(3, &source, &mut changes);
+        let retire = |ids: &mut LocalIds, number| {
+            ids.retire(number, &id(10), &source, &mut Vec::new()).map_err(|e| e.code)
+        };
+        assert_eq!(retire(&mut ids, 1), Err(Code::PROTOCOL_VIOLATION));
+        assert_eq!(ids.take_unsent(), Some((2, id(12))));
+        // The peer may know that there is one before it, whatever became of its frame.
+        assert_eq!((retire(&mut ids, 1), retire(&mut ids, 2)), (Ok(()), Ok(())));
+        assert_eq!(retire(&mut ids, 3), Err(Code::PROTOCOL_VIOLATION));
     }
 }
