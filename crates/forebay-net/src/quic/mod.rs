@@ -69,16 +69,28 @@ const ROOM: usize = 16 * 1024;
 /// Shortest time between two stateless resets. All clients of a process that has died need one at once.
 const RESETS: Duration = Duration::from_micros(100);
 
+/// Time without datagrams after which a connection gives memory back that an idle one does not need.
+const REST: Duration = Duration::from_millis(200);
+/// Timers that are out of date, beside one for each connection, from which on they are dropped.
+const STALE_TIMERS: usize = 64;
+
+/// Time at which a link has something to do, and its slot.
+type Timer = Reverse<(Instant, Slot)>;
+
 /// Connection of an endpoint.
 pub struct Link {
     quic: RefCell<Connection>,
     slot: Slot,
+    /// It is not in the table any more. Its slot and the number of its owner may be those of another one.
+    is_gone: Cell<bool>,
     /// It is in [`Endpoint::ready`].
     is_ready: Cell<bool>,
     /// It is in [`Endpoint::sending`].
     is_sending: Cell<bool>,
     /// Time for which a timer is in the heap.
     armed: Cell<Option<Instant>>,
+    /// Time at which the link has rested for long enough to give memory back, unless it has.
+    rests_at: Cell<Option<Instant>>,
     /// The handshake is not complete.
     half_open: Cell<bool>,
     /// Frames that the peer may send.
@@ -142,6 +154,7 @@ impl Link {
         if self.excess.get() && !quic.is_closed() {
             return;
         }
+        self.rests_at.set(Some(now + REST));
         let len = datagram.len();
         quic.receive(time(now), route, ecn, datagram);
         drop(quic);
@@ -213,7 +226,7 @@ pub struct Endpoint {
     /// Links that may have something to send.
     sending: RefCell<Vec<Rc<Link>>>,
     /// Times at which links have something to do, by slot. An entry may be out of date.
-    timers: RefCell<BinaryHeap<Reverse<(Instant, Slot)>>>,
+    timers: RefCell<BinaryHeap<Timer>>,
     /// Buffer for answers to datagrams without a connection.
     buf: RefCell<Vec<u8>>,
     /// Memory for datagrams, which serves again once nothing refers to it.
@@ -381,16 +394,19 @@ impl Endpoint {
 
     /// Removes a link from the table. Returns `false` if it is not there.
     fn forget(&self, link: &Link) -> bool {
-        self.established(link);
-        let place = self.links.borrow_mut().get_mut(link.slot as usize).and_then(Option::take);
-        if place.is_some() {
-            // A panic may have left the connection borrowed; its identifiers then stay until the endpoint goes.
-            if let Ok(mut connection) = link.quic.try_borrow_mut() {
-                self.quic.borrow_mut().remove(link.slot, &mut connection);
-            }
-            self.open.set(self.open.get().saturating_sub(1));
+        if link.is_gone.replace(true) {
+            return false;
         }
-        place.is_some()
+        self.established(link);
+        if let Some(place) = self.links.borrow_mut().get_mut(link.slot as usize) {
+            *place = None;
+        }
+        // A panic may have left the connection borrowed; its identifiers then stay until the endpoint goes.
+        if let Ok(mut connection) = link.quic.try_borrow_mut() {
+            self.quic.borrow_mut().remove(link.slot, &mut connection);
+        }
+        self.open.set(self.open.get().saturating_sub(1));
+        true
     }
 
     /// Returns the number of streams that a client of a new connection may have open at a time.
@@ -463,6 +479,7 @@ impl Endpoint {
         is_passed
     }
 
+    /// Handles a datagram. A panic costs this one: there may be no connection that it could end.
     fn datagram(
         &self,
         now: Instant,
@@ -472,6 +489,21 @@ impl Endpoint {
         passes: bool,
     ) {
         self.tally.add(Count::Received, 1);
+        let done = catch_unwind(AssertUnwindSafe(|| self.dispatch(now, received, chooser, owner, passes)));
+        if done.is_err() {
+            self.panics.set(self.panics.get() + 1);
+        }
+    }
+
+    /// Finds out what a datagram is for.
+    fn dispatch(
+        &self,
+        now: Instant,
+        received: &Received<'_>,
+        chooser: &Rc<dyn Choose>,
+        owner: &impl Owner,
+        passes: bool,
+    ) {
         if passes && self.pass(received, true, owner) {
             return;
         }
@@ -607,9 +639,11 @@ impl Endpoint {
         let link = Rc::new(Link {
             quic: RefCell::new(connection),
             slot,
+            is_gone: Cell::new(false),
             is_ready: Cell::new(false),
             is_sending: Cell::new(false),
             armed: Cell::new(None),
+            rests_at: Cell::new(Some(now + REST)),
             half_open: Cell::new(true),
             budget: RefCell::new(Budget::new(now)),
             excess: Cell::new(false),
@@ -639,7 +673,7 @@ impl Endpoint {
 
     /// Notes that a link has events, and may have something to send.
     pub fn mark(&self, link: &Rc<Link>) {
-        if !link.is_ready.replace(true) {
+        if !link.is_gone.get() && !link.is_ready.replace(true) {
             self.ready.borrow_mut().push(link.clone());
         }
         self.mark_sending(link);
@@ -647,16 +681,20 @@ impl Endpoint {
 
     /// Notes that a link may have something to send.
     pub fn mark_sending(&self, link: &Rc<Link>) {
-        if !link.is_sending.replace(true) {
+        if !link.is_gone.get() && !link.is_sending.replace(true) {
             self.sending.borrow_mut().push(link.clone());
         }
     }
 
     /// Moves a link with events to the caller.
     pub fn take_ready(&self) -> Option<Rc<Link>> {
-        let link = self.ready.borrow_mut().pop()?;
-        link.is_ready.set(false);
-        Some(link)
+        loop {
+            let link = self.ready.borrow_mut().pop()?;
+            link.is_ready.set(false);
+            if !link.is_gone.get() {
+                return Some(link);
+            }
+        }
     }
 
     /// Notes that the handshake of a link is complete.
@@ -677,6 +715,9 @@ impl Endpoint {
         let mut sending = self.sending.take();
         for link in sending.drain(..) {
             link.is_sending.set(false);
+            if link.is_gone.get() {
+                continue;
+            }
             let sent = self.guard(&link, || {
                 let more = self.flush_one(&link, now);
                 self.settle(&link, now, &mut gone);
@@ -739,13 +780,31 @@ impl Endpoint {
             }
             return;
         }
-        let Some(at) = quic.deadline().map(instant) else { return };
+        let at = [quic.deadline().map(instant), link.rests_at.get()].into_iter().flatten().min();
         drop(quic);
+        let Some(at) = at else { return };
         // A timer that is later than the armed one is found when that fires.
         if link.armed.get().is_none_or(|armed| at < armed || armed <= now) {
             link.armed.set(Some(at));
-            self.timers.borrow_mut().push(Reverse((at, link.slot)));
+            let mut timers = self.timers.borrow_mut();
+            timers.push(Reverse((at, link.slot)));
+            if timers.len() > 2 * self.open.get() + STALE_TIMERS {
+                self.thin(&mut timers);
+            }
         }
+    }
+
+    /// Drops timers that are out of date. A link leaves one whenever it is busy after a pause, which lasts as long as the idle timeout.
+    fn thin(&self, timers: &mut BinaryHeap<Timer>) {
+        let links = self.links.borrow();
+        let mut all = std::mem::take(timers).into_vec();
+        all.retain(|Reverse((at, slot))| {
+            let link = links.get(*slot as usize).and_then(Option::as_ref);
+            link.is_some_and(|link| link.armed.get() == Some(*at))
+        });
+        all.sort_unstable();
+        all.dedup();
+        *timers = all.into();
     }
 
     /// Returns the time of the next timer.
@@ -770,11 +829,15 @@ impl Endpoint {
             }
             link.armed.set(None);
             link.has_paused.set(true);
-            // An idle connection gives memory back here, and a busy one loses no time.
+            // A busy connection would make the same tables anew each time.
+            let has_rested = link.rests_at.get().is_some_and(|at| at <= now);
             let due = || {
                 let mut quic = link.quic();
                 quic.expire(time(now));
-                quic.shrink(time(now));
+                if has_rested {
+                    link.rests_at.set(None);
+                    quic.shrink(time(now));
+                }
             };
             if self.guard(&link, due).is_some() {
                 self.mark(&link);

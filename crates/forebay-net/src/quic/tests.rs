@@ -62,6 +62,7 @@ struct Pair {
     gone: usize,
     socket: UdpSocket,
     endpoint: quinn::Endpoint,
+    config: ClientConfig,
     client: quinn::Connection,
     handle: quinn::ConnectionHandle,
     events: VecDeque<quinn::Event>,
@@ -112,7 +113,8 @@ fn pair_with(name: &str, edit: impl FnOnce(&mut Settings)) -> Pair {
     let mut endpoint = quinn::Endpoint::new(Arc::new(quinn::EndpointConfig::default()), None, false, None);
     let config_of_client =
         ClientConfig::new(Arc::new(QuicClientConfig::try_from(trusting).expect("TLS 1.3")));
-    let (handle, client) = endpoint.connect(Instant::now(), config_of_client, at, name).expect("a client");
+    let (handle, client) =
+        endpoint.connect(Instant::now(), config_of_client.clone(), at, name).expect("a client");
     let names = Rc::new(Names { config: Arc::new(config), asked: RefCell::default() });
     Pair {
         server,
@@ -121,6 +123,7 @@ fn pair_with(name: &str, edit: impl FnOnce(&mut Settings)) -> Pair {
         gone: 0,
         socket,
         endpoint,
+        config: config_of_client,
         client,
         handle,
         events: VecDeque::new(),
@@ -176,6 +179,14 @@ impl Pair {
         while let Some(event) = self.client.poll() {
             self.events.push_back(event);
         }
+    }
+
+    /// Forgets the client, and begins another connection from its address.
+    fn again(&mut self) {
+        let (now, at) = (Instant::now(), self.client.remote_address());
+        let begun = self.endpoint.connect(now, self.config.clone(), at, "h").expect("a client");
+        (self.handle, self.client) = begun;
+        self.events.clear();
     }
 
     fn until(&mut self, what: &str, mut done: impl FnMut(&Pair) -> bool) {
@@ -329,4 +340,95 @@ fn few_clients_are_answered_one_by_one() {
         pair.client.ping();
         pair.turn(|_, _| {});
     }
+}
+
+/// What is left of a link must not reach the one that has its slot now.
+#[test]
+fn a_link_that_is_gone_does_nothing_to_the_next_one_in_its_slot() {
+    let mut pair = pair("h", false);
+    pair.until("connected", |p| p.events.iter().any(|e| matches!(e, quinn::Event::Connected)));
+    let old = pair.links[0].clone();
+    pair.server.mark(&old);
+    std::panic::set_hook(Box::new(|_| {}));
+    assert_eq!(pair.server.guard(&old, || -> i32 { panic!("on purpose") }), None);
+    let _ = std::panic::take_hook();
+    pair.links.clear();
+    pair.again();
+    pair.until("connected", |p| p.events.iter().any(|e| matches!(e, quinn::Event::Connected)));
+    assert_eq!((pair.links.len(), pair.gone, pair.server.open()), (1, 1, 1), "no events of the old one");
+    assert_eq!(pair.links[0].slot, old.slot);
+    // A handler of the old one notes something to send, and nothing is left of the connection.
+    let now = Instant::now();
+    old.close(now, 0, b"");
+    old.quic().expire(time(now + Duration::from_secs(100)));
+    assert!(old.quic().is_drained());
+    pair.server.mark_sending(&old);
+    pair.turn(|_, _| {});
+    assert_eq!((pair.gone, pair.server.open(), pair.server.link(old.slot).is_some()), (1, 1, true));
+}
+
+/// A client that is busy now and then leaves a timer of the idle timeout behind each time.
+#[test]
+fn timers_that_are_out_of_date_have_a_bound() {
+    let mut pair = pair("h", false);
+    pair.until("connected", |p| p.events.iter().any(|e| matches!(e, quinn::Event::Connected)));
+    let chooser: Rc<dyn Choose> = pair.names.clone();
+    let (owner, mut batch, mut buf) = (Numbers::default(), Batch::new(), Vec::new());
+    let mut now = Instant::now();
+    for n in 0..250 {
+        pair.client.ping();
+        buf.clear();
+        let sent = pair.client.poll_transmit(now, 1, &mut buf).expect("a PING");
+        pair.socket.send_to(&buf[..sent.size], sent.destination).expect("sent");
+        let end = Instant::now() + Duration::from_secs(20);
+        let count = loop {
+            assert!(Instant::now() < end, "{n}: no datagram");
+            if let Ok(count) = pair.server.receive(&mut batch) {
+                break count;
+            }
+        };
+        pair.server.handle(&batch, 0..count, now, &chooser, &owner);
+        for _ in 0..2 {
+            pair.server.flush(now, |_| {});
+            now += Duration::from_millis(50);
+            pair.server.expire(now);
+        }
+        let timers = pair.server.timers.borrow().len();
+        assert!(timers <= 2 + STALE_TIMERS, "{n}: {timers}");
+    }
+    assert_eq!(pair.server.open(), 1);
+}
+
+/// An owner that fails, as those might that judge new clients.
+struct Failing;
+
+impl Owner for Failing {
+    fn begin(&self, _: &Arrival) -> Option<u32> {
+        panic!("on purpose")
+    }
+
+    fn redirect(&self, _: &Received<'_>) -> bool {
+        false
+    }
+
+    fn pass(&self, _: Place, _: bool, _: &Received<'_>) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_panic_before_there_is_a_link_costs_one_datagram() {
+    let mut pair = pair("h", false);
+    let chooser: Rc<dyn Choose> = pair.names.clone();
+    let mut buf = Vec::new();
+    let first = pair.client.poll_transmit(Instant::now(), 1, &mut buf).expect("a first packet");
+    let remote = pair.socket.local_addr().expect("bound");
+    let received = Received { remote, local: None, ecn: 0, bytes: &buf[..first.size] };
+    std::panic::set_hook(Box::new(|_| {}));
+    pair.server.deliver(&received, Instant::now(), &chooser, &Failing);
+    let _ = std::panic::take_hook();
+    assert_eq!((pair.server.take_panics(), pair.server.open()), (1, 0));
+    // The same datagram is taken by an owner that works.
+    pair.server.deliver(&received, Instant::now(), &chooser, &Numbers::default());
+    assert_eq!((pair.server.take_panics(), pair.server.open()), (0, 1));
 }
