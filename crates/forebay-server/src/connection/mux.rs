@@ -72,8 +72,8 @@ impl<S: Reused> Default for SpareStreams<S> {
 }
 
 impl<S: Reused> SpareStreams<S> {
-    /// Streams kept.
-    const KEPT: usize = 64;
+    /// Streams kept: as many as a thread has at a time, most often.
+    const KEPT: usize = 128;
 
     /// Keeps the memory of a stream, if there are no other references to it. `nobody` creates a placeholder connection.
     pub(crate) fn give(&mut self, mut stream: Rc<S>, nobody: impl FnOnce() -> Rc<S::Session>) {

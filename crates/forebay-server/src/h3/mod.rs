@@ -415,7 +415,7 @@ impl Quic {
     fn forget(&self, thread: &Rc<Thread>, number: u32) {
         let session = self.sessions.borrow_mut().get_mut(number as usize).and_then(Option::take);
         if let Some(session) = session {
-            session.lost(thread, HeadFailure::Closed);
+            session.guard(|| session.lost(thread, HeadFailure::Closed));
             self.free.borrow_mut().push(number);
             thread.counters.active.sub(1);
         }
@@ -501,7 +501,7 @@ impl Quic {
     /// Closes a connection without requests.
     pub(crate) fn close_idle(&self, thread: &Thread, number: u32) {
         if let Some(session) = self.session(number) {
-            session.leave();
+            session.guard(|| session.leave());
             self.ask(thread);
         }
     }
@@ -509,7 +509,7 @@ impl Quic {
     /// Logs the heads that are not complete, since the thread ends.
     pub(crate) fn cut_off(&self, thread: &Rc<Thread>) {
         let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
-        sessions.iter().for_each(|session| session.lost(thread, HeadFailure::Ended));
+        sessions.iter().for_each(|session| session.guard(|| session.lost(thread, HeadFailure::Ended)));
     }
 
     /// Leaves what comes for the process to other threads, since this one ends.
@@ -523,7 +523,7 @@ impl Quic {
     pub(crate) fn quit(&self, thread: &Thread) {
         handover::process().leave();
         let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
-        sessions.iter().for_each(|session| session.announce());
+        sessions.iter().for_each(|session| session.guard(|| session.announce()));
         self.ask(thread);
     }
 
@@ -541,7 +541,7 @@ impl Quic {
     pub(crate) fn leave(&self, thread: &Thread, f: impl Fn(u32) -> bool) {
         let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
         for session in sessions.iter().filter(|s| f(s.client().listener)) {
-            session.leave();
+            session.guard(|| session.leave());
         }
         self.ask(thread);
     }

@@ -151,6 +151,17 @@ impl Session {
         self.quic.get().map(|(endpoint, _)| endpoint.as_ref())
     }
 
+    /// Calls a function that handles the connection for another reason than its events. A panic in it ends this connection only: those
+    /// of the thread have their turn after it.
+    pub(super) fn guard(&self, f: impl FnOnce()) {
+        match self.quic.get() {
+            Some((endpoint, link)) => {
+                endpoint.guard(link, f);
+            }
+            None => f(),
+        }
+    }
+
     /// Notes that there is something to send.
     pub(super) fn notify(&self) {
         if let Some((endpoint, link)) = self.quic.get() {

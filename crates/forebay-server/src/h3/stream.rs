@@ -218,7 +218,7 @@ impl Stream {
     /// Ends the stream because its head has taken too long.
     pub(super) fn time_out(&self, thread: &Rc<Thread>) {
         self.waiting.take();
-        self.session.time_out(thread, self);
+        self.session.guard(|| self.session.time_out(thread, self));
     }
 
     /// Wakes the handler if there is something for it, or the request has been given up.

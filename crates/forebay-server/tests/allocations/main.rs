@@ -274,17 +274,18 @@ fn a_streamed_compressed_response_makes_no_tables() {
     }
 }
 
-/// The stream is one. QUIC allocates nothing, but for tables that grow while many streams are new.
+/// Neither does one over HTTP/3, but for tables that grow while many streams are new: they are a few.
 #[test]
-fn a_warm_request_over_http3_allocates_little() {
+fn a_warm_request_over_http3_allocates_nothing() {
     let dir = tempfile::tempdir().expect("temporary directory");
     std::fs::write(dir.path().join("1k"), [b'x'; 1024]).expect("write");
     tls::self_signed(tls::Kind::Ecdsa, &dir.path().join("crt"), &dir.path().join("key")).expect("openssl");
-    for (connections, streams, most) in [(10, 10, 1.6), (1, 1, 1.2)] {
+    for (connections, streams) in [(10, 10), (1, 1)] {
         over_http3(dir.path(), 200, connections, streams);
         let few = over_http3(dir.path(), 1000, connections, streams);
         let many = over_http3(dir.path(), 5000, connections, streams);
         let each = many.saturating_sub(few) as f64 / 4000.0;
-        assert!(each <= most, "{each} for {connections} connections with {streams} streams");
+        eprintln!("{each} for {connections} connections with {streams} streams");
+        assert!(each <= 0.05, "{each} for {connections} connections with {streams} streams");
     }
 }
