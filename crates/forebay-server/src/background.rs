@@ -3,8 +3,9 @@
 
 use crate::cache::index::Ticket;
 use crate::connection::Work;
+use crate::module::Content;
 use crate::modules::acme::hook;
-use crate::modules::{Content, proxy};
+use crate::modules::proxy;
 use crate::request::Request;
 use crate::thread::Thread;
 use forebay_conf::error::Level;

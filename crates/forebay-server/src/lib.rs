@@ -22,6 +22,7 @@ mod h3;
 mod location;
 mod memory_fs;
 mod metrics;
+mod module;
 mod modules;
 mod password;
 mod phases;

@@ -1,22 +1,17 @@
-//! The phases of a request, one after the other (nginx: the phase engine). Hooks are plain functions; the few modules
-//! that wait are awaited here. Hot path.
+//! The phases of a request, one after the other (nginx: the phase engine). Modules take part by hooks, see [`crate::module`]. Hot path.
 
-use crate::config::http::{Http, ROOT};
+use crate::config::http::{Http, Location, ROOT};
 use crate::error_page::{self, NextStep};
 use crate::location;
-use crate::metrics::{api, page, prometheus};
+use crate::module::{Content, Phase, Verdict};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, LocationSettings, Verdict, acme, auth_request, autoindex, dav, empty_gif, gzip_static,
-    headers_more, mirror, proxy, random_index, rewrite, static_file, stub_status, try_files, tunnel,
+    LocationSettings, autoindex, dav, gzip_static, proxy, random_index, rewrite, static_file,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
-use forebay_core::shared_store::Answer;
 use forebay_http::request::{Framing, Method};
 use std::task::Poll;
-use std::time::Instant;
-use tokio::sync::oneshot::Receiver;
 
 /// First phase of a walk through the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +39,7 @@ pub(crate) const MAX_URI_CHANGES: u8 = 11;
 pub(crate) async fn run(req: &mut Request) {
     #[cfg(debug_assertions)]
     forebay_core::essential::panic_on_purpose(&String::from_utf8_lossy(&req.uri));
-    let mut start = match post_read(req) {
+    let mut start = match post_read(req).await {
         Some(outcome) => next_start(req, outcome),
         None if req.method == Method::Connect && !has_tunnel(req) => {
             req.log(Level::Info, "client sent CONNECT method");
@@ -62,7 +57,12 @@ pub(crate) async fn run(req: &mut Request) {
 /// success would mean a tunnel.
 fn has_tunnel(req: &Request) -> bool {
     let http = req.http();
-    http.server(req).locations.iter().any(|l| matches!(l.content, Some(Content::Tunnel(_))))
+    http.server(req).locations.iter().any(takes_connect)
+}
+
+/// Returns `true` if a location answers CONNECT.
+fn takes_connect(l: &Location) -> bool {
+    l.content.as_ref().is_some_and(|content| content.needs().connect)
 }
 
 /// Answers a status that was found outside of the phases (a head that was refused, a header filter), with its error
@@ -147,7 +147,7 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     if let Some(out) = choose_location(http, req, start) {
         return out;
     }
-    if http.location(req).plan.before_content
+    if http.location(req).plan.has_hooks_before_content()
         && let Some(out) = before_content(http, req).await
     {
         return out;
@@ -155,20 +155,29 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     content(http, req).await
 }
 
-/// Runs what follows REWRITE, up to the end of PRECONTENT, in a location that has any of it.
+/// Runs the hooks of a location between its rewrite directives and its content.
 async fn before_content(http: &Http, req: &mut Request) -> Option<Outcome> {
-    if http.location(req).plan.changes_request
-        && let Err(status) = headers_more::change_request(req)
-    {
-        return Some(Outcome::Status(status));
+    if let Some(out) = run_hooks(http, req, Phase::Rewrite).await {
+        return Some(out);
     }
-    if let Some(out) = preaccess(http, req).await {
+    if let Some(out) = run_hooks(http, req, Phase::PreAccess).await {
         return Some(out);
     }
     if let Some(out) = access(http, req).await {
         return Some(out);
     }
-    precontent(http, req).await
+    run_hooks(http, req, Phase::PreContent).await
+}
+
+/// Runs the hooks of a phase until one of them does not let the request pass.
+async fn run_hooks(http: &Http, req: &mut Request, phase: Phase) -> Option<Outcome> {
+    for hook in http.location(req).plan.hooks(phase) {
+        match hook(req).decide().await {
+            Verdict::Declined | Verdict::Allowed => {}
+            verdict => return Some(verdict.outcome()),
+        }
+    }
+    None
 }
 
 /// Runs SERVER_REWRITE: the rewrite directives of the server.
@@ -213,16 +222,6 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
             return Some(out);
         }
     }
-}
-
-/// Runs PRECONTENT: `try_files` and `mirror`.
-async fn precontent(http: &Http, req: &mut Request) -> Option<Outcome> {
-    if let Some(t) = &http.location(req).try_files
-        && let Some(out) = try_files::run(req, t).await
-    {
-        return Some(out);
-    }
-    if http.location(req).plan.mirror { Box::pin(mirror::run(req)).await } else { None }
 }
 
 /// Counts a change of the path. Returns `false` if the request has used up its changes.
@@ -279,15 +278,14 @@ pub(crate) fn limit_except(req: &mut Request) {
     }
 }
 
-/// Runs once for a request, before the first rewrite. These hooks look only at the head.
-fn post_read(req: &mut Request) -> Option<Outcome> {
+/// Runs the hooks that come once for a request: for all servers, then for its own.
+async fn post_read(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
-    if !http.acme.orders.is_empty() && matches!(acme::answer(req), Verdict::Done) {
-        return Some(Outcome::Done);
-    }
-    if let Some(l) = http.server(req).root() {
-        for hook in &l.plan.post_read {
-            let _ = hook(req);
+    let own = http.server(req).root().map(|l| l.plan.hooks(Phase::PostRead)).unwrap_or_default();
+    for hook in http.first_hooks.iter().chain(own) {
+        match hook(req).decide().await {
+            Verdict::Declined | Verdict::Allowed => {}
+            verdict => return Some(verdict.outcome()),
         }
     }
     None
@@ -319,18 +317,6 @@ fn add_slash(req: &mut Request) -> Outcome {
     Outcome::Status(301)
 }
 
-/// Runs PREACCESS.
-async fn preaccess(http: &Http, req: &mut Request) -> Option<Outcome> {
-    for hook in &http.location(req).plan.preaccess {
-        let verdict = hook(req);
-        match await_verdict(req, verdict).await {
-            Verdict::Declined | Verdict::Allowed => {}
-            v => return Some(outcome(v)),
-        }
-    }
-    None
-}
-
 /// Runs ACCESS.
 async fn access(http: &Http, req: &mut Request) -> Option<Outcome> {
     if req.is_subrequest() {
@@ -338,21 +324,12 @@ async fn access(http: &Http, req: &mut Request) -> Option<Outcome> {
     }
     let l = http.location(req);
     let mut access = AccessPhase { any: l.settings.core.satisfy == Satisfy::Any, refused: None };
-    for hook in &l.plan.access {
-        let verdict = hook(req);
-        let verdict = await_verdict(req, verdict).await;
+    for hook in l.plan.hooks(Phase::Access) {
+        let verdict = hook(req).decide().await;
         match access.judge(req, verdict) {
             Judged::GoOn => {}
             Judged::Allowed => return None,
-            Judged::Ended(v) => return Some(ended(req, v).await),
-        }
-    }
-    if l.plan.auth_request {
-        let verdict = Box::pin(auth_request::check(req)).await;
-        match access.judge(req, verdict) {
-            Judged::GoOn => {}
-            Judged::Allowed => return None,
-            Judged::Ended(v) => return Some(ended(req, v).await),
+            Judged::Ended(verdict) => return Some(ended(req, verdict).await),
         }
     }
     let status = access.refused?;
@@ -404,7 +381,7 @@ impl AccessPhase {
 async fn ended(req: &mut Request, verdict: Verdict) -> Outcome {
     match verdict {
         Verdict::Status(s) => delayed(req, s).await,
-        v => outcome(v),
+        verdict => verdict.outcome(),
     }
 }
 
@@ -434,73 +411,15 @@ pub(crate) async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     .await
 }
 
-/// Waits for answers of the shared store until this time. Returns those that have come.
-async fn gather(
-    req: &Request,
-    receivers: Vec<Option<Receiver<Answer>>>,
-    until: Instant,
-) -> Vec<Option<Answer>> {
-    let poller = &req.thread.io.poller;
-    let mut answers = Vec::with_capacity(receivers.len());
-    for receiver in receivers {
-        answers.push(match receiver {
-            Some(receiver) => poller.deadline(until, receiver).await.and_then(Result::ok),
-            None => None,
-        });
-    }
-    answers
-}
-
-/// Waits as long as a verdict asks for it.
-async fn await_verdict(req: &mut Request, v: Verdict) -> Verdict {
-    let mut v = v;
-    loop {
-        v = match v {
-            Verdict::Delay(d, then) => {
-                if !pause(req, d).await {
-                    req.log(Level::Info, "client prematurely closed connection");
-                    return Verdict::Status(499);
-                }
-                *then
-            }
-            Verdict::Offload(o) => match tokio::task::spawn_blocking(o.work).await {
-                Ok(result) => (o.then)(req, result),
-                // It panicked, or the process ends.
-                Err(_) => Verdict::Status(500),
-            },
-            Verdict::Wait(waiting) => {
-                let answers = gather(req, waiting.answers, waiting.until).await;
-                (waiting.then)(req, &answers)
-            }
-            v => return v,
-        }
-    }
-}
-
-fn outcome(v: Verdict) -> Outcome {
-    match v {
-        Verdict::Status(s) => Outcome::Status(s),
-        Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
-        Verdict::Delay(_, then) => outcome(*then),
-        // `await_verdict` has replaced it: nothing may come through unchecked.
-        Verdict::Offload(_) | Verdict::Wait(_) => Outcome::Status(500),
-    }
-}
-
 /// Runs CONTENT, in nginx's order: random_index, index, autoindex, gzip_static, static_file, unless a
 /// handler took the location.
 async fn content(http: &Http, req: &mut Request) -> Outcome {
     let l = http.location(req);
-    if req.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
+    if req.method == Method::Connect && !takes_connect(l) {
         return Outcome::Status(405);
     }
     match &l.content {
-        Some(Content::StubStatus) => outcome(stub_status::handle(req)),
-        Some(Content::EmptyGif) => outcome(empty_gif::handle(req)),
-        Some(Content::Tunnel(pass)) => Box::pin(tunnel::run(req, pass)).await,
-        Some(Content::Prometheus(page)) => outcome(prometheus::handle(req, page)),
-        Some(Content::Api) => outcome(api::handle(req)),
-        Some(Content::Dashboard) => outcome(page::handle(req)),
+        Some(Content::Handler(handler)) => handler.handle(req).decide().await.outcome(),
         Some(Content::Proxy(pass)) => proxy::run(req, pass).await,
         None => files(&l.settings, req).await,
     }

@@ -42,7 +42,7 @@ async fn end(sub: &mut Request) {
         access_log::log_request(sub);
     }
     sub.body.end();
-    sub.modules.limit_conn.clear();
+    sub.modules.states.end();
 }
 
 /// Reads content without using it, up to its end or to [`WORTH_READING`].

@@ -6,6 +6,7 @@ use super::pace::{Pace, limit_rate};
 use super::pump::Pump;
 use super::write::{Broken, Done, after_last, client_gone_within};
 use crate::access_log;
+use crate::module;
 use crate::modules::{self, ssi};
 use crate::request::{Origin, Request, SubBody};
 use crate::response::BodyFilter;
@@ -284,7 +285,7 @@ impl Started {
                 source.abandon(&mut sub);
             }
             sub.body.end();
-            sub.modules.limit_conn.clear();
+            sub.modules.states.end();
             sub.recycle();
         }
     }
@@ -298,7 +299,7 @@ async fn serve(out: &mut Outlet, sub: &mut Request, what: &Include, bare: Option
         access_log::log_request(sub);
     }
     sub.body.end();
-    sub.modules.limit_conn.clear();
+    sub.modules.states.end();
     result.map_or(Included::Broken, Included::Done)
 }
 
@@ -336,7 +337,7 @@ fn abandon_body(sub: &mut Request) {
 
 /// Sends the body of a subrequest, or returns it (`keep`) if there was no error.
 async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Option<Vec<u8>>, Broken> {
-    if modules::run_subrequest_filters(sub).is_err() {
+    if module::filter_included(modules::all(), sub).is_err() {
         crate::error_page::built_in(sub, 500);
     }
     if !keep

@@ -10,9 +10,11 @@ pub(crate) mod encoder;
 pub(crate) mod forms;
 mod pool;
 
+use crate::module::{HeaderFilter, Module};
 use crate::modules::{LocationSettings, gzip_accept, slice};
 use crate::request::Request;
 use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use crate::response::Part;
 use accept::{Ranked, Set};
 use encoder::Encoder;
@@ -56,6 +58,9 @@ impl Coding {
     }
 }
 
+/// State of the compression of a response.
+pub(crate) static STATE: Slot<CompressState> = Slot::new();
+
 /// State of compression for one request.
 #[derive(Debug, Default)]
 pub(crate) struct CompressState {
@@ -76,6 +81,10 @@ impl Unused for CompressState {
         *self = CompressState::default();
     }
 }
+
+/// Compression by gzip, brotli and zstd.
+pub(crate) static MODULE: Module =
+    Module { header_filters: &[HeaderFilter::new(enabled, filter).keeping_head()], ..Module::NONE };
 
 /// Returns `true` if a location compresses.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
@@ -155,12 +164,12 @@ pub(crate) fn unknown_length(req: &mut Request) {
     r.fields.remove(b"Accept-Ranges");
 }
 
-/// Chooses a coding for a response and prepares it. A header filter.
+/// Chooses a coding for a response and prepares it.
 ///
 /// # Errors
 /// Never.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
-    req.modules.compress.clear();
+fn filter(req: &mut Request) -> Result<(), VarError> {
+    STATE.clear(req);
     let http = req.http();
     let s = &http.location(req).settings;
     let r = &req.resp;
@@ -183,7 +192,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     // gzip_vary.
     req.resp.gzip_vary |= s.gzip_accept.vary || eligible != Set::of(Coding::Gzip);
     let Some(coding) = rank(req, s, on(s)).first_of(eligible) else { return Ok(()) };
-    req.modules.compress.coding = Some(coding);
+    STATE.of_mut(req).coding = Some(coding);
     let len = req.resp.content_length;
     unknown_length(req);
     req.resp.fields.push(b"Content-Encoding", coding.name());
@@ -192,7 +201,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
         match subject.forms().get(key) {
             Some(form) => use_form(req, form, len.unwrap_or(0)),
             None if req.method == Method::Head => {}
-            None => req.modules.compress.wanted = Some((subject, key)),
+            None => STATE.of_mut(req).wanted = Some((subject, key)),
         }
     } else if req.method != Method::Head {
         let filter = Encoder::new(FormKey::stream(coding, s));
@@ -207,7 +216,7 @@ pub(crate) fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
     req.resp.content_length = Some(len);
     req.resp.body.clear();
     req.resp.body.push(Part::Bytes(form.bytes.clone()));
-    let state = &mut req.modules.compress;
+    let state = STATE.of_mut(req);
     state.coding = Some(form.key.coding);
     state.lengths = Some((from, len));
     state.form = Some(form);
@@ -216,13 +225,13 @@ pub(crate) fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
 /// Returns `true` if the header filter has asked for a compressed form.
 #[inline]
 pub(crate) fn wants_form(req: &Request) -> bool {
-    req.modules.compress.wanted.is_some()
+    STATE.of(req).wanted.is_some()
 }
 
 /// Makes the form that the header filter asked for, on another thread. If that fails, the response is compressed as it
 /// is sent.
 pub(crate) async fn make_form(req: &mut Request) {
-    let Some((subject, key)) = req.modules.compress.wanted.take() else { return };
+    let Some((subject, key)) = STATE.of_mut(req).wanted.take() else { return };
     match forms::make(req, &subject, key).await {
         Some(form) => use_form(req, form, subject.len()),
         None => {
@@ -235,7 +244,7 @@ pub(crate) async fn make_form(req: &mut Request) {
 
 /// Appends the ratio of the lengths before and after a coding, with two digits (nginx: $gzip_ratio).
 pub(crate) fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
-    let state = &req.modules.compress;
+    let state = STATE.of(req);
     if state.coding != Some(coding) {
         return false;
     }

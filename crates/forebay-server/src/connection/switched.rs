@@ -2,7 +2,9 @@
 //! 7.8 and 9.3.6). No runner serves them, and their requests keep only what the log phase needs.
 
 use super::{Connection, Guard, Work};
+use crate::modules::proxy_cache;
 use crate::request::rare::Rare;
+use crate::request::states::States;
 use crate::request::{Origin, Request};
 use crate::thread::{SWITCHED, Thread, ThreadConfig};
 use crate::upstream::contact::Contact;
@@ -10,7 +12,6 @@ use crate::upstream::exchange::Attempt;
 use crate::upstream::stream::Body;
 use crate::upstream::switched;
 use forebay_conf::error::Level;
-use forebay_core::limit::concurrency::Counted;
 use forebay_core::log::access::Target;
 use forebay_core::vars::{Captures, Source, Stored, Template, VarId, VarStore};
 use forebay_net::addr::Peer;
@@ -47,7 +48,7 @@ pub(crate) struct Suspended {
     vars: VarStore,
     captures: Rare<Captures>,
     attempts: Vec<Attempt>,
-    limit_conn: Rare<Counted>,
+    states: States,
     processing: Option<crate::metrics::Processing>,
     /// End of a line of the error log; empty if no log takes it.
     description: Box<[u8]>,
@@ -88,8 +89,8 @@ pub(crate) fn can_suspend(req: &Request, source: &Body) -> bool {
     source.is_suspendable()
         && req.origin == Origin::Client
         && !req.conn.wire.is_multiplexed()
-        && req.modules.proxy_cache.zone.is_none()
-        && http.location(req).settings.post_action.target.0.is_none()
+        && proxy_cache::STATE.of(req).zone.is_none()
+        && http.location(req).plan.log.is_empty()
 }
 
 /// Passes the bytes of a request on whose response begins a tunnel or another protocol. Returns `false` if its response does not,
@@ -156,7 +157,7 @@ impl Suspended {
             vars,
             captures: std::mem::take(&mut req.captures),
             attempts,
-            limit_conn: std::mem::take(&mut req.modules.limit_conn),
+            states: std::mem::take(&mut req.modules.states),
             processing: req.modules.processing.take(),
             description: description.into(),
             conn: req.end_connection(),
@@ -179,7 +180,7 @@ impl Suspended {
         req.vars = self.vars;
         req.captures = self.captures;
         req.modules.upstream.attempts = self.attempts;
-        req.modules.limit_conn = self.limit_conn;
+        req.modules.states = self.states;
         req.modules.processing = self.processing;
         (self.contact, self.description)
     }

@@ -1,9 +1,15 @@
 //! `api`: the counters as JSON, with the paths and field names of NGINX Plus. Nothing can be changed by it. Paths that NGINX Plus
 //! does not have are in [`super::details`].
 
+use super::HISTORY;
 use super::{Block, CACHE_STATUSES, Totals, cache_totals, details, kind, time, total};
-use crate::modules::{Verdict, limit_req, stub_status};
+use crate::config::Scope;
+use crate::config::http::LocationBuild;
+use crate::module::{Content, Page, Verdict};
+use crate::modules::{limit_req, stub_status};
 use crate::request::Request;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
 use forebay_core::limit::concurrency;
 use forebay_core::limit::outcomes::{Limited, Outcomes};
 use forebay_core::status_zone::sessions::{CLASSES, SessionTotals};
@@ -21,8 +27,20 @@ use std::time::Duration;
 /// Versions of NGINX Plus's interface that are answered, all alike.
 const VERSIONS: std::ops::RangeInclusive<u64> = 1..=9;
 
-/// Answers a request to `api`. A content handler.
-pub(crate) fn handle(req: &mut Request) -> Verdict {
+/// Reads `api`.
+///
+/// # Errors
+/// `invalid parameter "..."`.
+pub(super) fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    if let Some(w) = d.args.first().filter(|w| w.text != b"write=off") {
+        return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+    }
+    l.content = Content::of(Page { answer: handle, needs: HISTORY });
+    Ok(())
+}
+
+/// Answers a request to `api`.
+fn handle(req: &mut Request) -> Verdict {
     let below = below(req);
     answer(req, &below)
 }

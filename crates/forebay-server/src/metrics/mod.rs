@@ -15,9 +15,13 @@ mod quic;
 mod shared_store;
 mod usage;
 
-use crate::config::HttpContext;
-use crate::config::http::{Http, Location, Server};
+use crate::config::http::{Http, Location, LocationBuild, Server};
+use crate::config::{HttpContext, Scope};
+use crate::module::{Content, Module, Needs, Page};
+use crate::modules::proxy_cache;
 use crate::request::Request;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
 use forebay_core::config::Context;
 use forebay_core::histogram::{BUCKETS, Histogram, bucket};
 use forebay_core::status_zone::{StatusZone, add, subtract_one, with_cells, zone, zones};
@@ -27,6 +31,36 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// `api`, `dashboard`, `prometheus` and `status_zone`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[
+        ("api", api::directive),
+        ("dashboard", |_, l, _| {
+            l.content = Content::of(Page { answer: page::handle, needs: HISTORY });
+            Ok(())
+        }),
+        ("prometheus", |d, l, cx| {
+            l.content = Content::of(prometheus::Page::parse(d, cx)?);
+            Ok(())
+        }),
+        ("status_zone", status_zone),
+    ],
+    ..Module::NONE
+};
+
+/// Need of the pages that show a history.
+const HISTORY: Needs = Needs { history: true, connect: false, certificates: false };
+
+/// Reads `status_zone`.
+fn status_zone(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    if l.status_zone.is_some() {
+        return Err(cx.error(d, "\"status_zone\" directive is duplicate"));
+    }
+    let kind = if l.kind.is_location() { kind::LOCATION } else { kind::SERVER };
+    l.status_zone = Some(zone(kind, crate::config::value::first(d)));
+    Ok(())
+}
 
 /// Kinds of zones.
 pub(crate) mod kind {
@@ -218,7 +252,8 @@ pub(crate) fn begin(req: &mut Request, root: &Location) {
 /// Counts a request that is over.
 #[inline]
 pub(crate) fn count(req: &mut Request) {
-    if let (Some(status), Some(id)) = (req.modules.proxy_cache.status, req.modules.proxy_cache.zone) {
+    let cached = proxy_cache::STATE.of(req);
+    if let (Some(status), Some(id)) = (cached.status, cached.zone) {
         with_cells(id, |c| {
             add(c, 2 * status as usize, 1);
             add(c, 2 * status as usize + 1, req.sent.saturating_sub(req.sent_head));

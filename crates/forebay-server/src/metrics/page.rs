@@ -1,7 +1,7 @@
 //! `dashboard` (ours): the page that shows the counters live.
 
 use super::api::{answer, below};
-use crate::modules::Verdict;
+use crate::module::Verdict;
 use crate::request::Request;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,9 +12,8 @@ use std::sync::OnceLock;
 /// The page, with all that it needs.
 const PAGE: &str = include_str!("dashboard.html");
 
-/// Answers a request to `dashboard` with the page, and below `api/` with the values that the page asks for. A content
-/// handler.
-pub(crate) fn handle(req: &mut Request) -> Verdict {
+/// Answers a request to `dashboard` with the page, and below `api/` with the values that the page asks for.
+pub(super) fn handle(req: &mut Request) -> Verdict {
     let below = below(req);
     if let Some(path) = below.strip_prefix("api") {
         return answer(req, path.strip_prefix('/').unwrap_or(path));

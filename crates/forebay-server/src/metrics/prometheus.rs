@@ -2,8 +2,9 @@
 
 use super::{Block, CACHE_STATUSES, Totals, cache_totals, kind, total, usage};
 use crate::config::Scope;
+use crate::module::{Handler, Needs, Step, Verdict};
 use crate::modules::prometheus_labels::label_name;
-use crate::modules::{Verdict, stub_status};
+use crate::modules::stub_status;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -28,11 +29,6 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Returns `true` if it shows when certificates expire.
-    pub(crate) fn shows_certificates(&self) -> bool {
-        self.ingress_nginx
-    }
-
     /// Reads the parameters `names=forebay|ingress-nginx`, which may stand twice, and `label=NAME:VALUE`.
     ///
     /// # Errors
@@ -65,8 +61,18 @@ impl Page {
     }
 }
 
-/// Answers a request to `prometheus`. A content handler.
-pub(crate) fn handle(req: &mut Request, wanted: &Page) -> Verdict {
+impl Handler for Page {
+    fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+        handle(req, self).into()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { certificates: self.ingress_nginx, ..Needs::default() }
+    }
+}
+
+/// Answers a request to `prometheus`.
+fn handle(req: &mut Request, wanted: &Page) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }

@@ -1,21 +1,26 @@
 //! `allow`, `deny` (nginx: ngx_http_access_module).
 
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::modules::LocationSettings;
 use crate::modules::core::Satisfy;
-use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use forebay_conf::error::Level;
 pub(crate) use forebay_core::limit::access::{Settings, Written};
 
+/// `access`.
+pub(crate) static MODULE: Module =
+    Module { hooks: &[PhaseHook::new(Phase::Access, enabled, check)], ..Module::NONE };
+
 /// Returns `true` if a location has rules.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     !s.access.is_empty()
 }
 
-/// Applies the rules to the client. An access hook.
-pub(crate) fn check(req: &mut Request) -> Verdict {
+/// Applies the rules to the client.
+fn check(req: &mut Request) -> Step<'_> {
     let http = req.http();
     let settings = &http.location(req).settings;
-    match settings.access.judge(req.peer) {
+    let verdict = match settings.access.judge(req.peer) {
         None => Verdict::Declined,
         Some(true) => Verdict::Allowed,
         Some(false) => {
@@ -24,7 +29,8 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
             }
             Verdict::Status(403)
         }
-    }
+    };
+    verdict.into()
 }
 
 #[cfg(test)]
@@ -36,7 +42,7 @@ mod tests {
     fn judge(rules: &str, peer: Peer) -> Verdict {
         let mut req = testing::request(&format!("server {{ {rules} }}"), "");
         req.peer = peer;
-        check(&mut req)
+        check(&mut req).now()
     }
 
     fn inet(ip: &str) -> Peer {
@@ -63,7 +69,7 @@ mod tests {
     fn a_level_with_rules_inherits_none() {
         let mut req = testing::request("deny all; server { allow ::1; }", "");
         req.peer = inet("10.0.0.1");
-        assert_eq!(check(&mut req), Verdict::Declined);
+        assert_eq!(check(&mut req).now(), Verdict::Declined);
         assert_eq!(testing::error("deny ALL;").as_deref(), Some("invalid parameter \"ALL\""));
         assert_eq!(testing::warnings("deny 10.0.0.1/8;"), ["low address bits of 10.0.0.1/8 are meaningless"]);
     }

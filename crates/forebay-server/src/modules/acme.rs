@@ -10,20 +10,19 @@ mod issuer;
 mod ordering;
 mod tables;
 
-pub(crate) use client::client;
+use client::client;
 pub(crate) use hook::Hook;
-pub(crate) use issuer::issuer;
+use issuer::issuer;
 pub(crate) use ordering::{Ordering, Subject};
-pub(crate) use tables::{
-    Issuers, client_path, dns_port, dns_program, dns_ttl, http_port, max_response_size, shared_zone,
-};
+pub(crate) use tables::Issuers;
+use tables::{client_path, dns_port, dns_program, dns_ttl, http_port, max_response_size, shared_zone};
 
 #[cfg(test)]
 pub(crate) use issuer::DIRECTIVES;
 
 use crate::config::value::{Setting, first};
 use crate::config::{ListenAddr, Scope};
-use crate::modules::Verdict;
+use crate::module::{Condition, Module, Phase, PhaseHook, Step, Verdict};
 use crate::request::Request;
 use crate::variables::{HasValue, Row};
 use forebay_acme::{Certificate, Identifier, KeyKind, Order, dns, http};
@@ -41,8 +40,33 @@ crate::settings! {
     "acme_certificate" => certificates: Certificates = Certificates::default();
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+/// `acme`.
+pub(crate) static MODULE: Module = Module {
+    http_directives: &[
+        ("acme_issuer", issuer),
+        ("acme_shared_zone", shared_zone),
+        ("acme_client", client),
+        ("acme_client_path", client_path),
+        ("acme_dns_port", dns_port),
+        ("acme_dns_program", dns_program),
+        ("acme_dns_ttl", dns_ttl),
+        ("acme_http_port", http_port),
+        ("acme_max_response_size", max_response_size),
+    ],
+    location_directives: &[("acme_hook", |d, l, cx| {
+        l.acme_hooks.push(Hook::parse(d, cx)?);
+        Ok(())
+    })],
+    variables: &[VARIABLES, hook::VARIABLES],
+    hooks: &[PhaseHook {
+        phase: Phase::PostRead,
+        enabled: Condition::Http(|http| !http.acme.orders.is_empty()),
+        hook: answer,
+    }],
+    ..Module::NONE
+};
+
+const VARIABLES: &[Row] = &[
     Row {
         name: VARIABLE_NAMES.0,
         get: RowSource::Get(|r, o| of_server(r, o, Certificate::chain)),
@@ -94,14 +118,14 @@ fn inline(certificate: &Certificate, out: &mut Vec<u8>, part: Part) -> bool {
     there
 }
 
-/// Answers a request of the authority, whatever server and location it is for. Runs first of all hooks.
-pub(crate) fn answer(req: &mut Request) -> Verdict {
-    let Some(text) = http::answer(&req.uri, req.method) else { return Verdict::Declined };
+/// Answers a request of the authority, whatever server and location it is for.
+fn answer(req: &mut Request) -> Step<'_> {
+    let Some(text) = http::answer(&req.uri, req.method) else { return Verdict::Declined.into() };
     req.resp.status = 200;
     req.resp.content_type = b"text/plain".to_vec();
     req.resp.set_body(text.into_bytes());
     req.keep_alive = false;
-    Verdict::Done
+    Verdict::Done.into()
 }
 
 /// Part of the http block that is about ACME.

@@ -6,6 +6,7 @@ use crate::compress;
 use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::{Setting, once};
+use crate::module::{HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -22,6 +23,10 @@ crate::settings! {
     "addition_types" => types: MimeTypes = MimeTypes::of(&["text/html"]);
 }
 
+/// `addition`.
+pub(crate) static MODULE: Module =
+    Module { header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
+
 /// Path for a subrequest. An empty path cancels the one of the level above.
 #[derive(Clone, Debug)]
 pub(crate) struct Path(pub Option<Arc<[u8]>>);
@@ -34,15 +39,15 @@ impl Setting<crate::HttpContext> for Path {
 }
 
 /// Returns `true` if a location adds bodies.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     s.addition.before.0.is_some() || s.addition.after.0.is_some()
 }
 
-/// Prepares a response for additions. A header filter.
+/// Prepares a response for additions.
 ///
 /// # Errors
 /// Never.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.addition;
     if req.resp.status != 200 || !s.types.contains(compress::media_type(&req.resp.content_type)) {

@@ -2,7 +2,8 @@
 
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
-use crate::modules::{LocationSettings, Offload, Verdict};
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::modules::LocationSettings;
 use crate::password;
 use crate::password::remembered::{Pair, Remembered};
 use crate::request::Request;
@@ -56,7 +57,7 @@ impl Setting<crate::HttpContext> for Option<UserFile> {
 }
 
 /// Returns `true` if a location requires a password.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     let a = &s.auth_basic;
     a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
 }
@@ -86,20 +87,26 @@ pub(crate) fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((user, pass))
 }
 
-/// Checks user and password. An access hook.
-pub(crate) fn check(req: &mut Request) -> Verdict {
+/// `auth_basic`.
+pub(crate) static MODULE: Module =
+    Module { hooks: &[PhaseHook::new(Phase::Access, enabled, check)], ..Module::NONE };
+
+/// Checks user and password.
+fn check(req: &mut Request) -> Step<'_> {
     let http = req.http();
     let settings = &http.location(req).settings.auth_basic;
-    let (Some(realm), Some(file)) = (&settings.realm, &settings.user_file) else { return Verdict::Declined };
-    let Ok(realm) = realm.value(req) else { return Verdict::Status(500) };
+    let (Some(realm), Some(file)) = (&settings.realm, &settings.user_file) else {
+        return Verdict::Declined.into();
+    };
+    let Ok(realm) = realm.value(req) else { return Verdict::Status(500).into() };
     if realm == b"off" {
-        return Verdict::Declined;
+        return Verdict::Declined.into();
     }
     let Some((user, pass)) = credentials(req).filter(|(user, _)| !user.is_empty()) else {
         req.log(Level::Info, "no user/password was provided for basic authentication");
-        return ask(req, &realm);
+        return ask(req, &realm).into();
     };
-    let Ok(name) = file.path.value(req) else { return Verdict::Status(500) };
+    let Ok(name) = file.path.value(req) else { return Verdict::Status(500).into() };
     let path = if name.first() == Some(&b'/') { name } else { [&file.dir, name.as_slice()].concat() };
     let shown = String::from_utf8_lossy(&path).into_owned();
     let loaded;
@@ -110,7 +117,7 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
                 loaded = users;
                 &*loaded
             }
-            Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), &e),
+            Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), &e).into(),
         },
     };
     let Some(hash) = users.get(user.as_slice()) else {
@@ -118,23 +125,24 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
             Level::Error,
             &format!("user \"{}\" was not found in \"{shown}\"", String::from_utf8_lossy(&user)),
         );
-        return ask(req, &realm);
+        return ask(req, &realm).into();
     };
     let hash = hash.clone();
     if !password::is_slow(&hash) {
-        return judge(req, password::verify(&pass, &hash), &user, &realm);
+        return judge(req, password::verify(&pass, &hash), &user, &realm).into();
     }
     let pair = RIGHT.with_borrow(|right| right.pair(&pass, &hash));
     let now = req.thread.io.poller.now();
     if pair.is_some_and(|pair| RIGHT.with_borrow_mut(|right| right.is_right(&pair, now))) {
-        return Verdict::Allowed;
+        return Verdict::Allowed.into();
     }
-    Verdict::Offload(Offload {
-        work: Box::new(move || password::verify(&pass, &hash)),
-        then: Box::new(move |req, right| {
-            remember(req, pair.filter(|_| right));
-            judge(req, right, &user, &realm)
-        }),
+    // Other requests of the thread do not wait for the computation.
+    let verified = tokio::task::spawn_blocking(move || password::verify(&pass, &hash));
+    Step::later(async move {
+        // It panicked, or the process ends.
+        let Ok(right) = verified.await else { return Verdict::Status(500) };
+        remember(req, pair.filter(|_| right));
+        judge(req, right, &user, &realm)
     })
 }
 
@@ -298,7 +306,7 @@ mod tests {
         let judged = |file: &str, given: &str| {
             let mut req = testing::request_with(&files, &conf(file), "");
             testing::head(&mut req, &format!("Authorization: Basic {given}\n"));
-            check(&mut req)
+            check(&mut req).now()
         };
         let (right, wrong) = ("cGxhaW46cGFzcw==", "cGxhaW46ZmFpbA==");
         for file in ["users", "/test/users"] {
@@ -315,6 +323,8 @@ mod tests {
     /// A slow hash is computed once for a right password and each time for a wrong one, also after the other kind.
     #[test]
     fn right_passwords_are_remembered() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _entered = runtime.enter();
         let (right, wrong) = ("YTpwYXNz", "YTpmYWls");
         let users = ["a:$1$saltsalt$hZR.9zfJXcVTsa9iTxnQR1", "a:abccBcrPOxnLU", "b:abccBcrPOxnLU"];
         let judged = |users: &str, given: &str| {
@@ -322,11 +332,8 @@ mod tests {
             let mut req = testing::request_with(&[("/test/users", users)], conf, "");
             testing::head(&mut req, &format!("Authorization: Basic {given}\n"));
             match check(&mut req) {
-                Verdict::Offload(Offload { work, then }) => {
-                    let result = work();
-                    (then(&mut req, result), "checked")
-                }
-                verdict => (verdict, "known"),
+                Step::Later(verdict) => (runtime.block_on(verdict), "checked"),
+                Step::Now(verdict) => (verdict, "known"),
             }
         };
         let (allowed, refused) = (Verdict::Allowed, Verdict::Status(401));

@@ -3,7 +3,7 @@
 use crate::body::{self, BodyError};
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
-use crate::modules::{LocationSettings, Verdict};
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::request::{Request, SubBody};
 use crate::subrequest;
 use forebay_conf::error::{Error, Level};
@@ -23,6 +23,16 @@ crate::settings! {
     /// `auth_request_fields`: the request gets all fields of the answer.
     "auth_request_fields" => fields: bool = false;
 }
+
+/// `auth_request`.
+pub(crate) static MODULE: Module = Module {
+    hooks: &[PhaseHook::new(
+        Phase::Access,
+        |s| s.auth_request.uri.0.is_some(),
+        |req| Step::later(check(req)),
+    )],
+    ..Module::NONE
+};
 
 /// Path for the subrequest; `None` for off.
 #[derive(Clone, Debug)]
@@ -51,20 +61,14 @@ impl Setting<crate::HttpContext> for Sets {
     }
 }
 
-/// Returns `true` if a location has `auth_request`.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
-    s.auth_request.uri.0.is_some()
-}
-
 /// Sends the subrequest and decides by its status.
-pub(crate) async fn check(req: &mut Request) -> Verdict {
+async fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let s = &http.location(req).settings.auth_request;
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };
     let mut body = SubBody::None;
     if s.body {
-        // Boxed, so that other requests keep no room for it.
-        match Box::pin(body::read_all(req)).await {
+        match body::read_all(req).await {
             Ok(()) => body = SubBody::Shared,
             Err(BodyError::Status(status)) => return Verdict::Status(status),
             Err(BodyError::Gone) => {

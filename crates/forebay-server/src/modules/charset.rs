@@ -4,6 +4,7 @@
 use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::{Setting, once};
+use crate::module::{HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use crate::response::{BodyFilter, FilterError};
@@ -25,6 +26,16 @@ crate::settings! {
     /// `charset_types`.
     "charset_types" => types: MimeTypes = MimeTypes::of(DEFAULT_TYPES);
 }
+
+/// `charset`.
+pub(crate) static MODULE: Module = Module {
+    http_directives: &[("charset_map", map)],
+    header_filters: &[
+        HeaderFilter::new(enabled, filter).included(),
+        HeaderFilter::new(by_upstream, filter_upstream).included().keeping_head(),
+    ],
+    ..Module::NONE
+};
 
 const DEFAULT_TYPES: &[&str] = &[
     "text/html",
@@ -148,7 +159,7 @@ fn check_pair(left: &Word, right: &Word, cx: &Scope<'_>) -> Result<(), String> {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let [left, right] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
     check_pair(left, right, cx).map_err(|text| cx.error(d, text))?;
     let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
@@ -325,7 +336,7 @@ struct CharsetPlan {
 }
 
 /// Returns `true` if a location sets `charset`.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     s.charset.charset != Charset::Off
 }
 
@@ -377,15 +388,15 @@ pub(crate) fn planned(req: &mut Request) -> Option<Vec<u8>> {
 }
 
 /// Returns `true` if only an upstream can ask for a charset here.
-pub(crate) fn by_upstream(s: &LocationSettings) -> bool {
+fn by_upstream(s: &LocationSettings) -> bool {
     !enabled(s)
 }
 
-/// Sets the charset in locations where only an upstream can ask for one (`X-Accel-Charset`). A header filter.
+/// Sets the charset in locations where only an upstream can ask for one (`X-Accel-Charset`).
 ///
 /// # Errors
 /// As [`filter`].
-pub(crate) fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
+fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
     if req.resp.override_charset.is_empty() { Ok(()) } else { filter(req) }
 }
 
@@ -393,7 +404,7 @@ pub(crate) fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(CharsetPlan { name, table }) = plan(req)? else { return Ok(()) };
     let r = &mut req.resp;
     // Old browsers used the charset of a redirect for the next page as well.

@@ -4,6 +4,8 @@ use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
 use crate::config::value::{Msec, Number, Offset, Sec, Setting, Size, first, once};
 use crate::keyword;
+use crate::module::Module;
+use crate::modules::vars;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -119,6 +121,32 @@ crate::settings! {
     "disable_symlinks" => disable_symlinks: DisableSymlinks = DisableSymlinks::default();
 }
 
+/// `core`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("root", root), ("alias", root), ("internal", internal)],
+    variables: &[vars::PLAIN, vars::VARIABLES],
+    ..Module::NONE
+};
+
+impl Settings {
+    /// Returns `true` if the head of a plain answer for a file depends on the file alone.
+    pub(crate) fn has_fixed_head(&self) -> bool {
+        self.keepalive_timeout.header.is_none()
+            // `alias` in a regular expression: paths with different extensions, and so types, share a file.
+            && !matches!(self.root.alias, Some(None))
+            && !matches!(self.server_tokens, ServerTokens::Value(_))
+    }
+}
+
+/// Reads `internal`.
+fn internal(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    if l.internal {
+        return Err(cx.error(d, "\"internal\" directive is duplicate"));
+    }
+    l.internal = true;
+    Ok(())
+}
+
 /// `root` or `alias`: the directory that paths are mapped to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Root {
@@ -196,7 +224,7 @@ fn drop_final_slash(path: &mut Vec<u8>) {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let is_alias = d.name.text == b"alias";
     if let Some(earlier) = &l.written.core.root {
         return Err(cx.error(d, duplicate_root(is_alias, earlier.alias.is_some())));

@@ -1,9 +1,18 @@
 //! `empty_gif` (nginx: ngx_http_empty_gif_module).
 
-use crate::modules::Verdict;
+use crate::module::{Content, Module, Needs, Page, Verdict};
 use crate::request::Request;
 use crate::response::Part;
 use forebay_http::request::Method;
+
+/// `empty_gif`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("empty_gif", |_, l, _| {
+        l.content = Content::of(Page { answer: handle, needs: Needs::default() });
+        Ok(())
+    })],
+    ..Module::NONE
+};
 
 /// A transparent pixel in GIF89a (sections 17 ff.).
 const PIXEL: &[u8; 43] = &[
@@ -20,8 +29,8 @@ const PIXEL: &[u8; 43] = &[
 /// `Last-Modified` of the pixel: Mon, 28 Sep 1970 06:00:00 GMT.
 const MODIFIED: i64 = 23_349_600;
 
-/// Answers with the pixel. A content handler.
-pub(crate) fn handle(req: &mut Request) -> Verdict {
+/// Answers with the pixel.
+fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }

@@ -6,11 +6,12 @@
 use super::LocationSettings;
 use super::proxy::{self, Redirects, To};
 use super::proxy_cache::CacheZone;
-use super::{Content, proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
+use super::{proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
 use crate::config::Scope;
 use crate::config::checks;
 use crate::config::http::LocationBuild;
 use crate::config::value::first;
+use crate::module::Content;
 use crate::modules::LocationWritten;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;

@@ -6,7 +6,9 @@ use super::params::Params;
 use super::proxy;
 use crate::config::Scope;
 use crate::config::value::{Setting, first};
+use crate::module::Module;
 use crate::request::Request;
+use crate::upstream::protocol::Protocol;
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -86,8 +88,14 @@ pub(crate) fn write_params(
     Ok(())
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+/// `fastcgi`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("fastcgi_pass", |d, l, cx| proxy::pass_by(Protocol::FastCgi, d, l, cx))],
+    variables: &[VARIABLES],
+    ..Module::NONE
+};
+
+const VARIABLES: &[Row] = &[
     Row { name: "fastcgi_script_name", get: RowSource::Get(script_name), settable: false },
     Row { name: "fastcgi_path_info", get: RowSource::Get(path_info), settable: false },
 ];

@@ -2,9 +2,17 @@
 //! `proxy_http_version 2`. Both sides may send at any time, which `upstream/upload.rs` supports, and the status is in the
 //! trailers. Hot path.
 
-use super::proxy::{HttpVersion, Settings};
+use super::proxy::{self, HttpVersion, Settings};
+use crate::module::Module;
 use crate::request::Request;
+use crate::upstream::protocol::Protocol;
 use forebay_http::field::Name;
+
+/// `grpc`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("grpc_pass", |d, l, cx| proxy::pass_by(Protocol::Grpc, d, l, cx))],
+    ..Module::NONE
+};
 
 /// Sets the defaults for gRPC servers. Messages are passed on at once, without waiting for a buffer to fill.
 pub(crate) fn set_defaults(s: &mut Settings) {

@@ -1,6 +1,7 @@
 //! `gunzip` (nginx: ngx_http_gunzip_module): decompression of responses for clients that do not accept gzip.
 
 use crate::compress;
+use crate::module::{HeaderFilter, Module};
 use crate::modules::{LocationSettings, gzip_accept};
 use crate::request::Request;
 use crate::response::{BodyFilter, FilterError};
@@ -14,16 +15,20 @@ crate::settings! {
     "gunzip" => on: bool = false;
 }
 
+/// `gunzip`.
+pub(crate) static MODULE: Module =
+    Module { header_filters: &[HeaderFilter::new(enabled, filter).included()], ..Module::NONE };
+
 /// Returns `true` if a location has `gunzip on`.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     s.gunzip.on
 }
 
-/// Decompresses the response if the client does not accept gzip. A header filter.
+/// Decompresses the response if the client does not accept gzip.
 ///
 /// # Errors
 /// Never.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
     let zipped = r.fields.get(b"Content-Encoding").is_some_and(|c| c.eq_ignore_ascii_case(b"gzip"));
     if !zipped {

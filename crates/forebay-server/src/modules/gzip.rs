@@ -4,6 +4,7 @@ use crate::compress::{self, Coding};
 use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::{Setting, Size, first, once};
+use crate::module::Module;
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
@@ -71,8 +72,10 @@ fn name(exponent: u8) -> String {
     }
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+/// `gzip`.
+pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+
+const VARIABLES: &[Row] = &[
     Row { name: "gzip_ratio", get: RowSource::Get(gzip_ratio), settable: false },
     Row { name: "brotli_ratio", get: RowSource::Get(brotli_ratio), settable: false },
     Row { name: "zstd_ratio", get: RowSource::Get(zstd_ratio), settable: false },

@@ -3,6 +3,7 @@
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::keyword;
+use crate::module::{HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
@@ -26,6 +27,10 @@ crate::settings! {
     /// `expires`.
     "expires" => expires: Expires = Expires::Off;
 }
+
+/// `headers`.
+pub(crate) static MODULE: Module =
+    Module { header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
 
 keyword! {
     /// Inheritance of lines from the level above: if this level has none, never, or in addition to its own.
@@ -177,7 +182,7 @@ impl Setting<crate::HttpContext> for Expires {
 }
 
 /// Returns `true` if a location adds fields or trailers.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     let h = &s.headers;
     !h.add_header.0.is_empty() || !h.add_trailer.0.is_empty() || !matches!(h.expires, Expires::Off)
 }
@@ -186,11 +191,11 @@ fn good_status(status: u16) -> bool {
     matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
 }
 
-/// Adds fields to the response and announces trailers. A header filter.
+/// Adds fields to the response and announces trailers.
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let h = &http.location(req).settings.headers;
     let good = good_status(req.resp.status);

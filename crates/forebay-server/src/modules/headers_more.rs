@@ -2,7 +2,7 @@
 //! headers-more, by its documentation).
 
 use crate::config::Scope;
-use crate::modules::LocationSettings;
+use crate::module::{HeaderFilter, Module, Phase, PhaseHook, Step, Verdict};
 use crate::request::Request;
 use crate::response::Response;
 use forebay_conf::error::{Error, Level};
@@ -10,6 +10,13 @@ use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{self, Name};
 use std::sync::Arc;
+
+/// `headers_more`.
+pub(crate) static MODULE: Module = Module {
+    hooks: &[PhaseHook::new(Phase::Rewrite, |s| !s.headers_more.input.is_empty(), change_request)],
+    header_filters: &[HeaderFilter::new(|s| !s.headers_more.output.is_empty(), filter)],
+    ..Module::NONE
+};
 
 /// Directives of one level, in the order of the file. Not by `settings!`, since directives that set and that clear share a
 /// list, and a level adds to the list of the level around it.
@@ -212,21 +219,11 @@ fn is_framing(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"Content-Length") || name.eq_ignore_ascii_case(b"Transfer-Encoding")
 }
 
-/// Returns `true` if a location changes fields of responses.
-pub(crate) fn changes_response(s: &LocationSettings) -> bool {
-    !s.headers_more.output.is_empty()
-}
-
-/// Returns `true` if a location changes fields of requests.
-pub(crate) fn changes_request(s: &LocationSettings) -> bool {
-    !s.headers_more.input.is_empty()
-}
-
-/// Changes the fields of the response. A header filter.
+/// Changes the fields of the response.
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     for rule in http.location(req).settings.headers_more.output.iter() {
         if !rule.is_for(req.resp.status, &req.resp.content_type) {
@@ -292,11 +289,12 @@ fn set(r: &mut Response, names: &Names, value: &[u8], mode: Mode) {
     }
 }
 
-/// Changes the fields of the request, at the end of REWRITE.
-///
-/// # Errors
-/// The status of the answer: 400 for a host that is none, 500 for a value that cannot be sent.
-pub(crate) fn change_request(req: &mut Request) -> Result<(), u16> {
+/// Changes the fields of the request. The status of a refusal is 400 for a host that is none, 500 for a value that cannot be sent.
+fn change_request(req: &mut Request) -> Step<'_> {
+    change_fields(req).err().map_or(Verdict::Declined, Verdict::Status).into()
+}
+
+fn change_fields(req: &mut Request) -> Result<(), u16> {
     let http = req.http();
     for rule in http.location(req).settings.headers_more.input.iter() {
         if !rule.is_for(0, req.head.get(Name::ContentType).unwrap_or_default()) {

@@ -2,11 +2,15 @@
 //! ngx_http_limit_conn_module). As in nginx, a connection counts only while a request of it is processed, and each HTTP/2
 //! stream counts as a connection.
 
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::modules::LocationSettings;
 use crate::modules::limit_req::RefusalStatus;
-use crate::modules::{LocationSettings, Verdict, Waiting};
+use crate::modules::store_answers::gather;
 use crate::request::Request;
+use crate::request::states::Slot;
 use crate::variables::Row;
 use forebay_core::limit::LogLevel;
+use forebay_core::limit::concurrency::Counted;
 use forebay_core::limit::concurrency::{self, Limits, Policy};
 use forebay_core::limit::outcomes::Outcome;
 use forebay_core::shared_store::Answer;
@@ -24,50 +28,62 @@ crate::settings! {
     "limit_conn_status" => status: RefusalStatus = RefusalStatus::UNAVAILABLE;
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] =
-    &[Row { name: "limit_conn_status", get: RowSource::Get(status), settable: false }];
+/// Slots of zones that a request occupies.
+static STATE: Slot<Counted> = Slot::new();
+
+/// `limit_conn`.
+pub(crate) static MODULE: Module = Module {
+    http_directives: &[("limit_conn_zone", concurrency::zone)],
+    variables: &[VARIABLES],
+    hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],
+    ..Module::NONE
+};
+
+const VARIABLES: &[Row] = &[Row { name: "limit_conn_status", get: RowSource::Get(status), settable: false }];
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    let Some(outcome) = r.modules.limit_conn.outcome() else { return Ok(false) };
+    let Some(outcome) = STATE.of(r).outcome() else { return Ok(false) };
     out.extend_from_slice(outcome.text().as_bytes());
     Ok(true)
 }
 
 /// Returns `true` if a location has `limit_conn`.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     !s.limit_conn.limits.is_empty()
 }
 
 /// Counts a request or refuses it. Runs once per request, even after internal redirects.
-pub(crate) fn check(req: &mut Request) -> Verdict {
-    if req.modules.limit_conn.outcome().is_some() {
-        return Verdict::Declined;
+fn check(req: &mut Request) -> Step<'_> {
+    if STATE.of(req).outcome().is_some() {
+        return Verdict::Declined.into();
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_conn;
-    let mut state = std::mem::take(&mut req.modules.limit_conn);
+    let mut state = std::mem::take(STATE.of_mut(req));
     let entered = concurrency::enter(policy(s), req, &mut state);
     let answers = state.take_receivers();
-    req.modules.limit_conn = state;
+    *STATE.of_mut(req) = state;
     if entered.is_err() {
-        return Verdict::Status(500);
+        return Verdict::Status(500).into();
     }
     if answers.is_empty() {
-        return verdict(req, s);
+        return verdict(req, s).into();
     }
     let longest = http.shared_store.settings().map_or(Duration::ZERO, |s| s.timeout);
     let until = req.thread.io.poller.now() + longest;
-    Verdict::Wait(Box::new(Waiting { answers, until, then: settle }))
+    Step::later(async move {
+        let answers = gather(req, answers, until).await;
+        settle(req, &answers)
+    })
 }
 
 /// Decides about a request that has waited for the shared store.
 fn settle(req: &mut Request, answers: &[Option<Answer>]) -> Verdict {
     let http = req.http();
     let s = &http.location(req).settings.limit_conn;
-    let mut state = std::mem::take(&mut req.modules.limit_conn);
+    let mut state = std::mem::take(STATE.of_mut(req));
     concurrency::settle(policy(s), req, &mut state, answers);
-    req.modules.limit_conn = state;
+    *STATE.of_mut(req) = state;
     verdict(req, s)
 }
 
@@ -76,7 +92,7 @@ fn policy(s: &Settings) -> Policy<'_> {
 }
 
 fn verdict(req: &Request, s: &Settings) -> Verdict {
-    match req.modules.limit_conn.outcome() {
+    match STATE.of(req).outcome() {
         Some(Outcome::Rejected) => Verdict::Status(s.status.code()),
         _ => Verdict::Declined,
     }
@@ -92,15 +108,15 @@ mod tests {
         let conf = "limit_conn_zone $arg_k zone=own:32k;\n\
                     server { limit_conn own 1; set $x $limit_conn_status; }";
         let (mut a, mut b) = (request(conf, "k=1"), request(conf, "k=1"));
-        assert_eq!(check(&mut a), Verdict::Declined);
+        assert_eq!(check(&mut a).now(), Verdict::Declined);
         assert_eq!(value(&mut a, "limit_conn_status").as_deref(), Some("PASSED"));
-        assert_eq!(check(&mut b), Verdict::Status(503));
+        assert_eq!(check(&mut b).now(), Verdict::Status(503));
         assert_eq!(value(&mut b, "limit_conn_status").as_deref(), Some("REJECTED"));
         again(&mut b, "k=2");
-        assert_eq!(check(&mut b), Verdict::Declined);
+        assert_eq!(check(&mut b).now(), Verdict::Declined);
         again(&mut b, "k=1");
         drop(a);
-        assert_eq!(check(&mut b), Verdict::Declined);
+        assert_eq!(check(&mut b).now(), Verdict::Declined);
     }
 
     #[test]

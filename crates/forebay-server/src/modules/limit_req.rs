@@ -3,8 +3,13 @@
 
 use crate::config::value::{Setting, once};
 use crate::config::{HttpContext, Scope};
-use crate::modules::{LocationSettings, Verdict, Waiting};
-use crate::request::Request;
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::modules::LocationSettings;
+use crate::modules::store_answers::gather;
+use crate::phases::pause;
+use crate::request::rare::Unused;
+use crate::request::states::Slot;
+use crate::request::{Origin, Request};
 use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
@@ -21,6 +26,7 @@ use forebay_core::vars::Template;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot::Receiver;
 
 crate::settings! {
     /// `limit_req`.
@@ -231,52 +237,89 @@ fn parse_rate(text: &[u8]) -> Option<u64> {
     units::number(digits).filter(|n| *n > 0).map(|n| n.saturating_mul(1000) / per)
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] =
-    &[Row { name: "limit_req_status", get: RowSource::Get(status), settable: false }];
+/// Outcome for a request.
+static STATE: Slot<Counted> = Slot::new();
+
+/// Outcome for a request; `None`: no limit has counted it.
+#[derive(Debug, Default)]
+struct Counted(Option<Outcome>);
+
+impl Unused for Counted {
+    const UNUSED: &'static Counted = &Counted(None);
+
+    fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// The limits have counted the client's request already.
+    fn for_request(&self, origin: Origin) -> Option<Counted> {
+        matches!(origin, Origin::Sub { .. }).then_some(Counted(self.0))
+    }
+}
+
+/// `limit_req`.
+pub(crate) static MODULE: Module = Module {
+    http_directives: &[("limit_req_zone", zone)],
+    variables: &[VARIABLES],
+    hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],
+    ..Module::NONE
+};
+
+const VARIABLES: &[Row] = &[Row { name: "limit_req_status", get: RowSource::Get(status), settable: false }];
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars::VarError> {
-    let Some(outcome) = r.modules.limit_req else { return Ok(false) };
+    let Some(outcome) = STATE.of(r).0 else { return Ok(false) };
     out.extend_from_slice(outcome.text().as_bytes());
     Ok(true)
 }
 
 /// Returns `true` if a location has `limit_req`.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     !s.limit_req.limits.0.is_empty()
 }
 
 /// Counts a request and delays or refuses it. Runs once per request, even after internal redirects.
-pub(crate) fn check(req: &mut Request) -> Verdict {
-    if req.modules.limit_req.is_some() {
-        return Verdict::Declined;
+fn check(req: &mut Request) -> Step<'_> {
+    if STATE.of(req).0.is_some() {
+        return Verdict::Declined.into();
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
     if s.limits.0.iter().any(Limit::is_exact)
-        && let Some(waiting) = ask_all(req, s)
+        && let Some(asked) = ask_all(req, s)
     {
-        return Verdict::Wait(waiting);
+        return Step::later(async move {
+            let answers = gather(req, asked.answers, asked.until).await;
+            decide(req, &answers).decide().await
+        });
     }
     decide(req, &[])
 }
 
 /// Counts a request for which the store has answered, in the order of its limits.
-fn decide(req: &mut Request, answers: &[Option<Answer>]) -> Verdict {
+fn decide<'r>(req: &'r mut Request, answers: &[Option<Answer>]) -> Step<'r> {
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
     let mut key = req.take_buf();
     let passed = pass_all(req, s, &mut key, answers);
     req.give_buf(key);
     match passed {
-        Ok(delay) if delay.ms == 0 => Verdict::Declined,
+        Ok(delay) if delay.ms == 0 => Verdict::Declined.into(),
         Ok(delay) => wait(req, s, &delay),
-        Err(refused) => refused,
+        Err(refused) => refused.into(),
     }
 }
 
+/// Questions that the shared store has been asked.
+struct Asked {
+    /// Receivers of the answers, in the order of the limits; `None` where the store was not asked.
+    answers: Vec<Option<Receiver<Answer>>>,
+    /// Time at which the request goes on without the answers that are missing.
+    until: Instant,
+}
+
 /// Asks the store for the zones in which requests wait for it. Returns `None` if there is nothing to wait for.
-fn ask_all(req: &mut Request, s: &Settings) -> Option<Box<Waiting>> {
+fn ask_all(req: &mut Request, s: &Settings) -> Option<Asked> {
     let now = req.thread.io.poller.now();
     let mut key = req.take_buf();
     let mut answers = Vec::new();
@@ -291,7 +334,7 @@ fn ask_all(req: &mut Request, s: &Settings) -> Option<Box<Waiting>> {
     req.give_buf(key);
     let longest = req.http().shared_store.settings().map(|s| s.timeout)?;
     let waits = answers.iter().any(Option::is_some);
-    waits.then(|| Box::new(Waiting { answers, until: now + longest, then: decide }))
+    waits.then(|| Asked { answers, until: now + longest })
 }
 
 /// Counts the request in the zone of each limit. Returns the longest delay, or the verdict of a zone that refuses. `key` is a
@@ -328,7 +371,7 @@ fn pass_all(
         if !last {
             uncounted.of.push((z, key.clone(), limit.burst, answer.is_some()));
         }
-        req.modules.limit_req = Some(Outcome::Passed);
+        STATE.of_mut(req).0 = Some(Outcome::Passed);
     }
     uncounted.count();
     Ok(delay)
@@ -444,14 +487,14 @@ fn line(what: &str, excess: u64, zone: &[u8], dry: bool) -> String {
 fn refuse(req: &mut Request, s: &Settings, excess: u64, zone: &[u8]) -> Verdict {
     req.log(s.log_level.level(), &line("limiting", excess, zone, s.dry_run));
     if s.dry_run {
-        req.modules.limit_req = Some(Outcome::RejectedDryRun);
+        STATE.of_mut(req).0 = Some(Outcome::RejectedDryRun);
         return Verdict::Declined;
     }
-    req.modules.limit_req = Some(Outcome::Rejected);
+    STATE.of_mut(req).0 = Some(Outcome::Rejected);
     Verdict::Status(s.status.0)
 }
 
-fn wait(req: &mut Request, s: &Settings, d: &Delayed) -> Verdict {
+fn wait<'r>(req: &'r mut Request, s: &Settings, d: &Delayed) -> Step<'r> {
     let level = match s.log_level {
         LogLevel::Info | LogLevel::Notice => Level::Info,
         LogLevel::Warn => Level::Notice,
@@ -464,9 +507,16 @@ fn wait(req: &mut Request, s: &Settings, d: &Delayed) -> Verdict {
     );
     req.log(level, &text);
     if s.dry_run {
-        req.modules.limit_req = Some(Outcome::DelayedDryRun);
-        return Verdict::Declined;
+        STATE.of_mut(req).0 = Some(Outcome::DelayedDryRun);
+        return Verdict::Declined.into();
     }
-    req.modules.limit_req = Some(Outcome::Delayed);
-    Verdict::Delay(Duration::from_millis(d.ms), Box::new(Verdict::Declined))
+    STATE.of_mut(req).0 = Some(Outcome::Delayed);
+    let delay = Duration::from_millis(d.ms);
+    Step::later(async move {
+        if pause(req, delay).await {
+            return Verdict::Declined;
+        }
+        req.log(Level::Info, "client prematurely closed connection");
+        Verdict::Status(499)
+    })
 }

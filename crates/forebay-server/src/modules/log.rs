@@ -3,6 +3,7 @@
 use crate::access_log::Format;
 use crate::config::error_log::ErrorLogs;
 use crate::config::{HttpTables, Scope};
+use crate::module::Module;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -21,6 +22,9 @@ crate::settings! {
     /// `open_log_file_cache`.
     "open_log_file_cache" => open_log_file_cache: LogFileCache = LogFileCache(None);
 }
+
+/// `log`.
+pub(crate) static MODULE: Module = Module { http_directives: &[("log_format", format)], ..Module::NONE };
 
 /// Text of the built-in format.
 const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
@@ -42,7 +46,7 @@ pub(crate) fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let log = access_log::format(d, cx)?;
     // Register the format even if it is invalid, so that directives that name it cause no second error.
     let format = Format::new(&log.name, log.escape, log.template, &cx.vars);

@@ -4,7 +4,9 @@
 use super::proxy;
 use crate::config::Scope;
 use crate::config::value::Number;
+use crate::module::Module;
 use crate::request::Request;
+use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_core::vars::Template;
 use forebay_http::request::Method;
@@ -14,6 +16,12 @@ crate::settings! {
     /// `memcached_gzip_flag`: flag bits that mark compressed values; 0 for none.
     "memcached_gzip_flag" => gzip_flag: Number = Number(0);
 }
+
+/// `memcached`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("memcached_pass", |d, l, cx| proxy::pass_by(Protocol::Memcached, d, l, cx))],
+    ..Module::NONE
+};
 
 /// Sets the defaults for memcached servers. Values are sent without buffering, and `error_page` applies to a missing key.
 pub(crate) fn set_defaults(s: &mut proxy::Settings) {

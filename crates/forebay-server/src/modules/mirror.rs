@@ -4,8 +4,7 @@ use crate::background;
 use crate::body;
 use crate::config::Scope;
 use crate::config::value::Setting;
-use crate::modules::LocationSettings;
-use crate::phases::Outcome;
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::request::{Request, SubBody};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -17,6 +16,12 @@ crate::settings! {
     /// `mirror_request_body`.
     "mirror_request_body" => request_body: bool = true;
 }
+
+/// `mirror`.
+pub(crate) static MODULE: Module = Module {
+    hooks: &[PhaseHook::new(Phase::PreContent, |s| !s.mirror.uris.0.is_empty(), |req| Step::later(run(req)))],
+    ..Module::NONE
+};
 
 /// Paths for the copies, empty for off.
 #[derive(Clone, Debug, Default)]
@@ -38,15 +43,10 @@ impl Setting<crate::HttpContext> for Uris {
     }
 }
 
-/// Returns `true` if a location has `mirror`.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
-    !s.mirror.uris.0.is_empty()
-}
-
-/// Sends the copies in the background. Returns an outcome only if reading the body for them fails.
-pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
+/// Sends the copies in the background. Declines unless reading the body for them fails.
+async fn run(req: &mut Request) -> Verdict {
     if req.is_subrequest() {
-        return None;
+        return Verdict::Declined;
     }
     let http = req.http();
     let s = &http.location(req).settings.mirror;
@@ -55,7 +55,7 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
         // WebDAV's PUT needs the body in a file, which it then renames.
         req.body.in_file = http.location(req).settings.dav.methods.has(req.method);
         if let Err(e) = body::read_all(req).await {
-            return Some(e.outcome(req));
+            return e.outcome(req).into();
         }
         body = SubBody::Shared;
     }
@@ -64,5 +64,5 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
         sub.method = req.method;
         background::send(req, sub, b"");
     }
-    None
+    Verdict::Declined
 }

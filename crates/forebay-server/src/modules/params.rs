@@ -4,6 +4,7 @@
 use super::proxy;
 use crate::config::Scope;
 use crate::config::value::{Setting, first};
+use crate::modules::proxy_cache;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -89,7 +90,7 @@ impl Params {
 
     /// Passes the validators of a stale entry that is being renewed.
     fn conditions(&self, req: &Request, put: &mut impl FnMut(&[u8], &[u8])) {
-        let state = &req.modules.proxy_cache;
+        let state = proxy_cache::STATE.of(req);
         if let Some(t) = state.last_modified.filter(|_| !self.gives(b"If-Modified-Since")) {
             put(b"HTTP_IF_MODIFIED_SINCE", &forebay_http::date::imf(t));
         }

@@ -1,6 +1,7 @@
 //! `post_action`: a subrequest to another location after a request (nginx: ngx_http_core_module).
 
 use crate::background;
+use crate::module::{LogHook, Module};
 use crate::modules::auth_request::SubrequestUri;
 use crate::request::{Origin, Request, SubBody};
 
@@ -9,12 +10,14 @@ crate::settings! {
     "post_action" => target: SubrequestUri = SubrequestUri(None);
 }
 
+/// `post_action`.
+pub(crate) static MODULE: Module = Module {
+    log: Some(LogHook { enabled: |s| s.post_action.target.0.is_some(), hook: begin }),
+    ..Module::NONE
+};
+
 /// Starts the subrequest in the background. Its variables describe the result of the request.
-#[inline]
-pub(crate) fn begin(req: &mut Request) {
-    if req.own_location().settings.post_action.target.0.is_none() {
-        return;
-    }
+fn begin(req: &mut Request) {
     let http = req.http();
     let Some(target) = &http.location(req).settings.post_action.target.0 else { return };
     if req.uri.is_empty() {

@@ -10,7 +10,8 @@ use crate::body::{self, BodyError, Further};
 use crate::cache::local::Entry;
 use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild, LocationId};
-use crate::modules::Content;
+use crate::module::{Content, Module};
+use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
 use crate::phases::Outcome;
@@ -32,11 +33,14 @@ pub(crate) use settings::tries;
 pub(crate) use settings::*;
 pub(crate) use url::{Destination, Pass, To};
 
+/// `proxy`.
+pub(crate) static MODULE: Module = Module { location_directives: &[("proxy_pass", pass)], ..Module::NONE };
+
 /// Reads `proxy_pass`.
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     refuse_second(Protocol::default(), d, l, cx)?;
     let prefix = match l.kind {
         Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
@@ -368,7 +372,7 @@ fn stale_instead(
     if let Some(contact) = taken.contact.take() {
         Body::new(contact, Framing::None, false, s.read_timeout.0).abandon(req);
     }
-    req.modules.proxy_cache.status = Some(CacheStatus::Stale);
+    proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Stale);
     Some(stale)
 }
 

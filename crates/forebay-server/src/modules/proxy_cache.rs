@@ -4,9 +4,11 @@
 use crate::cache::{Cache, KeysZone};
 use crate::config::Scope;
 use crate::config::value::{Msec, Number, Setting, once};
+use crate::module::Module;
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use crate::request::Request;
 use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use crate::variables::{HasValue, Row};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -287,6 +289,9 @@ pub(crate) enum CacheStatus {
 const STATUS_TEXTS: [&[u8]; 7] =
     [b"MISS", b"BYPASS", b"EXPIRED", b"STALE", b"UPDATING", b"REVALIDATED", b"HIT"];
 
+/// State of the cache for a request.
+pub(crate) static STATE: Slot<CacheState> = Slot::new();
+
 /// Cache state of one request.
 #[derive(Debug, Default)]
 pub(crate) struct CacheState {
@@ -328,8 +333,19 @@ impl Unused for CacheState {
     }
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+/// `proxy_cache`.
+pub(crate) static MODULE: Module = Module {
+    http_directives: &[
+        ("proxy_cache_path", crate::cache::path),
+        ("fastcgi_cache_path", crate::cache::path),
+        ("uwsgi_cache_path", crate::cache::path),
+        ("scgi_cache_path", crate::cache::path),
+    ],
+    variables: &[VARIABLES],
+    ..Module::NONE
+};
+
+const VARIABLES: &[Row] = &[
     Row { name: "upstream_cache_status", get: RowSource::Get(status), settable: false },
     Row { name: "upstream_cache_age", get: RowSource::Get(age), settable: false },
     Row { name: "upstream_cache_last_modified", get: RowSource::Get(last_modified), settable: false },
@@ -338,30 +354,30 @@ pub(crate) const VARIABLES: &[Row] = &[
 ];
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    let status = r.modules.proxy_cache.status;
+    let status = STATE.of(r).status;
     out.extend_from_slice(status.map_or(&b""[..], |s| STATUS_TEXTS[s as usize]));
     Ok(status.is_some())
 }
 
 fn age(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    let Some(date) = r.modules.proxy_cache.date else { return Ok(false) };
+    let Some(date) = STATE.of(r).date else { return Ok(false) };
     let age = r.thread.clock.unix().saturating_sub(date);
     forebay_http::h1::response::number(out, u64::try_from(age).unwrap_or(0));
     Ok(true)
 }
 
 fn last_modified(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    let Some(t) = r.modules.proxy_cache.last_modified else { return Ok(false) };
+    let Some(t) = STATE.of(r).last_modified else { return Ok(false) };
     out.extend_from_slice(&forebay_http::date::imf(t));
     Ok(true)
 }
 
 fn etag(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    out.extend_from_slice(&r.modules.proxy_cache.etag);
-    Ok(!r.modules.proxy_cache.etag.is_empty())
+    out.extend_from_slice(&STATE.of(r).etag);
+    Ok(!STATE.of(r).etag.is_empty())
 }
 
 fn key(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    out.extend_from_slice(&r.modules.proxy_cache.key);
-    Ok(!r.modules.proxy_cache.key.is_empty())
+    out.extend_from_slice(&STATE.of(r).key);
+    Ok(!STATE.of(r).key.is_empty())
 }

@@ -1,6 +1,9 @@
 //! Variables of the PROXY protocol header (nginx: ngx_http_core_module, embedded variables).
 
+use crate::module::Module;
 use crate::variables::Row;
 
-/// The rows.
-pub(crate) const VARIABLES: &[Row] = &forebay_core::vars::proxy_protocol::rows();
+/// `proxy_protocol`.
+pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+
+const VARIABLES: &[Row] = &forebay_core::vars::proxy_protocol::rows();

@@ -2,9 +2,12 @@
 
 use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::modules::LocationSettings;
 use crate::modules::vars::port;
-use crate::modules::{LocationSettings, Verdict};
-use crate::request::{Request, field_lines};
+use crate::request::rare::Unused;
+use crate::request::states::Slot;
+use crate::request::{Origin, Request, field_lines};
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -60,8 +63,36 @@ impl Setting<crate::HttpContext> for Header {
     }
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+/// Address of the connection, if it has been replaced.
+static STATE: Slot<Replaced> = Slot::new();
+
+/// Address of the connection, if it has been replaced.
+#[derive(Debug, Default)]
+struct Replaced(Option<Peer>);
+
+impl Unused for Replaced {
+    const UNUSED: &'static Replaced = &Replaced(None);
+
+    fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    fn for_request(&self, _: Origin) -> Option<Replaced> {
+        Some(Replaced(self.0))
+    }
+}
+
+/// `realip`. It runs in both phases: a location may trust others than its server.
+pub(crate) static MODULE: Module = Module {
+    variables: &[VARIABLES],
+    hooks: &[
+        PhaseHook::new(Phase::PostRead, enabled, replace),
+        PhaseHook::new(Phase::PreAccess, enabled, replace),
+    ],
+    ..Module::NONE
+};
+
+const VARIABLES: &[Row] = &[
     Row {
         name: "realip_remote_addr",
         get: RowSource::Get(|r, o| {
@@ -75,28 +106,28 @@ pub(crate) const VARIABLES: &[Row] = &[
 
 /// Returns the address of the connection.
 fn original(req: &Request) -> Peer {
-    req.modules.replaced_peer.unwrap_or(req.peer)
+    STATE.of(req).0.unwrap_or(req.peer)
 }
 
 /// Returns `true` if a location trusts proxies.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     !s.realip.from.networks().is_empty()
 }
 
 /// Replaces the client address by the one from a trusted proxy, once per request.
-pub(crate) fn replace(req: &mut Request) -> Verdict {
-    if req.modules.replaced_peer.is_some() {
-        return Verdict::Declined;
+fn replace(req: &mut Request) -> Step<'_> {
+    if STATE.of(req).0.is_some() {
+        return Verdict::Declined.into();
     }
     let http = req.http();
     let s = &http.location(req).settings.realip;
     if let Some(found) = real_address(req, s) {
-        req.modules.replaced_peer = Some(req.peer);
+        STATE.of_mut(req).0 = Some(req.peer);
         req.peer = found;
         req.remote.clear();
         push_peer(found, &mut req.remote);
     }
-    Verdict::Declined
+    Verdict::Declined.into()
 }
 
 fn real_address(req: &Request, s: &Settings) -> Option<Peer> {

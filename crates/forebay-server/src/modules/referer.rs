@@ -3,6 +3,7 @@
 use crate::config::Scope;
 use crate::config::names::ServerName;
 use crate::config::value::Setting;
+use crate::module::Module;
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
@@ -75,8 +76,10 @@ impl Settings {
     }
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] =
+/// `referer`.
+pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+
+const VARIABLES: &[Row] =
     &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];
 
 fn invalid_referer(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {

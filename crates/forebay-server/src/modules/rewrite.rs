@@ -2,6 +2,7 @@
 
 use crate::config::Scope;
 use crate::config::http::{LocationBuild, LocationId};
+use crate::module::Module;
 use crate::modules::set_misc;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
@@ -85,11 +86,22 @@ pub(crate) enum Condition {
     File(u8, Template, bool),
 }
 
+/// `rewrite`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[
+        ("rewrite", directive),
+        ("return", directive),
+        ("set", directive),
+        ("break", directive),
+    ],
+    ..Module::NONE
+};
+
 /// Compiles `rewrite`, `return`, `set` or `break` into a level.
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let op = match d.name.text.as_slice() {
         b"break" => Ok(Op::Break),
         b"set" => set(d, cx),

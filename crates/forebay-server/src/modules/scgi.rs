@@ -3,7 +3,9 @@
 
 use super::params::Params;
 use super::proxy;
+use crate::module::Module;
 use crate::request::Request;
+use crate::upstream::protocol::Protocol;
 use forebay_core::vars::VarError;
 use forebay_http::h1::response;
 use forebay_http::request::Framing;
@@ -12,6 +14,12 @@ crate::settings! {
     /// `scgi_param`.
     "scgi_param" => param: Params = Params::default();
 }
+
+/// `scgi`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("scgi_pass", |d, l, cx| proxy::pass_by(Protocol::Scgi, d, l, cx))],
+    ..Module::NONE
+};
 
 /// Appends the request for the server, up to its content. The parameters form a netstring that begins with the length of
 /// the content.

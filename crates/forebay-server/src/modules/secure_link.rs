@@ -1,8 +1,10 @@
 //! `secure_link` (nginx: ngx_http_secure_link_module).
 
 use crate::config::Scope;
+use crate::module::Module;
 use crate::request::Request;
 use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use crate::variables::Row;
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -81,6 +83,9 @@ impl Written {
     }
 }
 
+/// State of this module.
+static STATE: Slot<LinkState> = Slot::new();
+
 /// Values of the variables for a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkState {
@@ -98,24 +103,26 @@ impl Unused for LinkState {
     }
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+/// `secure_link`.
+pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+
+const VARIABLES: &[Row] = &[
     Row { name: "secure_link", get: RowSource::Get(link), settable: false },
     Row { name: "secure_link_expires", get: RowSource::Get(expires), settable: false },
 ];
 
 fn link(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    if req.modules.secure_link.link.is_none() {
+    if STATE.of(req).link.is_none() {
         let found = judge(req)?;
-        req.modules.secure_link.link = Some(found);
+        STATE.of_mut(req).link = Some(found);
     }
-    let found = req.modules.secure_link.link.as_ref().and_then(Option::as_ref);
+    let found = STATE.of(req).link.as_ref().and_then(Option::as_ref);
     Ok(found.map(|v| out.extend_from_slice(v)).is_some())
 }
 
 /// Appends `$secure_link_expires`. As in nginx, it has a value only after `$secure_link` has been evaluated.
 fn expires(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    Ok(req.modules.secure_link.expires.as_ref().map(|v| out.extend_from_slice(v)).is_some())
+    Ok(STATE.of(req).expires.as_ref().map(|v| out.extend_from_slice(v)).is_some())
 }
 
 fn judge(req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
@@ -170,7 +177,7 @@ fn by_md5(req: &mut Request, link: &Template, md5: &Template) -> Result<Option<V
             return Ok(None);
         };
         until = Some(t);
-        req.modules.secure_link.expires = Some(text.to_vec());
+        STATE.of_mut(req).expires = Some(text.to_vec());
     }
     let sum = sum.split(|b| *b == b'=').next().unwrap_or_default();
     let Ok(want) = URL.decode(sum) else { return Ok(None) };

@@ -3,6 +3,7 @@
 
 use crate::config::Scope;
 use crate::config::http::LocationBuild;
+use crate::module::Module;
 use crate::modules::rewrite::{self, Op};
 use crate::request::Request;
 use base64::Engine;
@@ -21,6 +22,28 @@ const URL_SAFE: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
+
+/// `set_misc`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[
+        ("set_if_empty", directive),
+        ("set_quote_json_str", directive),
+        ("set_escape_uri", directive),
+        ("set_unescape_uri", directive),
+        ("set_encode_base64", directive),
+        ("set_decode_base64", directive),
+        ("set_encode_base64url", directive),
+        ("set_decode_base64url", directive),
+        ("set_encode_hex", directive),
+        ("set_decode_hex", directive),
+        ("set_md5", directive),
+        ("set_sha1", directive),
+        ("set_random", directive),
+        ("set_secure_random_alphanum", directive),
+        ("set_secure_random_lcalpha", directive),
+    ],
+    ..Module::NONE
+};
 
 /// Longest random text, characters.
 const LONGEST: u64 = 64;
@@ -50,7 +73,7 @@ pub(crate) enum Function {
 
 impl Function {
     /// Returns the function of a directive, with arguments of 0.
-    pub(crate) fn named(name: &[u8]) -> Option<Function> {
+    fn named(name: &[u8]) -> Option<Function> {
         Some(match name {
             b"set_if_empty" => Function::IfEmpty,
             b"set_quote_json_str" => Function::QuoteJson,
@@ -76,7 +99,7 @@ impl Function {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let (Some(function), Some(target)) = (Function::named(&d.name.text), d.args.first()) else {
         return Err(cx.error(d, "invalid number of arguments"));
     };

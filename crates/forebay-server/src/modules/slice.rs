@@ -3,9 +3,11 @@
 
 use crate::body::Further;
 use crate::config::value::Size;
-use crate::modules::{LocationSettings, proxy};
-use crate::request::Request;
+use crate::module::{HeaderFilter, Module};
+use crate::modules::{LocationSettings, proxy, proxy_cache};
 use crate::request::rare::Unused;
+use crate::request::states::Slot;
+use crate::request::{Origin, Request};
 use crate::upstream::stream::Body;
 use crate::variables::Row;
 use forebay_conf::error::Level;
@@ -18,6 +20,16 @@ crate::settings! {
     /// `slice`, bytes; 0 for off.
     "slice" => size: Size = Size(0);
 }
+
+/// `slice`.
+pub(crate) static MODULE: Module = Module {
+    variables: &[VARIABLES],
+    header_filters: &[HeaderFilter::new(enabled, filter).included()],
+    ..Module::NONE
+};
+
+/// State of this module.
+static STATE: Slot<SliceState> = Slot::new();
 
 /// Slices of one request.
 #[derive(Clone, Debug, Default)]
@@ -41,22 +53,26 @@ impl Unused for SliceState {
         (self.size, self.start, self.end, self.active) = (0, 0, 0, false);
         self.etag.clear();
     }
+
+    /// A request that renews an entry of a cache is for the same slice.
+    fn for_request(&self, origin: Origin) -> Option<SliceState> {
+        (origin == Origin::Background).then(|| self.clone())
+    }
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] =
-    &[Row { name: "slice_range", get: RowSource::Get(range), settable: false }];
+const VARIABLES: &[Row] = &[Row { name: "slice_range", get: RowSource::Get(range), settable: false }];
 
 fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    if r.modules.slice.size == 0 {
+    if STATE.of(r).size == 0 {
         let size = r.http().location(r).settings.slice.size.0;
         if size == 0 {
             return Ok(false);
         }
-        r.modules.slice.size = size;
-        r.modules.slice.start = size * (first_byte(r) / size);
+        STATE.of_mut(r).size = size;
+        let first = first_byte(r);
+        STATE.of_mut(r).start = size * (first / size);
     }
-    let s = &r.modules.slice;
+    let s = STATE.of(r);
     out.extend_from_slice(b"bytes=");
     number(out, s.start);
     out.push(b'-');
@@ -79,18 +95,18 @@ fn first_byte(r: &Request) -> u64 {
 }
 
 /// Returns `true` if a location has `slice`.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     s.slice.size.0 > 0
 }
 
 /// Returns `true` if the response is assembled from slices.
 pub(crate) fn active(req: &Request) -> bool {
-    req.modules.slice.active
+    STATE.of(req).active
 }
 
 /// Returns the offset at which the source of the response begins.
 pub(crate) fn offset(req: &Request) -> u64 {
-    if active(req) { req.modules.slice.start } else { 0 }
+    if active(req) { STATE.of(req).start } else { 0 }
 }
 
 /// Limits the response to these bytes of the whole. The first slice has been fetched for the length; slices between it
@@ -99,7 +115,7 @@ pub(crate) fn cut(req: &mut Request, start: u64, end: u64) {
     if !active(req) {
         return;
     }
-    let s = &mut *req.modules.slice;
+    let s = STATE.of_mut(req);
     s.end = end;
     if s.start.saturating_add(s.size) <= start {
         s.start = s.size * (start / s.size) - s.size;
@@ -109,7 +125,7 @@ pub(crate) fn cut(req: &mut Request, start: u64, end: u64) {
 /// Returns the number of bytes that [`cut`] skipped; `offset` is the value of [`offset()`] before that call. The first
 /// slice, which has been fetched already, takes the place of the slice right before the range.
 pub(crate) fn skipped(req: &Request, offset: u64) -> u64 {
-    if active(req) { req.modules.slice.start.saturating_sub(offset) } else { 0 }
+    if active(req) { STATE.of(req).start.saturating_sub(offset) } else { 0 }
 }
 
 /// Reads `bytes START-LAST/LENGTH` and returns start, end and length.
@@ -128,7 +144,7 @@ fn judge(req: &mut Request, value: Option<Vec<u8>>) -> Option<u64> {
         req.log(Level::Error, "invalid range in slice response");
         return None;
     };
-    let s = &req.modules.slice;
+    let s = STATE.of(req);
     if start != s.start || end != s.start.saturating_add(s.size).min(len) {
         let text = format!("unexpected range in slice response: {start}-{end}");
         req.log(Level::Error, &text);
@@ -137,16 +153,16 @@ fn judge(req: &mut Request, value: Option<Vec<u8>>) -> Option<u64> {
     Some(len)
 }
 
-/// Turns the response with the first slice into the response for the whole. A header filter.
+/// Turns the response with the first slice into the response for the whole.
 ///
 /// # Errors
 /// Never.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
-    if req.modules.slice.size == 0 || req.modules.slice.active {
+fn filter(req: &mut Request) -> Result<(), VarError> {
+    if STATE.of(req).size == 0 || STATE.of(req).active {
         return Ok(());
     }
     if req.resp.status != 206 || !req.resp.proxied {
-        req.modules.slice.clear();
+        STATE.clear(req);
         return Ok(());
     }
     // What the upstream sent, whichever of its fields the client gets.
@@ -168,33 +184,34 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     if r.source.is_none() {
         r.source = Some(Box::new(Body::empty()));
     }
-    let s = &mut req.modules.slice;
+    let s = STATE.of_mut(req);
     (s.etag, s.end, s.active) = (etag, len, true);
     Ok(())
 }
 
 /// Returns `true` if another slice follows the one that has been sent.
 pub(crate) fn wants_more(req: &Request) -> bool {
-    let s = &req.modules.slice;
+    let s = STATE.of(req);
     s.active && s.start.saturating_add(s.size) < s.end
 }
 
 /// Fetches the next slice. Logs an error and returns `None` if that fails or the slice belongs to another version.
 pub(crate) async fn next(req: &mut Request) -> Option<Further> {
-    req.modules.slice.start += req.modules.slice.size;
+    let state = STATE.of_mut(req);
+    state.start += state.size;
     // Variables keep describing the first slice, as in nginx, where subrequests fetch the others.
+    let status = proxy_cache::STATE.of(req).status;
     let u = &mut req.modules.upstream;
     let own = *u.rare.own_attempts.get_or_insert(u.attempts.len());
     u.attempts.truncate(own);
-    let first = (std::mem::take(&mut u.head), req.modules.proxy_cache.status);
+    let first = std::mem::take(&mut u.head);
     let more = proxy::more(req).await;
-    let head;
-    (head, req.modules.proxy_cache.status) =
-        (std::mem::replace(&mut req.modules.upstream.head, first.0), first.1);
+    let head = std::mem::replace(&mut req.modules.upstream.head, first);
+    proxy_cache::STATE.of_mut(req).status = status;
     let more = more?;
     let status = head.status;
     let range = head.get(Name::ContentRange).map(<[u8]>::to_vec);
-    let same = head.get(Name::Etag).unwrap_or_default() == req.modules.slice.etag;
+    let same = head.get(Name::Etag).unwrap_or_default() == STATE.of(req).etag;
     if status != 206 {
         req.log(Level::Error, &format!("unexpected status code {status} in slice response"));
     } else if !same {

@@ -1,9 +1,11 @@
 //! Settings and variables of TLS that only HTTP has (nginx: ngx_http_ssl_module). The others are in [`forebay_core::tls`].
 
 use crate::config::value::Size;
+use crate::module::Module;
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_core::tls::server::Application;
+use forebay_core::tls::vars::Variables;
 use forebay_core::vars::{RowSource, VarError};
 use forebay_net::tls::record::MAX_CONTENT;
 
@@ -14,9 +16,10 @@ crate::settings! {
     "ssl_buffer_size" => buffer_size: Size = Size(16 * 1024);
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] =
-    &[Row { name: "ssl_early_data", get: RowSource::Get(early_data), settable: true }];
+/// `ssl`.
+pub(crate) static MODULE: Module = Module { variables: &[VARIABLES, Variables::ROWS], ..Module::NONE };
+
+const VARIABLES: &[Row] = &[Row { name: "ssl_early_data", get: RowSource::Get(early_data), settable: true }];
 
 fn early_data(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     // Over TCP only the first request can have come with the handshake.

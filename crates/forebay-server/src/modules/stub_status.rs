@@ -1,10 +1,19 @@
 //! `stub_status` (nginx: ngx_http_stub_status_module).
 
-use crate::modules::Verdict;
+use crate::module::{Content, Module, Needs, Page, Verdict};
 use crate::request::Request;
 use forebay_core::counters::Counters;
 use forebay_http::request::Method;
 use std::sync::Arc;
+
+/// `stub_status`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("stub_status", |_, l, _| {
+        l.content = Content::of(Page { answer: handle, needs: Needs::default() });
+        Ok(())
+    })],
+    ..Module::NONE
+};
 
 /// Returns sums over all threads: active, accepted, handled, requests, reading, writing, waiting.
 pub(crate) fn totals(req: &Request) -> [u64; 7] {
@@ -31,7 +40,7 @@ pub(crate) fn sums(threads: &[Arc<Counters>]) -> [u64; 7] {
 }
 
 /// Answers with the status page. A content handler.
-pub(crate) fn handle(req: &mut Request) -> Verdict {
+fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }

@@ -4,6 +4,7 @@ use crate::compress;
 use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::Setting;
+use crate::module::{HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use crate::response::{BodyFilter, FilterError};
@@ -25,6 +26,10 @@ crate::settings! {
     /// `sub_filter_last_modified`.
     "sub_filter_last_modified" => last_modified: bool = false;
 }
+
+/// `sub`.
+pub(crate) static MODULE: Module =
+    Module { header_filters: &[HeaderFilter::new(enabled, filter).included()], ..Module::NONE };
 
 /// Search texts and their replacements, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +64,7 @@ fn finder<T: AsRef<[u8]>>(texts: &[T]) -> Option<AhoCorasick> {
 }
 
 /// Returns `true` if a location replaces text.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     !s.sub_filter.pairs.list.is_empty()
 }
 
@@ -79,11 +84,11 @@ fn replacements(req: &mut Request, s: &Settings) -> Result<Vec<Replacement>, Var
     Ok(texts)
 }
 
-/// Prepares a response for replacements in its body. A header filter.
+/// Prepares a response for replacements in its body.
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.sub_filter;
     let r = &req.resp;

@@ -5,10 +5,7 @@ mod map;
 mod plan;
 mod split_clients;
 
-use super::{
-    BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, acme, family, proxy, proxy_bind, proxy_cache, proxy_ssl,
-    server,
-};
+use super::{BOUND, acme, all, family, proxy, proxy_bind, proxy_cache, proxy_ssl, server};
 use crate::config::http;
 use crate::upstream;
 use forebay_conf::grammar::{self, Contexts, Row, Support};
@@ -29,8 +26,8 @@ fn levels() -> Vec<Level> {
     http.extend(
         server::Written::DIRECTIVES
             .iter()
-            .chain(HTTP_DIRECTIVES.iter().map(|(name, _)| name))
-            .chain(LOCATION_DIRECTIVES),
+            .chain(all().iter().flat_map(|m| m.http_directives).map(|(name, _)| name))
+            .chain(all().iter().flat_map(|m| m.location_directives).map(|(name, _)| name)),
     );
     http.extend(http::DIRECTIVES);
     let shared = [

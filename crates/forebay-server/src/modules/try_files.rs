@@ -2,8 +2,8 @@
 
 use crate::config::Scope;
 use crate::file_cache::Found;
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::modules::static_file;
-use crate::phases::Outcome;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
@@ -11,30 +11,69 @@ use forebay_conf::units;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use rustix::io::Errno;
+use std::sync::Arc;
+
+/// `try_files`.
+pub(crate) static MODULE: Module =
+    Module { hooks: &[PhaseHook::new(Phase::PreContent, |s| s.try_files.0.is_some(), run)], ..Module::NONE };
+
+/// The directive of a level.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written(Option<Arc<TryFiles>>);
+
+/// The directive in effect.
+pub(crate) type Settings = Written;
+
+impl Written {
+    /// Names of the directives bound here.
+    pub(crate) const DIRECTIVES: &'static [&'static str] = &["try_files"];
+
+    /// Returns `true` if a directive of this name is one of this module's.
+    pub(crate) fn binds(name: &[u8]) -> bool {
+        Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
+    }
+
+    /// Reads the directive. Returns `false` for another one.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+        if !Self::binds(&d.name.text) {
+            return Ok(false);
+        }
+        self.0 = Some(Arc::new(parse(d, self.0.is_some(), cx)?));
+        Ok(true)
+    }
+
+    /// Returns the directive in effect.
+    pub(crate) fn resolve(&self) -> Settings {
+        self.clone()
+    }
+}
 
 /// Last parameter, for the case that no file was found.
 #[derive(Clone, Debug)]
-pub(crate) enum Fallback {
+enum Fallback {
     /// `=404`.
     Status(u16),
     /// A URI, with its query, or a named location.
     Uri(Template),
 }
 
-/// `try_files`.
+/// Parameters of `try_files`.
 #[derive(Clone, Debug)]
-pub(crate) struct TryFiles {
+struct TryFiles {
     /// Names to try in order; `true` for a directory (the name ends in a slash).
-    pub names: Vec<(Template, bool)>,
+    names: Vec<(Template, bool)>,
     /// Next step if none of them exists.
-    pub fallback: Fallback,
+    fallback: Fallback,
 }
 
 /// Reads the directive.
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFiles, Error> {
+fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFiles, Error> {
     if duplicate {
         return Err(cx.error(d, "\"try_files\" directive is duplicate"));
     }
@@ -57,74 +96,136 @@ fn fallback(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Fallback, Err
     }
 }
 
-/// Tries the names. Returns `None` if one exists, which then is the path for the content handler.
-pub(crate) async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
-    for (name, dir) in &t.names {
-        match try_name(req, name, *dir).await {
-            Ok(true) => return None,
-            Ok(false) => {}
-            Err(status) => return Some(Outcome::Status(status)),
+/// Tries the names. Declines if one exists, which then is the path for the content handler.
+fn run(req: &mut Request) -> Step<'_> {
+    let http = req.http();
+    let Some(t) = &http.location(req).settings.try_files.0 else { return Verdict::Declined.into() };
+    for (at, (name, dir)) in t.names.iter().enumerate() {
+        let candidate = match Candidate::of(req, name, *dir) {
+            Ok(candidate) => candidate,
+            Err(status) => return Verdict::Status(status).into(),
+        };
+        match static_file::open_without_wait(req, &candidate.path) {
+            Some(found) if candidate.is_hit(req, &found) => {
+                candidate.accept(req);
+                return Verdict::Declined.into();
+            }
+            Some(_) => candidate.give_back(req),
+            None => return Step::later(wait_from(req, t.clone(), at, candidate)),
         }
     }
-    Some(fall_back(req, &t.fallback))
+    fall_back(req, &t.fallback).into()
 }
 
-/// Looks for a file, or for a directory if `dir` is set.
-async fn exists(req: &mut Request, path: &[u8], dir: bool) -> bool {
-    match static_file::open(req, path).await {
-        Found::Dir => dir,
-        Found::File(_) | Found::Other => !dir,
-        Found::Error(e) => {
-            report(req, path, e);
-            false
+/// Tries the names from a number on, where the first of them takes a wait.
+async fn wait_from(req: &mut Request, t: Arc<TryFiles>, at: usize, first: Candidate) -> Verdict {
+    let mut next = Some(first);
+    for (name, dir) in t.names.iter().skip(at) {
+        let candidate = match next.take().map_or_else(|| Candidate::of(req, name, *dir), Ok) {
+            Ok(candidate) => candidate,
+            Err(status) => return Verdict::Status(status),
+        };
+        let found = static_file::open(req, &candidate.path).await;
+        if candidate.is_hit(req, &found) {
+            candidate.accept(req);
+            return Verdict::Declined;
+        }
+        candidate.give_back(req);
+    }
+    fall_back(req, &t.fallback)
+}
+
+/// A name whose file is looked for.
+struct Candidate {
+    /// The name.
+    text: Vec<u8>,
+    /// Its file name.
+    path: Vec<u8>,
+    /// The name has no variables.
+    constant: bool,
+    /// A directory is looked for.
+    dir: bool,
+}
+
+impl Candidate {
+    /// Evaluates a name.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    fn of(req: &mut Request, name: &Template, dir: bool) -> Result<Candidate, u16> {
+        let (text, path) = (req.take_buf(), req.take_buf());
+        let mut candidate = Candidate { text, path, constant: name.as_const().is_some(), dir };
+        let Candidate { text, path, constant, .. } = &mut candidate;
+        if name.eval(req, text).is_err() || map(req, text, *constant, path).is_err() {
+            return Err(500);
+        }
+        if dir && path.len() > 1 && path.last() == Some(&b'/') {
+            path.pop();
+        }
+        Ok(candidate)
+    }
+
+    /// Returns `true` if what was found is a file, or a directory if that is looked for.
+    fn is_hit(&self, req: &mut Request, found: &Found) -> bool {
+        match found {
+            Found::Dir => self.dir,
+            Found::File(_) | Found::Other => !self.dir,
+            Found::Error(e) => {
+                report(req, &self.path, *e);
+                false
+            }
         }
     }
-}
 
-/// Takes a name if it exists. Returns `false` if it does not; the error is the status to answer with.
-async fn try_name(req: &mut Request, name: &Template, dir: bool) -> Result<bool, u16> {
-    let mut text = req.take_buf();
-    let mut path = req.take_buf();
-    let constant = name.as_const().is_some();
-    if name.eval(req, &mut text).is_err() || map(req, &text, constant, &mut path).is_err() {
-        return Err(500);
+    /// Makes the name the path of the request. An upstream still gets the path that the client sent, since nothing was redirected.
+    fn accept(self, req: &mut Request) {
+        req.give_buf(self.path);
+        let (name, http) = (self.text, req.http());
+        match http.location(req).settings.core.root.alias {
+            None => req.uri = name,
+            Some(None) if self.dir => {}
+            Some(None) => {
+                req.uri = name;
+                req.add_uri_to_alias = true;
+            }
+            Some(Some(taken)) => {
+                let rest = below_alias(req, &name, self.constant, taken).to_vec();
+                req.uri.truncate(taken);
+                req.uri.extend_from_slice(&rest);
+            }
+        }
     }
-    if dir && path.len() > 1 && path.last() == Some(&b'/') {
-        path.pop();
+
+    /// Gives the buffers back.
+    fn give_back(self, req: &mut Request) {
+        req.give_buf(self.path);
+        req.give_buf(self.text);
     }
-    let hit = exists(req, &path, dir).await;
-    req.give_buf(path);
-    if hit {
-        accept(req, text, constant, dir);
-    } else {
-        req.give_buf(text);
-    }
-    Ok(hit)
 }
 
 /// Goes on where no name exists.
-fn fall_back(req: &mut Request, fallback: &Fallback) -> Outcome {
+fn fall_back(req: &mut Request, fallback: &Fallback) -> Verdict {
     let target = match fallback {
-        Fallback::Status(s) => return Outcome::Status(*s),
+        Fallback::Status(s) => return Verdict::Status(*s),
         Fallback::Uri(target) => target.value(req),
     };
-    let Ok(target) = target else { return Outcome::Status(500) };
+    let Ok(target) = target else { return Verdict::Status(500) };
     if target.first() == Some(&b'@') {
         // A response that was handed on may have set the type: keep it for the named location.
         let kind = std::mem::take(&mut req.resp.content_type);
         return match crate::error_page::named(req, &target) {
             Ok(()) => {
                 req.resp.content_type = kind;
-                Outcome::Named
+                Verdict::Named
             }
-            Err(s) => Outcome::Status(s),
+            Err(s) => Verdict::Status(s),
         };
     }
     let mut split = target.splitn(2, |b| *b == b'?');
     req.uri = split.next().unwrap_or_default().to_vec();
     req.args = split.next().unwrap_or_default().to_vec();
     req.rewritten = true;
-    static_file::internal_redirect(req)
+    static_file::internal_redirect(req).into()
 }
 
 /// Logs that a file cannot be opened, unless it is missing or not accessible.
@@ -154,25 +255,6 @@ fn map(req: &mut Request, name: &[u8], constant: bool, out: &mut Vec<u8>) -> Res
             static_file::document_root(req, out)?;
             out.extend_from_slice(below_alias(req, name, constant, taken.unwrap_or(0)));
             Ok(())
-        }
-    }
-}
-
-/// Makes the name that was found the path of the request. An upstream still gets the path that the client sent, since nothing was
-/// redirected.
-fn accept(req: &mut Request, name: Vec<u8>, constant: bool, dir: bool) {
-    let http = req.http();
-    match http.location(req).settings.core.root.alias {
-        None => req.uri = name,
-        Some(None) if dir => {}
-        Some(None) => {
-            req.uri = name;
-            req.add_uri_to_alias = true;
-        }
-        Some(Some(taken)) => {
-            let rest = below_alias(req, &name, constant, taken).to_vec();
-            req.uri.truncate(taken);
-            req.uri.extend_from_slice(&rest);
         }
     }
 }

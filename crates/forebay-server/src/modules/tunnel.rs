@@ -3,7 +3,7 @@
 use crate::config::Scope;
 use crate::config::http::LocationBuild;
 use crate::config::value::{Msec, Number};
-use crate::modules::Content;
+use crate::module::{Content, Handler, Module, Needs, Step};
 use crate::modules::proxy::{NextMask, Pass, tries};
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -19,7 +19,6 @@ use forebay_core::upstream::conn::Conn;
 use forebay_http::request::{Method, Version};
 use forebay_net::addr::PeerAddr;
 use forebay_net::relay::Timeouts;
-use std::sync::Arc;
 use std::time::Duration;
 
 crate::settings! {
@@ -39,12 +38,15 @@ crate::settings! {
     "tunnel_socket_keepalive" => socket_keepalive: bool = false;
 }
 
+/// `tunnel`.
+pub(crate) static MODULE: Module = Module { location_directives: &[("tunnel_pass", pass)], ..Module::NONE };
+
 /// Reads `tunnel_pass`. Without a parameter the target of the request is the destination.
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    if matches!(l.content, Some(Content::Tunnel(_))) {
+fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    if l.content.as_ref().is_some_and(|content| content.needs().connect) {
         return Err(cx.error(d, "\"tunnel_pass\" directive is duplicate"));
     }
     let mut url = d.clone();
@@ -52,12 +54,26 @@ pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> 
     let place = d.args.first().map_or(b"$host:$request_port".as_slice(), |w| &w.text);
     word.text = [b"http://", place].concat();
     url.args = vec![word];
-    l.content = Some(Content::Tunnel(Arc::new(Pass::parse(&url, None, cx)?)));
+    l.content = Content::of(Tunnel(Pass::parse(&url, None, cx)?));
     Ok(())
 }
 
-/// Opens a tunnel: the content handler of `tunnel_pass`.
-pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
+/// Content handler of `tunnel_pass`.
+#[derive(Debug)]
+struct Tunnel(Pass);
+
+impl Handler for Tunnel {
+    fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+        Step::later(async { run(req, &self.0).await.into() })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { connect: true, ..Needs::default() }
+    }
+}
+
+/// Opens a tunnel.
+async fn run(req: &mut Request, pass: &Pass) -> Outcome {
     if req.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }

@@ -3,10 +3,12 @@
 use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
 use crate::keyword;
+use crate::module::{HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::password::LENIENT;
 use crate::request::Request;
 use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use crate::variables::Row;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -41,6 +43,10 @@ crate::settings! {
     /// `userid_service`.
     "userid_service" => service: Option<u32> = None;
 }
+
+/// `userid`.
+pub(crate) static MODULE: Module =
+    Module { variables: &[VARIABLES], header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
 
 keyword! {
     /// Use of cookies.
@@ -185,6 +191,9 @@ impl Setting<crate::HttpContext> for Option<u32> {
 /// An identifier, in the byte order of the cookie.
 type Uid = [u8; 16];
 
+/// State of this module.
+static STATE: Slot<UserIdState> = Slot::new();
+
 /// Identifiers of a request, once they are known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UserIdState {
@@ -206,8 +215,7 @@ struct Identifiers {
     set: Option<Uid>,
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+const VARIABLES: &[Row] = &[
     Row { name: "uid_got", get: RowSource::Get(|r, o| text(r, o, |k| k.got)), settable: false },
     Row { name: "uid_set", get: RowSource::Get(|r, o| text(r, o, |k| k.set)), settable: false },
     Row { name: "uid_reset", get: RowSource::Get(|_, _| Ok(false)), settable: true },
@@ -239,13 +247,13 @@ fn known(req: &mut Request) -> Result<Identifiers, VarError> {
     if s.mode.kind == CookieUse::Off {
         return Ok(Identifiers::default());
     }
-    if let Some(k) = req.modules.userid.known {
+    if let Some(k) = STATE.of(req).known {
         return Ok(k);
     }
     let received = received(req, s);
     let got = received.map(|(uid, _)| uid);
     let known = Identifiers { got, set: to_set(req, s, received)? };
-    req.modules.userid.known = Some(known);
+    STATE.of_mut(req).known = Some(known);
     Ok(known)
 }
 
@@ -347,15 +355,15 @@ fn local(req: &Request) -> u32 {
 }
 
 /// Returns `true` if a location sets cookies.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     !matches!(s.userid.mode.kind, CookieUse::Off | CookieUse::Log)
 }
 
-/// Adds the cookie to the response. A header filter.
+/// Adds the cookie to the response.
 ///
 /// # Errors
 /// If `$uid_reset` cannot be evaluated.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(uid) = known(req)?.set else { return Ok(()) };
     let http = req.http();
     let s = &http.location(req).settings.userid;

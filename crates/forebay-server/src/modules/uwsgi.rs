@@ -5,7 +5,9 @@ use super::params::Params;
 use super::proxy;
 use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
+use crate::module::Module;
 use crate::request::Request;
+use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -21,6 +23,12 @@ crate::settings! {
     /// `uwsgi_string`, sent after the parameters.
     "uwsgi_string" => string: Vec<u8> = Vec::new();
 }
+
+/// `uwsgi`.
+pub(crate) static MODULE: Module = Module {
+    location_directives: &[("uwsgi_pass", |d, l, cx| proxy::pass_by(Protocol::Uwsgi, d, l, cx))],
+    ..Module::NONE
+};
 
 /// A byte of the packet header.
 #[derive(Clone, Copy, Debug)]

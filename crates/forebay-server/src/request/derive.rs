@@ -34,7 +34,7 @@ impl Request {
         new.peer = parent.peer;
         new.remote.clone_from(&parent.remote);
         new.modules.request_id = parent.modules.request_id;
-        new.modules.replaced_peer = parent.modules.replaced_peer;
+        new.modules.states.derive(&parent.modules.states, origin);
         new
     }
 
@@ -62,11 +62,6 @@ impl Request {
         sub.internal = true;
         sub.rewritten = true;
         sub.received = parent.received;
-        // Limits have counted the parent already.
-        sub.modules.limit_req = parent.modules.limit_req;
-        if parent.modules.limit_conn.outcome().is_some() {
-            sub.modules.limit_conn = parent.modules.limit_conn.counted().into();
-        }
         sub
     }
 
@@ -82,8 +77,7 @@ impl Request {
         new.captures = parent.captures.clone();
         new.valid_location = parent.valid_location;
         new.rewritten = parent.rewritten;
-        new.modules.slice = parent.modules.slice.clone();
-        new.modules.proxy_cache.ticket = Some(ticket);
+        crate::modules::proxy_cache::STATE.of_mut(&mut new).ticket = Some(ticket);
         new
     }
 

@@ -4,7 +4,6 @@
 use crate::body::RequestBody;
 use crate::config::http::{Http, Location, ROOT, Server};
 use crate::connection::Connection;
-use crate::modules::ModuleState;
 use crate::modules::core::Settings as Core;
 use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
@@ -19,6 +18,7 @@ use forebay_http::request::{Method, RequestHead};
 use forebay_net::addr::{Peer, push_peer};
 use forebay_net::wire::Wire;
 use rare::Rare;
+use states::States;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -26,6 +26,7 @@ use std::time::Instant;
 mod derive;
 pub(crate) mod rare;
 pub(crate) mod spare;
+pub(crate) mod states;
 mod vars;
 pub(crate) mod waiting;
 
@@ -60,6 +61,31 @@ pub(crate) enum Origin {
     },
     /// The server makes it to renew an entry of a cache.
     Background,
+}
+
+/// What handlers and modules know of one request. It is emptied for each request.
+#[derive(Debug, Default)]
+pub(crate) struct ModuleState {
+    /// `$request_id`, made when first asked for.
+    pub request_id: Option<[u8; 32]>,
+    /// Upstream servers that the request was sent to.
+    pub upstream: crate::upstream::exchange::Upstreamed,
+    /// Guard that counts the request as being processed.
+    pub processing: Option<crate::metrics::Processing>,
+    /// States of modules.
+    pub states: States,
+}
+
+impl ModuleState {
+    /// Empties it for the next request.
+    pub(crate) fn clear(&mut self) {
+        // Named one by one, so that none is forgotten.
+        let ModuleState { request_id, upstream, processing, states } = self;
+        *request_id = None;
+        upstream.clear();
+        *processing = None;
+        states.clear();
+    }
 }
 
 /// A request.

@@ -1,17 +1,26 @@
 //! State of requests that few of them use. Thousands of requests may wait at once, and each keeps room for all of its fields.
 
+use super::Origin;
 use crate::response::FieldList;
 use forebay_core::limit::concurrency::Counted;
 use forebay_core::vars::Captures;
 use std::ops::{Deref, DerefMut};
 
 /// Type of such a state.
-pub(crate) trait Unused: Default + 'static {
+pub(crate) trait Unused: Default + std::fmt::Debug + 'static {
     /// State of a request that does not use it.
     const UNUSED: &'static Self;
 
     /// Empties it for the next request.
     fn clear(&mut self);
+
+    /// Gives back what it holds beyond the request, at its end.
+    fn end(&mut self) {}
+
+    /// Returns the state that a request made for this one begins with, if not the unused one. `origin`: of that request.
+    fn for_request(&self, _origin: Origin) -> Option<Self> {
+        None
+    }
 }
 
 /// State in a block of its own, which is made when it is first changed, and kept for later requests.
@@ -90,6 +99,16 @@ impl Unused for Counted {
     #[inline]
     fn clear(&mut self) {
         Counted::clear(self);
+    }
+
+    #[inline]
+    fn end(&mut self) {
+        Counted::clear(self);
+    }
+
+    /// The limits have counted the client's request already.
+    fn for_request(&self, origin: Origin) -> Option<Counted> {
+        (matches!(origin, Origin::Sub { .. }) && self.outcome().is_some()).then(|| self.counted())
     }
 }
 

@@ -231,7 +231,7 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::modules::proxy_cache::CacheStatus;
+    use crate::modules::proxy_cache::{self, CacheStatus};
     use crate::request::{Refusal, SubBody};
     use crate::response::{Part, Window};
     use crate::testing;
@@ -420,10 +420,6 @@ mod tests {
         let secret = || b"secret".to_vec();
         let m = &mut req.modules;
         m.request_id = Some([7; 32]);
-        m.replaced_peer = Some(Peer::Unix);
-        m.proxy_cache.status = Some(CacheStatus::Hit);
-        (m.proxy_cache.etag, m.proxy_cache.key) = (secret(), secret());
-        (m.proxy_cache.date, m.proxy_cache.last_modified, m.proxy_cache.zone) = (Some(1), Some(1), Some(1));
         m.upstream.detached = true;
         let u = &mut m.upstream;
         u.head.buf = b"HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\n\r\n".to_vec();
@@ -438,6 +434,10 @@ mod tests {
         u.rare.split.groups.push((0, 6));
         (u.status_line, u.reuse, u.encrypted) = (Some(true), Reuse::Group, true);
         crate::modules::ssi::count(req, 9);
+        let cached = proxy_cache::STATE.of_mut(req);
+        cached.status = Some(CacheStatus::Hit);
+        (cached.etag, cached.key) = (secret(), secret());
+        (cached.date, cached.last_modified, cached.zone) = (Some(1), Some(1), Some(1));
     }
 
     #[test]

@@ -5,7 +5,6 @@ use crate::body::{self, Attempt, Broken};
 use crate::compress;
 use crate::connection::{switched, websocket};
 use crate::error_page;
-use crate::modules::post_action;
 use crate::phases;
 use crate::request::Request;
 use crate::response::fields::{Sink, push_trailers};
@@ -112,7 +111,7 @@ fn send_trailers(req: &mut Request, out: &mut Vec<u8>) {
 async fn run_header_filters(req: &mut Request) {
     let mut content_range = Vec::new();
     loop {
-        req.modules.compress.clear();
+        compress::STATE.clear(req);
         let http = req.http();
         if let Some(status) = req.status_override {
             // A page that has the same status by itself leaves with the usual phrase, too.
@@ -121,7 +120,7 @@ async fn run_header_filters(req: &mut Request) {
         }
         for filter in &http.location(req).plan.header_filters {
             if filter(req).is_err() {
-                req.modules.compress.clear();
+                compress::STATE.clear(req);
                 error_page::built_in(req, 500);
                 return;
             }
@@ -164,12 +163,15 @@ pub(crate) fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);
     }
-    post_action::begin(req);
+    if !req.own_location().plan.log.is_empty() {
+        let http = req.http();
+        http.location(req).plan.log.iter().for_each(|hook| hook(req));
+    }
     crate::metrics::count(req);
     // First, so that a panic in here does not lead back to here.
     req.unlogged = false;
     access_log::log_request(req);
-    req.modules.limit_conn.clear();
+    req.modules.states.end();
     req.body.end();
     // A runner without work holds no files, and no tables of an encoder whose response broke off.
     req.resp.body.clear();

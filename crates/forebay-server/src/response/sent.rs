@@ -4,6 +4,7 @@ use super::Part;
 use crate::compress::{self, accept::Ranked, forms::Form};
 use crate::config::http::Location;
 use crate::file_cache::OpenFile;
+use crate::module::Head;
 use crate::modules::alt_svc;
 use crate::request::Request;
 use forebay_http::field::Name;
@@ -22,7 +23,7 @@ fn is_plain(req: &Request, l: &Location) -> bool {
         && req.method == Method::Get
         && req.head.method == Method::Get
         && !asks.iter().any(|n| req.head.first.has(*n))
-        && l.plan.plain_head
+        && l.plan.head == Head::OfFile
         && !req.conf.http.logs_sent_fields
         && req.error_status == 0
         && req.refused == 0
@@ -88,7 +89,7 @@ impl SentHeads {
 
 /// Codings on which the heads of a location depend. `None`: they depend on more.
 fn ranked(req: &Request, l: &Location) -> Option<Ranked> {
-    if l.plan.compresses { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
+    if compress::enabled(&l.settings) { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
 }
 
 /// Finds the head that was sent last for a file or a cached response, if this request would get the same.
@@ -189,13 +190,13 @@ pub(crate) fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         version: req.head.version,
         bytes: out.into(),
         date: at,
-        form: req.modules.compress.form.clone(),
+        form: compress::STATE.of(req).form.clone(),
     });
 }
 
 /// Returns the length of the content, which may be a compressed form of `plain` bytes.
 fn len_of_form(req: &Request, plain: u64) -> Option<u64> {
-    Some(req.modules.compress.form.as_ref().map_or(plain, |f| f.bytes.len() as u64))
+    Some(compress::STATE.of(req).form.as_ref().map_or(plain, |f| f.bytes.len() as u64))
 }
 
 /// Returns `true` if the head depends on the file alone.

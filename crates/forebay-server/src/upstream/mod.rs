@@ -25,6 +25,19 @@ pub(crate) mod vars;
 
 pub(crate) use codec::protocol;
 
+use crate::module::Module;
+
+/// `upstream`, and health checks.
+pub(crate) static MODULE: Module = Module {
+    http_directives: &[("upstream", config::block), ("match", config::matching)],
+    location_directives: &[("health_check", |d, l, cx| {
+        l.health_check = Some(health_check::Check::parse(d, cx)?);
+        Ok(())
+    })],
+    variables: &[vars::VARIABLES],
+    ..Module::NONE
+};
+
 /// Source of a request's connection, and its fate after the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reuse {

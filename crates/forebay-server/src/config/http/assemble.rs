@@ -8,8 +8,9 @@ use crate::config::Scope;
 use crate::config::listen::ListenDirective;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
+use crate::module::{self, Content, Plan};
 use crate::modules::proxy::HttpVersion;
-use crate::modules::{self, Content, LocationSettings, LocationWritten, Sharing, acme};
+use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme};
 use crate::upstream::config::Table;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
@@ -303,7 +304,7 @@ impl Assembly<'_, '_> {
         let hooks = std::mem::take(&mut l.acme_hooks);
         self.hooks.extend(hooks.into_iter().map(|hook| hook.at(server, location)));
         let ops = std::mem::take(&mut l.ops);
-        let plan = modules::Plan::for_location(&settings, l.try_files.is_some());
+        let plan = Plan::new(modules::all(), &settings);
         let auto_redirect = l.redirects();
         let kind = std::mem::replace(&mut l.kind, Kind::Http);
         Location {
@@ -313,7 +314,6 @@ impl Assembly<'_, '_> {
             settings,
             ops,
             content: l.content.take(),
-            try_files: l.try_files.take(),
             internal: l.internal,
             limit_except: l.limit_except.take(),
             tree,
@@ -520,7 +520,7 @@ impl Assembly<'_, '_> {
         let new_levels = levels.sum();
         let serves = cx.again.as_ref().is_none_or(|again| again.serves);
         let (servers, units) = hand_out(made, (units, &facts), &upstreams, serves, cx.again.is_some());
-        let http = Http {
+        let mut http = Http {
             upstreams,
             shows_hello: shows_hello(&cx.vars),
             certificate_files: loader.paths,
@@ -543,6 +543,7 @@ impl Assembly<'_, '_> {
             charset_maps: tables.charset_maps,
             ..Http::default()
         };
+        http.first_hooks = module::first_hooks(modules::all(), &http);
         (http, listeners, Memory { units, ..Memory::default() })
     }
 }

@@ -6,7 +6,8 @@ use crate::config::Scope;
 use crate::config::listen::{self, ListenDirective};
 use crate::config::names::{self, ServerName};
 use crate::config::value;
-use crate::modules::{self, LocationWritten, Module, Sharing, rewrite, sharing};
+use crate::module::Content;
+use crate::modules::{self, LocationWritten, Part, Sharing, rewrite, sharing};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive, Unit};
 use forebay_core::config::Listening;
@@ -27,9 +28,7 @@ pub(crate) struct LocationBuild {
     /// Rewrite directives.
     pub ops: Vec<rewrite::Op>,
     /// Content handler.
-    pub content: Option<modules::Content>,
-    /// `try_files`.
-    pub try_files: Option<modules::try_files::TryFiles>,
+    pub content: Option<Content>,
     /// `internal`.
     pub internal: bool,
     /// `limit_except`.
@@ -45,7 +44,7 @@ pub(crate) struct LocationBuild {
     /// Names of these that may not occur again, with a number for the kind.
     taken: HashSet<(u8, Vec<u8>)>,
     /// Words of the directives that modules have taken so far.
-    texts: Vec<(Module, sharing::Text)>,
+    texts: Vec<(Part, sharing::Text)>,
 }
 
 impl LocationBuild {
@@ -53,7 +52,7 @@ impl LocationBuild {
     pub(crate) fn redirects(&self) -> bool {
         matches!(self.kind, Kind::Exact | Kind::Prefix | Kind::PrefixOnly)
             && matches!(self.name.as_slice(), [_, .., b'/'])
-            && matches!(self.content, Some(modules::Content::Proxy(_)))
+            && matches!(self.content, Some(Content::Proxy(_)))
     }
 
     fn new(kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationBuild {
@@ -64,7 +63,6 @@ impl LocationBuild {
             written: LocationWritten::default(),
             ops: Vec::new(),
             content: None,
-            try_files: None,
             internal: false,
             limit_except: None,
             health_check: None,
@@ -77,7 +75,7 @@ impl LocationBuild {
     }
 
     /// Notes a directive that a module has taken.
-    fn note(&mut self, module: Module, d: &Directive) {
+    fn note(&mut self, module: Part, d: &Directive) {
         let at = self.texts.iter().position(|(known, _)| *known == module).unwrap_or_else(|| {
             self.texts.push((module, Vec::new()));
             self.texts.len() - 1

@@ -17,6 +17,7 @@ pub(crate) use units::Memory;
 use super::Environment;
 use super::names::ServerName;
 use crate::location::LocationTree;
+use crate::module::{Content, Hook, Plan};
 use crate::modules::{self, LocationSettings, rewrite};
 use crate::request::Request;
 use forebay_core::pattern::Pattern;
@@ -79,6 +80,8 @@ pub(crate) struct Http {
     pub caches: Vec<Arc<crate::cache::Cache>>,
     /// `true` if servers differ in their limits of heads, so that these depend on the name that a client asks for.
     pub heads_differ: bool,
+    /// Hooks that run first in all requests.
+    pub first_hooks: Vec<Hook>,
     /// `true` if any location has `auto_redirect`.
     pub has_auto_redirect: bool,
     /// `true` if a location has `api` or `dashboard`, which show a history.
@@ -179,6 +182,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Returns `true` for a location of its own: not an `if` or a server.
+    pub(crate) fn is_location(&self) -> bool {
+        !matches!(self, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
+    }
+
     /// Returns `true` for `location = /x`.
     pub(crate) fn is_exact(&self) -> bool {
         matches!(self, Kind::Exact)
@@ -199,9 +207,7 @@ pub(crate) struct Location {
     /// Rewrite directives (nginx: the rewrite module), in order.
     pub ops: Vec<rewrite::Op>,
     /// Content handler, if one took the location.
-    pub content: Option<modules::Content>,
-    /// `try_files`.
-    pub try_files: Option<modules::try_files::TryFiles>,
+    pub content: Option<Content>,
     /// `internal`.
     pub internal: bool,
     /// `limit_except`: methods that are excepted, as names, and the level for all others.
@@ -212,8 +218,8 @@ pub(crate) struct Location {
     pub status_zone: Option<Arc<forebay_core::status_zone::StatusZone>>,
     /// TLS of connections to upstreams.
     pub upstream_tls: Option<Arc<ClientTls>>,
-    /// Hooks that are enabled here.
-    pub plan: modules::Plan,
+    /// Parts of modules that are enabled here.
+    pub plan: Plan,
     /// A prefix location that ends in a slash and is taken by a proxying handler: the name without the
     /// slash is redirected to it.
     pub auto_redirect: bool,

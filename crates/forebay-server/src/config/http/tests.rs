@@ -2,7 +2,7 @@
 
 use super::Http;
 use crate::config::{self, Config, Environment};
-use crate::modules::Content;
+use crate::module::Content;
 use crate::modules::proxy::To;
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;

@@ -9,7 +9,7 @@ use super::build::{LocationBuild, ServerBuild};
 use super::{Location, Server};
 use crate::config::listen::ListenDirective;
 use crate::config::names::ServerName;
-use crate::modules::Content;
+use crate::module::{Content, Needs};
 use crate::upstream::config::{Named, Table, Upstream};
 use forebay_conf::files::Reads;
 use forebay_core::config::{Effects, Listening};
@@ -103,18 +103,19 @@ pub(crate) struct Facts {
 impl Facts {
     pub(super) fn of(s: &Server) -> Facts {
         let any = |f: fn(&Location) -> bool| s.locations.iter().any(f);
+        let needs = |f: fn(Needs) -> bool| {
+            s.locations.iter().filter_map(|l| l.content.as_ref()).any(|content| f(content.needs()))
+        };
         let root = s.root().map(|l| &l.settings);
         Facts {
             head: s.head,
             tls: s.tls.handshakes.is_some(),
             v13: root.is_none_or(|settings| settings.tls.protocols.v13),
             nodelay: root.is_none_or(|settings| settings.core.tcp_nodelay),
-            tunnels: any(|l| matches!(l.content, Some(Content::Tunnel(_)))),
+            tunnels: needs(|needs| needs.connect),
             redirects: any(|l| l.auto_redirect),
-            is_watched: any(|l| matches!(l.content, Some(Content::Api | Content::Dashboard))),
-            shows_certificates: any(
-                |l| matches!(&l.content, Some(Content::Prometheus(page)) if page.shows_certificates()),
-            ),
+            is_watched: needs(|needs| needs.history),
+            shows_certificates: needs(|needs| needs.certificates),
             default_body_temp: any(|l| l.settings.core.client_body_temp_path.0.is_none()),
             default_proxy_temp: any(|l| {
                 matches!(l.content, Some(Content::Proxy(_))) && l.settings.proxy.temp_path.0.is_none()
@@ -221,6 +222,8 @@ impl UnitBuild {
 /// Returns `true` if reading these levels again would be without effects that [`UnitEffects`] does not have.
 pub(super) fn are_repeatable(levels: &[LocationBuild]) -> bool {
     levels.iter().all(|l| {
-        l.health_check.is_none() && l.acme_hooks.is_empty() && !matches!(l.content, Some(Content::Tunnel(_)))
+        l.health_check.is_none()
+            && l.acme_hooks.is_empty()
+            && !l.content.as_ref().is_some_and(|content| content.needs().connect)
     })
 }

@@ -4,6 +4,8 @@ use crate::background::{self, Task};
 use crate::config::Scope;
 use crate::config::http::{Http, LocationId};
 use crate::config::value::first;
+use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use crate::request::{Origin, Request};
 use crate::thread::{Thread, ThreadConfig};
 use crate::variables::{HasValue, Row};
@@ -17,6 +19,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+
+/// Challenge that a request is about.
+static STATE: Slot<Challenge> = Slot::new();
+
+/// Challenge that a request is about (`acme_hook`).
+#[derive(Debug, Default)]
+struct Challenge(Option<Box<HookCall>>);
+
+impl Unused for Challenge {
+    const UNUSED: &'static Challenge = &Challenge(None);
+
+    fn clear(&mut self) {
+        self.0 = None;
+    }
+}
 
 /// Variables of a request that a hook makes.
 pub(crate) const VARIABLES: &[Row] = &[
@@ -33,7 +50,7 @@ const fn row(name: &'static str, get: fn(&mut Request, &mut Vec<u8>) -> HasValue
 }
 
 fn of(r: &mut Request, out: &mut Vec<u8>, part: fn(&HookCall) -> &str) -> HasValue {
-    let call = r.modules.acme_hook.as_ref();
+    let call = STATE.of(r).0.as_deref();
     Ok(call.is_some_and(|call| {
         out.extend_from_slice(part(call).as_bytes());
         true
@@ -133,7 +150,7 @@ fn request(thread: &Rc<Thread>, http: Arc<Http>, hook: &Hook, call: HookCall) ->
     req.origin = Origin::Sub { depth: 1, client_get: false };
     (req.internal, req.rewritten) = (true, true);
     (req.server, req.location) = (hook.server, hook.location);
-    req.modules.acme_hook = Some(Box::new(call));
+    STATE.of_mut(&mut req).0 = Some(Box::new(call));
     if let Some(uri) = &hook.uri {
         set_target(&mut req, uri);
     }

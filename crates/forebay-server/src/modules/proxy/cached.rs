@@ -5,6 +5,7 @@ use crate::cache::entry::{self, MAX_VARY, Meta};
 use crate::cache::index::{Forgotten, Node, Ticket, millis};
 use crate::cache::local::{self, Entry, Unusable};
 use crate::cache::{Cache, Hash, purges};
+use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSettings};
 use crate::request::Request;
 use crate::upstream::spool::Keep;
@@ -98,11 +99,12 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
         }
     };
     let Some(cache) = cache else { return Ok(CacheAnswer::Fetch(Fetch::default())) };
-    req.modules.proxy_cache.zone = Some(cache.counts.id);
+    proxy_cache::STATE.of_mut(req).zone = Some(cache.counts.id);
     let mut key = req.take_buf();
     push_key(req, uri, cs, &mut key)?;
-    req.modules.proxy_cache.key.clear();
-    req.modules.proxy_cache.key.extend_from_slice(&key);
+    let kept = &mut proxy_cache::STATE.of_mut(req).key;
+    kept.clear();
+    kept.extend_from_slice(&key);
     let found = if purge { purged(req, cache, &key).await } else { look_up(req, cs, cache, &key).await? };
     req.give_buf(key);
     Ok(found)
@@ -132,20 +134,20 @@ async fn look_up(
         return Ok(query.bypass(req));
     }
     if let Some(e) = fresh(req, cache, key) {
-        req.modules.proxy_cache.status = Some(CacheStatus::Hit);
+        proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Hit);
         return Ok(CacheAnswer::Entry(e));
     }
     let mut lock = LockWait { began: Instant::now(), patient: true };
     loop {
         let found = find(req, &query).await;
         if let Some(status) = found.error {
-            req.modules.proxy_cache.status = Some(CacheStatus::Hit);
+            proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Hit);
             return Err(Stop::Status(status));
         }
         if let (Some(node), Some(e)) = (&found.node, found.entry) {
             return Ok(query.answer(req, node, e, found.main));
         }
-        req.modules.proxy_cache.status = Some(CacheStatus::Miss);
+        proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Miss);
         let Some(node) = found.node.filter(|_| !found.scarce && !query.range) else {
             return Ok(CacheAnswer::Fetch(Fetch::default()));
         };
@@ -180,7 +182,7 @@ struct Query<'q> {
 impl Query<'_> {
     /// Asks the upstream whatever the cache has. The response is stored.
     fn bypass(&self, req: &mut Request) -> CacheAnswer {
-        req.modules.proxy_cache.status = Some(CacheStatus::Bypass);
+        proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Bypass);
         let now = millis(req.thread.clock.now());
         let node = self.cache.index.obtain(&entry::hash([self.key]), now);
         self.fetch(node.map(Ticket::plain).filter(|_| !self.range), None, None)
@@ -190,23 +192,23 @@ impl Query<'_> {
     fn answer(&self, req: &mut Request, node: &Arc<Node>, e: Rc<Entry>, main: Option<Main>) -> CacheAnswer {
         let unix = req.thread.clock.unix();
         if e.meta.fresh(unix) {
-            req.modules.proxy_cache.status = Some(CacheStatus::Hit);
+            proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Hit);
             return CacheAnswer::Entry(e);
         }
         let cs = self.cs;
         let background = req.is_background();
         let may_serve = cs.use_stale.updating || e.meta.valid.saturating_add(e.meta.updating) >= unix;
-        let own = req.modules.proxy_cache.ticket.take();
+        let own = proxy_cache::STATE.of_mut(req).ticket.take();
         let ticket = match own.or_else(|| Ticket::take(node, None, Instant::now())) {
             Some(t) if may_serve && cs.background_update && !background && !req.has_body() => {
                 crate::background::update(req, t);
-                req.modules.proxy_cache.status = Some(CacheStatus::Stale);
+                proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Stale);
                 return CacheAnswer::Entry(e);
             }
             Some(t) => t,
             None if background => return CacheAnswer::Nothing,
             None if may_serve => {
-                req.modules.proxy_cache.status = Some(CacheStatus::Updating);
+                proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Updating);
                 return CacheAnswer::Entry(e);
             }
             None => Ticket::plain(node.clone()),
@@ -217,7 +219,7 @@ impl Query<'_> {
 
     /// Notes that an entry has expired, with its validators for the request to the upstream.
     fn set_expired(&self, req: &mut Request, meta: &Meta) {
-        let state = &mut req.modules.proxy_cache;
+        let state = proxy_cache::STATE.of_mut(req);
         state.status = Some(CacheStatus::Expired);
         if self.cs.revalidate && matches!(meta.status, 200 | 206) {
             state.last_modified = meta.last_modified;
@@ -620,7 +622,7 @@ pub(super) fn remember_failure(req: &Request, fetch: Fetch, cs: &CacheSettings, 
 /// Answers with a status until a time. As in nginx, a request that goes past the cache leaves nothing there unless it brings a
 /// response.
 fn remember(req: &Request, fetch: Fetch, status: u16, until: i64) {
-    let Some(place) = fetch.place.filter(|_| req.modules.proxy_cache.status != Some(CacheStatus::Bypass))
+    let Some(place) = fetch.place.filter(|_| proxy_cache::STATE.of(req).status != Some(CacheStatus::Bypass))
     else {
         return;
     };
@@ -715,7 +717,7 @@ pub(super) async fn revalidated(
     cs: &CacheSettings,
 ) -> Option<Rc<Entry>> {
     let e = fetch.stale.take()?;
-    req.modules.proxy_cache.status = Some(CacheStatus::Revalidated);
+    proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Revalidated);
     let Some(place) = fetch.place else { return Some(e) };
     let said_now = said_of_both(req, &e, s);
     let now = req.thread.clock.unix();

@@ -6,6 +6,7 @@ use super::{HttpVersion, Redirect, Settings, Stop, Taken};
 use crate::cache::local::Entry;
 use crate::connection::websocket;
 use crate::error_page;
+use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::Settings as CacheSettings;
 use crate::modules::{alt_svc, proxy_cookie, static_file};
 use crate::phases::{Outcome, spend_uri_change};
@@ -365,7 +366,7 @@ pub(super) fn cached(
     pass: &Arc<Pass>,
     s: &Settings,
 ) -> Result<Outcome, Stop> {
-    req.modules.proxy_cache.date = Some(e.meta.date);
+    proxy_cache::STATE.of_mut(req).date = Some(e.meta.date);
     if req.is_background() {
         return Ok(Outcome::Done);
     }

@@ -12,9 +12,11 @@ use crate::body::compose::Join;
 use crate::compress;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::Size;
+use crate::module::{HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use crate::variables::Row;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
@@ -37,11 +39,21 @@ crate::settings! {
     "ssi_value_length" => value_length: Size = Size(255);
 }
 
+/// `ssi`.
+pub(crate) static MODULE: Module = Module {
+    variables: &[VARIABLES],
+    header_filters: &[HeaderFilter::new(enabled, filter).included()],
+    ..Module::NONE
+};
+
 /// Most bytes of variables and blocks for one request.
 const SHARED: usize = 1 << 20;
 
 /// Format of dates without `config timefmt`.
 const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
+
+/// State that all pages of a request share.
+static STATE: Slot<SsiState> = Slot::new();
 
 /// SSI state of one request.
 #[derive(Debug, Default)]
@@ -104,12 +116,12 @@ impl SharedState {
 }
 
 fn shared(req: &mut Request) -> Rc<RefCell<SharedState>> {
-    req.modules.ssi.shared.get_or_insert_default().clone()
+    STATE.of_mut(req).shared.get_or_insert_default().clone()
 }
 
 /// Shares the state of a request with its subrequest.
 pub(crate) fn share(req: &mut Request, sub: &mut Request) {
-    sub.modules.ssi.shared = Some(shared(req));
+    STATE.of_mut(sub).shared = Some(shared(req));
 }
 
 /// Counts a subrequest. Returns `false` if there have been `most` already.
@@ -121,15 +133,15 @@ pub(crate) fn count(req: &mut Request, most: u32) -> bool {
 }
 
 /// Returns `true` if a location processes SSI.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     s.ssi.on
 }
 
-/// Prepares a response as an SSI page. A header filter.
+/// Prepares a response as an SSI page.
 ///
 /// # Errors
 /// Never.
-pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
+fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.ssi;
     let r = &req.resp;
@@ -162,8 +174,7 @@ pub(crate) fn page_of_stub(sub: &mut Request) -> Option<Page> {
     enabled(&http.location(sub).settings).then(|| Page::new(sub))
 }
 
-/// Variables of this module.
-pub(crate) const VARIABLES: &[Row] = &[
+const VARIABLES: &[Row] = &[
     Row { name: "date_local", get: RowSource::Get(date_local), settable: false },
     Row { name: "date_gmt", get: RowSource::Get(date_gmt), settable: false },
 ];
@@ -180,7 +191,7 @@ fn date_gmt(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 }
 
 fn push_date(r: &Request, moment: &date::Moment<'_>, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    let format = r.modules.ssi.time_format.as_deref().unwrap_or(TIME_FORMAT);
+    let format = STATE.of(r).time_format.as_deref().unwrap_or(TIME_FORMAT);
     let text = date::format(format, moment).ok_or_else(|| VarError("invalid time format".into()))?;
     out.extend_from_slice(&text);
     Ok(true)

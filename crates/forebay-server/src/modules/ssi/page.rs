@@ -1,5 +1,6 @@
 //! Sending of an SSI page: text is passed on, commands are run.
 
+use super::STATE;
 use super::parser::{Command, Event, Parser};
 use super::script::{self, Piece, Script};
 use super::value::{self, Problem};
@@ -391,7 +392,7 @@ impl Page {
 
     fn configure(&mut self, req: &mut Request, c: &Command) {
         if let Some(format) = c.get("timefmt") {
-            req.modules.ssi.time_format = Some(format.to_vec());
+            STATE.of_mut(req).time_format = Some(format.to_vec());
         }
         if let Some(error) = c.get("errmsg") {
             self.error = error.to_vec().into();

@@ -4,7 +4,7 @@ use crate::testing::request;
 
 #[test]
 fn a_location_knows_whether_anything_runs_before_its_content() {
-    let before_content = |http: &str| request(http, "").own_location().plan.before_content;
+    let before_content = |http: &str| request(http, "").own_location().plan.has_hooks_before_content();
     assert!(!before_content("root /srv; expires 1h; gzip on;"));
     for http in [
         "more_set_input_headers 'A: b';",

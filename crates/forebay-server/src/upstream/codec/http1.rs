@@ -4,6 +4,7 @@
 use super::{Asked, Came, Unwritten, protocol::Protocol, took_head};
 use crate::modules::grpc;
 use crate::modules::proxy::{HttpVersion, SetHeader, Settings};
+use crate::modules::proxy_cache;
 use crate::request::Request;
 use crate::upstream::Reuse;
 use crate::upstream::exchange::Outgoing;
@@ -133,7 +134,7 @@ fn validators(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(),
         return Ok(());
     }
     let set = &asked.settings.set_header;
-    let stale = &req.modules.proxy_cache;
+    let stale = proxy_cache::STATE.of(req);
     if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
         field(out, b"If-Modified-Since", &forebay_http::date::imf(t))?;
     }

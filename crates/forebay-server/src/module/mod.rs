@@ -1,0 +1,397 @@
+//! A module of the HTTP front end as one value: the directives that it reads, its variables, and its part in requests (nginx:
+//! `ngx_http_module_t`). `modules/mod.rs` lists all modules. The order of the list is the order of their hooks in a phase and of
+//! their filters.
+
+pub(crate) mod settings;
+
+pub(crate) use settings::{Directives, SettingsOf};
+
+use crate::config::Scope;
+use crate::config::http::{Http, LocationBuild};
+use crate::modules::{LocationSettings, proxy};
+use crate::phases::Outcome;
+use crate::request::Request;
+use crate::variables::Row;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_core::vars::VarError;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// A module. Fields that it does not need come from [`Module::NONE`].
+pub(crate) struct Module {
+    /// Settings, with their directives.
+    pub(crate) settings: Option<&'static dyn settings::AnySettings>,
+    /// Directives of the http level that define something by name.
+    pub(crate) http_directives: &'static [(&'static str, HttpDirective)],
+    /// Directives of a location, a server or an `if` that levels inside do not inherit. Inherited ones are in the module's settings.
+    pub(crate) location_directives: &'static [(&'static str, LocationDirective)],
+    /// Tables of variables.
+    pub(crate) variables: &'static [&'static [Row]],
+    /// Hooks.
+    pub(crate) hooks: &'static [PhaseHook],
+    /// Header filters.
+    pub(crate) header_filters: &'static [HeaderFilter],
+    /// Hook of the log phase.
+    pub(crate) log: Option<LogHook>,
+}
+
+impl Module {
+    /// A module without anything.
+    pub(crate) const NONE: Module = Module {
+        settings: None,
+        http_directives: &[],
+        location_directives: &[],
+        variables: &[],
+        hooks: &[],
+        header_filters: &[],
+        log: None,
+    };
+}
+
+/// Reader of a directive of the http level.
+pub(crate) type HttpDirective = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
+/// Reader of a directive of a level.
+pub(crate) type LocationDirective = fn(&Directive, &mut LocationBuild, &mut Scope<'_>) -> Result<(), Error>;
+
+/// Phase in which hooks run (nginx: `ngx_http_phases`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Once for a request, before the first rewrite, with the settings of the server.
+    PostRead,
+    /// After the rewrite directives of the location.
+    Rewrite,
+    /// Before access.
+    PreAccess,
+    /// Decides on access.
+    Access,
+    /// Before the content is made.
+    PreContent,
+}
+
+/// Number of phases.
+const PHASES: usize = 5;
+
+/// Decision of a hook.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Goes on with the next hook.
+    Declined,
+    /// Grants access. With `satisfy any` the other hooks of the phase are then skipped.
+    Allowed,
+    /// Answers with this status: its error page, or `Request::resp` if that is already filled in.
+    Status(u16),
+    /// The response in `Request::resp` is complete.
+    Done,
+    /// The phases start over with the path in `Request::uri`.
+    Redirect,
+    /// The phases go on in the named location that `Request::location` has been set to.
+    Named,
+}
+
+impl From<Outcome> for Verdict {
+    fn from(outcome: Outcome) -> Verdict {
+        match outcome {
+            Outcome::Done => Verdict::Done,
+            Outcome::Status(status) => Verdict::Status(status),
+            Outcome::Redirect => Verdict::Redirect,
+            Outcome::Named => Verdict::Named,
+        }
+    }
+}
+
+impl Verdict {
+    /// Returns how a phase ends with it.
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            Verdict::Declined | Verdict::Allowed | Verdict::Done => Outcome::Done,
+            Verdict::Status(status) => Outcome::Status(status),
+            Verdict::Redirect => Outcome::Redirect,
+            Verdict::Named => Outcome::Named,
+        }
+    }
+}
+
+/// What a hook returns: its decision, or a future that waits and then decides.
+pub(crate) enum Step<'r> {
+    /// The decision.
+    Now(Verdict),
+    /// Waits for something: a subrequest, a timer, another thread.
+    Later(Pin<Box<dyn Future<Output = Verdict> + 'r>>),
+}
+
+impl<'r> Step<'r> {
+    /// Makes a step that waits.
+    pub(crate) fn later(future: impl Future<Output = Verdict> + 'r) -> Step<'r> {
+        Step::Later(Box::pin(future))
+    }
+
+    /// Waits for the decision.
+    #[inline]
+    pub(crate) async fn decide(self) -> Verdict {
+        match self {
+            Step::Now(verdict) => verdict,
+            Step::Later(future) => future.await,
+        }
+    }
+
+    /// Returns the decision of a hook that does not wait.
+    #[cfg(test)]
+    pub(crate) fn now(self) -> Verdict {
+        match self {
+            Step::Now(verdict) => verdict,
+            Step::Later(_) => panic!("the hook waits"),
+        }
+    }
+}
+
+impl From<Verdict> for Step<'_> {
+    fn from(verdict: Verdict) -> Self {
+        Step::Now(verdict)
+    }
+}
+
+/// Function that looks at the request and decides how it continues.
+pub(crate) type Hook = for<'r> fn(&'r mut Request) -> Step<'r>;
+
+/// Condition under which a module takes part in the requests of a location.
+pub(crate) type Enabled = fn(&LocationSettings) -> bool;
+
+/// A hook of a phase.
+pub(crate) struct PhaseHook {
+    /// Phase.
+    pub(crate) phase: Phase,
+    /// Condition.
+    pub(crate) enabled: Condition,
+    /// Function.
+    pub(crate) hook: Hook,
+}
+
+impl PhaseHook {
+    /// Makes a hook of the locations with some settings.
+    pub(crate) const fn new(phase: Phase, enabled: Enabled, hook: Hook) -> PhaseHook {
+        PhaseHook { phase, enabled: Condition::Location(enabled), hook }
+    }
+}
+
+/// Condition under which a hook runs.
+pub(crate) enum Condition {
+    /// In locations with these settings; in [`Phase::PostRead`] in servers with them.
+    Location(Enabled),
+    /// In all requests of a configuration, before the hooks of servers. In [`Phase::PostRead`] only.
+    Http(fn(&Http) -> bool),
+}
+
+/// Changes the response before its head is written.
+pub(crate) type Filter = fn(&mut Request) -> Result<(), VarError>;
+
+/// A header filter. One that changes content adds a [`BodyFilter`](crate::response::BodyFilter) to the response.
+pub(crate) struct HeaderFilter {
+    /// Condition.
+    pub(crate) enabled: Enabled,
+    /// Function.
+    pub(crate) filter: Filter,
+    /// Effect on the head of a plain answer.
+    pub(crate) head: Head,
+    /// Responses that it is for.
+    pub(crate) scope: FilterScope,
+}
+
+impl HeaderFilter {
+    /// Makes a filter of responses with a head, which may differ from request to request.
+    pub(crate) const fn new(enabled: Enabled, filter: Filter) -> HeaderFilter {
+        HeaderFilter { enabled, filter, head: Head::Request, scope: FilterScope::Heads }
+    }
+
+    /// Makes the same filter with another effect on heads.
+    pub(crate) const fn with_head(self, head: Head) -> HeaderFilter {
+        HeaderFilter { head, ..self }
+    }
+
+    /// Makes the same filter for included responses, too.
+    pub(crate) const fn included(self) -> HeaderFilter {
+        HeaderFilter { scope: FilterScope::Included, ..self }
+    }
+}
+
+/// Effect of a filter on the head of a plain answer for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Head {
+    /// The head depends on the file alone, so that it can be remembered with the file. Conditions and ranges count as this, since the
+    /// request asks for them.
+    File,
+    /// The head depends on the file and on the coding that the client accepts.
+    Coding,
+    /// The head may differ from request to request.
+    Request,
+}
+
+/// Responses that a filter is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FilterScope {
+    /// Responses with a head.
+    Heads,
+    /// These, and those of subrequests whose content becomes part of another response.
+    Included,
+}
+
+/// Hook of the log phase.
+pub(crate) struct LogHook {
+    /// Condition.
+    pub(crate) enabled: Enabled,
+    /// Function.
+    pub(crate) hook: fn(&mut Request),
+}
+
+/// Content handler of a location, in place of files.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// Handler of a module.
+    Handler(Arc<dyn Handler>),
+    /// `proxy_pass`, `fastcgi_pass` and the other upstream protocols.
+    Proxy(Arc<proxy::Pass>),
+}
+
+impl Content {
+    /// Makes the content of a handler.
+    pub(crate) fn of(handler: impl Handler + 'static) -> Option<Content> {
+        Some(Content::Handler(Arc::new(handler)))
+    }
+
+    /// Returns what the handler needs besides the request.
+    pub(crate) fn needs(&self) -> Needs {
+        match self {
+            Content::Handler(handler) => handler.needs(),
+            Content::Proxy(_) => Needs::default(),
+        }
+    }
+}
+
+/// A content handler.
+pub(crate) trait Handler: std::fmt::Debug + Send + Sync {
+    /// Makes the response.
+    fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r>;
+
+    /// Returns what it needs besides the request.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+}
+
+/// A content handler that does not wait.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// Function.
+    pub(crate) answer: fn(&mut Request) -> Verdict,
+    /// What it needs.
+    pub(crate) needs: Needs,
+}
+
+impl Handler for Page {
+    fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+        (self.answer)(req).into()
+    }
+
+    fn needs(&self) -> Needs {
+        self.needs
+    }
+}
+
+/// What a content handler needs besides the request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// CONNECT: heads are read before the location is known, so that all servers accept it then.
+    pub(crate) connect: bool,
+    /// A history of the counters.
+    pub(crate) history: bool,
+    /// Times at which certificates expire.
+    pub(crate) certificates: bool,
+}
+
+/// Parts of modules that are enabled in one location, selected once when the configuration is built.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Hooks of all phases, one phase after the other.
+    hooks: Box<[Hook]>,
+    /// End of the hooks of each phase.
+    ends: [u8; PHASES],
+    /// Header filters.
+    pub(crate) header_filters: Box<[Filter]>,
+    /// What the head of a plain answer for a file depends on.
+    pub(crate) head: Head,
+    /// Hooks of the log phase.
+    pub(crate) log: Box<[fn(&mut Request)]>,
+}
+
+impl Default for Plan {
+    /// Nothing runs.
+    fn default() -> Plan {
+        Plan {
+            hooks: Box::default(),
+            ends: [0; PHASES],
+            header_filters: Box::default(),
+            head: Head::Request,
+            log: Box::default(),
+        }
+    }
+}
+
+impl Plan {
+    /// Selects what these settings enable.
+    pub(crate) fn new(modules: &[&Module], s: &LocationSettings) -> Plan {
+        const ORDER: [Phase; PHASES] =
+            [Phase::PostRead, Phase::Rewrite, Phase::PreAccess, Phase::Access, Phase::PreContent];
+        let all = || modules.iter().flat_map(|module| module.hooks);
+        let (mut hooks, mut ends) = (Vec::new(), [0; PHASES]);
+        for phase in ORDER {
+            let enabled = |h: &&PhaseHook| matches!(h.enabled, Condition::Location(is) if is(s));
+            hooks.extend(all().filter(|h| h.phase == phase).filter(enabled).map(|h| h.hook));
+            ends[phase as usize] = u8::try_from(hooks.len()).unwrap_or(u8::MAX);
+        }
+        let filters = || modules.iter().flat_map(|m| m.header_filters).filter(|f| (f.enabled)(s));
+        let head = filters().map(|f| f.head).max().unwrap_or(Head::File);
+        Plan {
+            hooks: hooks.into(),
+            ends,
+            header_filters: filters().map(|f| f.filter).collect(),
+            head: if s.core.has_fixed_head() { head } else { Head::Request },
+            log: modules
+                .iter()
+                .filter_map(|m| m.log.as_ref())
+                .filter(|l| (l.enabled)(s))
+                .map(|l| l.hook)
+                .collect(),
+        }
+    }
+
+    /// Returns the hooks of a phase.
+    #[inline]
+    pub(crate) fn hooks(&self, phase: Phase) -> &[Hook] {
+        let end = |phase: usize| usize::from(self.ends[phase]);
+        let start = (phase as usize).checked_sub(1).map_or(0, end);
+        self.hooks.get(start..end(phase as usize)).unwrap_or_default()
+    }
+
+    /// Returns `true` if a hook runs between the rewrite directives and the content.
+    #[inline]
+    pub(crate) fn has_hooks_before_content(&self) -> bool {
+        self.hooks.len() > usize::from(self.ends[Phase::PostRead as usize])
+    }
+}
+
+/// Returns the hooks that run first in all requests of a configuration.
+pub(crate) fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
+    let hooks = modules.iter().flat_map(|module| module.hooks);
+    hooks.filter(|h| matches!(h.enabled, Condition::Http(is) if is(http))).map(|h| h.hook).collect()
+}
+
+/// Runs the filters of a subrequest whose content becomes part of another.
+///
+/// # Errors
+/// If a variable cannot be evaluated.
+pub(crate) fn filter_included(modules: &[&Module], req: &mut Request) -> Result<(), VarError> {
+    let http = req.http();
+    let s = &http.location(req).settings;
+    let filters = modules.iter().flat_map(|m| m.header_filters).filter(|f| f.scope == FilterScope::Included);
+    filters.filter(|f| (f.enabled)(s)).try_for_each(|f| (f.filter)(req))
+}

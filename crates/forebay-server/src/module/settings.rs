@@ -1,0 +1,311 @@
+//! Settings of modules, by levels of the configuration. Each module that has any owns a [`SettingsOf`], and names it nowhere else.
+//!
+//! A level shares with the level around it what it does not set itself, so servers and locations with few directives take little memory.
+
+use crate::config::Scope;
+use crate::modules::LocationSettings;
+use crate::modules::sharing::{Shared, Text};
+use foldhash::fast::RandomState;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+/// Directives of one module as a level has them. `settings!` makes such a type of a table.
+pub(crate) trait Directives: Clone + Debug + Default + Send + Sync + 'static {
+    /// Values in effect.
+    type Settings: Debug + Send + Sync + 'static;
+    /// Names of the directives.
+    const DIRECTIVES: &'static [&'static str];
+    /// Levels inside have what they do not set themselves from this one.
+    const INHERITED: bool = true;
+
+    /// Reads one of the directives.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error>;
+
+    /// Takes what this level does not set from the level around it.
+    fn inherit(&mut self, outer: &Self);
+
+    /// Returns the values in effect, with defaults for what no level sets.
+    fn resolve(&self) -> Self::Settings;
+}
+
+/// Binds directives to fields as [`settings!`](forebay_core::settings) does, for the settings of a module, which are named `SETTINGS`.
+macro_rules! module_settings {
+    ($($table:tt)*) => {
+        $crate::settings! { $($table)* }
+
+        /// Settings of this module.
+        pub(crate) static SETTINGS: $crate::module::SettingsOf<Written> = $crate::module::SettingsOf::new();
+
+        impl $crate::module::Directives for Written {
+            type Settings = Settings;
+            const DIRECTIVES: &'static [&'static str] = Written::DIRECTIVES;
+
+            fn set(
+                &mut self,
+                d: &forebay_conf::tree::Directive,
+                cx: &mut $crate::config::Scope<'_>,
+            ) -> Result<bool, forebay_conf::error::Error> {
+                Written::set(self, d, cx)
+            }
+
+            fn inherit(&mut self, outer: &Written) {
+                Written::inherit(self, outer);
+            }
+
+            fn resolve(&self) -> Settings {
+                Written::resolve(self)
+            }
+        }
+    };
+}
+
+/// Name of a module's settings in all levels. For a `static`.
+pub(crate) struct SettingsOf<L> {
+    /// Index in the table of a level, plus one; 0 until the modules have been counted.
+    index: AtomicUsize,
+    kind: PhantomData<fn() -> L>,
+}
+
+impl<L: Directives> SettingsOf<L> {
+    /// Makes a name.
+    pub(crate) const fn new() -> SettingsOf<L> {
+        SettingsOf { index: AtomicUsize::new(0), kind: PhantomData }
+    }
+
+    /// Returns the settings in effect at a level.
+    #[inline]
+    pub(crate) fn of<'s>(&self, level: &'s LocationSettings) -> &'s L::Settings {
+        let settings: &dyn Any = level.modules.at(self.index.load(Relaxed).wrapping_sub(1));
+        settings.downcast_ref().expect("an index belongs to one module, and so to one type")
+    }
+}
+
+/// [`SettingsOf`] any module.
+pub(crate) trait AnySettings: Sync {
+    /// Gives the settings their place in the tables of levels.
+    fn place(&self, index: usize);
+    /// Names of the directives.
+    fn directives(&self) -> &'static [&'static str];
+    /// Levels inside inherit them.
+    fn is_inherited(&self) -> bool;
+    /// A level without directives.
+    fn empty(&self) -> Arc<dyn AnyLevel>;
+}
+
+impl<L: Directives> AnySettings for SettingsOf<L> {
+    fn place(&self, index: usize) {
+        self.index.store(index + 1, Relaxed);
+    }
+
+    fn directives(&self) -> &'static [&'static str] {
+        L::DIRECTIVES
+    }
+
+    fn is_inherited(&self) -> bool {
+        L::INHERITED
+    }
+
+    fn empty(&self) -> Arc<dyn AnyLevel> {
+        Arc::new(L::default())
+    }
+}
+
+/// Directives of any module at a level.
+pub(crate) trait AnyLevel: Any + Debug + Send + Sync {
+    /// Reads a directive. Returns the level with it, if this one is shared.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    fn set_shared(&self, d: &Directive, cx: &mut Scope<'_>) -> Result<Arc<dyn AnyLevel>, Error>;
+    /// Reads a directive.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error>;
+    /// Returns these directives with those of the level around it.
+    fn with_outer(&self, outer: &dyn AnyLevel) -> Arc<dyn AnyLevel>;
+    /// Returns the values in effect.
+    fn values(&self) -> Arc<dyn AnyValues>;
+}
+
+impl<L: Directives> AnyLevel for L {
+    fn set_shared(&self, d: &Directive, cx: &mut Scope<'_>) -> Result<Arc<dyn AnyLevel>, Error> {
+        let mut own = self.clone();
+        Directives::set(&mut own, d, cx)?;
+        Ok(Arc::new(own))
+    }
+
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+        Directives::set(self, d, cx).map(drop)
+    }
+
+    fn with_outer(&self, outer: &dyn AnyLevel) -> Arc<dyn AnyLevel> {
+        let (mut own, outer): (L, &dyn Any) = (self.clone(), outer);
+        if let Some(outer) = outer.downcast_ref() {
+            own.inherit(outer);
+        }
+        Arc::new(own)
+    }
+
+    fn values(&self) -> Arc<dyn AnyValues> {
+        Arc::new(self.resolve())
+    }
+}
+
+/// Values in effect of any module.
+pub(crate) trait AnyValues: Any + Debug + Send + Sync {}
+
+impl<T: Any + Debug + Send + Sync> AnyValues for T {}
+
+/// The settings of all modules, in the order of their places.
+fn all() -> &'static [&'static dyn AnySettings] {
+    static ALL: OnceLock<Vec<&'static dyn AnySettings>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let all: Vec<_> = crate::modules::all().iter().filter_map(|module| module.settings).collect();
+        all.iter().enumerate().for_each(|(index, settings)| settings.place(index));
+        all
+    })
+}
+
+/// Returns the places of the settings that directives belong to.
+fn places() -> &'static HashMap<&'static [u8], usize, RandomState> {
+    static PLACES: OnceLock<HashMap<&'static [u8], usize, RandomState>> = OnceLock::new();
+    PLACES.get_or_init(|| {
+        let names = |(place, settings): (usize, &&'static dyn AnySettings)| {
+            settings.directives().iter().map(move |name| (name.as_bytes(), place))
+        };
+        all().iter().enumerate().flat_map(names).collect()
+    })
+}
+
+/// Names of all directives of modules with settings.
+#[cfg(test)]
+pub(crate) fn directives() -> Vec<&'static str> {
+    all().iter().flat_map(|settings| settings.directives()).copied().collect()
+}
+
+/// Directives of all modules at one level, by their places.
+#[derive(Clone, Debug)]
+pub(crate) struct Written(Arc<Vec<Arc<dyn AnyLevel>>>);
+
+impl Default for Written {
+    fn default() -> Written {
+        static NOTHING: OnceLock<Written> = OnceLock::new();
+        NOTHING.get_or_init(|| Written(Arc::new(all().iter().map(|s| s.empty()).collect()))).clone()
+    }
+}
+
+impl Written {
+    /// Reads a directive. Returns the place of its settings, or `None` if no module has it.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Option<usize>, Error> {
+        let Some(&place) = places().get(d.name.text.as_slice()) else { return Ok(None) };
+        let own = &mut Arc::make_mut(&mut self.0)[place];
+        match Arc::get_mut(own) {
+            Some(own) => own.set(d, cx)?,
+            None => *own = own.set_shared(d, cx)?,
+        }
+        Ok(Some(place))
+    }
+
+    /// Replaces the directives at a place, whose words are `text`, by those of another level with the same words.
+    pub(crate) fn share(&mut self, place: usize, text: Text, sharing: &mut Sharing) {
+        sharing.of(place).share(&mut Arc::make_mut(&mut self.0)[place], text);
+    }
+
+    /// Takes what this level does not set from the level around it.
+    pub(crate) fn inherit(&mut self, outer: &Written, sharing: &mut Sharing) {
+        let nothing = Written::default();
+        let mut inherited = Vec::with_capacity(self.0.len());
+        for (place, (own, outer)) in self.0.iter().zip(outer.0.iter()).enumerate() {
+            let is_empty = Arc::ptr_eq(own, &nothing.0[place]);
+            let is_own = !all()[place].is_inherited() || Arc::ptr_eq(own, outer);
+            inherited.push(match (is_own, is_empty) {
+                (true, _) => own.clone(),
+                (false, true) => outer.clone(),
+                (false, false) => {
+                    let mut own = own.clone();
+                    sharing.of(place).inherit(&mut own, outer, |own, outer| own.with_outer(&**outer));
+                    own
+                }
+            });
+        }
+        let is_same = inherited.iter().zip(outer.0.iter()).all(|(own, outer)| Arc::ptr_eq(own, outer));
+        self.0 = if is_same { outer.0.clone() } else { Arc::new(inherited) };
+    }
+
+    /// Returns the values in effect. `outer`: the level around it, with those in effect there.
+    pub(crate) fn resolve(&self, outer: Option<(&Written, &InEffect)>, sharing: &mut Sharing) -> InEffect {
+        if let Some((written, values)) = outer
+            && Arc::ptr_eq(&self.0, &written.0)
+        {
+            return values.clone();
+        }
+        let nothing = Written::default();
+        let set = self.0.iter().enumerate().filter(|(place, own)| !Arc::ptr_eq(own, &nothing.0[*place]));
+        let values = set.map(|(place, own)| (place, sharing.of(place).resolve(own, |own| own.values())));
+        let values = values.collect();
+        sharing.tables.share(values)
+    }
+}
+
+/// Values in effect of all modules at one level: those that differ from the defaults, with their places.
+#[derive(Clone, Debug)]
+pub(crate) struct InEffect(Arc<[(usize, Arc<dyn AnyValues>)]>);
+
+impl InEffect {
+    #[inline]
+    fn at(&self, place: usize) -> &dyn AnyValues {
+        match self.0.iter().find(|(other, _)| *other == place) {
+            Some((_, values)) => &**values,
+            None => &*defaults()[place],
+        }
+    }
+}
+
+/// Returns the values of levels without directives, by their places.
+#[inline]
+fn defaults() -> &'static [Arc<dyn AnyValues>] {
+    static DEFAULTS: OnceLock<Vec<Arc<dyn AnyValues>>> = OnceLock::new();
+    DEFAULTS.get_or_init(|| all().iter().map(|settings| settings.empty().values()).collect())
+}
+
+/// What the levels of a configuration share.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    modules: Vec<Shared<dyn AnyLevel, dyn AnyValues>>,
+    tables: Tables,
+}
+
+impl Sharing {
+    fn of(&mut self, place: usize) -> &mut Shared<dyn AnyLevel, dyn AnyValues> {
+        if place >= self.modules.len() {
+            self.modules.resize_with(all().len(), Shared::default);
+        }
+        &mut self.modules[place]
+    }
+}
+
+/// Tables of values by the addresses of their values. The values are held, so that no others get their address.
+#[derive(Debug, Default)]
+struct Tables(HashMap<Vec<usize>, InEffect>);
+
+impl Tables {
+    fn share(&mut self, values: Vec<(usize, Arc<dyn AnyValues>)>) -> InEffect {
+        let key = values.iter().map(|(_, value)| Arc::as_ptr(value).addr()).collect();
+        self.0.entry(key).or_insert_with(|| InEffect(values.into())).clone()
+    }
+}
+
+pub(crate) use module_settings;
