@@ -42,6 +42,7 @@ pub static FRONT_ENDS: &[&dyn forebay_core::front::FrontEnd] = &[&front::HttpFro
 
 pub(crate) use config::HttpContext;
 pub(crate) use forebay_core::{keyword, settings};
+pub(crate) use module::settings::module_settings;
 
 /// Parts that the program, tools and fuzz targets use without a server.
 pub mod parts {

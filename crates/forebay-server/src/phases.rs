@@ -427,7 +427,7 @@ async fn content(http: &Http, req: &mut Request) -> Outcome {
 
 /// Answers from files, by the settings of the location.
 async fn files(settings: &LocationSettings, req: &mut Request) -> Outcome {
-    if settings.dav.methods.has(req.method) && !req.is_subrequest() {
+    if dav::SETTINGS.of(settings).methods.has(req.method) && !req.is_subrequest() {
         return Box::pin(dav::run(req)).await;
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
@@ -446,7 +446,7 @@ async fn files(settings: &LocationSettings, req: &mut Request) -> Outcome {
 
 /// Answers a path that ends in a slash.
 async fn directory(settings: &LocationSettings, req: &mut Request) -> Outcome {
-    if settings.random_index.enabled
+    if random_index::SETTINGS.of(settings).enabled
         && let Some(out) = random_index::run(req).await
     {
         return out;
@@ -454,7 +454,7 @@ async fn directory(settings: &LocationSettings, req: &mut Request) -> Outcome {
     if let Some(out) = static_file::index(req).await {
         return out;
     }
-    if settings.autoindex.enabled
+    if autoindex::SETTINGS.of(settings).enabled
         && let Some(out) = autoindex::run(req).await
     {
         return out;

@@ -4,7 +4,7 @@
 //!  Source                      Pump                              Outlet
 //!  parts of the response  -->  read a piece, what is stored  --> filter, frame, keep to the rate,
 //!  body of an upstream         in a file included;               send once enough is pending
-//!  entry of a cache            go on with the next slice;
+//!  entry of a cache            go on with the next segment;
 //!                              own filters and SSI page;
 //!                              wait for more; be fair
 //! ```
@@ -25,7 +25,6 @@ use super::files::{STRETCH, Stretch, send_file};
 use super::outlet::{Follows, Outlet, PIECE};
 use super::source::{Progress, Source};
 use super::write::{Broken, Done, client_gone_within};
-use crate::modules::slice;
 use crate::request::Request;
 use crate::thread::Thread;
 use crate::upstream::stream::{Body, Pulled};
@@ -35,7 +34,7 @@ use forebay_sys::errno::errno_text;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Pending bytes that do not wait until the next slice has come (nginx: postpone_output).
+/// Pending bytes that do not wait until the next segment has come (nginx: postpone_output).
 const POSTPONED: usize = 1460;
 
 /// Bytes after which other requests of the thread run.
@@ -149,18 +148,17 @@ impl<'p> Pump<'p> {
         Ok(PieceRead { got: self.follow(req, got).await?, enough: self.out.enough })
     }
 
-    /// Goes on with the next slice where one has ended (nginx: slice).
+    /// Goes on with the next segment where one has ended.
     async fn follow(&mut self, req: &mut Request, got: Progress) -> Result<Progress, Broken> {
         if got == Progress::Failed {
             return Err(Box::pin(self.break_off(req)).await);
         }
-        if got != Progress::End || !slice::wants_more(req) {
-            return Ok(got);
-        }
+        let segments = req.resp.segments.filter(|segments| got == Progress::End && segments.wants_more(req));
+        let Some(segments) = segments else { return Ok(got) };
         if self.out.pending.len() >= POSTPONED {
             self.out.flush(req, self.source.body()).await?;
         }
-        let Some(next) = Box::pin(slice::next(req)).await else { return Err(Broken::Connection) };
+        let Some(next) = segments.next(req).await else { return Err(Broken::Connection) };
         self.source.go_on_with(req, next);
         Ok(Progress::Data)
     }

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_entries_are_read() {
         let bytes = meta().encode(10);
         assert_eq!(bytes.len(), meta().body_start());
         let size = bytes.len() as u64 + 10;

@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_too_slow_gives_up_no_right_of_others() {
+    fn a_slow_request_gives_up_no_right_of_others() {
         let index = Index::new(10);
         let node = index.obtain(&[1; 16], 1).expect("room");
         let now = Instant::now();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_is_removed() {
+    fn purges_of_others_are_carried_out() {
         let directory = tempfile::tempdir().expect("a directory");
         let cache = purges(directory.path(), true);
         let board = Purges::of(&cache).expect("shared");

@@ -5,6 +5,9 @@ use super::{Coding, encoder};
 use crate::cache::local::{Entry, EntryContent};
 use crate::file_cache::OpenFile;
 use crate::modules::LocationSettings;
+use crate::modules::brotli;
+use crate::modules::gzip;
+use crate::modules::zstd;
 use crate::request::Request;
 use crate::response::Part;
 use bytes::Bytes;
@@ -35,9 +38,9 @@ impl FormKey {
     /// Returns the configured parameters for a stream.
     pub(crate) fn stream(coding: Coding, s: &LocationSettings) -> FormKey {
         let (level, window) = match coding {
-            Coding::Gzip => (s.gzip.level.0, s.gzip.window.0),
-            Coding::Br => (s.brotli.level.0, s.brotli.window.0),
-            Coding::Zstd => (s.zstd.level.0, 0),
+            Coding::Gzip => (gzip::SETTINGS.of(s).level.0, gzip::SETTINGS.of(s).window.0),
+            Coding::Br => (brotli::SETTINGS.of(s).level.0, brotli::SETTINGS.of(s).window.0),
+            Coding::Zstd => (zstd::SETTINGS.of(s).level.0, 0),
         };
         FormKey { coding, level, window }
     }

@@ -10,8 +10,11 @@ pub(crate) mod encoder;
 pub(crate) mod forms;
 mod pool;
 
-use crate::module::{HeaderFilter, Module};
-use crate::modules::{LocationSettings, gzip_accept, slice};
+use crate::module::{Head, HeaderFilter, Module};
+use crate::modules::brotli;
+use crate::modules::gzip;
+use crate::modules::zstd;
+use crate::modules::{LocationSettings, gzip_accept};
 use crate::request::Request;
 use crate::request::rare::Unused;
 use crate::request::states::Slot;
@@ -84,7 +87,7 @@ impl Unused for CompressState {
 
 /// Compression by gzip, brotli and zstd.
 pub(crate) static MODULE: Module =
-    Module { header_filters: &[HeaderFilter::new(enabled, filter).keeping_head()], ..Module::NONE };
+    Module { header_filters: &[HeaderFilter::new(enabled, filter).with_head(Head::Coding)], ..Module::NONE };
 
 /// Returns `true` if a location compresses.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
@@ -92,13 +95,16 @@ pub(crate) fn enabled(s: &LocationSettings) -> bool {
 }
 
 fn on(s: &LocationSettings) -> Set {
-    Set([s.zstd.on, s.brotli.on, s.gzip.on])
+    Set([zstd::SETTINGS.of(s).on, brotli::SETTINGS.of(s).on, gzip::SETTINGS.of(s).on])
 }
 
 /// Returns the codings that the client accepts here, judging by the request. Returns `None` if fields of the response
 /// count, too (nginx: gzip_proxied).
 pub(crate) fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
-    if s.gzip.on && req.head.get(Name::Via).is_some() && !s.gzip_accept.proxied.is_plain() {
+    if gzip::SETTINGS.of(s).on
+        && req.head.get(Name::Via).is_some()
+        && !gzip_accept::SETTINGS.of(s).proxied.is_plain()
+    {
         return None;
     }
     Some(rank(req, s, on(s)))
@@ -131,9 +137,15 @@ fn eligible(req: &Request, s: &LocationSettings) -> Set {
     let kind = media_type(&r.content_type);
     let long = |min: u64| r.content_length.is_none_or(|n| n >= min);
     Set([
-        s.zstd.on && long(s.zstd.min_length.0) && s.zstd.types.contains(kind),
-        s.brotli.on && long(s.brotli.min_length.0) && s.brotli.types.contains(kind),
-        s.gzip.on && long(s.gzip.min_length.0) && s.gzip.types.contains(kind),
+        zstd::SETTINGS.of(s).on
+            && long(zstd::SETTINGS.of(s).min_length.0)
+            && zstd::SETTINGS.of(s).types.contains(kind),
+        brotli::SETTINGS.of(s).on
+            && long(brotli::SETTINGS.of(s).min_length.0)
+            && brotli::SETTINGS.of(s).types.contains(kind),
+        gzip::SETTINGS.of(s).on
+            && long(gzip::SETTINGS.of(s).min_length.0)
+            && gzip::SETTINGS.of(s).types.contains(kind),
     ])
 }
 
@@ -174,7 +186,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     let s = &http.location(req).settings;
     let r = &req.resp;
     // Slices begin where the range does: sent without the range, the response would lack its beginning.
-    let sliced = slice::active(req) && req.head.get(Name::Range).is_some();
+    let sliced = req.resp.segments.is_some() && req.head.get(Name::Range).is_some();
     // A coding has to be named in a head.
     let unnamed = r.headless && !req.head.version.is_multiplexed();
     if sliced
@@ -190,7 +202,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     // Without `Vary` a cache on the way could send a coding to a client that does not accept it. nginx leaves that to
     // gzip_vary.
-    req.resp.gzip_vary |= s.gzip_accept.vary || eligible != Set::of(Coding::Gzip);
+    req.resp.gzip_vary |= gzip_accept::SETTINGS.of(s).vary || eligible != Set::of(Coding::Gzip);
     let Some(coding) = rank(req, s, on(s)).first_of(eligible) else { return Ok(()) };
     STATE.of_mut(req).coding = Some(coding);
     let len = req.resp.content_length;

@@ -297,7 +297,7 @@ fn every_change_of_a_watched_file_or_its_way_is_told_at_once() {
 }
 
 #[test]
-fn what_concerns_no_watched_path_ends_no_watch_and_too_much_of_it_ends_all() {
+fn changes_elsewhere_end_no_watch_and_a_flood_ends_all() {
     let (dir, file, mut w) = one_watched();
     let path = file.as_os_str().as_encoded_bytes();
     let other = |n: u32| {

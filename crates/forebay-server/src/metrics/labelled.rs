@@ -1,6 +1,7 @@
 //! Requests by the labels of `prometheus_labels`. Each thread has a table of its own; readers add them up.
 
 use super::prometheus::{Exposition, label};
+use crate::modules::prometheus_labels;
 use crate::request::Request;
 use forebay_core::histogram::{Histogram, bucket};
 use forebay_http::h1::response;
@@ -118,7 +119,7 @@ pub(super) fn count(req: &mut Request, time: Duration) {
     if req.is_subrequest() || req.is_background() {
         return;
     }
-    let labels = req.own_location().settings.prometheus_labels.labels.clone();
+    let labels = prometheus_labels::SETTINGS.of(&req.own_location().settings).labels.clone();
     let mut key = req.take_buf();
     labels.append(req, &mut key);
     key.extend_from_slice(b"method=");

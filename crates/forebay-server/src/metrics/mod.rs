@@ -18,6 +18,7 @@ mod usage;
 use crate::config::http::{Http, Location, LocationBuild, Server};
 use crate::config::{HttpContext, Scope};
 use crate::module::{Content, Module, Needs, Page};
+use crate::modules::prometheus_labels;
 use crate::modules::proxy_cache;
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -261,7 +262,7 @@ pub(crate) fn count(req: &mut Request) {
     }
     let zone = req.own_location().status_zone.as_ref();
     let location = zone.filter(|zone| zone.kind == kind::LOCATION).map(|zone| zone.id);
-    let is_labelled = !req.own_location().settings.prometheus_labels.labels.is_empty();
+    let is_labelled = !prometheus_labels::SETTINGS.of(&req.own_location().settings).labels.is_empty();
     let is_watched = req.conf.http.is_watched || location.is_some() || req.modules.processing.is_some();
     let time = match is_watched || is_labelled {
         true => req.started.elapsed(),

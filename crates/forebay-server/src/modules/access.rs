@@ -1,26 +1,51 @@
 //! `allow`, `deny` (nginx: ngx_http_access_module).
 
-use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::config::Scope;
+use crate::module::{Directives, Module, Phase, PhaseHook, SettingsOf, Step, Verdict};
 use crate::modules::LocationSettings;
 use crate::modules::core::Satisfy;
 use crate::request::Request;
-use forebay_conf::error::Level;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
 pub(crate) use forebay_core::limit::access::{Settings, Written};
 
+/// Settings of this module.
+pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+
+impl Directives for Written {
+    type Settings = Settings;
+    const DIRECTIVES: &'static [&'static str] = Written::DIRECTIVES;
+
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+        Written::set(self, d, cx)
+    }
+
+    fn inherit(&mut self, outer: &Written) {
+        Written::inherit(self, outer);
+    }
+
+    fn resolve(&self) -> Settings {
+        Written::resolve(self)
+    }
+}
+
 /// `access`.
-pub(crate) static MODULE: Module =
-    Module { hooks: &[PhaseHook::new(Phase::Access, enabled, check)], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    hooks: &[PhaseHook::new(Phase::Access, enabled, check)],
+    ..Module::NONE
+};
 
 /// Returns `true` if a location has rules.
 fn enabled(s: &LocationSettings) -> bool {
-    !s.access.is_empty()
+    !SETTINGS.of(s).is_empty()
 }
 
 /// Applies the rules to the client.
 fn check(req: &mut Request) -> Step<'_> {
     let http = req.http();
     let settings = &http.location(req).settings;
-    let verdict = match settings.access.judge(req.peer) {
+    let verdict = match SETTINGS.of(settings).judge(req.peer) {
         None => Verdict::Declined,
         Some(true) => Verdict::Allowed,
         Some(false) => {

@@ -33,7 +33,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `acme`: the source of the server's certificates.
     "acme" => uses: Uses = Uses::Nothing;
     /// `acme_certificate`.
@@ -42,6 +42,7 @@ crate::settings! {
 
 /// `acme`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     http_directives: &[
         ("acme_issuer", issuer),
         ("acme_shared_zone", shared_zone),

@@ -14,7 +14,7 @@ use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `add_before_body`.
     "add_before_body" => before: Path = Path(None);
     /// `add_after_body`.
@@ -24,8 +24,11 @@ crate::settings! {
 }
 
 /// `addition`.
-pub(crate) static MODULE: Module =
-    Module { header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    header_filters: &[HeaderFilter::new(enabled, filter)],
+    ..Module::NONE
+};
 
 /// Path for a subrequest. An empty path cancels the one of the level above.
 #[derive(Clone, Debug)]
@@ -40,7 +43,7 @@ impl Setting<crate::HttpContext> for Path {
 
 /// Returns `true` if a location adds bodies.
 fn enabled(s: &LocationSettings) -> bool {
-    s.addition.before.0.is_some() || s.addition.after.0.is_some()
+    SETTINGS.of(s).before.0.is_some() || SETTINGS.of(s).after.0.is_some()
 }
 
 /// Prepares a response for additions.
@@ -49,7 +52,7 @@ fn enabled(s: &LocationSettings) -> bool {
 /// Never.
 fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
-    let s = &http.location(req).settings.addition;
+    let s = SETTINGS.of(&http.location(req).settings);
     if req.resp.status != 200 || !s.types.contains(compress::media_type(&req.resp.content_type)) {
         return Ok(());
     }

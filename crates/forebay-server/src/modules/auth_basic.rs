@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-crate::settings! {
+crate::module_settings! {
     /// `auth_basic`: the realm, or `off`.
     "auth_basic" => realm: Option<Template> = None;
     /// `auth_basic_user_file`.
@@ -58,7 +58,7 @@ impl Setting<crate::HttpContext> for Option<UserFile> {
 
 /// Returns `true` if a location requires a password.
 fn enabled(s: &LocationSettings) -> bool {
-    let a = &s.auth_basic;
+    let a = SETTINGS.of(s);
     a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
 }
 
@@ -88,13 +88,16 @@ pub(crate) fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// `auth_basic`.
-pub(crate) static MODULE: Module =
-    Module { hooks: &[PhaseHook::new(Phase::Access, enabled, check)], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    hooks: &[PhaseHook::new(Phase::Access, enabled, check)],
+    ..Module::NONE
+};
 
 /// Checks user and password.
 fn check(req: &mut Request) -> Step<'_> {
     let http = req.http();
-    let settings = &http.location(req).settings.auth_basic;
+    let settings = SETTINGS.of(&http.location(req).settings);
     let (Some(realm), Some(file)) = (&settings.realm, &settings.user_file) else {
         return Verdict::Declined.into();
     };

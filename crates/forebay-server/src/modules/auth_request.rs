@@ -13,7 +13,7 @@ use forebay_core::vars::{VarError, VarId};
 use forebay_http::field::Name;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `auth_request`.
     "auth_request" => uri: SubrequestUri = SubrequestUri(None);
     /// `auth_request_set`.
@@ -26,9 +26,10 @@ crate::settings! {
 
 /// `auth_request`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     hooks: &[PhaseHook::new(
         Phase::Access,
-        |s| s.auth_request.uri.0.is_some(),
+        |s| SETTINGS.of(s).uri.0.is_some(),
         |req| Step::later(check(req)),
     )],
     ..Module::NONE
@@ -64,7 +65,7 @@ impl Setting<crate::HttpContext> for Sets {
 /// Sends the subrequest and decides by its status.
 async fn check(req: &mut Request) -> Verdict {
     let http = req.http();
-    let s = &http.location(req).settings.auth_request;
+    let s = SETTINGS.of(&http.location(req).settings);
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };
     let mut body = SubBody::None;
     if s.body {

@@ -5,6 +5,7 @@ mod directory;
 pub(super) use directory::visit;
 
 use crate::keyword;
+use crate::module::Module;
 use crate::modules::{charset, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -15,7 +16,7 @@ use forebay_http::uri::escape_html;
 use rustix::io::Errno;
 use std::io::Write;
 
-crate::settings! {
+crate::module_settings! {
     /// `autoindex`.
     "autoindex" => enabled: bool = false;
     /// `autoindex_format`.
@@ -25,6 +26,9 @@ crate::settings! {
     /// `autoindex_exact_size`: whether the HTML listing shows sizes in bytes.
     "autoindex_exact_size" => exact_size: bool = true;
 }
+
+/// `autoindex`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 keyword! {
     /// Form of a listing.
@@ -53,7 +57,7 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
         return None;
     }
     let http = req.http();
-    let s = &http.location(req).settings.autoindex;
+    let s = SETTINGS.of(&http.location(req).settings);
     Some(match list(req, s).await {
         Ok(()) => Outcome::Done,
         Err(refused) => refused,

@@ -4,8 +4,9 @@ use super::gzip::{Level, PowerOfTwo};
 use super::gzip_static::Mode;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::Size;
+use crate::module::Module;
 
-crate::settings! {
+crate::module_settings! {
     /// `brotli`.
     "brotli" => on: bool = false;
     /// `brotli_types`.
@@ -19,3 +20,6 @@ crate::settings! {
     /// `brotli_static`.
     "brotli_static" => ready: Mode = Mode::Off;
 }
+
+/// `brotli`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };

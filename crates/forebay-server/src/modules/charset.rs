@@ -4,7 +4,7 @@
 use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::{Setting, once};
-use crate::module::{HeaderFilter, Module};
+use crate::module::{Head, HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use crate::response::{BodyFilter, FilterError};
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `charset`.
     "charset" => charset: Charset = Charset::Off;
     /// `source_charset`.
@@ -29,10 +29,11 @@ crate::settings! {
 
 /// `charset`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     http_directives: &[("charset_map", map)],
     header_filters: &[
         HeaderFilter::new(enabled, filter).included(),
-        HeaderFilter::new(by_upstream, filter_upstream).included().keeping_head(),
+        HeaderFilter::new(by_upstream, filter_upstream).included().with_head(Head::File),
     ],
     ..Module::NONE
 };
@@ -124,7 +125,8 @@ impl Maps {
     /// # Errors
     /// `no "charset_map" between the charsets "a" and "b"`.
     pub(crate) fn check(&self, s: &LocationSettings) -> Result<(), String> {
-        match (&s.charset.source, &s.charset.charset) {
+        let s = SETTINGS.of(s);
+        match (&s.source, &s.charset) {
             (Charset::Name(from), Charset::Name(to))
                 if !from.eq_ignore_ascii_case(to) && self.find(from, to).is_none() =>
             {
@@ -337,7 +339,7 @@ struct CharsetPlan {
 
 /// Returns `true` if a location sets `charset`.
 fn enabled(s: &LocationSettings) -> bool {
-    s.charset.charset != Charset::Off
+    SETTINGS.of(s).charset != Charset::Off
 }
 
 /// Returns the charset that the response is to have. `None` leaves the response as it is.
@@ -361,7 +363,7 @@ fn target(req: &mut Request, s: &Settings) -> Result<Option<Vec<u8>>, VarError> 
 
 fn plan(req: &mut Request) -> Result<Option<CharsetPlan>, VarError> {
     let http = req.http();
-    let s = &http.location(req).settings.charset;
+    let s = SETTINGS.of(&http.location(req).settings);
     let Some(to) = target(req, s)? else { return Ok(None) };
     let own = !req.resp.charset.is_empty();
     let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };

@@ -1,6 +1,7 @@
 //! `early_hints`: 103 responses of an upstream for the client (nginx: ngx_http_core_module; RFC 8297).
 
 use crate::body;
+use crate::module::Module;
 use crate::modules::proxy;
 use crate::modules::proxy_cache::Predicates;
 use crate::request::Request;
@@ -8,10 +9,13 @@ use crate::response::fields::Sink;
 use forebay_http::field::{Classes, Name};
 use forebay_http::request::Version;
 
-crate::settings! {
+crate::module_settings! {
     /// `early_hints`: 103 responses are passed if one of the values is neither empty nor 0.
     "early_hints" => conditions: Predicates = Predicates::default();
 }
+
+/// `early_hints`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 /// Returns `true` for a field that is not passed on: it belongs to the connection, or is hidden from clients.
 fn withheld(name: Name) -> bool {
@@ -26,7 +30,7 @@ pub(crate) async fn pass(req: &mut Request) {
         && req.head.version >= Version::Http11
         && !req.is_subrequest()
         && !req.is_background()
-        && l.settings.early_hints.conditions.test(req).unwrap_or(false);
+        && SETTINGS.of(&l.settings).conditions.test(req).unwrap_or(false);
     if !wanted {
         return;
     }

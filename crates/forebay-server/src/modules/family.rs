@@ -291,7 +291,7 @@ mod tests {
     use crate::testing::error;
 
     #[test]
-    fn what_does_not_go_together_is_refused_in_nginxs_words() {
+    fn conflicting_directives_are_refused_in_nginxs_words() {
         let at = |line: &str| {
             error(&format!("proxy_cache_path /c keys_zone=z:1m; server {{ location / {{ {line} }} }}"))
         };

@@ -10,18 +10,21 @@ use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use std::io::Write;
 
-crate::settings! {
+crate::module_settings! {
     /// `gunzip`.
     "gunzip" => on: bool = false;
 }
 
 /// `gunzip`.
-pub(crate) static MODULE: Module =
-    Module { header_filters: &[HeaderFilter::new(enabled, filter).included()], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    header_filters: &[HeaderFilter::new(enabled, filter).included()],
+    ..Module::NONE
+};
 
 /// Returns `true` if a location has `gunzip on`.
 fn enabled(s: &LocationSettings) -> bool {
-    s.gunzip.on
+    SETTINGS.of(s).on
 }
 
 /// Decompresses the response if the client does not accept gzip.
@@ -36,7 +39,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     let http = req.http();
     let s = &http.location(req).settings;
-    req.resp.gzip_vary |= s.gzip_accept.vary;
+    req.resp.gzip_vary |= gzip_accept::SETTINGS.of(s).vary;
     // A subrequest's body becomes part of another response, so it must not be compressed.
     if !req.is_subrequest() && gzip_accept::accepted(req, s) {
         return Ok(());
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_or_cut_short_is_no_body() {
+    fn broken_or_cut_gzip_is_no_body() {
         let mut good = zipped(b"text");
         assert!(unzipped(&good[..good.len() - 3], 5).is_err());
         assert!(unzipped(b"no gzip at all", 5).is_err());

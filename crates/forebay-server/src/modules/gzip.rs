@@ -13,7 +13,7 @@ use forebay_conf::units;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 
-crate::settings! {
+crate::module_settings! {
     /// `gzip`.
     "gzip" => on: bool = false;
     /// `gzip_types`.
@@ -73,7 +73,8 @@ fn name(exponent: u8) -> String {
 }
 
 /// `gzip`.
-pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+pub(crate) static MODULE: Module =
+    Module { settings: Some(&SETTINGS), variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[
     Row { name: "gzip_ratio", get: RowSource::Get(gzip_ratio), settable: false },

@@ -4,6 +4,7 @@
 use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::keyword;
+use crate::module::Module;
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -13,7 +14,7 @@ use forebay_http::field::Name;
 use forebay_http::request::Version;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `gzip_http_version`: oldest version that gets compressed responses.
     "gzip_http_version" => http_version: HttpVersion = HttpVersion::V11;
     /// `gzip_proxied`.
@@ -23,6 +24,9 @@ crate::settings! {
     /// `gzip_vary`.
     "gzip_vary" => vary: bool = false;
 }
+
+/// `gzip_accept`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 keyword! {
     /// A version of HTTP.
@@ -144,7 +148,7 @@ pub(crate) fn accepted(req: &Request, s: &LocationSettings) -> bool {
 
 /// Returns `true` if the configuration allows gzip for this client, apart from `Accept-Encoding`.
 pub(crate) fn allowed(req: &Request, s: &LocationSettings) -> bool {
-    let s = &s.gzip_accept;
+    let s = SETTINGS.of(s);
     let oldest = if s.http_version == HttpVersion::V10 { Version::Http10 } else { Version::Http11 };
     if req.head.version < oldest || (req.head.get(Name::Via).is_some() && !s.proxied.allows(req)) {
         return false;

@@ -4,6 +4,10 @@ use crate::compress::accept::Set;
 use crate::compress::{self, Coding};
 use crate::file_cache::Found;
 use crate::keyword;
+use crate::module::Module;
+use crate::modules::brotli;
+use crate::modules::gzip_accept;
+use crate::modules::zstd;
 use crate::modules::{LocationSettings, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -11,10 +15,13 @@ use forebay_conf::error::Level;
 use forebay_http::request::Method;
 use rustix::io::Errno;
 
-crate::settings! {
+crate::module_settings! {
     /// `gzip_static`.
     "gzip_static" => mode: Mode = Mode::Off;
 }
+
+/// `gzip_static`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 keyword! {
     /// `gzip_static`: whether precompressed files are sent.
@@ -22,7 +29,7 @@ keyword! {
 }
 
 fn modes(s: &LocationSettings) -> [Mode; 3] {
-    [s.zstd.ready, s.brotli.ready, s.gzip_static.mode]
+    [zstd::SETTINGS.of(s).ready, brotli::SETTINGS.of(s).ready, SETTINGS.of(s).mode]
 }
 
 /// Returns `true` if a location looks for precompressed files.
@@ -41,7 +48,7 @@ pub(crate) async fn run(s: &LocationSettings, req: &mut Request) -> Option<Outco
     let on = Set(modes.map(|m| m == Mode::On && !req.is_subrequest()));
     // Without `Vary` a shared cache could send one client's encoding to another client. nginx leaves that to gzip_vary;
     // here codings other than gzip always add it.
-    let vary = s.gzip_accept.vary || (on != Set::default() && on != Set::of(Coding::Gzip));
+    let vary = gzip_accept::SETTINGS.of(s).vary || (on != Set::default() && on != Set::of(Coding::Gzip));
     match serve_first(req, s, on, vary).await {
         Ok(true) => Some(Outcome::Done),
         Ok(false) => None,

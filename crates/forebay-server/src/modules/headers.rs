@@ -3,7 +3,7 @@
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::keyword;
-use crate::module::{HeaderFilter, Module};
+use crate::module::{Directives, HeaderFilter, Module, SettingsOf};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
@@ -28,9 +28,35 @@ crate::settings! {
     "expires" => expires: Expires = Expires::Off;
 }
 
+/// Settings of this module.
+pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+
+impl Directives for Written {
+    type Settings = Settings;
+    const DIRECTIVES: &'static [&'static str] = Written::DIRECTIVES;
+
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+        Written::set(self, d, cx)
+    }
+
+    fn inherit(&mut self, outer: &Written) {
+        if self.merges_lines(outer) {
+            self.merge_lines(outer);
+        }
+        Written::inherit(self, outer);
+    }
+
+    fn resolve(&self) -> Settings {
+        Written::resolve(self)
+    }
+}
+
 /// `headers`.
-pub(crate) static MODULE: Module =
-    Module { header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    header_filters: &[HeaderFilter::new(enabled, filter)],
+    ..Module::NONE
+};
 
 keyword! {
     /// Inheritance of lines from the level above: if this level has none, never, or in addition to its own.
@@ -183,7 +209,7 @@ impl Setting<crate::HttpContext> for Expires {
 
 /// Returns `true` if a location adds fields or trailers.
 fn enabled(s: &LocationSettings) -> bool {
-    let h = &s.headers;
+    let h = SETTINGS.of(s);
     !h.add_header.0.is_empty() || !h.add_trailer.0.is_empty() || !matches!(h.expires, Expires::Off)
 }
 
@@ -197,7 +223,7 @@ fn good_status(status: u16) -> bool {
 /// If a variable cannot be evaluated.
 fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
-    let h = &http.location(req).settings.headers;
+    let h = SETTINGS.of(&http.location(req).settings);
     let good = good_status(req.resp.status);
     if good && !matches!(h.expires, Expires::Off) {
         set_expires(req, &h.expires)?;
@@ -220,7 +246,7 @@ pub(crate) fn trailers(req: &mut Request) {
     }
     let http = req.http();
     let good = good_status(req.resp.status);
-    for l in http.location(req).settings.headers.add_trailer.0.iter().filter(|l| good || l.always) {
+    for l in SETTINGS.of(&http.location(req).settings).add_trailer.0.iter().filter(|l| good || l.always) {
         let Ok(value) = l.value.value(req) else { continue };
         match field::one_line(&l.name, &value) {
             Ok(line) if !line.is_empty() => req.resp.trailers.push(&l.name, &line),

@@ -2,7 +2,7 @@
 //! headers-more, by its documentation).
 
 use crate::config::Scope;
-use crate::module::{HeaderFilter, Module, Phase, PhaseHook, Step, Verdict};
+use crate::module::{Directives, HeaderFilter, Module, Phase, PhaseHook, SettingsOf, Step, Verdict};
 use crate::request::Request;
 use crate::response::Response;
 use forebay_conf::error::{Error, Level};
@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 /// `headers_more`.
 pub(crate) static MODULE: Module = Module {
-    hooks: &[PhaseHook::new(Phase::Rewrite, |s| !s.headers_more.input.is_empty(), change_request)],
-    header_filters: &[HeaderFilter::new(|s| !s.headers_more.output.is_empty(), filter)],
+    settings: Some(&SETTINGS),
+    hooks: &[PhaseHook::new(Phase::Rewrite, |s| !SETTINGS.of(s).input.is_empty(), change_request)],
+    header_filters: &[HeaderFilter::new(|s| !SETTINGS.of(s).output.is_empty(), filter)],
     ..Module::NONE
 };
 
@@ -29,21 +30,15 @@ pub(crate) struct Written {
 /// Directives in effect.
 pub(crate) type Settings = Written;
 
-impl Written {
-    /// Names of the directives bound here.
-    pub(crate) const DIRECTIVES: &'static [&'static str] =
+/// Settings of this module.
+pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+
+impl Directives for Written {
+    type Settings = Settings;
+    const DIRECTIVES: &'static [&'static str] =
         &["more_clear_headers", "more_clear_input_headers", "more_set_headers", "more_set_input_headers"];
 
-    /// Returns `true` if a directive of this name is one of this module's.
-    pub(crate) fn binds(name: &[u8]) -> bool {
-        Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
-    }
-
-    /// Reads a directive. Returns `false` if it is not one of this module's.
-    ///
-    /// # Errors
-    /// For an unknown option, a name that is none, or a field that may not be changed.
-    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         let (list, side, clears) = match d.name.text.as_slice() {
             b"more_set_headers" => (&mut self.output, Side::Output, false),
             b"more_clear_headers" => (&mut self.output, Side::Output, true),
@@ -56,8 +51,8 @@ impl Written {
     }
 
     /// Puts the directives of the level around this one in front of its own.
-    pub(crate) fn inherit(&mut self, parent: &Written) {
-        for (own, outer) in [(&mut self.output, &parent.output), (&mut self.input, &parent.input)] {
+    fn inherit(&mut self, outer: &Written) {
+        for (own, outer) in [(&mut self.output, &outer.output), (&mut self.input, &outer.input)] {
             if own.is_empty() {
                 *own = outer.clone();
             } else if !outer.is_empty() {
@@ -66,8 +61,7 @@ impl Written {
         }
     }
 
-    /// Returns the directives in effect.
-    pub(crate) fn resolve(&self) -> Settings {
+    fn resolve(&self) -> Settings {
         self.clone()
     }
 }
@@ -225,7 +219,7 @@ fn is_framing(name: &[u8]) -> bool {
 /// If a variable cannot be evaluated.
 fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
-    for rule in http.location(req).settings.headers_more.output.iter() {
+    for rule in SETTINGS.of(&http.location(req).settings).output.iter() {
         if !rule.is_for(req.resp.status, &req.resp.content_type) {
             continue;
         }
@@ -296,7 +290,7 @@ fn change_request(req: &mut Request) -> Step<'_> {
 
 fn change_fields(req: &mut Request) -> Result<(), u16> {
     let http = req.http();
-    for rule in http.location(req).settings.headers_more.input.iter() {
+    for rule in SETTINGS.of(&http.location(req).settings).input.iter() {
         if !rule.is_for(0, req.head.get(Name::ContentType).unwrap_or_default()) {
             continue;
         }

@@ -2,15 +2,19 @@
 
 use crate::config::Scope;
 use crate::config::value::Setting;
+use crate::module::Module;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `index`: names tried for a path that ends in a slash.
     "index" => names: IndexNames = IndexNames::default();
 }
+
+/// `index`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 /// Index names in order.
 #[derive(Clone, Debug)]

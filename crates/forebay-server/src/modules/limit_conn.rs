@@ -17,7 +17,7 @@ use forebay_core::shared_store::Answer;
 use forebay_core::vars::{RowSource, VarError};
 use std::time::Duration;
 
-crate::settings! {
+crate::module_settings! {
     /// `limit_conn`.
     "limit_conn" => limits: Limits = Limits::default();
     /// `limit_conn_dry_run`.
@@ -33,6 +33,7 @@ static STATE: Slot<Counted> = Slot::new();
 
 /// `limit_conn`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     http_directives: &[("limit_conn_zone", concurrency::zone)],
     variables: &[VARIABLES],
     hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],
@@ -49,7 +50,7 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 
 /// Returns `true` if a location has `limit_conn`.
 fn enabled(s: &LocationSettings) -> bool {
-    !s.limit_conn.limits.is_empty()
+    !SETTINGS.of(s).limits.is_empty()
 }
 
 /// Counts a request or refuses it. Runs once per request, even after internal redirects.
@@ -58,7 +59,7 @@ fn check(req: &mut Request) -> Step<'_> {
         return Verdict::Declined.into();
     }
     let http = req.http();
-    let s = &http.location(req).settings.limit_conn;
+    let s = SETTINGS.of(&http.location(req).settings);
     let mut state = std::mem::take(STATE.of_mut(req));
     let entered = concurrency::enter(policy(s), req, &mut state);
     let answers = state.take_receivers();
@@ -80,7 +81,7 @@ fn check(req: &mut Request) -> Step<'_> {
 /// Decides about a request that has waited for the shared store.
 fn settle(req: &mut Request, answers: &[Option<Answer>]) -> Verdict {
     let http = req.http();
-    let s = &http.location(req).settings.limit_conn;
+    let s = SETTINGS.of(&http.location(req).settings);
     let mut state = std::mem::take(STATE.of_mut(req));
     concurrency::settle(policy(s), req, &mut state, answers);
     *STATE.of_mut(req) = state;

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Receiver;
 
-crate::settings! {
+crate::module_settings! {
     /// `limit_req`.
     "limit_req" => limits: RateLimits = RateLimits::default();
     /// `limit_req_dry_run`.
@@ -259,6 +259,7 @@ impl Unused for Counted {
 
 /// `limit_req`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     http_directives: &[("limit_req_zone", zone)],
     variables: &[VARIABLES],
     hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],
@@ -275,7 +276,7 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars
 
 /// Returns `true` if a location has `limit_req`.
 fn enabled(s: &LocationSettings) -> bool {
-    !s.limit_req.limits.0.is_empty()
+    !SETTINGS.of(s).limits.0.is_empty()
 }
 
 /// Counts a request and delays or refuses it. Runs once per request, even after internal redirects.
@@ -284,7 +285,7 @@ fn check(req: &mut Request) -> Step<'_> {
         return Verdict::Declined.into();
     }
     let http = req.http();
-    let s = &http.location(req).settings.limit_req;
+    let s = SETTINGS.of(&http.location(req).settings);
     if s.limits.0.iter().any(Limit::is_exact)
         && let Some(asked) = ask_all(req, s)
     {
@@ -299,7 +300,7 @@ fn check(req: &mut Request) -> Step<'_> {
 /// Counts a request for which the store has answered, in the order of its limits.
 fn decide<'r>(req: &'r mut Request, answers: &[Option<Answer>]) -> Step<'r> {
     let http = req.http();
-    let s = &http.location(req).settings.limit_req;
+    let s = SETTINGS.of(&http.location(req).settings);
     let mut key = req.take_buf();
     let passed = pass_all(req, s, &mut key, answers);
     req.give_buf(key);

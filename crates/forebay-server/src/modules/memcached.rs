@@ -12,13 +12,14 @@ use forebay_core::vars::Template;
 use forebay_http::request::Method;
 use forebay_http::uri::{Escape, escape};
 
-crate::settings! {
+crate::module_settings! {
     /// `memcached_gzip_flag`: flag bits that mark compressed values; 0 for none.
     "memcached_gzip_flag" => gzip_flag: Number = Number(0);
 }
 
 /// `memcached`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     location_directives: &[("memcached_pass", |d, l, cx| proxy::pass_by(Protocol::Memcached, d, l, cx))],
     ..Module::NONE
 };

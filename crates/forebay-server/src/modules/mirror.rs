@@ -5,12 +5,13 @@ use crate::body;
 use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::modules::dav;
 use crate::request::{Request, SubBody};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `mirror`.
     "mirror" => uris: Uris = Uris::default();
     /// `mirror_request_body`.
@@ -19,7 +20,12 @@ crate::settings! {
 
 /// `mirror`.
 pub(crate) static MODULE: Module = Module {
-    hooks: &[PhaseHook::new(Phase::PreContent, |s| !s.mirror.uris.0.is_empty(), |req| Step::later(run(req)))],
+    settings: Some(&SETTINGS),
+    hooks: &[PhaseHook::new(
+        Phase::PreContent,
+        |s| !SETTINGS.of(s).uris.0.is_empty(),
+        |req| Step::later(run(req)),
+    )],
     ..Module::NONE
 };
 
@@ -49,11 +55,11 @@ async fn run(req: &mut Request) -> Verdict {
         return Verdict::Declined;
     }
     let http = req.http();
-    let s = &http.location(req).settings.mirror;
+    let s = SETTINGS.of(&http.location(req).settings);
     let mut body = SubBody::None;
     if s.request_body {
         // WebDAV's PUT needs the body in a file, which it then renames.
-        req.body.in_file = http.location(req).settings.dav.methods.has(req.method);
+        req.body.in_file = dav::SETTINGS.of(&http.location(req).settings).methods.has(req.method);
         if let Err(e) = body::read_all(req).await {
             return e.outcome(req).into();
         }

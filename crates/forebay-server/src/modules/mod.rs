@@ -2,7 +2,7 @@
 
 use crate::config::Scope;
 use crate::config::http::LocationBuild;
-use crate::module::{HttpDirective, LocationDirective, Module};
+use crate::module::{HttpDirective, LocationDirective, Module, settings};
 use crate::variables::Row;
 use crate::{compress, metrics, upstream};
 use foldhash::fast::RandomState;
@@ -84,16 +84,15 @@ pub(crate) use forebay_core::tls::settings as tls;
 use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
 
 /// Combines the settings of all modules into one set per location. A level shares the settings of a module with the level
-/// around it if it sets none of them itself, so servers and locations with few directives take little memory. After the semicolon come
-/// settings that are not inherited.
+/// around it if it sets none of them itself, so servers and locations with few directives take little memory.
 macro_rules! modules {
-    ($($module:ident,)* ; $($own:ident,)*) => {
+    ($($module:ident,)*) => {
         /// Settings of all modules that one level sets itself.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
         pub(crate) struct LocationWritten {
             $(pub(crate) $module: Arc<$module::Written>,)*
-            $(pub(crate) $own: Arc<$own::Written>,)*
+            pub(crate) modules: settings::Written,
         }
 
         /// Settings of all modules that are in effect at a location.
@@ -101,12 +100,12 @@ macro_rules! modules {
         #[allow(missing_docs)]
         pub(crate) struct LocationSettings {
             $(pub(crate) $module: Arc<$module::Settings>,)*
-            $(pub(crate) $own: Arc<$own::Settings>,)*
+            pub(crate) modules: settings::InEffect,
         }
 
         /// A level without directives.
         static NOTHING: LazyLock<LocationWritten> =
-            LazyLock::new(|| LocationWritten { $($module: Arc::default(),)* $($own: Arc::default(),)* });
+            LazyLock::new(|| LocationWritten { $($module: Arc::default(),)* modules: settings::Written::default() });
 
         impl Default for LocationWritten {
             fn default() -> LocationWritten {
@@ -120,10 +119,12 @@ macro_rules! modules {
             /// # Errors
             /// In nginx's words.
             pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Option<Part>, Error> {
-                let Some(module) = PARTS.get(d.name.text.as_slice()).copied() else { return Ok(None) };
+                let Some(module) = PARTS.get(d.name.text.as_slice()).copied() else {
+                    return Ok(self.modules.set(d, cx)?.map(Part::Other));
+                };
                 let set = match module {
                     $(Part::$module => Arc::make_mut(&mut self.$module).set(d, cx)?,)*
-                    $(Part::$own => Arc::make_mut(&mut self.$own).set(d, cx)?,)*
+                    Part::Other(_) => false,
                 };
                 Ok(set.then_some(module))
             }
@@ -135,7 +136,7 @@ macro_rules! modules {
                 }
                 match module {
                     $(Part::$module => sharing.$module.share(&mut self.$module, text),)*
-                    $(Part::$own => sharing.$own.share(&mut self.$own, text),)*
+                    Part::Other(place) => self.modules.share(place, text, &mut sharing.modules),
                 }
             }
             /// Copies the settings that this level left unset from `parent`.
@@ -143,8 +144,13 @@ macro_rules! modules {
                 $(if Arc::ptr_eq(&self.$module, &NOTHING.$module) {
                     self.$module = parent.$module.clone();
                 } else if !Arc::ptr_eq(&self.$module, &parent.$module) {
-                    sharing.$module.inherit(&mut self.$module, &parent.$module, |own, outer| own.inherit(outer));
+                    sharing.$module.inherit(&mut self.$module, &parent.$module, |own, outer| {
+                        let mut own = (**own).clone();
+                        own.inherit(outer);
+                        Arc::new(own)
+                    });
                 })*
+                self.modules.inherit(&parent.modules, &mut sharing.modules);
             }
             /// Applies the defaults. `parent` is the level around it: its own settings, and those in effect there.
             pub(crate) fn resolve(
@@ -154,21 +160,23 @@ macro_rules! modules {
             ) -> LocationSettings {
                 LocationSettings { $($module: match parent {
                     Some((w, s)) if Arc::ptr_eq(&self.$module, &w.$module) => s.$module.clone(),
-                    _ => sharing.$module.resolve(&self.$module, $module::Written::resolve),
-                },)* $($own: sharing.$own.resolve(&self.$own, $own::Written::resolve),)* }
+                    _ => sharing.$module.resolve(&self.$module, |written| Arc::new(written.resolve())),
+                },)* modules: self.modules.resolve(
+                    parent.map(|(written, settings)| (&written.modules, &settings.modules)),
+                    &mut sharing.modules,
+                ) }
             }
         }
 
         /// The settings of a module.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(non_camel_case_types)]
-        pub(crate) enum Part { $($module,)* $($own,)* }
+        pub(crate) enum Part { $($module,)* Other(usize) }
 
         /// Settings by the names of their directives.
         static PARTS: LazyLock<HashMap<&'static [u8], Part, RandomState>> = LazyLock::new(|| {
             let module = |name: &[u8]| {
                 $(if $module::Written::binds(name) { return Some(Part::$module); })*
-                $(if $own::Written::binds(name) { return Some(Part::$own); })*
                 None
             };
             let names = forebay_conf::grammar::all().iter().map(|row| row.name.as_bytes());
@@ -179,23 +187,18 @@ macro_rules! modules {
         #[derive(Debug, Default)]
         pub(crate) struct Sharing {
             $($module: sharing::Shared<$module::Written, $module::Settings>,)*
-            $($own: sharing::Shared<$own::Written, $own::Settings>,)*
+            modules: settings::Sharing,
         }
 
         /// Names of all directives bound by settings at location level.
         #[cfg(test)]
-        pub(crate) const BOUND: &[&[&str]] = &[$($module::Written::DIRECTIVES,)* $($own::Written::DIRECTIVES,)*];
+        pub(crate) const BOUND: &[&[&str]] = &[$($module::Written::DIRECTIVES,)*];
     };
 }
 
 modules! {
-    core, log, headers, headers_more, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
-    realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
-    proxy, proxy_cache, proxy_cookie, proxy_bind, proxy_http3, early_hints, prometheus_labels, tunnel, slice, limit_req, limit_conn, http2, ssl,
-    tls, proxy_ssl, resolver, addition, ssi, acme,
-    dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached, memcached_family,
-    ; // Levels inside do not inherit these.
-    try_files,
+    core, log, rewrite, proxy, proxy_cache, proxy_cookie, proxy_bind, proxy_http3, http2, ssl, tls, proxy_ssl, resolver,
+    fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached_family,
 }
 
 impl LocationWritten {
@@ -218,6 +221,13 @@ static MODULES: &[&Module] = &[
     &BLOCKS,
     &upstream::MODULE,
     &acme::MODULE,
+    &autoindex::MODULE,
+    &index::MODULE,
+    &random_index::MODULE,
+    &dav::MODULE,
+    &gzip_static::MODULE,
+    &early_hints::MODULE,
+    &prometheus_labels::MODULE,
     &realip::MODULE,
     &rewrite::MODULE,
     &set_misc::MODULE,
@@ -255,6 +265,9 @@ static MODULES: &[&Module] = &[
     &addition::MODULE,
     &ssi::MODULE,
     &gzip::MODULE,
+    &gzip_accept::MODULE,
+    &brotli::MODULE,
+    &zstd::MODULE,
     &compress::MODULE,
     &range::MODULE,
     &post_action::MODULE,

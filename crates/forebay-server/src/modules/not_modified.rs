@@ -1,23 +1,24 @@
 //! Conditional requests (RFC 9110, section 13; nginx: the not-modified filter). Hot path.
 
-use crate::module::{HeaderFilter, Module};
+use crate::module::{Head, HeaderFilter, Module};
 use crate::modules::core::IfModifiedSince;
-use crate::modules::slice;
 use crate::request::{Refusal, Request};
 use crate::response::Window;
 use forebay_core::vars::VarError;
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
 
 /// `not_modified_filter`.
-pub(crate) static MODULE: Module =
-    Module { header_filters: &[HeaderFilter::new(|_| true, not_modified).keeping_head()], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    header_filters: &[HeaderFilter::new(|_| true, not_modified).with_head(Head::File)],
+    ..Module::NONE
+};
 
 /// Evaluates the conditions of a request.
 ///
 /// # Errors
 /// Never.
 fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 || (req.resp.proxied && !req.resp.cacheable && !slice::active(req)) {
+    if req.resp.status != 200 || (req.resp.proxied && !req.resp.cacheable && req.resp.segments.is_none()) {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };

@@ -5,21 +5,22 @@ use crate::module::{LogHook, Module};
 use crate::modules::auth_request::SubrequestUri;
 use crate::request::{Origin, Request, SubBody};
 
-crate::settings! {
+crate::module_settings! {
     /// `post_action`.
     "post_action" => target: SubrequestUri = SubrequestUri(None);
 }
 
 /// `post_action`.
 pub(crate) static MODULE: Module = Module {
-    log: Some(LogHook { enabled: |s| s.post_action.target.0.is_some(), hook: begin }),
+    settings: Some(&SETTINGS),
+    log: Some(LogHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), hook: begin }),
     ..Module::NONE
 };
 
 /// Starts the subrequest in the background. Its variables describe the result of the request.
 fn begin(req: &mut Request) {
     let http = req.http();
-    let Some(target) = &http.location(req).settings.post_action.target.0 else { return };
+    let Some(target) = &SETTINGS.of(&http.location(req).settings).target.0 else { return };
     if req.uri.is_empty() {
         return;
     }

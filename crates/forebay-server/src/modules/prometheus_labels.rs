@@ -2,16 +2,20 @@
 
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
+use crate::module::Module;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `prometheus_labels`: empty if requests are not counted by labels.
     "prometheus_labels" => labels: Labels = Labels::default();
 }
+
+/// `prometheus_labels`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 /// Labels that every series has, and that the directive therefore cannot set.
 const BUILT_IN: [&str; 3] = ["le", "method", "status"];

@@ -1,5 +1,6 @@
 //! `random_index` (nginx: ngx_http_random_index_module).
 
+use crate::module::Module;
 use crate::modules::{autoindex, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -7,10 +8,13 @@ use forebay_http::request::Method;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
-crate::settings! {
+crate::module_settings! {
     /// `random_index`.
     "random_index" => enabled: bool = false;
 }
+
+/// `random_index`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 /// Redirects to a random file of the directory. Returns `None` if it has no files or the method is another one.
 pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {

@@ -1,8 +1,8 @@
 //! Ranges of responses (RFC 9110, section 14; nginx: the range filter). Hot path.
 
-use crate::module::{HeaderFilter, Module};
+use crate::module::{Head, HeaderFilter, Module};
+use crate::modules::headers;
 use crate::modules::not_modified::validators;
-use crate::modules::slice;
 use crate::request::{Refusal, Request};
 use crate::response::{Part, Window};
 use forebay_core::vars::VarError;
@@ -13,7 +13,7 @@ use forebay_http::request::Version;
 
 /// `range_filter`.
 pub(crate) static MODULE: Module =
-    Module { header_filters: &[HeaderFilter::new(|_| true, ranges).keeping_head()], ..Module::NONE };
+    Module { header_filters: &[HeaderFilter::new(|_| true, ranges).with_head(Head::File)], ..Module::NONE };
 
 /// Applies `Range`.
 ///
@@ -57,7 +57,7 @@ fn ranges(req: &mut Request) -> Result<(), VarError> {
 /// Fields about the content are left out. So are fields of `add_header ... always`, which the answer gets anyway.
 fn hand_on(req: &mut Request) {
     let http = req.http();
-    let added = &http.location(req).settings.headers;
+    let added = headers::SETTINGS.of(&http.location(req).settings);
     let r = &mut req.resp;
     r.handed_on.clear();
     for (name, value) in r.fields.iter().filter(|(name, _)| !added.always_adds(name)) {
@@ -94,13 +94,11 @@ fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
     if let ([one], Some(_)) = (list, &req.resp.source) {
         let mut value = Vec::new();
         range::content_range(&mut value, *one, len);
-        let at = slice::offset(req);
         let r = &mut req.resp;
         r.status = 206;
         r.fields.push(b"Content-Range", &value);
         r.content_length = Some(one.len());
-        slice::cut(req, one.start, one.end);
-        let first = at + slice::skipped(req, at);
+        let first = req.resp.segments.map_or(0, |segments| segments.cut(req, one.start, one.end));
         req.resp.window = Window { skip: one.start.saturating_sub(first), left: one.len() };
         return;
     }

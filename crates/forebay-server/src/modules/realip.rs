@@ -16,7 +16,7 @@ use forebay_core::limit::cidr;
 use forebay_core::vars::RowSource;
 use forebay_net::addr::{Peer, push_peer};
 
-crate::settings! {
+crate::module_settings! {
     /// `set_real_ip_from`: trusted proxies.
     "set_real_ip_from" => from: Networks = Networks::default();
     /// `real_ip_header`.
@@ -84,6 +84,7 @@ impl Unused for Replaced {
 
 /// `realip`. It runs in both phases: a location may trust others than its server.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     variables: &[VARIABLES],
     hooks: &[
         PhaseHook::new(Phase::PostRead, enabled, replace),
@@ -111,7 +112,7 @@ fn original(req: &Request) -> Peer {
 
 /// Returns `true` if a location trusts proxies.
 fn enabled(s: &LocationSettings) -> bool {
-    !s.realip.from.networks().is_empty()
+    !SETTINGS.of(s).from.networks().is_empty()
 }
 
 /// Replaces the client address by the one from a trusted proxy, once per request.
@@ -120,7 +121,7 @@ fn replace(req: &mut Request) -> Step<'_> {
         return Verdict::Declined.into();
     }
     let http = req.http();
-    let s = &http.location(req).settings.realip;
+    let s = SETTINGS.of(&http.location(req).settings);
     if let Some(found) = real_address(req, s) {
         STATE.of_mut(req).0 = Some(req.peer);
         req.peer = found;

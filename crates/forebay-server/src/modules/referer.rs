@@ -16,7 +16,7 @@ use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `valid_referers`.
     "valid_referers" => valid: Option<Arc<Referers>> = None;
 }
@@ -77,14 +77,15 @@ impl Settings {
 }
 
 /// `referer`.
-pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+pub(crate) static MODULE: Module =
+    Module { settings: Some(&SETTINGS), variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] =
     &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];
 
 fn invalid_referer(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let http = req.http();
-    let Some(valid) = &http.location(req).settings.referer.valid else { return Ok(true) };
+    let Some(valid) = &SETTINGS.of(&http.location(req).settings).valid else { return Ok(true) };
     let names = &http.server(req).names;
     let referer = req.head.get(Name::Referer).map(<[u8]>::to_vec);
     if !valid.accepts(req, referer.as_deref(), names)? {

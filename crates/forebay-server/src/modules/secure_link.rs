@@ -1,7 +1,7 @@
 //! `secure_link` (nginx: ngx_http_secure_link_module).
 
 use crate::config::Scope;
-use crate::module::Module;
+use crate::module::{Directives, Module, SettingsOf};
 use crate::request::Request;
 use crate::request::rare::Unused;
 use crate::request::states::Slot;
@@ -36,21 +36,14 @@ pub(crate) use table::Settings;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written(table::Written);
 
-impl Written {
-    /// Names of the directives bound here.
-    #[cfg(test)]
-    pub(crate) const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
+/// Settings of this module.
+pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
-    /// Returns `true` if a directive of this name belongs to this module.
-    pub(crate) fn binds(name: &[u8]) -> bool {
-        table::Written::binds(name)
-    }
+impl Directives for Written {
+    type Settings = Settings;
+    const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
 
-    /// Reads a directive. Returns `Ok(false)` if it does not belong to this module.
-    ///
-    /// # Errors
-    /// In nginx's words.
-    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         let taken = self.0.set(d, cx)?;
         if taken && self.0.secret.is_some() && self.by_md5() {
             let message =
@@ -60,12 +53,8 @@ impl Written {
         Ok(taken)
     }
 
-    fn by_md5(&self) -> bool {
-        self.0.link.is_some() || self.0.md5.is_some()
-    }
-
     /// Copies settings that this level left unset from `parent`, except those of the other mode.
-    pub(crate) fn inherit(&mut self, parent: &Written) {
+    fn inherit(&mut self, parent: &Written) {
         let (secret, md5) = (self.0.secret.is_some(), self.by_md5());
         self.0.inherit(&parent.0);
         if secret {
@@ -78,8 +67,14 @@ impl Written {
     }
 
     /// Applies the defaults.
-    pub(crate) fn resolve(&self) -> Settings {
+    fn resolve(&self) -> Settings {
         self.0.resolve()
+    }
+}
+
+impl Written {
+    fn by_md5(&self) -> bool {
+        self.0.link.is_some() || self.0.md5.is_some()
     }
 }
 
@@ -104,7 +99,8 @@ impl Unused for LinkState {
 }
 
 /// `secure_link`.
-pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+pub(crate) static MODULE: Module =
+    Module { settings: Some(&SETTINGS), variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[
     Row { name: "secure_link", get: RowSource::Get(link), settable: false },
@@ -127,7 +123,7 @@ fn expires(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 
 fn judge(req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
     let http = req.http();
-    let s = &http.location(req).settings.secure_link;
+    let s = SETTINGS.of(&http.location(req).settings);
     if !s.secret.is_empty() {
         return Ok(by_secret(req.head.target.of(&req.head.buf), &s.secret));
     }

@@ -26,20 +26,20 @@ pub(crate) fn append(text: &mut Text, d: &Directive) {
 /// Directives and settings of one module that levels have so far. Those in the keys by address are held, so that no others get
 /// their address.
 #[derive(Debug)]
-pub(crate) struct Shared<W, S> {
+pub(crate) struct Shared<W: ?Sized, S: ?Sized> {
     by_text: HashMap<Text, Arc<W>>,
     /// By the addresses of the directives of a level and of the level around it: both, and what the level has in effect.
-    inherited: HashMap<(*const W, *const W), [Arc<W>; 3]>,
-    resolved: HashMap<*const W, (Arc<W>, Arc<S>)>,
+    inherited: HashMap<(usize, usize), [Arc<W>; 3]>,
+    resolved: HashMap<usize, (Arc<W>, Arc<S>)>,
 }
 
-impl<W, S> Default for Shared<W, S> {
+impl<W: ?Sized, S: ?Sized> Default for Shared<W, S> {
     fn default() -> Self {
         Shared { by_text: HashMap::new(), inherited: HashMap::new(), resolved: HashMap::new() }
     }
 }
 
-impl<W: Clone, S> Shared<W, S> {
+impl<W: ?Sized, S: ?Sized> Shared<W, S> {
     /// Replaces the directives of a level, whose words are `text`, by equal ones of an earlier level.
     pub(crate) fn share(&mut self, own: &mut Arc<W>, text: Text) {
         match self.by_text.get(&text) {
@@ -49,26 +49,32 @@ impl<W: Clone, S> Shared<W, S> {
     }
 
     /// Adds to the directives of a level those that it has from the level around it.
-    pub(crate) fn inherit(&mut self, own: &mut Arc<W>, outer: &Arc<W>, inherit: impl FnOnce(&mut W, &W)) {
-        let key = (Arc::as_ptr(own), Arc::as_ptr(outer));
+    pub(crate) fn inherit(
+        &mut self,
+        own: &mut Arc<W>,
+        outer: &Arc<W>,
+        inherit: impl FnOnce(&Arc<W>, &Arc<W>) -> Arc<W>,
+    ) {
+        let key = (Arc::as_ptr(own).addr(), Arc::as_ptr(outer).addr());
         if let Some([_, _, made]) = self.inherited.get(&key) {
             *own = made.clone();
             return;
         }
         let before = own.clone();
-        inherit(Arc::make_mut(own), outer);
+        *own = inherit(&before, outer);
         self.inherited.insert(key, [before, outer.clone(), own.clone()]);
     }
 
     /// Returns the settings of directives.
-    pub(crate) fn resolve(&mut self, written: &Arc<W>, resolve: impl FnOnce(&W) -> S) -> Arc<S> {
-        let resolved = self.resolved.entry(Arc::as_ptr(written));
-        resolved.or_insert_with(|| (written.clone(), Arc::new(resolve(written)))).1.clone()
+    pub(crate) fn resolve(&mut self, written: &Arc<W>, resolve: impl FnOnce(&W) -> Arc<S>) -> Arc<S> {
+        let resolved = self.resolved.entry(Arc::as_ptr(written).addr());
+        resolved.or_insert_with(|| (written.clone(), resolve(written))).1.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::modules::headers;
     use crate::testing::http;
     use std::sync::Arc;
 
@@ -107,7 +113,10 @@ mod tests {
             words.iter().enumerate().map(|(n, w)| format!("location /{n} {{ add_header {w}; }}")).collect();
         let http = http(&format!("server {{ {locations} }}"));
         let names: Vec<usize> = (1..5)
-            .map(|n| Arc::as_ptr(&http.level(0, n).expect("a location").settings.headers) as usize)
+            .map(|n| {
+                std::ptr::from_ref(headers::SETTINGS.of(&http.level(0, n).expect("a location").settings))
+                    as usize
+            })
             .collect();
         let distinct: std::collections::HashSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());

@@ -8,6 +8,7 @@ use crate::modules::{LocationSettings, proxy, proxy_cache};
 use crate::request::rare::Unused;
 use crate::request::states::Slot;
 use crate::request::{Origin, Request};
+use crate::response::Segments;
 use crate::upstream::stream::Body;
 use crate::variables::Row;
 use forebay_conf::error::Level;
@@ -15,14 +16,16 @@ use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::h1::response::number;
+use std::pin::Pin;
 
-crate::settings! {
+crate::module_settings! {
     /// `slice`, bytes; 0 for off.
     "slice" => size: Size = Size(0);
 }
 
 /// `slice`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE
@@ -64,7 +67,7 @@ const VARIABLES: &[Row] = &[Row { name: "slice_range", get: RowSource::Get(range
 
 fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     if STATE.of(r).size == 0 {
-        let size = r.http().location(r).settings.slice.size.0;
+        let size = SETTINGS.of(&r.http().location(r).settings).size.0;
         if size == 0 {
             return Ok(false);
         }
@@ -96,36 +99,7 @@ fn first_byte(r: &Request) -> u64 {
 
 /// Returns `true` if a location has `slice`.
 fn enabled(s: &LocationSettings) -> bool {
-    s.slice.size.0 > 0
-}
-
-/// Returns `true` if the response is assembled from slices.
-pub(crate) fn active(req: &Request) -> bool {
-    STATE.of(req).active
-}
-
-/// Returns the offset at which the source of the response begins.
-pub(crate) fn offset(req: &Request) -> u64 {
-    if active(req) { STATE.of(req).start } else { 0 }
-}
-
-/// Limits the response to these bytes of the whole. The first slice has been fetched for the length; slices between it
-/// and the range are skipped.
-pub(crate) fn cut(req: &mut Request, start: u64, end: u64) {
-    if !active(req) {
-        return;
-    }
-    let s = STATE.of_mut(req);
-    s.end = end;
-    if s.start.saturating_add(s.size) <= start {
-        s.start = s.size * (start / s.size) - s.size;
-    }
-}
-
-/// Returns the number of bytes that [`cut`] skipped; `offset` is the value of [`offset()`] before that call. The first
-/// slice, which has been fetched already, takes the place of the slice right before the range.
-pub(crate) fn skipped(req: &Request, offset: u64) -> u64 {
-    if active(req) { STATE.of(req).start.saturating_sub(offset) } else { 0 }
+    SETTINGS.of(s).size.0 > 0
 }
 
 /// Reads `bytes START-LAST/LENGTH` and returns start, end and length.
@@ -186,17 +160,38 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     let s = STATE.of_mut(req);
     (s.etag, s.end, s.active) = (etag, len, true);
+    req.resp.segments = Some(&Slices);
     Ok(())
 }
 
-/// Returns `true` if another slice follows the one that has been sent.
-pub(crate) fn wants_more(req: &Request) -> bool {
-    let s = STATE.of(req);
-    s.active && s.start.saturating_add(s.size) < s.end
+/// Slices as segments of a response.
+struct Slices;
+
+impl Segments for Slices {
+    /// The first slice has been fetched for the length. It takes the place of the slice right before the range, and slices between
+    /// them are skipped.
+    fn cut(&self, req: &mut Request, start: u64, end: u64) -> u64 {
+        let s = STATE.of_mut(req);
+        let first = s.start;
+        s.end = end;
+        if s.start.saturating_add(s.size) <= start {
+            s.start = s.size * (start / s.size) - s.size;
+        }
+        s.start.max(first)
+    }
+
+    fn wants_more(&self, req: &Request) -> bool {
+        let s = STATE.of(req);
+        s.active && s.start.saturating_add(s.size) < s.end
+    }
+
+    fn next<'r>(&self, req: &'r mut Request) -> Pin<Box<dyn Future<Output = Option<Further>> + 'r>> {
+        Box::pin(next(req))
+    }
 }
 
 /// Fetches the next slice. Logs an error and returns `None` if that fails or the slice belongs to another version.
-pub(crate) async fn next(req: &mut Request) -> Option<Further> {
+async fn next(req: &mut Request) -> Option<Further> {
     let state = STATE.of_mut(req);
     state.start += state.size;
     // Variables keep describing the first slice, as in nginx, where subrequests fetch the others.

@@ -4,6 +4,7 @@ use crate::file_cache::{self, Cached, Found, Opened, Policy};
 use crate::memory_fs;
 use crate::modules::LocationSettings;
 use crate::modules::core::{Root, Settings as Core, SymlinkMode};
+use crate::modules::index;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
@@ -197,7 +198,7 @@ fn open_now(thread: &Thread, path: &[u8]) -> Opened {
 /// Tries the names of `index` in turn. Returns `None` if none of the files exists.
 pub(crate) async fn index(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
-    let names = &http.location(req).settings.index.names;
+    let names = &index::SETTINGS.of(&http.location(req).settings).names;
     for (i, name) in names.0.iter().enumerate() {
         if let Some(out) = try_index(req, name, i == 0).await {
             return Some(out);

@@ -16,7 +16,7 @@ use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `sub_filter`.
     "sub_filter" => pairs: Pairs = Pairs::default();
     /// `sub_filter_types`.
@@ -28,8 +28,11 @@ crate::settings! {
 }
 
 /// `sub`.
-pub(crate) static MODULE: Module =
-    Module { header_filters: &[HeaderFilter::new(enabled, filter).included()], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    header_filters: &[HeaderFilter::new(enabled, filter).included()],
+    ..Module::NONE
+};
 
 /// Search texts and their replacements, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +68,7 @@ fn finder<T: AsRef<[u8]>>(texts: &[T]) -> Option<AhoCorasick> {
 
 /// Returns `true` if a location replaces text.
 fn enabled(s: &LocationSettings) -> bool {
-    !s.sub_filter.pairs.list.is_empty()
+    !SETTINGS.of(s).pairs.list.is_empty()
 }
 
 /// A text and its replacement.
@@ -90,7 +93,7 @@ fn replacements(req: &mut Request, s: &Settings) -> Result<Vec<Replacement>, Var
 /// If a variable cannot be evaluated.
 fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
-    let s = &http.location(req).settings.sub_filter;
+    let s = SETTINGS.of(&http.location(req).settings);
     let r = &req.resp;
     let kind = compress::media_type(&r.content_type);
     let bodiless = r.content_length == Some(0) || matches!(r.status, 204 | 304);

@@ -7,6 +7,7 @@ mod split_clients;
 
 use super::{BOUND, acme, all, family, proxy, proxy_bind, proxy_cache, proxy_ssl, server};
 use crate::config::http;
+use crate::module::settings;
 use crate::upstream;
 use forebay_conf::grammar::{self, Contexts, Row, Support};
 use regex::Regex;
@@ -23,6 +24,7 @@ struct Level {
 
 fn levels() -> Vec<Level> {
     let mut http: Vec<&str> = BOUND.concat();
+    http.extend(settings::directives());
     http.extend(
         server::Written::DIRECTIVES
             .iter()
@@ -72,7 +74,7 @@ impl Level {
 }
 
 #[test]
-fn what_works_is_bound() {
+fn supported_directives_are_bound() {
     let levels = levels();
     let unbound: Vec<&str> = (grammar::all().iter())
         // The front end of stream has such a test of its own.
@@ -86,7 +88,7 @@ fn what_works_is_bound() {
 }
 
 #[test]
-fn what_is_bound_works() {
+fn bound_directives_are_supported() {
     for level in levels() {
         for name in &level.names {
             let works = (grammar::rows(name.as_bytes()).iter())
@@ -121,6 +123,7 @@ fn every_setting_has_a_reader() {
         let own = sources.iter().filter(|(m, _)| m == module).any(|(_, t)| reads(t, &format!(r"\.{field}")));
         let found = own
             || reads(&all, &format!(r"\b{module}\.{field}"))
+            || reads(&all, &format!(r"\b{module}::SETTINGS\s*\.of\([^;]*?\)\.{field}"))
             || unique && reads(&all, &format!(r"\.{field}"))
             || ALIASED.contains(module) && reads(&all, &format!(r"\b[a-z]{{1,3}}\.{field}"));
         if !found && !CHECKED.contains(&directive.as_str()) {

@@ -2,7 +2,7 @@
 
 use crate::config::Scope;
 use crate::file_cache::Found;
-use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
+use crate::module::{Directives, Module, Phase, PhaseHook, SettingsOf, Step, Verdict};
 use crate::modules::static_file;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
@@ -14,8 +14,11 @@ use rustix::io::Errno;
 use std::sync::Arc;
 
 /// `try_files`.
-pub(crate) static MODULE: Module =
-    Module { hooks: &[PhaseHook::new(Phase::PreContent, |s| s.try_files.0.is_some(), run)], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    hooks: &[PhaseHook::new(Phase::PreContent, |s| SETTINGS.of(s).0.is_some(), run)],
+    ..Module::NONE
+};
 
 /// The directive of a level.
 #[derive(Clone, Debug, Default)]
@@ -24,29 +27,22 @@ pub(crate) struct Written(Option<Arc<TryFiles>>);
 /// The directive in effect.
 pub(crate) type Settings = Written;
 
-impl Written {
-    /// Names of the directives bound here.
-    pub(crate) const DIRECTIVES: &'static [&'static str] = &["try_files"];
+/// Settings of this module.
+pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
-    /// Returns `true` if a directive of this name is one of this module's.
-    pub(crate) fn binds(name: &[u8]) -> bool {
-        Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
-    }
+impl Directives for Written {
+    type Settings = Settings;
+    const DIRECTIVES: &'static [&'static str] = &["try_files"];
+    const INHERITED: bool = false;
 
-    /// Reads the directive. Returns `false` for another one.
-    ///
-    /// # Errors
-    /// In nginx's words.
-    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
-        if !Self::binds(&d.name.text) {
-            return Ok(false);
-        }
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         self.0 = Some(Arc::new(parse(d, self.0.is_some(), cx)?));
         Ok(true)
     }
 
-    /// Returns the directive in effect.
-    pub(crate) fn resolve(&self) -> Settings {
+    fn inherit(&mut self, _: &Written) {}
+
+    fn resolve(&self) -> Settings {
         self.clone()
     }
 }
@@ -99,7 +95,7 @@ fn fallback(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Fallback, Err
 /// Tries the names. Declines if one exists, which then is the path for the content handler.
 fn run(req: &mut Request) -> Step<'_> {
     let http = req.http();
-    let Some(t) = &http.location(req).settings.try_files.0 else { return Verdict::Declined.into() };
+    let Some(t) = &SETTINGS.of(&http.location(req).settings).0 else { return Verdict::Declined.into() };
     for (at, (name, dir)) in t.names.iter().enumerate() {
         let candidate = match Candidate::of(req, name, *dir) {
             Ok(candidate) => candidate,

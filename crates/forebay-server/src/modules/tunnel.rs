@@ -21,7 +21,7 @@ use forebay_net::addr::PeerAddr;
 use forebay_net::relay::Timeouts;
 use std::time::Duration;
 
-crate::settings! {
+crate::module_settings! {
     /// `tunnel_connect_timeout`.
     "tunnel_connect_timeout" => connect_timeout: Msec = Msec(Duration::from_secs(60));
     /// `tunnel_read_timeout`: how long the other side may say nothing.
@@ -39,7 +39,8 @@ crate::settings! {
 }
 
 /// `tunnel`.
-pub(crate) static MODULE: Module = Module { location_directives: &[("tunnel_pass", pass)], ..Module::NONE };
+pub(crate) static MODULE: Module =
+    Module { settings: Some(&SETTINGS), location_directives: &[("tunnel_pass", pass)], ..Module::NONE };
 
 /// Reads `tunnel_pass`. Without a parameter the target of the request is the destination.
 ///
@@ -106,7 +107,7 @@ async fn resolve_and_connect(req: &mut Request, pass: &Pass) -> Result<Contact, 
 async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
     let http = req.http();
     let l = http.location(req);
-    let t = &l.settings.tunnel;
+    let t = SETTINGS.of(&l.settings);
     let tries = tries(t.next_upstream_tries);
     let timeout = t.next_upstream_timeout.0;
     let rules = Rules { next: t.next_upstream, tries, timeout, again: false, delay: Duration::ZERO };
@@ -139,7 +140,7 @@ async fn open_to(req: &mut Request, addr: &PeerAddr) -> Result<Conn, Fault> {
     let mut watch = open::watch(req, s.proxy.ignore_client_abort);
     let local = open::local_address(req)?;
     let greeting = open::greeting(req, s.proxy.protocol_header);
-    let (timeout, keepalive) = (s.tunnel.connect_timeout.0, s.tunnel.socket_keepalive);
+    let (timeout, keepalive) = (SETTINGS.of(s).connect_timeout.0, SETTINGS.of(s).socket_keepalive);
     let conn =
         open::open(req, &Open { addr, local, timeout, keepalive, greeting: &greeting }, &mut watch).await?;
     if let Some(a) = req.modules.upstream.current() {
@@ -151,7 +152,7 @@ async fn open_to(req: &mut Request, addr: &PeerAddr) -> Result<Conn, Fault> {
 /// Answers that the tunnel is there; bytes are passed both ways once the head has been sent.
 fn established(req: &mut Request, contact: Contact) -> Outcome {
     let http = req.http();
-    let t = &http.location(req).settings.tunnel;
+    let t = SETTINGS.of(&http.location(req).settings);
     // What passes through the tunnel need not be HTTP.
     let u = &mut req.modules.upstream;
     u.log_name.drain(..u.protocol.scheme(u.encrypted).len().min(u.log_name.len()));

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-crate::settings! {
+crate::module_settings! {
     /// `userid`.
     "userid" => mode: Mode = Mode { kind: CookieUse::Off, reset: None };
     /// `userid_domain`: the `domain` attribute of the cookie, empty for none.
@@ -45,8 +45,12 @@ crate::settings! {
 }
 
 /// `userid`.
-pub(crate) static MODULE: Module =
-    Module { variables: &[VARIABLES], header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
+    variables: &[VARIABLES],
+    header_filters: &[HeaderFilter::new(enabled, filter)],
+    ..Module::NONE
+};
 
 keyword! {
     /// Use of cookies.
@@ -233,7 +237,7 @@ fn text(
 
 fn describe(req: &Request, uid: &Uid, out: &mut Vec<u8>) {
     let http = req.http();
-    out.extend_from_slice(&http.location(req).settings.userid.name);
+    out.extend_from_slice(&SETTINGS.of(&http.location(req).settings).name);
     out.push(b'=');
     for word in uid.as_chunks::<4>().0 {
         out.extend_from_slice(format!("{:08X}", u32::from_ne_bytes(*word)).as_bytes());
@@ -243,7 +247,7 @@ fn describe(req: &Request, uid: &Uid, out: &mut Vec<u8>) {
 /// Returns the identifiers of the request. Only the first call computes them, so log and cookie agree.
 fn known(req: &mut Request) -> Result<Identifiers, VarError> {
     let http = req.http();
-    let s = &http.location(req).settings.userid;
+    let s = SETTINGS.of(&http.location(req).settings);
     if s.mode.kind == CookieUse::Off {
         return Ok(Identifiers::default());
     }
@@ -356,7 +360,7 @@ fn local(req: &Request) -> u32 {
 
 /// Returns `true` if a location sets cookies.
 fn enabled(s: &LocationSettings) -> bool {
-    !matches!(s.userid.mode.kind, CookieUse::Off | CookieUse::Log)
+    !matches!(SETTINGS.of(s).mode.kind, CookieUse::Off | CookieUse::Log)
 }
 
 /// Adds the cookie to the response.
@@ -366,7 +370,7 @@ fn enabled(s: &LocationSettings) -> bool {
 fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(uid) = known(req)?.set else { return Ok(()) };
     let http = req.http();
-    let s = &http.location(req).settings.userid;
+    let s = SETTINGS.of(&http.location(req).settings);
     let mut value = [s.name.as_slice(), b"="].concat();
     let mut id = STANDARD.encode(uid).into_bytes();
     if let (Some(mark), Some(at)) = (s.mark.0, id.get_mut(22)) {

@@ -4,8 +4,9 @@ use super::gzip::Level;
 use super::gzip_static::Mode;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::Size;
+use crate::module::Module;
 
-crate::settings! {
+crate::module_settings! {
     /// `zstd`.
     "zstd" => on: bool = false;
     /// `zstd_types`.
@@ -17,3 +18,6 @@ crate::settings! {
     /// `zstd_static`.
     "zstd_static" => ready: Mode = Mode::Off;
 }
+
+/// `zstd`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_again_is_like_new() {
+    fn a_reused_request_is_like_new() {
         let mut parent = testing::request("server { set $a b; }", "");
         let thread = parent.thread.clone();
         let new = Box::new(Request::new(thread.clone()));

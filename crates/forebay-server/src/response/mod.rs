@@ -5,12 +5,15 @@ pub(crate) mod head;
 pub(crate) mod respond;
 pub(crate) mod sent;
 
+use crate::body::Further;
 use crate::file_cache::OpenFile;
+use crate::request::Request;
 use crate::request::rare::Rare;
 use bytes::Bytes;
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
 use std::borrow::Cow;
+use std::pin::Pin;
 use std::rc::Rc;
 
 /// Field lines in one buffer.
@@ -319,6 +322,19 @@ fn split_charset(value: &[u8]) -> Option<(&[u8], &[u8])> {
     (!charset.iter().any(|b| matches!(b, b';' | b'"'))).then_some((kind, charset))
 }
 
+/// Content that is fetched in segments, one request to an upstream after the other (nginx: slice). The first one is the source of the
+/// response.
+pub(crate) trait Segments {
+    /// Limits the response to the bytes `start..end` of the whole content. Returns the offset of the first byte that is fetched.
+    fn cut(&self, req: &mut Request, start: u64, end: u64) -> u64;
+
+    /// Returns `true` if another segment follows the one that has been sent.
+    fn wants_more(&self, req: &Request) -> bool;
+
+    /// Fetches the next segment. Logs an error and returns `None` if that fails or the segment is of another version.
+    fn next<'r>(&self, req: &'r mut Request) -> Pin<Box<dyn Future<Output = Option<Further>> + 'r>>;
+}
+
 /// A response under construction.
 #[derive(Default)]
 pub(crate) struct Response {
@@ -352,6 +368,8 @@ pub(crate) struct Response {
     pub text: Vec<u8>,
     /// Rest of an upstream's response, which follows the parts.
     pub source: Option<Box<crate::upstream::stream::Body>>,
+    /// The content comes in segments.
+    pub segments: Option<&'static dyn Segments>,
     /// Bytes of parts and source that are sent.
     pub window: Window,
     /// Came from an upstream, which has evaluated conditions and ranges.
@@ -419,6 +437,7 @@ impl Response {
             body,
             text,
             source,
+            segments,
             window,
             proxied,
             headless,
@@ -453,6 +472,7 @@ impl Response {
         body.clear();
         text.clear();
         *source = None;
+        *segments = None;
         *window = Window::default();
         *proxied = false;
         *headless = false;

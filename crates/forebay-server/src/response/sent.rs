@@ -23,7 +23,7 @@ fn is_plain(req: &Request, l: &Location) -> bool {
         && req.method == Method::Get
         && req.head.method == Method::Get
         && !asks.iter().any(|n| req.head.first.has(*n))
-        && l.plan.head == Head::OfFile
+        && l.plan.head != Head::Request
         && !req.conf.http.logs_sent_fields
         && req.error_status == 0
         && req.refused == 0
@@ -89,7 +89,7 @@ impl SentHeads {
 
 /// Codings on which the heads of a location depend. `None`: they depend on more.
 fn ranked(req: &Request, l: &Location) -> Option<Ranked> {
-    if compress::enabled(&l.settings) { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
+    if l.plan.head == Head::Coding { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
 }
 
 /// Finds the head that was sent last for a file or a cached response, if this request would get the same.

@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out_in_order() {
+    fn bytes_come_out_in_order() {
         let dir = tempfile::tempdir().expect("directory");
         let limits = AheadLimits { memory: 8, file: 1000 };
         let mut s = Spool::new(limits, None, dir.path().join("deep").into());

@@ -10,6 +10,7 @@ use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::module::{self, Content, Plan};
 use crate::modules::proxy::HttpVersion;
+use crate::modules::referer;
 use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme};
 use crate::upstream::config::Table;
 use crate::upstream::protocol::Protocol;
@@ -128,9 +129,6 @@ fn resolve_server(s: &mut ServerBuild, http: &modules::server::Written) -> Serve
 
 /// Has a level take what it does not set from the level around it.
 fn inherit(l: &mut LocationBuild, outer: &LocationWritten, sharing: &mut Sharing) {
-    if l.written.headers.merges_lines(&outer.headers) {
-        Arc::make_mut(&mut l.written.headers).merge_lines(&outer.headers);
-    }
     l.written.inherit(outer, sharing);
 }
 
@@ -156,7 +154,7 @@ fn complete_conditional_levels(locations: &mut [Location]) {
 /// Returns the facts about a server that its certificates by ACME depend on. `l`: its own level.
 fn subject<'s>(s: &'s Server, listens: &'s [ListenDirective], l: &'s Location) -> acme::Subject<'s> {
     acme::Subject {
-        settings: &l.settings.acme,
+        settings: acme::SETTINGS.of(&l.settings),
         names: &s.names,
         listens,
         certified: !l.settings.tls.certificate.0.is_empty(),
@@ -340,7 +338,7 @@ impl Assembly<'_, '_> {
 
     /// Checks settings of a level; `inner`: it is not the http level.
     fn check_level(&mut self, inner: bool, settings: &LocationSettings) {
-        if let Err(text) = settings.referer.check() {
+        if let Err(text) = referer::SETTINGS.of(settings).check() {
             self.cx.keep_late(plain(text));
         }
         if inner && let Err(text) = self.cx.tables.charset_maps.check(settings) {

@@ -3,6 +3,8 @@
 use super::Http;
 use crate::config::{self, Config, Environment};
 use crate::module::Content;
+use crate::modules::access;
+use crate::modules::limit_req;
 use crate::modules::proxy::To;
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
@@ -180,8 +182,13 @@ fn described(config: &Config) -> String {
         for l in &server.locations {
             // Where the order matters.
             let s = &l.settings;
-            text += &format!("{:?}\n{:?}\n{:?}\n", l.ops, s.proxy.set_header, s.access);
-            text += &format!("{:?}\n{:?}\n{:?}\n", s.log.access_log, s.limit_req, s.core.error_page);
+            text += &format!("{:?}\n{:?}\n{:?}\n", l.ops, s.proxy.set_header, access::SETTINGS.of(s));
+            text += &format!(
+                "{:?}\n{:?}\n{:?}\n",
+                s.log.access_log,
+                limit_req::SETTINGS.of(s),
+                s.core.error_page
+            );
             if let Some(Content::Proxy(pass)) = &l.content
                 && let To::Fixed { group, .. } = &pass.to
             {
@@ -276,7 +283,7 @@ fn run(seed: u64) -> (usize, usize) {
 }
 
 #[test]
-fn what_is_taken_over_is_what_would_be_read() {
+fn servers_taken_over_equal_servers_read() {
     let (mut accepted, mut taken_over) = (0, 0);
     for seed in 0..SEEDS {
         let (a, t) = run(seed);

@@ -6,6 +6,7 @@ mod files;
 use crate::body;
 use crate::config::Scope;
 use crate::config::value::{Number, Setting, once};
+use crate::module::Module;
 use crate::modules::static_file;
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -19,7 +20,7 @@ use forebay_http::uri;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-crate::settings! {
+crate::module_settings! {
     /// `dav_methods`.
     "dav_methods" => methods: DavMethods = DavMethods::default();
     /// `create_full_put_path`.
@@ -29,6 +30,9 @@ crate::settings! {
     /// `dav_access`: the mode of files.
     "dav_access" => access: DavAccess = DavAccess(0o600);
 }
+
+/// `dav`.
+pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
 
 /// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]
@@ -208,7 +212,7 @@ fn may_put(req: &Request) -> Result<(), DavRefusal> {
 /// Moves the body of a PUT to its target.
 async fn store(req: &mut Request) -> Result<(), DavRefusal> {
     let http = req.http();
-    let s = &http.location(req).settings.dav;
+    let s = SETTINGS.of(&http.location(req).settings);
     let uri = req.uri.clone();
     let target = file_of(req, &uri)?;
     let Some(from) = req.body.stored.path.clone() else {
@@ -241,7 +245,7 @@ async fn delete(req: &mut Request) -> Result<(), DavRefusal> {
 
 /// Refuses paths with fewer segments than `min_delete_depth`.
 fn check_delete_depth(req: &Request) -> Result<(), DavRefusal> {
-    let least = req.own_location().settings.dav.min_delete_depth.0;
+    let least = SETTINGS.of(&req.own_location().settings).min_delete_depth.0;
     let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
     if segments < least {
         return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
@@ -267,7 +271,7 @@ async fn mkcol(req: &mut Request) -> Result<(), DavRefusal> {
         return refuse(409, "MKCOL can create a collection only");
     }
     let http = req.http();
-    let mode = http.location(req).settings.dav.access.of_directories();
+    let mode = SETTINGS.of(&http.location(req).settings).access.of_directories();
     let uri = req.uri.clone();
     let path = file_of(req, &uri)?;
     blocking(move || files::make_directory(&path, mode)).await?;
@@ -353,7 +357,7 @@ async fn copy_or_move(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     let transfer = Transfer::of(req)?;
     let collection = transfer.collection;
-    let directories = req.own_location().settings.dav.access.of_directories();
+    let directories = SETTINGS.of(&req.own_location().settings).access.of_directories();
     let (source, target) = transfer.find().await?;
     blocking(move || transfer.execute(&source, target.as_ref(), directories)).await?;
     if collection {

@@ -26,7 +26,7 @@ use std::rc::Rc;
 pub(crate) use page::Page;
 pub(crate) use script::{ScriptPlace, content};
 
-crate::settings! {
+crate::module_settings! {
     /// `ssi`.
     "ssi" => on: bool = false;
     /// `ssi_types`.
@@ -41,6 +41,7 @@ crate::settings! {
 
 /// `ssi`.
 pub(crate) static MODULE: Module = Module {
+    settings: Some(&SETTINGS),
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE
@@ -134,7 +135,7 @@ pub(crate) fn count(req: &mut Request, most: u32) -> bool {
 
 /// Returns `true` if a location processes SSI.
 fn enabled(s: &LocationSettings) -> bool {
-    s.ssi.on
+    SETTINGS.of(s).on
 }
 
 /// Prepares a response as an SSI page.
@@ -143,7 +144,7 @@ fn enabled(s: &LocationSettings) -> bool {
 /// Never.
 fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
-    let s = &http.location(req).settings.ssi;
+    let s = SETTINGS.of(&http.location(req).settings);
     let r = &req.resp;
     let bodiless = r.content_length == Some(0) || matches!(r.status, 204 | 304);
     if bodiless || !s.types.contains(compress::media_type(&r.content_type)) {

@@ -1,9 +1,9 @@
 //! Sending of an SSI page: text is passed on, commands are run.
 
-use super::STATE;
 use super::parser::{Command, Event, Parser};
 use super::script::{self, Piece, Script};
 use super::value::{self, Problem};
+use super::{SETTINGS, STATE};
 use super::{Settings, shared};
 use crate::body::compose::{Include, Included, Started, include};
 use crate::body::{Broken, Outlet};
@@ -145,7 +145,7 @@ impl Page {
     /// Creates the page for a response.
     pub(crate) fn new(req: &Request) -> Page {
         let http = req.http();
-        let s: &Settings = &http.location(req).settings.ssi;
+        let s: &Settings = SETTINGS.of(&http.location(req).settings);
         Page {
             parser: Parser::new(longest_value(s)),
             script: None,
@@ -163,7 +163,7 @@ impl Page {
     /// Looks for what was made of the content earlier. Returns `true` if the content has no commands.
     pub(super) fn find_script(&mut self, req: &Request) -> bool {
         let http = req.http();
-        self.script = script::find(req, longest_value(&http.location(req).settings.ssi));
+        self.script = script::find(req, longest_value(SETTINGS.of(&http.location(req).settings)));
         self.script.as_ref().is_some_and(|(script, content)| script.is_plain(content))
     }
 

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn printed_pages_are_parsed_alike() {
         let text = r#"<!--#set var="a b" value="\$x \\ \" '" -->"#;
         let once = events(text, 3);
         assert_eq!(events(&once[0], 4), once);

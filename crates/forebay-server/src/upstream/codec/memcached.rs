@@ -34,7 +34,7 @@ pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
 
 /// Returns the head for an answer, whose first line ends at `end`.
 fn head_of(req: &mut Request, end: usize, reply: &Reply) -> Result<Vec<u8>, Fault> {
-    let gzip = req.own_location().settings.memcached.gzip_flag.0;
+    let gzip = crate::modules::memcached::SETTINGS.of(&req.own_location().settings).gzip_flag.0;
     let mut head = Vec::with_capacity(96);
     match *reply {
         Reply::Found { flags: None, .. } if gzip != 0 => return Err(wrong(req, end, "flags")),

@@ -71,7 +71,7 @@ fn mistakes_have_nginx_s_words() {
 }
 
 #[test]
-fn what_is_well() {
+fn sound_groups_are_accepted() {
     let good = [
         "server 127.0.0.1 drain route=a max_conns=1 slow_start=5s; queue 5 timeout=1s; zone z 64k;",
         "server a resolve search=x.invalid,invalid; resolver 127.0.0.1;",
