@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_differs_from_itself_by_is_no_claim() {
+    fn differences_within_one_target_claim_nothing() {
         // Every second round of A is a tenth slower.
         let a: Vec<f64> = (0..20).map(|i| 1000.0 + f64::from(i % 7) - f64::from(i % 2) * 100.0).collect();
         let b: Vec<f64> = a.iter().map(|v| v * 1.03).collect();

@@ -170,7 +170,7 @@ fn silence_ends_in_timeouts_with_their_age() {
 }
 
 #[test]
-fn what_hangs_since_the_warm_up_is_counted() {
+fn requests_hanging_since_the_warm_up_are_counted() {
     // Every other connection gets no answer.
     let begun = AtomicUsize::new(0);
     let addr = server(move |s, n| {

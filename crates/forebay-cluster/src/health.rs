@@ -133,7 +133,7 @@ mod tests {
     use forebay_k8s::Kind;
 
     #[test]
-    fn what_is_set_aside_is_told() {
+    fn health_names_what_is_set_aside() {
         let mut state = State::default();
         assert_eq!(state.answer("/healthz"), (StatusCode::OK, "ok\n".into()));
         let metadata = Default::default();

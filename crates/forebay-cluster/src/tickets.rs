@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_replaced() {
+    fn invalid_keys_are_replaced() {
         let (now, mut made) = (Timestamp::UNIX_EPOCH + PERIOD, 0);
         let mut secret = step(None, now, &mut made).expect("a new Secret");
         let current = secret["data"]["current"].clone();

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_compared_by_its_bytes() {
+    fn files_are_compared_by_their_bytes() {
         let at = Path::new("/a");
         let mut first = Files::recorded([("/a", "1"), ("/b", "2")]);
         let _ = first.read(at).is_ok() && first.read(Path::new("/none")).is_ok();

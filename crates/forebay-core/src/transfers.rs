@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_is_waited_for_takes_no_time_of_the_client() {
+    fn other_waits_take_no_time_of_the_client() {
         let all = Transfers::default();
         let start = Instant::now();
         let at = |s: u64| start + Duration::from_secs(s);

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_splits_a_head_is_found_wherever_it_stands() {
+    fn bytes_that_split_a_head_are_found_everywhere() {
         for n in 0..70 {
             let clean = vec![b'a'; n];
             assert_eq!(check(b"x", &clean), Ok(()), "{n}");

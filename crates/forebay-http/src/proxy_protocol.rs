@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_headers_are_read() {
         let addr = |a: &str| a.parse::<SocketAddr>().expect("address");
         for version in [HeaderVersion::One, HeaderVersion::Two] {
             for (client, server, read) in [

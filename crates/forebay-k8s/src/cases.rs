@@ -71,7 +71,7 @@ mod tests {
 
     /// Nothing is said to work that no case shows.
     #[test]
-    fn what_works_has_a_case_or_a_reason() {
+    fn supported_rows_have_a_case_or_a_reason() {
         let annotations = annotations::ROWS.iter().map(|r| (format!("@{}", r.name), r.verdict));
         let keys = settings::ROWS.iter().map(|r| (r.name.to_owned(), r.verdict));
         let bare: Vec<String> = annotations

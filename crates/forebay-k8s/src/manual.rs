@@ -151,7 +151,7 @@ mod tests {
 
     /// A name that is said to work is read somewhere.
     #[test]
-    fn what_works_is_read() {
+    fn supported_fields_are_read() {
         let mut sources = String::new();
         let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
         while let Some(folder) = folders.pop() {

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_machine_lacks_is_no_fault_of_a_server() {
+    fn a_shortage_of_this_machine_is_no_fault_of_a_server() {
         let own = [
             Errno::MFILE,
             Errno::NFILE,

@@ -183,7 +183,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn what_the_other_side_does_not_take_is_taken_back() {
+    fn bytes_that_the_other_side_refuses_are_taken_back() {
         let mut pipe = Pipe::default();
         let (mut up, from) = UnixStream::pair().expect("pair");
         let (to, mut down) = UnixStream::pair().expect("pair");

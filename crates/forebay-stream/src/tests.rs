@@ -43,7 +43,7 @@ const OTHERS: &[&str] = &[
 ];
 
 #[test]
-fn what_works_is_bound() {
+fn supported_directives_are_bound() {
     let settings = [
         core::Written::DIRECTIVES,
         log::Written::DIRECTIVES,

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_read_may_enter() {
+    fn readers_of_a_folder_may_enter_it() {
         for (file, directory) in
             [(0o600, 0o700), (0o644, 0o755), (0o660, 0o770), (0o664, 0o775), (0o200, 0o200)]
         {

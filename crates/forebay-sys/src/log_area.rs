@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_is_left() {
+    fn appended_lines_stay() {
         let (area, mapped) = both(1 << 20);
         assert_eq!(left(&area), (vec![], 0));
         let mut a = mapped.claim(7, 3, Some(6), 100).expect("room");

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_no_more_gets_the_old_files_back() {
+    fn a_server_that_stops_answering_gets_the_old_files_back() {
         for harms in [false, true] {
             let (dir, source, program) = site(harms);
             let before = std::fs::read_to_string(&source.path).expect("there");

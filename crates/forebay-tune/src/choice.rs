@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_has_is_not_lowered() {
+    fn limits_of_the_kernel_are_not_lowered() {
         let rmem = "net.ipv4.tcp_rmem";
         assert!(lowers(rmem, "4096 131072 67108864", "4096 131072 33554432"));
         assert!(!lowers(rmem, "4096 131072 6291456", "4096 131072 33554432"));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_differs_hardly_anything_is_worse() {
+    fn equal_targets_are_hardly_ever_called_worse() {
         let mut random = Random::new(1);
         let mut false_alarms = 0;
         for seed in 0..300 {

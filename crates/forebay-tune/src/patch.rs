@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_already_is_left() {
+    fn settings_that_hold_already_are_left() {
         let text = "events {}\nhttp { keepalive_requests 100000; access_log /x combined buffer=1k; }\n";
         assert_eq!(patched(text, "keepalive_requests", None), text);
         assert_eq!(patched(text, "access_log", None), text);

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_nginx_knows_is_no_obstacle() {
+    fn directives_of_nginx_alone_are_no_obstacle() {
         let dir = tempfile::tempdir().expect("dir");
         let conf = dir.path().join("nginx.conf");
         let text = "load_module modules/ngx_http_image_filter_module.so;\nevents {}\nstream {\n server { listen 127.0.0.1:5; } \

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_worker_sends_is_broken_at_once() {
+    fn impossible_answers_are_refused_at_once() {
         for bytes in [
             &[0][..],
             &[255],

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_cut_off_goes_on_first() {
+    fn threads_cut_off_in_a_write_go_on_first() {
         let (_dir, path, log, errors) = setup();
         let (logs, mapped) = worker(&path);
         let slots = ["/b1\n/b2\n", "/a1\n/a2\n/a3\n", "/c1\n"].map(|text| {

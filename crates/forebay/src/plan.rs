@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_counts() {
+    fn the_configuration_decides_on_workers() {
         let mut config = Config::default();
         config.main.worker_processes = Some(WorkerCount::Count(3));
         config.main.worker_connections = Some(70_000);

@@ -403,7 +403,7 @@ fn two_nodes_share_a_directory() {
 
 /// Account, certificates and history are those of an authority: another `uri` begins anew, and the former one goes on where it was.
 #[test]
-fn what_is_kept_belongs_to_its_authority() {
+fn kept_state_belongs_to_its_authority() {
     let Some(program) = pebble() else { return };
     let site = site("", NGINX_ACME);
     let _first = Authority::start(&site, &program, LONG);

@@ -377,7 +377,7 @@ fn the_cache_stays_below_its_size() {
 }
 
 #[test]
-fn what_nobody_asks_for_is_removed() {
+fn unused_entries_are_removed() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", b"x"))));
     let server = Server::start(&cached(&up, "inactive=1s", ""));
     server.get("/");
@@ -512,7 +512,7 @@ fn a_client_that_leaves_does_not_stop_the_storing() {
 }
 
 #[test]
-fn what_is_stale_is_served_while_it_is_renewed() {
+fn stale_responses_are_served_during_their_renewal() {
     let served = Arc::new(AtomicUsize::new(0));
     let count = served.clone();
     let up = Upstream::new(move |_, s| {
@@ -603,7 +603,7 @@ fn a_response_that_was_replaced_is_not_renewed() {
 }
 
 #[test]
-fn what_is_stale_is_served_when_the_upstream_fails() {
+fn stale_responses_are_served_when_the_upstream_fails() {
     let served = Arc::new(AtomicUsize::new(0));
     let count = served.clone();
     let up = Upstream::new(move |_, s| match count.fetch_add(1, Ordering::SeqCst) {
@@ -648,7 +648,7 @@ fn responses_are_stored_under_their_names() {
 }
 
 #[test]
-fn what_is_not_buffered_is_not_cached() {
+fn unbuffered_responses_are_not_cached() {
     let up = Upstream::new(|head, s| {
         let no = if head.contains("/no") { "X-Accel-Buffering: no\r\n" } else { "" };
         let _ = s.write_all(&ok(no, b"x"));

@@ -681,7 +681,7 @@ fn pieces(mut rest: &[u8]) -> Vec<u8> {
 
 /// All that has come of an answer that breaks off reaches a client that was slow meanwhile, also what filters hold back.
 #[test]
-fn what_came_before_a_break_reaches_a_slow_client() {
+fn bytes_before_a_break_reach_a_slow_client() {
     const LENGTH: usize = 600_000;
     let (told, sent) = std::sync::mpsc::channel();
     let told = std::sync::Mutex::new(told);

@@ -253,7 +253,7 @@ fn bad_answers() {
 }
 
 #[test]
-fn what_stands_before_a_break_is_passed_on() {
+fn bytes_before_a_break_are_passed_on() {
     let backend = fastcgi::start(|asked| {
         asked.write(&answer("Content-Length: 9\r\nContent-Type: text/html\r\n\r\npart"));
     });
@@ -266,13 +266,15 @@ fn what_stands_before_a_break_is_passed_on() {
 
 #[test]
 fn a_server_that_hangs_or_resets() {
-    let (sent, waits) = std::sync::mpsc::channel::<()>();
-    let waits = Mutex::new(waits);
+    // One for each, so that none takes the word for the other.
+    let ((end_hang, hang), (end_later, later)) =
+        (std::sync::mpsc::channel::<()>(), std::sync::mpsc::channel::<()>());
+    let (hang, later) = (Mutex::new(hang), Mutex::new(later));
     let backend = fastcgi::start(move |asked| match asked.get("HOW") {
-        "/hang" => drop(waits.lock().map(|w| w.recv())),
+        "/hang" => drop(hang.lock().map(|w| w.recv())),
         "/later" => {
             asked.write(&stdout(&format!("{PLAIN}begun")));
-            drop(waits.lock().map(|w| w.recv()));
+            drop(later.lock().map(|w| w.recv()));
         }
         _ => {
             asked.write(&stdout(&format!("{PLAIN}begun")));
@@ -288,11 +290,11 @@ fn a_server_that_hangs_or_resets() {
         String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
     };
     assert!(get("/hang").starts_with("HTTP/1.1 504 "));
-    let _ = sent.send(());
+    let _ = end_hang.send(());
     let got = get("/later");
     assert!(got.contains("\r\nbegun\r\n") && !got.ends_with("0\r\n\r\n"), "{got}");
     server.wait_for_log("upstream timed out (110: Connection timed out) while reading upstream", 1);
-    let _ = sent.send(());
+    let _ = end_later.send(());
     let got = get("/reset");
     assert!(!got.ends_with("0\r\n\r\n"), "{got}");
     server.wait_for_log("Connection reset by peer", 1);
@@ -359,7 +361,7 @@ fn another_server_has_its_turn() {
 }
 
 #[test]
-fn what_is_done_with_answers() {
+fn answers_are_treated_as_by_nginx() {
     let backend = fastcgi::start(|asked| {
         let text = match asked.get("WHAT") {
             "redirect" => "Location: /elsewhere?x=1\r\n\r\n".to_owned(),

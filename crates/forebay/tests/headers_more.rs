@@ -92,7 +92,7 @@ fn fields_of_requests_are_set_and_cleared() {
 }
 
 #[test]
-fn what_cannot_be_changed_is_refused() {
+fn fields_that_cannot_be_changed_are_refused() {
     for (server, text) in [
         ("more_set_input_headers 'Content-Length: 3';", "frames the body"),
         ("more_set_input_headers 'transfer-encoding: chunked';", "frames the body"),

@@ -105,7 +105,7 @@ fn variables_that_a_check_requires() {
 }
 
 #[test]
-fn what_is_required_has_to_be_a_variable() {
+fn require_takes_variables_only() {
     for (words, mistake) in [("x", "invalid variable name \"x\""), ("", "invalid \"require\" in \"match\"")] {
         let site = Site::new(&format!("events {{}} http {{ match m {{ require {words}; }} }}"));
         let out = site.run(&["-t"]);

@@ -322,7 +322,7 @@ fn the_line_is_there_when_the_connection_ends() {
 
 /// A thread with little load writes its lines of the error log before the answer, as nginx does.
 #[test]
-fn who_has_an_answer_finds_its_error_line() {
+fn the_error_line_is_written_before_the_answer() {
     let server = Server::start(
         "worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {}\n\
          http { access_log off; server { listen 127.0.0.1:%PORT0%; root %DIR%/html; } }",

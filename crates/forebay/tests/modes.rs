@@ -111,7 +111,7 @@ fn look(path: &Path, name: &str, all: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn what_a_daemon_makes_is_closed_to_others_as_in_nginx() {
+fn files_of_a_daemon_have_the_modes_of_nginx() {
     // Inherited by the programs: with another one a mistake would hide in the foreground.
     let ours = made_by(PROGRAM);
     for line in [

@@ -120,7 +120,7 @@ fn control_socket(master: i32, worker: i32) -> Option<OwnedFd> {
 }
 
 #[test]
-fn what_a_worker_sends_does_not_freeze_the_master() {
+fn messages_of_a_worker_do_not_freeze_the_master() {
     let server = Server::start(CONF);
     let master = server.pid();
     let worker = one_worker(&server, master);

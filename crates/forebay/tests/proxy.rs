@@ -62,7 +62,7 @@ fn a_request_is_written_anew() {
 
 /// A connection that serves one request says so, unless the configuration has something to say of it.
 #[test]
-fn what_is_not_kept_is_announced() {
+fn a_connection_that_is_not_kept_is_announced() {
     let (up, told) = upstream(OK);
     let server = Server::start(&conf(&format!(
         "upstream kept {{ server {up}; }} upstream not {{ server {up}; keepalive 0; }}\n\

@@ -245,7 +245,7 @@ fn a_server_that_allows_no_requests_holds_nobody_up() {
 
 /// Requests that the server has not acted upon go elsewhere, those before them go on.
 #[test]
-fn what_is_not_taken_is_sent_elsewhere() {
+fn refused_requests_are_sent_elsewhere() {
     for by_goaway in [true, false] {
         let (there, connections) = upstream(&[], move |peer, number| {
             if number > 1 {
@@ -473,7 +473,7 @@ fn idle_connections_end() {
 
 /// What belongs to one client is not shared.
 #[test]
-fn what_belongs_to_a_client_is_not_shared() {
+fn connections_of_one_client_are_not_shared() {
     let (there, connections) = upstream(&[], tell);
     let server = front(there, "keepalive 4;", "proxy_bind 127.0.0.$arg_a;");
     for (uri, answer) in [("/?a=1", "1.1"), ("/?a=2", "2.1"), ("/?a=1", "1.3"), ("/?a=2", "2.3")] {

@@ -157,7 +157,7 @@ fn as_nginx_does() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_answers_and_parameters_are_refused() {
     let server = Server::start(&format!(
         "error_log logs/error.log info; pid logs/nginx.pid; events {{}} http {{ access_log off;\n\
          client_body_temp_path %DIR%/body; large_client_header_buffers 20 20k; scgi_temp_path %DIR%/s;\n\

@@ -194,7 +194,7 @@ fn purges_wait_for_the_store() {
 }
 
 #[test]
-fn what_others_write_to_the_log_of_purges_does_no_harm() {
+fn foreign_entries_of_the_purge_log_do_no_harm() {
     let Some(redis) = Redis::start(PLAIN) else { return };
     let origin = origin();
     let server = start(redis.port, origin);

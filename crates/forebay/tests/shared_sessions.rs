@@ -186,7 +186,7 @@ fn a_replica_that_was_cut_off_catches_up() {
 
 /// What others write to the store neither leads a request elsewhere nor stops the messages.
 #[test]
-fn what_others_write_to_the_store_does_no_harm() {
+fn foreign_entries_of_the_store_do_no_harm() {
     let Some(redis) = Redis::start(PLAIN) else { return };
     let store = format!("redis://127.0.0.1:{} timeout=2s", redis.port);
     let origins = origins();

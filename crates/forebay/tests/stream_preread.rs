@@ -118,7 +118,7 @@ fn mqtt_is_read_behind_tls() {
 
 /// Other protocols pass at once, with empty variables; limits of size and time hold.
 #[test]
-fn what_is_no_mqtt_is_passed_on() {
+fn other_bytes_than_mqtt_are_passed_on() {
     let a = named("A");
     let server = Server::start(&conf(&format!(
         "mqtt_preread on;\n\

@@ -445,7 +445,7 @@ fn curves_are_known_by_openssls_names() {
 }
 
 #[test]
-fn what_both_sides_signed_by_is_known() {
+fn the_signature_algorithms_of_both_sides_are_known() {
     let server = Server::start_on(site(
         "ssl_certificate ec.crt; ssl_certificate_key ec.key; ssl_verify_client optional_no_ca;\n\
          server { listen 127.0.0.1:%PORT0% ssl; return 200 \"[$ssl_sigalg|$ssl_client_sigalg]\\n\"; }",

@@ -57,7 +57,7 @@ fn silent() -> SocketAddr {
 
 /// The end of `worker_shutdown_timeout` cuts off requests of all versions and in all conditions, and each has its line.
 #[test]
-fn what_a_shutdown_cuts_off_is_logged() {
+fn requests_cut_off_by_a_shutdown_are_logged() {
     let site = Site::new(&format!(
         "worker_processes 2; worker_shutdown_timeout 500ms; error_log logs/error.log info; events {{}}\n\
          http {{ access_log logs/access.log; http2 on; keepalive_timeout 1m; client_header_timeout 1m; client_body_timeout 1m;\n\

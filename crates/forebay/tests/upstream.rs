@@ -114,7 +114,7 @@ fn names_are_resolved_at_run_time() {
 
 /// nginx asks again after a reload, and answers 502 while no name server can.
 #[test]
-fn what_names_mean_is_known_over_a_reload() {
+fn resolved_names_are_kept_over_a_reload() {
     let up = up();
     let known = Arc::new(Mutex::new(vec!["known.test".into()]));
     let (dns, asked) = dns(known.clone());

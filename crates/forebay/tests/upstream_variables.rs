@@ -207,7 +207,7 @@ fn redirects_that_lead_nowhere() {
 
 /// A server that is left alone: the log says what it failed at.
 #[test]
-fn what_a_server_failed_at() {
+fn upstream_variables_name_the_failure() {
     let mute = origin::start(|_| false);
     let up = origin::start(|mut asked| {
         asked.answer("200 OK", "", "well");

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_an_authority() {
+    fn missing_records_are_answered_with_an_authority() {
         for (kind, values) in [(TXT, [].as_slice()), (1, &["one"]), (2, &["one"])] {
             let a = ask(&query(kind, None), values);
             assert_eq!(a.get(2..12), Some([0x85, 0, 0, 1, 0, 0, 0, 1, 0, 0].as_slice()), "{kind}");

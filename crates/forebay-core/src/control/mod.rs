@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_fails() {
+    fn cut_answers_fail() {
         assert!(matches!(body("Content-Length: 3\r\n\r\nab"), Err(Failure::Incomplete)));
         assert!(matches!(body("Transfer-Encoding: chunked\r\n\r\n3\r\nab"), Err(Failure::Incomplete)));
         assert!(matches!(body("Transfer-Encoding: chunked\r\n\r\nx"), Err(Failure::InvalidChunk)));

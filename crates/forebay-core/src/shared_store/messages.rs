@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_ignored() {
+    fn other_text_is_ignored() {
         let session = "5e".repeat(32);
         let whole: [&[u8]; 8] =
             [b"from", b"me", b"zone", b"z", b"session", session.as_bytes(), b"server", b"s"];

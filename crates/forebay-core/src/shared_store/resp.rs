@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn invalid_replies_are_refused() {
         let deep = b"*1\r\n".repeat(7);
         let long = [b"+".as_slice(), &[b'a'; MAX_LINE]].concat();
         for bytes in [

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_with_a_connection() {
+    fn hop_by_hop_fields_are_known() {
         let specific = [
             "connection",
             "transfer-encoding",

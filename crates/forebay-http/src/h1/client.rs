@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_head_is_content() {
+    fn bytes_without_a_head_are_content() {
         for input in ["ICY 200 OK\r\nicy-name: x\r\n\r\nDATA", "hello", "\r\n\r\n", "HTTP/1.1 20 OK\r\n\r\nx"]
         {
             for piece in [1, 3, input.len()] {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_heads_are_decoded() {
         let mut out = Vec::new();
         status(&mut out, 200);
         status(&mut out, 418);

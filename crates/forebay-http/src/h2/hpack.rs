@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_empties_the_table() {
+    fn an_entry_larger_than_the_table_empties_it() {
         let mut d = Decoder::default();
         let mut block = vec![0x40];
         push_int(&mut block, 0, 7, 1);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_sections_are_decoded() {
         let mut out = Vec::new();
         prefix(&mut out);
         status(&mut out, 200);

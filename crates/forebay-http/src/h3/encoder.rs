@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_acknowledgments_is_bounded() {
+    fn unacknowledged_sections_are_bounded() {
         let mut pair = Pair::new(4096);
         pair.send(&HEAD);
         pair.send(&HEAD);

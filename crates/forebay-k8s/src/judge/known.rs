@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_stays_and_memory_is_bounded() {
+    fn used_verdicts_stay_and_memory_is_bounded() {
         let mut known = Known::default();
         let kept = known.fingerprint("k", &[b"kept"]);
         known.put(kept, Some("why".into()));

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_refuses_leads_to_a_key() {
+    fn a_refusal_of_the_server_leads_to_a_key() {
         let data = [
             ("http-snippet", "resolver nosuch.test;\nserver { listen 9999; }"),
             ("location-snippet", "ssl_trusted_certificate /no/x;"),

@@ -315,7 +315,7 @@ fn timers_of_closed_connections_do_not_pile_up() {
 }
 
 #[test]
-fn what_is_set_aside_comes_back_or_ends() {
+fn connections_set_aside_come_back_or_end() {
     let test = Test::new();
     let minute = test.io.poller.after(Duration::from_secs(60));
     let set_aside = |token| {
@@ -427,7 +427,7 @@ fn answers_leave_together_and_in_order() {
 }
 
 #[test]
-fn what_finds_no_room_is_owed() {
+fn events_without_room_are_owed() {
     let test = Test::new();
     let (token, theirs) = test.connect();
     let mut sent = 0usize;
@@ -449,7 +449,7 @@ fn what_finds_no_room_is_owed() {
 }
 
 #[test]
-fn who_is_idle_tells_of_answers_that_have_not_left() {
+fn idle_connections_know_of_answers_that_have_not_left() {
     let test = Test::new();
     let (token, _theirs) = test.connect();
     let sending = || {
@@ -486,7 +486,7 @@ fn a_slot_that_is_taken_away_sends_first() {
 }
 
 #[test]
-fn what_has_arrived_is_read_before_it_is_asked_for() {
+fn arrived_bytes_are_read_before_a_task_asks() {
     let test = Test::new();
     let later = test.io.poller.after(Duration::from_secs(60));
     let mut ends = Vec::new();
@@ -532,7 +532,7 @@ fn what_has_arrived_is_read_before_it_is_asked_for() {
 }
 
 #[test]
-fn what_an_event_does_not_tell_of_is_not_read_early() {
+fn sockets_without_an_event_are_not_read_early() {
     let test = Test::new();
     let (token, mut theirs) = test.connect();
     test.io.poller.drained(token);
@@ -549,7 +549,7 @@ fn what_an_event_does_not_tell_of_is_not_read_early() {
 }
 
 #[test]
-fn how_long_ago_is_told_for_each_turn() {
+fn elapsed_time_is_constant_within_a_turn() {
     let t = Test::new();
     let begun = t.io.poller.now();
     assert_eq!(t.io.poller.since(begun), Duration::ZERO);

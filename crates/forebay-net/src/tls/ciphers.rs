@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_told() {
+    fn unsupported_ciphers_are_reported() {
         let text = "ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256:AES256-SHA:TLS_AES_128_GCM_SHA256:!DES-CBC3-SHA";
         let list = parse(text).unwrap();
         assert_eq!(list.unserved, ["DHE-RSA-AES128-GCM-SHA256", "AES256-SHA"]);

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read() {
         for n in [0, 1, 127, 128, 255, 256, 70_000] {
             let bytes = vec![7; n];
             let all = element(OCTETS, &[&bytes, b""]);

@@ -274,7 +274,7 @@ mod tests {
 
     /// Bytes are read once, also when they come one at a time.
     #[test]
-    fn what_was_read_is_not_read_again() {
+    fn bytes_of_a_hello_are_read_once() {
         let bytes = records(&hello(EXTENSIONS), 3);
         let mut reading = Reading::default();
         for end in 1..bytes.len() {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hello_is_refused_at_once() {
+    fn other_bytes_than_a_hello_are_refused_at_once() {
         assert_eq!(parse(b"GET / HTTP/1.1\r\n"), Err(Broken::Malformed));
         assert_eq!(parse(&[22, 3, 1, 0, 0]), Err(Broken::Malformed));
         assert_eq!(parse(&[22, 3, 1, 0, 1, 2]), Err(Broken::Malformed));

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened() {
+    fn sealed_records_are_opened() {
         for (secrets, v13) in [(gcm as fn() -> _, true), (gcm, false), (chacha, true), (chacha, false)] {
             let (mut tx, mut rx) = pair(secrets, v13);
             for n in [0, 1, 100, MAX_CONTENT] {

@@ -100,7 +100,7 @@ fn gains_are_found_and_claimed_as_they_are() {
 }
 
 #[test]
-fn where_nothing_helps_nothing_is_proposed() {
+fn nothing_is_proposed_if_nothing_helps() {
     let knobs = knobs();
     let mut proposed = 0;
     for seed in 0..100 {
@@ -112,7 +112,7 @@ fn where_nothing_helps_nothing_is_proposed() {
 }
 
 #[test]
-fn what_does_not_start_is_found_and_left_out() {
+fn settings_that_prevent_a_start_are_left_out() {
     let knobs = knobs();
     let mut machine = Machine::new(7, false, 0.02, 0.01);
     // The best knob is one that the server refuses.
@@ -185,7 +185,7 @@ fn a_burst_at_the_beginning_hides_no_large_gain() {
 
 /// The noise that is claimed is that of the runs, whatever the first of them were like.
 #[test]
-fn where_nothing_helps_the_noise_is_known() {
+fn the_noise_is_known_if_nothing_helps() {
     let knobs = knobs();
     for seed in 0..10 {
         let mut machine = Machine::new(seed, true, 0.05, 0.03);

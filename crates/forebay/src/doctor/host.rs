@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nginx_says_of_itself() {
+    fn the_version_output_of_nginx_is_read() {
         let text = "nginx version: nginx/1.22.1\nbuilt with OpenSSL 3.0.8 7 Feb 2023 (running with OpenSSL 3.0.17 1 Jul 2025)\n\
                     TLS SNI support enabled\n";
         assert_eq!(words_of_nginx(text).as_deref(), Some("nginx/1.22.1 with OpenSSL 3.0.17"));

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_resolv_conf_says() {
+    fn resolv_conf_is_read() {
         let text = "nameserver 10.96.0.10\nnameserver fd00::1\nsearch web.svc.cluster.local SVC.cluster.local. *\noptions ndots:5 edns0\n";
         let conf = parse_resolv_conf(text);
         assert_eq!(conf.servers, ["10.96.0.10", "[fd00::1]"]);

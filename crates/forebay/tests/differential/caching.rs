@@ -8,7 +8,7 @@ fn twice(paths: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_a_cache_keeps() {
+fn a_cache_keeps_the_responses_that_nginx_keeps() {
     let rules = [
         "Cache-Control max-age=60",
         "Cache-Control \"max-age=0\"",

@@ -60,7 +60,7 @@ fn bytes_pass_both_ways() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_websocket_requests_are_refused() {
     let Some(mut client) = Client::start() else { return };
     let (up, _) = websocket::echo(true);
     let (liar, _) = websocket::echo(false);

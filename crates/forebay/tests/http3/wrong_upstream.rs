@@ -232,7 +232,7 @@ fn front_with(back: SocketAddr, lines: &str) -> Server {
 }
 
 #[test]
-fn what_upstreams_must_not_send() {
+fn forbidden_frames_of_upstreams_are_refused() {
     let keys = site("server { listen 127.0.0.1:%PORT0%; }");
     let settings = |pairs: &[(u64, u64)]| {
         let mut out = Vec::new();

@@ -67,7 +67,7 @@ fn the_owner_takes_the_latest_and_others_the_oldest() {
 }
 
 #[test]
-fn what_was_taken_is_no_longer_watched_by_its_owner() {
+fn a_taken_connection_is_not_watched_by_its_owner() {
     let t = test();
     let (_, mut end) = t.put(1, 3);
     let idle = t.lists.steal(1, t.now, peer(1)).expect("sound");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_a_fault() {
+    fn limits_that_do_not_work_are_faults() {
         let of = |retry: Retry, request: Option<&str>| {
             let mut rule = Rule { retry: Some(retry), ..Rule::default() };
             rule.timeouts.request = request.map(str::to_owned);

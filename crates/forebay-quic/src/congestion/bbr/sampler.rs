@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_application_limits_is_marked() {
+    fn samples_limited_by_the_application_are_marked() {
         let start = Time::from_nanos(5_000_000_000);
         let mut sampler = Sampler::new(start);
         sampler.on_sent(start, 1000, 1000);
