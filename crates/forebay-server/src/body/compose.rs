@@ -7,7 +7,7 @@ use super::pump::Pump;
 use super::write::{Broken, Done, after_last, client_gone_within};
 use crate::access_log;
 use crate::module;
-use crate::modules::{self, ssi};
+use crate::modules::ssi;
 use crate::request::{Origin, Request, SubBody};
 use crate::response::BodyFilter;
 use crate::response::head::BodyFraming;
@@ -337,7 +337,7 @@ fn abandon_body(sub: &mut Request) {
 
 /// Sends the body of a subrequest, or returns it (`keep`) if there was no error.
 async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Option<Vec<u8>>, Broken> {
-    if module::filter_included(modules::all(), sub).is_err() {
+    if module::filter_included(sub).is_err() {
         crate::error_page::built_in(sub, 500);
     }
     if !keep

@@ -1,6 +1,6 @@
 //! A module of the HTTP front end as one value: the directives that it reads, its variables, and its part in requests (nginx:
 //! `ngx_http_module_t`). `modules/mod.rs` lists all modules. The order of the list is the order of their hooks in a phase and of
-//! their filters.
+//! their filters. Hot path.
 
 pub(crate) mod settings;
 
@@ -317,6 +317,8 @@ pub(crate) struct Plan {
     ends: [u8; PHASES],
     /// Header filters.
     pub(crate) header_filters: Box<[Filter]>,
+    /// Header filters of a subrequest whose content becomes part of another response.
+    included_filters: Box<[Filter]>,
     /// What the head of a plain answer for a file depends on.
     pub(crate) head: Head,
     /// Hooks of the log phase.
@@ -330,6 +332,7 @@ impl Default for Plan {
             hooks: Box::default(),
             ends: [0; PHASES],
             header_filters: Box::default(),
+            included_filters: Box::default(),
             head: Head::Request,
             log: Box::default(),
         }
@@ -354,6 +357,10 @@ impl Plan {
             hooks: hooks.into(),
             ends,
             header_filters: filters().map(|f| f.filter).collect(),
+            included_filters: filters()
+                .filter(|f| f.scope == FilterScope::Included)
+                .map(|f| f.filter)
+                .collect(),
             head: if s.core.has_fixed_head() { head } else { Head::Request },
             log: modules
                 .iter()
@@ -389,9 +396,7 @@ pub(crate) fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn filter_included(modules: &[&Module], req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter_included(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
-    let s = &http.location(req).settings;
-    let filters = modules.iter().flat_map(|m| m.header_filters).filter(|f| f.scope == FilterScope::Included);
-    filters.filter(|f| (f.enabled)(s)).try_for_each(|f| (f.filter)(req))
+    http.location(req).plan.included_filters.iter().try_for_each(|filter| filter(req))
 }

@@ -1,6 +1,6 @@
 //! Settings of modules, by levels of the configuration. Each module that has any owns a [`SettingsOf`], and names it nowhere else.
 //!
-//! A level shares with the level around it what it does not set itself, so servers and locations with few directives take little memory.
+//! A level shares with the level around it what it does not set itself, so servers and locations with few directives take little memory. Hot path.
 
 use crate::config::Scope;
 use crate::modules::LocationSettings;
