@@ -19,7 +19,7 @@ import tools
 
 
 def arguments():
-    a = argparse.ArgumentParser(prog="run", description="Measures 83 loads on nginx and Forebay side by side. See README.md.")
+    a = argparse.ArgumentParser(prog="run", description="Measures 88 loads on nginx and Forebay side by side. See README.md.")
     a.add_argument("--nginx", required=True, metavar="FILE", help="nginx, which serves as a backend, too")
     a.add_argument("--forebay", required=True, metavar="FILE", help="Forebay")
     a.add_argument("--cases", default=".", metavar="REGEX", help="loads with these names; '^$' for none")

@@ -1,7 +1,7 @@
 //! The allocator of the program, and the memory that it keeps for later.
 //!
 //! jemalloc keeps blocks of one size together. The heap of glibc does not: among blocks of all sizes and lifetimes, as a proxy has
-//! them, half of its pages stay in use for small rests (docs/performance.md has figures).
+//! them, half of its pages stay in use for small rests (docs/performance-notes.md has figures).
 
 #[cfg(not(feature = "jemalloc"))]
 pub use std::alloc::System as Allocator;

@@ -28,7 +28,7 @@ struct CommandLine {
 enum Wish {
     /// Measure the steps of published tuning articles on this machine
     Replay(replay::ReplayArgs),
-    /// Five loads, nginx and Forebay, each as it is and tuned: the table of docs/performance.md
+    /// Five loads, nginx and Forebay, each as it is and tuned: the table of docs/performance-notes.md
     Table(table::TableArgs),
     /// Cleans up behind a tuner that was killed
     #[command(hide = true)]

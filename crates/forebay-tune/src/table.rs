@@ -1,5 +1,5 @@
 //! `forebay tune table`: five loads, each with nginx and Forebay, each as packages ship it and as the tuner leaves it.
-//! Its Markdown is the table of docs/performance.md.
+//! Its Markdown is the table of docs/performance-notes.md.
 
 use crate::figures::Figures;
 use crate::manner::{self, Manner};

@@ -1,4 +1,4 @@
-//! Writes a configuration with many servers into a directory, for measurements (docs/performance.md):
+//! Writes a configuration with many servers into a directory, for measurements (docs/performance-notes.md):
 //! `cargo run -p forebay --example many_servers -- DIRECTORY COUNT PORT`.
 //!
 //! `one.conf` has everything, `nginx.conf` includes the files in `sites`, one for each server.
