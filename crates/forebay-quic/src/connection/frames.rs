@@ -18,6 +18,9 @@ pub(super) struct Seen {
     pub is_probing: bool,
 }
 
+/// Longest token for later connections that is handed on, bytes. A ClientHello has to have room beside it in an Initial packet.
+const LONGEST_TOKEN: usize = 512;
+
 impl Connection {
     /// Handles the frames of a packet.
     pub(super) fn frames(&mut self, now: Time, opened: &Opened) -> Result<Seen, Error> {
@@ -123,7 +126,9 @@ impl Connection {
                 Ok(())
             }
             Frame::NewToken(token) => {
-                self.events.push_back(Event::Token(token.into()));
+                if token.len() <= LONGEST_TOKEN {
+                    self.events.push_back(Event::Token(token.into()));
+                }
                 Ok(())
             }
             _ => Ok(()),

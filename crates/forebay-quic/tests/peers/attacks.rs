@@ -5,7 +5,7 @@ use crate::node::Plain;
 use crate::raw::{Raw, Shape, eight};
 use crate::rows::{fields, made, own};
 use crate::setup::{IDS, STREAM_WINDOW, Setup};
-use forebay_quic::connection::Reason;
+use forebay_quic::connection::{Event, Reason};
 use forebay_quic::error::Code;
 use forebay_quic::frame::{self, kind};
 use forebay_quic::id::{Dir, Side};
@@ -604,5 +604,17 @@ fn closed_connections_answer_rarely() {
         datagram[1..9].copy_from_slice(&lab.raw.remote);
         let (bytes, _) = answered(&mut lab, |lab| (0..1000).for_each(|_| lab.send(&datagram)));
         assert!(bytes < 12 * 1200, "{bytes}");
+    }
+}
+
+/// The first packet of a later connection has no room beside them.
+#[test]
+fn long_tokens_are_not_kept() {
+    for (len, is_kept) in [(1, true), (512, true), (513, false), (1100, false)] {
+        let mut lab = up(Side::Client);
+        lab.frames(Kind::OneRtt, &made(|out| frame::push_new_token(out, &vec![7; len])));
+        let kept =
+            lab.node.events.iter().any(|event| matches!(event, Event::Token(token) if token.len() == len));
+        assert_eq!((kept, lab.is_open()), (is_kept, true), "{len}");
     }
 }
