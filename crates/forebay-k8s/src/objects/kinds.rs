@@ -257,9 +257,6 @@ pub struct Namespace {
 pub struct EndpointSlice {
     /// Name; the label `kubernetes.io/service-name` names the Service.
     pub metadata: Metadata,
-    /// `IPv4`, `IPv6` or `FQDN`.
-    #[serde(deserialize_with = "nullable")]
-    pub address_type: String,
     /// Endpoints.
     #[serde(deserialize_with = "nullable")]
     pub endpoints: Vec<Endpoint>,

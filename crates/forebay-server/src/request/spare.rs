@@ -331,7 +331,6 @@ mod tests {
             filters.len(),
             resp.allow_ranges,
             resp.head_only,
-            resp.close,
             resp.error_page,
             resp.gzip_vary,
             resp.limit_rate,
@@ -412,7 +411,7 @@ mod tests {
         r.body.push(Part::Static(b"secret"));
         r.window = Window { skip: 1, left: 2 };
         (r.expect_trailers, r.proxied, r.headless, r.cacheable) = (true, true, true, true);
-        (r.single_range, r.allow_ranges, r.head_only, r.close) = (true, true, true, true);
+        (r.single_range, r.allow_ranges, r.head_only) = (true, true, true);
         (r.error_page, r.gzip_vary, r.leaves_server, r.leaves_date) = (true, true, true, true);
     }
 

@@ -392,8 +392,6 @@ pub(crate) struct Response {
     pub allow_ranges: bool,
     /// Head only: HEAD requests, 204, 304.
     pub head_only: bool,
-    /// Closes the connection after this response.
-    pub close: bool,
     /// The built-in page of a status, not content of a location.
     pub error_page: bool,
     /// `Vary: Accept-Encoding` is to be sent.
@@ -449,7 +447,6 @@ impl Response {
             filters,
             allow_ranges,
             head_only,
-            close,
             error_page,
             gzip_vary,
             limit_rate,
@@ -484,7 +481,6 @@ impl Response {
         filters.clear();
         *allow_ranges = false;
         *head_only = false;
-        *close = false;
         *error_page = false;
         *gzip_vary = false;
         *limit_rate = 0;
