@@ -829,7 +829,7 @@ impl Endpoint {
             }
             link.armed.set(None);
             link.has_paused.set(true);
-            // A busy connection would make the same tables anew each time.
+            // A busy connection would allocate the same tables after each timer.
             let has_rested = link.rests_at.get().is_some_and(|at| at <= now);
             let due = || {
                 let mut quic = link.quic();

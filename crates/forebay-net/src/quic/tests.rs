@@ -342,7 +342,7 @@ fn few_clients_are_answered_one_by_one() {
     }
 }
 
-/// What is left of a link must not reach the one that has its slot now.
+/// A removed link must not affect the link that has its slot.
 #[test]
 fn a_link_that_is_gone_does_nothing_to_the_next_one_in_its_slot() {
     let mut pair = pair("h", false);

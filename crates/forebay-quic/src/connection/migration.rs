@@ -101,7 +101,7 @@ impl Connection {
         let data = self.challenge_data();
         let has_own_id = std::mem::take(&mut path.has_own_id);
         let mut old = std::mem::replace(&mut self.path, path);
-        // What is known of the path in use is not there: it may be left over from a path of the same host.
+        // The connection has the state of the path in use. This one may be of an earlier path to the same host.
         old.recovery = None;
         if has_own_id {
             self.outbound.remote.exchange();

@@ -248,7 +248,7 @@ fn wrong_answers_prove_nothing() {
     assert_eq!(lab.only().proved_remote(), home(), "the path before it");
 }
 
-/// What is known of a path must not get lost with the paths that a peer pretends to have moved to.
+/// Paths that a peer pretends to move to must not overwrite the state of the proved path.
 #[test]
 fn the_path_that_is_left_over_keeps_its_round_trip_time() {
     let mut lab = up(2);

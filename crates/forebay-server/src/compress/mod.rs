@@ -136,16 +136,11 @@ fn eligible(req: &Request, s: &LocationSettings) -> Set {
     // As in nginx, `*` stands for a response without a type, too.
     let kind = media_type(&r.content_type);
     let long = |min: u64| r.content_length.is_none_or(|n| n >= min);
+    let (zstd, brotli, gzip) = (zstd::SETTINGS.of(s), brotli::SETTINGS.of(s), gzip::SETTINGS.of(s));
     Set([
-        zstd::SETTINGS.of(s).on
-            && long(zstd::SETTINGS.of(s).min_length.0)
-            && zstd::SETTINGS.of(s).types.contains(kind),
-        brotli::SETTINGS.of(s).on
-            && long(brotli::SETTINGS.of(s).min_length.0)
-            && brotli::SETTINGS.of(s).types.contains(kind),
-        gzip::SETTINGS.of(s).on
-            && long(gzip::SETTINGS.of(s).min_length.0)
-            && gzip::SETTINGS.of(s).types.contains(kind),
+        zstd.on && long(zstd.min_length.0) && zstd.types.contains(kind),
+        brotli.on && long(brotli.min_length.0) && brotli.types.contains(kind),
+        gzip.on && long(gzip.min_length.0) && gzip.types.contains(kind),
     ])
 }
 

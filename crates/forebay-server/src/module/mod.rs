@@ -112,7 +112,7 @@ impl Verdict {
     }
 }
 
-/// What a hook returns: its decision, or a future that waits and then decides.
+/// Result of a hook: its decision, or a future that waits and then decides.
 pub(crate) enum Step<'r> {
     /// The decision.
     Now(Verdict),
@@ -272,7 +272,7 @@ pub(crate) trait Handler: std::fmt::Debug + Send + Sync {
     /// Makes the response.
     fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r>;
 
-    /// Returns what it needs besides the request.
+    /// Returns its needs besides the request.
     fn needs(&self) -> Needs {
         Needs::default()
     }
@@ -283,7 +283,7 @@ pub(crate) trait Handler: std::fmt::Debug + Send + Sync {
 pub(crate) struct Page {
     /// Function.
     pub(crate) answer: fn(&mut Request) -> Verdict,
-    /// What it needs.
+    /// Needs besides the request.
     pub(crate) needs: Needs,
 }
 
@@ -297,7 +297,7 @@ impl Handler for Page {
     }
 }
 
-/// What a content handler needs besides the request.
+/// Needs of a content handler besides the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Needs {
     /// CONNECT: heads are read before the location is known, so that all servers accept it then.
@@ -319,14 +319,14 @@ pub(crate) struct Plan {
     pub(crate) header_filters: Box<[Filter]>,
     /// Header filters of a subrequest whose content becomes part of another response.
     included_filters: Box<[Filter]>,
-    /// What the head of a plain answer for a file depends on.
+    /// Facts that the head of a plain answer for a file depends on.
     pub(crate) head: Head,
     /// Hooks of the log phase.
     pub(crate) log: Box<[fn(&mut Request)]>,
 }
 
 impl Default for Plan {
-    /// Nothing runs.
+    /// Returns a plan without hooks and filters.
     fn default() -> Plan {
         Plan {
             hooks: Box::default(),
@@ -349,7 +349,8 @@ impl Plan {
         for phase in ORDER {
             let enabled = |h: &&PhaseHook| matches!(h.enabled, Condition::Location(is) if is(s));
             hooks.extend(all().filter(|h| h.phase == phase).filter(enabled).map(|h| h.hook));
-            ends[phase as usize] = u8::try_from(hooks.len()).unwrap_or(u8::MAX);
+            // A hook that is left out could be one that decides on access.
+            ends[phase as usize] = u8::try_from(hooks.len()).expect("fewer than 256 hooks");
         }
         let filters = || modules.iter().flat_map(|m| m.header_filters).filter(|f| (f.enabled)(s));
         let head = filters().map(|f| f.head).max().unwrap_or(Head::File);

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// Token of a stateless reset (RFC 9000, section 10.3).
 pub type ResetToken = [u8; 16];
 
-/// What makes an endpoint the one that its peers know: identifiers, and secrets behind tokens.
+/// Identity of an endpoint: its identifiers, and the secrets behind tokens.
 pub trait Identity {
     /// Returns a new identifier, which nobody can tell from a random one. All have the same length.
     fn make(&self) -> ConnectionId;
