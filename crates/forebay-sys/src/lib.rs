@@ -3,7 +3,8 @@
 //! The program uses it to find out about the machine ([`cpus`], [`limits`]), to change what the process is
 //! ([`identity`], [`closed`], [`daemon`], [`affinity`]), to pass descriptors ([`fds`]), to make files with a mode ([`files`]) and to keep
 //! lines of logs where they outlive the process ([`log_area`]). Small things that all other crates need are here too:
-//! error numbers in nginx's words ([`errno`]), texts of others ([`printable`]), locks ([`sync`]), random and serial numbers ([`random`], [`serial`]).
+//! error numbers in nginx's words ([`errno`]), texts of others ([`printable`]), locks ([`sync`]), futures in memory that is used
+//! again ([`pooled`]), random and serial numbers ([`random`], [`serial`]).
 
 #![warn(unreachable_pub)]
 
@@ -21,6 +22,7 @@ pub mod heap;
 pub mod identity;
 pub mod limits;
 pub mod log_area;
+pub mod pooled;
 pub mod printable;
 pub mod random;
 pub mod serial;
