@@ -3,9 +3,7 @@
 
 use crate::cache::index::Ticket;
 use crate::connection::Work;
-use crate::module::Content;
 use crate::modules::acme::hook;
-use crate::modules::proxy;
 use crate::request::Request;
 use crate::thread::Thread;
 use forebay_conf::error::Level;
@@ -99,8 +97,8 @@ pub(crate) async fn run(thread: &Thread, task: Task) {
 
 async fn renew(req: &mut Request) {
     let http = req.http();
-    if let Some(Content::Proxy(pass)) = &http.location(req).content {
-        let _ = proxy::run(req, pass).await;
+    if let Some(content) = &http.location(req).content {
+        content.handle(req).decide().await;
     }
     if let Some(mut source) = req.resp.source.take() {
         source.drain(req).await;

@@ -3,11 +3,9 @@
 use crate::config::http::{Http, Location, ROOT};
 use crate::error_page::{self, NextStep};
 use crate::location;
-use crate::module::{Content, Phase, Verdict};
+use crate::module::{Phase, Verdict};
 use crate::modules::core::Satisfy;
-use crate::modules::{
-    LocationSettings, autoindex, dav, gzip_static, proxy, random_index, rewrite, static_file,
-};
+use crate::modules::{LocationSettings, autoindex, dav, gzip_static, random_index, rewrite, static_file};
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
@@ -419,8 +417,7 @@ async fn content(http: &Http, req: &mut Request) -> Outcome {
         return Outcome::Status(405);
     }
     match &l.content {
-        Some(Content::Handler(handler)) => handler.handle(req).decide().await.outcome(),
-        Some(Content::Proxy(pass)) => proxy::run(req, pass).await,
+        Some(content) => content.handle(req).decide().await.outcome(),
         None => files(&l.settings, req).await,
     }
 }

@@ -51,7 +51,7 @@ pub(crate) static MODULE: Module = Module {
 };
 
 /// Need of the pages that show a history.
-const HISTORY: Needs = Needs { history: true, connect: false, certificates: false };
+const HISTORY: Needs = Needs { history: true, ..Needs::NONE };
 
 /// Reads `status_zone`.
 fn status_zone(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {

@@ -8,14 +8,15 @@ pub(crate) use settings::{Directives, SettingsOf};
 
 use crate::config::Scope;
 use crate::config::http::{Http, LocationBuild};
-use crate::modules::{LocationSettings, proxy};
+use crate::modules::LocationSettings;
 use crate::phases::Outcome;
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
-use std::pin::Pin;
+use forebay_sys::pooled::Pooled;
+use std::any::Any;
 use std::sync::Arc;
 
 /// A module. Fields that it does not need come from [`Module::NONE`].
@@ -117,13 +118,13 @@ pub(crate) enum Step<'r> {
     /// The decision.
     Now(Verdict),
     /// Waits for something: a subrequest, a timer, another thread.
-    Later(Pin<Box<dyn Future<Output = Verdict> + 'r>>),
+    Later(Pooled<'r, Verdict>),
 }
 
 impl<'r> Step<'r> {
     /// Makes a step that waits.
     pub(crate) fn later(future: impl Future<Output = Verdict> + 'r) -> Step<'r> {
-        Step::Later(Box::pin(future))
+        Step::Later(Pooled::new(future))
     }
 
     /// Waits for the decision.
@@ -245,30 +246,34 @@ pub(crate) struct LogHook {
 
 /// Content handler of a location, in place of files.
 #[derive(Clone, Debug)]
-pub(crate) enum Content {
-    /// Handler of a module.
-    Handler(Arc<dyn Handler>),
-    /// `proxy_pass`, `fastcgi_pass` and the other upstream protocols.
-    Proxy(Arc<proxy::Pass>),
-}
+pub(crate) struct Content(Arc<dyn Handler>);
 
 impl Content {
     /// Makes the content of a handler.
-    pub(crate) fn of(handler: impl Handler + 'static) -> Option<Content> {
-        Some(Content::Handler(Arc::new(handler)))
+    pub(crate) fn of(handler: impl Handler) -> Option<Content> {
+        Some(Content(Arc::new(handler)))
     }
 
-    /// Returns what the handler needs besides the request.
+    /// Makes the response.
+    #[inline]
+    pub(crate) fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+        self.0.handle(req)
+    }
+
+    /// Returns the needs of the handler besides the request.
     pub(crate) fn needs(&self) -> Needs {
-        match self {
-            Content::Handler(handler) => handler.needs(),
-            Content::Proxy(_) => Needs::default(),
-        }
+        self.0.needs()
+    }
+
+    /// Returns the handler, if it has this type.
+    pub(crate) fn handler<H: Handler>(&self) -> Option<&H> {
+        let handler: &dyn Any = &*self.0;
+        handler.downcast_ref()
     }
 }
 
 /// A content handler.
-pub(crate) trait Handler: std::fmt::Debug + Send + Sync {
+pub(crate) trait Handler: Any + std::fmt::Debug + Send + Sync {
     /// Makes the response.
     fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r>;
 
@@ -302,10 +307,19 @@ impl Handler for Page {
 pub(crate) struct Needs {
     /// CONNECT: heads are read before the location is known, so that all servers accept it then.
     pub(crate) connect: bool,
+    /// The response comes from an upstream: a path that lacks only the final slash of its location is redirected (nginx: location), and
+    /// `limit_except` in the location has the handler, too.
+    pub(crate) upstream: bool,
     /// A history of the counters.
     pub(crate) history: bool,
     /// Times at which certificates expire.
     pub(crate) certificates: bool,
+}
+
+impl Needs {
+    /// No needs.
+    pub(crate) const NONE: Needs =
+        Needs { connect: false, upstream: false, history: false, certificates: false };
 }
 
 /// Parts of modules that are enabled in one location, selected once when the configuration is built.

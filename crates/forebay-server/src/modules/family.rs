@@ -11,7 +11,6 @@ use crate::config::Scope;
 use crate::config::checks;
 use crate::config::http::LocationBuild;
 use crate::config::value::first;
-use crate::module::Content;
 use crate::modules::LocationWritten;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
@@ -222,11 +221,11 @@ fn check_store_or_cache(d: &Directive, w: &LocationWritten, cx: &Scope<'_>) -> R
 
 fn check_default_redirect(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
     let what = "\"proxy_redirect default\"";
-    let why = match &l.content {
-        Some(Content::Proxy(p)) if matches!(p.to, To::Template(_)) => {
+    let why = match proxy::destination(l.content.as_ref()) {
+        Some(p) if matches!(p.to, To::Template(_)) => {
             "cannot be used with \"proxy_pass\" directive with variables"
         }
-        Some(Content::Proxy(_)) => return Ok(()),
+        Some(_) => return Ok(()),
         _ => "should be placed after the \"proxy_pass\" directive",
     };
     Err(cx.error(d, format!("{what} {why}")))

@@ -10,7 +10,7 @@ use crate::body::{self, BodyError, Further};
 use crate::cache::local::Entry;
 use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild, LocationId};
-use crate::module::{Content, Module};
+use crate::module::{Content, Handler, Module, Needs, Step};
 use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
@@ -47,7 +47,7 @@ fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), 
         _ => None,
     };
     let pass = Pass::parse(d, prefix, cx)?;
-    l.content = Some(Content::Proxy(Arc::new(pass)));
+    l.content = Content::of(Proxy(Arc::new(pass)));
     Ok(())
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn pass_by(
     cx: &mut Scope<'_>,
 ) -> Result<(), Error> {
     refuse_second(protocol, d, l, cx)?;
-    l.content = Some(Content::Proxy(Arc::new(Pass::parse_place(d, protocol, cx)?)));
+    l.content = Content::of(Proxy(Arc::new(Pass::parse_place(d, protocol, cx)?)));
     Ok(())
 }
 
@@ -71,8 +71,8 @@ pub(crate) fn pass_by(
 /// # Errors
 /// `"x" directive is duplicate`.
 fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
-    match &l.content {
-        Some(Content::Proxy(pass)) if pass.protocol == protocol => {
+    match destination(l.content.as_ref()) {
+        Some(pass) if pass.protocol == protocol => {
             Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))
         }
         _ => Ok(()),
@@ -89,7 +89,7 @@ pub(crate) fn check(
     (location, s): ((usize, LocationId), &Settings),
     cx: &mut Scope<'_>,
 ) -> Result<(), Error> {
-    let Some(Content::Proxy(pass)) = content else {
+    let Some(pass) = destination(content) else {
         return Err(check.common.error("\"health_check\" requires \"proxy_pass\""));
     };
     if !pass.protocol.takes_url() {
@@ -104,8 +104,27 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Answers a request with the response of an upstream or a cache (the content handler).
-pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
+/// Content handler of `proxy_pass` and of the directives of the other protocols.
+#[derive(Debug)]
+struct Proxy(Arc<Pass>);
+
+impl Handler for Proxy {
+    fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+        Step::later(async { run(req, &self.0).await.into() })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { upstream: true, ..Needs::default() }
+    }
+}
+
+/// Returns the destination of the requests of a location, if its content handler passes them on.
+pub(crate) fn destination(content: Option<&Content>) -> Option<&Arc<Pass>> {
+    Some(&content?.handler::<Proxy>()?.0)
+}
+
+/// Answers a request with the response of an upstream or a cache.
+async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();
     let s = &http.location(req).settings.proxy;
     match handle(req, pass, s).await {
@@ -209,7 +228,7 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
 pub(crate) async fn more(req: &mut Request) -> Option<Further> {
     let http = req.http();
     let l = http.location(req);
-    let Some(Content::Proxy(pass)) = &l.content else { return None };
+    let pass = destination(l.content.as_ref())?;
     let s = &l.settings.proxy;
     let mut taken = Taken::default();
     let got = ask(req, pass, s, false, &mut taken).await;

@@ -9,7 +9,7 @@ use crate::config::listen::ListenDirective;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::module::{self, Content, Plan};
-use crate::modules::proxy::HttpVersion;
+use crate::modules::proxy::{self, HttpVersion};
 use crate::modules::referer;
 use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme};
 use crate::upstream::config::Table;
@@ -144,7 +144,7 @@ fn complete_conditional_levels(locations: &mut [Location]) {
             l.status_zone.clone_from(&outer.status_zone);
         }
         // As in nginx `if` keeps every handler, `limit_except` those that pass requests on.
-        let kept = |c: &&Content| matches!(l.kind, Kind::If) || matches!(c, Content::Proxy(_));
+        let kept = |c: &&Content| matches!(l.kind, Kind::If) || c.needs().upstream;
         if l.content.is_none() {
             l.content = outer.content.as_ref().filter(kept).cloned();
         }
@@ -295,7 +295,7 @@ impl Assembly<'_, '_> {
         let (server, location) = at.unwrap_or_default();
         if let Some(check) = l.health_check.take() {
             let place = ((server, location), settings.proxy.as_ref());
-            if let Err(error) = modules::proxy::check(check, l.content.as_ref(), place, self.cx) {
+            if let Err(error) = proxy::check(check, l.content.as_ref(), place, self.cx) {
                 self.cx.keep_late(error);
             }
         }
@@ -348,7 +348,7 @@ impl Assembly<'_, '_> {
 
     /// Translates the directives of `fastcgi_`, `uwsgi_` and the like to those of `proxy_`.
     fn apply_family(&mut self, l: &mut Location, written: &LocationWritten) {
-        let Some(Content::Proxy(pass)) = &l.content else { return };
+        let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
         let Some(family) = modules::family::identity(pass.protocol, written) else { return };
         if let Some((same, _)) = self.families.get(&family) {
             modules::family::share(&mut l.settings, same);
@@ -599,7 +599,7 @@ fn upstream_tls(
     loader: &mut Loader,
     cx: &mut Scope<'_>,
 ) {
-    let Some(Content::Proxy(pass)) = &l.content else { return };
+    let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
     let version = l.settings.proxy.http_version;
     if version == HttpVersion::V3 && pass.is_unencrypted() {
         let error = plain("\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"");

@@ -52,7 +52,7 @@ impl LocationBuild {
     pub(crate) fn redirects(&self) -> bool {
         matches!(self.kind, Kind::Exact | Kind::Prefix | Kind::PrefixOnly)
             && matches!(self.name.as_slice(), [_, .., b'/'])
-            && matches!(self.content, Some(Content::Proxy(_)))
+            && self.content.as_ref().is_some_and(|content| content.needs().upstream)
     }
 
     fn new(kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationBuild {

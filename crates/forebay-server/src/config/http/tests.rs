@@ -2,10 +2,9 @@
 
 use super::Http;
 use crate::config::{self, Config, Environment};
-use crate::module::Content;
 use crate::modules::access;
 use crate::modules::limit_req;
-use crate::modules::proxy::To;
+use crate::modules::proxy::{To, destination};
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use forebay_core::config::Memory;
@@ -189,7 +188,7 @@ fn described(config: &Config) -> String {
                 limit_req::SETTINGS.of(s),
                 s.core.error_page
             );
-            if let Some(Content::Proxy(pass)) = &l.content
+            if let Some(pass) = destination(l.content.as_ref())
                 && let To::Fixed { group, .. } = &pass.to
             {
                 text += &format!("to {:?}\n", http.upstreams.get(*group));

@@ -9,7 +9,7 @@ use super::build::{LocationBuild, ServerBuild};
 use super::{Location, Server};
 use crate::config::listen::ListenDirective;
 use crate::config::names::ServerName;
-use crate::module::{Content, Needs};
+use crate::module::Needs;
 use crate::upstream::config::{Named, Table, Upstream};
 use forebay_conf::files::Reads;
 use forebay_core::config::{Effects, Listening};
@@ -118,7 +118,8 @@ impl Facts {
             shows_certificates: needs(|needs| needs.certificates),
             default_body_temp: any(|l| l.settings.core.client_body_temp_path.0.is_none()),
             default_proxy_temp: any(|l| {
-                matches!(l.content, Some(Content::Proxy(_))) && l.settings.proxy.temp_path.0.is_none()
+                l.content.as_ref().is_some_and(|content| content.needs().upstream)
+                    && l.settings.proxy.temp_path.0.is_none()
             }),
         }
     }
