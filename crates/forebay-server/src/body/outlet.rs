@@ -7,9 +7,9 @@ use crate::modules::headers;
 use crate::request::Request;
 use crate::response::fields::{Sink, push_trailers};
 use crate::response::head::BodyFraming;
+use crate::response::streamed::Body;
 use crate::response::{BodyFilter, FilterError};
 use crate::thread::Thread;
-use crate::upstream::stream::Body;
 use forebay_conf::error::Level;
 use forebay_net::io::LargeBuffers;
 use forebay_net::wire::{Sent, Then};
@@ -230,7 +230,7 @@ impl Outlet {
         let thread = req.thread.clone();
         let left = match ahead {
             Some(body) => {
-                body.meanwhile(req, false, Instant::now() + wait).await;
+                body.read_ahead(req, false, Instant::now() + wait).await;
                 // The time is over; only look whether the client is still there.
                 Duration::ZERO
             }

@@ -2,8 +2,8 @@
 
 use super::files::{STRETCH, Stretch, load};
 use crate::request::Request;
+use crate::response::streamed::{Body, Empty, Pulled};
 use crate::response::{Part, Window};
-use crate::upstream::stream::{Body, Pulled};
 
 /// Content of a response: first its parts, then the body that an upstream sends. Of both, the bytes in a window.
 pub(crate) struct Source {
@@ -15,7 +15,7 @@ pub(crate) struct Source {
     /// The part to read next, and how much of it has been read.
     next: usize,
     at: u64,
-    body: Option<Box<Body>>,
+    body: Option<Body>,
     window: Window,
     /// The client's connection has sendfile.
     sendfile: bool,
@@ -26,7 +26,7 @@ pub(crate) enum Further {
     /// Of a cache.
     Part(Part),
     /// Of an upstream.
-    Body(Box<Body>),
+    Body(Body),
 }
 
 /// Result of [`Source::read`].
@@ -139,28 +139,28 @@ impl Source {
     /// Returns the body that follows the parts.
     #[inline]
     pub(super) fn body(&mut self) -> Option<&mut Body> {
-        self.body.as_deref_mut()
+        self.body.as_mut()
     }
 
     /// Goes on with other content where a body has ended.
     pub(super) fn go_on_with(&mut self, req: &mut Request, further: Further) {
         let Some(body) = &mut self.body else { return };
         body.abandon(req);
-        **body = match further {
-            Further::Body(next) => *next,
+        *body = match further {
+            Further::Body(next) => next,
             Further::Part(part) => {
                 self.end = usize::from(!part.is_empty());
                 self.parts.clear();
                 self.parts.push(part);
                 (self.next, self.at) = (0, 0);
-                Body::empty()
+                Box::new(Empty)
             }
         };
     }
 
     /// Returns `true` if what has been read should leave before more is there.
     pub(super) fn is_unbuffered(&self) -> bool {
-        self.body.as_ref().is_some_and(|b| b.unbuffered())
+        self.body.as_ref().is_some_and(|b| b.is_unbuffered())
     }
 
     /// Waits until there may be more. Returns `false` if that takes too long or the client is gone.
@@ -175,7 +175,7 @@ impl Source {
     pub(crate) async fn end(mut self, req: &mut Request) {
         if let Some(body) = &mut self.body {
             if body.keeps() {
-                Box::pin(body.drain(req)).await;
+                body.drain(req).await;
             }
             body.abandon(req);
         }
@@ -189,11 +189,10 @@ impl Source {
 async fn read_body(body: &mut Body, req: &mut Request, out: &mut Vec<u8>) -> Progress {
     let mut pulled = body.pull(req, out);
     if body.wants_save() {
-        // Boxed, so that other requests keep no room for it.
-        Box::pin(body.save(req)).await;
+        body.save(req).await;
     }
     if pulled == Pulled::Stored {
-        pulled = Box::pin(body.load(req, out)).await;
+        pulled = body.load(req, out).await;
     }
     match pulled {
         Pulled::Data | Pulled::Stored => Progress::Data,

@@ -2,8 +2,8 @@
 
 use crate::request::Request;
 use crate::response::fields::Sink;
+use crate::response::streamed::Body;
 use crate::thread::Thread;
-use crate::upstream::stream::Body;
 use bytes::{Buf, Bytes};
 use forebay_conf::error::Level;
 use forebay_core::transfers::{Direction, Over};
@@ -94,7 +94,7 @@ pub(super) struct Ahead<'b>(pub(super) Option<&'b mut Body>);
 impl Meanwhile for Ahead<'_> {
     async fn until_writable(&mut self, req: &mut Request, until: Instant) -> bool {
         match &mut self.0 {
-            Some(body) => body.meanwhile(req, true, until).await,
+            Some(body) => body.read_ahead(req, true, until).await,
             None => Idle.until_writable(req, until).await,
         }
     }

@@ -2,15 +2,12 @@
 //! 7.8 and 9.3.6). No runner serves them, and their requests keep only what the log phase needs.
 
 use super::{Connection, Guard, Work};
-use crate::modules::proxy_cache;
 use crate::request::rare::Rare;
 use crate::request::states::States;
+use crate::request::upstream::Attempt;
 use crate::request::{Origin, Request};
+use crate::response::streamed::{RelayContact, Streamed};
 use crate::thread::{SWITCHED, Thread, ThreadConfig};
-use crate::upstream::contact::Contact;
-use crate::upstream::exchange::Attempt;
-use crate::upstream::stream::Body;
-use crate::upstream::switched;
 use forebay_conf::error::Level;
 use forebay_core::log::access::Target;
 use forebay_core::vars::{Captures, Source, Stored, Template, VarId, VarStore};
@@ -18,6 +15,7 @@ use forebay_net::addr::Peer;
 use forebay_net::reactor::{Job, Token};
 use forebay_net::relay::{Ended, Owner, Pair, Pairs, Side};
 use forebay_net::wire::Wire;
+use forebay_sys::errno::errno_text;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -34,7 +32,7 @@ pub(crate) fn relays(worker: &forebay_core::thread::Thread, front: u8) -> Relays
 pub(crate) struct Suspended {
     conf: Rc<ThreadConfig>,
     conn: Connection,
-    contact: Contact,
+    contact: Box<dyn RelayContact>,
     server: usize,
     location: usize,
     started: Instant,
@@ -66,7 +64,9 @@ pub(crate) struct Relaying {
 #[derive(Debug)]
 pub(crate) struct Over {
     request: Box<Suspended>,
-    relayed: switched::Relayed,
+    ended: Ended,
+    from_client: u64,
+    from_server: u64,
 }
 
 impl Owner for Relaying {
@@ -75,52 +75,53 @@ impl Owner for Relaying {
     }
 
     fn over(self, pair: Pair, ended: Ended) {
-        let from_client = pair.passed_from(Side::Client);
-        let relayed = switched::Relayed { ended, from_client, from_server: pair.passed_from(Side::Server) };
-        let work = Work::Relayed(Box::new(Over { request: self.request, relayed }));
+        let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
+        let work = Work::Relayed(Box::new(Over { request: self.request, ended, from_client, from_server }));
         self.thread.start_work(Job { token: self.token, work });
     }
 }
 
 /// Returns `true` if the bytes of a response can be passed on without its request and a runner. `false` for streams of HTTP/2, and
 /// if something has to be done at the end that needs all of the request.
-pub(crate) fn can_suspend(req: &Request, source: &Body) -> bool {
+pub(crate) fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
     let http = req.http();
-    source.is_suspendable()
+    source.is_suspendable(req)
         && req.origin == Origin::Client
         && !req.conn.wire.is_multiplexed()
-        && proxy_cache::STATE.of(req).zone.is_none()
         && http.location(req).plan.log.is_empty()
 }
 
 /// Passes the bytes of a request on whose response begins a tunnel or another protocol. Returns `false` if its response does not,
 /// or needs a runner.
 pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> bool {
-    let Some(source) = req.resp.source.take_if(|s| s.is_suspendable()) else { return false };
-    let Some((mut contact, switched)) = source.into_switched() else { return false };
-    let Some(upstream) = contact.disconnect() else { return false };
-    let (pair, rules) = switched.pair(req, &upstream);
-    let request = Box::new(Suspended::new(req, contact));
+    let Some(source) = req.resp.source.take() else { return false };
+    if !source.is_suspendable(req) {
+        req.resp.source = Some(source);
+        return false;
+    }
+    let Some(relay) = source.suspend(req) else { return false };
+    let request = Box::new(Suspended::new(req, relay.contact));
     // The connection stays open, and counted as one with a response.
     guard.open = false;
     guard.state = None;
+    let upstream = relay.upstream;
     let owner = Relaying { thread: thread.clone(), token: guard.token, request, upstream };
-    thread.relays.add(pair, rules, owner);
+    thread.relays.add(relay.pair, relay.rules, owner);
     true
 }
 
 /// Ends a request whose bytes have been passed on.
 pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, token: Token, over: Over) {
     let _guard = Guard { thread, token, open: true, state: Some(|c| &c.writing) };
-    let Over { request, relayed } = over;
+    let Over { request, ended, from_client, from_server } = over;
     req.head.clear();
     let (contact, description) = request.restore(req);
-    switched::relayed(req, relayed, |req, level, text| {
+    relayed(req, ended, from_server, |req, level, text| {
         if req.logs(level) {
             req.log_described(level, text, &description);
         }
     });
-    contact.over(req);
+    contact.over(req, from_client, from_server);
     req.complete = true;
     crate::response::respond::finish(req);
     super::h1::end(thread, req, false).await;
@@ -128,9 +129,44 @@ pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, token: Token, ov
     drop(req.end_connection());
 }
 
+/// Counts the bytes of a relay that is over, apart from those of the client: they are no part of its request (nginx: $request_length).
+/// Calls `log` with a line if the relay has ended by a timeout or an error.
+pub(crate) fn relayed(
+    req: &mut Request,
+    ended: Ended,
+    from_server: u64,
+    log: impl FnOnce(&mut Request, Level, &str),
+) {
+    if let Some((level, what)) = failure(ended) {
+        log(req, level, &format!("{what} while proxying upgraded connection"));
+    }
+    req.sent += from_server;
+}
+
+/// Returns the level and the words for an end that neither side has asked for.
+fn failure(ended: Ended) -> Option<(Level, String)> {
+    match ended {
+        Ended::TimedOut(side) => {
+            let name = match side {
+                Side::Client => "client",
+                Side::Server => "upstream",
+            };
+            Some((Level::Info, format!("{name} timed out (110: Connection timed out)")))
+        }
+        Ended::Failed(side, call, e) => {
+            let level = match side {
+                Side::Client => Level::Info,
+                Side::Server => Level::Error,
+            };
+            Some((level, format!("{} failed {}", call.name(), errno_text(e))))
+        }
+        Ended::Closed(_) | Ended::Idle | Ended::CutOff => None,
+    }
+}
+
 impl Suspended {
     /// Takes what the log phase needs from a request.
-    fn new(req: &mut Request, contact: Contact) -> Suspended {
+    fn new(req: &mut Request, contact: Box<dyn RelayContact>) -> Suspended {
         keep_logged(req);
         // The line is written once the relay is over.
         req.unlogged = false;
@@ -165,7 +201,7 @@ impl Suspended {
     }
 
     /// Gives its state to a request without a head. Returns the server and the end of lines of the error log.
-    fn restore(self, req: &mut Request) -> (Contact, Box<[u8]>) {
+    fn restore(self, req: &mut Request) -> (Box<dyn RelayContact>, Box<[u8]>) {
         req.take_connection(self.conn);
         req.begin_request();
         req.without_head = true;

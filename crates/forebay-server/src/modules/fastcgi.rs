@@ -8,11 +8,13 @@ use crate::config::Scope;
 use crate::config::value::{Setting, first};
 use crate::module::Module;
 use crate::request::Request;
+use crate::request::states::Slot;
 use crate::upstream::protocol::Protocol;
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::pattern::Pattern;
+use forebay_core::vars::Captures;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_http::fastcgi;
@@ -100,18 +102,21 @@ const VARIABLES: &[Row] = &[
     Row { name: "fastcgi_path_info", get: RowSource::Get(path_info), settable: false },
 ];
 
+/// Memory of `fastcgi_split_path_info`.
+static SPLIT: Slot<Captures> = Slot::new();
+
 /// Matches the path against `fastcgi_split_path_info` and appends one of the groups. Returns `false` if it does not match.
 fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let http = req.http();
     let Some(pattern) = &http.location(req).settings.fastcgi.split_path_info.0 else { return Ok(false) };
-    let mut captures = std::mem::take(&mut req.modules.upstream.rare.split);
+    let mut captures = std::mem::take(SPLIT.of_mut(req));
     let matches = pattern.captures(&req.uri, &mut captures);
     if matches == Ok(true)
         && let Some((a, b)) = captures.groups.get(group)
     {
         out.extend_from_slice(captures.text.get(*a as usize..*b as usize).unwrap_or_default());
     }
-    req.modules.upstream.rare.split = captures;
+    *SPLIT.of_mut(req) = captures;
     matches.map_err(|_| {
         let uri = req.uri.clone();
         pattern.log_failure(req, &uri).into()

@@ -6,6 +6,7 @@ use crate::config::Scope;
 use crate::config::value::Number;
 use crate::module::Module;
 use crate::request::Request;
+use crate::upstream::codec::memcached::KEY;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_core::vars::Template;
@@ -53,7 +54,7 @@ pub(crate) fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>
         req.log(Level::Error, "the \"$memcached_key\" variable is not set");
         return Err(500);
     }
-    let word = &mut req.modules.upstream.rare.key;
+    let word = KEY.of_mut(req);
     word.clear();
     escape(&key, Escape::Memcached, word);
     for part in [b"get ", word.as_slice(), b"\r\n"] {

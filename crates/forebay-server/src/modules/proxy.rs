@@ -16,6 +16,7 @@ use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
 use crate::phases::Outcome;
 use crate::request::Request;
+use crate::upstream::CALL;
 use crate::upstream::codec::{self, Asked};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Exchange, Outgoing, Target};
@@ -343,7 +344,7 @@ impl Order {
         let body = outgoing(req, s, streamed)?;
         // It is kept while the request waits.
         let mut head = req.thread.buffers.take_short();
-        req.modules.upstream.reuse = target.reuse(req, s);
+        CALL.of_mut(req).reuse = target.reuse(req, s);
         let asked = Asked {
             settings: s,
             uri: &uri,
@@ -362,7 +363,7 @@ impl Order {
             req.modules.upstream.log_path.clear();
         }
         // A response that is stored is fetched to its end even if the client leaves.
-        req.modules.upstream.detached = fetch.cacheable() || req.is_background();
+        CALL.of_mut(req).detached = fetch.cacheable() || req.is_background();
         Ok(Order { head, body, upgrade })
     }
 
@@ -380,7 +381,7 @@ fn stale_instead(
 ) -> Option<Rc<Entry>> {
     let kind = match got {
         Ok(()) => NextUpstream::of_status(req.modules.upstream.head.status),
-        Err(_) => req.modules.upstream.fault,
+        Err(_) => CALL.of(req).fault,
     };
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
@@ -403,7 +404,7 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
     let reusable = codec::keeps_alive(req);
     let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
     let body = Body::new(contact, Framing::None, reusable && clean, s.read_timeout.0);
-    let mut body = body.speaking(req.modules.upstream.protocol, reusable, false);
+    let mut body = body.speaking(CALL.of(req).protocol, reusable, false);
     body.feed(req, b"", &mut Vec::new());
     let entry = cached::revalidated(req, fetch, s, cs).await;
     entry.map(Answer::Entry).ok_or(Stop::Status(502))

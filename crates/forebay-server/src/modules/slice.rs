@@ -9,7 +9,7 @@ use crate::request::rare::Unused;
 use crate::request::states::Slot;
 use crate::request::{Origin, Request};
 use crate::response::Segments;
-use crate::upstream::stream::Body;
+use crate::response::streamed::Empty;
 use crate::variables::Row;
 use forebay_conf::error::Level;
 use forebay_core::vars::RowSource;
@@ -156,7 +156,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     r.allow_ranges = true;
     r.single_range = true;
     if r.source.is_none() {
-        r.source = Some(Box::new(Body::empty()));
+        r.source = Some(Box::new(Empty));
     }
     let s = STATE.of_mut(req);
     (s.etag, s.end, s.active) = (etag, len, true);
@@ -197,7 +197,7 @@ async fn next(req: &mut Request) -> Option<Further> {
     // Variables keep describing the first slice, as in nginx, where subrequests fetch the others.
     let status = proxy_cache::STATE.of(req).status;
     let u = &mut req.modules.upstream;
-    let own = *u.rare.own_attempts.get_or_insert(u.attempts.len());
+    let own = *u.own_attempts.get_or_insert(u.attempts.len());
     u.attempts.truncate(own);
     let first = std::mem::take(&mut u.head);
     let more = proxy::more(req).await;

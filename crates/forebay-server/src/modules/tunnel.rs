@@ -7,6 +7,7 @@ use crate::module::{Content, Handler, Module, Needs, Step};
 use crate::modules::proxy::{NextMask, Pass, tries};
 use crate::phases::Outcome;
 use crate::request::Request;
+use crate::upstream::CALL;
 use crate::upstream::attempts::{Attempts, Decision, Kept, Repeat, Rules};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Target;
@@ -154,8 +155,9 @@ fn established(req: &mut Request, contact: Contact) -> Outcome {
     let http = req.http();
     let t = SETTINGS.of(&http.location(req).settings);
     // What passes through the tunnel need not be HTTP.
+    let scheme = CALL.of(req).scheme();
     let u = &mut req.modules.upstream;
-    u.log_name.drain(..u.protocol.scheme(u.encrypted).len().min(u.log_name.len()));
+    u.log_name.drain(..scheme.len().min(u.log_name.len()));
     u.log_path.clear();
     let timeouts = Timeouts { read: t.read_timeout.0, send: t.send_timeout.0 };
     req.keep_alive = false;

@@ -27,6 +27,7 @@ mod derive;
 pub(crate) mod rare;
 pub(crate) mod spare;
 pub(crate) mod states;
+pub(crate) mod upstream;
 mod vars;
 pub(crate) mod waiting;
 
@@ -69,7 +70,7 @@ pub(crate) struct ModuleState {
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
     /// Upstream servers that the request was sent to.
-    pub upstream: crate::upstream::exchange::Upstreamed,
+    pub upstream: upstream::Upstreamed,
     /// Guard that counts the request as being processed.
     pub processing: Option<crate::metrics::Processing>,
     /// States of modules.

@@ -212,7 +212,6 @@ impl Request {
         (*sent, *sent_head, *received) = (0, 0, 0);
         *transfer = None;
         modules.clear();
-        modules.upstream.reset();
         (*unlogged, *complete, *keep_alive) = (false, false, false);
         *body = RequestBody::default();
         *keepalive_timeout = None;
@@ -235,7 +234,7 @@ mod tests {
     use crate::request::{Refusal, SubBody};
     use crate::response::{Part, Window};
     use crate::testing;
-    use crate::upstream::Reuse;
+    use crate::upstream::{CALL, Call, Reuse};
     use forebay_core::client::Client;
     use forebay_core::vars::VarId;
     use forebay_http::request::Framing;
@@ -419,19 +418,15 @@ mod tests {
         let secret = || b"secret".to_vec();
         let m = &mut req.modules;
         m.request_id = Some([7; 32]);
-        m.upstream.detached = true;
         let u = &mut m.upstream;
         u.head.buf = b"HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\n\r\n".to_vec();
         forebay_http::h1::client::parse(&mut u.head, usize::MAX).expect("sound");
-        u.rare.own_attempts = Some(1);
+        u.own_attempts = Some(1);
         (u.early, u.host, u.port, u.log_name, u.log_path) =
             (secret(), secret(), secret(), secret(), secret());
-        let rare = &mut *u.rare;
-        (rare.key, rare.set_cookie, rare.session, rare.split.text) = (secret(), secret(), secret(), secret());
-        rare.sticky_field = secret();
         u.trailers.push(b"X", b"secret");
-        u.rare.split.groups.push((0, 6));
-        (u.status_line, u.reuse, u.encrypted) = (Some(true), Reuse::Group, true);
+        *CALL.of_mut(req) =
+            Call { status_line: Some(true), reuse: Reuse::Group, encrypted: true, ..Call::default() };
         crate::modules::ssi::count(req, 9);
         let cached = proxy_cache::STATE.of_mut(req);
         cached.status = Some(CacheStatus::Hit);

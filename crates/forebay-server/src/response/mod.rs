@@ -4,6 +4,7 @@ pub(crate) mod fields;
 pub(crate) mod head;
 pub(crate) mod respond;
 pub(crate) mod sent;
+pub(crate) mod streamed;
 
 use crate::body::Further;
 use crate::file_cache::OpenFile;
@@ -367,7 +368,7 @@ pub(crate) struct Response {
     /// Bytes made for the body, reused from request to request.
     pub text: Vec<u8>,
     /// Rest of an upstream's response, which follows the parts.
-    pub source: Option<Box<crate::upstream::stream::Body>>,
+    pub source: Option<streamed::Body>,
     /// The content comes in segments.
     pub segments: Option<&'static dyn Segments>,
     /// Bytes of parts and source that are sent.

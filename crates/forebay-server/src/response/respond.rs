@@ -75,18 +75,18 @@ async fn send_body(
     }
     let sent = body::write_last(thread, req, head).await;
     if let Some(mut source) = req.resp.source.take() {
-        if sent.is_ok() && switched::can_suspend(req, &source) {
+        if sent.is_ok() && switched::can_suspend(req, &*source) {
             req.keep_alive = false;
             req.resp.source = Some(source);
             return sent;
         }
-        if sent.is_ok() && Box::pin(source.relay(req)).await {
+        if sent.is_ok() && source.relay(req).await {
             req.keep_alive = false;
         } else {
             // The client need not wait for content that it does not get.
             req.conn.wire.end();
         }
-        Box::pin(source.drain(req)).await;
+        source.drain(req).await;
         source.abandon(req);
     }
     sent

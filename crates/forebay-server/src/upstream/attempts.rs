@@ -3,12 +3,14 @@
 
 use super::codec::muxed;
 use super::contact::Contact;
-use super::exchange::{Attempt, Target};
+use super::exchange::Target;
 use super::fault::{Fault, client_gone};
 use super::sticky::Sticky;
 use crate::modules::proxy::{NextMask, NextUpstream};
 use crate::request::Request;
+use crate::request::upstream::Attempt;
 use crate::thread::ThreadConfig;
+use crate::upstream::CALL;
 use forebay_conf::error::Level;
 use forebay_core::upstream::balance::{Key, Picker};
 use forebay_core::upstream::dial_error::Blame;
@@ -210,7 +212,7 @@ impl<'t> Attempts<'t> {
         let conf = req.conf.clone();
         let begun = req.thread.io.poller.now();
         let servers = Servers::new(req, target).await?;
-        req.modules.upstream.fault = Some(NextUpstream::Error);
+        CALL.of_mut(req).fault = Some(NextUpstream::Error);
         let redirected = !req.modules.upstream.attempts.is_empty();
         let (tried, current) = (Vec::new(), (0, begun));
         let (dropped, closed) = (0, 0);
@@ -419,7 +421,7 @@ impl<'t> Attempts<'t> {
 /// Notes the failure of the last attempt, and counts it unless a kept connection was closed. Returns whether the connection
 /// was a kept one, and the number of bytes received by it.
 fn note_failure(req: &mut Request, contact: Option<&Contact>, fault: &Fault) -> (bool, u64) {
-    req.modules.upstream.fault = Some(fault.kind).filter(|_| fault.blame != Blame::Ours);
+    CALL.of_mut(req).fault = Some(fault.kind).filter(|_| fault.blame != Blame::Ours);
     let reused = contact.and_then(Contact::conn).is_some_and(|c| c.reused);
     let mut received = 0;
     if let Some(a) = req.modules.upstream.attempts.last_mut() {
@@ -435,10 +437,11 @@ fn note_failure(req: &mut Request, contact: Option<&Contact>, fault: &Fault) -> 
 
 /// Sets the name of the server in the error log: that of the last attempt.
 fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
+    let scheme = CALL.of(req).scheme();
     let u = &mut req.modules.upstream;
     let Some(a) = u.attempts.last() else { return };
     u.log_name.clear();
-    u.log_name.extend_from_slice(u.protocol.scheme(u.encrypted));
+    u.log_name.extend_from_slice(scheme);
     u.log_name.extend_from_slice(&a.name);
     if matches!(addr, Some(PeerAddr::Unix(_))) {
         u.log_name.push(b':');

@@ -4,8 +4,7 @@
 use super::Reuse;
 use super::attempts::{Attempts, Decision, Kept, Repeat};
 use super::codec::muxed::{self, Ask};
-use super::codec::protocol::Protocol;
-use super::codec::{self, fastcgi, http2, http3};
+use super::codec::{self, http2, http3};
 use super::config::Upstream;
 use super::contact::Contact;
 use super::fault::{Fault, client_gone, send_failed, send_timeout, timed_out};
@@ -18,15 +17,12 @@ use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::request::Request;
-use crate::request::rare::{Rare, Unused};
-use crate::response::FieldList;
+use crate::upstream::CALL;
 use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::config::Serving;
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::local::LocalSet;
-use forebay_core::upstream::peer::Figures;
-use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
 use forebay_net::dial::LocalAddress;
 use forebay_net::reactor::Deadline;
@@ -35,7 +31,7 @@ use forebay_net::wire::Watch;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Servers that a request goes to.
 #[derive(Debug)]
@@ -71,11 +67,11 @@ impl Target {
             return Reuse::No;
         }
         // A kept connection would go on presenting a certificate whose files have changed.
-        let tls = || req.own_location().upstream_tls.as_ref().filter(|_| req.modules.upstream.encrypted);
+        let tls = || req.own_location().upstream_tls.as_ref().filter(|_| CALL.of(req).encrypted);
         match group.explicit {
             true if group.keepalive.connections > 0 => Reuse::Group,
             false if tls().is_some_and(|tls| tls.reads_certificates()) => Reuse::No,
-            false if req.modules.upstream.protocol.is_reused_unasked(s.http_version) => Reuse::Implied,
+            false if CALL.of(req).protocol.is_reused_unasked(s.http_version) => Reuse::Implied,
             _ => Reuse::No,
         }
     }
@@ -92,203 +88,6 @@ pub(crate) enum Outgoing {
     Stored,
     /// The client's, read while it is sent (nginx: proxy_request_buffering off); `true`: in chunks.
     Streamed(bool),
-}
-
-/// An attempt at one server.
-#[derive(Clone, Debug)]
-pub(crate) struct Attempt {
-    /// `$upstream_addr`.
-    pub name: Vec<u8>,
-    /// `$upstream_status`; 0 = none.
-    pub status: u16,
-    /// Time at which it began.
-    pub started: Instant,
-    /// `$upstream_connect_time`.
-    pub connect: Option<Duration>,
-    /// `$upstream_header_time`.
-    pub header: Option<Duration>,
-    /// `$upstream_response_time`.
-    pub response: Option<Duration>,
-    /// `$upstream_bytes_sent`.
-    pub sent: u64,
-    /// `$upstream_bytes_received`.
-    pub received: u64,
-    /// `$upstream_response_length`.
-    pub length: u64,
-    /// `true` for the first attempt in another location, reached by an internal redirect.
-    pub redirected: bool,
-}
-
-impl Attempt {
-    /// Creates an attempt that has just begun.
-    pub(super) fn new(name: Vec<u8>, started: Instant) -> Attempt {
-        Attempt {
-            name,
-            status: 0,
-            started,
-            connect: None,
-            header: None,
-            response: None,
-            sent: 0,
-            received: 0,
-            length: 0,
-            redirected: false,
-        }
-    }
-
-    /// Returns the figures that are counted for its server.
-    pub(super) fn figures(&self) -> Figures {
-        let Attempt { status, sent, received, header, response, .. } = *self;
-        Figures { status, sent, received, connect: None, header, response }
-    }
-}
-
-/// State of a request that concerns its upstreams.
-#[derive(Debug, Default)]
-pub(crate) struct Upstreamed {
-    /// Servers asked, in order.
-    pub attempts: Vec<Attempt>,
-    /// Empty buffer for the name of the next server.
-    pub(super) spare_name: Vec<u8>,
-    /// The last head received.
-    pub head: ResponseHead,
-    /// Content that has been taken out of its frames before the body was read (HTTP/2, FastCGI).
-    pub early: Vec<u8>,
-    /// Trailers of the last response.
-    pub trailers: Rare<FieldList>,
-    /// `$proxy_host`.
-    pub host: Vec<u8>,
-    /// Protocol of the upstream.
-    pub protocol: Protocol,
-    /// `true` if the head begins with a status line, once that is known. uwsgi and SCGI servers may send either.
-    pub status_line: Option<bool>,
-    /// State of the response of a FastCGI server.
-    pub fastcgi: Rare<fastcgi::Link>,
-    /// Reuse of the connection.
-    pub reuse: Reuse,
-    /// `true` if the connection is encrypted.
-    pub encrypted: bool,
-    /// `$proxy_port`.
-    pub port: Vec<u8>,
-    /// State that few requests use.
-    pub rare: Rare<RareUpstreamed>,
-    /// `true` if the request goes on when the client leaves.
-    pub detached: bool,
-    /// Name of the upstream in the error log; empty when none is involved.
-    pub log_name: Vec<u8>,
-    /// Path and query after that name.
-    pub log_path: Vec<u8>,
-    /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
-    pub fault: Option<NextUpstream>,
-}
-
-/// State of a request that concerns its upstreams, and that few requests use.
-#[derive(Debug, Default)]
-pub(crate) struct RareUpstreamed {
-    /// Number of servers that variables show. Later ones were asked for further slices of a response.
-    pub own_attempts: Option<usize>,
-    /// Scratch space of `fastcgi_split_path_info`.
-    pub split: forebay_core::vars::Captures,
-    /// The key that memcached is asked for, as in the command.
-    pub key: Vec<u8>,
-    /// `Set-Cookie` of `sticky cookie`; empty: none.
-    pub set_cookie: Vec<u8>,
-    /// Name of the field that has this value in place of `Set-Cookie`; empty: none.
-    pub sticky_field: Vec<u8>,
-    /// The session that `sticky learn` begins when the response is over; empty: none.
-    pub session: Vec<u8>,
-}
-
-impl Unused for RareUpstreamed {
-    const UNUSED: &'static RareUpstreamed = &RareUpstreamed {
-        own_attempts: None,
-        split: forebay_core::vars::Captures { text: Vec::new(), groups: Vec::new() },
-        key: Vec::new(),
-        set_cookie: Vec::new(),
-        sticky_field: Vec::new(),
-        session: Vec::new(),
-    };
-
-    fn clear(&mut self) {
-        self.own_attempts = None;
-        self.split.text.clear();
-        self.split.groups.clear();
-        for text in [&mut self.key, &mut self.set_cookie, &mut self.sticky_field, &mut self.session] {
-            text.clear();
-        }
-    }
-}
-
-impl Upstreamed {
-    /// Forgets everything, but keeps buffers.
-    pub(crate) fn clear(&mut self) {
-        self.detached = false;
-        // A cached response has a head without an attempt, and not all protocols have a host.
-        let unused = self.attempts.is_empty() && self.host.is_empty() && self.rare.own_attempts.is_none();
-        if unused && self.head.buf.is_empty() {
-            return;
-        }
-        if let Some(a) = self.attempts.first_mut() {
-            self.spare_name = std::mem::take(&mut a.name);
-            self.spare_name.clear();
-        }
-        self.attempts.clear();
-        self.rare.clear();
-        self.head.advance(usize::MAX);
-        self.fastcgi.clear();
-        self.early.clear();
-        self.trailers.clear();
-        self.host.clear();
-        self.port.clear();
-        self.log_name.clear();
-        self.log_path.clear();
-    }
-
-    /// Makes this the state of a request that has yet to begin. [`Upstreamed::clear`] leaves what is set before it is read, where
-    /// the same runner goes on.
-    pub(crate) fn reset(&mut self) {
-        self.clear();
-        // Named one by one, so that none is forgotten.
-        let Upstreamed {
-            attempts,
-            // Empty, as `clear` leaves it.
-            spare_name: _,
-            rare,
-            detached,
-            head,
-            early,
-            trailers,
-            host,
-            protocol,
-            status_line,
-            fastcgi,
-            reuse,
-            encrypted,
-            port,
-            log_name,
-            log_path,
-            fault,
-        } = self;
-        attempts.clear();
-        rare.clear();
-        *detached = false;
-        head.advance(usize::MAX);
-        for text in [early, host, port, log_name, log_path] {
-            text.clear();
-        }
-        trailers.clear();
-        *protocol = Protocol::default();
-        *status_line = None;
-        fastcgi.clear();
-        *reuse = Reuse::default();
-        *encrypted = false;
-        *fault = None;
-    }
-
-    /// Returns the attempt at the server that is being asked.
-    pub(crate) fn current(&mut self) -> Option<&mut Attempt> {
-        self.attempts.last_mut()
-    }
 }
 
 /// Asks servers until one has sent the head of a response. The head is then in [`Upstreamed::head`], and the connection to the
@@ -375,7 +174,7 @@ async fn wait(
 /// Decides which kept connections a request may use. A request that cannot be sent again would fail if the kept connection of an
 /// implied group turned out to be closed, so it gets a new connection.
 fn kept(req: &Request, s: &Settings, body: &Outgoing) -> Kept {
-    match req.modules.upstream.reuse {
+    match CALL.of(req).reuse {
         Reuse::No => Kept::No,
         Reuse::Group => Kept::Group,
         Reuse::Implied => {
@@ -560,7 +359,7 @@ impl Exchange<'_> {
     /// Sends the request, or the part of it that the server reads before it answers.
     async fn send(&self, req: &mut Request, contact: &mut Contact, watch: &mut Watch) -> Result<(), Fault> {
         let chunked = matches!(self.body, Outgoing::Streamed(true));
-        let framing = req.modules.upstream.protocol.framing(chunked);
+        let framing = CALL.of(req).protocol.framing(chunked);
         let timeout = self.settings.send_timeout.0;
         if let Outgoing::Streamed(_) = self.body {
             contact.upload = Some(Box::new(Upload::new(req, self.head, framing, timeout)));
@@ -583,7 +382,7 @@ fn made_for(
     version: HttpVersion,
 ) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-    let mut made_for = wanted.map_or(0, Wanted::key) ^ req.modules.upstream.protocol.made_for();
+    let mut made_for = wanted.map_or(0, Wanted::key) ^ CALL.of(req).protocol.made_for();
     if let Some(a) = local {
         made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
     }

@@ -26,6 +26,10 @@ pub(crate) mod vars;
 pub(crate) use codec::protocol;
 
 use crate::module::Module;
+use crate::modules::proxy::NextUpstream;
+use crate::request::rare::Unused;
+use crate::request::states::Slot;
+use protocol::Protocol;
 
 /// `upstream`, and health checks.
 pub(crate) static MODULE: Module = Module {
@@ -37,6 +41,62 @@ pub(crate) static MODULE: Module = Module {
     variables: &[vars::VARIABLES],
     ..Module::NONE
 };
+
+/// State of a request that is passed on.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// Protocol of the upstream.
+    pub(crate) protocol: Protocol,
+    /// `true` if the connection is encrypted.
+    pub(crate) encrypted: bool,
+    /// Reuse of the connection.
+    pub(crate) reuse: Reuse,
+    /// `true` if the head begins with a status line, once that is known. uwsgi and SCGI servers may send either.
+    pub(crate) status_line: Option<bool>,
+    /// `true` if the request goes on when the client leaves.
+    pub(crate) detached: bool,
+    /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
+    pub(crate) fault: Option<NextUpstream>,
+}
+
+impl Call {
+    /// Returns the beginning of the upstream's name in the error log.
+    pub(crate) fn scheme(&self) -> &'static [u8] {
+        self.protocol.scheme(self.encrypted)
+    }
+}
+
+/// State of the requests that are passed on.
+pub(crate) static CALL: Slot<Call> = Slot::new();
+
+impl Default for Call {
+    fn default() -> Call {
+        Call {
+            protocol: Protocol::Http,
+            encrypted: false,
+            reuse: Reuse::No,
+            status_line: None,
+            detached: false,
+            fault: None,
+        }
+    }
+}
+
+impl Unused for Call {
+    const UNUSED: &'static Call = &Call {
+        protocol: Protocol::Http,
+        encrypted: false,
+        reuse: Reuse::No,
+        status_line: None,
+        detached: false,
+        fault: None,
+    };
+
+    #[inline]
+    fn clear(&mut self) {
+        *self = Call::default();
+    }
+}
 
 /// Source of a request's connection, and its fate after the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use super::fault::{Fault, SENDING, client_gone};
 use super::pooled::Trouble;
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
+use crate::upstream::CALL;
 use forebay_conf::error::Level;
 use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_core::upstream::conn::Conn;
@@ -22,7 +23,7 @@ const HANDSHAKING: &str = "while SSL handshaking to upstream";
 /// Returns a watch for the client while the request waits for an upstream (nginx: proxy_ignore_client_abort).
 pub(crate) fn watch(req: &Request, ignore_abort: bool) -> Watch {
     // A response that will be stored is fetched to its end.
-    let watched = !ignore_abort && !req.modules.upstream.detached;
+    let watched = !ignore_abort && !CALL.of(req).detached;
     if watched { req.conn.wire.watch() } else { Watch::Nothing }
 }
 
@@ -135,7 +136,7 @@ fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
 
 /// Returns the parameters of encryption, where there is any.
 pub(crate) fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
-    if !req.modules.upstream.encrypted {
+    if !CALL.of(req).encrypted {
         return Ok(None);
     }
     let http = req.http();

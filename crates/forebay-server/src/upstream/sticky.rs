@@ -4,6 +4,8 @@ use super::session_times::Times;
 use crate::config::Scope;
 use crate::config::value::split_parameter;
 use crate::request::Request;
+use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -15,6 +17,48 @@ use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// State of `sticky` in a request.
+#[derive(Debug, Default)]
+struct StickyState {
+    /// Value of `Set-Cookie`; empty: none.
+    set_cookie: Vec<u8>,
+    /// Name of the field that has this value in place of `Set-Cookie`; empty: none.
+    field: Vec<u8>,
+    /// The session that `sticky learn` begins when the response is over; empty: none.
+    session: Vec<u8>,
+}
+
+static STATE: Slot<StickyState> = Slot::new();
+
+impl Unused for StickyState {
+    const UNUSED: &'static StickyState =
+        &StickyState { set_cookie: Vec::new(), field: Vec::new(), session: Vec::new() };
+
+    fn clear(&mut self) {
+        for text in [&mut self.set_cookie, &mut self.field, &mut self.session] {
+            text.clear();
+        }
+    }
+}
+
+/// Adds the field that names the server to a response.
+pub(crate) fn add_field(req: &mut Request) {
+    if STATE.of(req).set_cookie.is_empty() {
+        return;
+    }
+    let state = STATE.of_mut(req);
+    let (set_cookie, field) = (std::mem::take(&mut state.set_cookie), std::mem::take(&mut state.field));
+    if field.is_empty() {
+        req.resp.fields.push(b"Set-Cookie", &set_cookie);
+    } else {
+        // Nobody else names a server by it.
+        req.resp.fields.remove_named(|name| name.eq_ignore_ascii_case(&field));
+        req.resp.fields.push(&field, &set_cookie);
+    }
+    let state = STATE.of_mut(req);
+    (state.set_cookie, state.field) = (set_cookie, field);
+}
 
 /// `sticky`.
 #[derive(Debug)]
@@ -223,9 +267,9 @@ impl Cookie {
         let begun = before.filter(|(wanted, _)| *wanted == sid).map(|(_, begun)| begun);
         let mut line = Vec::new();
         self.write(req, (sid, begun.unwrap_or_else(|| req.thread.clock.unix())), &mut line)?;
-        req.modules.upstream.rare.set_cookie = line;
+        STATE.of_mut(req).set_cookie = line;
         if self.field {
-            req.modules.upstream.rare.sticky_field.clone_from(&self.name);
+            STATE.of_mut(req).field.clone_from(&self.name);
         }
         Ok(())
     }
@@ -377,17 +421,17 @@ impl Learn {
 
     fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         // Evaluated now, since the head is gone when the response is over.
-        req.modules.upstream.rare.session = self.sessions.created(req)?.unwrap_or_default();
+        STATE.of_mut(req).session = self.sessions.created(req)?.unwrap_or_default();
         if self.header { self.learn(req, sid) } else { Ok(()) }
     }
 
     fn learn(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         let now = req.thread.io.poller.now();
         // If the response names a session, the session of the request is not prolonged.
-        let key = std::mem::take(&mut req.modules.upstream.rare.session);
+        let key = std::mem::take(&mut STATE.of_mut(req).session);
         if !key.is_empty() {
             self.sessions.set(&key, sid, now);
-            req.modules.upstream.rare.session = key;
+            STATE.of_mut(req).session = key;
         } else if let Some(key) = self.sessions.looked_up(req)? {
             self.sessions.prolong(&key, sid, now);
         }

@@ -8,10 +8,12 @@ use super::codec::protocol::Protocol;
 use super::contact::{Contact, attempt_over};
 use super::exchange::READ;
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
-use super::switched::Switched;
+use super::switched::{self, Switched};
 use super::upload::{Stopped, Turn};
 use crate::modules::core::TempDir;
+use crate::modules::proxy_cache;
 use crate::request::{Request, waiting};
+use crate::response::streamed::{Pulled, Relay, RelayContact, Streamed};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
@@ -21,6 +23,7 @@ use forebay_net::relay::Timeouts;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
+use forebay_sys::pooled::Pooled;
 use rustix::io::Errno;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -48,21 +51,6 @@ pub(crate) struct Body {
     since: Option<Instant>,
     /// Bytes read before the last wait; `None` before the first one.
     read_before: Option<u64>,
-}
-
-/// Result of [`Body::pull`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pulled {
-    /// Bytes were appended; more may follow.
-    Data,
-    /// Bytes are in a file; [`Body::load`] reads them.
-    Stored,
-    /// No bytes have come.
-    Blocked,
-    /// The body is over; bytes may have been appended.
-    End,
-    /// The body breaks off.
-    Failed,
 }
 
 /// End of an upstream's response.
@@ -120,11 +108,6 @@ impl Body {
         Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
     }
 
-    /// Creates a body that is over.
-    pub(crate) fn empty() -> Body {
-        Body::ended()
-    }
-
     /// Puts content that has been decoded already before the content to come.
     pub(crate) fn put_before(&mut self, content: Vec<u8>, limits: AheadLimits) {
         if self.spool.is_none() {
@@ -164,11 +147,6 @@ impl Body {
         self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
     }
 
-    /// Returns `true` if bytes are to leave as they come (nginx: proxy_buffering off).
-    pub(crate) fn unbuffered(&self) -> bool {
-        self.ahead.is_none() && self.contact.is_some()
-    }
-
     /// Returns `true` if the response is kept.
     pub(crate) fn keeps(&self) -> bool {
         self.spool.as_ref().is_some_and(|s| s.keeps())
@@ -184,21 +162,6 @@ impl Body {
     pub(crate) fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
         let switched = Some(Switched { early, timeouts });
         Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
-    }
-
-    /// Returns `true` if the rest of the response is passed on as it is.
-    pub(crate) fn is_switched(&self) -> bool {
-        self.switched.is_some()
-    }
-
-    /// Returns `true` if the rest of the response is passed on as it is, and nothing but the connections is needed for that.
-    pub(crate) fn is_suspendable(&self) -> bool {
-        self.is_switched() && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
-    }
-
-    /// Returns the server and the state of the relay, if the rest is passed on as it is.
-    pub(crate) fn into_switched(self) -> Option<(Contact, Switched)> {
-        self.contact.zip(self.switched)
     }
 
     /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
@@ -647,7 +610,7 @@ impl Body {
     }
 
     /// Waits until the client takes more, or until a time, and meanwhile reads ahead. Returns `false` if the time is over.
-    pub(crate) async fn meanwhile(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
+    pub(crate) async fn read_ahead(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
         self.begin_ahead(req);
         let patience = Instant::now() + PATIENCE;
         loop {
@@ -663,7 +626,7 @@ impl Body {
                 Some(Ready::Request) => {}
                 None if Instant::now() >= until => return false,
                 None if full => {}
-                Some(Ready::Upstream) | None => self.read_ahead(req).await,
+                Some(Ready::Upstream) | None => self.read_more(req).await,
             }
         }
     }
@@ -709,7 +672,7 @@ impl Body {
     }
 
     /// Reads content while the client takes nothing.
-    async fn read_ahead(&mut self, req: &mut Request) {
+    async fn read_more(&mut self, req: &mut Request) {
         let mut nowhere = Vec::new();
         self.receive(req, &mut nowhere);
         if self.keeps() && self.wants_save() {
@@ -765,4 +728,90 @@ fn temporary(req: &Request) -> TempDir {
     let http = req.http();
     let given = http.location(req).settings.proxy.temp_path.0.clone();
     given.unwrap_or_else(|| req.conf.http.proxy_temp.clone().into())
+}
+
+impl Streamed for Body {
+    fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        Body::pull(self, req, out)
+    }
+
+    fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, bool> {
+        Pooled::new(Body::wait(self, req))
+    }
+
+    fn read_ahead<'a>(&'a mut self, req: &'a mut Request, client: bool, until: Instant) -> Pooled<'a, bool> {
+        Pooled::new(Body::read_ahead(self, req, client, until))
+    }
+
+    fn wants_save(&self) -> bool {
+        Body::wants_save(self)
+    }
+
+    fn save<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, ()> {
+        Pooled::new(Body::save(self, req))
+    }
+
+    fn load<'a>(&'a mut self, req: &'a mut Request, out: &'a mut Vec<u8>) -> Pooled<'a, Pulled> {
+        Pooled::new(Body::load(self, req, out))
+    }
+
+    fn keeps(&self) -> bool {
+        Body::keeps(self)
+    }
+
+    fn drain<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, ()> {
+        Pooled::new(Body::drain(self, req))
+    }
+
+    fn abandon(&mut self, req: &mut Request) {
+        Body::abandon(self, req);
+    }
+
+    fn is_unbuffered(&self) -> bool {
+        self.ahead.is_none() && self.contact.is_some()
+    }
+
+    fn uploads(&self) -> bool {
+        Body::uploads(self)
+    }
+
+    fn can_pass(&mut self) -> bool {
+        Body::can_pass(self)
+    }
+
+    fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
+        Body::pass(self, req, pipe)
+    }
+
+    fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
+        Body::hold_back(self, req, pipe)
+    }
+
+    fn is_switched(&self) -> bool {
+        self.switched.is_some()
+    }
+
+    fn relay<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, bool> {
+        Pooled::new(Body::relay(self, req))
+    }
+
+    fn is_suspendable(&self, req: &Request) -> bool {
+        self.switched.is_some()
+            && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
+            && proxy_cache::STATE.of(req).zone.is_none()
+    }
+
+    fn suspend(self: Box<Self>, req: &mut Request) -> Option<Relay> {
+        let (mut contact, switched) = self.contact.zip(self.switched)?;
+        let upstream = contact.disconnect()?;
+        let (pair, rules) = switched.pair(req, &upstream);
+        Some(Relay { pair, rules, upstream, contact: Box::new(contact) })
+    }
+}
+
+impl RelayContact for Contact {
+    fn over(self: Box<Self>, req: &mut Request, from_client: u64, from_server: u64) {
+        switched::count(req, from_client, from_server);
+        Contact::over(&self, req);
+    }
 }

@@ -1,8 +1,8 @@
 //! `$upstream_*` and `$proxy_*` (nginx: ngx_http_upstream_module, ngx_http_proxy_module).
 
-use super::exchange::Attempt;
 use crate::modules::vars::{join, same_name, seconds};
 use crate::request::Request;
+use crate::request::upstream::Attempt;
 use crate::variables::{HasValue, Row};
 use forebay_core::vars::RowSource;
 use forebay_http::h1::response;
@@ -51,7 +51,7 @@ pub(crate) const VARIABLES: &[Row] = rows! {
 /// Appends one value for each server: `, ` between servers, ` : ` after those of a location that an internal redirect left.
 fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -> HasValue {
     let u = &r.modules.upstream;
-    let attempts = u.attempts.get(..u.rare.own_attempts.unwrap_or(usize::MAX)).unwrap_or(&u.attempts);
+    let attempts = u.attempts.get(..u.own_attempts.unwrap_or(usize::MAX)).unwrap_or(&u.attempts);
     for (i, a) in attempts.iter().enumerate() {
         if i > 0 {
             out.extend_from_slice(if a.redirected { b" : " } else { b", " });

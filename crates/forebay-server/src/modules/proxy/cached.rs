@@ -8,6 +8,7 @@ use crate::cache::{Cache, Hash, purges};
 use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSettings};
 use crate::request::Request;
+use crate::upstream::CALL;
 use crate::upstream::spool::Keep;
 use forebay_conf::error::Level;
 use forebay_http::field::Name;
@@ -114,8 +115,8 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
 fn push_key(req: &mut Request, uri: &[u8], cs: &CacheSettings, key: &mut Vec<u8>) -> Result<(), Stop> {
     if let Some(t) = &cs.key.0 {
         t.eval(req, key)?;
-    } else if req.modules.upstream.protocol.takes_url() {
-        key.extend_from_slice(if req.modules.upstream.encrypted { b"https://" } else { b"http://" });
+    } else if CALL.of(req).protocol.takes_url() {
+        key.extend_from_slice(if CALL.of(req).encrypted { b"https://" } else { b"http://" });
         key.extend_from_slice(&req.modules.upstream.host);
         key.extend_from_slice(uri);
     }

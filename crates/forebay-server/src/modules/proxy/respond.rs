@@ -12,13 +12,15 @@ use crate::modules::{alt_svc, proxy_cookie, static_file};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
+use crate::upstream::CALL;
 use crate::upstream::codec::decoder::Carrier;
 use crate::upstream::codec::http2;
 use crate::upstream::codec::{self};
 use crate::upstream::contact::Contact;
-use crate::upstream::exchange::RareUpstreamed;
 use crate::upstream::spool::Keep;
-use crate::upstream::stream::{self, Body, Pulled};
+use crate::upstream::sticky;
+use crate::response::streamed::Pulled;
+use crate::upstream::stream::{self, Body};
 use forebay_conf::error::Level;
 use forebay_core::pattern::Pattern;
 use forebay_core::upstream::conn::Conn;
@@ -179,7 +181,7 @@ fn keep(
     if fetch.cacheable() {
         return cached::keep(req, fetch, s, cs);
     }
-    if to_head && req.modules.upstream.protocol.is_http() {
+    if to_head && CALL.of(req).protocol.is_http() {
         // There is no body, whatever length the head has.
         return Ok(None);
     }
@@ -191,7 +193,7 @@ fn keep(
 fn may_follow(req: &Request, conn: Option<&Conn>) -> bool {
     // The others say themselves where a response ends.
     let is_framed = conn.is_some_and(|conn| Carrier::of(conn) != Carrier::Http1);
-    if !req.modules.upstream.protocol.is_http() || is_framed {
+    if !CALL.of(req).protocol.is_http() || is_framed {
         return false;
     }
     let head = &req.modules.upstream.head;
@@ -248,7 +250,7 @@ fn at_once(
         Framing::Length(n) => n,
         _ => return None,
     };
-    if came as u64 != announced || !req.modules.upstream.protocol.is_http() || s.limit_rate.0.is_some() {
+    if came as u64 != announced || !CALL.of(req).protocol.is_http() || s.limit_rate.0.is_some() {
         return None;
     }
     let content = if carrier == Carrier::Http1 { take_content(req) } else { take_early(req) };
@@ -307,7 +309,7 @@ fn body(
     content: &mut Vec<u8>,
 ) -> Result<(Body, Pulled), Stop> {
     let head = &req.modules.upstream.head;
-    let protocol = req.modules.upstream.protocol;
+    let protocol = CALL.of(req).protocol;
     let framing = protocol.framing_of_response(head, to_head, keep.is_some());
     let Some(contact) = contact.take() else { return Err(Stop::Status(502)) };
     let reusable = codec::keeps_alive(req) && contact.conn().is_some() && !may_follow(req, contact.conn());
@@ -430,16 +432,7 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     let head = &mut req.modules.upstream.head;
     head.fields = lines;
     head.buf = buf;
-    if !req.modules.upstream.rare.set_cookie.is_empty() {
-        let RareUpstreamed { set_cookie, sticky_field, .. } = &*req.modules.upstream.rare;
-        if sticky_field.is_empty() {
-            req.resp.fields.push(b"Set-Cookie", set_cookie);
-        } else {
-            // Nobody else names a server by it.
-            req.resp.fields.remove_named(|name| name.eq_ignore_ascii_case(sticky_field));
-            req.resp.fields.push(sticky_field, set_cookie);
-        }
-    }
+    sticky::add_field(req);
     let head = &req.modules.upstream.head;
     let text = head.status_text.of(&head.buf);
     req.resp.reason.clear();

@@ -3,6 +3,7 @@
 use crate::config::Scope;
 use crate::modules::memcached;
 use crate::request::Request;
+use crate::upstream::CALL;
 use crate::upstream::config::{Named, Upstream};
 use crate::upstream::exchange::Target;
 use crate::upstream::protocol::Protocol;
@@ -230,8 +231,8 @@ impl Pass {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
         let http = req.http();
         let target = Target::of(req, http.upstreams.get(*group)?);
-        req.modules.upstream.protocol = self.protocol;
-        req.modules.upstream.encrypted = *encrypted;
+        CALL.of_mut(req).protocol = self.protocol;
+        CALL.of_mut(req).encrypted = *encrypted;
         if !self.protocol.is_http() {
             return Some((target, Vec::new()));
         }
@@ -251,7 +252,7 @@ impl Pass {
         if let Some((target, uri)) = self.fixed(req) {
             return Ok((Destination::Known(target), uri));
         }
-        req.modules.upstream.protocol = self.protocol;
+        CALL.of_mut(req).protocol = self.protocol;
         let To::Template(t) = &self.to else { return Err(500) };
         let text = t.value(req).map_err(|_| 500u16)?;
         if self.protocol.takes_url() {
@@ -264,7 +265,7 @@ impl Pass {
     fn destination_of_place(&self, req: &mut Request, text: &[u8]) -> Result<(Destination, Vec<u8>), u16> {
         let read = place(text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
         let (encrypted, place, written) = read.map_err(|_| 500u16)?;
-        req.modules.upstream.encrypted = encrypted;
+        CALL.of_mut(req).encrypted = encrypted;
         let mut uri = Vec::new();
         if self.protocol.is_http() {
             set_host(req, &authority(&place, written), b"");
@@ -275,7 +276,7 @@ impl Pass {
 
     fn destination_of_url(&self, req: &mut Request, url: &[u8]) -> Result<(Destination, Vec<u8>), u16> {
         let parts = split(url).map_err(|why| invalid_url(req, url, why))?;
-        req.modules.upstream.encrypted = parts.encrypted;
+        CALL.of_mut(req).encrypted = parts.encrypted;
         let (host, port) = host_and_port(&parts);
         set_host(req, &host, &port);
         let mut uri = Vec::new();

@@ -2,8 +2,9 @@
 
 use super::{Came, fastcgi, protocol::Protocol, took_head};
 use crate::request::Request;
-use crate::upstream::exchange::Upstreamed;
+use crate::request::upstream::Upstreamed;
 use crate::upstream::fault::{Fault, bad_head};
+use crate::upstream::{CALL, Call};
 use forebay_http::cgi;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
@@ -13,16 +14,17 @@ pub(super) fn begin(req: &mut Request, status_line: Option<bool>) {
     req.begin_head_text();
     let u = &mut req.modules.upstream;
     cgi::begin(&mut u.head);
-    u.fastcgi.clear();
     u.early.clear();
-    u.status_line = status_line;
+    fastcgi::LINK.clear(req);
+    CALL.of_mut(req).status_line = status_line;
 }
 
 /// Parses the part of a head that has come.
 pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
-    let Upstreamed { head, protocol, status_line, .. } = &mut req.modules.upstream;
+    let Call { protocol, mut status_line, .. } = *CALL.of(req);
+    let head = &mut req.modules.upstream.head;
     if status_line.is_none() {
-        *status_line = cgi::has_status_line(head);
+        status_line = cgi::has_status_line(head);
     }
     let mut message = Vec::new();
     let parsed = match status_line {
@@ -41,7 +43,7 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
             complete(req);
             Ok(Came::All)
         }
-        Ok(Status::Partial) if *protocol == Protocol::FastCgi => fastcgi::may_go_on(req).map(|()| Came::Part),
+        Ok(Status::Partial) if protocol == Protocol::FastCgi => fastcgi::may_go_on(req).map(|()| Came::Part),
         Ok(Status::Partial) => Ok(Came::Part),
         Err(()) => Err(bad_head(req, &message)),
     }
@@ -49,8 +51,8 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
 
 /// Takes over a complete head.
 fn complete(req: &mut Request) {
-    let Upstreamed { head, early, protocol, .. } = &mut req.modules.upstream;
-    if *protocol == Protocol::FastCgi {
+    if CALL.of(req).protocol == Protocol::FastCgi {
+        let Upstreamed { head, early, .. } = &mut req.modules.upstream;
         if early.capacity() == 0 {
             *early = req.thread.buffers.take();
         }

@@ -5,7 +5,8 @@ use super::decoder::{Decoded, Decoder, End};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use crate::request::rare::Unused;
-use crate::upstream::exchange::{READ, Upstreamed};
+use crate::request::states::Slot;
+use crate::upstream::exchange::READ;
 use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
@@ -27,6 +28,9 @@ pub(crate) struct Link {
     /// `true` if bytes came after the end.
     extra: bool,
 }
+
+/// State of the requests whose upstream is a FastCGI server.
+pub(crate) static LINK: Slot<Link> = Slot::new();
 
 impl Unused for Link {
     const UNUSED: &'static Link = &Link { records: Records::NEW, stderr: Vec::new(), extra: false };
@@ -73,7 +77,7 @@ pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut
         Framing::Length(_) => got = c.cut(req, out, got),
         _ => {}
     }
-    let link = &req.modules.upstream.fastcgi;
+    let link = LINK.of(req);
     let over = link.is_over();
     if over && got == 0 && c.to_head {
         c.left = 0;
@@ -99,7 +103,7 @@ pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut
 fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     let mut rest = raw;
     loop {
-        let link = &mut req.modules.upstream.fastcgi;
+        let link = LINK.of_mut(req);
         let took = match link.records.next(rest) {
             Ok(RecordPart::Stdout { start, end }) => {
                 out.extend_from_slice(rest.get(start..end).unwrap_or_default());
@@ -113,7 +117,7 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
             }
             Ok(RecordPart::More) => return Ok(()),
             Ok(RecordPart::End { consumed }) => {
-                link.extra |= consumed < rest.len();
+                LINK.of_mut(req).extra |= consumed < rest.len();
                 return Ok(());
             }
             Err(bad) => return Err(format!("upstream {bad} while reading upstream")),
@@ -138,15 +142,15 @@ pub(super) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<
 fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
     let mut rest = raw;
     loop {
-        let Upstreamed { fastcgi: link, head, .. } = &mut req.modules.upstream;
-        let took = match link.records.next(rest) {
+        let took = match LINK.of_mut(req).records.next(rest) {
             Ok(RecordPart::Stdout { start, end }) => {
-                head.buf.extend_from_slice(rest.get(start..end).unwrap_or_default());
+                req.modules.upstream.head.buf.extend_from_slice(rest.get(start..end).unwrap_or_default());
                 end
             }
             Ok(RecordPart::Stderr { start, end, last }) => {
-                if link.push_stderr(rest.get(start..end).unwrap_or_default(), last) {
-                    let over = matches!(cgi::parse(head, limit), Ok(Status::Complete));
+                if LINK.of_mut(req).push_stderr(rest.get(start..end).unwrap_or_default(), last) {
+                    let over =
+                        matches!(cgi::parse(&mut req.modules.upstream.head, limit), Ok(Status::Complete));
                     if log_stderr(req, if over { "while reading upstream" } else { READING }) && !over {
                         return Err(Fault::new(NextUpstream::InvalidHeader, 502));
                     }
@@ -155,7 +159,7 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
             }
             Ok(RecordPart::More) => return Ok(()),
             Ok(RecordPart::End { consumed }) => {
-                link.extra |= consumed < rest.len();
+                LINK.of_mut(req).extra |= consumed < rest.len();
                 return Ok(());
             }
             Err(bad) => {
@@ -170,7 +174,7 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
 /// Logs the program's errors. Returns `true` if they have a text that makes the response a failure (nginx:
 /// fastcgi_catch_stderr).
 fn log_stderr(req: &mut Request, doing: &str) -> bool {
-    let mut stderr = std::mem::take(&mut req.modules.upstream.fastcgi.stderr);
+    let mut stderr = std::mem::take(&mut LINK.of_mut(req).stderr);
     let mut text = stderr.as_slice();
     while let [rest @ .., b'\r' | b'\n' | b' ' | b'.'] = text {
         text = rest;
@@ -192,13 +196,13 @@ fn log_stderr(req: &mut Request, doing: &str) -> bool {
     let http = req.http();
     let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&stderr);
     stderr.clear();
-    req.modules.upstream.fastcgi.stderr = stderr;
+    LINK.of_mut(req).stderr = stderr;
     caught
 }
 
 /// Checks that a head that is not complete can still become so.
 pub(super) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
-    let records = &req.modules.upstream.fastcgi.records;
+    let records = &LINK.of(req).records;
     let text = match (records.is_closed(), records.is_over()) {
         (false, false) => return Ok(()),
         (true, _) => "upstream prematurely closed FastCGI stdout",

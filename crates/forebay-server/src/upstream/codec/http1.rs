@@ -6,6 +6,7 @@ use crate::modules::grpc;
 use crate::modules::proxy::{HttpVersion, SetHeader, Settings};
 use crate::modules::proxy_cache;
 use crate::request::Request;
+use crate::upstream::CALL;
 use crate::upstream::Reuse;
 use crate::upstream::exchange::Outgoing;
 use crate::upstream::fault::{Fault, READING, bad_head};
@@ -56,12 +57,12 @@ pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>
 /// Appends `TE` and `Connection` if they are needed and not set.
 fn hop_fields(req: &Request, asked: &Asked<'_>, upgrade: bool, out: &mut Vec<u8>) -> Result<(), Unsafe> {
     let set = &asked.settings.set_header;
-    let grpc = req.modules.upstream.protocol == Protocol::Grpc;
+    let grpc = CALL.of(req).protocol == Protocol::Grpc;
     if grpc && grpc::wants_trailers(req) && !set.has(Name::Te, b"") {
         field(out, b"TE", b"trailers")?;
     }
     // The side that closes first keeps the port in TIME_WAIT. If that were this side, its ports to the server would run short.
-    let last = req.modules.upstream.reuse == Reuse::No;
+    let last = CALL.of(req).reuse == Reuse::No;
     let v11 = asked.settings.http_version == HttpVersion::V11;
     if last && v11 && !upgrade && !set.has(Name::Connection, b"") {
         field(out, b"Connection", b"close")?;
@@ -111,8 +112,8 @@ fn set_fields(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result
             continue;
         }
         upgrade |= *id == Name::Upgrade;
-        if *id == Name::Connection && req.modules.upstream.reuse == Reuse::Implied && asks_to_close(&value) {
-            req.modules.upstream.reuse = Reuse::No;
+        if *id == Name::Connection && CALL.of(req).reuse == Reuse::Implied && asks_to_close(&value) {
+            CALL.of_mut(req).reuse = Reuse::No;
         }
         field(out, name, &value)?;
     }

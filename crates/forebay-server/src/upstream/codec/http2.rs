@@ -3,6 +3,7 @@
 use super::decoder::{Decoded, Decoder, TOO_LONG};
 use super::muxed::{self, Ask};
 use crate::request::Request;
+use crate::request::upstream::Upstreamed;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::READ;
 use crate::upstream::fault::Fault;
@@ -79,7 +80,7 @@ pub(crate) async fn open(
 /// Takes content that has come together with the head, so that it is judged before the head is passed on.
 pub(super) fn take_early(req: &mut Request, contact: &Contact) {
     let Some(conn) = contact.conn().filter(|conn| stream(conn).is_some()) else { return };
-    let crate::upstream::exchange::Upstreamed { attempts, early, .. } = &mut req.modules.upstream;
+    let Upstreamed { attempts, early, .. } = &mut req.modules.upstream;
     if !conn.readable() {
         return;
     }

@@ -3,6 +3,7 @@
 use super::decoder::{Decoded, Decoder};
 use super::{Came, took_head};
 use crate::request::Request;
+use crate::request::states::Slot;
 use crate::upstream::fault::{Fault, READING, bad_head};
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
@@ -10,10 +11,13 @@ use forebay_http::h1::request::Status;
 use forebay_http::memcached::{self, Reply, Wrong};
 use forebay_http::request::Framing;
 
+/// The key that a request asks for, as in the command.
+pub(crate) static KEY: Slot<Vec<u8>> = Slot::new();
+
 /// Replaces the first line of an answer by a head, before the content. `limit`: longest line, bytes.
 pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let upstream = &req.modules.upstream;
-    let Some((end, reply)) = memcached::reply(&upstream.head.buf, &upstream.rare.key) else {
+    let Some((end, reply)) = memcached::reply(&upstream.head.buf, KEY.of(req)) else {
         if upstream.head.buf.len() >= limit {
             return Err(bad_head(req, b"upstream sent too big header"));
         }
@@ -47,7 +51,7 @@ fn head_of(req: &mut Request, end: usize, reply: &Reply) -> Result<Vec<u8>, Faul
             head.extend_from_slice(b"\r\n\r\n");
         }
         Reply::Missing => {
-            let key = String::from_utf8_lossy(&req.modules.upstream.rare.key).into_owned();
+            let key = String::from_utf8_lossy(KEY.of(req)).into_owned();
             req.log(Level::Info, &format!("key: \"{key}\" was not found by memcached {READING}"));
             head.extend_from_slice(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
         }
@@ -96,7 +100,7 @@ fn wrong(req: &mut Request, end: usize, what: &str) -> Fault {
     let message = match what {
         "" => format!("memcached sent invalid response: \"{line}\""),
         what => {
-            let key = String::from_utf8_lossy(&upstream.rare.key);
+            let key = String::from_utf8_lossy(KEY.of(req));
             format!("memcached sent invalid {what} in response \"{line}\" for key \"{key}\"")
         }
     };

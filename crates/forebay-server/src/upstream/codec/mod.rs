@@ -7,7 +7,7 @@ pub(crate) mod fastcgi;
 mod http1;
 pub(crate) mod http2;
 pub(crate) mod http3;
-mod memcached;
+pub(crate) mod memcached;
 pub(crate) mod muxed;
 pub(crate) mod protocol;
 
@@ -17,6 +17,7 @@ use super::fault::{Fault, bad_head};
 use crate::modules::proxy::Settings;
 use crate::modules::{self, scgi, uwsgi};
 use crate::request::Request;
+use crate::upstream::CALL;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
@@ -91,7 +92,7 @@ pub(crate) fn write_request(
     out: &mut Vec<u8>,
 ) -> Result<bool, Unwritten> {
     let Asked { settings: s, stored, .. } = *asked;
-    match req.modules.upstream.protocol {
+    match CALL.of(req).protocol {
         Protocol::Http | Protocol::Grpc => return http1::write_head(req, asked, out),
         Protocol::FastCgi => {
             let bare = matches!(asked.body, Outgoing::None);
@@ -111,7 +112,7 @@ pub(crate) fn write_request(
 /// Returns `true` if a written request asks for no content.
 pub(crate) fn is_to_head(req: &Request, head: &[u8]) -> bool {
     use forebay_http::request::Method;
-    match req.modules.upstream.protocol.is_http() {
+    match CALL.of(req).protocol.is_http() {
         true => head.starts_with(b"HEAD "),
         false => req.method == Method::Head,
     }
@@ -127,7 +128,7 @@ pub(crate) enum Came {
 
 /// Prepares for the head of a response.
 pub(crate) fn begin(req: &mut Request) {
-    match req.modules.upstream.protocol {
+    match CALL.of(req).protocol {
         Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
             req.modules.upstream.head.advance(usize::MAX);
         }
@@ -138,7 +139,7 @@ pub(crate) fn begin(req: &mut Request) {
 
 /// Parses the part of a head that has come. `limit`: longest head, bytes; `headless`: there may be none.
 pub(crate) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
-    match req.modules.upstream.protocol {
+    match CALL.of(req).protocol {
         Protocol::Http => http1::parse_head(req, limit, headless),
         Protocol::Memcached => memcached::parse_head(req, limit),
         Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => cgi::parse_head(req, limit),
@@ -151,7 +152,7 @@ pub(crate) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<
         // A read would return the same.
         return Ok(Err(Errno::AGAIN));
     }
-    match req.modules.upstream.protocol {
+    match CALL.of(req).protocol {
         Protocol::FastCgi => fastcgi::read_head(req, conn, limit),
         _ => Ok(read_into_head(req, conn)),
     }
@@ -170,8 +171,8 @@ pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Er
 
 /// Returns `true` if the connection of the response whose head has been read may be used again.
 pub(crate) fn keeps_alive(req: &Request) -> bool {
-    req.modules.upstream.reuse != Reuse::No
-        && match req.modules.upstream.protocol {
+    CALL.of(req).reuse != Reuse::No
+        && match CALL.of(req).protocol {
             Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
             Protocol::FastCgi => req.own_location().settings.fastcgi.keep_conn,
             Protocol::Uwsgi | Protocol::Scgi => false,

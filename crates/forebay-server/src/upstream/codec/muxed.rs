@@ -5,6 +5,7 @@ use super::protocol::{Framing as Sending, Protocol};
 use super::{Came, http2, parse_came_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
+use crate::upstream::CALL;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::fault::{Fault, READING, SENDING, timed_out};
@@ -56,7 +57,7 @@ pub(crate) fn need<L>(
     ask: &Ask<'_>,
     (addr, limits, timeout): (PeerAddr, L, Duration),
 ) -> Need<L> {
-    let shares = req.modules.upstream.reuse != Reuse::No;
+    let shares = CALL.of(req).reuse != Reuse::No;
     let group = contact.lease.group().filter(|_| shares);
     let (group, opener, keep) =
         group.map_or((0, 0, None), |(group, opener)| (group.number, opener, Some(group.keepalive)));
@@ -103,7 +104,7 @@ async fn send(
         _ => None,
     };
     // gRPC clients ask for trailers themselves.
-    let trailers = s.pass_trailers && req.modules.upstream.protocol == Protocol::Http;
+    let trailers = s.pass_trailers && CALL.of(req).protocol == Protocol::Http;
     req.modules.upstream.early.clear();
     let mut scratch = req.take_buf();
     let sent = stream.request(ask.head, trailers, upload.is_none(), &mut scratch);

@@ -4,8 +4,8 @@
 use super::Check;
 use crate::config::http::Http;
 use crate::request::Request;
+use crate::request::upstream::Attempt;
 use crate::thread::{Thread, ThreadConfig};
-use crate::upstream::exchange::Attempt;
 use forebay_core::vars::VarId;
 use forebay_http::h1::client::ResponseHead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
