@@ -1,25 +1,38 @@
 //! Requests without a client: an entry of a cache is renewed while what is stale has been sent already (nginx:
-//! proxy_cache_background_update).
+//! proxy_cache_background_update), a copy of a request goes to a mirror, the server asks a location itself.
 
-use crate::cache::index::Ticket;
 use crate::connection::Work;
-use crate::modules::acme::hook;
 use crate::request::Request;
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_net::reactor::{Job, Token};
+use forebay_sys::pooled::Pooled;
 use std::cell::Cell;
+use std::fmt;
 use std::rc::Rc;
 
+/// Runs the request of a task to its end.
+pub(crate) type Run = Box<dyn for<'r> FnOnce(&'r mut Request) -> Pooled<'r, ()>>;
+
 /// A request without a client.
-#[derive(Debug)]
-pub(crate) enum Task {
-    /// Renews an entry of a cache.
-    Renew(Box<Request>),
-    /// Runs a subrequest whose answer nothing waits for; with the name of its location, or an empty one.
-    Sub(Box<Request>, Box<[u8]>),
-    /// Publishes or withdraws the proof of an ACME challenge.
-    Hook(Box<Request>, hook::Answer),
+pub(crate) struct Task {
+    req: Box<Request>,
+    run: Run,
+    /// Counts the task, if tasks of its kind are limited.
+    _counted: Option<Counted>,
+}
+
+impl Task {
+    /// Makes a task of which any number may run at a time.
+    pub(crate) fn new(req: Box<Request>, run: Run) -> Task {
+        Task { req, run, _counted: None }
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("req", &self.req).finish_non_exhaustive()
+    }
 }
 
 /// Counts of a thread's tasks that have not ended.
@@ -29,9 +42,9 @@ pub(crate) struct Running {
     subs: Rc<Cell<usize>>,
 }
 
-/// Most renewals of a thread at a time.
+/// Maximum number of renewals of a thread at a time.
 const MOST: usize = 256;
-/// Most subrequests of a thread at a time.
+/// Maximum number of subrequests of a thread at a time.
 const MOST_SUBS: usize = 1024;
 
 impl Running {
@@ -41,24 +54,43 @@ impl Running {
     }
 }
 
-/// Renews the entry that answers a request.
-pub(crate) fn update(req: &Request, ticket: Ticket) {
-    let running = &req.thread.background.renewals;
-    if running.get() < MOST {
-        running.set(running.get() + 1);
-        start(&req.thread, Task::Renew(Request::renewal(req, ticket)));
+/// A counted task, also after a panic.
+struct Counted(Rc<Cell<usize>>);
+
+impl Counted {
+    /// Counts a task. Returns `None` if there are as many as may be.
+    fn new(count: &Rc<Cell<usize>>, limit: usize) -> Option<Counted> {
+        (count.get() < limit).then(|| {
+            count.set(count.get() + 1);
+            Counted(count.clone())
+        })
     }
 }
 
-/// Starts a subrequest whose answer nothing waits for.
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+/// Makes a request again for the cache that has answered it. `prepare` sets what the new request needs to know.
+pub(crate) fn renew(req: &Request, prepare: impl FnOnce(&mut Request)) {
+    let Some(counted) = Counted::new(&req.thread.background.renewals, MOST) else { return };
+    let mut new = Request::renewal(req);
+    prepare(&mut new);
+    let run: Run = Box::new(|req| Pooled::new(fetch(req)));
+    start(&req.thread, Task { req: new, run, _counted: Some(counted) });
+}
+
+/// Starts a subrequest whose answer nothing waits for. `target`: name of its location, or empty.
 pub(crate) fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
-    let running = req.thread.background.subs.clone();
-    if running.get() >= MOST_SUBS {
+    let Some(counted) = Counted::new(&req.thread.background.subs, MOST_SUBS) else {
         req.log(Level::Warn, "too many subrequests are under way, one is left out");
         return;
-    }
-    running.set(running.get() + 1);
-    start(&req.thread, Task::Sub(sub, target.into()));
+    };
+    let target = target.to_vec();
+    let run: Run = Box::new(|sub| Pooled::new(async move { crate::subrequest::run(sub, &target).await }));
+    start(&req.thread, Task { req: sub, run, _counted: Some(counted) });
 }
 
 /// Has a runner of a thread run a task.
@@ -67,35 +99,16 @@ pub(crate) fn start(thread: &Thread, task: Task) {
     thread.runners.queue(Job { token: Token::NONE, work: Work::Task(Box::new(task)) });
 }
 
-/// Counts a task out when it ends, also after a panic.
-struct Leave(Rc<Cell<usize>>);
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        self.0.set(self.0.get().saturating_sub(1));
-    }
-}
-
 /// Runs a task.
 pub(crate) async fn run(thread: &Thread, task: Task) {
-    let (Task::Renew(req) | Task::Sub(req, _) | Task::Hook(req, _)) = &task;
+    let Task { mut req, run, _counted } = task;
     thread.io.poller.note_place(req.conn.client.number);
-    match task {
-        Task::Renew(mut req) => {
-            let _leave = Leave(thread.background.renewals.clone());
-            renew(&mut req).await;
-            req.recycle();
-        }
-        Task::Sub(mut sub, target) => {
-            let _leave = Leave(thread.background.subs.clone());
-            crate::subrequest::run(&mut sub, &target).await;
-            sub.recycle();
-        }
-        Task::Hook(mut req, answer) => hook::run(&mut req, answer).await,
-    }
+    run(&mut req).await;
+    req.recycle();
 }
 
-async fn renew(req: &mut Request) {
+/// Runs the content handler of a request and reads its response to the end.
+async fn fetch(req: &mut Request) {
     let http = req.http();
     if let Some(content) = &http.location(req).content {
         content.handle(req).decide().await;

@@ -7,10 +7,9 @@ use crate::connection::unread::{self, HeadFailure};
 use crate::connection::{self, Connection, Partial, Work, h1};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
-use crate::modules::acme::hook;
-use crate::thread::{HTTP2_UPSTREAM, QUIC, QUIC_UPSTREAM, Thread, ThreadConfig};
-use crate::upstream::background;
-use crate::upstream::health_check::Question;
+use crate::module::thread::FIRST_KIND;
+use crate::module::{message, process};
+use crate::thread::{QUIC, Thread, ThreadConfig};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Context};
@@ -78,9 +77,9 @@ impl FrontEnd for HttpFrontEnd {
 
     fn prepare(&self, number: u8, config: &Config) {
         if let Some(http) = config.front::<Http>(number) {
-            crate::cache::manager::attend(&http.caches);
-            // Before the first handshake, which has to find the certificates.
-            forebay_acme::load(&http.acme.orders);
+            for prepare in crate::modules::all().iter().filter_map(|module| module.prepare) {
+                prepare(&http);
+            }
         }
     }
 
@@ -96,9 +95,7 @@ impl FrontEnd for HttpFrontEnd {
         }
         let http = config.front::<Http>(number).unwrap_or_default();
         let former = former.and_then(|f| f.front::<Http>(number));
-        let mut tasks = background::start(&http, former.as_deref(), (outside, number));
-        crate::metrics::history::start(&http, config, outside, &mut tasks);
-        Box::new(tasks)
+        Box::new(process::begin(&http, former.as_deref(), config, outside, number))
     }
 
     fn start(&self, number: u8, thread: &Rc<WorkerThread>) -> Rc<dyn Front> {
@@ -260,8 +257,7 @@ impl Front for HttpThread {
     fn step(&self, direct: Direct) {
         match direct.kind {
             QUIC => self.0.quic.step(&self.0),
-            HTTP2_UPSTREAM => self.0.upstream_h2.step(direct.number),
-            QUIC_UPSTREAM => self.0.upstream_quic.step(&self.0, direct.number),
+            kind @ FIRST_KIND.. => self.0.states.step(&self.0, kind, direct.number),
             _ => self.0.relays.step(direct),
         }
     }
@@ -295,8 +291,7 @@ impl Front for HttpThread {
         let old =
             self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
         old.groups.close(&self.0.io);
-        self.0.upstream_h2.retire();
-        self.0.upstream_quic.retire();
+        self.0.states.each(|state| state.applied());
         // They keep the configuration of their last request. Those that are busy let it go when they have finished.
         self.0.runners.end_idle();
         self.0.spare_requests.clear();
@@ -326,8 +321,7 @@ impl Front for HttpThread {
         // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
         // take them from the shared group.
         self.0.config().groups.close(&self.0.io);
-        self.0.upstream_h2.end();
-        self.0.upstream_quic.end();
+        self.0.states.each(|state| state.end());
         // They refer to the thread.
         self.0.spare_requests.clear();
     }
@@ -337,26 +331,26 @@ impl Front for HttpThread {
     }
 
     fn shed(&self) -> bool {
-        self.0.cached.shed() || self.0.files.borrow_mut().shed(SHED) == SHED
+        self.0.states.any(|state| state.shed_files()) || self.0.files.borrow_mut().shed(SHED) == SHED
     }
 
     fn end_unneeded(&self) -> Ended {
         let runners = self.0.runners.end_unneeded() > 0;
         let now = self.0.io.poller.now();
         let files = self.0.files.borrow_mut().end_unneeded(now);
-        let entries = self.0.cached.end_unneeded(now);
+        let states = self.0.states.end_unneeded(now);
         let encoders = encoder::end_unneeded();
         let spare = self.0.spare_requests.end_unneeded()
             | self.0.spare_walks.end_unneeded()
             | self.0.buffers.end_unneeded();
         let left = self.0.runners.has_idle()
             || !self.0.files.borrow().is_empty()
-            || !self.0.cached.is_empty()
+            || states.left
             || encoders.left
             || !self.0.spare_requests.is_empty()
             || !self.0.spare_walks.is_empty()
             || !self.0.buffers.is_empty();
-        Ended { some: runners || files || entries || encoders.some || spare, left }
+        Ended { some: runners || files || states.some || encoders.some || spare, left }
     }
 
     fn give_descriptors(&self) -> bool {
@@ -364,27 +358,22 @@ impl Front for HttpThread {
         if files > 0 {
             return true;
         }
-        let entries = self.0.cached.shed();
-        self.0.config().groups.shed(&self.0.io) | self.0.upstream_h2.shed() || entries
+        let entries = self.0.states.any(|state| state.shed_files());
+        self.0.config().groups.shed(&self.0.io) | self.0.states.any(|state| state.shed_connections())
+            || entries
     }
 
     fn noticed(&self, number: u32) {
         if number == NOTICE_CACHES {
-            return self.0.cached.drop_outdated();
+            return self.0.states.each(|state| state.noticed(number));
         }
         self.0.files.borrow_mut().handle_events(number == NOTICE_MOUNTS, self.0.io.poller.now());
     }
 
     fn message(&self, message: Box<dyn Any + Send>) {
-        match message.downcast::<Question>() {
-            Ok(question) => question.answer(&self.0),
-            Err(other) => {
-                if let Ok(asked) = other.downcast::<hook::Asked>() {
-                    asked.start(&self.0);
-                    self.start_queued();
-                }
-            }
-        }
+        message::deliver(message, &self.0);
+        // It may have begun a request.
+        self.start_queued();
     }
 }
 

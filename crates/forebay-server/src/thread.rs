@@ -1,10 +1,10 @@
 //! State of the HTTP front end in one worker thread: connections, file cache, configuration. Hot path.
 
-use crate::cache::local::Local;
 use crate::config::http::{Http, Server};
 use crate::connection::switched::{self, Relays};
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
+use crate::module::thread::ThreadStates;
 use crate::request::Request;
 use crate::request::spare::{Shelf, SmallBuffers};
 use crate::subrequest::Walk;
@@ -24,10 +24,6 @@ use std::time::Duration;
 pub(crate) const SWITCHED: u8 = 0;
 /// Kind of [`forebay_net::reactor::Direct`] work: the connections of [`Thread::quic`].
 pub(crate) const QUIC: u8 = 1;
-/// Kind of [`forebay_net::reactor::Direct`] work: a socket of [`Thread::upstream_quic`].
-pub(crate) const QUIC_UPSTREAM: u8 = 2;
-/// Kind of [`forebay_net::reactor::Direct`] work: a connection of [`Thread::upstream_h2`].
-pub(crate) const HTTP2_UPSTREAM: u8 = 3;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
@@ -99,8 +95,6 @@ pub(crate) struct Thread {
     pub files: RefCell<FileCache>,
     /// The disk, for what is written to it.
     pub disk: crate::disk::Disk,
-    /// Responses of upstreams that this thread has served from a cache.
-    pub cached: Local,
     /// Tunnels, and connections that have switched to another protocol.
     pub relays: Relays,
     /// Buffer for the first bytes of a head.
@@ -117,10 +111,8 @@ pub(crate) struct Thread {
     pub h2: crate::h2::drive::Shared,
     /// QUIC connections.
     pub quic: crate::h3::Quic,
-    /// HTTP/2 connections to upstreams.
-    pub upstream_h2: crate::upstream::h2::Pool,
-    /// QUIC connections to upstreams.
-    pub upstream_quic: crate::upstream::h3::Pool,
+    /// States of modules.
+    pub states: ThreadStates,
 }
 
 impl Deref for Thread {
@@ -142,7 +134,6 @@ impl Thread {
             conf: RefCell::new(Rc::new(conf)),
             files: RefCell::new(files),
             disk: Default::default(),
-            cached: Local::new(worker.io.poller.epoll().clone()),
             came: RefCell::default(),
             buffers: SmallBuffers::default(),
             spare_requests: Shelf::default(),
@@ -150,8 +141,7 @@ impl Thread {
             background: Default::default(),
             h2: crate::h2::drive::Shared::default(),
             quic: crate::h3::Quic::default(),
-            upstream_h2: Default::default(),
-            upstream_quic: Default::default(),
+            states: ThreadStates::new(&worker),
             worker,
         })
     }

@@ -7,10 +7,14 @@ use super::entry::{FIXED, Meta};
 use super::index::{Node, Renewal};
 use crate::compress::forms::Forms;
 use crate::file_cache::{self, Identity, Inspected, OpenFile, Opened};
+use crate::module::thread::{ThreadSlot, ThreadState};
 use crate::modules::ssi::ScriptPlace;
 use crate::response::Part;
 use crate::response::sent::SentHeads;
 use bytes::Bytes;
+use forebay_core::spare::Ended;
+use forebay_core::thread::Thread as WorkerThread;
+use forebay_net::reactor::NOTICE_CACHES;
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -194,6 +198,30 @@ pub(crate) struct Local {
     epoll: Arc<OwnedFd>,
     /// Bell that rings when files are gone. The thread has one once it has had a file open.
     bell: OnceCell<Arc<Bell>>,
+}
+
+/// Responses of upstreams that threads have served from a cache.
+pub(crate) static CACHED: ThreadSlot<Local> = ThreadSlot::new();
+
+impl ThreadState for Local {
+    fn new(worker: &WorkerThread) -> Local {
+        Local::new(worker.io.poller.epoll().clone())
+    }
+
+    fn noticed(&self, number: u32) {
+        if number == NOTICE_CACHES {
+            self.drop_outdated();
+        }
+    }
+
+    fn shed_files(&self) -> bool {
+        self.shed()
+    }
+
+    fn end_unneeded(&self, now: Instant) -> Ended {
+        let some = Local::end_unneeded(self, now);
+        Ended { some, left: !self.is_empty() }
+    }
 }
 
 impl Local {

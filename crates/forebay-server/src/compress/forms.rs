@@ -2,7 +2,7 @@
 //! together with its content. Hot path.
 
 use super::{Coding, encoder};
-use crate::cache::local::{Entry, EntryContent};
+use crate::cache::local::{CACHED, Entry, EntryContent};
 use crate::file_cache::OpenFile;
 use crate::modules::LocationSettings;
 use crate::modules::brotli;
@@ -228,7 +228,7 @@ pub(crate) async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> 
     drop(maker);
     match subject {
         Subject::File(f) => req.thread.files.borrow_mut().grew(f, grown),
-        Subject::Entry(_) => req.thread.cached.grew(form.bytes.len()),
+        Subject::Entry(_) => CACHED.of(&req.thread).grew(form.bytes.len()),
     }
     Some(form)
 }

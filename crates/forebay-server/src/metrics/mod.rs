@@ -47,6 +47,7 @@ pub(crate) static MODULE: Module = Module {
         }),
         ("status_zone", status_zone),
     ],
+    begin: Some(history::start),
     ..Module::NONE
 };
 

@@ -2,7 +2,10 @@
 //! `ngx_http_module_t`). `modules/mod.rs` lists all modules. The order of the list is the order of their hooks in a phase and of
 //! their filters. Hot path.
 
+pub(crate) mod message;
+pub(crate) mod process;
 pub(crate) mod settings;
+pub(crate) mod thread;
 
 pub(crate) use settings::{Directives, SettingsOf};
 
@@ -35,6 +38,12 @@ pub(crate) struct Module {
     pub(crate) header_filters: &'static [HeaderFilter],
     /// Hook of the log phase.
     pub(crate) log: Option<LogHook>,
+    /// Prepares the process for a configuration, before its first connection.
+    pub(crate) prepare: Option<fn(&Http)>,
+    /// Begins the work for a configuration that goes on independently of requests.
+    pub(crate) begin: Option<fn(&mut process::Beginning<'_>)>,
+    /// States in worker threads.
+    pub(crate) threads: &'static [&'static dyn thread::AnyThreadSlot],
 }
 
 impl Module {
@@ -47,6 +56,9 @@ impl Module {
         hooks: &[],
         header_filters: &[],
         log: None,
+        prepare: None,
+        begin: None,
+        threads: &[],
     };
 }
 

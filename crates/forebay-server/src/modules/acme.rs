@@ -64,6 +64,16 @@ pub(crate) static MODULE: Module = Module {
         enabled: Condition::Http(|http| !http.acme.orders.is_empty()),
         hook: answer,
     }],
+    prepare: Some(|http| {
+        // Before the first handshake, which has to find the certificates.
+        forebay_acme::load(&http.acme.orders);
+    }),
+    begin: Some(|b| {
+        let (outside, tokio) = (b.outside, &b.outside.tokio);
+        let hooks = hook::hooks(outside, b.front, b.http);
+        let environment = forebay_acme::Environment { tokio, log: b.log, hooks };
+        b.http.acme.start(&mut b.tasks, &environment, |addr| outside.sockets(addr));
+    }),
     ..Module::NONE
 };
 

@@ -1,6 +1,8 @@
 //! Settings and variables of cached upstream responses (nginx: proxy_cache and what begins with it). What
 //! they do is in `proxy/cached.rs`.
 
+use crate::cache::local::CACHED;
+use crate::cache::purges::Purges;
 use crate::cache::{Cache, KeysZone};
 use crate::config::Scope;
 use crate::config::value::{Msec, Number, Setting, once};
@@ -13,6 +15,7 @@ use crate::variables::{HasValue, Row};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::shared_store::Tells;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
@@ -342,6 +345,12 @@ pub(crate) static MODULE: Module = Module {
         ("scgi_cache_path", crate::cache::path),
     ],
     variables: &[VARIABLES],
+    prepare: Some(|http| crate::cache::manager::attend(&http.caches)),
+    begin: Some(|b| {
+        let purges = b.http.caches.iter().filter_map(Purges::of);
+        b.tells.extend(purges.map(|purges| Arc::new(purges) as Arc<dyn Tells>));
+    }),
+    threads: &[&CACHED],
     ..Module::NONE
 };
 

@@ -1,7 +1,6 @@
 //! Requests that the server makes of others.
 
 use super::{Origin, Request};
-use crate::cache::index::Ticket;
 use crate::config::http::ROOT;
 use crate::connection::Connection;
 use crate::phases::MAX_URI_CHANGES;
@@ -66,7 +65,7 @@ impl Request {
     }
 
     /// Makes a request that renews an entry of a cache (nginx: proxy_cache_background_update).
-    pub(crate) fn renewal(parent: &Request, ticket: Ticket) -> Box<Request> {
+    pub(crate) fn renewal(parent: &Request) -> Box<Request> {
         let mut new = Request::derive(parent, Origin::Background);
         new.body.begin(new.head.framing, new.head.len);
         new.received = new.head.len as u64;
@@ -77,7 +76,6 @@ impl Request {
         new.captures = parent.captures.clone();
         new.valid_location = parent.valid_location;
         new.rewritten = parent.rewritten;
-        crate::modules::proxy_cache::STATE.of_mut(&mut new).ticket = Some(ticket);
         new
     }
 

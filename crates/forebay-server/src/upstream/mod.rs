@@ -2,7 +2,7 @@
 //! [`forebay_core::upstream`], `exchange.rs` asks them, `stream.rs` reads the response. Hot path.
 
 pub(crate) mod attempts;
-pub(crate) mod background;
+mod background;
 pub(crate) mod codec;
 pub(crate) mod config;
 pub(crate) mod contact;
@@ -39,6 +39,8 @@ pub(crate) static MODULE: Module = Module {
         Ok(())
     })],
     variables: &[vars::VARIABLES],
+    begin: Some(background::begin),
+    threads: &[&h2::POOL, &h3::POOL],
     ..Module::NONE
 };
 

@@ -6,15 +6,12 @@
 mod reading;
 mod scale;
 
-use crate::config::http::Http;
-use forebay_core::config::Config;
-use forebay_core::process::Outside;
-use forebay_core::tasks::Tasks;
+use crate::module::process::Beginning;
 use forebay_sys::sync::lock;
 use reading::{Reader, Running};
 use scale::{Columns, Rows, Scale};
 pub(crate) use scale::{HEAT_ROWS, Key, MOST_ROWS, Point, QUANTILES, Range, heat_start};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Values of all requests and connections that have a history.
@@ -60,12 +57,12 @@ impl History {
 }
 
 /// Begins or goes on with the history if a configuration shows it, else ends it.
-pub(crate) fn start(http: &Arc<Http>, config: &Config, outside: &Outside, tasks: &mut Tasks) {
-    if !http.is_watched {
+pub(crate) fn start(b: &mut Beginning<'_>) {
+    if !b.http.is_watched {
         *lock(&HISTORY) = None;
         return;
     }
-    let reader = Reader::new(http.clone(), config, outside.counters.clone());
+    let reader = Reader::new(b.http.clone(), b.config, b.outside.counters.clone());
     let started = {
         let mut history = lock(&HISTORY);
         let begin = || {
@@ -90,7 +87,7 @@ pub(crate) fn start(http: &Arc<Http>, config: &Config, outside: &Outside, tasks:
             }
         }
     };
-    tasks.spawn(&outside.tokio, "keeping the history", sampling);
+    b.tasks.spawn(&b.outside.tokio, "keeping the history", sampling);
 }
 
 /// Returns the next time at which a whole number of ticks has passed.

@@ -1,9 +1,10 @@
 //! `acme_hook`: requests to a location, which publish and withdraw the proofs of challenges (Angie: ngx_http_acme_module).
 
-use crate::background::{self, Task};
+use crate::background::{self, Run, Task};
 use crate::config::Scope;
 use crate::config::http::{Http, LocationId};
 use crate::config::value::first;
+use crate::module::message::{self, Message};
 use crate::request::rare::Unused;
 use crate::request::states::Slot;
 use crate::request::{Origin, Request};
@@ -15,6 +16,7 @@ use forebay_conf::tree::Directive;
 use forebay_core::process::Outside;
 use forebay_core::vars::{RowSource, Template};
 use forebay_http::h1::request::Limits;
+use forebay_sys::pooled::Pooled;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -100,7 +102,7 @@ impl Hook {
 /// Returns the function that has the first worker thread carry out hooks. `number`: that of the HTTP front end.
 pub(crate) fn hooks(outside: &Outside, number: u8, http: &Arc<Http>) -> Hooks {
     let (outside, http) = (outside.clone(), http.clone());
-    Arc::new(move |call| outside.message(number, Box::new(Asked { http: http.clone(), call })))
+    Arc::new(move |call| message::send(&outside, number, Asked { http: http.clone(), call }))
 }
 
 /// Message to a worker thread.
@@ -109,9 +111,9 @@ pub(crate) struct Asked {
     call: HookCall,
 }
 
-impl Asked {
-    /// Starts the request, on a worker thread.
-    pub(crate) fn start(self: Box<Self>, thread: &Rc<Thread>) {
+impl Message for Asked {
+    /// Starts the request.
+    fn deliver(self: Box<Self>, thread: &Rc<Thread>) {
         // A panic drops the call, which then fails.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             let Asked { http, call } = *self;
@@ -122,18 +124,13 @@ impl Asked {
             };
             let (done, unused) = oneshot::channel();
             drop(unused);
-            let answer = Answer { done: call.done };
+            let answer = call.done;
             let call = HookCall { done, ..call };
             let req = request(thread, http, &hook, call);
-            background::start(thread, Task::Hook(req, answer));
+            let run: Run = Box::new(|req| Pooled::new(run(req, answer)));
+            background::start(thread, Task::new(req, run));
         }));
     }
-}
-
-/// Receiver of the result of a hook.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    done: oneshot::Sender<Result<(), String>>,
 }
 
 /// Makes the request of a hook, which begins in its location.
@@ -170,10 +167,10 @@ fn set_target(req: &mut Request, uri: &Template) {
 }
 
 /// Runs the request of a hook and reports whether it succeeded.
-pub(crate) async fn run(req: &mut Request, answer: Answer) {
+async fn run(req: &mut Request, answer: oneshot::Sender<Result<(), String>>) {
     crate::subrequest::run_in_location(req).await;
     let status = req.status();
     let result = if (200..300).contains(&status) { Ok(()) } else { Err(format!("status {status}")) };
     // The order may have ended.
-    let _ = answer.done.send(result);
+    let _ = answer.send(result);
 }

@@ -3,7 +3,7 @@
 use super::{Settings, Stop};
 use crate::cache::entry::{self, MAX_VARY, Meta};
 use crate::cache::index::{Forgotten, Node, Ticket, millis};
-use crate::cache::local::{self, Entry, Unusable};
+use crate::cache::local::{self, CACHED, Entry, Unusable};
 use crate::cache::{Cache, Hash, purges};
 use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSettings};
@@ -202,7 +202,7 @@ impl Query<'_> {
         let own = proxy_cache::STATE.of_mut(req).ticket.take();
         let ticket = match own.or_else(|| Ticket::take(node, None, Instant::now())) {
             Some(t) if may_serve && cs.background_update && !background && !req.has_body() => {
-                crate::background::update(req, t);
+                crate::background::renew(req, |new| proxy_cache::STATE.of_mut(new).ticket = Some(t));
                 proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Stale);
                 return CacheAnswer::Entry(e);
             }
@@ -275,7 +275,7 @@ impl Query<'_> {
 fn fresh(req: &mut Request, cache: &Arc<Cache>, key: &[u8]) -> Option<Rc<Entry>> {
     let mut name = req.take_buf();
     local_name(cache, key, &mut name);
-    let found = req.thread.cached.get(&name);
+    let found = CACHED.of(&req.thread).get(&name);
     req.give_buf(name);
     let e = found.filter(|e| e.meta.fresh(req.thread.clock.unix()) && fits(req, &e.meta))?;
     e.node.touch(millis(req.thread.clock.now()));
@@ -379,13 +379,13 @@ async fn get(
 ) -> Result<Rc<Entry>, Lookup> {
     let thread = req.thread.clone();
     let now = millis(thread.clock.now());
-    if let Some(e) = thread.cached.get(name) {
+    if let Some(e) = CACHED.of(&thread).get(name) {
         e.node.touch(now);
         return Ok(e);
     }
     let hash = hash.unwrap_or_else(|| entry::hash([query.key]));
     let e = open(req, query, &hash, now).await?;
-    thread.cached.put(name, &e);
+    CACHED.of(&thread).put(name, &e);
     Ok(e)
 }
 
@@ -460,7 +460,7 @@ fn explain(req: &mut Request, unusable: &Unusable, path: &std::path::Path) {
         Unusable::Broken(why) => req.log(Level::Crit, &format!("cache file \"{}\" {why}", path.display())),
         Unusable::Failed(e) => {
             if matches!(*e, Errno::MFILE | Errno::NFILE) {
-                req.thread.cached.shed();
+                CACHED.of(&req.thread).shed();
             }
             req.log(Level::Crit, &format!("open() \"{}\" failed {}", path.display(), errno_text(*e)));
         }

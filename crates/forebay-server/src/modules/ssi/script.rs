@@ -2,7 +2,7 @@
 
 use super::parser::{Command, Event, Parser};
 use crate::body::PIECE;
-use crate::cache::local::EntryContent;
+use crate::cache::local::{CACHED, EntryContent};
 use crate::request::Request;
 use crate::response::{Part, Response, Window};
 use bytes::Bytes;
@@ -161,7 +161,7 @@ pub(super) fn find(req: &Request, longest_value: usize) -> Option<(Rc<Script>, B
     match &entry.content {
         // The entry's content, and no part of it.
         EntryContent::Memory(all) if all.as_ptr() == bytes.as_ptr() && all.len() == bytes.len() => {
-            let grew = |n| req.thread.cached.grew(n as usize);
+            let grew = |n| CACHED.of(&req.thread).grew(n as usize);
             entry.script.get(&bytes, longest_value, grew).map(|script| (script, bytes))
         }
         _ => None,

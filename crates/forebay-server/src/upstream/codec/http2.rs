@@ -7,7 +7,7 @@ use crate::request::upstream::Upstreamed;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::READ;
 use crate::upstream::fault::Fault;
-use crate::upstream::h2::{Dial, Need, Stream};
+use crate::upstream::h2::{self, Dial, Need, Stream};
 use crate::upstream::open::{self, Open};
 use crate::upstream::pooled::Opened;
 use forebay_core::tls::client::Wanted;
@@ -46,13 +46,13 @@ fn take(req: &Request, opened: Opened<Stream>, ask: &Ask<'_>) -> Conn {
 /// Opens a stream at once on a connection that there is, where one has room.
 pub(crate) fn find(req: &Request, contact: &Contact, ask: &Ask<'_>) -> Option<Conn> {
     let now = req.thread.io.poller.now();
-    let opened = req.thread.upstream_h2.open_now(&need(req, contact, ask), now)?;
+    let opened = h2::POOL.of(&req.thread).open_now(&need(req, contact, ask), now)?;
     Some(take(req, opened, ask))
 }
 
 /// Opens a stream on a connection that has just been opened, and leaves the connection to other requests, too.
 pub(crate) fn adopt(req: &Request, contact: &Contact, ask: &Ask<'_>, conn: Conn) -> Option<Conn> {
-    let opened = req.thread.upstream_h2.adopt(&req.thread, &need(req, contact, ask), conn)?;
+    let opened = h2::POOL.of(&req.thread).adopt(&req.thread, &need(req, contact, ask), conn)?;
     Some(take(req, opened, ask))
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn open(
     let o = Open { addr: ask.addr, local: ask.local, timeout, keepalive, greeting: &greeting };
     let dial = Dial { settings: open::settings(req, &o), wanted, base: &conf.http.conf_dir };
     let need = need(req, contact, ask);
-    match thread.upstream_h2.open(&thread, &need, &dial, watch).await {
+    match h2::POOL.of(&thread).open(&thread, &need, &dial, watch).await {
         Ok(opened) => Ok(take(req, opened, ask)),
         Err(trouble) => Err(open::no_stream(req, (ask.addr, ask.local), trouble)),
     }

@@ -8,7 +8,7 @@ use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Outgoing;
 use crate::upstream::fault::{Fault, READING};
 use crate::upstream::h3::alternatives::{Origin, Said};
-use crate::upstream::h3::{Need, Stream};
+use crate::upstream::h3::{self, Need, Stream};
 use crate::upstream::open;
 use crate::upstream::pooled::{Opened, Trouble};
 use forebay_conf::error::Level;
@@ -41,7 +41,7 @@ pub(crate) async fn ask(
     };
     let now = req.thread.io.poller.now();
     let addr = match follows(req) {
-        true => match req.thread.upstream_quic.alternatives.of(origin, now) {
+        true => match h3::POOL.of(&req.thread).alternatives.of(origin, now) {
             Some(addr) => addr,
             None => return Ok(false),
         },
@@ -102,7 +102,7 @@ pub(crate) fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
     if !follows(req) {
         return;
     }
-    let (head, alternatives) = (&req.modules.upstream.head, &req.thread.upstream_quic.alternatives);
+    let (head, alternatives) = (&req.modules.upstream.head, &h3::POOL.of(&req.thread).alternatives);
     if head.status == MISDIRECTED {
         alternatives.forget(origin);
         return;
@@ -147,14 +147,14 @@ async fn connect(
     let s = &http.location(req).settings.proxy_http3;
     let mut timeout = ask.settings.connect_timeout.0;
     if let Some(terms) = s.fallback.0 {
-        if thread.upstream_quic.is_without(addr, thread.io.poller.now()) {
+        if h3::POOL.of(&thread).is_without(addr, thread.io.poller.now()) {
             return Err(Trouble::Unspoken(String::new()));
         }
         timeout = timeout.min(terms.after);
     }
     let shared = muxed::need(req, contact, ask, (PeerAddr::Inet(addr), s.limits(), timeout));
     let need = Need { shared, addr, wanted, base: &conf.http.conf_dir };
-    thread.upstream_quic.open(&thread, &need, watch).await
+    h3::POOL.of(&thread).open(&thread, &need, watch).await
 }
 
 /// Decides about a request for which there is no connection. Returns `false` if it goes over TCP.
@@ -170,8 +170,8 @@ fn fall_back(
     if let Some(terms) = s.fallback.0.filter(|_| trouble.may_fall_back() || is_mistaken) {
         req.thread.counters.upstream_quic_fallbacks.add(1);
         let now = req.thread.io.poller.now();
-        let is_known = req.thread.upstream_quic.is_without(addr, now);
-        if !is_known && req.thread.upstream_quic.note_without(addr, now, terms.valid) {
+        let is_known = h3::POOL.of(&req.thread).is_without(addr, now);
+        if !is_known && h3::POOL.of(&req.thread).note_without(addr, now, terms.valid) {
             let (why, time) = (text_of(&trouble), terms.valid.as_secs_f64());
             req.log(Level::Warn, &format!("upstream {why}, it is asked over TCP for {time}s {CONNECTING}"));
         }

@@ -13,7 +13,9 @@ mod stream;
 pub(crate) use stream::Stream;
 
 use super::pooled::{self, Opened, Session as _, Shared, Trouble};
-use crate::thread::{HTTP2_UPSTREAM, Thread};
+use crate::module::thread::{ThreadSlot, ThreadState};
+use crate::thread::Thread;
+use forebay_core::thread::Thread as WorkerThread;
 use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dialing;
@@ -47,6 +49,49 @@ pub(crate) struct Pool {
     shared: Shared<Session>,
     /// All connections, by their numbers.
     sessions: RefCell<Vec<Option<Rc<Session>>>>,
+}
+
+/// Connections of all threads to upstreams.
+pub(crate) static POOL: ThreadSlot<Pool> = ThreadSlot::new();
+
+impl ThreadState for Pool {
+    fn new(_: &WorkerThread) -> Pool {
+        Pool::default()
+    }
+
+    fn step(&self, _: &Rc<Thread>, number: u32) {
+        let session = self.sessions.borrow().get(number as usize).cloned().flatten();
+        let Some(session) = session else { return };
+        session.step();
+        self.shared.trim(&session, session.now());
+        session.flush();
+        if session.life().is_over() {
+            self.forget(&session);
+        } else {
+            session.set_timer();
+        }
+    }
+
+    fn applied(&self) {
+        self.shared.retire();
+    }
+
+    fn end(&self) {
+        self.applied();
+        let sessions: Vec<_> = self.sessions.take().into_iter().flatten().collect();
+        for session in sessions {
+            session.flush();
+            session.close();
+            session.disconnect();
+        }
+    }
+
+    fn shed_connections(&self) -> bool {
+        let Some(session) = self.shared.oldest_idle(|_| true) else { return false };
+        session.close();
+        self.forget(&session);
+        true
+    }
 }
 
 /// A connection that is being opened. It is over unless it is established.
@@ -96,7 +141,7 @@ impl Pool {
         let mut sessions = self.sessions.borrow_mut();
         let at = sessions.iter().position(Option::is_none).unwrap_or(sessions.len());
         let number = u32::try_from(at).unwrap_or(u32::MAX);
-        let direct = Direct { front: thread.front, kind: HTTP2_UPSTREAM, number };
+        let direct = Direct { front: thread.front, kind: POOL.kind(), number };
         let session = Rc::new(Session::new(&thread.io, direct, need));
         match sessions.get_mut(at) {
             Some(place) => *place = Some(session.clone()),
@@ -135,20 +180,6 @@ impl Pool {
         }
     }
 
-    /// Handles what has come on a connection, its timer, and what its streams have to send.
-    pub(crate) fn step(&self, number: u32) {
-        let session = self.sessions.borrow().get(number as usize).cloned().flatten();
-        let Some(session) = session else { return };
-        session.step();
-        self.shared.trim(&session, session.now());
-        session.flush();
-        if session.life().is_over() {
-            self.forget(&session);
-        } else {
-            session.set_timer();
-        }
-    }
-
     /// Forgets a connection that is over.
     fn forget(&self, session: &Rc<Session>) {
         self.shared.leave(session);
@@ -159,30 +190,6 @@ impl Pool {
         };
         drop(forgotten);
         session.disconnect();
-    }
-
-    /// Gives no more requests to any connection. Those without requests are closed.
-    pub(crate) fn retire(&self) {
-        self.shared.retire();
-    }
-
-    /// Closes an idle connection, because descriptors run short. Returns `true` if there was one.
-    pub(crate) fn shed(&self) -> bool {
-        let Some(session) = self.shared.oldest_idle(|_| true) else { return false };
-        session.close();
-        self.forget(&session);
-        true
-    }
-
-    /// Closes all connections at once, since the thread ends.
-    pub(crate) fn end(&self) {
-        self.retire();
-        let sessions: Vec<_> = self.sessions.take().into_iter().flatten().collect();
-        for session in sessions {
-            session.flush();
-            session.close();
-            session.disconnect();
-        }
     }
 }
 

@@ -17,8 +17,10 @@ pub(crate) use stream::Stream;
 
 use super::pooled;
 use super::pooled::{Opened, Session as _, Shared, Trouble};
-use crate::thread::{QUIC_UPSTREAM, Thread};
+use crate::module::thread::{ThreadSlot, ThreadState};
+use crate::thread::Thread;
 use alternatives::Alternatives;
+use forebay_core::thread::Thread as WorkerThread;
 use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_net::dial::{DialError, LocalAddress};
 use forebay_net::quic::client;
@@ -116,6 +118,27 @@ pub(crate) struct Pool {
     without: RefCell<HashMap<SocketAddr, Instant>>,
 }
 
+/// Connections of all threads to upstreams.
+pub(crate) static POOL: ThreadSlot<Pool> = ThreadSlot::new();
+
+impl ThreadState for Pool {
+    fn new(_: &WorkerThread) -> Pool {
+        Pool::default()
+    }
+
+    fn step(&self, thread: &Rc<Thread>, number: u32) {
+        Pool::step(self, thread, number);
+    }
+
+    fn applied(&self) {
+        Pool::retire(self);
+    }
+
+    fn end(&self) {
+        Pool::end(self);
+    }
+}
+
 impl Pool {
     /// Returns `true` if a server was found not to speak HTTP/3.
     pub(crate) fn is_without(&self, addr: SocketAddr, now: Instant) -> bool {
@@ -178,7 +201,7 @@ impl Pool {
         let mut lanes = self.lanes.borrow_mut();
         let at = lanes.iter().position(Option::is_none).unwrap_or(lanes.len());
         let number = u32::try_from(at).unwrap_or(u32::MAX);
-        let direct = Direct { front: thread.front, kind: QUIC_UPSTREAM, number };
+        let direct = Direct { front: thread.front, kind: POOL.kind(), number };
         let open = || Lane::open(&thread.io, direct, (addr, local));
         let opened = match open() {
             Err(e) if e.is_out_of_descriptors() && thread.shed() => open(),
@@ -198,7 +221,7 @@ impl Pool {
     }
 
     /// Handles what has come on a lane, timers, and what its streams have to send.
-    pub(crate) fn step(&self, thread: &Rc<Thread>, number: u32) {
+    fn step(&self, thread: &Rc<Thread>, number: u32) {
         let Some(lane) = self.numbered(number) else { return };
         thread.io.with_batch(|batch| lane.receive(batch));
         let panics = lane.work();
@@ -228,12 +251,12 @@ impl Pool {
     }
 
     /// Gives no more requests to any connection. Those without requests are closed.
-    pub(crate) fn retire(&self) {
+    fn retire(&self) {
         self.shared.retire();
     }
 
     /// Closes all connections at once, since the thread ends.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         self.retire();
         let lanes: Vec<_> = self.lanes.borrow().iter().flatten().cloned().collect();
         for lane in lanes {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use matching::Match;
-pub(crate) use require::{Ask, Question};
+pub(crate) use require::Ask;
 
 /// `health_check`.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 
 use super::Check;
 use crate::config::http::Http;
+use crate::module::message::Message;
 use crate::request::Request;
 use crate::request::upstream::Attempt;
 use crate::thread::{Thread, ThreadConfig};
@@ -15,7 +16,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Function that sends a question to a worker thread.
-pub(crate) type Ask = Arc<dyn Fn(Box<Question>) + Send + Sync>;
+pub(crate) type Ask = Arc<dyn Fn(Question) + Send + Sync>;
 
 /// A check and its response.
 #[derive(Debug)]
@@ -40,13 +41,13 @@ pub(crate) struct Question {
 /// Returns `true` if all variables that are required have values, or if no thread is left to answer.
 pub(super) async fn holds(ask: &Ask, config: &Arc<Http>, checked: Checked) -> bool {
     let (answer, answered) = oneshot::channel();
-    ask(Box::new(Question { config: config.clone(), checked, answer }));
+    ask(Question { config: config.clone(), checked, answer });
     answered.await.unwrap_or(true)
 }
 
-impl Question {
-    /// Answers, on a worker thread.
-    pub(crate) fn answer(self: Box<Self>, thread: &Rc<Thread>) {
+impl Message for Question {
+    /// Answers.
+    fn deliver(self: Box<Self>, thread: &Rc<Thread>) {
         let Question { config, checked, answer } = *self;
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let conditions = checked.check.conditions.clone();

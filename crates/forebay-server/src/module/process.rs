@@ -1,0 +1,55 @@
+//! Work of modules for a configuration that goes on independently of requests. Tasks on the process's tokio thread.
+
+use crate::config::Config;
+use crate::config::http::Http;
+use forebay_core::process::Outside;
+use forebay_core::shared_store::Tells;
+use forebay_core::tasks::{Log, Tasks};
+use forebay_core::tls::ocsp::staple;
+use std::sync::Arc;
+
+/// Beginning of a configuration.
+pub(crate) struct Beginning<'b> {
+    /// Its http block.
+    pub(crate) http: &'b Arc<Http>,
+    /// The http block of the configuration before; `None` at the start of the process.
+    pub(crate) former: Option<&'b Http>,
+    /// All of it.
+    pub(crate) config: &'b Config,
+    /// The process.
+    pub(crate) outside: &'b Outside,
+    /// Number of the HTTP front end.
+    pub(crate) front: u8,
+    /// Error log.
+    pub(crate) log: &'b Log,
+    /// Tasks of the configuration. They end with it.
+    pub(crate) tasks: Tasks,
+    /// Receivers of what other machines tell by the shared store.
+    pub(crate) tells: Vec<Arc<dyn Tells>>,
+}
+
+/// Begins the work of all modules for a configuration.
+pub(crate) fn begin(
+    http: &Arc<Http>,
+    former: Option<&Http>,
+    config: &Config,
+    outside: &Outside,
+    front: u8,
+) -> Tasks {
+    let log: &Log = &{
+        let outside = outside.clone();
+        Arc::new(move |level, line: &str| outside.log(level, line))
+    };
+    let (tasks, tells) = (Tasks::default(), Vec::new());
+    let mut beginning = Beginning { http, former, config, outside, front, log, tasks, tells };
+    for begin in crate::modules::all().iter().filter_map(|module| module.begin) {
+        begin(&mut beginning);
+    }
+    let Beginning { mut tasks, tells, .. } = beginning;
+    let tokio = &outside.tokio;
+    http.shared_store.start(tells, &mut tasks, tokio, log);
+    for stapling in &http.staplings {
+        tasks.spawn(tokio, "asking responders", staple::start(stapling, log));
+    }
+    tasks
+}
