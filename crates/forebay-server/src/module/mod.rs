@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// A module. Fields that it does not need come from [`Module::NONE`].
 pub(crate) struct Module {
     /// Settings, with their directives.
-    pub(crate) settings: Option<&'static dyn settings::AnySettings>,
+    pub(crate) settings: &'static [&'static dyn settings::AnySettings],
     /// Directives of the http level that define something by name.
     pub(crate) http_directives: &'static [(&'static str, HttpDirective)],
     /// Directives of a location, a server or an `if` that levels inside do not inherit. Inherited ones are in the module's settings.
@@ -49,7 +49,7 @@ pub(crate) struct Module {
 impl Module {
     /// A module without anything.
     pub(crate) const NONE: Module = Module {
-        settings: None,
+        settings: &[],
         http_directives: &[],
         location_directives: &[],
         variables: &[],

@@ -3,8 +3,8 @@
 //! A level shares with the level around it what it does not set itself, so servers and locations with few directives take little memory. Hot path.
 
 use crate::config::Scope;
-use crate::modules::LocationSettings;
 use crate::modules::sharing::{Shared, Text};
+use crate::modules::{LocationSettings, LocationWritten};
 use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -23,6 +23,11 @@ pub(crate) trait Directives: Clone + Debug + Default + Send + Sync + 'static {
     const DIRECTIVES: &'static [&'static str];
     /// Levels inside have what they do not set themselves from this one.
     const INHERITED: bool = true;
+
+    /// Returns the names of the directives.
+    fn names() -> Vec<&'static str> {
+        Self::DIRECTIVES.to_vec()
+    }
 
     /// Reads one of the directives.
     ///
@@ -45,28 +50,39 @@ macro_rules! module_settings {
         /// Settings of this module.
         pub(crate) static SETTINGS: $crate::module::SettingsOf<Written> = $crate::module::SettingsOf::new();
 
-        impl $crate::module::Directives for Written {
-            type Settings = Settings;
-            const DIRECTIVES: &'static [&'static str] = Written::DIRECTIVES;
+        $crate::module::settings::directives!(Written, Settings);
+    };
+}
+
+/// Makes the directives of one level that have functions of these names the [`Directives`] of a module.
+macro_rules! directives {
+    ($written:ty, $settings:ty) => {
+        impl $crate::module::Directives for $written {
+            type Settings = $settings;
+            const DIRECTIVES: &'static [&'static str] = <$written>::DIRECTIVES;
 
             fn set(
                 &mut self,
                 d: &forebay_conf::tree::Directive,
                 cx: &mut $crate::config::Scope<'_>,
             ) -> Result<bool, forebay_conf::error::Error> {
-                Written::set(self, d, cx)
+                <$written>::set(self, d, cx)
             }
 
-            fn inherit(&mut self, outer: &Written) {
-                Written::inherit(self, outer);
+            fn inherit(&mut self, outer: &$written) {
+                <$written>::inherit(self, outer);
             }
 
-            fn resolve(&self) -> Settings {
-                Written::resolve(self)
+            fn resolve(&self) -> $settings {
+                <$written>::resolve(self)
             }
         }
     };
 }
+
+// Types of other crates, which cannot be made so where their modules are.
+directives!(forebay_core::upstream::bind::Written, forebay_core::upstream::bind::Settings);
+directives!(forebay_core::tls::proxy_ssl::Written, forebay_core::tls::proxy_ssl::Settings);
 
 /// Name of a module's settings in all levels. For a `static`.
 pub(crate) struct SettingsOf<L> {
@@ -84,8 +100,24 @@ impl<L: Directives> SettingsOf<L> {
     /// Returns the settings in effect at a level.
     #[inline]
     pub(crate) fn of<'s>(&self, level: &'s LocationSettings) -> &'s L::Settings {
-        let settings: &dyn Any = level.modules.at(self.index.load(Relaxed).wrapping_sub(1));
+        let settings: &dyn Any = level.modules.at(self.place_of());
         settings.downcast_ref().expect("an index belongs to one module, and so to one type")
+    }
+
+    /// Returns the directives of a level that is being read.
+    pub(crate) fn written<'w>(&self, level: &'w LocationWritten) -> &'w L {
+        let written: &dyn Any = &*level.modules.0[self.place_of()];
+        written.downcast_ref().expect("an index belongs to one module, and so to one type")
+    }
+
+    /// Returns a value for settings that are to be in effect in place of others ([`InEffect::with`]).
+    pub(crate) fn value(&self, settings: L::Settings) -> (usize, Arc<dyn AnyValues>) {
+        (self.place_of(), Arc::new(settings))
+    }
+
+    #[inline]
+    fn place_of(&self) -> usize {
+        self.index.load(Relaxed).wrapping_sub(1)
     }
 }
 
@@ -94,7 +126,7 @@ pub(crate) trait AnySettings: Sync {
     /// Gives the settings their place in the tables of levels.
     fn place(&self, index: usize);
     /// Names of the directives.
-    fn directives(&self) -> &'static [&'static str];
+    fn directives(&self) -> Vec<&'static str>;
     /// Levels inside inherit them.
     fn is_inherited(&self) -> bool;
     /// A level without directives.
@@ -106,8 +138,8 @@ impl<L: Directives> AnySettings for SettingsOf<L> {
         self.index.store(index + 1, Relaxed);
     }
 
-    fn directives(&self) -> &'static [&'static str] {
-        L::DIRECTIVES
+    fn directives(&self) -> Vec<&'static str> {
+        L::names()
     }
 
     fn is_inherited(&self) -> bool {
@@ -170,7 +202,7 @@ impl<T: Any + Debug + Send + Sync> AnyValues for T {}
 fn all() -> &'static [&'static dyn AnySettings] {
     static ALL: OnceLock<Vec<&'static dyn AnySettings>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let all: Vec<_> = crate::modules::all().iter().filter_map(|module| module.settings).collect();
+        let all: Vec<_> = crate::modules::all().iter().flat_map(|module| module.settings).copied().collect();
         all.iter().enumerate().for_each(|(index, settings)| settings.place(index));
         all
     })
@@ -181,7 +213,7 @@ fn places() -> &'static HashMap<&'static [u8], usize, RandomState> {
     static PLACES: OnceLock<HashMap<&'static [u8], usize, RandomState>> = OnceLock::new();
     PLACES.get_or_init(|| {
         let names = |(place, settings): (usize, &&'static dyn AnySettings)| {
-            settings.directives().iter().map(move |name| (name.as_bytes(), place))
+            settings.directives().into_iter().map(move |name| (name.as_bytes(), place))
         };
         all().iter().enumerate().flat_map(names).collect()
     })
@@ -189,8 +221,8 @@ fn places() -> &'static HashMap<&'static [u8], usize, RandomState> {
 
 /// Names of all directives of modules with settings.
 #[cfg(test)]
-pub(crate) fn directives() -> Vec<&'static str> {
-    all().iter().flat_map(|settings| settings.directives()).copied().collect()
+pub(crate) fn names() -> Vec<&'static str> {
+    all().iter().flat_map(|settings| settings.directives()).collect()
 }
 
 /// Directives of all modules at one level, by their places.
@@ -260,17 +292,41 @@ impl Written {
     }
 }
 
-/// Values in effect of all modules at one level: those that differ from the defaults, with their places.
+/// Values in effect of all modules at one level.
 #[derive(Clone, Debug)]
-pub(crate) struct InEffect(Arc<[(usize, Arc<dyn AnyValues>)]>);
+pub(crate) struct InEffect(Arc<Table>);
+
+/// Values that differ from the defaults.
+#[derive(Debug)]
+struct Table {
+    /// Index of the value of each place, plus one; 0: the default.
+    index: Box<[u8]>,
+    values: Box<[(usize, Arc<dyn AnyValues>)]>,
+}
 
 impl InEffect {
+    fn new(values: Vec<(usize, Arc<dyn AnyValues>)>) -> InEffect {
+        let mut index = vec![0; all().len()].into_boxed_slice();
+        for (at, (place, _)) in values.iter().enumerate() {
+            index[*place] = u8::try_from(at + 1).expect("fewer than 255 modules");
+        }
+        InEffect(Arc::new(Table { index, values: values.into() }))
+    }
+
     #[inline]
     fn at(&self, place: usize) -> &dyn AnyValues {
-        match self.0.iter().find(|(other, _)| *other == place) {
-            Some((_, values)) => &**values,
+        match self.0.index[place].checked_sub(1) {
+            Some(at) => &*self.0.values[usize::from(at)].1,
             None => &*defaults()[place],
         }
+    }
+
+    /// Returns these values with others in their places.
+    pub(crate) fn with(&self, changes: &[(usize, Arc<dyn AnyValues>)], sharing: &mut Sharing) -> InEffect {
+        let is_kept = |(place, _): &&(usize, _)| !changes.iter().any(|(changed, _)| changed == place);
+        let mut values: Vec<_> = self.0.values.iter().filter(is_kept).chain(changes).cloned().collect();
+        values.sort_by_key(|(place, _)| *place);
+        sharing.tables.share(values)
     }
 }
 
@@ -304,8 +360,8 @@ struct Tables(HashMap<Vec<usize>, InEffect>);
 impl Tables {
     fn share(&mut self, values: Vec<(usize, Arc<dyn AnyValues>)>) -> InEffect {
         let key = values.iter().map(|(_, value)| Arc::as_ptr(value).addr()).collect();
-        self.0.entry(key).or_insert_with(|| InEffect(values.into())).clone()
+        self.0.entry(key).or_insert_with(|| InEffect::new(values)).clone()
     }
 }
 
-pub(crate) use module_settings;
+pub(crate) use {directives, module_settings};

@@ -1,37 +1,21 @@
 //! `allow`, `deny` (nginx: ngx_http_access_module).
 
-use crate::config::Scope;
-use crate::module::{Directives, Module, Phase, PhaseHook, SettingsOf, Step, Verdict};
+use crate::module::settings::directives;
+use crate::module::{Module, Phase, PhaseHook, SettingsOf, Step, Verdict};
 use crate::modules::LocationSettings;
 use crate::modules::core::Satisfy;
 use crate::request::Request;
-use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::error::Level;
 pub(crate) use forebay_core::limit::access::{Settings, Written};
 
 /// Settings of this module.
 pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
-impl Directives for Written {
-    type Settings = Settings;
-    const DIRECTIVES: &'static [&'static str] = Written::DIRECTIVES;
-
-    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
-        Written::set(self, d, cx)
-    }
-
-    fn inherit(&mut self, outer: &Written) {
-        Written::inherit(self, outer);
-    }
-
-    fn resolve(&self) -> Settings {
-        Written::resolve(self)
-    }
-}
+directives!(Written, Settings);
 
 /// `access`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Access, enabled, check)],
     ..Module::NONE
 };

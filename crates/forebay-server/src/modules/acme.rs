@@ -42,7 +42,7 @@ crate::module_settings! {
 
 /// `acme`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     http_directives: &[
         ("acme_issuer", issuer),
         ("acme_shared_zone", shared_zone),

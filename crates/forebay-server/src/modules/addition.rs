@@ -24,11 +24,8 @@ crate::module_settings! {
 }
 
 /// `addition`.
-pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
-    header_filters: &[HeaderFilter::new(enabled, filter)],
-    ..Module::NONE
-};
+pub(crate) static MODULE: Module =
+    Module { settings: &[&SETTINGS], header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
 
 /// Path for a subrequest. An empty path cancels the one of the level above.
 #[derive(Clone, Debug)]

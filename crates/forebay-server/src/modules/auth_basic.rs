@@ -89,7 +89,7 @@ pub(crate) fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
 
 /// `auth_basic`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Access, enabled, check)],
     ..Module::NONE
 };

@@ -26,7 +26,7 @@ crate::module_settings! {
 
 /// `auth_request`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(
         Phase::Access,
         |s| SETTINGS.of(s).uri.0.is_some(),

@@ -28,7 +28,7 @@ crate::module_settings! {
 }
 
 /// `autoindex`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 keyword! {
     /// Form of a listing.

@@ -29,7 +29,7 @@ crate::module_settings! {
 
 /// `charset`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     http_directives: &[("charset_map", map)],
     header_filters: &[
         HeaderFilter::new(enabled, filter).included(),

@@ -15,7 +15,7 @@ crate::module_settings! {
 }
 
 /// `early_hints`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// Returns `true` for a field that is not passed on: it belongs to the connection, or is hidden from clients.
 fn withheld(name: Name) -> bool {
@@ -39,7 +39,7 @@ pub(crate) async fn pass(req: &mut Request) {
         Version::Http11 => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
         version => Sink::new(version, &mut out).status(103),
     }
-    push_fields(req, &l.settings.proxy, &mut out);
+    push_fields(req, proxy::SETTINGS.of(&l.settings), &mut out);
     if !req.conn.wire.send_interim(&out) {
         out.extend_from_slice(b"\r\n");
         let (thread, sent) = (req.thread.clone(), req.sent);

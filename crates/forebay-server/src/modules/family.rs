@@ -1,26 +1,29 @@
 //! Directives that several modules have under names of their own: what `proxy_buffering` is to `proxy_pass` is
 //! `fastcgi_buffering` to `fastcgi_pass`. They are read by the tables of `proxy_*`, once more for each family. A location
-//! passes requests on by one protocol, so its `settings.proxy`, `proxy_cache`, `proxy_bind` and `proxy_ssl` are those of the family that
-//! it uses: nothing that serves requests knows of families.
+//! passes requests on by one protocol, so its settings of `proxy`, `proxy_cache`, `proxy_bind` and `proxy_ssl` are those of the family
+//! that it uses: nothing that serves requests knows of families.
 
-use super::LocationSettings;
 use super::proxy::{self, Redirects, To};
 use super::proxy_cache::CacheZone;
+use super::{LocationSettings, Sharing};
 use super::{proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
 use crate::config::Scope;
 use crate::config::checks;
 use crate::config::http::LocationBuild;
 use crate::config::value::first;
+use crate::module::Directives;
+use crate::module::settings::AnyValues;
 use crate::modules::LocationWritten;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Prefix of the names of a family of directives.
-pub(crate) trait Prefix {
+pub(crate) trait Prefix: Send + Sync + 'static {
     /// With its underscore.
     const PREFIX: &'static str;
 }
@@ -59,33 +62,47 @@ impl<P> std::fmt::Debug for Written<P> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings;
 
-impl<P: Prefix> Written<P> {
-    /// Names of directives that only this family has: none.
-    #[cfg(test)]
-    pub(crate) const DIRECTIVES: &'static [&'static str] = &[];
+impl<P: Prefix> Directives for Written<P> {
+    type Settings = Settings;
+    const DIRECTIVES: &'static [&'static str] = &[];
 
-    /// Returns `true` if a directive of this name belongs to the family.
-    pub(crate) fn binds(name: &[u8]) -> bool {
-        let Some(rest) = name.strip_prefix(P::PREFIX.as_bytes()) else { return false };
-        let name = [b"proxy_", rest].concat();
-        proxy::Written::binds(&name)
-            || proxy_cache::Written::binds(&name)
-            || proxy_bind::Written::binds(&name)
-            || proxy_ssl::Written::binds(&name)
+    fn names() -> Vec<&'static str> {
+        let all = forebay_conf::grammar::all().iter().map(|row| row.name);
+        all.filter(|name| Written::<P>::binds(name.as_bytes())).collect()
     }
 
-    /// Reads a directive. Returns `false` if it is not one of this family. The parser has refused directives that only `proxy_*`
-    /// has.
-    ///
-    /// # Errors
-    /// In nginx's words.
-    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    /// The parser has refused directives that only `proxy_*` has.
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         let Some(rest) = d.name.text.strip_prefix(P::PREFIX.as_bytes()) else { return Ok(false) };
         let name = [b"proxy_", rest].concat();
         Ok(self.proxy.set_as(&name, d, cx)?
             || self.cache.set_as(&name, d, cx)?
             || self.bind.set_as(&name, d, cx)?
             || self.ssl.set_as(&name, d, cx)?)
+    }
+
+    fn inherit(&mut self, outer: &Self) {
+        self.proxy.inherit(&outer.proxy);
+        self.cache.inherit(&outer.cache);
+        self.bind.inherit(&outer.bind);
+        self.ssl.inherit(&outer.ssl);
+    }
+
+    /// Returns a placeholder: [`Written::values`] makes the settings.
+    fn resolve(&self) -> Settings {
+        Settings
+    }
+}
+
+impl<P: Prefix> Written<P> {
+    /// Returns `true` if a directive of this name belongs to the family.
+    fn binds(name: &[u8]) -> bool {
+        let Some(rest) = name.strip_prefix(P::PREFIX.as_bytes()) else { return false };
+        let name = [b"proxy_", rest].concat();
+        proxy::Written::binds(&name)
+            || proxy_cache::Written::binds(&name)
+            || proxy_bind::Written::binds(&name)
+            || proxy_ssl::Written::binds(&name)
     }
 
     /// Returns `true` if the level both stores responses as files and caches them.
@@ -97,46 +114,33 @@ impl<P: Prefix> Written<P> {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn buffers(&self) -> Result<(), String> {
+    fn buffers(&self) -> Result<(), String> {
         checks::buffers(P::PREFIX, &self.proxy)
     }
 
-    /// Takes over what this level left unset.
-    pub(crate) fn inherit(&mut self, parent: &Self) {
-        self.proxy.inherit(&parent.proxy);
-        self.cache.inherit(&parent.cache);
-        self.bind.inherit(&parent.bind);
-        self.ssl.inherit(&parent.ssl);
-    }
-
-    /// Returns a placeholder: [`Written::apply`] makes the settings.
-    pub(crate) fn resolve(&self) -> Settings {
-        Settings
-    }
-
-    /// Translates the directives to the settings by which a location passes requests on. Returns a warning if responses are
-    /// cached without a key of their own.
-    pub(crate) fn apply(&self, s: &mut LocationSettings) -> Option<String> {
+    /// Translates the directives to the settings by which a location passes requests on. `adapt` changes those of `proxy`. Also returns a
+    /// warning if responses are cached without a key of their own.
+    fn values(&self, adapt: fn(&mut proxy::Settings)) -> (Values, Option<String>) {
         // What only `proxy_*` has is not in effect.
-        s.proxy = Arc::new(proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() });
-        s.proxy_cache = Arc::new(proxy_cache::Settings { convert_head: false, ..self.cache.resolve() });
-        s.proxy_bind = Arc::new(self.bind.resolve());
-        s.proxy_ssl = Arc::new(self.ssl.resolve());
-        s.proxy_cookie = Arc::new(proxy_cookie::Written::default().resolve());
+        let mut proxied = proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() };
+        adapt(&mut proxied);
+        let cache = proxy_cache::Settings { convert_head: false, ..self.cache.resolve() };
+        let values = vec![
+            proxy::SETTINGS.value(proxied),
+            proxy_cache::SETTINGS.value(cache),
+            proxy_bind::SETTINGS.value(self.bind.resolve()),
+            proxy_ssl::SETTINGS.value(self.ssl.resolve()),
+            proxy_cookie::SETTINGS.value(proxy_cookie::Written::default().resolve()),
+        ];
         let cached = !matches!(self.cache.zone, None | Some(CacheZone::Off));
-        (cached && self.cache.key.is_none())
-            .then(|| format!("no \"{0}cache_key\" for \"{0}cache\"", P::PREFIX))
+        let warning = (cached && self.cache.key.is_none())
+            .then(|| format!("no \"{0}cache_key\" for \"{0}cache\"", P::PREFIX));
+        (values, warning)
     }
 }
 
-/// Takes what [`Written::apply`] has made for another location.
-pub(crate) fn share(s: &mut LocationSettings, same: &LocationSettings) {
-    s.proxy = same.proxy.clone();
-    s.proxy_cache = same.proxy_cache.clone();
-    s.proxy_bind = same.proxy_bind.clone();
-    s.proxy_ssl = same.proxy_ssl.clone();
-    s.proxy_cookie = same.proxy_cookie.clone();
-}
+/// Settings of several modules, with their places.
+type Values = Vec<(usize, Arc<dyn AnyValues>)>;
 
 /// Makes a family.
 macro_rules! families {
@@ -150,14 +154,10 @@ macro_rules! families {
                 const PREFIX: &'static str = $prefix;
             }
 
-            pub(crate) use super::Settings;
-            /// Directives of the family at one level.
-            pub(crate) type Written = super::Written<$ty>;
+            /// Directives of the family.
+            pub(crate) static SETTINGS: crate::module::SettingsOf<super::Written<$ty>> =
+                crate::module::SettingsOf::new();
         })*
-
-        /// Prefixes of all families.
-        #[cfg(test)]
-        pub(crate) const PREFIXES: &[&str] = &[$($prefix,)*];
     };
 }
 
@@ -202,7 +202,9 @@ fn has_several_certificates(w: &LocationWritten) -> bool {
     let several = |ssl: &proxy_ssl::Written| {
         [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)
     };
-    several(&w.proxy_ssl) || several(&w.uwsgi_family.ssl) || several(&w.grpc_family.ssl)
+    several(proxy_ssl::SETTINGS.written(w))
+        || several(&uwsgi_family::SETTINGS.written(w).ssl)
+        || several(&grpc_family::SETTINGS.written(w).ssl)
 }
 
 /// Refuses a directive that makes a level both store and cache responses.
@@ -234,10 +236,10 @@ fn check_default_redirect(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> R
 /// Returns `true` if a level both stores and caches responses by directives with this prefix.
 fn stores_and_caches(prefix: &[u8], w: &LocationWritten) -> bool {
     match prefix {
-        b"proxy" => both(&w.proxy, &w.proxy_cache),
-        b"fastcgi" => w.fastcgi_family.stores_and_caches(),
-        b"uwsgi" => w.uwsgi_family.stores_and_caches(),
-        b"scgi" => w.scgi_family.stores_and_caches(),
+        b"proxy" => both(proxy::SETTINGS.written(w), proxy_cache::SETTINGS.written(w)),
+        b"fastcgi" => fastcgi_family::SETTINGS.written(w).stores_and_caches(),
+        b"uwsgi" => uwsgi_family::SETTINGS.written(w).stores_and_caches(),
+        b"scgi" => scgi_family::SETTINGS.written(w).stores_and_caches(),
         _ => false,
     }
 }
@@ -248,41 +250,67 @@ fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
         && cache.zone.as_ref().is_some_and(|z| !matches!(z, CacheZone::Off))
 }
 
-/// Address of the directives of a family that hold at a level: equal addresses mean equal directives. `None` for HTTP,
-/// whose directives are those of `proxy_`.
-pub(crate) fn identity(protocol: Protocol, written: &LocationWritten) -> Option<*const ()> {
+/// Translates the directives of families to settings of `proxy_`, for one configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Translated {
+    /// Settings by the addresses of the directives of a family. Locations with the same directives share them.
+    known: HashMap<*const (), Values>,
+    /// The directives, so that no others get their addresses.
+    held: Vec<LocationWritten>,
+}
+
+impl Translated {
+    /// Puts the settings of the family by which a location passes requests on into effect there. Returns a warning the first time.
+    pub(crate) fn apply(
+        &mut self,
+        protocol: Protocol,
+        written: &LocationWritten,
+        settings: &mut LocationSettings,
+        sharing: &mut Sharing,
+    ) -> Option<String> {
+        let (address, values) = of(protocol, written)?;
+        let mut warning = None;
+        let values = self.known.entry(address).or_insert_with(|| {
+            self.held.push(written.clone());
+            let (values, text) = values();
+            warning = text;
+            values
+        });
+        settings.modules = settings.modules.with(values, &mut sharing.modules);
+        warning
+    }
+}
+
+/// Function that makes the settings of a family.
+type Make<'w> = Box<dyn FnOnce() -> (Values, Option<String>) + 'w>;
+
+/// Returns the address of the directives of a family that hold at a level: equal addresses mean equal directives. Also returns a
+/// function that translates them. `None` for HTTP, whose directives are those of `proxy_`.
+fn of(protocol: Protocol, level: &LocationWritten) -> Option<(*const (), Make<'_>)> {
+    fn made<P: Prefix>(written: &Written<P>, adapt: fn(&mut proxy::Settings)) -> (*const (), Make<'_>) {
+        (std::ptr::from_ref(written).cast(), Box::new(move || written.values(adapt)))
+    }
     Some(match protocol {
         Protocol::Http => return None,
-        Protocol::FastCgi => Arc::as_ptr(&written.fastcgi_family).cast(),
-        Protocol::Uwsgi => Arc::as_ptr(&written.uwsgi_family).cast(),
-        Protocol::Scgi => Arc::as_ptr(&written.scgi_family).cast(),
-        Protocol::Grpc => Arc::as_ptr(&written.grpc_family).cast(),
-        Protocol::Memcached => Arc::as_ptr(&written.memcached_family).cast(),
+        Protocol::FastCgi => made(fastcgi_family::SETTINGS.written(level), |_| {}),
+        Protocol::Uwsgi => made(uwsgi_family::SETTINGS.written(level), |_| {}),
+        Protocol::Scgi => made(scgi_family::SETTINGS.written(level), |_| {}),
+        Protocol::Grpc => made(grpc_family::SETTINGS.written(level), super::grpc::set_defaults),
+        Protocol::Memcached => {
+            made(memcached_family::SETTINGS.written(level), super::memcached::set_defaults)
+        }
     })
 }
 
-/// Translates the directives of a family to settings of `proxy_`. Returns a warning.
-pub(crate) fn apply(
-    protocol: Protocol,
-    written: &LocationWritten,
-    settings: &mut LocationSettings,
-) -> Option<String> {
-    match protocol {
-        Protocol::Http => None,
-        Protocol::FastCgi => written.fastcgi_family.apply(settings),
-        Protocol::Uwsgi => written.uwsgi_family.apply(settings),
-        Protocol::Scgi => written.scgi_family.apply(settings),
-        Protocol::Grpc => {
-            let warning = written.grpc_family.apply(settings);
-            super::grpc::set_defaults(Arc::make_mut(&mut settings.proxy));
-            warning
-        }
-        Protocol::Memcached => {
-            let warning = written.memcached_family.apply(settings);
-            super::memcached::set_defaults(Arc::make_mut(&mut settings.proxy));
-            warning
-        }
-    }
+/// Checks the sizes of buffers of a level.
+///
+/// # Errors
+/// In nginx's words.
+pub(crate) fn buffers(level: &LocationWritten) -> Result<(), String> {
+    checks::buffers("proxy_", proxy::SETTINGS.written(level))?;
+    fastcgi_family::SETTINGS.written(level).buffers()?;
+    uwsgi_family::SETTINGS.written(level).buffers()?;
+    scgi_family::SETTINGS.written(level).buffers()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! `proxy_pass`: processing of a request in `proxy.rs`, settings in `family.rs`, communication with the server in
 //! `upstream/`. Hot path.
 
+use super::family::fastcgi_family;
 use super::params::Params;
 use super::proxy;
 use crate::config::Scope;
@@ -20,7 +21,7 @@ use forebay_core::vars::VarError;
 use forebay_http::fastcgi;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `fastcgi_param`.
     "fastcgi_param" => param: Params = Params::default();
     /// `fastcgi_index`.
@@ -80,7 +81,7 @@ pub(crate) fn write_params(
     out: &mut Vec<u8>,
 ) -> Result<(), VarError> {
     let http = req.http();
-    let own = &http.location(req).settings.fastcgi;
+    let own = SETTINGS.of(&http.location(req).settings);
     let start = fastcgi::begin(out, own.keep_conn);
     own.param.each(req, s, stored, |name, value| fastcgi::param(out, name, value))?;
     fastcgi::params_end(out, start);
@@ -92,6 +93,7 @@ pub(crate) fn write_params(
 
 /// `fastcgi`.
 pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS, &fastcgi_family::SETTINGS],
     location_directives: &[("fastcgi_pass", |d, l, cx| proxy::pass_by(Protocol::FastCgi, d, l, cx))],
     variables: &[VARIABLES],
     ..Module::NONE
@@ -108,7 +110,9 @@ static SPLIT: Slot<Captures> = Slot::new();
 /// Matches the path against `fastcgi_split_path_info` and appends one of the groups. Returns `false` if it does not match.
 fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let http = req.http();
-    let Some(pattern) = &http.location(req).settings.fastcgi.split_path_info.0 else { return Ok(false) };
+    let Some(pattern) = &SETTINGS.of(&http.location(req).settings).split_path_info.0 else {
+        return Ok(false);
+    };
     let mut captures = std::mem::take(SPLIT.of_mut(req));
     let matches = pattern.captures(&req.uri, &mut captures);
     if matches == Ok(true)
@@ -127,7 +131,7 @@ fn script_name(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     if !split(req, 1, out)? {
         out.extend_from_slice(&req.uri);
         if req.uri.last() == Some(&b'/') {
-            out.extend_from_slice(&req.own_location().settings.fastcgi.index);
+            out.extend_from_slice(&SETTINGS.of(&req.own_location().settings).index);
         }
     }
     Ok(true)

@@ -2,6 +2,7 @@
 //! `proxy_http_version 2`. Both sides may send at any time, which `upstream/upload.rs` supports, and the status is in the
 //! trailers. Hot path.
 
+use super::family::grpc_family;
 use super::proxy::{self, HttpVersion, Settings};
 use crate::module::Module;
 use crate::request::Request;
@@ -10,6 +11,7 @@ use forebay_http::field::Name;
 
 /// `grpc`.
 pub(crate) static MODULE: Module = Module {
+    settings: &[&grpc_family::SETTINGS],
     location_directives: &[("grpc_pass", |d, l, cx| proxy::pass_by(Protocol::Grpc, d, l, cx))],
     ..Module::NONE
 };

@@ -17,7 +17,7 @@ crate::module_settings! {
 
 /// `gunzip`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE
 };

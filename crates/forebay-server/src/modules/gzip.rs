@@ -73,8 +73,7 @@ fn name(exponent: u8) -> String {
 }
 
 /// `gzip`.
-pub(crate) static MODULE: Module =
-    Module { settings: Some(&SETTINGS), variables: &[VARIABLES], ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[
     Row { name: "gzip_ratio", get: RowSource::Get(gzip_ratio), settable: false },

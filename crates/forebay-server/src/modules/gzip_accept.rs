@@ -26,7 +26,7 @@ crate::module_settings! {
 }
 
 /// `gzip_accept`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 keyword! {
     /// A version of HTTP.

@@ -21,7 +21,7 @@ crate::module_settings! {
 }
 
 /// `gzip_static`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 keyword! {
     /// `gzip_static`: whether precompressed files are sent.

@@ -52,11 +52,8 @@ impl Directives for Written {
 }
 
 /// `headers`.
-pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
-    header_filters: &[HeaderFilter::new(enabled, filter)],
-    ..Module::NONE
-};
+pub(crate) static MODULE: Module =
+    Module { settings: &[&SETTINGS], header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
 
 keyword! {
     /// Inheritance of lines from the level above: if this level has none, never, or in addition to its own.

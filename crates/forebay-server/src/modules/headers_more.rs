@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// `headers_more`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Rewrite, |s| !SETTINGS.of(s).input.is_empty(), change_request)],
     header_filters: &[HeaderFilter::new(|s| !SETTINGS.of(s).output.is_empty(), filter)],
     ..Module::NONE

@@ -14,7 +14,7 @@ crate::module_settings! {
 }
 
 /// `index`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// Index names in order.
 #[derive(Clone, Debug)]

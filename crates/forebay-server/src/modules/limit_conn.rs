@@ -33,7 +33,7 @@ static STATE: Slot<Counted> = Slot::new();
 
 /// `limit_conn`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     http_directives: &[("limit_conn_zone", concurrency::zone)],
     variables: &[VARIABLES],
     hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],

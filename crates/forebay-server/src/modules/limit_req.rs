@@ -259,7 +259,7 @@ impl Unused for Counted {
 
 /// `limit_req`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     http_directives: &[("limit_req_zone", zone)],
     variables: &[VARIABLES],
     hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],

@@ -1,6 +1,7 @@
 //! `memcached_pass`: the value of a key as a response (nginx: ngx_http_memcached_module). All else is as for `proxy_pass`;
 //! `upstream/codec/memcached.rs` parses answers. Hot path.
 
+use super::family::memcached_family;
 use super::proxy;
 use crate::config::Scope;
 use crate::config::value::Number;
@@ -20,7 +21,7 @@ crate::module_settings! {
 
 /// `memcached`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS, &memcached_family::SETTINGS],
     location_directives: &[("memcached_pass", |d, l, cx| proxy::pass_by(Protocol::Memcached, d, l, cx))],
     ..Module::NONE
 };

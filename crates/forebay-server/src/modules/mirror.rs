@@ -20,7 +20,7 @@ crate::module_settings! {
 
 /// `mirror`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(
         Phase::PreContent,
         |s| !SETTINGS.of(s).uris.0.is_empty(),

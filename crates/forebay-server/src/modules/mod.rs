@@ -51,6 +51,7 @@ pub(crate) mod proxy_cache;
 pub(crate) mod proxy_cookie;
 pub(crate) mod proxy_http3;
 pub(crate) mod proxy_protocol;
+pub(crate) mod proxy_ssl;
 pub(crate) mod random_index;
 pub(crate) mod range;
 pub(crate) mod realip;
@@ -77,11 +78,8 @@ pub(crate) mod uwsgi;
 pub(crate) mod vars;
 pub(crate) mod zstd;
 
-pub(crate) use forebay_core::tls::proxy_ssl;
 /// Settings of `ssl_*` that all front ends have.
 pub(crate) use forebay_core::tls::settings as tls;
-
-use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
 
 /// Combines the settings of all modules into one set per location. A level shares the settings of a module with the level
 /// around it if it sets none of them itself, so servers and locations with few directives take little memory.
@@ -197,21 +195,7 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, rewrite, proxy, proxy_cache, proxy_cookie, proxy_bind, proxy_http3, http2, ssl, tls, proxy_ssl, resolver,
-    fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached_family,
-}
-
-impl LocationWritten {
-    /// Checks that the buffer sizes of each family are consistent.
-    ///
-    /// # Errors
-    /// In nginx's words.
-    pub(crate) fn buffers(&self) -> Result<(), String> {
-        crate::config::checks::buffers("proxy_", &self.proxy)?;
-        self.fastcgi_family.buffers()?;
-        self.uwsgi_family.buffers()?;
-        self.scgi_family.buffers()
-    }
+    core, log, rewrite, http2, ssl, tls, resolver,
 }
 
 /// All modules. The order is the order of their hooks in a phase and of their header filters.

@@ -12,7 +12,7 @@ crate::module_settings! {
 
 /// `post_action`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     log: Some(LogHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), hook: begin }),
     ..Module::NONE
 };

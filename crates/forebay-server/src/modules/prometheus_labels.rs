@@ -15,7 +15,7 @@ crate::module_settings! {
 }
 
 /// `prometheus_labels`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// Labels that every series has, and that the directive therefore cannot set.
 const BUILT_IN: [&str; 3] = ["le", "method", "status"];

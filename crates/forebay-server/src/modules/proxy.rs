@@ -11,9 +11,9 @@ use crate::cache::local::Entry;
 use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild, LocationId};
 use crate::module::{Content, Handler, Module, Needs, Step};
-use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
+use crate::modules::{proxy_bind, proxy_cache, proxy_cookie, proxy_http3, proxy_ssl};
 use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::CALL;
@@ -35,7 +35,17 @@ pub(crate) use settings::*;
 pub(crate) use url::{Destination, Pass, To};
 
 /// `proxy`.
-pub(crate) static MODULE: Module = Module { location_directives: &[("proxy_pass", pass)], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: &[
+        &SETTINGS,
+        &proxy_cookie::SETTINGS,
+        &proxy_bind::SETTINGS,
+        &proxy_http3::SETTINGS,
+        &proxy_ssl::SETTINGS,
+    ],
+    location_directives: &[("proxy_pass", pass)],
+    ..Module::NONE
+};
 
 /// Reads `proxy_pass`.
 ///
@@ -127,7 +137,7 @@ pub(crate) fn destination(content: Option<&Content>) -> Option<&Arc<Pass>> {
 /// Answers a request with the response of an upstream or a cache.
 async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();
-    let s = &http.location(req).settings.proxy;
+    let s = SETTINGS.of(&http.location(req).settings);
     match handle(req, pass, s).await {
         Ok(out) => out,
         Err(Stop::Status(499)) => {
@@ -230,7 +240,7 @@ pub(crate) async fn more(req: &mut Request) -> Option<Further> {
     let http = req.http();
     let l = http.location(req);
     let pass = destination(l.content.as_ref())?;
-    let s = &l.settings.proxy;
+    let s = SETTINGS.of(&l.settings);
     let mut taken = Taken::default();
     let got = ask(req, pass, s, false, &mut taken).await;
     keep_failure(req, &mut taken, got.as_ref().err());
@@ -251,7 +261,7 @@ pub(crate) async fn more(req: &mut Request) -> Option<Further> {
 fn keep_failure(req: &Request, taken: &mut Taken, stop: Option<&Stop>) {
     if let Some(Stop::Status(status @ (502 | 504))) = stop {
         let http = req.http();
-        let cs = &http.location(req).settings.proxy_cache;
+        let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
         cached::remember_failure(req, std::mem::take(&mut taken.fetch), cs, *status);
     }
 }
@@ -286,7 +296,7 @@ async fn ask(
     taken: &mut Taken,
 ) -> Result<Answer, Stop> {
     let http = req.http();
-    let cs = &http.location(req).settings.proxy_cache;
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     // A request that waits for its upstream keeps none of what is needed in here.
     let (target, uri) = {
         let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
@@ -384,7 +394,7 @@ fn stale_instead(
         Err(_) => CALL.of(req).fault,
     };
     let http = req.http();
-    let cs = &http.location(req).settings.proxy_cache;
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     if !cached::serves_instead(req, &taken.fetch, cs, kind) {
         return None;
     }
@@ -399,7 +409,7 @@ fn stale_instead(
 /// Answers with the stored response that the upstream has confirmed (RFC 9111, section 4.3.3).
 async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fetch) -> Result<Answer, Stop> {
     let http = req.http();
-    let cs = &http.location(req).settings.proxy_cache;
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     // A 304 has no content, so this body ends with no input, and the connection is kept or closed.
     let reusable = codec::keeps_alive(req);
     let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;

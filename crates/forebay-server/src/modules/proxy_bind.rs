@@ -1,7 +1,12 @@
 //! `proxy_bind` and what else is set on the sockets that go to upstreams (nginx: ngx_http_proxy_module).
 //! [`forebay_core::upstream::bind`] implements them.
 
-pub(crate) use forebay_core::upstream::bind::{Settings, Written};
+pub(crate) use forebay_core::upstream::bind::Written;
+
+use crate::module::SettingsOf;
+
+/// Settings of this module.
+pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
 #[cfg(test)]
 mod tests {
@@ -13,7 +18,11 @@ mod tests {
         let mut req = request("proxy_bind $arg_a;", "a=127.0.0.2:5");
         let local = |req: &mut Request| {
             let http = req.http();
-            http.location(req).settings.proxy_bind.local(req).expect("no circle").map(|local| local.addr)
+            super::SETTINGS
+                .of(&http.location(req).settings)
+                .local(req)
+                .expect("no circle")
+                .map(|local| local.addr)
         };
         assert_eq!(local(&mut req), Some(([127, 0, 0, 2], 5).into()));
         crate::testing::again(&mut req, "a=[::1]");
@@ -25,7 +34,7 @@ mod tests {
         assert_eq!(error("proxy_bind 127.0.0.1 transparent;"), None);
         let mut req = request("proxy_bind 127.0.0.1 transparent;", "");
         let http = req.http();
-        let local = http.location(&req).settings.proxy_bind.local(&mut req).expect("no circle");
+        let local = super::SETTINGS.of(&http.location(&req).settings).local(&mut req).expect("no circle");
         assert!(local.is_some_and(|local| local.transparent));
     }
 }

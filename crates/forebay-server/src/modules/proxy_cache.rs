@@ -23,7 +23,7 @@ use forebay_http::request::Method;
 use std::sync::Arc;
 use std::time::Duration;
 
-crate::settings! {
+crate::module_settings! {
     /// `proxy_cache`.
     "proxy_cache" => zone: CacheZone = CacheZone::Off;
     /// `proxy_cache_key`.
@@ -338,6 +338,7 @@ impl Unused for CacheState {
 
 /// `proxy_cache`.
 pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS],
     http_directives: &[
         ("proxy_cache_path", crate::cache::path),
         ("fastcgi_cache_path", crate::cache::path),

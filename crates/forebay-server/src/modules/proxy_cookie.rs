@@ -12,7 +12,7 @@ use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use std::sync::Arc;
 
-crate::settings! {
+crate::module_settings! {
     /// `proxy_cookie_domain`.
     "proxy_cookie_domain" => domain: Domains = Domains(Rewrites::default());
     /// `proxy_cookie_path`.
@@ -292,7 +292,7 @@ mod tests {
     fn changed(conf: &str, cookie: &str) -> String {
         let mut req = request(&format!("server {{ server_name s; {conf} }}"), "d=.x.y&nl=a%0ab");
         let http = req.http();
-        let s = &http.location(&req).settings.proxy_cookie;
+        let s = SETTINGS.of(&http.location(&req).settings);
         assert!(enabled(s));
         let new = rewrite(&mut req, s, cookie.as_bytes()).expect("no circle");
         new.map_or("as it was".into(), |v| String::from_utf8_lossy(&v).into_owned())

@@ -7,7 +7,7 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use std::time::Duration;
 
-crate::settings! {
+crate::module_settings! {
     /// `proxy_http3_max_concurrent_streams`: requests at a time on a connection.
     "proxy_http3_max_concurrent_streams" => max_concurrent_streams: Number = Number(128);
     /// `proxy_http3_max_table_capacity`: size of the dynamic table for responses, bytes.

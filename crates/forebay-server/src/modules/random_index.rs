@@ -14,7 +14,7 @@ crate::module_settings! {
 }
 
 /// `random_index`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// Redirects to a random file of the directory. Returns `None` if it has no files or the method is another one.
 pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {

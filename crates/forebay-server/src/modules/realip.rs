@@ -84,7 +84,7 @@ impl Unused for Replaced {
 
 /// `realip`. It runs in both phases: a location may trust others than its server.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     variables: &[VARIABLES],
     hooks: &[
         PhaseHook::new(Phase::PostRead, enabled, replace),

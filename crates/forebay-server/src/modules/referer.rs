@@ -77,8 +77,7 @@ impl Settings {
 }
 
 /// `referer`.
-pub(crate) static MODULE: Module =
-    Module { settings: Some(&SETTINGS), variables: &[VARIABLES], ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] =
     &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];

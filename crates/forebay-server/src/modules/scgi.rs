@@ -1,6 +1,7 @@
 //! `scgi_pass`: parameters of a request for an SCGI server (nginx: ngx_http_scgi_module). The rest is as for
 //! `fastcgi_pass`. Hot path.
 
+use super::family::scgi_family;
 use super::params::Params;
 use super::proxy;
 use crate::module::Module;
@@ -10,13 +11,14 @@ use forebay_core::vars::VarError;
 use forebay_http::h1::response;
 use forebay_http::request::Framing;
 
-crate::settings! {
+crate::module_settings! {
     /// `scgi_param`.
     "scgi_param" => param: Params = Params::default();
 }
 
 /// `scgi`.
 pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS, &scgi_family::SETTINGS],
     location_directives: &[("scgi_pass", |d, l, cx| proxy::pass_by(Protocol::Scgi, d, l, cx))],
     ..Module::NONE
 };
@@ -33,7 +35,7 @@ pub(crate) fn write_params(
     out: &mut Vec<u8>,
 ) -> Result<(), VarError> {
     let http = req.http();
-    let own = &http.location(req).settings.scgi;
+    let own = SETTINGS.of(&http.location(req).settings);
     let mut all = req.take_buf();
     all.extend_from_slice(b"CONTENT_LENGTH\0");
     let content = match req.head.framing {

@@ -99,8 +99,7 @@ impl Unused for LinkState {
 }
 
 /// `secure_link`.
-pub(crate) static MODULE: Module =
-    Module { settings: Some(&SETTINGS), variables: &[VARIABLES], ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[
     Row { name: "secure_link", get: RowSource::Get(link), settable: false },

@@ -74,7 +74,7 @@ impl<W: ?Sized, S: ?Sized> Shared<W, S> {
 
 #[cfg(test)]
 mod tests {
-    use crate::modules::headers;
+    use crate::modules::{headers, proxy};
     use crate::testing::http;
     use std::sync::Arc;
 
@@ -87,9 +87,9 @@ mod tests {
              server {{ listen 82; proxy_send_timeout 9s; location / {{ {location} }} }}"
         ));
         let proxy = |server: usize, location: usize| {
-            &http.level(server, location).expect("a location").settings.proxy
+            proxy::SETTINGS.of(&http.level(server, location).expect("a location").settings)
         };
-        assert!(Arc::ptr_eq(proxy(0, 1), proxy(0, 2)) && Arc::ptr_eq(proxy(0, 1), proxy(1, 1)));
+        assert!(std::ptr::eq(proxy(0, 1), proxy(0, 2)) && std::ptr::eq(proxy(0, 1), proxy(1, 1)));
         assert!(!proxy(0, 3).buffering && proxy(0, 1).buffering, "one that is written otherwise has its own");
         let (own, others) = (proxy(2, 1), proxy(0, 1));
         assert_eq!(own.send_timeout.0.as_secs(), 9, "what the level around it sets counts");

@@ -25,7 +25,7 @@ crate::module_settings! {
 
 /// `slice`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE

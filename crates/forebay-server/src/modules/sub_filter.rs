@@ -29,7 +29,7 @@ crate::module_settings! {
 
 /// `sub`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE
 };

@@ -5,7 +5,7 @@ mod map;
 mod plan;
 mod split_clients;
 
-use super::{BOUND, acme, all, family, proxy, proxy_bind, proxy_cache, proxy_ssl, server};
+use super::{BOUND, acme, all, server};
 use crate::config::http;
 use crate::module::settings;
 use crate::upstream;
@@ -24,7 +24,7 @@ struct Level {
 
 fn levels() -> Vec<Level> {
     let mut http: Vec<&str> = BOUND.concat();
-    http.extend(settings::directives());
+    http.extend(settings::names());
     http.extend(
         server::Written::DIRECTIVES
             .iter()
@@ -32,19 +32,6 @@ fn levels() -> Vec<Level> {
             .chain(all().iter().flat_map(|m| m.location_directives).map(|(name, _)| name)),
     );
     http.extend(http::DIRECTIVES);
-    let shared = [
-        proxy::Written::DIRECTIVES,
-        proxy_cache::Written::DIRECTIVES,
-        proxy_bind::Written::DIRECTIVES,
-        proxy_ssl::Written::DIRECTIVES,
-    ];
-    for (prefix, name) in
-        family::PREFIXES.iter().flat_map(|p| shared.iter().copied().flatten().map(move |n| (p, n)))
-    {
-        let name = name.replacen("proxy_", prefix, 1);
-        // Not every family has every directive.
-        http.extend(grammar::rows(name.as_bytes()).first().map(|row| row.name));
-    }
     vec![
         Level {
             contexts: &[Contexts::MAIN],

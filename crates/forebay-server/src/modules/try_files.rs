@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// `try_files`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::PreContent, |s| SETTINGS.of(s).0.is_some(), run)],
     ..Module::NONE
 };

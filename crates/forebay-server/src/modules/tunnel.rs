@@ -4,7 +4,7 @@ use crate::config::Scope;
 use crate::config::http::LocationBuild;
 use crate::config::value::{Msec, Number};
 use crate::module::{Content, Handler, Module, Needs, Step};
-use crate::modules::proxy::{NextMask, Pass, tries};
+use crate::modules::proxy::{self, NextMask, Pass, tries};
 use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::CALL;
@@ -41,7 +41,7 @@ crate::module_settings! {
 
 /// `tunnel`.
 pub(crate) static MODULE: Module =
-    Module { settings: Some(&SETTINGS), location_directives: &[("tunnel_pass", pass)], ..Module::NONE };
+    Module { settings: &[&SETTINGS], location_directives: &[("tunnel_pass", pass)], ..Module::NONE };
 
 /// Reads `tunnel_pass`. Without a parameter the target of the request is the destination.
 ///
@@ -138,9 +138,9 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
 async fn open_to(req: &mut Request, addr: &PeerAddr) -> Result<Conn, Fault> {
     let http = req.http();
     let s = &http.location(req).settings;
-    let mut watch = open::watch(req, s.proxy.ignore_client_abort);
+    let mut watch = open::watch(req, proxy::SETTINGS.of(s).ignore_client_abort);
     let local = open::local_address(req)?;
-    let greeting = open::greeting(req, s.proxy.protocol_header);
+    let greeting = open::greeting(req, proxy::SETTINGS.of(s).protocol_header);
     let (timeout, keepalive) = (SETTINGS.of(s).connect_timeout.0, SETTINGS.of(s).socket_keepalive);
     let conn =
         open::open(req, &Open { addr, local, timeout, keepalive, greeting: &greeting }, &mut watch).await?;

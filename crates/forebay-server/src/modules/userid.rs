@@ -46,7 +46,7 @@ crate::module_settings! {
 
 /// `userid`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter)],
     ..Module::NONE

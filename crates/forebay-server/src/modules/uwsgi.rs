@@ -1,6 +1,7 @@
 //! `uwsgi_pass`: parameters of a request for a uwsgi server (nginx: ngx_http_uwsgi_module). The rest is as for
 //! `fastcgi_pass`. Hot path.
 
+use super::family::uwsgi_family;
 use super::params::Params;
 use super::proxy;
 use crate::config::Scope;
@@ -13,7 +14,7 @@ use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_core::vars::VarError;
 
-crate::settings! {
+crate::module_settings! {
     /// `uwsgi_param`.
     "uwsgi_param" => param: Params = Params::default();
     /// `uwsgi_modifier1`.
@@ -26,6 +27,7 @@ crate::settings! {
 
 /// `uwsgi`.
 pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS, &uwsgi_family::SETTINGS],
     location_directives: &[("uwsgi_pass", |d, l, cx| proxy::pass_by(Protocol::Uwsgi, d, l, cx))],
     ..Module::NONE
 };
@@ -54,7 +56,7 @@ pub(crate) fn write_params(
     out: &mut Vec<u8>,
 ) -> Result<Result<(), usize>, VarError> {
     let http = req.http();
-    let own = &http.location(req).settings.uwsgi;
+    let own = SETTINGS.of(&http.location(req).settings);
     out.extend_from_slice(&[0; 4]);
     let start = out.len();
     own.param.each(req, s, stored, |name, value| {

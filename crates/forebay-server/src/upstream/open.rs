@@ -3,6 +3,7 @@
 use super::fault::{Fault, SENDING, client_gone};
 use super::pooled::Trouble;
 use crate::modules::proxy::NextUpstream;
+use crate::modules::proxy_bind;
 use crate::request::Request;
 use crate::upstream::CALL;
 use forebay_conf::error::Level;
@@ -30,7 +31,7 @@ pub(crate) fn watch(req: &Request, ignore_abort: bool) -> Watch {
 /// Evaluates the address that connections for a request come from (nginx: proxy_bind).
 pub(crate) fn local_address(req: &mut Request) -> Result<Option<LocalAddress>, Fault> {
     let http = req.http();
-    http.location(req).settings.proxy_bind.local(req).map_err(|_| Fault::own(500))
+    proxy_bind::SETTINGS.of(&http.location(req).settings).local(req).map_err(|_| Fault::own(500))
 }
 
 /// Writes the PROXY protocol header that names the client; it is empty without `proxy_protocol`.
@@ -69,7 +70,7 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
 /// Returns the parameters of a socket.
 pub(crate) fn settings<'o>(req: &Request, o: &Open<'o>) -> DialSettings<'o> {
     let http = req.http();
-    let sockets = &http.location(req).settings.proxy_bind;
+    let sockets = proxy_bind::SETTINGS.of(&http.location(req).settings);
     DialSettings {
         addr: o.addr,
         kind: SocketType::STREAM,

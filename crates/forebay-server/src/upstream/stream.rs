@@ -11,6 +11,7 @@ use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::{self, Switched};
 use super::upload::{Stopped, Turn};
 use crate::modules::core::TempDir;
+use crate::modules::proxy;
 use crate::modules::proxy_cache;
 use crate::request::{Request, waiting};
 use crate::response::streamed::{Pulled, Relay, RelayContact, Streamed};
@@ -726,7 +727,7 @@ pub(crate) fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: b
 /// Returns the directory for temporary files of upstream responses (nginx: proxy_temp_path).
 fn temporary(req: &Request) -> TempDir {
     let http = req.http();
-    let given = http.location(req).settings.proxy.temp_path.0.clone();
+    let given = proxy::SETTINGS.of(&http.location(req).settings).temp_path.0.clone();
     given.unwrap_or_else(|| req.conf.http.proxy_temp.clone().into())
 }
 

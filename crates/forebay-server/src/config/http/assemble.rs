@@ -11,7 +11,7 @@ use crate::location::LocationTree;
 use crate::module::{self, Content, Plan};
 use crate::modules::proxy::{self, HttpVersion};
 use crate::modules::referer;
-use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme};
+use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme, proxy_http3, proxy_ssl};
 use crate::upstream::config::Table;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
@@ -45,7 +45,7 @@ impl Builder<'_, '_> {
             loader: Loader::default(),
             acme: Default::default(),
             hooks: Vec::new(),
-            families: HashMap::new(),
+            families: Default::default(),
         };
         assembly.http = assembly.http_level(level);
         for (number, slot) in slots.into_iter().enumerate() {
@@ -200,8 +200,8 @@ struct Assembly<'s, 'f> {
     acme: acme::Acme,
     /// `acme_hook`s.
     hooks: Vec<acme::Hook>,
-    /// Results of [`Assembly::apply_family`]. Locations with the same directives of a family share one.
-    families: HashMap<*const (), (LocationSettings, LocationWritten)>,
+    /// Directives of families that have been translated.
+    families: modules::family::Translated,
 }
 
 impl Assembly<'_, '_> {
@@ -294,7 +294,7 @@ impl Assembly<'_, '_> {
         self.check_level(at.is_some(), &settings);
         let (server, location) = at.unwrap_or_default();
         if let Some(check) = l.health_check.take() {
-            let place = ((server, location), settings.proxy.as_ref());
+            let place = ((server, location), proxy::SETTINGS.of(&settings));
             if let Err(error) = proxy::check(check, l.content.as_ref(), place, self.cx) {
                 self.cx.keep_late(error);
             }
@@ -329,7 +329,7 @@ impl Assembly<'_, '_> {
             Arc::make_mut(&mut l.written.log).access_log = Some(modules::log::default_log(self.cx));
         }
         if !matches!(l.kind, Kind::Http)
-            && let Err(text) = l.written.buffers()
+            && let Err(text) = modules::family::buffers(&l.written)
         {
             let error = self.cx.error_at_end(text);
             self.cx.keep_late(error);
@@ -349,14 +349,7 @@ impl Assembly<'_, '_> {
     /// Translates the directives of `fastcgi_`, `uwsgi_` and the like to those of `proxy_`.
     fn apply_family(&mut self, l: &mut Location, written: &LocationWritten) {
         let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
-        let Some(family) = modules::family::identity(pass.protocol, written) else { return };
-        if let Some((same, _)) = self.families.get(&family) {
-            modules::family::share(&mut l.settings, same);
-            return;
-        }
-        let warning = modules::family::apply(pass.protocol, written, &mut l.settings);
-        // The directives are kept, so that others do not get their address.
-        self.families.insert(family, (l.settings.clone(), written.clone()));
+        let warning = self.families.apply(pass.protocol, written, &mut l.settings, &mut self.sharing);
         let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
         self.cx.warnings.extend(warning);
     }
@@ -447,8 +440,9 @@ impl Assembly<'_, '_> {
                 for l in &mut server.locations {
                     upstream_tls(l, &mut shared, &mut self.loader, self.cx);
                 }
-                let has_certificate =
-                    |l: &Location| l.upstream_tls.is_some() && !l.settings.proxy_ssl.certificate.0.is_empty();
+                let has_certificate = |l: &Location| {
+                    l.upstream_tls.is_some() && !proxy_ssl::SETTINGS.of(&l.settings).certificate.0.is_empty()
+                };
                 // What a location that shares the configuration has read is not known.
                 let spoiled = server.locations.iter().any(has_certificate);
                 if let Some(unit) = self.unit(number)
@@ -590,22 +584,22 @@ fn hand_out(
 }
 
 /// Settings of connections to upstreams, which are held because their address is a key, and what was made of them.
-type SharedTls = (Arc<modules::proxy_ssl::Settings>, Arc<ClientTls>);
+type SharedTls = (LocationSettings, Arc<ClientTls>);
 
 /// Makes the TLS configuration for the upstreams of a location, if it may need one.
 fn upstream_tls(
     l: &mut Location,
-    shared: &mut HashMap<(*const modules::proxy_ssl::Settings, HttpVersion), SharedTls>,
+    shared: &mut HashMap<(*const proxy_ssl::Settings, HttpVersion), SharedTls>,
     loader: &mut Loader,
     cx: &mut Scope<'_>,
 ) {
     let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
-    let version = l.settings.proxy.http_version;
+    let version = proxy::SETTINGS.of(&l.settings).http_version;
     if version == HttpVersion::V3 && pass.is_unencrypted() {
         let error = plain("\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"");
         cx.keep_late(pass.place(error));
     }
-    let http3 = &l.settings.proxy_http3;
+    let http3 = proxy_http3::SETTINGS.of(&l.settings);
     if version == HttpVersion::V3 && http3.alt_svc && http3.fallback.0.is_none() {
         let error = plain("\"proxy_http3_alt_svc\" needs \"proxy_http3_fallback on\"");
         cx.keep_late(pass.place(error));
@@ -613,8 +607,8 @@ fn upstream_tls(
     if !pass.may_encrypt() {
         return;
     }
-    let s = &l.settings.proxy_ssl;
-    let key = (Arc::as_ptr(s), version);
+    let s = proxy_ssl::SETTINGS.of(&l.settings);
+    let key = (std::ptr::from_ref(s), version);
     if let Some((_, same)) = shared.get(&key) {
         l.upstream_tls = Some(same.clone());
         return;
@@ -628,7 +622,7 @@ fn upstream_tls(
     match ClientTls::new(s, (alpn, quic), loader, cx) {
         Ok(tls) => {
             let tls = Arc::new(tls);
-            shared.insert(key, (s.clone(), tls.clone()));
+            shared.insert(key, (l.settings.clone(), tls.clone()));
             l.upstream_tls = Some(tls);
         }
         Err(error) if version == HttpVersion::V3 => cx.keep_late(pass.place(error)),

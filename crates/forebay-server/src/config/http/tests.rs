@@ -4,7 +4,7 @@ use super::Http;
 use crate::config::{self, Config, Environment};
 use crate::modules::access;
 use crate::modules::limit_req;
-use crate::modules::proxy::{To, destination};
+use crate::modules::proxy::{self, To, destination};
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use forebay_core::config::Memory;
@@ -181,7 +181,12 @@ fn described(config: &Config) -> String {
         for l in &server.locations {
             // Where the order matters.
             let s = &l.settings;
-            text += &format!("{:?}\n{:?}\n{:?}\n", l.ops, s.proxy.set_header, access::SETTINGS.of(s));
+            text += &format!(
+                "{:?}\n{:?}\n{:?}\n",
+                l.ops,
+                proxy::SETTINGS.of(s).set_header,
+                access::SETTINGS.of(s)
+            );
             text += &format!(
                 "{:?}\n{:?}\n{:?}\n",
                 s.log.access_log,

@@ -10,6 +10,7 @@ use super::{Location, Server};
 use crate::config::listen::ListenDirective;
 use crate::config::names::ServerName;
 use crate::module::Needs;
+use crate::modules::proxy;
 use crate::upstream::config::{Named, Table, Upstream};
 use forebay_conf::files::Reads;
 use forebay_core::config::{Effects, Listening};
@@ -119,7 +120,7 @@ impl Facts {
             default_body_temp: any(|l| l.settings.core.client_body_temp_path.0.is_none()),
             default_proxy_temp: any(|l| {
                 l.content.as_ref().is_some_and(|content| content.needs().upstream)
-                    && l.settings.proxy.temp_path.0.is_none()
+                    && proxy::SETTINGS.of(&l.settings).temp_path.0.is_none()
             }),
         }
     }

@@ -32,7 +32,7 @@ crate::module_settings! {
 }
 
 /// `dav`.
-pub(crate) static MODULE: Module = Module { settings: Some(&SETTINGS), ..Module::NONE };
+pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]

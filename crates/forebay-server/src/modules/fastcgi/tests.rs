@@ -25,7 +25,7 @@ fn names_of_scripts() {
 fn params(req: &mut Request, stored: bool) -> Vec<(String, String)> {
     let http = req.http();
     let mut out = Vec::new();
-    let s = &http.location(req).settings.proxy;
+    let s = proxy::SETTINGS.of(&http.location(req).settings);
     write_params(req, s, stored, true, &mut out).expect("no circle");
     let len = usize::from(u16::from_be_bytes([out[20], out[21]]));
     let mut bytes = &out[24..24 + len];
@@ -84,7 +84,7 @@ fn settings_are_those_of_the_family_in_use() {
     let http = req.http();
     let times: Vec<u64> = (http.servers.iter().flat_map(|s| &s.locations))
         .filter(|l| l.content.is_some())
-        .map(|l| l.settings.proxy.read_timeout.0.as_secs())
+        .map(|l| proxy::SETTINGS.of(&l.settings).read_timeout.0.as_secs())
         .collect();
     assert_eq!(times, [3, 7, 1, 1]);
     let fast = http
@@ -93,7 +93,7 @@ fn settings_are_those_of_the_family_in_use() {
         .flat_map(|s| &s.locations)
         .find(|l| l.name == b"/" && l.content.is_some())
         .expect("it is there");
-    let s = &fast.settings.proxy;
+    let s = proxy::SETTINGS.of(&fast.settings);
     assert!(s.hide_header.has(b"x-a") && s.redirect.0.is_empty() && s.buffers.count == 4);
 }
 

@@ -8,6 +8,7 @@ use crate::connection::websocket;
 use crate::error_page;
 use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::Settings as CacheSettings;
+use crate::modules::proxy_http3;
 use crate::modules::{alt_svc, proxy_cookie, static_file};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
@@ -98,7 +99,7 @@ fn intercept(req: &mut Request, taken: &mut Taken, s: &Settings) -> Outcome {
         copy_authenticate(req);
     }
     let http = req.http();
-    let cs = &http.location(req).settings.proxy_cache;
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     cached::remember_error(req, std::mem::take(&mut taken.fetch), s, cs);
     Outcome::Status(status)
 }
@@ -112,7 +113,7 @@ fn pass_on(
     s: &Settings,
 ) -> Result<Outcome, Stop> {
     let http = req.http();
-    let cs = &http.location(req).settings.proxy_cache;
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     let keep = keep(req, &mut taken.fetch, to_head, s, cs)?;
     req.resp.proxied = true;
     req.resp.headless = req.modules.upstream.head.version == Version::Http09;
@@ -344,7 +345,8 @@ fn body(
 /// Takes a further slice of a response, of which only the body is used.
 pub(super) fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) -> Result<Body, Stop> {
     let http = req.http();
-    let keep = keep(req, &mut taken.fetch, to_head, s, &http.location(req).settings.proxy_cache)?;
+    let keep =
+        keep(req, &mut taken.fetch, to_head, s, proxy_cache::SETTINGS.of(&http.location(req).settings))?;
     let mut content = Vec::new();
     let (mut body, _) = body(req, &mut taken.contact, to_head, s, keep, &mut content)?;
     if !content.is_empty() {
@@ -488,7 +490,7 @@ fn field(
 
 /// Returns `true` if `Alt-Svc` of upstreams is followed.
 fn follows(req: &Request) -> bool {
-    req.own_location().settings.proxy_http3.alt_svc
+    proxy_http3::SETTINGS.of(&req.own_location().settings).alt_svc
 }
 
 fn location(
@@ -510,7 +512,7 @@ fn location(
 
 fn set_cookie(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Stop> {
     let http = req.http();
-    let cookies = &http.location(req).settings.proxy_cookie;
+    let cookies = proxy_cookie::SETTINGS.of(&http.location(req).settings);
     let new = match proxy_cookie::enabled(cookies) {
         true => proxy_cookie::rewrite(req, cookies, value)?,
         false => None,

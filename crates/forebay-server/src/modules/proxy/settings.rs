@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-crate::settings! {
+crate::module_settings! {
     /// `proxy_set_header`.
     "proxy_set_header" => set_header: SetHeaders = SetHeaders::default();
     /// `proxy_set_body`.

@@ -41,7 +41,7 @@ crate::module_settings! {
 
 /// `ssi`.
 pub(crate) static MODULE: Module = Module {
-    settings: Some(&SETTINGS),
+    settings: &[&SETTINGS],
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE

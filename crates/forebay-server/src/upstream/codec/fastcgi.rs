@@ -2,6 +2,7 @@
 //! Hot path.
 
 use super::decoder::{Decoded, Decoder, End};
+use crate::modules::fastcgi::SETTINGS;
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use crate::request::rare::Unused;
@@ -194,7 +195,7 @@ fn log_stderr(req: &mut Request, doing: &str) -> bool {
         });
     }
     let http = req.http();
-    let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&stderr);
+    let caught = SETTINGS.of(&http.location(req).settings).catch_stderr.is_in(&stderr);
     stderr.clear();
     LINK.of_mut(req).stderr = stderr;
     caught

@@ -3,6 +3,7 @@
 use super::decoder::{Decoded, Decoder, TOO_LONG};
 use super::muxed::{self, Ask};
 use crate::modules::alt_svc;
+use crate::modules::proxy_http3;
 use crate::request::Request;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Outgoing;
@@ -94,7 +95,7 @@ fn target(ask: &Ask<'_>) -> Option<Origin> {
 
 /// Returns `true` if a request goes over HTTP/3 only where the server has said that it takes that (`proxy_http3_alt_svc`).
 fn follows(req: &Request) -> bool {
-    req.own_location().settings.proxy_http3.alt_svc
+    proxy_http3::SETTINGS.of(&req.own_location().settings).alt_svc
 }
 
 /// Takes over what a response, which has come over TLS or QUIC, says about where the server takes HTTP/3.
@@ -127,7 +128,7 @@ pub(crate) fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
 /// Decides about a request that cannot go over QUIC: without encryption, to a unix socket, or behind a PROXY protocol header.
 fn not_over_quic(req: &mut Request, encrypted: bool) -> Result<bool, Fault> {
     let http = req.http();
-    if encrypted && http.location(req).settings.proxy_http3.fallback.0.is_some() {
+    if encrypted && proxy_http3::SETTINGS.of(&http.location(req).settings).fallback.0.is_some() {
         return Ok(false);
     }
     let why = if encrypted { "an address and no \"proxy_protocol\"" } else { "\"https://\"" };
@@ -144,7 +145,7 @@ async fn connect(
     watch: &mut Watch,
 ) -> Result<Opened<Stream>, Trouble> {
     let (thread, conf, http) = (req.thread.clone(), req.conf.clone(), req.http());
-    let s = &http.location(req).settings.proxy_http3;
+    let s = proxy_http3::SETTINGS.of(&http.location(req).settings);
     let mut timeout = ask.settings.connect_timeout.0;
     if let Some(terms) = s.fallback.0 {
         if h3::POOL.of(&thread).is_without(addr, thread.io.poller.now()) {
@@ -164,7 +165,7 @@ fn fall_back(
     trouble: Trouble,
 ) -> Result<bool, Fault> {
     let http = req.http();
-    let s = &http.location(req).settings.proxy_http3;
+    let s = proxy_http3::SETTINGS.of(&http.location(req).settings);
     // A server may be wrong about its alternative. It is not wrong itself then (RFC 7838, section 2.1).
     let is_mistaken = s.alt_svc && matches!(trouble, Trouble::Tls(Unencrypted::Failed(_)));
     if let Some(terms) = s.fallback.0.filter(|_| trouble.may_fall_back() || is_mistaken) {

@@ -174,7 +174,7 @@ pub(crate) fn keeps_alive(req: &Request) -> bool {
     CALL.of(req).reuse != Reuse::No
         && match CALL.of(req).protocol {
             Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
-            Protocol::FastCgi => req.own_location().settings.fastcgi.keep_conn,
+            Protocol::FastCgi => modules::fastcgi::SETTINGS.of(&req.own_location().settings).keep_conn,
             Protocol::Uwsgi | Protocol::Scgi => false,
             Protocol::Memcached => true,
         }

@@ -5,6 +5,7 @@
 use super::Check;
 use super::require::{Ask, Checked, holds};
 use crate::config::http::Http;
+use crate::modules::proxy_bind;
 use crate::upstream::config::Upstream;
 use forebay_core::control::{Failure, Line, Read};
 use forebay_core::upstream::health::{Probe, Visit};
@@ -78,7 +79,8 @@ impl CheckedServer {
 
     /// Returns the address that connections come from (nginx: proxy_bind).
     fn local(&self, check: &Check) -> Option<LocalAddress> {
-        self.config.level(check.location.0, check.location.1)?.settings.proxy_bind.fixed_local()
+        let location = self.config.level(check.location.0, check.location.1)?;
+        proxy_bind::SETTINGS.of(&location.settings).fixed_local()
     }
 
     /// Opens a connection, encrypted if the location encrypts its connections.
