@@ -5,7 +5,7 @@ use crate::error_page::{self, NextStep};
 use crate::location;
 use crate::module::{Phase, Verdict};
 use crate::modules::core::Satisfy;
-use crate::modules::{LocationSettings, autoindex, dav, gzip_static, random_index, rewrite, static_file};
+use crate::modules::{LocationSettings, rewrite, static_file};
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
@@ -409,51 +409,37 @@ pub(crate) async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     .await
 }
 
-/// Runs CONTENT, in nginx's order: random_index, index, autoindex, gzip_static, static_file, unless a
-/// handler took the location.
+/// Runs CONTENT: the handler that took the location, else its hooks, else files.
 async fn content(http: &Http, req: &mut Request) -> Outcome {
     let l = http.location(req);
     if req.method == Method::Connect && !takes_connect(l) {
         return Outcome::Status(405);
     }
-    match &l.content {
-        Some(content) => content.handle(req).decide().await.outcome(),
-        None => files(&l.settings, req).await,
+    if let Some(content) = &l.content {
+        return content.handle(req).decide().await.outcome();
     }
+    if !l.plan.hooks(Phase::Content).is_empty()
+        && let Some(out) = run_hooks(http, req, Phase::Content).await
+    {
+        return out;
+    }
+    files(&l.settings, req).await
 }
 
 /// Answers from files, by the settings of the location.
 async fn files(settings: &LocationSettings, req: &mut Request) -> Outcome {
-    if dav::SETTINGS.of(settings).methods.has(req.method) && !req.is_subrequest() {
-        return Box::pin(dav::run(req)).await;
-    }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return Outcome::Status(405);
     }
     if req.uri.last() == Some(&b'/') {
-        return directory(settings, req).await;
-    }
-    if gzip_static::enabled(settings)
-        && let Some(out) = gzip_static::run(settings, req).await
-    {
-        return out;
+        return directory(req).await;
     }
     static_file::run(settings, req).await
 }
 
 /// Answers a path that ends in a slash.
-async fn directory(settings: &LocationSettings, req: &mut Request) -> Outcome {
-    if random_index::SETTINGS.of(settings).enabled
-        && let Some(out) = random_index::run(req).await
-    {
-        return out;
-    }
+async fn directory(req: &mut Request) -> Outcome {
     if let Some(out) = static_file::index(req).await {
-        return out;
-    }
-    if autoindex::SETTINGS.of(settings).enabled
-        && let Some(out) = autoindex::run(req).await
-    {
         return out;
     }
     let path = static_file::path_text(req);

@@ -80,10 +80,12 @@ pub(crate) enum Phase {
     Access,
     /// Before the content is made.
     PreContent,
+    /// Makes the content, in locations without a content handler. After these hooks, index files and files answer.
+    Content,
 }
 
 /// Number of phases.
-const PHASES: usize = 5;
+const PHASES: usize = 6;
 
 /// Decision of a hook.
 #[derive(Debug, PartialEq, Eq)]
@@ -110,6 +112,12 @@ impl From<Outcome> for Verdict {
             Outcome::Redirect => Verdict::Redirect,
             Outcome::Named => Verdict::Named,
         }
+    }
+}
+
+impl From<Option<Outcome>> for Verdict {
+    fn from(outcome: Option<Outcome>) -> Verdict {
+        outcome.map_or(Verdict::Declined, Verdict::from)
     }
 }
 
@@ -368,8 +376,14 @@ impl Default for Plan {
 impl Plan {
     /// Selects what these settings enable.
     pub(crate) fn new(modules: &[&Module], s: &LocationSettings) -> Plan {
-        const ORDER: [Phase; PHASES] =
-            [Phase::PostRead, Phase::Rewrite, Phase::PreAccess, Phase::Access, Phase::PreContent];
+        const ORDER: [Phase; PHASES] = [
+            Phase::PostRead,
+            Phase::Rewrite,
+            Phase::PreAccess,
+            Phase::Access,
+            Phase::PreContent,
+            Phase::Content,
+        ];
         let all = || modules.iter().flat_map(|module| module.hooks);
         let (mut hooks, mut ends) = (Vec::new(), [0; PHASES]);
         for phase in ORDER {
@@ -409,7 +423,7 @@ impl Plan {
     /// Returns `true` if a hook runs between the rewrite directives and the content.
     #[inline]
     pub(crate) fn has_hooks_before_content(&self) -> bool {
-        self.hooks.len() > usize::from(self.ends[Phase::PostRead as usize])
+        self.ends[Phase::PreContent as usize] > self.ends[Phase::PostRead as usize]
     }
 }
 

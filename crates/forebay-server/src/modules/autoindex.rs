@@ -5,7 +5,7 @@ mod directory;
 pub(super) use directory::visit;
 
 use crate::keyword;
-use crate::module::Module;
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::modules::{charset, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -28,7 +28,11 @@ crate::module_settings! {
 }
 
 /// `autoindex`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS],
+    hooks: &[PhaseHook::new(Phase::Content, |s| SETTINGS.of(s).enabled, answer)],
+    ..Module::NONE
+};
 
 keyword! {
     /// Form of a listing.
@@ -51,17 +55,25 @@ const NAME_WIDTH: usize = 50;
 /// Columns left of a name that was cut; `..>` takes the rest.
 const NAME_CUT: usize = NAME_WIDTH - 3;
 
-/// Answers with a listing of the directory. Returns `None` if the method is not GET or HEAD.
-pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
-    if !matches!(req.method, Method::Get | Method::Head) {
-        return None;
+/// Answers a path that ends in a slash.
+fn answer(req: &mut Request) -> Step<'_> {
+    if req.uri.last() != Some(&b'/') || !matches!(req.method, Method::Get | Method::Head) {
+        return Verdict::Declined.into();
+    }
+    Step::later(async { run(req).await.into() })
+}
+
+/// Answers with an index file, or with a listing of the directory.
+async fn run(req: &mut Request) -> Outcome {
+    if let Some(out) = static_file::index(req).await {
+        return out;
     }
     let http = req.http();
     let s = SETTINGS.of(&http.location(req).settings);
-    Some(match list(req, s).await {
+    match list(req, s).await {
         Ok(()) => Outcome::Done,
         Err(refused) => refused,
-    })
+    }
 }
 
 async fn list(req: &mut Request, s: &Settings) -> Result<(), Outcome> {

@@ -4,7 +4,7 @@ use crate::compress::accept::Set;
 use crate::compress::{self, Coding};
 use crate::file_cache::Found;
 use crate::keyword;
-use crate::module::Module;
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::modules::brotli;
 use crate::modules::gzip_accept;
 use crate::modules::zstd;
@@ -21,7 +21,11 @@ crate::module_settings! {
 }
 
 /// `gzip_static`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS],
+    hooks: &[PhaseHook::new(Phase::Content, enabled, answer)],
+    ..Module::NONE
+};
 
 keyword! {
     /// `gzip_static`: whether precompressed files are sent.
@@ -34,16 +38,23 @@ fn modes(s: &LocationSettings) -> [Mode; 3] {
 
 /// Returns `true` if a location looks for precompressed files.
 #[inline]
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+fn enabled(s: &LocationSettings) -> bool {
     modes(s) != [Mode::Off; 3]
 }
 
-/// Answers with a precompressed file. Returns `None` if there is none for this request.
-pub(crate) async fn run(s: &LocationSettings, req: &mut Request) -> Option<Outcome> {
-    let modes = modes(s);
+/// Answers a path that does not end in a slash.
+fn answer(req: &mut Request) -> Step<'_> {
     if !matches!(req.method, Method::Get | Method::Head) || req.uri.last() == Some(&b'/') {
-        return None;
+        return Verdict::Declined.into();
     }
+    Step::later(async { run(req).await.into() })
+}
+
+/// Answers with a precompressed file. Returns `None` if there is none for this request.
+async fn run(req: &mut Request) -> Option<Outcome> {
+    let http = req.http();
+    let s = &http.location(req).settings;
+    let modes = modes(s);
     // A subrequest's body becomes part of another response, so it must not be compressed (except with `always`).
     let on = Set(modes.map(|m| m == Mode::On && !req.is_subrequest()));
     // Without `Vary` a shared cache could send one client's encoding to another client. nginx leaves that to gzip_vary;

@@ -1,6 +1,6 @@
 //! `random_index` (nginx: ngx_http_random_index_module).
 
-use crate::module::Module;
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::modules::{autoindex, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -14,13 +14,23 @@ crate::module_settings! {
 }
 
 /// `random_index`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS],
+    hooks: &[PhaseHook::new(Phase::Content, |s| SETTINGS.of(s).enabled, answer)],
+    ..Module::NONE
+};
 
-/// Redirects to a random file of the directory. Returns `None` if it has no files or the method is another one.
-pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
-    if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
-        return None;
+/// Answers a path that ends in a slash.
+fn answer(req: &mut Request) -> Step<'_> {
+    let is_directory = req.uri.last() == Some(&b'/');
+    if !is_directory || !matches!(req.method, Method::Get | Method::Head | Method::Post) {
+        return Verdict::Declined.into();
     }
+    Step::later(async { run(req).await.into() })
+}
+
+/// Redirects to a random file of the directory. Returns `None` if it has no files.
+async fn run(req: &mut Request) -> Option<Outcome> {
     let mut names = match autoindex::read_directory(req, files).await {
         Ok(names) => names,
         Err(refused) => return Some(refused),

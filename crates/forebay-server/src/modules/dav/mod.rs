@@ -6,7 +6,7 @@ mod files;
 use crate::body;
 use crate::config::Scope;
 use crate::config::value::{Number, Setting, once};
-use crate::module::Module;
+use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::modules::static_file;
 use crate::phases::Outcome;
 use crate::request::Request;
@@ -32,7 +32,11 @@ crate::module_settings! {
 }
 
 /// `dav`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub(crate) static MODULE: Module = Module {
+    settings: &[&SETTINGS],
+    hooks: &[PhaseHook::new(Phase::Content, |s| SETTINGS.of(s).methods.0 != 0, answer)],
+    ..Module::NONE
+};
 
 /// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,8 +104,17 @@ fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, DavRefusal> {
     Err(DavRefusal(status, Level::Error, text.into()))
 }
 
-/// Executes a request with one of the allowed methods. A content handler.
-pub(crate) async fn run(req: &mut Request) -> Outcome {
+/// Answers a request with one of the allowed methods.
+fn answer(req: &mut Request) -> Step<'_> {
+    let methods = SETTINGS.of(&req.own_location().settings).methods;
+    if !methods.has(req.method) || req.is_subrequest() {
+        return Verdict::Declined.into();
+    }
+    Step::later(async { run(req).await.into() })
+}
+
+/// Executes a request.
+async fn run(req: &mut Request) -> Outcome {
     if req.method == Method::Put && may_put(req).is_ok() {
         req.body.in_file = true;
         if let Err(e) = body::read_all(req).await {
