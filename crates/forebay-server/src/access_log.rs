@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// A compiled `log_format`.
 #[derive(Clone, Debug)]
-pub(crate) struct Format {
+pub struct Format {
     /// Name.
     pub name: Vec<u8>,
     /// Escaping.
@@ -123,7 +123,7 @@ fn field(name: &[u8]) -> Option<Name> {
 
 impl Format {
     /// Creates a format.
-    pub(crate) fn new(name: &[u8], escape: Escape, template: Template, vars: &Registry) -> Format {
+    pub fn new(name: &[u8], escape: Escape, template: Template, vars: &Registry) -> Format {
         let ops = template.parts().iter().map(|p| match p {
             Part::Text(t) if t.len() <= SHORT => {
                 let mut bytes = [0; SHORT];
@@ -138,7 +138,7 @@ impl Format {
     }
 
     /// Replaces variables by shortcuts to request fields. Call it after all directives that may define variables.
-    pub(crate) fn plan(&mut self, vars: &Registry) {
+    pub fn plan(&mut self, vars: &Registry) {
         for op in &mut self.ops {
             if let FormatPart::Var(v) = *op
                 && let Some(name) = vars.member(v).and_then(field)
@@ -171,7 +171,7 @@ impl Format {
     ///
     /// # Errors
     /// As [`Request::var`].
-    pub(crate) fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+    pub fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
         if req.without_head {
             // The shortcuts read the head.
             return write_line(&self.template, self.escape, req, out);
@@ -293,7 +293,7 @@ impl Format {
 }
 
 /// Writes the lines of a finished request.
-pub(crate) fn log_request(req: &mut Request) {
+pub fn log_request(req: &mut Request) {
     let http = req.http();
     let Some(location) = http.level(req.server, req.location) else { return };
     let logs = &location.settings.log.access_log;

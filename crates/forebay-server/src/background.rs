@@ -12,10 +12,10 @@ use std::fmt;
 use std::rc::Rc;
 
 /// Runs the request of a task to its end.
-pub(crate) type Run = Box<dyn for<'r> FnOnce(&'r mut Request) -> Pooled<'r, ()>>;
+pub type Run = Box<dyn for<'r> FnOnce(&'r mut Request) -> Pooled<'r, ()>>;
 
 /// A request without a client.
-pub(crate) struct Task {
+pub struct Task {
     req: Box<Request>,
     run: Run,
     /// Counts the task, if tasks of its kind are limited.
@@ -24,7 +24,7 @@ pub(crate) struct Task {
 
 impl Task {
     /// Makes a task of which any number may run at a time.
-    pub(crate) fn new(req: Box<Request>, run: Run) -> Task {
+    pub fn new(req: Box<Request>, run: Run) -> Task {
         Task { req, run, _counted: None }
     }
 }
@@ -37,7 +37,7 @@ impl fmt::Debug for Task {
 
 /// Counts of a thread's tasks that have not ended.
 #[derive(Default)]
-pub(crate) struct Running {
+pub struct Running {
     renewals: Rc<Cell<usize>>,
     subs: Rc<Cell<usize>>,
 }
@@ -49,7 +49,7 @@ const MOST_SUBS: usize = 1024;
 
 impl Running {
     /// Returns the number of subrequests that have not ended.
-    pub(crate) fn subs(&self) -> usize {
+    pub fn subs(&self) -> usize {
         self.subs.get()
     }
 }
@@ -74,7 +74,7 @@ impl Drop for Counted {
 }
 
 /// Makes a request again for the cache that has answered it. `prepare` sets what the new request needs to know.
-pub(crate) fn renew(req: &Request, prepare: impl FnOnce(&mut Request)) {
+pub fn renew(req: &Request, prepare: impl FnOnce(&mut Request)) {
     let Some(counted) = Counted::new(&req.thread.background.renewals, MOST) else { return };
     let mut new = Request::renewal(req);
     prepare(&mut new);
@@ -83,7 +83,7 @@ pub(crate) fn renew(req: &Request, prepare: impl FnOnce(&mut Request)) {
 }
 
 /// Starts a subrequest whose answer nothing waits for. `target`: name of its location, or empty.
-pub(crate) fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
+pub fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
     let Some(counted) = Counted::new(&req.thread.background.subs, MOST_SUBS) else {
         req.log(Level::Warn, "too many subrequests are under way, one is left out");
         return;
@@ -94,13 +94,13 @@ pub(crate) fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
 }
 
 /// Has a runner of a thread run a task.
-pub(crate) fn start(thread: &Thread, task: Task) {
+pub fn start(thread: &Thread, task: Task) {
     // A runner gets it in this turn of the loop.
     thread.runners.queue(Job { token: Token::NONE, work: Work::Task(Box::new(task)) });
 }
 
 /// Runs a task.
-pub(crate) async fn run(thread: &Thread, task: Task) {
+pub async fn run(thread: &Thread, task: Task) {
     let Task { mut req, run, _counted } = task;
     thread.io.poller.note_place(req.conn.client.number);
     run(&mut req).await;

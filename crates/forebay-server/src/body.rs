@@ -1,7 +1,7 @@
 //! Bodies. This file reads and discards the client's; those of responses are sent by `body/pump.rs` and the files
 //! around it. Hot path.
 
-pub(crate) mod compose;
+pub mod compose;
 mod files;
 mod outlet;
 mod pace;
@@ -10,10 +10,10 @@ mod send;
 mod source;
 mod write;
 
-pub(crate) use outlet::{Outlet, PIECE};
-pub(crate) use send::{Attempt, send, send_at_once};
-pub(crate) use source::{Further, Progress, Source};
-pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};
+pub use outlet::{Outlet, PIECE};
+pub use send::{Attempt, send, send_at_once};
+pub use source::{Further, Progress, Source};
+pub use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};
 
 use crate::draft::{Draft, Readable};
 use crate::modules::core::{BodyInFile, TempDir};
@@ -35,7 +35,7 @@ use std::time::Instant;
 
 /// Reading state of a request's body.
 #[derive(Debug, Default)]
-pub(crate) struct RequestBody {
+pub struct RequestBody {
     pub(crate) framing: Framing,
     /// Bytes of a body with a length that are still to come.
     left: u64,
@@ -56,7 +56,7 @@ pub(crate) struct RequestBody {
 
 /// A body that has been read.
 #[derive(Debug, Default)]
-pub(crate) struct Stored {
+pub struct Stored {
     /// `true` if the body is complete.
     pub complete: bool,
     /// Part of the body in memory.
@@ -85,7 +85,7 @@ enum BodyFile {
 
 impl Stored {
     /// Returns the file with the part that is not in memory.
-    pub(crate) fn file(&self) -> Option<Readable> {
+    pub fn file(&self) -> Option<Readable> {
         match &self.file {
             BodyFile::None => None,
             BodyFile::Draft(draft) => Some(draft.reader()),
@@ -100,7 +100,7 @@ impl Stored {
     }
 
     /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.mem.len() as u64 + self.in_file
     }
 
@@ -129,7 +129,7 @@ impl Drop for Stored {
 
 impl RequestBody {
     /// Starts a body after a head of `len` bytes.
-    pub(crate) fn begin(&mut self, framing: Framing, len: usize) {
+    pub fn begin(&mut self, framing: Framing, len: usize) {
         self.framing = framing;
         self.at = len;
         self.continued = false;
@@ -147,7 +147,7 @@ impl RequestBody {
     }
 
     /// Returns a body for a subrequest: the part of this one that has been read.
-    pub(crate) fn share(&self) -> RequestBody {
+    pub fn share(&self) -> RequestBody {
         let s = &self.stored;
         let stored = Stored {
             complete: true,
@@ -168,12 +168,12 @@ impl RequestBody {
     }
 
     /// Removes files at the end of the request.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.stored.clear();
     }
 
     /// Returns `true` if bytes that came with the head have not been taken yet.
-    pub(crate) fn is_buffered(&self, head: &[u8]) -> bool {
+    pub fn is_buffered(&self, head: &[u8]) -> bool {
         !self.done && self.at < head.len()
     }
 
@@ -188,7 +188,7 @@ impl RequestBody {
     }
 
     /// Returns `true` if the whole body has been read.
-    pub(crate) fn done(&self) -> bool {
+    pub fn done(&self) -> bool {
         self.done
     }
 
@@ -203,12 +203,12 @@ impl RequestBody {
     }
 
     /// Returns the number of bytes of a body with a length that are still to be read from its connection, and will come as they are.
-    pub(crate) fn left(&self, head: &[u8]) -> u64 {
+    pub fn left(&self, head: &[u8]) -> u64 {
         if matches!(self.framing, Framing::Length(_)) && self.at >= head.len() { self.left } else { 0 }
     }
 
     /// Counts bytes of a body with a length that have been passed on unread.
-    pub(crate) fn passed(&mut self, n: u64) {
+    pub fn passed(&mut self, n: u64) {
         self.left = self.left.saturating_sub(n);
         self.len += n;
         self.done = self.left == 0;
@@ -216,12 +216,12 @@ impl RequestBody {
     }
 
     /// Moves the place where the rest of the body begins, because the head before it grew by `bytes`.
-    pub(crate) fn shift(&mut self, bytes: usize) {
+    pub fn shift(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
     /// Returns the bytes of the head's buffer that head and body used.
-    pub(crate) fn consumed(&self, head: usize) -> usize {
+    pub fn consumed(&self, head: usize) -> usize {
         self.at.max(head)
     }
 
@@ -280,7 +280,7 @@ impl RequestBody {
 struct Malformed;
 
 /// Returns `true` if the whole body has arrived and fits into memory.
-pub(crate) fn has_come(req: &Request) -> bool {
+pub fn has_come(req: &Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let (len, whole) = match req.conn.wire.as_mux() {
@@ -294,7 +294,7 @@ pub(crate) fn has_come(req: &Request) -> bool {
 }
 
 /// Discards the part of the body that came with the head. Returns `false` if it is malformed.
-pub(crate) fn discard_buffered(req: &mut Request) -> bool {
+pub fn discard_buffered(req: &mut Request) -> bool {
     if req.body.done {
         return true;
     }
@@ -319,7 +319,7 @@ pub(crate) fn discard_buffered(req: &mut Request) -> bool {
 }
 
 /// Reads and discards the rest of a body. Returns `false` if the connection cannot be used for another request.
-pub(crate) async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
+pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let end = Instant::now() + core.lingering_time.0;
@@ -366,7 +366,7 @@ fn discard_bytes(req: &mut Request, bytes: &[u8]) -> bool {
 
 /// Reason for which the client's body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyError {
+pub enum BodyError {
     /// Answer with this status.
     Status(u16),
     /// Send no response: the client is gone or too slow.
@@ -375,7 +375,7 @@ pub(crate) enum BodyError {
 
 impl BodyError {
     /// Returns the outcome of a request that needs its body.
-    pub(crate) fn outcome(self, req: &mut Request) -> Outcome {
+    pub fn outcome(self, req: &mut Request) -> Outcome {
         match self {
             BodyError::Status(status) => Outcome::Status(status),
             BodyError::Gone => {
@@ -390,7 +390,7 @@ impl BodyError {
 ///
 /// # Errors
 /// A malformed or too large body, a client that is slow (`client_body_timeout`) or gone.
-pub(crate) async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
+pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     piece(req, out, None).await.map(|more| more == Some(true))
 }
 
@@ -398,7 +398,7 @@ pub(crate) async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<b
 ///
 /// # Errors
 /// As [`read_piece`].
-pub(crate) async fn read_piece_beside(
+pub async fn read_piece_beside(
     req: &mut Request,
     out: &mut Vec<u8>,
     upstream: &Conn,
@@ -525,7 +525,7 @@ fn leave(req: &mut Request, bytes: &[u8]) {
 
 /// Returns `true` if there is no body, so that [`read_all`] need not be called.
 #[inline]
-pub(crate) fn is_none(req: &mut Request) -> bool {
+pub fn is_none(req: &mut Request) -> bool {
     let b = &mut req.body;
     if b.framing != Framing::None
         || !b.done
@@ -549,7 +549,7 @@ pub(crate) fn is_none(req: &mut Request) -> bool {
 ///
 /// # Errors
 /// As [`read_piece`].
-pub(crate) fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Option<bool>, BodyError> {
+pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Option<bool>, BodyError> {
     let looked_for = match req.body.framing {
         Framing::Stream => more,
         Framing::Length(_) => !more,
@@ -584,7 +584,7 @@ pub(crate) fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Resul
 ///
 /// # Errors
 /// As [`read_piece`].
-pub(crate) async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<bool, BodyError> {
+pub async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<bool, BodyError> {
     let mut scratch = req.take_buf();
     let got = receive(req, &mut scratch, Some(upstream)).await;
     req.give_buf(scratch);
@@ -679,7 +679,7 @@ fn give_room(thread: &Thread, buf: &mut Vec<u8>) {
 ///
 /// # Errors
 /// The client sends nothing in time (nginx: client_body_timeout).
-pub(crate) async fn client_comes(req: &mut Request, upstream: Option<&Conn>) -> Result<bool, BodyError> {
+pub async fn client_comes(req: &mut Request, upstream: Option<&Conn>) -> Result<bool, BodyError> {
     let thread = req.thread.clone();
     let http = req.http();
     let timeout = http.location(req).settings.core.client_body_timeout.0;
@@ -719,7 +719,7 @@ async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> bool 
 ///
 /// # Errors
 /// As [`read_piece`]; status 500 when the file cannot be written.
-pub(crate) async fn read_all(req: &mut Request) -> Result<(), BodyError> {
+pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     if req.body.stored.complete {
         return Ok(());
     }

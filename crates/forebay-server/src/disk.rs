@@ -13,7 +13,7 @@ const CAUTION: Duration = Duration::from_millis(300);
 
 /// The disk as a worker thread knows it.
 #[derive(Debug, Default)]
-pub(crate) struct Disk {
+pub struct Disk {
     /// End of the time in which work goes to the pool.
     cautious_until: Cell<Option<Instant>>,
     /// Number of pieces of work that went to the pool.
@@ -23,10 +23,7 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Runs work that may wait for the disk. Returns `None` if the pool has ended.
-    pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let start = Instant::now();
         if self.cautious_until.get().is_none_or(|end| start >= end) {
             let waits = forebay_sys::limits::waits_of_thread();

@@ -15,21 +15,21 @@ use std::time::SystemTime;
 
 /// File that is being written. If it has a name, dropping it removes that.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub struct Draft {
     file: Arc<File>,
     name: Option<PathBuf>,
 }
 
 /// Open file that is only read.
 #[derive(Clone, Debug)]
-pub(crate) struct Readable(Arc<File>);
+pub struct Readable(Arc<File>);
 
 impl Draft {
     /// Creates a file of mode 600 that did not exist. Does not make directories.
     ///
     /// # Errors
     /// Errors of open(2): `AlreadyExists` if something is there.
-    pub(crate) fn create(name: &Path) -> io::Result<Draft> {
+    pub fn create(name: &Path) -> io::Result<Draft> {
         let file = Arc::new(files::create_new(name, files::PRIVATE)?);
         Ok(Draft { file, name: Some(name.to_owned()) })
     }
@@ -38,7 +38,7 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of open(2) and mkdir(2).
-    pub(crate) fn create_below(name: &Path, directories: u32) -> io::Result<Draft> {
+    pub fn create_below(name: &Path, directories: u32) -> io::Result<Draft> {
         match (Draft::create(name), name.parent()) {
             (Err(e), Some(dir)) if e.kind() == io::ErrorKind::NotFound => {
                 files::create_directories(dir, directories)?;
@@ -49,7 +49,7 @@ impl Draft {
     }
 
     /// Returns the name of the file, if it has one.
-    pub(crate) fn name(&self) -> Option<&Path> {
+    pub fn name(&self) -> Option<&Path> {
         self.name.as_deref()
     }
 
@@ -57,12 +57,12 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of unlink(2). The file counts as nameless in any case.
-    pub(crate) fn remove_name(&mut self) -> io::Result<()> {
+    pub fn remove_name(&mut self) -> io::Result<()> {
         self.name.take().map_or(Ok(()), std::fs::remove_file)
     }
 
     /// Leaves the file with its name where it is when the draft is dropped.
-    pub(crate) fn leave_name(&mut self) -> Option<PathBuf> {
+    pub fn leave_name(&mut self) -> Option<PathBuf> {
         self.name.take()
     }
 
@@ -70,7 +70,7 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of pwrite(2). Some of the bytes may have been written.
-    pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    pub fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
     }
 
@@ -78,13 +78,13 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of fchmod(2) and futimens(2).
-    pub(crate) fn set(&mut self, mode: u32, modified: Option<SystemTime>) -> io::Result<()> {
+    pub fn set(&mut self, mode: u32, modified: Option<SystemTime>) -> io::Result<()> {
         self.file.set_permissions(Permissions::from_mode(mode))?;
         modified.map_or(Ok(()), |time| self.file.set_modified(time))
     }
 
     /// Returns a handle for reading what has been written so far.
-    pub(crate) fn reader(&self) -> Readable {
+    pub fn reader(&self) -> Readable {
         Readable(self.file.clone())
     }
 
@@ -93,7 +93,7 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of `place`.
-    pub(crate) fn finish(mut self, place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<Readable> {
+    pub fn finish(mut self, place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<Readable> {
         place(self.name().unwrap_or(Path::new("")))?;
         self.name = None;
         Ok(self.reader())
@@ -112,7 +112,7 @@ impl Readable {
     ///
     /// # Errors
     /// Errors of pread(2); `UnexpectedEof` if the file is shorter.
-    pub(crate) fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+    pub fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
         self.0.read_exact_at(out, offset)
     }
 
@@ -120,13 +120,13 @@ impl Readable {
     ///
     /// # Errors
     /// Errors of pread(2).
-    pub(crate) fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+    pub fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(out, offset)
     }
 
     /// Reads bytes at an offset if the kernel has all of them in memory. Returns `false` if it would wait for the disk, or
     /// cannot read them.
-    pub(crate) fn read_now(&self, out: &mut [u8], offset: u64) -> bool {
+    pub fn read_now(&self, out: &mut [u8], offset: u64) -> bool {
         let n = out.len();
         let mut bufs = [io::IoSliceMut::new(out)];
         let got = rustix::io::preadv2(&self.0, &mut bufs, offset, rustix::io::ReadWriteFlags::NOWAIT);

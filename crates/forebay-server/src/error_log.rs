@@ -10,12 +10,12 @@ use forebay_http::field::Name;
 
 impl Request {
     /// Writes a line about this request.
-    pub(crate) fn log(&mut self, level: Level, message: &str) {
+    pub fn log(&mut self, level: Level, message: &str) {
         self.log_with(level, |out| out.extend_from_slice(message.as_bytes()));
     }
 
     /// Writes a line about this request. Builds the message only if a log takes the level.
-    pub(crate) fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
+    pub fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
         if !self.logs(level) {
             return;
         }
@@ -29,13 +29,13 @@ impl Request {
     }
 
     /// Writes a line that ends with a description of the request from earlier.
-    pub(crate) fn log_described(&self, level: Level, message: &str, description: &[u8]) {
+    pub fn log_described(&self, level: Level, message: &str, description: &[u8]) {
         let line = error::line(&self.thread, level, Some(self.conn.client.number), message, description);
         error::emit(&self.thread, self.error_logs(), level, &line);
     }
 
     /// Returns `true` if a log takes lines of this level.
-    pub(crate) fn logs(&self, level: Level) -> bool {
+    pub fn logs(&self, level: Level) -> bool {
         self.error_logs().iter().any(|l| level <= l.level)
     }
 
@@ -47,7 +47,7 @@ impl Request {
     }
 
     /// Appends the end of a line about this request.
-    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
+    pub fn describe(&self, out: &mut Vec<u8>) {
         let http = self.http();
         out.extend_from_slice(b", client: ");
         out.extend_from_slice(&self.remote);
@@ -81,7 +81,7 @@ impl Request {
 }
 
 /// Returns `true` if any log takes lines of this level from [`log_connection`].
-pub(crate) fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
+pub fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
     let conf = thread.config();
     connection_logs(client, &conf).iter().any(|l| level <= l.level)
 }
@@ -95,7 +95,7 @@ fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog
 }
 
 /// Writes a line about a connection whose request is not known yet.
-pub(crate) fn log_connection(thread: &Thread, client: &Client, level: Level, message: &str, tail: &str) {
+pub fn log_connection(thread: &Thread, client: &Client, level: Level, message: &str, tail: &str) {
     let conf = thread.config();
     let logs = connection_logs(client, &conf);
     if logs.iter().any(|l| level <= l.level) {

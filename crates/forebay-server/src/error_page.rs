@@ -8,7 +8,7 @@ use forebay_http::request::{Method, Version};
 
 /// Next step of a request after [`special`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NextStep {
+pub enum NextStep {
     /// Send the response, which is ready.
     Done,
     /// Start over with the path in `Request::uri`.
@@ -24,7 +24,7 @@ fn closes(status: u16) -> bool {
 }
 
 /// Prepares the response for a status.
-pub(crate) fn special(req: &mut Request, status: u16) -> NextStep {
+pub fn special(req: &mut Request, status: u16) -> NextStep {
     if matches!(status, 408 | 444 | 499) {
         // The client is gone, too slow, or must get no response (444).
         req.drop_connection = true;
@@ -109,7 +109,7 @@ fn redirect_inside(req: &mut Request, target: &[u8]) -> Result<(), u16> {
 ///
 /// # Errors
 /// The status to answer with when there is none of that name.
-pub(crate) fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
+pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while redirect to named location") {
         return Err(500);
     }
@@ -148,7 +148,7 @@ fn forget_all_but_location(req: &mut Request) {
 }
 
 /// Builds the built-in page.
-pub(crate) fn built_in(req: &mut Request, status: u16) {
+pub fn built_in(req: &mut Request, status: u16) {
     req.status_override = None;
     forget_all_but_location(req);
     req.resp.fields.remove(b"Accept-Ranges");
@@ -247,7 +247,7 @@ fn is_msie(req: &Request) -> bool {
 }
 
 /// Returns the heading of the built-in page; empty for statuses without one.
-pub(crate) fn title(status: u16) -> &'static str {
+pub fn title(status: u16) -> &'static str {
     // As in nginx, the client does not see internal statuses such as 494; the log does.
     let shown = if matches!(status, 494..=497) { 400 } else { status };
     TITLES.iter().find(|(s, _)| *s == shown).map_or("", |(_, title)| title)
@@ -299,7 +299,7 @@ const EXPLANATIONS: &[(u16, &str)] = &[
 
 /// Returns `true` if the location has an `error_page` for a status. In a page of an error it need not apply: the built-in page stands
 /// in for it.
-pub(crate) fn has_page(req: &Request, status: u16) -> bool {
+pub fn has_page(req: &Request, status: u16) -> bool {
     let http = req.http();
     http.location(req).settings.core.error_page.0.iter().any(|page| page.status == status)
 }

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Largest file kept in memory, bytes.
-pub(crate) const SMALL: u64 = 128 * 1024;
+pub const SMALL: u64 = 128 * 1024;
 
 /// Longest part of a file that is copied from memory where there is sendfile, bytes. One write then sends head and body. By
 /// measurement, sendfile takes two thirds of the copy's time for 100 KB on one processor, and as much as the copy for 128 KB on another.
@@ -65,11 +65,11 @@ const TRUST: Duration = Duration::from_millis(250);
 const LOOKED_AT: usize = 4096;
 
 /// Entries dropped at a time when descriptors run short.
-pub(crate) const SHED: usize = 16;
+pub const SHED: usize = 16;
 
 /// Attributes that distinguish one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     dev: u64,
     ino: u64,
     size: u64,
@@ -89,14 +89,14 @@ impl Identity {
     }
 
     /// Returns `true` if a file is still in this state.
-    pub(crate) fn still(self, fd: impl std::os::fd::AsFd) -> bool {
+    pub fn still(self, fd: impl std::os::fd::AsFd) -> bool {
         rustix::fs::fstat(fd).is_ok_and(|s| Identity::of(&s) == self)
     }
 }
 
 /// An open regular file.
 #[derive(Debug)]
-pub(crate) struct OpenFile {
+pub struct OpenFile {
     /// Descriptor.
     pub fd: OwnedFd,
     /// Bytes.
@@ -126,19 +126,19 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     /// Returns the state of the file when it was opened.
-    pub(crate) fn state(&self) -> Identity {
+    pub fn state(&self) -> Identity {
         self.identity
     }
 
     /// Returns `true` if a part of the file is to leave by sendfile where there is that.
     #[inline]
-    pub(crate) fn leaves_by_sendfile(&self, start: u64, end: u64) -> bool {
+    pub fn leaves_by_sendfile(&self, start: u64, end: u64) -> bool {
         self.content.is_none() || end.saturating_sub(start) > COPIED
     }
 
     /// Returns the contents if they are in memory.
     #[inline]
-    pub(crate) fn bytes(&self) -> Option<&Bytes> {
+    pub fn bytes(&self) -> Option<&Bytes> {
         self.content.as_ref().or_else(|| self.whole.get().map(|w| &w.bytes))
     }
 
@@ -146,7 +146,7 @@ impl OpenFile {
     /// TLSInnerPlaintext), so that they can be sealed without a copy. Returns `None` if they are too large or not in
     /// memory.
     #[inline]
-    pub(crate) fn inner(&self, start: u64, end: u64) -> Option<&[u8]> {
+    pub fn inner(&self, start: u64, end: u64) -> Option<&[u8]> {
         let inner = self.inner.as_ref().filter(|i| i.len() as u64 == end + 1)?;
         inner.get(start as usize..)
     }
@@ -168,7 +168,7 @@ impl Drop for Whole {
 
 /// Result of looking up a path.
 #[derive(Clone, Debug)]
-pub(crate) enum Found {
+pub enum Found {
     /// A regular file.
     File(Rc<OpenFile>),
     /// A directory.
@@ -181,7 +181,7 @@ pub(crate) enum Found {
 
 /// Rules for a lookup (nginx: open_file_cache*).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
+pub struct Policy {
     /// `max=` and `inactive=`; `None` checks the file on every use.
     pub cache: Option<(u64, Duration)>,
     /// `open_file_cache_valid`.
@@ -222,7 +222,7 @@ const NIL: usize = usize::MAX;
 
 /// Cache of one thread. Least recently used entries leave first.
 #[derive(Debug)]
-pub(crate) struct FileCache {
+pub struct FileCache {
     index: HashMap<Rc<[u8]>, usize, foldhash::fast::RandomState>,
     entries: Vec<CachedFile>,
     free: Vec<usize>,
@@ -262,7 +262,7 @@ fn within(from: Instant, time: Duration, now: Instant) -> bool {
 }
 
 /// Result of a lookup that opens nothing.
-pub(crate) enum Cached {
+pub enum Cached {
     /// The entry is valid.
     Hit(Found),
     /// The path has to be opened.
@@ -271,13 +271,13 @@ pub(crate) enum Cached {
 
 impl FileCache {
     /// Creates an empty cache that watches files. It needs calls of [`FileCache::handle_events`].
-    pub(crate) fn watching(watches: Watches) -> FileCache {
+    pub fn watching(watches: Watches) -> FileCache {
         FileCache { watches: Some(watches), ..FileCache::default() }
     }
 
     /// Handles the kernel's events about watched files; `mounts` if the mount table has changed. Must be called before
     /// the requests of a turn run.
-    pub(crate) fn handle_events(&mut self, mounts: bool, now: Instant) {
+    pub fn handle_events(&mut self, mounts: bool, now: Instant) {
         let Some(w) = &mut self.watches else { return };
         match if mounts { w.forget() } else { w.handle_events(now) } {
             Changes::Some(entries) => {
@@ -294,7 +294,7 @@ impl FileCache {
     /// Looks a path up. May check the state of the file, but opens nothing. `now` is the time of the turn; `early` if
     /// the request began before the turn.
     #[inline]
-    pub(crate) fn get(&mut self, path: &[u8], policy: &Policy, now: Instant, early: bool) -> Cached {
+    pub fn get(&mut self, path: &[u8], policy: &Policy, now: Instant, early: bool) -> Cached {
         let Some(&i) = self.index.get(path) else { return Cached::Miss };
         let e = &mut self.entries[i];
         let fresh = match policy.cache {
@@ -346,7 +346,7 @@ impl FileCache {
 
     /// Adds a result, unless the cache is full and the path has not been opened lately. `now` is the time of a turn that began before the
     /// file was opened.
-    pub(crate) fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
+    pub fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
         if !policy.keeps(found) {
             return;
         }
@@ -412,7 +412,7 @@ impl FileCache {
     }
 
     /// Counts `n` bytes that were made of the content of a file of this cache and are kept with it.
-    pub(crate) fn grew(&mut self, file: &OpenFile, n: u64) {
+    pub fn grew(&mut self, file: &OpenFile, n: u64) {
         if file.kept.get() {
             self.content_bytes += n;
         }
@@ -423,7 +423,7 @@ impl FileCache {
 
     /// Reads the contents of a file that is used repeatedly, if it is of medium size, there is room, and it is entirely
     /// in the page cache.
-    pub(crate) fn read_again(&mut self, file: &OpenFile, now: Instant) {
+    pub fn read_again(&mut self, file: &OpenFile, now: Instant) {
         if file.size > MEDIUM || file.bytes().is_some() || !file.kept.get() || !file.again.replace(true) {
             return;
         }
@@ -444,7 +444,7 @@ impl FileCache {
 
     /// Drops entries that have not been used for long, and those whose files have been deleted: these would take room on the
     /// disk until their next use. Looks at the [`LOOKED_AT`] least recently used ones. Returns `true` if some were dropped.
-    pub(crate) fn end_unneeded(&mut self, now: Instant) -> bool {
+    pub fn end_unneeded(&mut self, now: Instant) -> bool {
         let before = self.index.len();
         let (mut next, inactive) = (self.oldest, self.inactive);
         for _ in 0..LOOKED_AT {
@@ -461,12 +461,12 @@ impl FileCache {
     }
 
     /// Returns `true` if the cache has no entries.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
     /// Drops up to `n` of the least recently used entries. Returns their number.
-    pub(crate) fn shed(&mut self, n: usize) -> usize {
+    pub fn shed(&mut self, n: usize) -> usize {
         let mut shed = 0;
         while shed < n && self.oldest != NIL {
             self.remove(self.oldest);
@@ -537,7 +537,7 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
 
 /// A regular file that has just been opened. It can be sent between threads.
 #[derive(Debug)]
-pub(crate) struct Regular {
+pub struct Regular {
     fd: OwnedFd,
     identity: Identity,
     /// Contents followed by one byte: see [`OpenFile::inner`].
@@ -546,7 +546,7 @@ pub(crate) struct Regular {
 
 impl Regular {
     /// Adds the data that the serving thread keeps with a file.
-    pub(crate) fn opened(self) -> OpenFile {
+    pub fn opened(self) -> OpenFile {
         let Regular { fd, identity, content: inner } = self;
         let content = inner.as_ref().map(|all| all.slice(..all.len() - 1));
         OpenFile {
@@ -569,7 +569,7 @@ impl Regular {
 
 /// Result of opening a path, in a form that can be sent between threads.
 #[derive(Debug)]
-pub(crate) enum Inspected {
+pub enum Inspected {
     /// A regular file.
     File(Regular),
     /// A directory.
@@ -592,7 +592,7 @@ impl From<Inspected> for Found {
 }
 
 /// Result of [`open_cached`].
-pub(crate) enum Opened {
+pub enum Opened {
     /// An answer.
     Found(Inspected),
     /// The kernel would have to read from disk: open the path on the blocking pool.
@@ -600,7 +600,7 @@ pub(crate) enum Opened {
 }
 
 /// Opens a path if the kernel can do that without reading from disk.
-pub(crate) fn open_cached(path: &[u8]) -> Opened {
+pub fn open_cached(path: &[u8]) -> Opened {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Ok(fd) => Opened::Found(inspect(fd)),
@@ -612,7 +612,7 @@ pub(crate) fn open_cached(path: &[u8]) -> Opened {
 }
 
 /// Opens a path; may block.
-pub(crate) fn open(path: &[u8]) -> Inspected {
+pub fn open(path: &[u8]) -> Inspected {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => inspect(fd),
@@ -621,7 +621,7 @@ pub(crate) fn open(path: &[u8]) -> Inspected {
 }
 
 /// Inspects an open descriptor and reads the whole of a small file.
-pub(crate) fn inspect(fd: OwnedFd) -> Inspected {
+pub fn inspect(fd: OwnedFd) -> Inspected {
     let s = match rustix::fs::fstat(&fd) {
         Ok(s) => s,
         Err(e) => return Inspected::Error(e),
@@ -669,7 +669,7 @@ fn read_resident(fd: &OwnedFd, len: usize) -> Option<Bytes> {
 }
 
 /// Returns the attributes of a path without opening it (`try_files`, `index`, `if -f`).
-pub(crate) fn kind(path: &[u8]) -> Result<Stat, Errno> {
+pub fn kind(path: &[u8]) -> Result<Stat, Errno> {
     rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty())
 }
 

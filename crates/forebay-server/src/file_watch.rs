@@ -58,11 +58,11 @@ struct Way {
 }
 
 /// Number of a watched path.
-pub(crate) type WayId = u32;
+pub type WayId = u32;
 
 /// Reason for which a path is not watched.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unwatched {
+pub enum Unwatched {
     /// The file is in another state: it has just been changed.
     Changed,
     /// The path cannot be watched, or there are too many.
@@ -71,7 +71,7 @@ pub(crate) enum Unwatched {
 
 /// Result of handling events.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Changes {
+pub enum Changes {
     /// The paths of these owners may have changed. Their watches have ended.
     Some(Vec<usize>),
     /// All watches have ended.
@@ -80,7 +80,7 @@ pub(crate) enum Changes {
 
 /// The watched paths of one thread.
 #[derive(Debug)]
-pub(crate) struct Watches {
+pub struct Watches {
     epoll: Arc<OwnedFd>,
     queue: Option<OwnedFd>,
     mounts: Option<OwnedFd>,
@@ -95,7 +95,7 @@ pub(crate) struct Watches {
 
 impl Watches {
     /// Creates an empty set whose events go to `epoll`. `threads` sets share the user's limit of watches.
-    pub(crate) fn new(epoll: Arc<OwnedFd>, threads: usize) -> Watches {
+    pub fn new(epoll: Arc<OwnedFd>, threads: usize) -> Watches {
         let limit = |name: &str| -> usize {
             let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}"));
             text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
@@ -124,13 +124,7 @@ impl Watches {
     ///
     /// # Errors
     /// [`Unwatched`].
-    pub(crate) fn add(
-        &mut self,
-        path: &[u8],
-        owner: usize,
-        is: Identity,
-        now: Instant,
-    ) -> Result<WayId, Unwatched> {
+    pub fn add(&mut self, path: &[u8], owner: usize, is: Identity, now: Instant) -> Result<WayId, Unwatched> {
         if self.rests_until.is_some_and(|t| now < t) || self.ways.len() - self.free.len() >= self.budget {
             return Err(Unwatched::Impossible);
         }
@@ -158,7 +152,7 @@ impl Watches {
     }
 
     /// Ends the watch of a path.
-    pub(crate) fn remove(&mut self, id: WayId) {
+    pub fn remove(&mut self, id: WayId) {
         let Some(way) = self.ways.get_mut(id as usize).and_then(Option::take) else { return };
         self.free.push(id);
         for (watch, name) in way.places {
@@ -180,7 +174,7 @@ impl Watches {
     }
 
     /// Handles queued events.
-    pub(crate) fn handle_events(&mut self, now: Instant) -> Changes {
+    pub fn handle_events(&mut self, now: Instant) -> Changes {
         let Some(queue) = self.queue.take() else { return Changes::Some(Vec::new()) };
         let hit = self.read(&queue);
         self.queue = Some(queue);
@@ -236,7 +230,7 @@ impl Watches {
     }
 
     /// Ends all watches, since any path may lead elsewhere now.
-    pub(crate) fn forget(&mut self) -> Changes {
+    pub fn forget(&mut self) -> Changes {
         self.close();
         self.places.clear();
         self.ways.clear();
@@ -246,7 +240,7 @@ impl Watches {
 
     /// Returns `true` if nothing is watched.
     #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.places.is_empty() && self.ways.len() == self.free.len()
     }
 

@@ -30,7 +30,7 @@ use std::time::Instant;
 
 /// The HTTP front end.
 #[derive(Debug)]
-pub(crate) struct HttpFrontEnd;
+pub struct HttpFrontEnd;
 
 impl FrontEnd for HttpFrontEnd {
     fn block(&self) -> &'static str {
@@ -196,7 +196,7 @@ fn close_idle(thread: &Rc<Thread>, place: IdlePlace, why: HeadFailure) {
 }
 
 /// Closes idle connections, so that there is room for another that is not accepted from a socket. Returns `false` if there is none.
-pub(crate) fn make_room(thread: &Rc<Thread>) -> bool {
+pub fn make_room(thread: &Rc<Thread>) -> bool {
     let mut waiting = Vec::new();
     idle(thread, thread.clock.now(), &mut waiting);
     let chosen = choose_idle(&waiting, thread.max_connections);

@@ -3,46 +3,45 @@
 #![warn(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
-mod access_log;
-mod background;
-mod body;
-mod cache;
-mod compress;
+pub mod access_log;
+pub mod background;
+pub mod body;
+pub mod cache;
+pub mod compress;
 pub mod config;
-mod connection;
-mod disk;
-mod draft;
-mod error_log;
-mod error_page;
-mod file_cache;
-mod file_watch;
-mod front;
-mod h2;
-mod h3;
-mod location;
-mod memory_fs;
-mod metrics;
-mod module;
-mod modules;
-mod password;
-mod phases;
-mod request;
-mod response;
-mod subrequest;
-mod symlinks;
+pub mod connection;
+pub mod disk;
+pub mod draft;
+pub mod error_log;
+pub mod error_page;
+pub mod file_cache;
+pub mod file_watch;
+pub mod front;
+pub mod h2;
+pub mod h3;
+pub mod location;
+pub mod memory_fs;
+pub mod metrics;
+pub mod module;
+pub mod modules;
+pub mod password;
+pub mod phases;
+pub mod request;
+pub mod response;
+pub mod subrequest;
+pub mod symlinks;
 #[cfg(test)]
-mod testing;
-mod thread;
-mod tls;
-mod upstream;
-mod variables;
+pub mod testing;
+pub mod thread;
+pub mod tls;
+pub mod upstream;
+pub mod variables;
 
 /// HTTP as the only front end.
 pub static FRONT_ENDS: &[&dyn forebay_core::front::FrontEnd] = &[&front::HttpFrontEnd];
 
-pub(crate) use config::HttpContext;
-pub(crate) use forebay_core::{keyword, settings};
-pub(crate) use module::settings::module_settings;
+pub use config::HttpContext;
+pub use forebay_core::{keyword, settings};
 
 /// Parts that the program, tools and fuzz targets use without a server.
 pub mod parts {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// Locations of one level.
 #[derive(Debug, Default)]
-pub(crate) struct LocationTree {
+pub struct LocationTree {
     exact: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
     /// Prefix locations, sorted by name.
     prefixes: Vec<PrefixLocation>,
@@ -40,7 +40,7 @@ enum LocationMatch {
 
 impl LocationTree {
     /// Sorts the locations of a level.
-    pub(crate) fn build(children: &[LocationId], all: &[LocationBuild]) -> LocationTree {
+    pub fn build(children: &[LocationId], all: &[LocationBuild]) -> LocationTree {
         let mut t = LocationTree::default();
         for id in children {
             let l = &all[*id];
@@ -129,7 +129,7 @@ impl LocationTree {
 ///
 /// # Errors
 /// A pattern exceeded its limits. The request must not be served.
-pub(crate) fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded> {
+pub fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.valid_location = true;
     // A subrequest names its location: a route for all paths would take it away, such as the question of `auth_request`, and answer it.
@@ -149,7 +149,7 @@ pub(crate) fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded
 
 /// Finds a location, at any depth, that answers from an upstream and whose name is the request's path plus a slash. A prefix location
 /// with the path itself as its name goes before it, a regular expression does not. The caller knows that no exact location matches.
-pub(crate) fn with_slash(http: &Http, req: &Request) -> Option<LocationId> {
+pub fn with_slash(http: &Http, req: &Request) -> Option<LocationId> {
     let server = http.server(req);
     let mut tree = server.tree()?;
     loop {

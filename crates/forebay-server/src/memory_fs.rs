@@ -28,7 +28,7 @@ thread_local! {
 
 /// Returns `true` if there certainly is no file at an absolute path, and a file system in memory says so. Does not wait for a disk or a
 /// network: it only looks at directories that are cached.
-pub(crate) fn is_missing(path: &[u8], now: Instant) -> bool {
+pub fn is_missing(path: &[u8], now: Instant) -> bool {
     let mut end = path.len();
     for _ in 0..DEPTH {
         let Some(slash) = path.get(..end).and_then(|p| p.iter().rposition(|b| *b == b'/')) else {

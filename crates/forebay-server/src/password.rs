@@ -1,6 +1,6 @@
 //! Password hashes of user files (nginx: auth_basic_user_file; crypt(3); RFC 2307, section 5.3).
 
-pub(crate) mod remembered;
+pub mod remembered;
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
@@ -9,7 +9,7 @@ use md5::{Digest, Md5};
 use sha1::Sha1;
 
 /// Base64 as people write it: with or without padding, whatever the unused bits are.
-pub(crate) const LENIENT: GeneralPurpose = GeneralPurpose::new(
+pub const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
@@ -17,12 +17,12 @@ pub(crate) const LENIENT: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Returns `true` if a check of this hash takes so long that it must not run on a thread that serves others.
-pub(crate) fn is_slow(hash: &[u8]) -> bool {
+pub fn is_slow(hash: &[u8]) -> bool {
     !hash.starts_with(b"{")
 }
 
 /// Returns `true` if `password` belongs to `hash`. A hash of an unknown form matches nothing.
-pub(crate) fn verify(password: &[u8], hash: &[u8]) -> bool {
+pub fn verify(password: &[u8], hash: &[u8]) -> bool {
     FORMS
         .iter()
         .find_map(|(start, check)| Some(check(password, hash.strip_prefix(*start)?, hash)))

@@ -19,7 +19,7 @@ enum Start {
 }
 
 /// Result of a walk.
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The response is made.
     Done,
     /// The request is answered with this status.
@@ -31,10 +31,10 @@ pub(crate) enum Outcome {
 }
 
 /// Internal redirects and rewrites that a request may take (nginx: 10).
-pub(crate) const MAX_URI_CHANGES: u8 = 11;
+pub const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
-pub(crate) async fn run(req: &mut Request) {
+pub async fn run(req: &mut Request) {
     #[cfg(debug_assertions)]
     forebay_core::essential::panic_on_purpose(&String::from_utf8_lossy(&req.uri));
     let mut start = match post_read(req).await {
@@ -65,12 +65,12 @@ fn takes_connect(l: &Location) -> bool {
 
 /// Answers a status that was found outside of the phases (a head that was refused, a header filter), with its error
 /// page.
-pub(crate) async fn refuse(req: &mut Request, status: u16) {
+pub async fn refuse(req: &mut Request, status: u16) {
     follow_up(req, Outcome::Status(status)).await;
 }
 
 /// Runs the phases for a subrequest. A name of a location in `target` is where it begins.
-pub(crate) async fn subrequest(req: &mut Request, target: &[u8]) {
+pub async fn subrequest(req: &mut Request, target: &[u8]) {
     let status = req.resp.status;
     let outcome = match target.first() {
         Some(b'@') => match error_page::named(req, target) {
@@ -87,13 +87,13 @@ pub(crate) async fn subrequest(req: &mut Request, target: &[u8]) {
 }
 
 /// Runs the phases for a subrequest that begins in the location of `Request::location`.
-pub(crate) async fn in_location(req: &mut Request) {
+pub async fn in_location(req: &mut Request) {
     let outcome = walk(req, Start::Rewrite).await;
     follow_up(req, outcome).await;
 }
 
 /// Runs the phases for a subrequest whose body is wanted. With `bare`, an error is returned instead of answered.
-pub(crate) async fn included(req: &mut Request, bare: bool) -> Option<u16> {
+pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     let mut outcome = walk(req, Start::ServerRewrite).await;
     loop {
         let start = match outcome {
@@ -223,7 +223,7 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
 }
 
 /// Counts a change of the path. Returns `false` if the request has used up its changes.
-pub(crate) fn spend_uri_change(req: &mut Request, what: &str) -> bool {
+pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
     req.uri_changes = req.uri_changes.saturating_sub(1);
     if req.uri_changes == 0 {
         let uri = String::from_utf8_lossy(&req.uri).into_owned();
@@ -265,7 +265,7 @@ fn too_large(req: &Request, max: u64) -> Option<u64> {
 }
 
 /// Goes to the level for methods that `limit_except` of the location does not except.
-pub(crate) fn limit_except(req: &mut Request) {
+pub fn limit_except(req: &mut Request) {
     let http = req.http();
     if let Some((methods, level)) = &http.location(req).limit_except {
         let method = req.method_text();
@@ -396,7 +396,7 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
 }
 
 /// Waits. Returns `false` if the client leaves meanwhile.
-pub(crate) async fn pause(req: &Request, wait: std::time::Duration) -> bool {
+pub async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     let thread = &req.thread;
     let mut watch = req.conn.wire.watch();
     let end = thread.io.poller.now() + wait;

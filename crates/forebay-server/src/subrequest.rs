@@ -18,13 +18,13 @@ const WORTH_READING: usize = 1 << 20;
 
 /// Runs a subrequest to its end and discards the response except for its head. A `target` that begins with `@` names a
 /// location.
-pub(crate) async fn run(sub: &mut Request, target: &[u8]) {
+pub async fn run(sub: &mut Request, target: &[u8]) {
     phases::subrequest(sub, target).await;
     end(sub).await;
 }
 
 /// As [`run`] for a subrequest that begins in the location of `Request::location`.
-pub(crate) async fn run_in_location(sub: &mut Request) {
+pub async fn run_in_location(sub: &mut Request) {
     phases::in_location(sub).await;
     end(sub).await;
 }
@@ -63,7 +63,7 @@ async fn discard(sub: &mut Request, source: &mut Source) {
 }
 
 /// Subrequest whose head is ready, with its error if that is returned instead of answered.
-pub(crate) type Headed = (Box<Request>, Option<u16>);
+pub type Headed = (Box<Request>, Option<u16>);
 
 /// Task of a [`Walk`], or its result.
 enum Task {
@@ -74,26 +74,26 @@ enum Task {
 
 /// Runs subrequests whose bodies are wanted through the phases, one after another. The future of the phases is large, so that making
 /// one costs more than most fragments of a page. Here it stays where it is.
-pub(crate) struct Walk {
+pub struct Walk {
     task: Rc<Cell<Option<Task>>>,
     running: Pin<Box<dyn Future<Output = Infallible>>>,
 }
 
 impl Walk {
     /// Makes one that has nothing to do.
-    pub(crate) fn new() -> Walk {
+    pub fn new() -> Walk {
         let task = Rc::new(Cell::new(None));
         Walk { task: task.clone(), running: Box::pin(walk(task)) }
     }
 
     /// Begins with a subrequest, which runs when this is polled. With `bare`, an error is returned instead of answered. The one before
     /// has been returned.
-    pub(crate) fn begin(&self, sub: Box<Request>, bare: bool) {
+    pub fn begin(&self, sub: Box<Request>, bare: bool) {
         self.task.set(Some(Task::Begin(sub, bare)));
     }
 
     /// Runs the subrequest. Returns it when it has its head.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Headed> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Headed> {
         let _ = self.running.as_mut().poll(cx);
         match self.task.take() {
             Some(Task::Headed(headed)) => Poll::Ready(headed),

@@ -14,7 +14,7 @@ const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CL
 
 /// Opens a path under the rules of the location. A link on the way gives `ENOTDIR`, one at the end `ELOOP`,
 /// as in nginx.
-pub(crate) async fn open(req: &mut Request, path: &[u8]) -> Found {
+pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     let http = req.http();
     let rules = &http.location(req).settings.core.disable_symlinks;
     if path.contains(&0) {

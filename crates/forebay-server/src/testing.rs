@@ -24,7 +24,7 @@ fn whole(http: &str) -> String {
 }
 
 /// Returns the http block of a configuration of the http level.
-pub(crate) fn http(http: &str) -> Arc<config::http::Http> {
+pub fn http(http: &str) -> Arc<config::http::Http> {
     let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
     config.front(0).expect("the front end of HTTP")
 }
@@ -43,27 +43,27 @@ fn load_text(text: String, others: &[(&str, &str)]) -> LoadResult {
 }
 
 /// Returns the error of a whole configuration.
-pub(crate) fn error_of(text: &str) -> Option<String> {
+pub fn error_of(text: &str) -> Option<String> {
     load_text(text.to_owned(), &[]).err().map(|e| e.message)
 }
 
 /// Returns the error of a configuration of the http level.
-pub(crate) fn error(http: &str) -> Option<String> {
+pub fn error(http: &str) -> Option<String> {
     load(http).err().map(|e| e.message)
 }
 
 /// Warnings that a configuration of the http level gives.
-pub(crate) fn warnings(http: &str) -> Vec<String> {
+pub fn warnings(http: &str) -> Vec<String> {
     load(http).map(|(_, w)| w.into_iter().map(|e| e.message).collect()).unwrap_or_default()
 }
 
 /// Makes a request with the given query at the first server, or at one without directives if there is none.
-pub(crate) fn request(http: &str, args: &str) -> Request {
+pub fn request(http: &str, args: &str) -> Request {
     request_with(&[], http, args)
 }
 
 /// As [`request`], with other files in the record of the configuration.
-pub(crate) fn request_with(files: &[(&str, &str)], http: &str, args: &str) -> Request {
+pub fn request_with(files: &[(&str, &str)], http: &str, args: &str) -> Request {
     let has_server = http.contains("server {") || http.contains("server{");
     let none = if has_server { "" } else { "\nserver { }" };
     let loaded = load_text(whole(&format!("{http}{none}")), files);
@@ -86,7 +86,7 @@ pub(crate) fn request_with(files: &[(&str, &str)], http: &str, args: &str) -> Re
 }
 
 /// Forgets what the request knows and gives it another query.
-pub(crate) fn again(req: &mut Request, args: &str) {
+pub fn again(req: &mut Request, args: &str) {
     req.args = args.as_bytes().to_vec();
     req.vars.forget();
     req.modules.clear();
@@ -95,7 +95,7 @@ pub(crate) fn again(req: &mut Request, args: &str) {
 }
 
 /// Gives the request these header lines, each ending in LF.
-pub(crate) fn head(req: &mut Request, lines: &str) {
+pub fn head(req: &mut Request, lines: &str) {
     let text = format!("GET / HTTP/1.1\r\n{}Host: test\r\n\r\n", lines.replace('\n', "\r\n"));
     req.head.clear();
     req.head.buf.extend_from_slice(text.as_bytes());
@@ -105,7 +105,7 @@ pub(crate) fn head(req: &mut Request, lines: &str) {
 }
 
 /// Returns the number of a variable.
-pub(crate) fn id(req: &Request, name: &str) -> VarId {
+pub fn id(req: &Request, name: &str) -> VarId {
     let at = req
         .http()
         .vars
@@ -116,7 +116,7 @@ pub(crate) fn id(req: &Request, name: &str) -> VarId {
 }
 
 /// Returns the value of a variable; `None` if it has none.
-pub(crate) fn value(req: &mut Request, name: &str) -> Option<String> {
+pub fn value(req: &mut Request, name: &str) -> Option<String> {
     let id = id(req, name);
     let value = req.var_value(id).expect("no circle");
     value.map(|v| String::from_utf8_lossy(&v).into_owned())

@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Kind of [`forebay_net::reactor::Direct`] work: a relay of [`Thread::relays`].
-pub(crate) const SWITCHED: u8 = 0;
+pub const SWITCHED: u8 = 0;
 /// Kind of [`forebay_net::reactor::Direct`] work: the connections of [`Thread::quic`].
-pub(crate) const QUIC: u8 = 1;
+pub const QUIC: u8 = 1;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
-pub(crate) struct ThreadConfig {
+pub struct ThreadConfig {
     /// Listeners, log files and the main level of the configuration.
     pub active: Rc<ActiveConfig>,
     /// Settings of the http block.
@@ -40,7 +40,7 @@ pub(crate) struct ThreadConfig {
 
 impl ThreadConfig {
     /// Creates the state that a thread keeps for a configuration. `front` is the number of the HTTP front end.
-    pub(crate) fn new(thread: &WorkerThread, active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
+    pub fn new(thread: &WorkerThread, active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
         let http = active.config.front(front).unwrap_or_default();
         let groups = LocalGroups::new(thread.number, thread.all_counters.len());
         ThreadConfig { groups, ..ThreadConfig::of(active, http) }
@@ -48,25 +48,25 @@ impl ThreadConfig {
 
     /// Creates the state for settings of the http block that may be those of a former configuration. Connections to
     /// upstreams are not kept.
-    pub(crate) fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
+    pub fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
         ThreadConfig { http, active, groups: LocalGroups::default(), counted: Default::default() }
     }
 }
 
 impl ThreadConfig {
     /// Returns the server whose settings apply to a connection before a request names one; see [`Client::server`].
-    pub(crate) fn server_of(&self, client: &Client, by_name: bool) -> Option<&Server> {
+    pub fn server_of(&self, client: &Client, by_name: bool) -> Option<&Server> {
         self.http.servers.get(client.server(self, by_name)).map(Arc::as_ref)
     }
 
     /// Returns the limits of the server that applies to a connection before a request names one.
     #[inline]
-    pub(crate) fn limits_of(&self, client: &Client) -> Limits {
+    pub fn limits_of(&self, client: &Client) -> Limits {
         self.server_of(client, self.http.heads_differ).map_or_else(Limits::default, |s| s.head)
     }
 
     /// Returns `client_header_timeout` of a connection's default server.
-    pub(crate) fn header_timeout_of(&self, client: &Client) -> Duration {
+    pub fn header_timeout_of(&self, client: &Client) -> Duration {
         let server = self.http.servers.get(client.default_server(self));
         server.map_or(Duration::from_secs(60), |s| s.settings.client_header_timeout.0)
     }
@@ -80,7 +80,7 @@ impl Deref for ThreadConfig {
 }
 
 /// HTTP front end of a worker thread.
-pub(crate) struct Thread {
+pub struct Thread {
     /// The worker thread.
     pub worker: Rc<WorkerThread>,
     /// Number of the front end.
@@ -124,7 +124,7 @@ impl Deref for Thread {
 
 impl Thread {
     /// Creates the front end of this number in a worker thread, with the configuration that is in effect there.
-    pub(crate) fn new(worker: Rc<WorkerThread>, front: u8, files: FileCache) -> Rc<Thread> {
+    pub fn new(worker: Rc<WorkerThread>, front: u8, files: FileCache) -> Rc<Thread> {
         let conf = ThreadConfig::new(&worker, worker.active(), front);
         Rc::new(Thread {
             no_client: Rc::new(Client::none(worker.io.poller.now())),
@@ -147,17 +147,17 @@ impl Thread {
     }
 
     /// Hands a connection to a runner and polls it.
-    pub(crate) fn start(self: &Rc<Self>, token: Token, conn: Connection) {
+    pub fn start(self: &Rc<Self>, token: Token, conn: Connection) {
         self.start_work(Job { token, work: conn.into() });
     }
 
     /// Hands work to a runner and polls it.
-    pub(crate) fn start_work(self: &Rc<Self>, job: Job<Work>) {
+    pub fn start_work(self: &Rc<Self>, job: Job<Work>) {
         self.runners.start(job, || self.runner());
     }
 
     /// Starts the oldest work that is queued for a runner.
-    pub(crate) fn start_queued(self: &Rc<Self>) {
+    pub fn start_queued(self: &Rc<Self>) {
         self.runners.start_queued(|| self.runner());
     }
 
@@ -167,17 +167,17 @@ impl Thread {
 
     /// Returns the configuration for a new request.
     #[inline]
-    pub(crate) fn config(&self) -> Rc<ThreadConfig> {
+    pub fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
     }
 
     /// Takes a buffer back that a request does not need any more.
-    pub(crate) fn give_buffer(&self, b: Vec<u8>) {
+    pub fn give_buffer(&self, b: Vec<u8>) {
         if b.capacity() < LargeBuffers::LEAST { self.buffers.give(b) } else { self.io.large.give(b) }
     }
 
     /// Returns `true` if new requests get this configuration.
-    pub(crate) fn is_current(&self, conf: &Rc<ThreadConfig>) -> bool {
+    pub fn is_current(&self, conf: &Rc<ThreadConfig>) -> bool {
         Rc::ptr_eq(&self.conf.borrow(), conf)
     }
 }

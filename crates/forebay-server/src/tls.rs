@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// Virtual servers of the http block in one thread.
 #[derive(Clone, Copy)]
-pub(crate) struct HttpServers<'h> {
+pub struct HttpServers<'h> {
     thread: &'h Rc<Thread>,
     conf: &'h Rc<ThreadConfig>,
 }
@@ -83,7 +83,7 @@ impl TlsServers for HttpServers<'_> {
 }
 
 /// Returns the handshake of a connection.
-pub(crate) fn handshake<'h>(
+pub fn handshake<'h>(
     thread: &'h Rc<Thread>,
     conf: &'h Rc<ThreadConfig>,
     conn: &'h mut Connection,
@@ -92,7 +92,7 @@ pub(crate) fn handshake<'h>(
 }
 
 /// Returns the handshake of a client.
-pub(crate) fn handshake_of<'h>(
+pub fn handshake_of<'h>(
     thread: &'h Rc<Thread>,
     conf: &'h Rc<ThreadConfig>,
     wire: &'h mut Wire,
@@ -108,7 +108,7 @@ pub(crate) fn handshake_of<'h>(
 }
 
 /// Returns the error for a request that this connection may not carry (nginx: errors 421, 495, 496 and 497).
-pub(crate) fn judge(req: &mut Request) -> Option<u16> {
+pub fn judge(req: &mut Request) -> Option<u16> {
     if req.conn.client.unencrypted {
         req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
         return Some(497);
@@ -172,13 +172,13 @@ fn is_misdirected(req: &Request, session: &Session) -> bool {
 impl Request {
     /// Returns `true` if the client's connection is encrypted.
     #[inline]
-    pub(crate) fn is_encrypted(&self) -> bool {
+    pub fn is_encrypted(&self) -> bool {
         self.conn.client.tls.is_some()
     }
 
     /// Returns `http` or `https`.
     #[inline]
-    pub(crate) fn scheme(&self) -> &'static [u8] {
+    pub fn scheme(&self) -> &'static [u8] {
         if self.is_encrypted() { b"https" } else { b"http" }
     }
 }

@@ -4,16 +4,16 @@ use crate::request::Request;
 use forebay_core::vars::{RowSource, Source, VarError};
 
 /// Built-in variable: a row in its module's file.
-pub(crate) type Row = forebay_core::vars::Row<Request>;
+pub type Row = forebay_core::vars::Row<Request>;
 
 /// Variables of a configuration under construction.
-pub(crate) type Registry = forebay_core::vars::Registry<Request>;
+pub type Registry = forebay_core::vars::Registry<Request>;
 
 /// Result of a getter: `true` if the variable has a value, which has been appended.
-pub(crate) type HasValue = Result<bool, VarError>;
+pub type HasValue = Result<bool, VarError>;
 
 /// Finds a built-in variable of HTTP: its source, and whether `set` and the like may define it.
-pub(crate) fn builtin(name: &[u8]) -> (Source<Request>, bool) {
+pub fn builtin(name: &[u8]) -> (Source<Request>, bool) {
     for row in crate::modules::variables() {
         match row.get {
             RowSource::Get(g) if row.name.as_bytes() == name => return (Source::Get(g), row.settable),

@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Parts of a response in addition to its own content.
-pub(crate) struct Join {
+pub struct Join {
     /// Filters before this place work on the response's own content, those after it on the whole.
     pub own_filters: usize,
     /// The content has SSI commands.
@@ -155,7 +155,7 @@ async fn add(out: &mut Outlet, req: &mut Request, path: &[u8]) -> Done {
 
 /// Subrequest whose body becomes part of the response.
 #[derive(Default)]
-pub(crate) struct Include {
+pub struct Include {
     /// Decoded path.
     pub uri: Vec<u8>,
     /// Query.
@@ -167,7 +167,7 @@ pub(crate) struct Include {
 }
 
 /// Result of an [`Include`].
-pub(crate) enum Included {
+pub enum Included {
     /// The subrequest ran. The body, if it was to be kept and there was no error.
     Done(Option<Vec<u8>>),
     /// There are too many subrequests, which is logged.
@@ -204,7 +204,7 @@ fn hand_over(from: &mut Request, to: &mut Request) {
 }
 
 /// Runs a subrequest and sends its body.
-pub(crate) async fn include(out: &mut Outlet, req: &mut Request, mut what: Include) -> Included {
+pub async fn include(out: &mut Outlet, req: &mut Request, mut what: Include) -> Included {
     let Some(mut sub) = make(req, &mut what) else { return Included::Refused };
     hand_over(req, &mut sub);
     let thread = req.thread.clone();
@@ -222,7 +222,7 @@ pub(crate) async fn include(out: &mut Outlet, req: &mut Request, mut what: Inclu
 }
 
 /// Subrequest that runs up to its head while the bytes before its body are sent.
-pub(crate) struct Started {
+pub struct Started {
     what: Include,
     /// Runs it until it has its head.
     walk: Option<Walk>,
@@ -233,7 +233,7 @@ pub(crate) struct Started {
 
 impl Started {
     /// Creates a subrequest, which runs when it is polled. Returns `None` if there are too many, which is logged.
-    pub(crate) fn new(req: &mut Request, mut what: Include) -> Option<Started> {
+    pub fn new(req: &mut Request, mut what: Include) -> Option<Started> {
         let sub = make(req, &mut what)?;
         let walk = req.thread.spare_walks.take().unwrap_or_else(Walk::new);
         walk.begin(sub, what.stub.is_some());
@@ -241,7 +241,7 @@ impl Started {
     }
 
     /// Runs the subrequest. Ready when its body can be sent.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(walk) = &mut self.walk else { return Poll::Ready(()) };
         let Poll::Ready(headed) = walk.poll(cx) else { return Poll::Pending };
         if let Some(walk) = self.walk.take() {
@@ -252,7 +252,7 @@ impl Started {
     }
 
     /// Notes that others will run before its body is sent. Nothing has changed variables of the request since it was created.
-    pub(crate) fn wait(&mut self, req: &Request) {
+    pub fn wait(&mut self, req: &Request) {
         self.vars = Some(req.vars.clone());
     }
 
@@ -260,7 +260,7 @@ impl Started {
     ///
     /// # Errors
     /// [`Broken`].
-    pub(crate) async fn send(mut self, out: &mut Outlet, req: &mut Request) -> Done {
+    pub async fn send(mut self, out: &mut Outlet, req: &mut Request) -> Done {
         poll_fn(|cx| self.poll(cx)).await;
         let Some((mut sub, bare)) = self.headed.take() else { return Ok(()) };
         hand_over(req, &mut sub);
@@ -277,7 +277,7 @@ impl Started {
     }
 
     /// Ends it without sending anything.
-    pub(crate) async fn abandon(mut self) {
+    pub async fn abandon(mut self) {
         poll_fn(|cx| self.poll(cx)).await;
         if let Some((mut sub, _)) = self.headed.take() {
             if let Some(mut source) = sub.resp.source.take() {

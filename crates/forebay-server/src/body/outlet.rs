@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const GATHERED: usize = 16 * 1024;
 
 /// Most bytes that pass the filters at once.
-pub(crate) const PIECE: usize = 32 * 1024;
+pub const PIECE: usize = 32 * 1024;
 
 /// Most bytes at once if a filter may make much more of them, as decompression.
 const EXPANDING: usize = 2 * 1024;
@@ -36,7 +36,7 @@ pub(super) enum Follows {
 }
 
 /// Outlet of a response. A request and the subrequests whose content it includes use one outlet, one after the other.
-pub(crate) struct Outlet {
+pub struct Outlet {
     to: Destination,
     /// Filters that all bytes pass, in order.
     filters: Vec<Box<dyn BodyFilter>>,
@@ -125,7 +125,7 @@ impl Outlet {
     ///
     /// # Errors
     /// The connection cannot be used for another response, or memory has reached its limit.
-    pub(crate) async fn push(&mut self, req: &mut Request, bytes: &[u8]) -> Done {
+    pub async fn push(&mut self, req: &mut Request, bytes: &[u8]) -> Done {
         if bytes.is_empty() {
             return Ok(());
         }

@@ -26,7 +26,7 @@ const WHOLE: u64 = 56 * 1024;
 const VECTORED: usize = 6;
 
 /// Result of [`send_at_once`].
-pub(crate) enum Attempt {
+pub enum Attempt {
     /// The response has been sent, or cannot be.
     Done(Done),
     /// The client has to take more before the rest: see [`write_shared`](super::write_shared).
@@ -38,7 +38,7 @@ pub(crate) enum Attempt {
 /// Sends a body of one part that is in memory over a stream, behind its head, as far as that is possible without waiting. Most responses
 /// end with this. The future of [`send`] holds the state of every kind of wait, and making it costs more than such a response.
 #[inline]
-pub(crate) fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: BodyFraming) -> Attempt {
+pub fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: BodyFraming) -> Attempt {
     let r = &req.resp;
     let is_plain = head.is_empty() && r.join.is_none() && r.filters.is_empty() && r.source.is_none();
     if !is_plain || framing == BodyFraming::Chunked || !req.conn.wire.is_multiplexed() || has_limit_rate(req)
@@ -64,12 +64,7 @@ pub(crate) fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], fram
 ///
 /// # Errors
 /// The connection cannot be used for another response; the reason has been logged.
-pub(crate) async fn send(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    head: &mut Vec<u8>,
-    framing: BodyFraming,
-) -> Done {
+pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, framing: BodyFraming) -> Done {
     if let Some(join) = req.resp.join.take() {
         return Box::pin(compose::send(req, head, framing, join)).await;
     }

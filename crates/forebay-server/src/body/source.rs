@@ -6,7 +6,7 @@ use crate::response::streamed::{Body, Empty, Pulled};
 use crate::response::{Part, Window};
 
 /// Content of a response: first its parts, then the body that an upstream sends. Of both, the bytes in a window.
-pub(crate) struct Source {
+pub struct Source {
     parts: Vec<Part>,
     /// Bytes that parts refer to.
     text: Vec<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct Source {
 }
 
 /// Content that follows the content of a source.
-pub(crate) enum Further {
+pub enum Further {
     /// Of a cache.
     Part(Part),
     /// Of an upstream.
@@ -31,7 +31,7 @@ pub(crate) enum Further {
 
 /// Result of [`Source::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub enum Progress {
     /// Bytes were appended, and more may follow.
     Data,
     /// No bytes are ready; [`Source::wait`] waits for them.
@@ -44,7 +44,7 @@ pub(crate) enum Progress {
 
 impl Source {
     /// Takes the content of a response.
-    pub(crate) fn of(req: &mut Request) -> Source {
+    pub fn of(req: &mut Request) -> Source {
         let parts = std::mem::take(&mut req.resp.body);
         let text = std::mem::take(&mut req.resp.text);
         // Empty parts at the end must not keep the filters from learning which bytes are the last.
@@ -55,7 +55,7 @@ impl Source {
     }
 
     /// Appends the next piece without waiting for more of the body. Of a part it is at most `most` bytes.
-    pub(crate) async fn read(&mut self, req: &mut Request, out: &mut Vec<u8>, most: u64) -> Progress {
+    pub async fn read(&mut self, req: &mut Request, out: &mut Vec<u8>, most: u64) -> Progress {
         if self.window.left == 0 {
             return Progress::End;
         }
@@ -164,7 +164,7 @@ impl Source {
     }
 
     /// Waits until there may be more. Returns `false` if that takes too long or the client is gone.
-    pub(crate) async fn wait(&mut self, req: &mut Request) -> bool {
+    pub async fn wait(&mut self, req: &mut Request) -> bool {
         match &mut self.body {
             Some(body) => body.wait(req).await,
             None => true,
@@ -172,7 +172,7 @@ impl Source {
     }
 
     /// Reads the rest of a response that is to be stored, for the next client, and gives memory back to the request.
-    pub(crate) async fn end(mut self, req: &mut Request) {
+    pub async fn end(mut self, req: &mut Request) {
         if let Some(body) = &mut self.body {
             if body.keeps() {
                 body.drain(req).await;

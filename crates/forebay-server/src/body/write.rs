@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Failure of a response that has begun. Its connection cannot be used for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// Nothing more can be sent.
     Connection,
     /// The content breaks off. The bytes before that have been sent.
@@ -27,7 +27,7 @@ pub(crate) enum Broken {
 pub(crate) type Done = Result<(), Broken>;
 
 /// Answers `Expect: 100-continue`.
-pub(crate) async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
+pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.body.continued = true;
     if req.conn.wire.is_multiplexed() {
         let mut block = Vec::with_capacity(8);
@@ -39,7 +39,7 @@ pub(crate) async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> boo
 
 /// Sends the answers that wait for the end of the turn or have found no room, before the connection ends. A client that
 /// has timed out gets no more time.
-pub(crate) async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
+pub async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
     while !req.timed_out && !req.conn.wire.flush(&thread.io) {
         if room(thread, req, &mut Idle).await.is_err() {
             return;
@@ -48,13 +48,13 @@ pub(crate) async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
 }
 
 /// Writes bytes.
-pub(crate) async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
+pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
     write(thread, req, bytes, Then::Nothing, &mut Idle).await
 }
 
 /// Writes the last bytes of a response. If the connection is closed after it, the kernel holds them back for
 /// the few instructions until then, so that data and FIN are one packet instead of two.
-pub(crate) async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
+pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
     let then = after_last(req);
     write(thread, req, bytes, then, &mut Idle).await
 }
@@ -165,7 +165,7 @@ pub(super) fn give_shared(req: &mut Request, rest: &mut Bytes, then: Then) -> Re
 ///
 /// # Errors
 /// The client is gone or too slow; the reason has been logged.
-pub(crate) async fn write_shared(thread: &Rc<Thread>, req: &mut Request, mut rest: Bytes) -> Done {
+pub async fn write_shared(thread: &Rc<Thread>, req: &mut Request, mut rest: Bytes) -> Done {
     let mut full = true;
     while !rest.is_empty() || full {
         if full {

@@ -25,7 +25,7 @@ const MOST_LEVELS: usize = 6;
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((dir, words)) = d.args.split_first() else { return Err(cx.error(d, "no path")) };
     let path = cx.full_path(without_slashes(&dir.text));
     let options = Options::read(d, words, cx)?;

@@ -10,17 +10,17 @@ use md5::{Digest, Md5};
 const MAGIC: &[u8; 8] = b"FOREBAY1";
 
 /// Bytes of the fixed part.
-pub(crate) const FIXED: usize = 112;
+pub const FIXED: usize = 112;
 
 /// Longest supported `Vary`, bytes (nginx: 128). Responses with a longer one are not cached.
-pub(crate) const MAX_VARY: usize = 128;
+pub const MAX_VARY: usize = 128;
 
 /// Longest part before the body, bytes. A file with a longer one is not ours.
 const MAX_START: usize = 1 << 20;
 
 /// Metadata of a cached response.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Meta {
+pub struct Meta {
     /// Time until which the response is fresh, Unix seconds.
     pub valid: i64,
     /// Seconds after `valid` in which the response may be served while it is renewed (stale-while-revalidate).
@@ -50,7 +50,7 @@ pub(crate) struct Meta {
 const KEY: &[u8] = b"\nKEY: ";
 
 /// Reads the key in the file of an entry. Returns `None` if the file is missing or broken. Blocks.
-pub(crate) fn key_of(path: &std::path::Path) -> Option<Vec<u8>> {
+pub fn key_of(path: &std::path::Path) -> Option<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::open(path).ok()?;
     let size = file.metadata().ok()?.len();
@@ -68,12 +68,12 @@ pub(crate) fn key_of(path: &std::path::Path) -> Option<Vec<u8>> {
 
 impl Meta {
     /// Returns the offset of the body.
-    pub(crate) fn body_start(&self) -> usize {
+    pub fn body_start(&self) -> usize {
         FIXED + self.etag.len() + self.vary.len() + KEY.len() + self.key.len() + 1 + self.head.len()
     }
 
     /// Encodes everything before a body of `body_len` bytes.
-    pub(crate) fn encode(&self, body_len: u64) -> Vec<u8> {
+    pub fn encode(&self, body_len: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.body_start());
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&[0; 8]);
@@ -105,7 +105,7 @@ impl Meta {
     ///
     /// # Errors
     /// If the file is broken, with the end of a sentence about it.
-    pub(crate) fn decode(start: &[u8], size: u64) -> Result<Result<(Meta, usize), usize>, &'static str> {
+    pub fn decode(start: &[u8], size: u64) -> Result<Result<(Meta, usize), usize>, &'static str> {
         if start.len() < FIXED {
             return if size < FIXED as u64 { Err("is too small") } else { Ok(Err(FIXED)) };
         }
@@ -159,7 +159,7 @@ impl Meta {
     }
 
     /// Returns `true` if the response is fresh at a time.
-    pub(crate) fn fresh(&self, now: i64) -> bool {
+    pub fn fresh(&self, now: i64) -> bool {
         self.valid >= now
     }
 }
@@ -181,7 +181,7 @@ fn checksum(start: &[u8]) -> [u8; 8] {
 }
 
 /// Returns the MD5 of the concatenated pieces.
-pub(crate) fn hash<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Hash {
+pub fn hash<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Hash {
     let mut md5 = Md5::new();
     for p in pieces {
         md5.update(p);

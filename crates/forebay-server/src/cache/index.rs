@@ -21,7 +21,7 @@ const SHARDS: usize = 32;
 const BLOCK: u64 = 4096;
 
 /// Returns milliseconds since the first call in this process.
-pub(crate) fn millis(now: Instant) -> u64 {
+pub fn millis(now: Instant) -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = *START.get_or_init(Instant::now);
     u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX)
@@ -29,7 +29,7 @@ pub(crate) fn millis(now: Instant) -> u64 {
 
 /// Node of an entry. The entry may not have a file yet.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub struct Node {
     /// Hash of the key.
     pub hash: Hash,
     /// Key, after [`Index::purge`] has read it from the file.
@@ -49,7 +49,7 @@ pub(crate) struct Node {
 
 /// Mutable state of an entry.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct NodeState {
+pub struct NodeState {
     /// The entry has a file.
     pub exists: bool,
     /// Bytes on disk.
@@ -67,25 +67,25 @@ pub(crate) struct NodeState {
 impl Node {
     /// Returns the generation.
     #[inline]
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// Records a use at `now`.
     #[inline]
-    pub(crate) fn touch(&self, now: u64) {
+    pub fn touch(&self, now: u64) {
         if self.used.load(Ordering::Relaxed) != now {
             self.used.store(now, Ordering::Relaxed);
         }
     }
 
     /// Calls `f` with the state, under its lock.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut NodeState) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut NodeState) -> R) -> R {
         f(&mut lock(&self.state))
     }
 
     /// Increments the generation, which makes earlier copies outdated.
-    pub(crate) fn renewed(&self) {
+    pub fn renewed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -100,7 +100,7 @@ struct Shard {
 
 /// All entries of a cache.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub struct Index {
     /// Unique number of the index in this process.
     id: u64,
     /// Held while a purge visits all entries.
@@ -120,7 +120,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Creates an empty index for `max_nodes` entries.
-    pub(crate) fn new(max_nodes: usize) -> Index {
+    pub fn new(max_nodes: usize) -> Index {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Index {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -137,7 +137,7 @@ impl Index {
     }
 
     /// Returns the unique number of the index. Numbers are not reused after a reload.
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id
     }
 
@@ -146,44 +146,44 @@ impl Index {
     }
 
     /// Returns `true` if the directory has been read.
-    pub(crate) fn loaded(&self) -> bool {
+    pub fn loaded(&self) -> bool {
         self.loaded.load(Ordering::Acquire)
     }
 
     /// Records that the directory has been read.
-    pub(crate) fn set_loaded(&self) {
+    pub fn set_loaded(&self) {
         self.loaded.store(true, Ordering::Release);
     }
 
     /// Returns the number of bytes on disk.
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
 
     /// Returns the number of nodes.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of the zone in use and in total, approximately.
-    pub(crate) fn room(&self) -> (usize, usize) {
+    pub fn room(&self) -> (usize, usize) {
         let bytes = |n: usize| n.saturating_mul(super::config::NODE as usize);
         (bytes(self.count()), bytes(self.max_nodes))
     }
 
     /// Returns `true` if there are more entries than the zone has room for.
-    pub(crate) fn crowded(&self) -> bool {
+    pub fn crowded(&self) -> bool {
         self.count() > self.max_nodes
     }
 
     /// Returns the node of a hash, if there is one.
-    pub(crate) fn find(&self, hash: &Hash) -> Option<Arc<Node>> {
+    pub fn find(&self, hash: &Hash) -> Option<Arc<Node>> {
         lock(&self.shard(hash).nodes).get(hash).cloned()
     }
 
     /// Returns the node of a hash, and creates it if necessary. Returns `None` if the zone is full and the manager has
     /// not made room yet.
-    pub(crate) fn obtain(&self, hash: &Hash, now: u64) -> Option<Arc<Node>> {
+    pub fn obtain(&self, hash: &Hash, now: u64) -> Option<Arc<Node>> {
         let mut nodes = lock(&self.shard(hash).nodes);
         if let Some(n) = nodes.get(hash) {
             return Some(n.clone());
@@ -216,7 +216,7 @@ impl Index {
     }
 
     /// Records a file that exists already.
-    pub(crate) fn note(&self, node: &Node, len: u64) {
+    pub fn note(&self, node: &Node, len: u64) {
         node.with(|s| {
             if !s.exists {
                 s.exists = true;
@@ -236,7 +236,7 @@ impl Index {
     ///
     /// # Errors
     /// If the file cannot be moved. It is removed then.
-    pub(crate) fn publish(&self, cache: &Cache, node: &Arc<Node>, from: &Path, len: u64) -> io::Result<()> {
+    pub fn publish(&self, cache: &Cache, node: &Arc<Node>, from: &Path, len: u64) -> io::Result<()> {
         let target = cache.file(&node.hash);
         let shard = self.shard(&node.hash);
         let files = lock(&shard.files);
@@ -279,7 +279,7 @@ impl Index {
     ///
     /// # Errors
     /// If the entry cannot be written.
-    pub(crate) fn renew(&self, cache: &Cache, e: &Renewal, start: &[u8]) -> io::Result<()> {
+    pub fn renew(&self, cache: &Cache, e: &Renewal, start: &[u8]) -> io::Result<()> {
         let _files = lock(&self.shard(&e.node.hash).files);
         // If the file was replaced or removed meanwhile, the one in place has times of its own.
         if e.node.generation() == e.generation {
@@ -294,7 +294,7 @@ impl Index {
     }
 
     /// Removes an entry with its file. Blocks.
-    pub(crate) fn remove(&self, cache: &Cache, node: &Arc<Node>) {
+    pub fn remove(&self, cache: &Cache, node: &Arc<Node>) {
         let shard = self.shard(&node.hash);
         let _files = lock(&shard.files);
         let existed = {
@@ -322,7 +322,7 @@ impl Index {
     }
 
     /// Records that a file is missing or broken, unless another one has taken its place since `generation`. Blocks.
-    pub(crate) fn forget_file(&self, cache: &Cache, node: &Node, generation: u64, remove: bool) -> Forgotten {
+    pub fn forget_file(&self, cache: &Cache, node: &Node, generation: u64, remove: bool) -> Forgotten {
         let shard = self.shard(&node.hash);
         let _files = lock(&shard.files);
         if node.generation() != generation {
@@ -342,7 +342,7 @@ impl Index {
 
     /// Returns the least recently used entry with the time of its last use, without removing it. Moves entries that
     /// were used since they were inserted to their new place.
-    pub(crate) fn oldest(&self) -> Option<(u64, Arc<Node>)> {
+    pub fn oldest(&self) -> Option<(u64, Arc<Node>)> {
         let mut order = lock(&self.order);
         loop {
             let ((stamp, id), node) = order.pop_first()?;
@@ -356,7 +356,7 @@ impl Index {
     }
 
     /// Removes the entry of a key with this hash. Blocks.
-    pub(crate) fn purge_entry(&self, cache: &Cache, hash: &Hash) {
+    pub fn purge_entry(&self, cache: &Cache, hash: &Hash) {
         match self.find(hash) {
             Some(node) => self.remove(cache, &node),
             None if self.loaded() => {}
@@ -367,7 +367,7 @@ impl Index {
 
     /// Removes all entries whose keys begin with one of `prefixes`. Blocks. The first call opens each file for its key. The
     /// nodes keep the keys, so only caches purged in this way spend memory on them.
-    pub(crate) fn purge(&self, cache: &Cache, prefixes: &[&[u8]]) {
+    pub fn purge(&self, cache: &Cache, prefixes: &[&[u8]]) {
         if !self.loaded() {
             // The loader works at its own pace and has not reached all files yet.
             super::manager::read_in(cache, || ());
@@ -384,12 +384,12 @@ impl Index {
     }
 
     /// Waits until no other purge visits all entries. Many at a time would occupy all threads of the blocking pool.
-    pub(crate) async fn purge_one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub async fn purge_one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.purging.lock().await
     }
 
     /// As [`Index::purge_one_at_a_time`], outside of asynchronous code. Blocks.
-    pub(crate) fn purge_one_at_a_time_blocking(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub fn purge_one_at_a_time_blocking(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.purging.blocking_lock()
     }
 
@@ -401,7 +401,7 @@ impl Index {
 
 /// Entry whose times are renewed.
 #[derive(Debug)]
-pub(crate) struct Renewal {
+pub struct Renewal {
     /// Its node.
     pub node: Arc<Node>,
     /// Generation of the node at which the entry was read.
@@ -412,7 +412,7 @@ pub(crate) struct Renewal {
 
 /// Result of [`Index::forget_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forgotten {
+pub enum Forgotten {
     /// The entry has no file now.
     Yes,
     /// The file has been replaced, renewed or removed since it was read.
@@ -432,7 +432,7 @@ impl Drop for Index {
 ///
 /// # Errors
 /// If the file can be neither moved nor copied.
-pub(crate) fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
+pub fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
     match std::fs::rename(from, to) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if let Some(dir) = to.parent() {
@@ -460,7 +460,7 @@ fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
 
 /// Permission to fill an entry. Dropping it releases the entry's lock.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     /// The entry.
     pub node: Arc<Node>,
     /// Number of the lock in `NodeState::updating`; `None` for a ticket without the lock.
@@ -469,12 +469,12 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Creates a ticket without the lock.
-    pub(crate) fn plain(node: Arc<Node>) -> Ticket {
+    pub fn plain(node: Arc<Node>) -> Ticket {
         Ticket { node, holds: None }
     }
 
     /// Takes the lock unless another request has it. `age` is the time at which the lock expires.
-    pub(crate) fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
+    pub fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
         node.with(|s| {
             if s.updating.is_some() && s.locked_until.is_none_or(|t| t > now) {
                 return None;

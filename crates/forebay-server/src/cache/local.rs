@@ -38,7 +38,7 @@ const OVERHEAD: usize = 512;
 
 /// The body of an entry.
 #[derive(Debug)]
-pub(crate) enum EntryContent {
+pub enum EntryContent {
     /// In memory.
     Memory(Bytes),
     /// In its file, from an offset on.
@@ -47,7 +47,7 @@ pub(crate) enum EntryContent {
 
 /// A cached response.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Metadata.
     pub meta: Meta,
     /// Node in the index.
@@ -68,17 +68,17 @@ pub(crate) struct Entry {
 impl Entry {
     /// Returns `true` if the file has not changed since the entry was read.
     #[inline]
-    pub(crate) fn current(&self) -> bool {
+    pub fn current(&self) -> bool {
         self.generation == self.node.generation()
     }
 
     /// Returns what [`Index::renew`](super::index::Index::renew) needs to know of the entry.
-    pub(crate) fn renewal(&self) -> Renewal {
+    pub fn renewal(&self) -> Renewal {
         Renewal { node: self.node.clone(), generation: self.generation, read: self.read }
     }
 
     /// Returns the length of the body in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         match &self.content {
             EntryContent::Memory(b) => b.len() as u64,
             EntryContent::File(f, start) => f.size.saturating_sub(*start),
@@ -86,12 +86,12 @@ impl Entry {
     }
 
     /// Returns `true` if the body is empty.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the body as a part of a response.
-    pub(crate) fn part(&self) -> Part {
+    pub fn part(&self) -> Part {
         match &self.content {
             EntryContent::Memory(b) => Part::Bytes(b.clone()),
             EntryContent::File(file, start) => {
@@ -190,7 +190,7 @@ impl Halves {
 
 /// Entries of one thread: those with their bodies in memory, and those with an open file.
 #[derive(Debug)]
-pub(crate) struct Local {
+pub struct Local {
     memory: Halves,
     files: Halves,
     /// Time of the last turn by [`Local::end_unneeded`].
@@ -201,7 +201,7 @@ pub(crate) struct Local {
 }
 
 /// Responses of upstreams that threads have served from a cache.
-pub(crate) static CACHED: ThreadSlot<Local> = ThreadSlot::new();
+pub static CACHED: ThreadSlot<Local> = ThreadSlot::new();
 
 impl ThreadState for Local {
     fn new(worker: &WorkerThread) -> Local {
@@ -226,19 +226,19 @@ impl ThreadState for Local {
 
 impl Local {
     /// Creates a store without entries for the thread with this epoll set.
-    pub(crate) fn new(epoll: Arc<OwnedFd>) -> Local {
+    pub fn new(epoll: Arc<OwnedFd>) -> Local {
         let (memory, files) = (Halves::new(BUDGET / 2), Halves::new(FILES));
         Local { memory, files, turned: Cell::default(), epoll, bell: OnceCell::new() }
     }
 
     /// Returns an entry if it is still valid.
     #[inline]
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Rc<Entry>> {
+    pub fn get(&self, key: &[u8]) -> Option<Rc<Entry>> {
         self.memory.get(key, Entry::cost).or_else(|| self.files.get(key, |_| 1))
     }
 
     /// Adds an entry.
-    pub(crate) fn put(&self, key: &[u8], e: &Rc<Entry>) {
+    pub fn put(&self, key: &[u8], e: &Rc<Entry>) {
         if !e.is_file() {
             return self.memory.put(key.into(), e.clone(), e.cost());
         }
@@ -261,12 +261,12 @@ impl Local {
     }
 
     /// Counts `n` bytes that were made of an entry in memory and are kept with it.
-    pub(crate) fn grew(&self, n: usize) {
+    pub fn grew(&self, n: usize) {
         self.memory.grew(n);
     }
 
     /// Closes the files that have been removed or replaced. Answers under way keep theirs.
-    pub(crate) fn drop_outdated(&self) {
+    pub fn drop_outdated(&self) {
         let Some(bell) = self.bell.get() else { return };
         bell.heard();
         self.files.drop_outdated();
@@ -275,7 +275,7 @@ impl Local {
 
     /// Drops entries that have not been used for [`UNUSED`] to twice as long, among them all that are gone from the index. Returns `true`
     /// if there were any.
-    pub(crate) fn end_unneeded(&self, now: Instant) -> bool {
+    pub fn end_unneeded(&self, now: Instant) -> bool {
         let is_early = |at: Instant| now.saturating_duration_since(at) < UNUSED;
         if self.turned.get().is_some_and(is_early) {
             return false;
@@ -289,12 +289,12 @@ impl Local {
     }
 
     /// Returns `true` if there are no entries.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.memory.is_empty() && self.files.is_empty()
     }
 
     /// Drops all entries with open files, because descriptors run short. Returns `true` if there were any.
-    pub(crate) fn shed(&self) -> bool {
+    pub fn shed(&self) -> bool {
         let had = !self.files.is_empty();
         self.files.clear();
         if let Some(bell) = self.bell.get() {
@@ -306,7 +306,7 @@ impl Local {
 
 /// Reason for which [`open`] gives no entry.
 #[derive(Debug)]
-pub(crate) enum Unusable {
+pub enum Unusable {
     /// The file does not exist.
     Missing,
     /// The file cannot be opened or read.
@@ -320,12 +320,7 @@ pub(crate) enum Unusable {
 ///
 /// # Errors
 /// [`Unusable`].
-pub(crate) async fn open(
-    cache: &Cache,
-    node: &Arc<Node>,
-    generation: u64,
-    key: &[u8],
-) -> Result<Entry, Unusable> {
+pub async fn open(cache: &Cache, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result<Entry, Unusable> {
     use std::os::unix::ffi::OsStrExt;
     let path = cache.file(&node.hash);
     let inspected = match file_cache::open_cached(path.as_os_str().as_bytes()) {
@@ -393,7 +388,7 @@ fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {
 }
 
 /// Returns a name for a temporary file next to the entry's file.
-pub(crate) fn beside(path: &Path) -> std::path::PathBuf {
+pub fn beside(path: &Path) -> std::path::PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     path.with_file_name(format!("{name}.{}.{:010}", std::process::id(), forebay_sys::serial::next()))
 }

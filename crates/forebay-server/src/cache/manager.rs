@@ -31,7 +31,7 @@ fn work() -> MutexGuard<'static, ManagerState> {
 }
 
 /// Replaces the caches that the thread manages.
-pub(crate) fn attend(caches: &[Arc<Cache>]) {
+pub fn attend(caches: &[Arc<Cache>]) {
     let mut w = work();
     w.caches = caches.to_vec();
     w.nudged = true;
@@ -43,7 +43,7 @@ pub(crate) fn attend(caches: &[Arc<Cache>]) {
 }
 
 /// Wakes the thread, since there may be something to remove.
-pub(crate) fn nudge() {
+pub fn nudge() {
     work().nudged = true;
     CHANGED.notify_all();
 }

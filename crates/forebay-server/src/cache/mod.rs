@@ -6,11 +6,11 @@
 
 mod bells;
 mod config;
-pub(crate) mod entry;
-pub(crate) mod index;
-pub(crate) mod local;
-pub(crate) mod manager;
-pub(crate) mod purges;
+pub mod entry;
+pub mod index;
+pub mod local;
+pub mod manager;
+pub mod purges;
 
 use crate::modules::core::path_in_levels;
 use forebay_conf::error::Error;
@@ -19,14 +19,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub(crate) use config::path;
+pub use config::path;
 
 /// MD5 of a key. In hexadecimal it is the file's name.
-pub(crate) type Hash = [u8; 16];
+pub type Hash = [u8; 16];
 
 /// Pace of background work (nginx: loader_files and related parameters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Steps {
+pub struct Steps {
     /// Files in one step.
     pub files: u64,
     /// Pause between steps.
@@ -37,7 +37,7 @@ pub(crate) struct Steps {
 
 /// One `proxy_cache_path`.
 #[derive(Debug)]
-pub(crate) struct Cache {
+pub struct Cache {
     /// Name of the zone.
     pub name: Vec<u8>,
     /// Directory.
@@ -66,13 +66,13 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// Returns the file of an entry. Names are nginx's: the last digits of the hash are the directories.
-    pub(crate) fn file(&self, hash: &Hash) -> PathBuf {
+    pub fn file(&self, hash: &Hash) -> PathBuf {
         path_in_levels(&self.path, &self.levels, &hex(hash))
     }
 }
 
 /// Returns lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2);
     for b in bytes {
         for digit in [b >> 4, b & 15] {
@@ -83,7 +83,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// Parses a file name as a hash.
-pub(crate) fn unhex(name: &[u8]) -> Option<Hash> {
+pub fn unhex(name: &[u8]) -> Option<Hash> {
     let mut hash = [0; 16];
     if name.len() != 32 {
         return None;
@@ -99,7 +99,7 @@ pub(crate) fn unhex(name: &[u8]) -> Option<Hash> {
 
 /// Zone with a name. `proxy_cache` may refer to it before `proxy_cache_path` defines it.
 #[derive(Debug)]
-pub(crate) struct KeysZone {
+pub struct KeysZone {
     /// Name.
     pub name: Vec<u8>,
     cache: OnceLock<Arc<Cache>>,
@@ -107,14 +107,14 @@ pub(crate) struct KeysZone {
 
 impl KeysZone {
     /// Returns the cache, if the zone is defined.
-    pub(crate) fn cache(&self) -> Option<&Arc<Cache>> {
+    pub fn cache(&self) -> Option<&Arc<Cache>> {
         self.cache.get()
     }
 }
 
 /// Caches of a configuration under construction.
 #[derive(Debug, Default)]
-pub(crate) struct KeysZones {
+pub struct KeysZones {
     zones: Vec<(Arc<KeysZone>, Error)>,
     /// Number of directives that have named one.
     pub asked: usize,
@@ -122,7 +122,7 @@ pub(crate) struct KeysZones {
 
 impl KeysZones {
     /// Finds or creates the zone of this name. `unknown` is the error to report if no directive defines it.
-    pub(crate) fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<KeysZone> {
+    pub fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<KeysZone> {
         self.asked += 1;
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
@@ -133,12 +133,12 @@ impl KeysZones {
     }
 
     /// Returns the error for the first zone that no directive defines.
-    pub(crate) fn undefined(&self) -> Option<Error> {
+    pub fn undefined(&self) -> Option<Error> {
         self.zones.iter().find(|(z, _)| z.cache.get().is_none()).map(|(_, unknown)| unknown.clone())
     }
 
     /// Returns all caches.
-    pub(crate) fn finish(self) -> Vec<Arc<Cache>> {
+    pub fn finish(self) -> Vec<Arc<Cache>> {
         self.zones.iter().filter_map(|(z, _)| z.cache.get().cloned()).collect()
     }
 }

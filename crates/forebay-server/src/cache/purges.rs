@@ -24,7 +24,7 @@ const SEEN: &str = "last_shared_purge";
 
 /// Purges for other replicas.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     waiting: VecDeque<Purge>,
     /// Purges that the store has not confirmed.
     sent: VecDeque<Purge>,
@@ -57,7 +57,7 @@ impl Outbox {
 ///
 /// # Errors
 /// If the purge cannot be told. The text says why.
-pub(crate) fn tell(cache: &Cache, key: &[u8]) -> Result<(), String> {
+pub fn tell(cache: &Cache, key: &[u8]) -> Result<(), String> {
     if !cache.purge_sync {
         return Ok(());
     }
@@ -82,14 +82,14 @@ pub(crate) fn tell(cache: &Cache, key: &[u8]) -> Result<(), String> {
 
 /// Purges of a cache, as the tasks of the store see them.
 #[derive(Debug)]
-pub(crate) struct Purges {
+pub struct Purges {
     name: Vec<u8>,
     cache: Arc<Cache>,
 }
 
 impl Purges {
     /// Returns the purges of a cache. `None` without `purge_sync`.
-    pub(crate) fn of(cache: &Arc<Cache>) -> Option<Purges> {
+    pub fn of(cache: &Arc<Cache>) -> Option<Purges> {
         let name = || zone_name(cache.name.clone());
         cache.purge_sync.then(|| Purges { name: name(), cache: cache.clone() })
     }

@@ -120,7 +120,7 @@ impl Reusable for zstd::stream::raw::Encoder<'static> {
 }
 
 /// Drops encoders and memory of them that were not needed since the last call.
-pub(crate) fn end_unneeded() -> Ended {
+pub fn end_unneeded() -> Ended {
     let all = [
         DEFLATE.with_borrow_mut(Pool::end_unneeded),
         ZSTD.with_borrow_mut(Pool::end_unneeded),
@@ -141,7 +141,7 @@ enum Stage {
 }
 
 /// Encoder of a stream: a body filter.
-pub(crate) struct Encoder {
+pub struct Encoder {
     key: FormKey,
     stage: Stage,
     before: u64,
@@ -152,7 +152,7 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     /// Creates an encoder for a new stream.
-    pub(crate) fn new(key: FormKey) -> Encoder {
+    pub fn new(key: FormKey) -> Encoder {
         Encoder { key, stage: Stage::Gathering(Vec::new()), before: 0, after: 0, pending: false }
     }
 
@@ -319,7 +319,7 @@ impl Brotli {
 }
 
 /// Compresses a whole content. The same input gives the same bytes.
-pub(crate) fn whole(key: FormKey, input: &[u8]) -> Option<Vec<u8>> {
+pub fn whole(key: FormKey, input: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(input.len() / 3 + 64);
     at_once(key, input, &mut out).ok()?;
     out.shrink_to_fit();

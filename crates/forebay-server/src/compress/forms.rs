@@ -25,7 +25,7 @@ const MOST: usize = 8;
 
 /// Parameters of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FormKey {
+pub struct FormKey {
     /// Coding of the form.
     pub coding: Coding,
     /// Level of the coding.
@@ -36,7 +36,7 @@ pub(crate) struct FormKey {
 
 impl FormKey {
     /// Returns the configured parameters for a stream.
-    pub(crate) fn stream(coding: Coding, s: &LocationSettings) -> FormKey {
+    pub fn stream(coding: Coding, s: &LocationSettings) -> FormKey {
         let (level, window) = match coding {
             Coding::Gzip => (gzip::SETTINGS.of(s).level.0, gzip::SETTINGS.of(s).window.0),
             Coding::Br => (brotli::SETTINGS.of(s).level.0, brotli::SETTINGS.of(s).window.0),
@@ -47,7 +47,7 @@ impl FormKey {
 
     /// Returns parameters for a form, which is made once and sent often: at least a good level, whose cost hardly
     /// matters.
-    pub(crate) fn once(coding: Coding, s: &LocationSettings) -> FormKey {
+    pub fn once(coding: Coding, s: &LocationSettings) -> FormKey {
         let least = match coding {
             Coding::Gzip | Coding::Br => 6,
             Coding::Zstd => 9,
@@ -59,7 +59,7 @@ impl FormKey {
 
 /// A compressed form.
 #[derive(Debug)]
-pub(crate) struct Form {
+pub struct Form {
     /// Parameters of its compression.
     pub key: FormKey,
     /// Encoded content.
@@ -68,7 +68,7 @@ pub(crate) struct Form {
 
 /// The forms of one content.
 #[derive(Debug, Default)]
-pub(crate) struct Forms {
+pub struct Forms {
     ready: RefCell<Vec<Arc<Form>>>,
     /// Forms under way, and the signals for requests that wait for them.
     making: RefCell<Vec<(FormKey, Arc<Notify>)>>,
@@ -76,12 +76,12 @@ pub(crate) struct Forms {
 
 impl Forms {
     /// Returns a finished form.
-    pub(crate) fn get(&self, key: FormKey) -> Option<Arc<Form>> {
+    pub fn get(&self, key: FormKey) -> Option<Arc<Form>> {
         self.ready.borrow().iter().find(|f| f.key == key).cloned()
     }
 
     /// Returns the size of all forms, in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
     }
 
@@ -113,7 +113,7 @@ impl Drop for Maker<'_> {
 
 /// Content of forms.
 #[derive(Clone, Debug)]
-pub(crate) enum Subject {
+pub enum Subject {
     /// A file.
     File(Rc<OpenFile>),
     /// A cached response.
@@ -122,7 +122,7 @@ pub(crate) enum Subject {
 
 impl Subject {
     /// Returns the forms of the content.
-    pub(crate) fn forms(&self) -> &Forms {
+    pub fn forms(&self) -> &Forms {
         match self {
             Subject::File(f) => &f.forms,
             Subject::Entry(e) => &e.forms,
@@ -130,7 +130,7 @@ impl Subject {
     }
 
     /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         match self {
             Subject::File(f) => f.size,
             Subject::Entry(e) => e.len(),
@@ -185,7 +185,7 @@ impl Plain {
 }
 
 /// Returns the content of a response's body if it is a whole file or cached response, and small enough.
-pub(crate) fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
+pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
     let r = &req.resp;
     if r.source.is_some() || !r.filters.is_empty() || len.is_none_or(|n| n == 0 || n > LONGEST) {
         return None;
@@ -203,7 +203,7 @@ pub(crate) fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
 }
 
 /// Makes a form, or waits for the request that is making it. Returns `None` if that fails.
-pub(crate) async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<Arc<Form>> {
+pub async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<Arc<Form>> {
     let forms = subject.forms();
     for _ in 0..2 {
         if let Some(form) = forms.get(key) {

@@ -4,10 +4,10 @@
 //! weights speak about all of them. The compressed form of a small file or cached response is made once, by
 //! [`forms`]; anything else goes through an [`encoder`].
 
-pub(crate) mod accept;
+pub mod accept;
 mod brotli_memory;
-pub(crate) mod encoder;
-pub(crate) mod forms;
+pub mod encoder;
+pub mod forms;
 mod pool;
 
 use crate::module::{Head, HeaderFilter, Module};
@@ -62,11 +62,11 @@ impl Coding {
 }
 
 /// State of the compression of a response.
-pub(crate) static STATE: Slot<CompressState> = Slot::new();
+pub static STATE: Slot<CompressState> = Slot::new();
 
 /// State of compression for one request.
 #[derive(Debug, Default)]
-pub(crate) struct CompressState {
+pub struct CompressState {
     coding: Option<Coding>,
     /// Lengths before and after compression, if the form was ready.
     lengths: Option<(u64, u64)>,
@@ -86,11 +86,11 @@ impl Unused for CompressState {
 }
 
 /// Compression by gzip, brotli and zstd.
-pub(crate) static MODULE: Module =
+pub static MODULE: Module =
     Module { header_filters: &[HeaderFilter::new(enabled, filter).with_head(Head::Coding)], ..Module::NONE };
 
 /// Returns `true` if a location compresses.
-pub(crate) fn enabled(s: &LocationSettings) -> bool {
+pub fn enabled(s: &LocationSettings) -> bool {
     on(s) != Set::default()
 }
 
@@ -100,7 +100,7 @@ fn on(s: &LocationSettings) -> Set {
 
 /// Returns the codings that the client accepts here, judging by the request. Returns `None` if fields of the response
 /// count, too (nginx: gzip_proxied).
-pub(crate) fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
+pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
     if gzip::SETTINGS.of(s).on
         && req.head.get(Name::Via).is_some()
         && !gzip_accept::SETTINGS.of(s).proxied.is_plain()
@@ -112,7 +112,7 @@ pub(crate) fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
 
 /// Returns the codings of `among` that the client accepts. If gzip is the only one, reads `Accept-Encoding` as nginx
 /// does.
-pub(crate) fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
+pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
     let Some(accept) = req.head.get(Name::AcceptEncoding) else { return Ranked::default() };
     if among == Set::of(Coding::Gzip) {
         return if gzip_accept::accepted(req, s) { Ranked::of(Coding::Gzip) } else { Ranked::default() };
@@ -125,7 +125,7 @@ pub(crate) fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
 }
 
 /// Returns the media type of a response, without parameters.
-pub(crate) fn media_type(content_type: &[u8]) -> &[u8] {
+pub fn media_type(content_type: &[u8]) -> &[u8] {
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     content_type.get(..end).unwrap_or_default().trim_ascii_end()
 }
@@ -145,7 +145,7 @@ fn eligible(req: &Request, s: &LocationSettings) -> Set {
 }
 
 /// Makes the validator weak, because the bytes of the content change (nginx: prefix W/).
-pub(crate) fn weaken_etag(req: &mut Request) {
+pub fn weaken_etag(req: &mut Request) {
     let r = &mut req.resp;
     if r.etag.first() == Some(&b'"') {
         r.etag.splice(0..0, *b"W/");
@@ -163,7 +163,7 @@ pub(crate) fn weaken_etag(req: &mut Request) {
 }
 
 /// Removes length and ranges from a response whose length is not known in advance.
-pub(crate) fn unknown_length(req: &mut Request) {
+pub fn unknown_length(req: &mut Request) {
     weaken_etag(req);
     let r = &mut req.resp;
     r.content_length = None;
@@ -218,7 +218,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Replaces the body by a compressed form.
-pub(crate) fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
+pub fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
     let len = form.bytes.len() as u64;
     req.resp.content_length = Some(len);
     req.resp.body.clear();
@@ -231,13 +231,13 @@ pub(crate) fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
 
 /// Returns `true` if the header filter has asked for a compressed form.
 #[inline]
-pub(crate) fn wants_form(req: &Request) -> bool {
+pub fn wants_form(req: &Request) -> bool {
     STATE.of(req).wanted.is_some()
 }
 
 /// Makes the form that the header filter asked for, on another thread. If that fails, the response is compressed as it
 /// is sent.
-pub(crate) async fn make_form(req: &mut Request) {
+pub async fn make_form(req: &mut Request) {
     let Some((subject, key)) = STATE.of_mut(req).wanted.take() else { return };
     match forms::make(req, &subject, key).await {
         Some(form) => use_form(req, form, subject.len()),
@@ -250,7 +250,7 @@ pub(crate) async fn make_form(req: &mut Request) {
 }
 
 /// Appends the ratio of the lengths before and after a coding, with two digits (nginx: $gzip_ratio).
-pub(crate) fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
+pub fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     let state = STATE.of(req);
     if state.coding != Some(coding) {
         return false;

@@ -4,13 +4,13 @@
 use crate::modules::proxy;
 
 /// Size of `connection_pool_size` where it is not given, bytes.
-pub(crate) const CONNECTION_POOL: u64 = 512;
+pub const CONNECTION_POOL: u64 = 512;
 
 /// Checks the buffer sizes of one level against each other; `prefix` begins the directives' names.
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn buffers(prefix: &str, written: &proxy::Written) -> Result<(), String> {
+pub fn buffers(prefix: &str, written: &proxy::Written) -> Result<(), String> {
     let s = written.resolve();
     if s.buffers.count < 2 {
         return Err(format!("there must be at least 2 \"{prefix}buffers\""));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Content types that a filter works on.
 #[derive(Clone, Debug)]
-pub(crate) enum MimeTypes {
+pub enum MimeTypes {
     /// `*`.
     All,
     /// Types in lower case; `text/html` is always among them.
@@ -17,12 +17,12 @@ pub(crate) enum MimeTypes {
 
 impl MimeTypes {
     /// Makes the list for levels without the directive.
-    pub(crate) fn of(types: &[&str]) -> MimeTypes {
+    pub fn of(types: &[&str]) -> MimeTypes {
         MimeTypes::These(Arc::new(types.iter().map(|t| t.as_bytes().to_vec()).collect()))
     }
 
     /// Returns `true` if a content type, without its parameters, is in the list. Case does not count.
-    pub(crate) fn contains(&self, content_type: &[u8]) -> bool {
+    pub fn contains(&self, content_type: &[u8]) -> bool {
         match self {
             MimeTypes::All => true,
             MimeTypes::These(list) => list.iter().any(|t| t.eq_ignore_ascii_case(content_type)),

@@ -1,8 +1,8 @@
 //! The http block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
-pub(crate) mod checks;
-pub(crate) mod http;
-pub(crate) mod mime_types;
+pub mod checks;
+pub mod http;
+pub mod mime_types;
 
 pub use forebay_core::config::{
     Config, Environment, KeepaliveProbes, ListenAddr, Listener, SocketOptions, error_log, listen,
@@ -18,7 +18,7 @@ use forebay_core::upstream::balance::Timed;
 
 /// Context of the http block, for its settings and variables.
 #[derive(Debug)]
-pub(crate) struct HttpContext;
+pub struct HttpContext;
 
 impl forebay_core::config::Context for HttpContext {
     const BLOCK: &'static str = "http";
@@ -29,11 +29,11 @@ impl forebay_core::config::Context for HttpContext {
 }
 
 /// State that the setters of the http block share.
-pub(crate) type Scope<'a> = forebay_core::config::Scope<'a, HttpContext>;
+pub type Scope<'a> = forebay_core::config::Scope<'a, HttpContext>;
 
 /// Tables that directives of the http level fill and others refer to by name.
 #[derive(Default)]
-pub(crate) struct HttpTables {
+pub struct HttpTables {
     /// Log formats by name, in order of definition; index 0 is `combined`.
     pub log_formats: Vec<crate::access_log::Format>,
     /// `charset_map`s.
@@ -67,7 +67,7 @@ impl Stores for HttpTables {
 impl HttpTables {
     /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
     /// block, as nginx does.
-    pub(crate) fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
+    pub fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
         let zones = [self.zones.undefined(), self.conn_zones.undefined()];
         let caches = self.caches.undefined().map(|error| Error { at: end, ..error });
         let zones = zones.into_iter().flatten().map(|m| plain(&m));

@@ -14,7 +14,7 @@ const READ: usize = 4096;
 /// Ends a connection whose output has been flushed. Reads on for a while if the client may still be sending
 /// (`unread`), since a socket that is closed with bytes unread resets the connection, which can cost the client the
 /// response (RFC 9112, section 9.6).
-pub(crate) async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Settings, unread: bool) {
+pub async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Settings, unread: bool) {
     let lingers = match core.lingering_close {
         Lingering::Off => false,
         Lingering::On => unread,
@@ -56,7 +56,7 @@ async fn linger(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Setting
 
 /// Has the kernel reset a connection when it is closed, which frees its send buffer at once
 /// (nginx: `reset_timedout_connection`).
-pub(crate) fn reset(thread: &Thread, conn: &Connection) {
+pub fn reset(thread: &Thread, conn: &Connection) {
     let zero = Some(Duration::ZERO);
     let _ = conn.wire.with_fd(&thread.io, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
 }

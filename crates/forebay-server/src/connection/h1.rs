@@ -304,7 +304,7 @@ fn unfinished(req: &mut Request, end: HeadFailure) {
 }
 
 /// Drops an idle connection. If a head has begun on it, that is logged like any other that is not completed.
-pub(crate) fn drop_idle(thread: &Rc<Thread>, mut conn: Connection, why: HeadFailure) {
+pub fn drop_idle(thread: &Rc<Thread>, mut conn: Connection, why: HeadFailure) {
     if conn.partial.is_none() || !conn.greeted || conn.wire.is_handshaking() {
         return;
     }

@@ -3,13 +3,13 @@
 //! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1,
 //! `mux.rs` a request on a stream of HTTP/2, `unread.rs` logs heads that are not completed, `websocket.rs` one that opens a WebSocket there, `switched.rs` passes bytes on where HTTP has ended, `close.rs` ends connections.
 
-pub(crate) mod close;
+pub mod close;
 mod greeting;
-pub(crate) mod h1;
-pub(crate) mod mux;
-pub(crate) mod switched;
-pub(crate) mod unread;
-pub(crate) mod websocket;
+pub mod h1;
+pub mod mux;
+pub mod switched;
+pub mod unread;
+pub mod websocket;
 
 use crate::background::Task;
 use crate::config::http::Location;
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 /// Connection of a client. Small: idle connections are counted in tens of thousands.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     /// Transport.
     pub wire: Wire,
     /// The client, shared with its requests.
@@ -53,7 +53,7 @@ pub(crate) struct Connection {
 
 /// Head that is not complete.
 #[derive(Debug)]
-pub(crate) struct Partial {
+pub struct Partial {
     /// Bytes so far.
     pub buf: Box<[u8]>,
     /// Time at which the first came.
@@ -62,7 +62,7 @@ pub(crate) struct Partial {
 
 /// Work of a runner.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub enum Work {
     /// A connection that is new or has received data.
     Connection(Connection),
     /// A request on a stream of an HTTP/2 connection.
@@ -83,28 +83,28 @@ impl From<Connection> for Work {
 
 impl Connection {
     /// Creates a connection whose client has sent nothing yet.
-    pub(crate) fn new(wire: Wire, client: Rc<Client>) -> Connection {
+    pub fn new(wire: Wire, client: Rc<Client>) -> Connection {
         Connection { wire, client, greeted: false, requests: 0, expired: false, partial: None, session: None }
     }
 
     /// Creates a connection without a wire, for a request that the server makes for itself.
-    pub(crate) fn closed(client: Rc<Client>, requests: u32) -> Connection {
+    pub fn closed(client: Rc<Client>, requests: u32) -> Connection {
         Connection { greeted: true, requests, ..Connection::new(Wire::Closed, client) }
     }
 
     /// Limits of the server that applies before a request names one.
     #[inline]
-    pub(crate) fn limits(&self, conf: &ThreadConfig) -> Limits {
+    pub fn limits(&self, conf: &ThreadConfig) -> Limits {
         conf.limits_of(&self.client)
     }
 
     /// Returns the first location of the default server, whose settings apply to the connection without a request.
-    pub(crate) fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
+    pub fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
         conf.http.servers.get(self.client.default_server(conf))?.root()
     }
 
     /// Returns `send_timeout` of that location.
-    pub(crate) fn send_timeout(&self, conf: &ThreadConfig) -> Duration {
+    pub fn send_timeout(&self, conf: &ThreadConfig) -> Duration {
         self.location(conf).map_or(Duration::from_secs(60), |l| l.settings.core.send_timeout.0)
     }
 
@@ -174,7 +174,7 @@ impl Connection {
 }
 
 /// Serves connections and requests, one after another, forever.
-pub(crate) async fn runner(thread: Rc<Thread>) {
+pub async fn runner(thread: Rc<Thread>) {
     // Apart, so that each of the two blocks has a size that fits.
     let mut desk = Desk(Box::new(Request::new(thread.clone())));
     loop {
@@ -313,7 +313,7 @@ impl Drop for Guard<'_> {
 /// Returns the rank in which a waiting connection is closed to make room, lowest first; `None`: it is not closed. First come
 /// clients that are slow with their heads, the slowest first. Then come connections between requests, the nearest to their
 /// timeout first, and last those that have not had much time to send a head.
-pub(crate) fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
+pub fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
     let since = match &conn.partial {
         Some(p) => p.started,
         None if conn.requests == 0 => conn.client.accepted,

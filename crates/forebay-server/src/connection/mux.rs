@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 /// Reason for ending a stream without a whole response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reset {
+pub enum Reset {
     /// The server has failed.
     Internal,
     /// The response cannot be completed.
@@ -24,7 +24,7 @@ pub(crate) enum Reset {
 }
 
 /// Stream with a request.
-pub(crate) trait RequestStream: Mux {
+pub trait RequestStream: Mux {
     /// Returns the client of the connection.
     fn client(&self) -> Rc<Client>;
     /// Returns the number of the request on its connection.
@@ -50,7 +50,7 @@ pub(crate) trait RequestStream: Mux {
 }
 
 /// Stream whose memory serves another one after it.
-pub(crate) trait Reused {
+pub trait Reused {
     /// Connection of the stream.
     type Session;
     /// Leaves the connection for `nobody`, a placeholder, and releases the memory that the stream holds.
@@ -59,7 +59,7 @@ pub(crate) trait Reused {
 
 /// Memory of ended streams, for reuse: streams are many and short-lived.
 #[derive(Debug)]
-pub(crate) struct SpareStreams<S: Reused> {
+pub struct SpareStreams<S: Reused> {
     streams: Vec<Rc<S>>,
     /// Placeholder connection of the streams kept: a kept stream must not keep its connection alive.
     nobody: Option<Rc<S::Session>>,
@@ -76,7 +76,7 @@ impl<S: Reused> SpareStreams<S> {
     const KEPT: usize = 128;
 
     /// Keeps the memory of a stream, if there are no other references to it. `nobody` creates a placeholder connection.
-    pub(crate) fn give(&mut self, mut stream: Rc<S>, nobody: impl FnOnce() -> Rc<S::Session>) {
+    pub fn give(&mut self, mut stream: Rc<S>, nobody: impl FnOnce() -> Rc<S::Session>) {
         if self.streams.len() < Self::KEPT
             && let Some(place) = Rc::get_mut(&mut stream)
         {
@@ -87,7 +87,7 @@ impl<S: Reused> SpareStreams<S> {
 
     /// Creates a stream with `new`, in kept memory if there is any.
     #[inline]
-    pub(crate) fn take(&mut self, new: impl FnOnce() -> S) -> Rc<S> {
+    pub fn take(&mut self, new: impl FnOnce() -> S) -> Rc<S> {
         if let Some(mut spare) = self.streams.pop()
             && let Some(place) = Rc::get_mut(&mut spare)
         {

@@ -20,16 +20,16 @@ use std::rc::Rc;
 use std::time::Instant;
 
 /// Relays of a thread.
-pub(crate) type Relays = Pairs<Relaying>;
+pub type Relays = Pairs<Relaying>;
 
 /// Creates the table of a thread.
-pub(crate) fn relays(worker: &forebay_core::thread::Thread, front: u8) -> Relays {
+pub fn relays(worker: &forebay_core::thread::Thread, front: u8) -> Relays {
     Pairs::new(worker.io.clone(), front, SWITCHED)
 }
 
 /// State of a request whose bytes are passed on.
 #[derive(Debug)]
-pub(crate) struct Suspended {
+pub struct Suspended {
     conf: Rc<ThreadConfig>,
     conn: Connection,
     contact: Box<dyn RelayContact>,
@@ -53,7 +53,7 @@ pub(crate) struct Suspended {
 }
 
 /// Connection to a server, with the suspended request.
-pub(crate) struct Relaying {
+pub struct Relaying {
     thread: Rc<Thread>,
     token: Token,
     request: Box<Suspended>,
@@ -62,7 +62,7 @@ pub(crate) struct Relaying {
 
 /// A relay that is over.
 #[derive(Debug)]
-pub(crate) struct Over {
+pub struct Over {
     request: Box<Suspended>,
     ended: Ended,
     from_client: u64,
@@ -83,7 +83,7 @@ impl Owner for Relaying {
 
 /// Returns `true` if the bytes of a response can be passed on without its request and a runner. `false` for streams of HTTP/2, and
 /// if something has to be done at the end that needs all of the request.
-pub(crate) fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
+pub fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
     let http = req.http();
     source.is_suspendable(req)
         && req.origin == Origin::Client
@@ -131,7 +131,7 @@ pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, token: Token, ov
 
 /// Counts the bytes of a relay that is over, apart from those of the client: they are no part of its request (nginx: $request_length).
 /// Calls `log` with a line if the relay has ended by a timeout or an error.
-pub(crate) fn relayed(
+pub fn relayed(
     req: &mut Request,
     ended: Ended,
     from_server: u64,

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// Reason for which a head will not be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadFailure {
+pub enum HeadFailure {
     /// The client closed the connection.
     Closed,
     /// Reading failed.
@@ -53,12 +53,7 @@ impl HeadFailure {
 }
 
 /// Logs a request of HTTP/2 or HTTP/3 whose head is not read to its end. Nothing of it is known.
-pub(crate) fn log(
-    thread: &Rc<Thread>,
-    version: Version,
-    (client, number): (Rc<Client>, u32),
-    why: HeadFailure,
-) {
+pub fn log(thread: &Rc<Thread>, version: Version, (client, number): (Rc<Client>, u32), why: HeadFailure) {
     let mut head = Box::<RequestHead>::default();
     head.version = version;
     let mut req = begun(thread, head, (client, number));
@@ -68,7 +63,7 @@ pub(crate) fn log(
 }
 
 /// Logs the request of a stream that no runner will serve, since the thread ends.
-pub(crate) fn log_unserved(thread: &Rc<Thread>, stream: &impl RequestStream) {
+pub fn log_unserved(thread: &Rc<Thread>, stream: &impl RequestStream) {
     if let Some(head) = stream.take_head() {
         // nginx's status for a request whose client does not get a response.
         end(begun(thread, head, (stream.client(), stream.number())), 499);

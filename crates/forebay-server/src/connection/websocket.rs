@@ -42,7 +42,7 @@ fn push(head: &mut RequestHead, name: &[u8], value: &[u8]) {
 }
 
 /// Returns `true` if the head of an upstream's response accepts the key of the request.
-pub(crate) fn is_accepted(req: &Request) -> bool {
+pub fn is_accepted(req: &Request) -> bool {
     let key = req.head.all(KEY).next().unwrap_or_default();
     let expected = STANDARD.encode(sha1(&[key, SUFFIX]));
     let head = &req.modules.upstream.head;
@@ -54,14 +54,14 @@ pub(crate) fn is_accepted(req: &Request) -> bool {
 }
 
 /// Makes the response of an upstream that has switched to the protocol what it is on a stream.
-pub(crate) fn open(resp: &mut Response) {
+pub fn open(resp: &mut Response) {
     resp.status = 200;
     resp.head_only = true;
     resp.fields.remove(b"Sec-WebSocket-Accept");
 }
 
 /// Refuses a request whose response opens no WebSocket but has a status that says so.
-pub(crate) fn check(req: &mut Request) {
+pub fn check(req: &mut Request) {
     let status = req.status();
     let open = req.resp.source.as_ref().is_some_and(|source| source.is_switched());
     if open || !(200..300).contains(&status) {

@@ -61,7 +61,7 @@ const SMALL_HEAD: usize = 1024;
 
 /// Result of driving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub enum Rest {
     /// The connection is idle until the client sends more, and expires at this time.
     Idle(Deadline),
     /// The connection is over.
@@ -69,7 +69,7 @@ pub(crate) enum Rest {
 }
 
 /// Serves the connection until it is idle or closed. It expires at `until` unless a request comes.
-pub(crate) async fn run(
+pub async fn run(
     thread: &Rc<Thread>,
     conf: &ThreadConfig,
     conn: &mut Connection,
@@ -544,7 +544,7 @@ async fn wait(
 
 /// Memory that the HTTP/2 and HTTP/3 connections of a thread share, so that idle ones hold none.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub struct Shared {
     #[allow(clippy::vec_box)]
     heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
     streams: std::cell::RefCell<Vec<Rc<Stream>>>,
@@ -553,24 +553,24 @@ pub(crate) struct Shared {
     /// Buffers for receiving and for sending.
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
     /// Heads of field sections of HTTP/3.
-    pub(crate) repeats: std::cell::RefCell<Repeats>,
+    pub repeats: std::cell::RefCell<Repeats>,
 }
 
 impl Shared {
     /// Returns an empty head.
-    pub(crate) fn take_head(&self) -> Box<forebay_http::request::RequestHead> {
+    pub fn take_head(&self) -> Box<forebay_http::request::RequestHead> {
         let mut head = self.take_used_head();
         head.clear();
         head
     }
 
     /// Returns the head of a finished request as it is, or an empty one.
-    pub(crate) fn take_used_head(&self) -> Box<forebay_http::request::RequestHead> {
+    pub fn take_used_head(&self) -> Box<forebay_http::request::RequestHead> {
         self.heads.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Keeps the head of a finished request for reuse.
-    pub(crate) fn give(&self, head: Box<forebay_http::request::RequestHead>) {
+    pub fn give(&self, head: Box<forebay_http::request::RequestHead>) {
         let mut heads = self.heads.borrow_mut();
         let most = if head.buf.capacity() <= SMALL_HEAD { SPARE_HEADS } else { SPARE };
         if heads.len() < most && head.buf.capacity() <= 16 * 1024 {
@@ -579,7 +579,7 @@ impl Shared {
     }
 
     /// Keeps the memory of a stream for reuse.
-    pub(crate) fn give_stream(&self, stream: Rc<Stream>) {
+    pub fn give_stream(&self, stream: Rc<Stream>) {
         self.ended.borrow_mut().give(stream, Session::nobody);
     }
 }
@@ -624,7 +624,7 @@ impl Suspects {
 }
 
 /// Returns `true` if a client's network has misbehaved lately.
-pub(crate) fn is_suspect(network: Network, now: Instant) -> bool {
+pub fn is_suspect(network: Network, now: Instant) -> bool {
     SUSPECTS.has(network, now)
 }
 

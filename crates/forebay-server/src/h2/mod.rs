@@ -6,11 +6,11 @@
 //! A connection without streams is parked like an idle HTTP/1 connection.
 
 mod budget;
-pub(crate) mod drive;
+pub mod drive;
 mod frames;
 mod stream;
 
-pub(crate) use stream::Stream;
+pub use stream::Stream;
 
 use crate::thread::Thread;
 use budget::Budget;
@@ -42,7 +42,7 @@ const REMEMBERED: usize = 16;
 
 /// Settings of the server that apply to new streams.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamSettings {
+pub struct StreamSettings {
     /// `http2_max_concurrent_streams`.
     pub max_streams: usize,
     /// `http2_body_preread_size`: window of a new stream, bytes.
@@ -51,7 +51,7 @@ pub(crate) struct StreamSettings {
 
 /// An HTTP/2 connection.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     state: RefCell<SessionState>,
     /// Poller of the thread; `None` without a connection.
     io: Option<Rc<Io>>,
@@ -131,7 +131,7 @@ struct SessionState {
 impl Session {
     /// Creates a session after the client's preface, with our SETTINGS in its buffer. `strict` makes the allowances
     /// smaller.
-    pub(crate) fn new(
+    pub fn new(
         io: Option<Rc<Io>>,
         settings: StreamSettings,
         client: Rc<Client>,
@@ -197,17 +197,17 @@ impl Session {
     }
 
     /// Adds bytes that came with the preface.
-    pub(crate) fn feed(&self, bytes: &[u8]) {
+    pub fn feed(&self, bytes: &[u8]) {
         self.state.borrow_mut().input.extend_from_slice(bytes);
     }
 
     /// Returns the number of requests so far.
-    pub(crate) fn requests(&self) -> u32 {
+    pub fn requests(&self) -> u32 {
         self.state.borrow().requests
     }
 
     /// Returns `true` if the client was too slow and another connection needs its place.
-    pub(crate) fn is_given_up(&self) -> bool {
+    pub fn is_given_up(&self) -> bool {
         self.given_up.get() || self.pace.borrow().as_ref().is_some_and(|p| p.is_given_up())
     }
 
@@ -254,7 +254,7 @@ impl Session {
     }
 
     /// Queues GOAWAY: the connection accepts no new streams, open ones go on.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         let mut s = self.state.borrow_mut();
         s.leave(Code::NoError);
         drop(s);

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// A stream.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream {
     /// Stream number; odd, since clients open streams.
     pub id: u32,
     session: Rc<Session>,

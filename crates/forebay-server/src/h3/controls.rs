@@ -10,7 +10,7 @@ use forebay_http::h3::repeats::{Repeats, TableState};
 use forebay_net::quic::{Dir, Link, StreamId};
 
 /// Streams whose field sections may wait for insertions.
-pub(crate) const BLOCKED_STREAMS: usize = 16;
+pub const BLOCKED_STREAMS: usize = 16;
 /// Most bytes of our control and decoder streams that wait for the peer.
 const MOST_UNSENT: usize = 64 * 1024;
 /// Bytes of our encoder stream that wait for the peer, from which on nothing is inserted.
@@ -18,7 +18,7 @@ const UNSENT_INSERTS: usize = 4096;
 /// Control frames, QPACK instructions and unidirectional streams after which the connection ends, if no response was finished.
 const OVERHEAD: u64 = 1000;
 /// Part of these that a finished response makes up for: a peer may send priorities and insertions with each request.
-pub(crate) const OVERHEAD_OF_REQUEST: u64 = 64;
+pub const OVERHEAD_OF_REQUEST: u64 = 64;
 /// Bytes of Section Acknowledgments that leave together while requests follow each other, some 16 of them. One lets the encoder evict
 /// entries of its table, which can wait. It is told at once of insertions that have arrived.
 const ACKNOWLEDGMENTS: usize = 32;
@@ -29,7 +29,7 @@ pub(crate) const FAILED: Fatal = (Code::DecompressionFailed, "sent invalid field
 
 /// Insertions that a field section needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Required {
+pub enum Required {
     /// All of these have arrived.
     Here(u64),
     /// Not all of these have.
@@ -38,7 +38,7 @@ pub(crate) enum Required {
 
 impl Required {
     /// Returns their number if the section has to wait for some.
-    pub(crate) fn awaited(self) -> Option<u64> {
+    pub fn awaited(self) -> Option<u64> {
         match self {
             Required::Here(_) => None,
             Required::Awaited(required) => Some(required),
@@ -51,14 +51,14 @@ type Own = Option<(StreamId, Vec<u8>)>;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Controls {
+pub struct Controls {
     pub(crate) decoder: Decoder,
     /// Number of the connection among those of its thread, once a request has referred to the table of the decoder.
     number: Option<u64>,
     /// Insertions that the peer has been told of.
     told: u64,
     /// Those of the peer, once they are there.
-    pub(crate) settings: Option<Settings>,
+    pub settings: Option<Settings>,
     /// Encoder of what we send, once the peer has offered a table for it and there was something to encode.
     encoder: Option<Box<Encoder>>,
     control: Own,
@@ -73,7 +73,7 @@ pub(crate) struct Controls {
 
 impl Controls {
     /// Creates those of a connection that begins. `table`: size of the dynamic table for what the peer sends, bytes.
-    pub(crate) fn new(table: usize) -> Controls {
+    pub fn new(table: usize) -> Controls {
         Controls {
             decoder: Decoder::new(table),
             number: None,
@@ -90,7 +90,7 @@ impl Controls {
     }
 
     /// Opens our control and decoder streams. `more`: settings beside those of QPACK. Returns `false` if the peer allows too few streams.
-    pub(crate) fn open(&mut self, link: &Link, table: usize, more: &[(u64, u64)]) -> bool {
+    pub fn open(&mut self, link: &Link, table: usize, more: &[(u64, u64)]) -> bool {
         self.control = open(link, stream_kind::CONTROL);
         if let Some((_, bytes)) = &mut self.control {
             let own = [
@@ -105,7 +105,7 @@ impl Controls {
     }
 
     /// Returns our unidirectional streams.
-    pub(crate) fn own(&self) -> impl Iterator<Item = StreamId> {
+    pub fn own(&self) -> impl Iterator<Item = StreamId> {
         [&self.control, &self.feedback, &self.inserts].into_iter().flatten().map(|(id, _)| *id)
     }
 
@@ -113,7 +113,7 @@ impl Controls {
     ///
     /// # Errors
     /// It is too much.
-    pub(crate) fn spend(&mut self, n: u64) -> Result<(), Fatal> {
+    pub fn spend(&mut self, n: u64) -> Result<(), Fatal> {
         self.overhead += n;
         match self.overhead > OVERHEAD {
             true => Err((Code::ExcessiveLoad, "sent too many frames and instructions")),
@@ -122,7 +122,7 @@ impl Controls {
     }
 
     /// Notes a response that was finished.
-    pub(crate) fn note_finished(&mut self) {
+    pub fn note_finished(&mut self) {
         self.overhead = self.overhead.saturating_sub(OVERHEAD_OF_REQUEST);
     }
 
@@ -130,7 +130,7 @@ impl Controls {
     ///
     /// # Errors
     /// It is wrong, or the second one.
-    pub(crate) fn take_settings(&mut self, payload: &[u8]) -> Result<(), Fatal> {
+    pub fn take_settings(&mut self, payload: &[u8]) -> Result<(), Fatal> {
         if self.settings.is_some() {
             return Err((Code::FrameUnexpected, "sent SETTINGS frame twice"));
         }
@@ -143,11 +143,7 @@ impl Controls {
     ///
     /// # Errors
     /// The section is wrong, or too many wait.
-    pub(crate) fn required(
-        &self,
-        section: &[u8],
-        waiting: impl FnOnce() -> usize,
-    ) -> Result<Required, Fatal> {
+    pub fn required(&self, section: &[u8], waiting: impl FnOnce() -> usize) -> Result<Required, Fatal> {
         let required = self.decoder.required(section).map_err(|_| FAILED)?;
         if required <= self.decoder.inserted() {
             return Ok(Required::Here(required));
@@ -159,20 +155,20 @@ impl Controls {
     }
 
     /// Returns the state of the table that a section refers to.
-    pub(crate) fn table_state(&mut self, repeats: &mut Repeats, required: u64) -> TableState {
+    pub fn table_state(&mut self, repeats: &mut Repeats, required: u64) -> TableState {
         let connection = *self.number.get_or_insert_with(|| repeats.next_connection());
         TableState::of(connection, &self.decoder, required)
     }
 
     /// Empties the scratch buffer.
-    pub(crate) fn clear_scratch(&mut self) {
+    pub fn clear_scratch(&mut self) {
         self.scratch.clear();
         self.scratch.shrink_to(SCRATCH);
     }
 
     /// Tells the peer's encoder that a section of a stream that needed insertions was decoded (RFC 9204, section 4.4.1). `may_wait`: until
     /// there are more, or something else to tell.
-    pub(crate) fn acknowledge(&mut self, id: StreamId, may_wait: bool) {
+    pub fn acknowledge(&mut self, id: StreamId, may_wait: bool) {
         if let Some((_, out)) = &mut self.feedback {
             qpack::push_section_ack(out, id.0);
             self.feedback_is_due |= !may_wait || out.len() >= ACKNOWLEDGMENTS;
@@ -180,7 +176,7 @@ impl Controls {
     }
 
     /// Tells the peer's encoder that the field sections of a stream will not be decoded (RFC 9204, section 4.4.2).
-    pub(crate) fn cancel(&mut self, id: StreamId) {
+    pub fn cancel(&mut self, id: StreamId) {
         if let Some((_, out)) = &mut self.feedback {
             qpack::push_stream_cancellation(out, id.0);
             self.feedback_is_due = true;
@@ -192,7 +188,7 @@ impl Controls {
     ///
     /// # Errors
     /// One is wrong or too large, or there are too many.
-    pub(crate) fn instructions(&mut self, input: &[u8], table: usize) -> Result<usize, Fatal> {
+    pub fn instructions(&mut self, input: &[u8], table: usize) -> Result<usize, Fatal> {
         let before = self.decoder.carried_out();
         let done = self.decoder.instructions(input, &mut self.scratch);
         let done = done.map_err(|_| (Code::EncoderStreamError, "sent invalid QPACK instruction"))?;
@@ -216,7 +212,7 @@ impl Controls {
     ///
     /// # Errors
     /// One is wrong, or there are too many.
-    pub(crate) fn take_feedback(&mut self, input: &[u8]) -> Result<usize, Fatal> {
+    pub fn take_feedback(&mut self, input: &[u8]) -> Result<usize, Fatal> {
         const WRONG: Fatal = (Code::DecoderStreamError, "acknowledged what was not sent");
         let (mut at, mut count) = (0, 0);
         while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
@@ -241,7 +237,7 @@ impl Controls {
     }
 
     /// Appends a HEADERS frame of a stream. `section` is encoded by the static table. Returns `true` if there are insertions to send.
-    pub(crate) fn push_section(
+    pub fn push_section(
         &mut self,
         link: Option<&Link>,
         id: StreamId,
@@ -281,19 +277,19 @@ impl Controls {
     }
 
     /// Has our control stream say that no further requests are served, or which ones (RFC 9114, section 5.2).
-    pub(crate) fn push_goaway(&mut self, next: u64) {
+    pub fn push_goaway(&mut self, next: u64) {
         if let Some((_, out)) = &mut self.control {
             frame::push_goaway(out, next);
         }
     }
 
     /// Has Section Acknowledgments wait no longer.
-    pub(crate) fn hurry(&mut self) {
+    pub fn hurry(&mut self) {
         self.feedback_is_due = true;
     }
 
     /// Sends what waits on our own streams.
-    pub(crate) fn send_unsent(&mut self, link: &Link) {
+    pub fn send_unsent(&mut self, link: &Link) {
         let mut streams = link.streams();
         let feedback = self.feedback.as_mut().filter(|_| self.feedback_is_due);
         let own = [self.control.as_mut(), feedback, self.inserts.as_mut()];

@@ -29,7 +29,7 @@ impl Phase {
 
 /// Bytes that have been taken from QUIC.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub struct Input {
     /// A part of the datagram that they came with, as long as nothing had to be put together.
     raw: Bytes,
     /// Bytes of the payload of a DATA frame that have not been read.
@@ -38,20 +38,20 @@ pub(crate) struct Input {
     skip: u64,
     pub(crate) phase: Phase,
     /// The client has sent everything.
-    pub(crate) ended: bool,
+    pub ended: bool,
     /// QUIC may have more.
-    pub(crate) readable: bool,
+    pub readable: bool,
     /// The bytes held here are only the beginning of a frame.
     starved: bool,
     /// Longest field section, bytes.
-    pub(crate) longest: usize,
+    pub longest: usize,
     /// Frames without effect.
     idle_frames: u32,
 }
 
 /// Result of looking for the next frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// There are not enough bytes.
     Nothing,
     /// Content follows.
@@ -66,7 +66,7 @@ pub(crate) enum Next {
 
 /// Failure of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The connection ends.
     Connection(Code, &'static str),
     /// The client has given the request up.
@@ -74,7 +74,7 @@ pub(crate) enum Failure {
 }
 
 /// The stream ends where a frame does not.
-pub(crate) const CUT: Failure = Failure::Connection(Code::FrameError, "ended a stream within a frame");
+pub const CUT: Failure = Failure::Connection(Code::FrameError, "ended a stream within a frame");
 
 fn unexpected<T>(reason: &'static str) -> Result<T, Failure> {
     Err(Failure::Connection(Code::FrameUnexpected, reason))
@@ -110,17 +110,17 @@ impl Input {
     }
 
     /// Returns the number of bytes that wait here.
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.rest().len()
     }
 
     /// Returns `true` if nothing that was received waits here.
-    pub(crate) fn is_drained(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         self.rest().is_empty()
     }
 
     /// Returns `false` if there is nothing to be had before QUIC has more: no end, and no bytes but the begin of a frame.
-    pub(crate) fn may_give(&self) -> bool {
+    pub fn may_give(&self) -> bool {
         self.readable || self.ended || !self.is_drained() && !self.starved
     }
 
@@ -133,7 +133,7 @@ impl Input {
     }
 
     /// Takes bytes from QUIC. Returns `true` if there are new ones, or the end.
-    pub(crate) fn fill(&mut self, link: &Link, id: StreamId) -> Result<bool, Failure> {
+    pub fn fill(&mut self, link: &Link, id: StreamId) -> Result<bool, Failure> {
         if self.ended || !self.readable {
             return Ok(false);
         }
@@ -170,14 +170,14 @@ impl Input {
     }
 
     /// Copies what waits for more, so that a few bytes do not keep a datagram.
-    pub(crate) fn detach(&mut self) {
+    pub fn detach(&mut self) {
         if !self.raw.is_empty() {
             self.raw = Bytes::copy_from_slice(&self.raw);
         }
     }
 
     /// Looks for the next frame that means something.
-    pub(crate) fn next(&mut self) -> Result<Next, Failure> {
+    pub fn next(&mut self) -> Result<Next, Failure> {
         loop {
             if self.skip > 0 {
                 let n = usize::try_from(self.skip).unwrap_or(usize::MAX).min(self.rest().len());
@@ -222,7 +222,7 @@ impl Input {
     }
 
     /// Looks for the request line of HTTP/0.9, which the end of the stream ends, too.
-    pub(crate) fn line(&mut self) -> Next {
+    pub fn line(&mut self) -> Next {
         let end = memchr::memchr(b'\n', self.rest()).map(|at| at + 1);
         let rest = self.rest();
         let line = match end {
@@ -277,7 +277,7 @@ impl Input {
     }
 
     /// Moves content to the spare capacity of `out`. Returns the number of bytes.
-    pub(crate) fn take_content(&mut self, out: &mut Vec<u8>) -> usize {
+    pub fn take_content(&mut self, out: &mut Vec<u8>) -> usize {
         let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(out.capacity() - out.len());
         let n = self.rest().len().min(most);
         if let Some(bytes) = self.rest().get(..n) {
@@ -289,19 +289,19 @@ impl Input {
     }
 
     /// Drops the content that is there.
-    pub(crate) fn skip_content(&mut self) {
+    pub fn skip_content(&mut self) {
         let n = usize::try_from(self.content).unwrap_or(usize::MAX).min(self.rest().len());
         self.content -= n as u64;
         self.advance(n);
     }
 
     /// Returns `true` if no frame has begun that is not complete.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.is_drained() && self.content == 0 && self.skip == 0
     }
 
     /// Returns the length of the content, if all of it has been taken from QUIC and nothing else follows.
-    pub(crate) fn whole(&self) -> Option<usize> {
+    pub fn whole(&self) -> Option<usize> {
         if !self.ended || self.phase == Phase::Head || self.skip > 0 {
             return None;
         }
@@ -318,7 +318,7 @@ impl Input {
     }
 
     /// Returns `true` if the payload of a frame is not complete and nothing follows.
-    pub(crate) fn is_cut(&self) -> bool {
+    pub fn is_cut(&self) -> bool {
         self.ended && self.rest().is_empty() && (self.content > 0 || self.skip > 0)
     }
 }

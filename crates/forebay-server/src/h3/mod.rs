@@ -5,19 +5,19 @@
 //! connections together ([`Quic::step`]). A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and
 //! bodies know nothing of QUIC.
 
-pub(crate) mod controls;
+pub mod controls;
 mod handover;
 mod heads;
-pub(crate) mod input;
-pub(crate) mod output;
+pub mod input;
+pub mod output;
 mod pieces;
-pub(crate) mod session;
+pub mod session;
 mod stream;
-pub(crate) mod uni;
+pub mod uni;
 
 pub use handover::{start as start_process, succeed};
-pub(crate) use session::Session;
-pub(crate) use stream::Stream;
+pub use session::Session;
+pub use stream::Stream;
 
 use crate::connection::mux::SpareStreams;
 use crate::connection::unread::HeadFailure;
@@ -51,14 +51,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Name of HTTP/0.9 over QUIC for ALPN (nginx: http3_hq).
-pub(crate) const HQ: &[u8] = b"hq-interop";
+pub const HQ: &[u8] = b"hq-interop";
 
 /// Time between two questions to the kernel for the datagrams that it has dropped.
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// QUIC connections of a thread.
 #[derive(Default)]
-pub(crate) struct Quic {
+pub struct Quic {
     /// Endpoints by the slots of their listeners.
     endpoints: RefCell<Vec<Option<Rc<Endpoint>>>>,
     /// Sessions by number, which links have as their owner.
@@ -209,12 +209,12 @@ impl Quic {
     }
 
     /// Notes the socket of a new listener.
-    pub(crate) fn listens(&self, listener: u32, socket: &Arc<OwnedFd>) {
+    pub fn listens(&self, listener: u32, socket: &Arc<OwnedFd>) {
         self.new_sockets.borrow_mut().push((listener, socket.clone()));
     }
 
     /// Receives the datagrams of a listener. The poller calls again while there are more.
-    pub(crate) fn receive(&self, thread: &Rc<Thread>, listener: u32) {
+    pub fn receive(&self, thread: &Rc<Thread>, listener: u32) {
         let Some(endpoint) = self.endpoint(listener) else { return };
         let received = thread.io.with_batch(|batch| self.receive_into(batch, thread, listener, &endpoint));
         match received {
@@ -298,7 +298,7 @@ impl Quic {
     }
 
     /// Applies the configuration of the thread: to connections to come, and to those of removed listeners.
-    pub(crate) fn apply(&self, thread: &Rc<Thread>) {
+    pub fn apply(&self, thread: &Rc<Thread>) {
         let conf = thread.config();
         self.leave(thread, |listener| !is_active(&conf, listener));
         for (endpoint, listener) in self.endpoints.borrow_mut().iter_mut().zip(0..) {
@@ -441,7 +441,7 @@ impl Quic {
     }
 
     /// Handles timers, and sends what connections have to send.
-    pub(crate) fn step(&self, thread: &Rc<Thread>) {
+    pub fn step(&self, thread: &Rc<Thread>) {
         self.common.asked.set(false);
         self.take_strays(thread);
         let now = thread.io.poller.now();
@@ -490,7 +490,7 @@ impl Quic {
     }
 
     /// Appends the connections without requests.
-    pub(crate) fn idle(&self, now: Instant, out: &mut Vec<Idle>) {
+    pub fn idle(&self, now: Instant, out: &mut Vec<Idle>) {
         for (session, number) in self.sessions.borrow().iter().zip(0..) {
             let Some(session) = session else { continue };
             let network = session.client().network();
@@ -499,7 +499,7 @@ impl Quic {
     }
 
     /// Closes a connection without requests.
-    pub(crate) fn close_idle(&self, thread: &Thread, number: u32) {
+    pub fn close_idle(&self, thread: &Thread, number: u32) {
         if let Some(session) = self.session(number) {
             session.guard(|| session.leave());
             self.ask(thread);
@@ -507,20 +507,20 @@ impl Quic {
     }
 
     /// Logs the heads that are not complete, since the thread ends.
-    pub(crate) fn cut_off(&self, thread: &Rc<Thread>) {
+    pub fn cut_off(&self, thread: &Rc<Thread>) {
         let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
         sessions.iter().for_each(|session| session.guard(|| session.lost(thread, HeadFailure::Ended)));
     }
 
     /// Leaves what comes for the process to other threads, since this one ends.
-    pub(crate) fn end(&self, thread: &Thread) {
+    pub fn end(&self, thread: &Thread) {
         if self.inbox.get().is_some() {
             handover::process().part(u8::try_from(thread.number).unwrap_or(u8::MAX));
         }
     }
 
     /// Tells the clients of all connections that the process ends after them.
-    pub(crate) fn quit(&self, thread: &Thread) {
+    pub fn quit(&self, thread: &Thread) {
         handover::process().leave();
         let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
         sessions.iter().for_each(|session| session.guard(|| session.announce()));
@@ -528,17 +528,17 @@ impl Quic {
     }
 
     /// Has all connections take no further requests, since the process ends after them.
-    pub(crate) fn part(&self, thread: &Thread) {
+    pub fn part(&self, thread: &Thread) {
         self.leave(thread, |_| true);
     }
 
     /// Returns the number of connections of a listener.
-    pub(crate) fn open(&self, listener: u32) -> usize {
+    pub fn open(&self, listener: u32) -> usize {
         self.endpoints.borrow().get(listener as usize).and_then(Option::as_ref).map_or(0, |e| e.open())
     }
 
     /// Has connections take no further requests: those of the listeners for which `f` returns `true`.
-    pub(crate) fn leave(&self, thread: &Thread, f: impl Fn(u32) -> bool) {
+    pub fn leave(&self, thread: &Thread, f: impl Fn(u32) -> bool) {
         let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
         for session in sessions.iter().filter(|s| f(s.client().listener)) {
             session.guard(|| session.leave());

@@ -12,7 +12,7 @@ const ROOM: usize = 64 * 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
+pub struct Output {
     /// Content has no frames (HTTP/0.9).
     is_bare: bool,
     /// Frames that QUIC has not taken.
@@ -30,16 +30,16 @@ pub(crate) struct Output {
 }
 
 /// Stream that bytes go to.
-pub(crate) type Place<'l> = (&'l Link, StreamId);
+pub type Place<'l> = (&'l Link, StreamId);
 
 impl Output {
     /// Creates an output without frames if `is_bare`.
-    pub(crate) fn new(is_bare: bool) -> Output {
+    pub fn new(is_bare: bool) -> Output {
         Output { is_bare, ..Output::default() }
     }
 
     /// Returns the buffer to which a frame can be appended.
-    pub(crate) fn frames(&mut self) -> &mut Vec<u8> {
+    pub fn frames(&mut self) -> &mut Vec<u8> {
         if self.pending.capacity() == 0 {
             self.pending = pieces::take();
         }
@@ -47,42 +47,42 @@ impl Output {
     }
 
     /// Returns the content that there is room for, bytes.
-    pub(crate) fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         if self.is_full { 0 } else { ROOM }
     }
 
     /// Returns `true` if QUIC takes no more for now.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.is_full
     }
 
     /// Notes that QUIC takes more.
-    pub(crate) fn note_room(&mut self) {
+    pub fn note_room(&mut self) {
         self.is_full = false;
     }
 
     /// Returns `true` if frames wait.
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         !self.pending.is_empty()
     }
 
     /// Returns `true` if a DATA frame is not complete.
-    pub(crate) fn is_cut(&self) -> bool {
+    pub fn is_cut(&self) -> bool {
         self.owed > 0
     }
 
     /// Returns `true` if QUIC knows of the end.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
     /// Returns `true` if QUIC has taken something since the last call: bytes, or the end.
-    pub(crate) fn take_progress(&mut self) -> bool {
+    pub fn take_progress(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
 
     /// Ends our side once what waits has been sent.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.ends = true;
     }
 
@@ -90,7 +90,7 @@ impl Output {
     ///
     /// # Errors
     /// The stream is gone, or the peer reads no more.
-    pub(crate) fn send(&mut self, place: Place<'_>, bytes: &[u8]) -> Result<usize, WriteError> {
+    pub fn send(&mut self, place: Place<'_>, bytes: &[u8]) -> Result<usize, WriteError> {
         let mut done = 0;
         while done < bytes.len() {
             let len = self.begin_frame(bytes.len() - done);
@@ -123,7 +123,7 @@ impl Output {
     ///
     /// # Errors
     /// Those of [`Output::send`].
-    pub(crate) fn send_shared(&mut self, place: Place<'_>, bytes: &Bytes) -> Result<usize, WriteError> {
+    pub fn send_shared(&mut self, place: Place<'_>, bytes: &Bytes) -> Result<usize, WriteError> {
         if bytes.len() <= GATHERED {
             return self.send(place, bytes);
         }
@@ -140,7 +140,7 @@ impl Output {
     ///
     /// # Errors
     /// Those of [`Output::send`].
-    pub(crate) fn send_last(&mut self, place: Place<'_>, bytes: &Bytes) -> Result<usize, WriteError> {
+    pub fn send_last(&mut self, place: Place<'_>, bytes: &Bytes) -> Result<usize, WriteError> {
         self.ends = self.owed == 0 && !self.is_full && bytes.len() <= GATHERED;
         self.send_shared(place, bytes)
     }
@@ -149,7 +149,7 @@ impl Output {
     ///
     /// # Errors
     /// Those of [`Output::send`].
-    pub(crate) fn flush(&mut self, place: Place<'_>) -> Result<bool, WriteError> {
+    pub fn flush(&mut self, place: Place<'_>) -> Result<bool, WriteError> {
         if self.waits() {
             let mut rest = std::mem::take(&mut self.pending);
             let taken = self.give(place, rest.len(), |streams, done| {

@@ -41,7 +41,7 @@ const RESETS: u32 = 200;
 const LAST_REQUEST: u64 = (1 << 62) - 4;
 
 /// An HTTP/3 connection.
-pub(crate) struct Session {
+pub struct Session {
     io: Rc<Io>,
     front: u8,
     /// The QUIC connection and its endpoint, once there are events. A placeholder has none.
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Session {
 }
 
 /// End of a connection because of the client: the code for it, and the reason, to be written behind "client ".
-pub(crate) type Fatal = (Code, &'static str);
+pub type Fatal = (Code, &'static str);
 
 impl Session {
     pub(super) fn new(
@@ -622,7 +622,7 @@ impl Session {
     }
 
     /// Asks the client for no further requests, and takes those that are on their way (RFC 9114, section 5.2).
-    pub(crate) fn announce(&self) {
+    pub fn announce(&self) {
         let mut s = self.state.borrow_mut();
         if s.leaving || s.closed {
             return;
@@ -636,7 +636,7 @@ impl Session {
     }
 
     /// Has the connection take no further requests.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         let mut s = self.state.borrow_mut();
         if s.leaving || s.closed {
             return;
@@ -799,7 +799,7 @@ impl Session {
 }
 
 /// Returns a code for QUIC.
-pub(crate) fn code(code: Code) -> u64 {
+pub fn code(code: Code) -> u64 {
     code as u64
 }
 

@@ -28,7 +28,7 @@ const HELD: usize = 64 * 1024;
 
 /// A request stream.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream {
     pub(super) id: StreamId,
     session: Rc<Session>,
     /// The request and its response are those of HTTP/0.9: bytes without frames.

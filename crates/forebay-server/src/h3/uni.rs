@@ -48,11 +48,11 @@ struct Uni {
 
 /// The unidirectional streams of a peer that are open.
 #[derive(Debug, Default)]
-pub(crate) struct Unis(RefCell<Vec<Uni>>);
+pub struct Unis(RefCell<Vec<Uni>>);
 
 impl Unis {
     /// Adds a stream that the peer has opened.
-    pub(crate) fn add(&self, id: StreamId) {
+    pub fn add(&self, id: StreamId) {
         self.0.borrow_mut().push(Uni { id, purpose: Purpose::Unknown, input: Vec::new() });
     }
 
@@ -142,10 +142,10 @@ impl Unis {
 }
 
 /// Frame of a control stream: its header, its payload, and the length of both.
-pub(crate) type ControlFrame<'i> = (Header, &'i [u8], usize);
+pub type ControlFrame<'i> = (Header, &'i [u8], usize);
 
 /// Reads the first frame of a control stream, if it is whole.
-pub(crate) fn control_frame(input: &[u8], has_settings: bool) -> Result<Option<ControlFrame<'_>>, Fatal> {
+pub fn control_frame(input: &[u8], has_settings: bool) -> Result<Option<ControlFrame<'_>>, Fatal> {
     let Some((header, begin)) = Header::read(input) else { return Ok(None) };
     if !has_settings && header.kind != kind::SETTINGS {
         return Err((Code::MissingSettings, "began the control stream without SETTINGS"));

@@ -3,14 +3,14 @@
 //! are always active. Zones are counted only if the configuration asks for them (NGINX Plus: status_zone).
 
 mod acme;
-pub(crate) mod api;
+pub mod api;
 mod details;
 pub mod facts;
-pub(crate) mod history;
+pub mod history;
 mod ingress_nginx;
 mod labelled;
-pub(crate) mod page;
-pub(crate) mod prometheus;
+pub mod page;
+pub mod prometheus;
 mod quic;
 mod shared_store;
 mod usage;
@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// `api`, `dashboard`, `prometheus` and `status_zone`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     location_directives: &[
         ("api", api::directive),
         ("dashboard", |_, l, _| {
@@ -65,18 +65,18 @@ fn status_zone(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Resu
 }
 
 /// Kinds of zones.
-pub(crate) mod kind {
+pub mod kind {
     use super::{CACHE_STATUSES, cell};
     use forebay_core::status_zone::ZoneKind;
 
     /// Requests to virtual servers.
-    pub(crate) const SERVER: ZoneKind = ZoneKind { name: "servers", cells: cell::COUNT };
+    pub const SERVER: ZoneKind = ZoneKind { name: "servers", cells: cell::COUNT };
     /// Requests to locations.
-    pub(crate) const LOCATION: ZoneKind = ZoneKind { name: "locations", cells: cell::COUNT };
+    pub const LOCATION: ZoneKind = ZoneKind { name: "locations", cells: cell::COUNT };
     /// Responses of a cache.
-    pub(crate) const CACHE: ZoneKind = ZoneKind { name: "caches", cells: 2 * CACHE_STATUSES.len() };
+    pub const CACHE: ZoneKind = ZoneKind { name: "caches", cells: 2 * CACHE_STATUSES.len() };
     /// Requests to virtual servers of one name that have no zone. Statuses are counted by class only.
-    pub(crate) const NAME: ZoneKind = ZoneKind { name: "server names", cells: cell::COUNT_OF_NAME };
+    pub const NAME: ZoneKind = ZoneKind { name: "server names", cells: cell::COUNT_OF_NAME };
 }
 
 /// Block of the main level whose servers and groups are shown.
@@ -113,18 +113,18 @@ mod cell {
 }
 
 /// Ways in which a cache takes part, in the order of [`crate::modules::proxy_cache::CacheStatus`].
-pub(crate) const CACHE_STATUSES: [&str; 7] =
+pub const CACHE_STATUSES: [&str; 7] =
     ["miss", "bypass", "expired", "stale", "updating", "revalidated", "hit"];
 
 /// Returns the responses of a cache and their bytes, by [`CACHE_STATUSES`].
-pub(crate) fn cache_totals(zone: &StatusZone) -> [(u64, u64); 7] {
+pub fn cache_totals(zone: &StatusZone) -> [(u64, u64); 7] {
     let sum = zone.sum();
     std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
 }
 
 /// Totals of a server or location.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Totals {
+pub struct Totals {
     /// Requests under way.
     pub processing: u64,
     /// Requests.
@@ -145,7 +145,7 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// Returns the totals of a zone of servers or locations.
-    pub(crate) fn of(zone: &StatusZone) -> Totals {
+    pub fn of(zone: &StatusZone) -> Totals {
         let sum = zone.sum();
         Totals {
             processing: sum(cell::PROCESSING),
@@ -174,7 +174,7 @@ impl Totals {
     }
 
     /// Answers by class: 1xx to 5xx.
-    pub(crate) fn classes(&self) -> [u64; 5] {
+    pub fn classes(&self) -> [u64; 5] {
         let mut all = self.classes_only.unwrap_or_default();
         for (code, n) in &self.codes {
             if let Some(c) = all.get_mut(usize::from(code / 100).wrapping_sub(1)) {
@@ -187,7 +187,7 @@ impl Totals {
 
 /// Sums of a server or location, for the history.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sums {
+pub struct Sums {
     requests: u64,
     discarded: u64,
     received: u64,
@@ -227,14 +227,14 @@ impl Sums {
 }
 
 /// Returns the zones in which servers have counted: by `status_zone`, and by name.
-pub(crate) fn zones_of_servers() -> Vec<Arc<StatusZone>> {
+pub fn zones_of_servers() -> Vec<Arc<StatusZone>> {
     let names = lock(&NAMES).clone();
     zones(kind::SERVER).into_iter().chain(names).collect()
 }
 
 /// A request under way in a server's zone.
 #[derive(Debug)]
-pub(crate) struct Processing(usize);
+pub struct Processing(usize);
 
 impl Drop for Processing {
     fn drop(&mut self) {
@@ -244,7 +244,7 @@ impl Drop for Processing {
 
 /// Counts the beginning of a request in the zone of its server. `root`: the level of that server.
 #[inline]
-pub(crate) fn begin(req: &mut Request, root: &Location) {
+pub fn begin(req: &mut Request, root: &Location) {
     if let Some(zone) = &root.status_zone {
         with_cells(zone.id, |c| add(c, cell::PROCESSING, 1));
         req.modules.processing = Some(Processing(zone.id));
@@ -253,7 +253,7 @@ pub(crate) fn begin(req: &mut Request, root: &Location) {
 
 /// Counts a request that is over.
 #[inline]
-pub(crate) fn count(req: &mut Request) {
+pub fn count(req: &mut Request) {
     let cached = proxy_cache::STATE.of(req);
     if let (Some(status), Some(id)) = (cached.status, cached.zone) {
         with_cells(id, |c| {
@@ -308,7 +308,7 @@ fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
 /// Zones of server names for one thread and one configuration: by number of the server, the number of the zone plus one. It is
 /// `NOWHERE` for a server with a `status_zone`, and missing or 0 before the first request.
 #[derive(Debug, Default)]
-pub(crate) struct ByName(RefCell<Vec<u32>>);
+pub struct ByName(RefCell<Vec<u32>>);
 
 const NOWHERE: u32 = u32::MAX;
 /// Most server names with counters of their own. All others share one zone.
@@ -374,7 +374,7 @@ fn begin_to_count(req: &Request) -> u32 {
 
 /// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
 /// this configuration, also before their first request.
-pub(crate) fn servers(http: &Http) -> Vec<(Vec<u8>, Totals)> {
+pub fn servers(http: &Http) -> Vec<(Vec<u8>, Totals)> {
     let mut all: Vec<_> = zones(kind::SERVER).iter().map(|z| (z.name.clone(), Totals::of(z))).collect();
     let names: Vec<Arc<StatusZone>> = lock(&NAMES).clone();
     let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
@@ -424,23 +424,23 @@ pub fn started(respawned: u64) {
 }
 
 /// Returns the number of the configuration in effect, from 1 on, and the Unix time in milliseconds at which it was loaded.
-pub(crate) fn generation() -> (u64, i64) {
+pub fn generation() -> (u64, i64) {
     (RELOADS.load(Relaxed) + 1, LOADED.load(Relaxed))
 }
 
 /// Notes a new configuration.
-pub(crate) fn reloaded() {
+pub fn reloaded() {
     RELOADS.fetch_add(1, Relaxed);
     LOADED.store(now_ms(), Relaxed);
 }
 
 /// Formats a time as `2026-01-31T12:00:00.000Z`.
-pub(crate) fn time(ms: i64) -> String {
+pub fn time(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::new(), |t| format!("{t:.3}"))
 }
 
 /// Sums of counters over all threads.
-pub(crate) fn total(
+pub fn total(
     req: &Request,
     f: impl Fn(&forebay_core::counters::Counters) -> &forebay_core::counters::Counter,
 ) -> u64 {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// `prometheus`: the names under which figures are shown, and labels that each series of ingress-nginx has, as text.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Page {
+pub struct Page {
     /// Those of nginx-prometheus-exporter, and our own.
     forebay: bool,
     ingress_nginx: bool,
@@ -33,7 +33,7 @@ impl Page {
     ///
     /// # Errors
     /// `invalid parameter "..."`.
-    pub(crate) fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Page, Error> {
+    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Page, Error> {
         let mut page = Page::default();
         for w in &d.args {
             let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::rc::Rc;
 
 /// A message that a worker thread takes.
-pub(crate) trait Message: Send + 'static {
+pub trait Message: Send + 'static {
     /// Takes the message, on the thread.
     fn deliver(self: Box<Self>, thread: &Rc<Thread>);
 }
@@ -15,12 +15,12 @@ pub(crate) trait Message: Send + 'static {
 struct Envelope(Box<dyn Message>);
 
 /// Sends a message to the first worker thread. `front`: number of the HTTP front end.
-pub(crate) fn send(outside: &Outside, front: u8, message: impl Message) {
+pub fn send(outside: &Outside, front: u8, message: impl Message) {
     outside.message(front, Box::new(Envelope(Box::new(message))));
 }
 
 /// Delivers a message that has come to a thread.
-pub(crate) fn deliver(message: Box<dyn Any + Send>, thread: &Rc<Thread>) {
+pub fn deliver(message: Box<dyn Any + Send>, thread: &Rc<Thread>) {
     if let Ok(envelope) = message.downcast::<Envelope>() {
         envelope.0.deliver(thread);
     }

@@ -2,12 +2,12 @@
 //! `ngx_http_module_t`). `modules/mod.rs` lists all modules. The order of the list is the order of their hooks in a phase and of
 //! their filters. Hot path.
 
-pub(crate) mod message;
-pub(crate) mod process;
-pub(crate) mod settings;
-pub(crate) mod thread;
+pub mod message;
+pub mod process;
+pub mod settings;
+pub mod thread;
 
-pub(crate) use settings::{Directives, SettingsOf};
+pub use settings::{Directives, SettingsOf};
 
 use crate::config::Scope;
 use crate::config::http::{Http, LocationBuild};
@@ -23,32 +23,32 @@ use std::any::Any;
 use std::sync::Arc;
 
 /// A module. Fields that it does not need come from [`Module::NONE`].
-pub(crate) struct Module {
+pub struct Module {
     /// Settings, with their directives.
-    pub(crate) settings: &'static [&'static dyn settings::AnySettings],
+    pub settings: &'static [&'static dyn settings::AnySettings],
     /// Directives of the http level that define something by name.
-    pub(crate) http_directives: &'static [(&'static str, HttpDirective)],
+    pub http_directives: &'static [(&'static str, HttpDirective)],
     /// Directives of a location, a server or an `if` that levels inside do not inherit. Inherited ones are in the module's settings.
-    pub(crate) location_directives: &'static [(&'static str, LocationDirective)],
+    pub location_directives: &'static [(&'static str, LocationDirective)],
     /// Tables of variables.
-    pub(crate) variables: &'static [&'static [Row]],
+    pub variables: &'static [&'static [Row]],
     /// Hooks.
-    pub(crate) hooks: &'static [PhaseHook],
+    pub hooks: &'static [PhaseHook],
     /// Header filters.
-    pub(crate) header_filters: &'static [HeaderFilter],
+    pub header_filters: &'static [HeaderFilter],
     /// Hook of the log phase.
-    pub(crate) log: Option<LogHook>,
+    pub log: Option<LogHook>,
     /// Prepares the process for a configuration, before its first connection.
-    pub(crate) prepare: Option<fn(&Http)>,
+    pub prepare: Option<fn(&Http)>,
     /// Begins the work for a configuration that goes on independently of requests.
-    pub(crate) begin: Option<fn(&mut process::Beginning<'_>)>,
+    pub begin: Option<fn(&mut process::Beginning<'_>)>,
     /// States in worker threads.
-    pub(crate) threads: &'static [&'static dyn thread::AnyThreadSlot],
+    pub threads: &'static [&'static dyn thread::AnyThreadSlot],
 }
 
 impl Module {
     /// A module without anything.
-    pub(crate) const NONE: Module = Module {
+    pub const NONE: Module = Module {
         settings: &[],
         http_directives: &[],
         location_directives: &[],
@@ -63,13 +63,13 @@ impl Module {
 }
 
 /// Reader of a directive of the http level.
-pub(crate) type HttpDirective = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
+pub type HttpDirective = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
 /// Reader of a directive of a level.
-pub(crate) type LocationDirective = fn(&Directive, &mut LocationBuild, &mut Scope<'_>) -> Result<(), Error>;
+pub type LocationDirective = fn(&Directive, &mut LocationBuild, &mut Scope<'_>) -> Result<(), Error>;
 
 /// Phase in which hooks run (nginx: `ngx_http_phases`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// Once for a request, before the first rewrite, with the settings of the server.
     PostRead,
     /// After the rewrite directives of the location.
@@ -89,7 +89,7 @@ const PHASES: usize = 6;
 
 /// Decision of a hook.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Goes on with the next hook.
     Declined,
     /// Grants access. With `satisfy any` the other hooks of the phase are then skipped.
@@ -123,7 +123,7 @@ impl From<Option<Outcome>> for Verdict {
 
 impl Verdict {
     /// Returns how a phase ends with it.
-    pub(crate) fn outcome(self) -> Outcome {
+    pub fn outcome(self) -> Outcome {
         match self {
             Verdict::Declined | Verdict::Allowed | Verdict::Done => Outcome::Done,
             Verdict::Status(status) => Outcome::Status(status),
@@ -134,7 +134,7 @@ impl Verdict {
 }
 
 /// Result of a hook: its decision, or a future that waits and then decides.
-pub(crate) enum Step<'r> {
+pub enum Step<'r> {
     /// The decision.
     Now(Verdict),
     /// Waits for something: a subrequest, a timer, another thread.
@@ -143,13 +143,13 @@ pub(crate) enum Step<'r> {
 
 impl<'r> Step<'r> {
     /// Makes a step that waits.
-    pub(crate) fn later(future: impl Future<Output = Verdict> + 'r) -> Step<'r> {
+    pub fn later(future: impl Future<Output = Verdict> + 'r) -> Step<'r> {
         Step::Later(Pooled::new(future))
     }
 
     /// Waits for the decision.
     #[inline]
-    pub(crate) async fn decide(self) -> Verdict {
+    pub async fn decide(self) -> Verdict {
         match self {
             Step::Now(verdict) => verdict,
             Step::Later(future) => future.await,
@@ -158,7 +158,7 @@ impl<'r> Step<'r> {
 
     /// Returns the decision of a hook that does not wait.
     #[cfg(test)]
-    pub(crate) fn now(self) -> Verdict {
+    pub fn now(self) -> Verdict {
         match self {
             Step::Now(verdict) => verdict,
             Step::Later(_) => panic!("the hook waits"),
@@ -173,30 +173,30 @@ impl From<Verdict> for Step<'_> {
 }
 
 /// Function that looks at the request and decides how it continues.
-pub(crate) type Hook = for<'r> fn(&'r mut Request) -> Step<'r>;
+pub type Hook = for<'r> fn(&'r mut Request) -> Step<'r>;
 
 /// Condition under which a module takes part in the requests of a location.
-pub(crate) type Enabled = fn(&LocationSettings) -> bool;
+pub type Enabled = fn(&LocationSettings) -> bool;
 
 /// A hook of a phase.
-pub(crate) struct PhaseHook {
+pub struct PhaseHook {
     /// Phase.
-    pub(crate) phase: Phase,
+    pub phase: Phase,
     /// Condition.
-    pub(crate) enabled: Condition,
+    pub enabled: Condition,
     /// Function.
-    pub(crate) hook: Hook,
+    pub hook: Hook,
 }
 
 impl PhaseHook {
     /// Makes a hook of the locations with some settings.
-    pub(crate) const fn new(phase: Phase, enabled: Enabled, hook: Hook) -> PhaseHook {
+    pub const fn new(phase: Phase, enabled: Enabled, hook: Hook) -> PhaseHook {
         PhaseHook { phase, enabled: Condition::Location(enabled), hook }
     }
 }
 
 /// Condition under which a hook runs.
-pub(crate) enum Condition {
+pub enum Condition {
     /// In locations with these settings; in [`Phase::PostRead`] in servers with them.
     Location(Enabled),
     /// In all requests of a configuration, before the hooks of servers. In [`Phase::PostRead`] only.
@@ -204,40 +204,40 @@ pub(crate) enum Condition {
 }
 
 /// Changes the response before its head is written.
-pub(crate) type Filter = fn(&mut Request) -> Result<(), VarError>;
+pub type Filter = fn(&mut Request) -> Result<(), VarError>;
 
 /// A header filter. One that changes content adds a [`BodyFilter`](crate::response::BodyFilter) to the response.
-pub(crate) struct HeaderFilter {
+pub struct HeaderFilter {
     /// Condition.
-    pub(crate) enabled: Enabled,
+    pub enabled: Enabled,
     /// Function.
-    pub(crate) filter: Filter,
+    pub filter: Filter,
     /// Effect on the head of a plain answer.
-    pub(crate) head: Head,
+    pub head: Head,
     /// Responses that it is for.
-    pub(crate) scope: FilterScope,
+    pub scope: FilterScope,
 }
 
 impl HeaderFilter {
     /// Makes a filter of responses with a head, which may differ from request to request.
-    pub(crate) const fn new(enabled: Enabled, filter: Filter) -> HeaderFilter {
+    pub const fn new(enabled: Enabled, filter: Filter) -> HeaderFilter {
         HeaderFilter { enabled, filter, head: Head::Request, scope: FilterScope::Heads }
     }
 
     /// Makes the same filter with another effect on heads.
-    pub(crate) const fn with_head(self, head: Head) -> HeaderFilter {
+    pub const fn with_head(self, head: Head) -> HeaderFilter {
         HeaderFilter { head, ..self }
     }
 
     /// Makes the same filter for included responses, too.
-    pub(crate) const fn included(self) -> HeaderFilter {
+    pub const fn included(self) -> HeaderFilter {
         HeaderFilter { scope: FilterScope::Included, ..self }
     }
 }
 
 /// Effect of a filter on the head of a plain answer for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Head {
+pub enum Head {
     /// The head depends on the file alone, so that it can be remembered with the file. Conditions and ranges count as this, since the
     /// request asks for them.
     File,
@@ -249,7 +249,7 @@ pub(crate) enum Head {
 
 /// Responses that a filter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FilterScope {
+pub enum FilterScope {
     /// Responses with a head.
     Heads,
     /// These, and those of subrequests whose content becomes part of another response.
@@ -257,43 +257,43 @@ pub(crate) enum FilterScope {
 }
 
 /// Hook of the log phase.
-pub(crate) struct LogHook {
+pub struct LogHook {
     /// Condition.
-    pub(crate) enabled: Enabled,
+    pub enabled: Enabled,
     /// Function.
-    pub(crate) hook: fn(&mut Request),
+    pub hook: fn(&mut Request),
 }
 
 /// Content handler of a location, in place of files.
 #[derive(Clone, Debug)]
-pub(crate) struct Content(Arc<dyn Handler>);
+pub struct Content(Arc<dyn Handler>);
 
 impl Content {
     /// Makes the content of a handler.
-    pub(crate) fn of(handler: impl Handler) -> Option<Content> {
+    pub fn of(handler: impl Handler) -> Option<Content> {
         Some(Content(Arc::new(handler)))
     }
 
     /// Makes the response.
     #[inline]
-    pub(crate) fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+    pub fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
         self.0.handle(req)
     }
 
     /// Returns the needs of the handler besides the request.
-    pub(crate) fn needs(&self) -> Needs {
+    pub fn needs(&self) -> Needs {
         self.0.needs()
     }
 
     /// Returns the handler, if it has this type.
-    pub(crate) fn handler<H: Handler>(&self) -> Option<&H> {
+    pub fn handler<H: Handler>(&self) -> Option<&H> {
         let handler: &dyn Any = &*self.0;
         handler.downcast_ref()
     }
 }
 
 /// A content handler.
-pub(crate) trait Handler: Any + std::fmt::Debug + Send + Sync {
+pub trait Handler: Any + std::fmt::Debug + Send + Sync {
     /// Makes the response.
     fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r>;
 
@@ -305,11 +305,11 @@ pub(crate) trait Handler: Any + std::fmt::Debug + Send + Sync {
 
 /// A content handler that does not wait.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub struct Page {
     /// Function.
-    pub(crate) answer: fn(&mut Request) -> Verdict,
+    pub answer: fn(&mut Request) -> Verdict,
     /// Needs besides the request.
-    pub(crate) needs: Needs,
+    pub needs: Needs,
 }
 
 impl Handler for Page {
@@ -324,39 +324,38 @@ impl Handler for Page {
 
 /// Needs of a content handler besides the request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Needs {
+pub struct Needs {
     /// CONNECT: heads are read before the location is known, so that all servers accept it then.
-    pub(crate) connect: bool,
+    pub connect: bool,
     /// The response comes from an upstream: a path that lacks only the final slash of its location is redirected (nginx: location), and
     /// `limit_except` in the location has the handler, too.
-    pub(crate) upstream: bool,
+    pub upstream: bool,
     /// A history of the counters.
-    pub(crate) history: bool,
+    pub history: bool,
     /// Times at which certificates expire.
-    pub(crate) certificates: bool,
+    pub certificates: bool,
 }
 
 impl Needs {
     /// No needs.
-    pub(crate) const NONE: Needs =
-        Needs { connect: false, upstream: false, history: false, certificates: false };
+    pub const NONE: Needs = Needs { connect: false, upstream: false, history: false, certificates: false };
 }
 
 /// Parts of modules that are enabled in one location, selected once when the configuration is built.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Hooks of all phases, one phase after the other.
     hooks: Box<[Hook]>,
     /// End of the hooks of each phase.
     ends: [u8; PHASES],
     /// Header filters.
-    pub(crate) header_filters: Box<[Filter]>,
+    pub header_filters: Box<[Filter]>,
     /// Header filters of a subrequest whose content becomes part of another response.
     included_filters: Box<[Filter]>,
     /// Facts that the head of a plain answer for a file depends on.
-    pub(crate) head: Head,
+    pub head: Head,
     /// Hooks of the log phase.
-    pub(crate) log: Box<[fn(&mut Request)]>,
+    pub log: Box<[fn(&mut Request)]>,
 }
 
 impl Default for Plan {
@@ -375,7 +374,7 @@ impl Default for Plan {
 
 impl Plan {
     /// Selects what these settings enable.
-    pub(crate) fn new(modules: &[&Module], s: &LocationSettings) -> Plan {
+    pub fn new(modules: &[&Module], s: &LocationSettings) -> Plan {
         const ORDER: [Phase; PHASES] = [
             Phase::PostRead,
             Phase::Rewrite,
@@ -414,7 +413,7 @@ impl Plan {
 
     /// Returns the hooks of a phase.
     #[inline]
-    pub(crate) fn hooks(&self, phase: Phase) -> &[Hook] {
+    pub fn hooks(&self, phase: Phase) -> &[Hook] {
         let end = |phase: usize| usize::from(self.ends[phase]);
         let start = (phase as usize).checked_sub(1).map_or(0, end);
         self.hooks.get(start..end(phase as usize)).unwrap_or_default()
@@ -422,13 +421,13 @@ impl Plan {
 
     /// Returns `true` if a hook runs between the rewrite directives and the content.
     #[inline]
-    pub(crate) fn has_hooks_before_content(&self) -> bool {
+    pub fn has_hooks_before_content(&self) -> bool {
         self.ends[Phase::PreContent as usize] > self.ends[Phase::PostRead as usize]
     }
 }
 
 /// Returns the hooks that run first in all requests of a configuration.
-pub(crate) fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
+pub fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
     let hooks = modules.iter().flat_map(|module| module.hooks);
     hooks.filter(|h| matches!(h.enabled, Condition::Http(is) if is(http))).map(|h| h.hook).collect()
 }
@@ -437,7 +436,7 @@ pub(crate) fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn filter_included(req: &mut Request) -> Result<(), VarError> {
+pub fn filter_included(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     http.location(req).plan.included_filters.iter().try_for_each(|filter| filter(req))
 }

@@ -9,27 +9,27 @@ use forebay_core::tls::ocsp::staple;
 use std::sync::Arc;
 
 /// Beginning of a configuration.
-pub(crate) struct Beginning<'b> {
+pub struct Beginning<'b> {
     /// Its http block.
-    pub(crate) http: &'b Arc<Http>,
+    pub http: &'b Arc<Http>,
     /// The http block of the configuration before; `None` at the start of the process.
-    pub(crate) former: Option<&'b Http>,
+    pub former: Option<&'b Http>,
     /// All of it.
-    pub(crate) config: &'b Config,
+    pub config: &'b Config,
     /// The process.
-    pub(crate) outside: &'b Outside,
+    pub outside: &'b Outside,
     /// Number of the HTTP front end.
-    pub(crate) front: u8,
+    pub front: u8,
     /// Error log.
-    pub(crate) log: &'b Log,
+    pub log: &'b Log,
     /// Tasks of the configuration. They end with it.
-    pub(crate) tasks: Tasks,
+    pub tasks: Tasks,
     /// Receivers of what other machines tell by the shared store.
-    pub(crate) tells: Vec<Arc<dyn Tells>>,
+    pub tells: Vec<Arc<dyn Tells>>,
 }
 
 /// Begins the work of all modules for a configuration.
-pub(crate) fn begin(
+pub fn begin(
     http: &Arc<Http>,
     former: Option<&Http>,
     config: &Config,

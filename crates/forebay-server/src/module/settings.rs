@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 /// Directives of one module as a level has them. `settings!` makes such a type of a table.
-pub(crate) trait Directives: Clone + Debug + Default + Send + Sync + 'static {
+pub trait Directives: Clone + Debug + Default + Send + Sync + 'static {
     /// Values in effect.
     type Settings: Debug + Send + Sync + 'static;
     /// Names of the directives.
@@ -43,18 +43,20 @@ pub(crate) trait Directives: Clone + Debug + Default + Send + Sync + 'static {
 }
 
 /// Binds directives to fields as [`settings!`](forebay_core::settings) does, for the settings of a module, which are named `SETTINGS`.
+#[macro_export]
 macro_rules! module_settings {
     ($($table:tt)*) => {
         $crate::settings! { $($table)* }
 
         /// Settings of this module.
-        pub(crate) static SETTINGS: $crate::module::SettingsOf<Written> = $crate::module::SettingsOf::new();
+        pub static SETTINGS: $crate::module::SettingsOf<Written> = $crate::module::SettingsOf::new();
 
-        $crate::module::settings::directives!(Written, Settings);
+        $crate::directives!(Written, Settings);
     };
 }
 
 /// Makes the directives of one level that have functions of these names the [`Directives`] of a module.
+#[macro_export]
 macro_rules! directives {
     ($written:ty, $settings:ty) => {
         impl $crate::module::Directives for $written {
@@ -85,7 +87,7 @@ directives!(forebay_core::upstream::bind::Written, forebay_core::upstream::bind:
 directives!(forebay_core::tls::proxy_ssl::Written, forebay_core::tls::proxy_ssl::Settings);
 
 /// Name of a module's settings in all levels. For a `static`.
-pub(crate) struct SettingsOf<L> {
+pub struct SettingsOf<L> {
     /// Index in the table of a level, plus one; 0 until the modules have been counted.
     index: AtomicUsize,
     kind: PhantomData<fn() -> L>,
@@ -93,25 +95,25 @@ pub(crate) struct SettingsOf<L> {
 
 impl<L: Directives> SettingsOf<L> {
     /// Makes a name.
-    pub(crate) const fn new() -> SettingsOf<L> {
+    pub const fn new() -> SettingsOf<L> {
         SettingsOf { index: AtomicUsize::new(0), kind: PhantomData }
     }
 
     /// Returns the settings in effect at a level.
     #[inline]
-    pub(crate) fn of<'s>(&self, level: &'s LocationSettings) -> &'s L::Settings {
+    pub fn of<'s>(&self, level: &'s LocationSettings) -> &'s L::Settings {
         let settings: &dyn Any = level.modules.at(self.place_of());
         settings.downcast_ref().expect("an index belongs to one module, and so to one type")
     }
 
     /// Returns the directives of a level that is being read.
-    pub(crate) fn written<'w>(&self, level: &'w LocationWritten) -> &'w L {
+    pub fn written<'w>(&self, level: &'w LocationWritten) -> &'w L {
         let written: &dyn Any = &*level.modules.0[self.place_of()];
         written.downcast_ref().expect("an index belongs to one module, and so to one type")
     }
 
     /// Returns a value for settings that are to be in effect in place of others ([`InEffect::with`]).
-    pub(crate) fn value(&self, settings: L::Settings) -> (usize, Arc<dyn AnyValues>) {
+    pub fn value(&self, settings: L::Settings) -> (usize, Arc<dyn AnyValues>) {
         (self.place_of(), Arc::new(settings))
     }
 
@@ -122,7 +124,7 @@ impl<L: Directives> SettingsOf<L> {
 }
 
 /// [`SettingsOf`] any module.
-pub(crate) trait AnySettings: Sync {
+pub trait AnySettings: Sync {
     /// Gives the settings their place in the tables of levels.
     fn place(&self, index: usize);
     /// Names of the directives.
@@ -152,7 +154,7 @@ impl<L: Directives> AnySettings for SettingsOf<L> {
 }
 
 /// Directives of any module at a level.
-pub(crate) trait AnyLevel: Any + Debug + Send + Sync {
+pub trait AnyLevel: Any + Debug + Send + Sync {
     /// Reads a directive. Returns the level with it, if this one is shared.
     ///
     /// # Errors
@@ -194,7 +196,7 @@ impl<L: Directives> AnyLevel for L {
 }
 
 /// Values in effect of any module.
-pub(crate) trait AnyValues: Any + Debug + Send + Sync {}
+pub trait AnyValues: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> AnyValues for T {}
 
@@ -221,13 +223,13 @@ fn places() -> &'static HashMap<&'static [u8], usize, RandomState> {
 
 /// Names of all directives of modules with settings.
 #[cfg(test)]
-pub(crate) fn names() -> Vec<&'static str> {
+pub fn names() -> Vec<&'static str> {
     all().iter().flat_map(|settings| settings.directives()).collect()
 }
 
 /// Directives of all modules at one level, by their places.
 #[derive(Clone, Debug)]
-pub(crate) struct Written(Arc<Vec<Arc<dyn AnyLevel>>>);
+pub struct Written(Arc<Vec<Arc<dyn AnyLevel>>>);
 
 impl Default for Written {
     fn default() -> Written {
@@ -241,7 +243,7 @@ impl Written {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Option<usize>, Error> {
+    pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Option<usize>, Error> {
         let Some(&place) = places().get(d.name.text.as_slice()) else { return Ok(None) };
         let own = &mut Arc::make_mut(&mut self.0)[place];
         match Arc::get_mut(own) {
@@ -252,12 +254,12 @@ impl Written {
     }
 
     /// Replaces the directives at a place, whose words are `text`, by those of another level with the same words.
-    pub(crate) fn share(&mut self, place: usize, text: Text, sharing: &mut Sharing) {
+    pub fn share(&mut self, place: usize, text: Text, sharing: &mut Sharing) {
         sharing.of(place).share(&mut Arc::make_mut(&mut self.0)[place], text);
     }
 
     /// Takes what this level does not set from the level around it.
-    pub(crate) fn inherit(&mut self, outer: &Written, sharing: &mut Sharing) {
+    pub fn inherit(&mut self, outer: &Written, sharing: &mut Sharing) {
         let nothing = Written::default();
         let mut inherited = Vec::with_capacity(self.0.len());
         for (place, (own, outer)) in self.0.iter().zip(outer.0.iter()).enumerate() {
@@ -278,7 +280,7 @@ impl Written {
     }
 
     /// Returns the values in effect. `outer`: the level around it, with those in effect there.
-    pub(crate) fn resolve(&self, outer: Option<(&Written, &InEffect)>, sharing: &mut Sharing) -> InEffect {
+    pub fn resolve(&self, outer: Option<(&Written, &InEffect)>, sharing: &mut Sharing) -> InEffect {
         if let Some((written, values)) = outer
             && Arc::ptr_eq(&self.0, &written.0)
         {
@@ -294,7 +296,7 @@ impl Written {
 
 /// Values in effect of all modules at one level.
 #[derive(Clone, Debug)]
-pub(crate) struct InEffect(Arc<Table>);
+pub struct InEffect(Arc<Table>);
 
 /// Values that differ from the defaults.
 #[derive(Debug)]
@@ -322,7 +324,7 @@ impl InEffect {
     }
 
     /// Returns these values with others in their places.
-    pub(crate) fn with(&self, changes: &[(usize, Arc<dyn AnyValues>)], sharing: &mut Sharing) -> InEffect {
+    pub fn with(&self, changes: &[(usize, Arc<dyn AnyValues>)], sharing: &mut Sharing) -> InEffect {
         let is_kept = |(place, _): &&(usize, _)| !changes.iter().any(|(changed, _)| changed == place);
         let mut values: Vec<_> = self.0.values.iter().filter(is_kept).chain(changes).cloned().collect();
         values.sort_by_key(|(place, _)| *place);
@@ -339,7 +341,7 @@ fn defaults() -> &'static [Arc<dyn AnyValues>] {
 
 /// What the levels of a configuration share.
 #[derive(Debug, Default)]
-pub(crate) struct Sharing {
+pub struct Sharing {
     modules: Vec<Shared<dyn AnyLevel, dyn AnyValues>>,
     tables: Tables,
 }
@@ -363,5 +365,3 @@ impl Tables {
         self.0.entry(key).or_insert_with(|| InEffect::new(values)).clone()
     }
 }
-
-pub(crate) use {directives, module_settings};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// State of a module in a worker thread, and its part in the events of the thread.
-pub(crate) trait ThreadState: Any {
+pub trait ThreadState: Any {
     /// Makes the state of a thread that starts.
     fn new(worker: &WorkerThread) -> Self
     where
@@ -51,30 +51,30 @@ pub(crate) trait ThreadState: Any {
 }
 
 /// Name of a module's state in all threads. For a `static`.
-pub(crate) struct ThreadSlot<T> {
+pub struct ThreadSlot<T> {
     /// Index in the states of a thread, plus one; 0 until the modules have been counted.
     index: AtomicUsize,
     kind: PhantomData<fn() -> T>,
 }
 
 /// First kind of [`forebay_net::reactor::Direct`] work that belongs to a module.
-pub(crate) const FIRST_KIND: u8 = 16;
+pub const FIRST_KIND: u8 = 16;
 
 impl<T: ThreadState> ThreadSlot<T> {
     /// Makes a name.
-    pub(crate) const fn new() -> ThreadSlot<T> {
+    pub const fn new() -> ThreadSlot<T> {
         ThreadSlot { index: AtomicUsize::new(0), kind: PhantomData }
     }
 
     /// Returns the state in a thread.
     #[inline]
-    pub(crate) fn of<'t>(&self, thread: &'t Thread) -> &'t T {
+    pub fn of<'t>(&self, thread: &'t Thread) -> &'t T {
         let state: &dyn Any = &*thread.states.0[self.index()];
         state.downcast_ref().expect("an index belongs to one slot, and so to one type")
     }
 
     /// Returns the kind of [`forebay_net::reactor::Direct`] work that comes to [`ThreadState::step`].
-    pub(crate) fn kind(&self) -> u8 {
+    pub fn kind(&self) -> u8 {
         // There are fewer modules than kinds.
         FIRST_KIND + self.index() as u8
     }
@@ -86,7 +86,7 @@ impl<T: ThreadState> ThreadSlot<T> {
 }
 
 /// [`ThreadSlot`] of any module.
-pub(crate) trait AnyThreadSlot: Sync {
+pub trait AnyThreadSlot: Sync {
     /// Gives the state its place.
     fn place(&self, index: usize);
     /// Makes the state of a thread.
@@ -114,33 +114,33 @@ fn slots() -> &'static [&'static dyn AnyThreadSlot] {
 }
 
 /// States of all modules in one thread.
-pub(crate) struct ThreadStates(Box<[Box<dyn ThreadState>]>);
+pub struct ThreadStates(Box<[Box<dyn ThreadState>]>);
 
 impl ThreadStates {
     /// Makes the states of a thread that starts.
-    pub(crate) fn new(worker: &WorkerThread) -> ThreadStates {
+    pub fn new(worker: &WorkerThread) -> ThreadStates {
         ThreadStates(slots().iter().map(|slot| slot.make(worker)).collect())
     }
 
     /// Has the state that has registered it do its work.
-    pub(crate) fn step(&self, thread: &Rc<Thread>, kind: u8, number: u32) {
+    pub fn step(&self, thread: &Rc<Thread>, kind: u8, number: u32) {
         if let Some(state) = self.0.get(usize::from(kind - FIRST_KIND)) {
             state.step(thread, number);
         }
     }
 
     /// Calls a function for all states.
-    pub(crate) fn each(&self, f: impl FnMut(&dyn ThreadState)) {
+    pub fn each(&self, f: impl FnMut(&dyn ThreadState)) {
         self.0.iter().map(|state| &**state).for_each(f);
     }
 
     /// Calls a function for all states. Returns `true` if it has for any of them.
-    pub(crate) fn any(&self, mut f: impl FnMut(&dyn ThreadState) -> bool) -> bool {
+    pub fn any(&self, mut f: impl FnMut(&dyn ThreadState) -> bool) -> bool {
         self.0.iter().fold(false, |any, state| f(&**state) | any)
     }
 
     /// Gives memory back that has not been used for a while.
-    pub(crate) fn end_unneeded(&self, now: Instant) -> Ended {
+    pub fn end_unneeded(&self, now: Instant) -> Ended {
         self.0.iter().fold(Ended { some: false, left: false }, |all, state| {
             let ended = state.end_unneeded(now);
             Ended { some: all.some | ended.some, left: all.left | ended.left }

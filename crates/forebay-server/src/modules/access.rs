@@ -1,20 +1,20 @@
 //! `allow`, `deny` (nginx: ngx_http_access_module).
 
-use crate::module::settings::directives;
+use crate::directives;
 use crate::module::{Module, Phase, PhaseHook, SettingsOf, Step, Verdict};
 use crate::modules::LocationSettings;
 use crate::modules::core::Satisfy;
 use crate::request::Request;
 use forebay_conf::error::Level;
-pub(crate) use forebay_core::limit::access::{Settings, Written};
+pub use forebay_core::limit::access::{Settings, Written};
 
 /// Settings of this module.
-pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+pub static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
 directives!(Written, Settings);
 
 /// `access`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Access, enabled, check)],
     ..Module::NONE

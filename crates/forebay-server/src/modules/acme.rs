@@ -5,20 +5,20 @@
 //! `ordering.rs` makes the orders once all servers are known. `hook.rs` sends challenges to locations.
 
 mod client;
-pub(crate) mod hook;
+pub mod hook;
 mod issuer;
 mod ordering;
 mod tables;
 
 use client::client;
-pub(crate) use hook::Hook;
+pub use hook::Hook;
 use issuer::issuer;
-pub(crate) use ordering::{Ordering, Subject};
-pub(crate) use tables::Issuers;
+pub use ordering::{Ordering, Subject};
+pub use tables::Issuers;
 use tables::{client_path, dns_port, dns_program, dns_ttl, http_port, max_response_size, shared_zone};
 
 #[cfg(test)]
-pub(crate) use issuer::DIRECTIVES;
+pub use issuer::DIRECTIVES;
 
 use crate::config::value::{Setting, first};
 use crate::config::{ListenAddr, Scope};
@@ -41,7 +41,7 @@ crate::module_settings! {
 }
 
 /// `acme`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[
         ("acme_issuer", issuer),
@@ -141,33 +141,33 @@ fn answer(req: &mut Request) -> Step<'_> {
 
 /// Part of the http block that is about ACME.
 #[derive(Debug, Default)]
-pub(crate) struct Acme {
+pub struct Acme {
     /// Certificates that are wanted.
-    pub(crate) orders: Vec<Order>,
+    pub orders: Vec<Order>,
     /// Directories for them that no directive names, in the order in which they are made.
-    pub(crate) default_paths: Vec<PathBuf>,
+    pub default_paths: Vec<PathBuf>,
     /// Certificates by the names of `acme_client`s.
-    pub(crate) clients: Vec<ClientCertificate>,
+    pub clients: Vec<ClientCertificate>,
     /// `acme_hook`s.
-    pub(crate) hooks: Vec<Hook>,
+    pub hooks: Vec<Hook>,
     /// Addresses at which questions about challenges by DNS are answered.
-    pub(crate) dns: Vec<ListenAddr>,
+    pub dns: Vec<ListenAddr>,
     /// Addresses at which requests of challenges are answered, where no server listens.
-    pub(crate) http: Vec<ListenAddr>,
+    pub http: Vec<ListenAddr>,
     /// Seconds for which answers about challenges by DNS may be kept.
-    pub(crate) dns_ttl: u32,
+    pub dns_ttl: u32,
 }
 
 /// Certificate of an `acme_client`.
 #[derive(Debug)]
-pub(crate) struct ClientCertificate {
+pub struct ClientCertificate {
     pub(crate) name: String,
     pub(crate) certificate: Arc<Certificate>,
 }
 
 impl Acme {
     /// Starts the background work.
-    pub(crate) fn start(
+    pub fn start(
         self: &Acme,
         tasks: &mut forebay_core::tasks::Tasks,
         environment: &forebay_acme::Environment<'_>,
@@ -186,7 +186,7 @@ impl Acme {
 
 /// `acme`.
 #[derive(Clone, Debug)]
-pub(crate) enum Uses {
+pub enum Uses {
     /// `off`.
     Nothing,
     /// `on`: the default issuer. With an error without a message at the directive, for its place.
@@ -219,7 +219,7 @@ impl Setting<crate::HttpContext> for Uses {
 
 /// `acme_certificate`s of a server.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Certificates(Vec<Wanted>);
+pub struct Certificates(Vec<Wanted>);
 
 /// `acme_certificate`.
 #[derive(Clone, Debug)]

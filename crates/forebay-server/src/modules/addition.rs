@@ -24,12 +24,12 @@ crate::module_settings! {
 }
 
 /// `addition`.
-pub(crate) static MODULE: Module =
+pub static MODULE: Module =
     Module { settings: &[&SETTINGS], header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
 
 /// Path for a subrequest. An empty path cancels the one of the level above.
 #[derive(Clone, Debug)]
-pub(crate) struct Path(pub Option<Arc<[u8]>>);
+pub struct Path(pub Option<Arc<[u8]>>);
 
 impl Setting<crate::HttpContext> for Path {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {

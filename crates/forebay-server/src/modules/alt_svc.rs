@@ -12,11 +12,11 @@ use forebay_http::request::Version;
 use std::net::{IpAddr, SocketAddr};
 
 /// Name of the field.
-pub(crate) const NAME: &[u8] = b"Alt-Svc";
+pub const NAME: &[u8] = b"Alt-Svc";
 
 /// `http3_alt_svc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AltSvc {
+pub enum AltSvc {
     /// The port at which the server takes HTTP/3, for a day. Nothing, if it takes none.
     Auto,
     /// No field.
@@ -40,7 +40,7 @@ impl Setting<crate::HttpContext> for AltSvc {
 
 /// The field in the forms in which it is sent.
 #[derive(Debug)]
-pub(crate) struct Encoded {
+pub struct Encoded {
     /// Port of the TCP connections that carry it.
     pub port: u16,
     /// Value.
@@ -66,11 +66,11 @@ impl Encoded {
 
 /// Fields of a server, by the ports at which it accepts TCP connections.
 #[derive(Debug, Default)]
-pub(crate) struct Fields(Vec<Encoded>);
+pub struct Fields(Vec<Encoded>);
 
 impl Fields {
     /// Makes the fields of a server.
-    pub(crate) fn new(choice: &AltSvc, http3: bool, listens: &[ListenDirective]) -> Fields {
+    pub fn new(choice: &AltSvc, http3: bool, listens: &[ListenDirective]) -> Fields {
         let addresses = || listens.iter().flat_map(|l| &l.addrs);
         let quic: Vec<SocketAddr> = match choice {
             AltSvc::Auto if http3 => {
@@ -102,7 +102,7 @@ fn best(tcp: SocketAddr, quic: &[SocketAddr]) -> Option<u16> {
 
 /// Returns the field for responses on the connection of a request.
 #[inline]
-pub(crate) fn of_connection<'s>(req: &Request, fields: &'s Fields) -> Option<&'s Encoded> {
+pub fn of_connection<'s>(req: &Request, fields: &'s Fields) -> Option<&'s Encoded> {
     if fields.0.is_empty() || req.head.version == Version::Http3 || !req.is_encrypted() {
         return None;
     }
@@ -112,7 +112,7 @@ pub(crate) fn of_connection<'s>(req: &Request, fields: &'s Fields) -> Option<&'s
 
 /// Returns the field of a response; `None` if it has one of its own.
 #[inline]
-pub(crate) fn of_response<'s>(req: &Request, fields: &'s Fields) -> Option<&'s Encoded> {
+pub fn of_response<'s>(req: &Request, fields: &'s Fields) -> Option<&'s Encoded> {
     of_connection(req, fields).filter(|_| req.resp.fields.get(NAME).is_none())
 }
 

@@ -73,7 +73,7 @@ fn field(req: &Request) -> Name {
 }
 
 /// Returns user and password of `Authorization: Basic ...`.
-pub(crate) fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
+pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, rest) = req.head.get(field(req))?.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
@@ -88,7 +88,7 @@ pub(crate) fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// `auth_basic`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Access, enabled, check)],
     ..Module::NONE
@@ -176,7 +176,7 @@ fn ask(req: &mut Request, realm: &[u8]) -> Verdict {
 }
 
 /// Hashes by user.
-pub(crate) type Users = HashMap<Box<[u8]>, Box<[u8]>>;
+pub type Users = HashMap<Box<[u8]>, Box<[u8]>>;
 
 /// Version of a file: device, inode, size, `mtime` and `ctime`.
 #[derive(Clone, Copy, PartialEq, Eq)]

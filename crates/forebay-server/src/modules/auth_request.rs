@@ -25,7 +25,7 @@ crate::module_settings! {
 }
 
 /// `auth_request`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(
         Phase::Access,
@@ -37,7 +37,7 @@ pub(crate) static MODULE: Module = Module {
 
 /// Path for the subrequest; `None` for off.
 #[derive(Clone, Debug)]
-pub(crate) struct SubrequestUri(pub Option<Arc<[u8]>>);
+pub struct SubrequestUri(pub Option<Arc<[u8]>>);
 
 impl Setting<crate::HttpContext> for SubrequestUri {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -49,7 +49,7 @@ impl Setting<crate::HttpContext> for SubrequestUri {
 
 /// `auth_request_set`: variables and their values.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sets(Arc<Vec<(VarId, Template)>>);
+pub struct Sets(Arc<Vec<(VarId, Template)>>);
 
 impl Setting<crate::HttpContext> for Sets {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {

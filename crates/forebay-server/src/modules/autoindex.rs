@@ -28,7 +28,7 @@ crate::module_settings! {
 }
 
 /// `autoindex`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Content, |s| SETTINGS.of(s).enabled, answer)],
     ..Module::NONE

@@ -22,4 +22,4 @@ crate::module_settings! {
 }
 
 /// `brotli`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };

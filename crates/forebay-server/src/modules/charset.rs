@@ -28,7 +28,7 @@ crate::module_settings! {
 }
 
 /// `charset`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[("charset_map", map)],
     header_filters: &[
@@ -51,7 +51,7 @@ const UTF_8: &[u8] = b"utf-8";
 
 /// Value of `charset` or `source_charset`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Charset {
+pub enum Charset {
     /// No charset.
     Off,
     /// Charset with this name.
@@ -85,7 +85,7 @@ impl Charset {
 
 /// Tables of one `charset_map`.
 #[derive(Debug)]
-pub(crate) struct Map {
+pub struct Map {
     left: Vec<u8>,
     right: Vec<u8>,
     /// Table from left to right, and table from right to left.
@@ -94,7 +94,7 @@ pub(crate) struct Map {
 
 /// Conversion from one charset to another.
 #[derive(Debug)]
-pub(crate) enum Table {
+pub enum Table {
     /// Maps each byte to a byte.
     Bytes(Box<[u8; 256]>),
     /// Maps each byte to its character in UTF-8.
@@ -105,7 +105,7 @@ pub(crate) enum Table {
 
 /// All maps of a configuration.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Maps(Vec<Arc<Map>>);
+pub struct Maps(Vec<Arc<Map>>);
 
 impl Maps {
     /// Finds the table from one charset to another.
@@ -124,7 +124,7 @@ impl Maps {
     ///
     /// # Errors
     /// `no "charset_map" between the charsets "a" and "b"`.
-    pub(crate) fn check(&self, s: &LocationSettings) -> Result<(), String> {
+    pub fn check(&self, s: &LocationSettings) -> Result<(), String> {
         let s = SETTINGS.of(s);
         match (&s.source, &s.charset) {
             (Charset::Name(from), Charset::Name(to))
@@ -245,7 +245,7 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
 
 /// Result of [`decode`]. The last field is its length in bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum DecodedCharacter {
+pub enum DecodedCharacter {
     /// A code point.
     Character(u32, usize),
     /// A sequence that is not UTF-8.
@@ -254,7 +254,7 @@ pub(crate) enum DecodedCharacter {
 
 /// Decodes one character of UTF-8 as nginx does. Any byte above 0x7F is taken for a continuation, and surrogates are
 /// accepted. An invalid sequence includes the byte that makes it invalid. Returns `None` if more bytes are needed.
-pub(crate) fn decode(text: &[u8]) -> Option<DecodedCharacter> {
+pub fn decode(text: &[u8]) -> Option<DecodedCharacter> {
     let first = *text.first()?;
     let (len, bits, least) = match first {
         0..=0x7f => return Some(DecodedCharacter::Character(u32::from(first), 1)),
@@ -381,7 +381,7 @@ fn plan(req: &mut Request) -> Result<Option<CharsetPlan>, VarError> {
 }
 
 /// Returns the charset that the response is going to name, before the header filter has run.
-pub(crate) fn planned(req: &mut Request) -> Option<Vec<u8>> {
+pub fn planned(req: &mut Request) -> Option<Vec<u8>> {
     let http = req.http();
     if !enabled(&http.location(req).settings) {
         return None;

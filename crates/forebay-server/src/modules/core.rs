@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Methods that `limit_except` and `dav_methods` may name.
-pub(crate) const KNOWN_METHODS: &[&[u8]] = &[
+pub const KNOWN_METHODS: &[&[u8]] = &[
     b"GET",
     b"HEAD",
     b"POST",
@@ -122,7 +122,7 @@ crate::settings! {
 }
 
 /// `core`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     location_directives: &[("root", root), ("alias", root), ("internal", internal)],
     variables: &[vars::PLAIN, vars::VARIABLES],
     ..Module::NONE
@@ -130,7 +130,7 @@ pub(crate) static MODULE: Module = Module {
 
 impl Settings {
     /// Returns `true` if the head of a plain answer for a file depends on the file alone.
-    pub(crate) fn has_fixed_head(&self) -> bool {
+    pub fn has_fixed_head(&self) -> bool {
         self.keepalive_timeout.header.is_none()
             // `alias` in a regular expression: paths with different extensions, and so types, share a file.
             && !matches!(self.root.alias, Some(None))
@@ -149,7 +149,7 @@ fn internal(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 
 /// `root` or `alias`: the directory that paths are mapped to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Root {
+pub struct Root {
     /// Directory as configured, with its variables.
     pub path: Template,
     /// Absolute directory if it has no variables, without a final slash for `root`.
@@ -236,7 +236,7 @@ fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), 
 
 /// One code of an `error_page` directive.
 #[derive(Clone, Debug)]
-pub(crate) struct ErrorPage {
+pub struct ErrorPage {
     /// Status that the page replaces.
     pub status: u16,
     /// Status from `=code`; `Some(0)` for a bare `=`, which takes the status of the page.
@@ -247,7 +247,7 @@ pub(crate) struct ErrorPage {
 
 /// All `error_page` directives of a level.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ErrorPages(pub Arc<Vec<ErrorPage>>);
+pub struct ErrorPages(pub Arc<Vec<ErrorPage>>);
 
 impl Setting<crate::HttpContext> for ErrorPages {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -302,7 +302,7 @@ fn status_with_page(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<u16, Erro
 
 /// Extension to content type.
 #[derive(Clone, Debug)]
-pub(crate) struct Types(pub Arc<HashMap<Vec<u8>, Vec<u8>, foldhash::fast::RandomState>>);
+pub struct Types(pub Arc<HashMap<Vec<u8>, Vec<u8>, foldhash::fast::RandomState>>);
 
 impl Default for Types {
     fn default() -> Self {
@@ -337,7 +337,7 @@ impl Setting<crate::HttpContext> for Types {
 
 /// `keepalive_timeout`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeepaliveTimeout {
+pub struct KeepaliveTimeout {
     /// Lifetime of an idle connection; zero disables keep-alive.
     pub timeout: Duration,
     /// Seconds in the `Keep-Alive` field.
@@ -359,7 +359,7 @@ impl Setting<crate::HttpContext> for KeepaliveTimeout {
 
 /// `keepalive_disable`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct KeepaliveDisable {
+pub struct KeepaliveDisable {
     /// Old versions of MSIE after a POST.
     pub msie6: bool,
     /// Safari.
@@ -400,7 +400,7 @@ keyword! {
 
 /// `server_tokens`.
 #[derive(Clone, Debug)]
-pub(crate) enum ServerTokens {
+pub enum ServerTokens {
     /// Name and version.
     On,
     /// Name only.
@@ -438,7 +438,7 @@ impl ServerTokens {
 
 /// A rate or size that may contain variables.
 #[derive(Clone, Debug)]
-pub(crate) struct RateTemplate(pub Option<Template>);
+pub struct RateTemplate(pub Option<Template>);
 
 impl Setting<crate::HttpContext> for RateTemplate {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -456,7 +456,7 @@ impl Setting<crate::HttpContext> for RateTemplate {
 
 /// `max_ranges`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MaxRanges(pub Option<u64>);
+pub struct MaxRanges(pub Option<u64>);
 
 impl Setting<crate::HttpContext> for MaxRanges {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -466,7 +466,7 @@ impl Setting<crate::HttpContext> for MaxRanges {
 
 /// `open_file_cache max=N [inactive=T]`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OpenFileCache(pub Option<(u64, Duration)>);
+pub struct OpenFileCache(pub Option<(u64, Duration)>);
 
 impl Setting<crate::HttpContext> for OpenFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -510,7 +510,7 @@ impl OpenFileCacheParameters {
 
 /// `disable_symlinks`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DisableSymlinks {
+pub struct DisableSymlinks {
     /// Links that are refused.
     pub mode: SymlinkMode,
     /// `from=`: the leading part of the path in which links are allowed.
@@ -519,7 +519,7 @@ pub(crate) struct DisableSymlinks {
 
 /// Symbolic links that `disable_symlinks` refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SymlinkMode {
+pub enum SymlinkMode {
     /// No link.
     #[default]
     Off,
@@ -569,7 +569,7 @@ impl DisableSymlinks {
 
 /// Directory for temporary files, with its levels of subdirectories.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TempDir {
+pub struct TempDir {
     path: PathBuf,
     levels: Vec<usize>,
 }
@@ -582,12 +582,12 @@ impl From<PathBuf> for TempDir {
 
 impl TempDir {
     /// Returns `true` if no directory is configured.
-    pub(crate) fn is_none(&self) -> bool {
+    pub fn is_none(&self) -> bool {
         self.path.as_os_str().is_empty()
     }
 
     /// Returns the name of a new file. It has ten digits; the last ones name the subdirectories, as in nginx.
-    pub(crate) fn next_file(&self) -> PathBuf {
+    pub fn next_file(&self) -> PathBuf {
         self.file(forebay_sys::serial::next())
     }
 
@@ -597,7 +597,7 @@ impl TempDir {
 }
 
 /// Returns the path of a file whose last digits name its subdirectories. `levels` has the lengths of their names.
-pub(crate) fn path_in_levels(dir: &std::path::Path, levels: &[usize], name: &str) -> PathBuf {
+pub fn path_in_levels(dir: &std::path::Path, levels: &[usize], name: &str) -> PathBuf {
     let mut path = dir.to_path_buf();
     let mut end = name.len();
     for n in levels {
@@ -611,7 +611,7 @@ pub(crate) fn path_in_levels(dir: &std::path::Path, levels: &[usize], name: &str
 
 /// `client_body_temp_path`, `proxy_temp_path` and similar directives.
 #[derive(Clone, Debug)]
-pub(crate) struct TempPath(pub Option<TempDir>);
+pub struct TempPath(pub Option<TempDir>);
 
 /// Most digits of a file's name that may go into the names of its subdirectories.
 const MOST_LEVELS: u64 = 10;

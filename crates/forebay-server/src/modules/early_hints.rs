@@ -15,7 +15,7 @@ crate::module_settings! {
 }
 
 /// `early_hints`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// Returns `true` for a field that is not passed on: it belongs to the connection, or is hidden from clients.
 fn withheld(name: Name) -> bool {
@@ -23,7 +23,7 @@ fn withheld(name: Name) -> bool {
 }
 
 /// Passes the interim response on whose head has been read, if `early_hints` allows it.
-pub(crate) async fn pass(req: &mut Request) {
+pub async fn pass(req: &mut Request) {
     let http = req.http();
     let l = http.location(req);
     let wanted = req.modules.upstream.head.status == 103

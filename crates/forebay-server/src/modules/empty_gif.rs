@@ -6,7 +6,7 @@ use crate::response::Part;
 use forebay_http::request::Method;
 
 /// `empty_gif`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     location_directives: &[("empty_gif", |_, l, _| {
         l.content = Content::of(Page { answer: handle, needs: Needs::default() });
         Ok(())

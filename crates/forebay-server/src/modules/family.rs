@@ -23,13 +23,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Prefix of the names of a family of directives.
-pub(crate) trait Prefix: Send + Sync + 'static {
+pub trait Prefix: Send + Sync + 'static {
     /// With its underscore.
     const PREFIX: &'static str;
 }
 
 /// Directives of a family at one level of the configuration.
-pub(crate) struct Written<P> {
+pub struct Written<P> {
     proxy: proxy::Written,
     cache: proxy_cache::Written,
     bind: proxy_bind::Written,
@@ -60,7 +60,7 @@ impl<P> std::fmt::Debug for Written<P> {
 
 /// Empty, since the values in effect are in the settings of `proxy_*`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings;
+pub struct Settings;
 
 impl<P: Prefix> Directives for Written<P> {
     type Settings = Settings;
@@ -146,16 +146,16 @@ type Values = Vec<(usize, Arc<dyn AnyValues>)>;
 macro_rules! families {
     ($($(#[$doc:meta])* $module:ident: $ty:ident = $prefix:literal;)*) => {
         $($(#[$doc])*
-        pub(crate) mod $module {
+        pub mod $module {
             /// Prefix of the directives.
-            pub(crate) struct $ty;
+            pub struct $ty;
 
             impl super::Prefix for $ty {
                 const PREFIX: &'static str = $prefix;
             }
 
             /// Directives of the family.
-            pub(crate) static SETTINGS: crate::module::SettingsOf<super::Written<$ty>> =
+            pub static SETTINGS: crate::module::SettingsOf<super::Written<$ty>> =
                 crate::module::SettingsOf::new();
         })*
     };
@@ -178,7 +178,7 @@ families! {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
+pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
     let name = d.name.text.as_slice();
     let word = first(d);
     if name == b"proxy_redirect" && d.args.len() == 1 && word == b"default" {
@@ -252,7 +252,7 @@ fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
 
 /// Translates the directives of families to settings of `proxy_`, for one configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Translated {
+pub struct Translated {
     /// Settings by the addresses of the directives of a family. Locations with the same directives share them.
     known: HashMap<*const (), Values>,
     /// The directives, so that no others get their addresses.
@@ -261,7 +261,7 @@ pub(crate) struct Translated {
 
 impl Translated {
     /// Puts the settings of the family by which a location passes requests on into effect there. Returns a warning the first time.
-    pub(crate) fn apply(
+    pub fn apply(
         &mut self,
         protocol: Protocol,
         written: &LocationWritten,
@@ -306,7 +306,7 @@ fn of(protocol: Protocol, level: &LocationWritten) -> Option<(*const (), Make<'_
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn buffers(level: &LocationWritten) -> Result<(), String> {
+pub fn buffers(level: &LocationWritten) -> Result<(), String> {
     checks::buffers("proxy_", proxy::SETTINGS.written(level))?;
     fastcgi_family::SETTINGS.written(level).buffers()?;
     uwsgi_family::SETTINGS.written(level).buffers()?;

@@ -36,7 +36,7 @@ crate::module_settings! {
 
 /// `fastcgi_split_path_info`.
 #[derive(Clone, Debug)]
-pub(crate) struct Split(Option<Pattern>);
+pub struct Split(Option<Pattern>);
 
 impl Setting<crate::HttpContext> for Split {
     fn take(_previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -51,11 +51,11 @@ impl Setting<crate::HttpContext> for Split {
 
 /// `fastcgi_catch_stderr`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Texts(Arc<Vec<Vec<u8>>>);
+pub struct Texts(Arc<Vec<Vec<u8>>>);
 
 impl Texts {
     /// Returns `true` if one of the texts occurs in a message of the server.
-    pub(crate) fn is_in(&self, message: &[u8]) -> bool {
+    pub fn is_in(&self, message: &[u8]) -> bool {
         self.0.iter().any(|t| memchr::memmem::find(message, t).is_some())
     }
 }
@@ -73,7 +73,7 @@ impl Setting<crate::HttpContext> for Texts {
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn write_params(
+pub fn write_params(
     req: &mut Request,
     s: &proxy::Settings,
     stored: bool,
@@ -92,7 +92,7 @@ pub(crate) fn write_params(
 }
 
 /// `fastcgi`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &fastcgi_family::SETTINGS],
     location_directives: &[("fastcgi_pass", |d, l, cx| proxy::pass_by(Protocol::FastCgi, d, l, cx))],
     variables: &[VARIABLES],

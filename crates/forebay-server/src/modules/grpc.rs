@@ -10,14 +10,14 @@ use crate::upstream::protocol::Protocol;
 use forebay_http::field::Name;
 
 /// `grpc`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&grpc_family::SETTINGS],
     location_directives: &[("grpc_pass", |d, l, cx| proxy::pass_by(Protocol::Grpc, d, l, cx))],
     ..Module::NONE
 };
 
 /// Sets the defaults for gRPC servers. Messages are passed on at once, without waiting for a buffer to fill.
-pub(crate) fn set_defaults(s: &mut Settings) {
+pub fn set_defaults(s: &mut Settings) {
     s.http_version = HttpVersion::V2;
     s.buffering = false;
     s.request_buffering = false;
@@ -26,7 +26,7 @@ pub(crate) fn set_defaults(s: &mut Settings) {
 
 /// Returns `true` if the client accepts trailers, so that `TE: trailers` is sent to the server (RFC 9110, section
 /// 10.1.4).
-pub(crate) fn wants_trailers(req: &Request) -> bool {
+pub fn wants_trailers(req: &Request) -> bool {
     let h = &req.head;
     let mut lines = h.fields.iter().filter(|f| f.id == Name::Te).map(|f| f.value.of(&h.buf));
     lines.any(|line| line.split(|b| *b == b',').any(|w| w.trim_ascii().eq_ignore_ascii_case(b"trailers")))

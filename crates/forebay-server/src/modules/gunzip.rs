@@ -16,7 +16,7 @@ crate::module_settings! {
 }
 
 /// `gunzip`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE

@@ -30,7 +30,7 @@ crate::module_settings! {
 
 /// A level of compression from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Level<const MIN: u8, const MAX: u8>(pub u8);
+pub struct Level<const MIN: u8, const MAX: u8>(pub u8);
 
 impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for Level<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -45,7 +45,7 @@ impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for Level<MIN, MA
 
 /// A size that is a power of two, kept as its exponent, from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PowerOfTwo<const MIN: u8, const MAX: u8>(pub u8);
+pub struct PowerOfTwo<const MIN: u8, const MAX: u8>(pub u8);
 
 impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for PowerOfTwo<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -73,7 +73,7 @@ fn name(exponent: u8) -> String {
 }
 
 /// `gzip`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[
     Row { name: "gzip_ratio", get: RowSource::Get(gzip_ratio), settable: false },

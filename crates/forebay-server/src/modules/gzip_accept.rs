@@ -26,7 +26,7 @@ crate::module_settings! {
 }
 
 /// `gzip_accept`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 keyword! {
     /// A version of HTTP.
@@ -36,7 +36,7 @@ keyword! {
 /// Conditions under which requests through a proxy get compressed responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub(crate) struct Proxied {
+pub struct Proxied {
     pub any: bool,
     pub expired: bool,
     pub no_cache: bool,
@@ -81,7 +81,7 @@ impl Proxied {
 
 /// Clients that get no compressed responses, by `User-Agent`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Disable {
+pub struct Disable {
     patterns: Arc<Vec<Pattern>>,
     msie6: bool,
 }
@@ -105,7 +105,7 @@ impl Setting<crate::HttpContext> for Disable {
 
 impl Proxied {
     /// Returns `true` if the decision is the same for all responses: `any` or `off`.
-    pub(crate) fn is_plain(self) -> bool {
+    pub fn is_plain(self) -> bool {
         self.any || self == Proxied::default()
     }
 
@@ -142,12 +142,12 @@ impl Proxied {
 
 /// Returns `true` if the response may be compressed with gzip. Reads `Accept-Encoding` by nginx's rules, not those of
 /// RFC 9110.
-pub(crate) fn accepted(req: &Request, s: &LocationSettings) -> bool {
+pub fn accepted(req: &Request, s: &LocationSettings) -> bool {
     req.head.get(Name::AcceptEncoding).is_some_and(names_gzip) && allowed(req, s)
 }
 
 /// Returns `true` if the configuration allows gzip for this client, apart from `Accept-Encoding`.
-pub(crate) fn allowed(req: &Request, s: &LocationSettings) -> bool {
+pub fn allowed(req: &Request, s: &LocationSettings) -> bool {
     let s = SETTINGS.of(s);
     let oldest = if s.http_version == HttpVersion::V10 { Version::Http10 } else { Version::Http11 };
     if req.head.version < oldest || (req.head.get(Name::Via).is_some() && !s.proxied.allows(req)) {

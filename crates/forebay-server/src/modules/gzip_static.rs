@@ -21,7 +21,7 @@ crate::module_settings! {
 }
 
 /// `gzip_static`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Content, enabled, answer)],
     ..Module::NONE

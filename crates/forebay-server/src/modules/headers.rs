@@ -29,7 +29,7 @@ crate::settings! {
 }
 
 /// Settings of this module.
-pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+pub static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
 impl Directives for Written {
     type Settings = Settings;
@@ -52,7 +52,7 @@ impl Directives for Written {
 }
 
 /// `headers`.
-pub(crate) static MODULE: Module =
+pub static MODULE: Module =
     Module { settings: &[&SETTINGS], header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
 
 keyword! {
@@ -62,7 +62,7 @@ keyword! {
 
 impl Written {
     /// Returns `true` if [`Written::merge_lines`] changes anything.
-    pub(crate) fn merges_lines(&self, parent: &Written) -> bool {
+    pub fn merges_lines(&self, parent: &Written) -> bool {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let changes = |mode: Inherit, own: &Option<Lines>| match mode {
             Inherit::On => false,
@@ -75,7 +75,7 @@ impl Written {
 
     /// Adds or drops the lines of the level above, depending on `add_header_inherit` and `add_trailer_inherit`.
     /// Must run before [`Written::inherit`]; otherwise inherited lines would count as the level's own.
-    pub(crate) fn merge_lines(&mut self, parent: &Written) {
+    pub fn merge_lines(&mut self, parent: &Written) {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let headers = mode(self.add_header_inherit, parent.add_header_inherit);
         merge(&mut self.add_header, &parent.add_header, headers);
@@ -98,7 +98,7 @@ fn merge(own: &mut Option<Lines>, parent: &Option<Lines>, mode: Inherit) {
 
 /// One field line to add.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub struct Line {
     name: Vec<u8>,
     value: Template,
     always: bool,
@@ -106,7 +106,7 @@ pub(crate) struct Line {
 
 /// All lines that a level adds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lines(pub Arc<Vec<Line>>);
+pub struct Lines(pub Arc<Vec<Line>>);
 
 impl Setting<crate::HttpContext> for Lines {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -126,7 +126,7 @@ impl Setting<crate::HttpContext> for Lines {
 
 /// Value of `expires`: the time for the field `Expires`, from which `Cache-Control` follows.
 #[derive(Clone, Debug)]
-pub(crate) enum Expires {
+pub enum Expires {
     /// No fields.
     Off,
     /// 1970, with `no-cache`.
@@ -237,7 +237,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Makes the trailers. Runs after the body has been sent, when variables have their final values.
-pub(crate) fn trailers(req: &mut Request) {
+pub fn trailers(req: &mut Request) {
     if !req.resp.expect_trailers {
         return;
     }
@@ -259,7 +259,7 @@ pub(crate) fn trailers(req: &mut Request) {
 
 impl Settings {
     /// Returns `true` if a field is added to a response of any status.
-    pub(crate) fn always_adds(&self, name: &[u8]) -> bool {
+    pub fn always_adds(&self, name: &[u8]) -> bool {
         self.add_header.0.iter().any(|l| l.always && l.name.eq_ignore_ascii_case(name))
     }
 }

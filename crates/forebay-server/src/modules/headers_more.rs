@@ -12,7 +12,7 @@ use forebay_http::field::{self, Name};
 use std::sync::Arc;
 
 /// `headers_more`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Rewrite, |s| !SETTINGS.of(s).input.is_empty(), change_request)],
     header_filters: &[HeaderFilter::new(|s| !SETTINGS.of(s).output.is_empty(), filter)],
@@ -22,16 +22,16 @@ pub(crate) static MODULE: Module = Module {
 /// Directives of one level, in the order of the file. Not by `settings!`, since directives that set and that clear share a
 /// list, and a level adds to the list of the level around it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub struct Written {
     output: Arc<Vec<Rule>>,
     input: Arc<Vec<Rule>>,
 }
 
 /// Directives in effect.
-pub(crate) type Settings = Written;
+pub type Settings = Written;
 
 /// Settings of this module.
-pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+pub static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
 impl Directives for Written {
     type Settings = Settings;

@@ -12,7 +12,7 @@ crate::settings! {
 
 /// Length of a DATA frame in bytes, not zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ChunkSize(pub u64);
+pub struct ChunkSize(pub u64);
 
 impl Setting<crate::HttpContext> for ChunkSize {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {

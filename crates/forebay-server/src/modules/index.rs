@@ -14,11 +14,11 @@ crate::module_settings! {
 }
 
 /// `index`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// Index names in order.
 #[derive(Clone, Debug)]
-pub(crate) struct IndexNames(pub Arc<Vec<Template>>);
+pub struct IndexNames(pub Arc<Vec<Template>>);
 
 impl Default for IndexNames {
     fn default() -> Self {

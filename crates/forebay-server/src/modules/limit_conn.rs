@@ -32,7 +32,7 @@ crate::module_settings! {
 static STATE: Slot<Counted> = Slot::new();
 
 /// `limit_conn`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[("limit_conn_zone", concurrency::zone)],
     variables: &[VARIABLES],

@@ -41,14 +41,14 @@ crate::module_settings! {
 
 /// `limit_req_status`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RefusalStatus(u16);
+pub struct RefusalStatus(u16);
 
 impl RefusalStatus {
     /// The default, 503.
-    pub(crate) const UNAVAILABLE: RefusalStatus = RefusalStatus(503);
+    pub const UNAVAILABLE: RefusalStatus = RefusalStatus(503);
 
     /// Returns the status as a number.
-    pub(crate) fn code(self) -> u16 {
+    pub fn code(self) -> u16 {
         self.0
     }
 }
@@ -67,7 +67,7 @@ impl Setting<HttpContext> for RefusalStatus {
 
 /// One `limit_req`.
 #[derive(Clone, Debug)]
-pub(crate) struct Limit {
+pub struct Limit {
     zone: Arc<RateZone>,
     /// Excess above which requests are refused, in thousandths of a request.
     burst: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Limit {
 
 /// All `limit_req` directives of a level.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RateLimits(pub Arc<Vec<Limit>>);
+pub struct RateLimits(pub Arc<Vec<Limit>>);
 
 impl Setting<HttpContext> for RateLimits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -128,11 +128,11 @@ fn positive(text: &[u8]) -> Option<u64> {
 }
 
 /// A `limit_req_zone`.
-pub(crate) type RateZone = zones::Zone<Defined>;
+pub type RateZone = zones::Zone<Defined>;
 
 /// Definition of a zone by `limit_req_zone`.
 #[derive(Debug)]
-pub(crate) struct Defined {
+pub struct Defined {
     key: Template,
     /// Rate in thousandths of a request per second.
     rate: u64,
@@ -149,13 +149,13 @@ enum Counting {
 }
 
 /// Zones of a configuration under construction.
-pub(crate) type RateZones = zones::Zones<Defined>;
+pub type RateZones = zones::Zones<Defined>;
 
 /// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Buckets> = Tables::new();
 
 /// Returns the memory use of the zones.
-pub(crate) fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
+pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     let mut all = TABLES.usage(Buckets::used);
     all.extend(forebay_core::limit::shared_rate::usage());
     all
@@ -201,7 +201,7 @@ impl ZoneParameters {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
     let key = cx.template(d, key_word)?;
     let ZoneParameters { name, size, rate, sync, exact } = ZoneParameters::read(d, options, cx)?;
@@ -258,7 +258,7 @@ impl Unused for Counted {
 }
 
 /// `limit_req`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[("limit_req_zone", zone)],
     variables: &[VARIABLES],

@@ -24,19 +24,19 @@ crate::settings! {
 }
 
 /// `log`.
-pub(crate) static MODULE: Module = Module { http_directives: &[("log_format", format)], ..Module::NONE };
+pub static MODULE: Module = Module { http_directives: &[("log_format", format)], ..Module::NONE };
 
 /// Text of the built-in format.
 const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
 
 /// Returns the built-in format, `combined`.
-pub(crate) fn combined(vars: &mut crate::variables::Registry) -> Format {
+pub fn combined(vars: &mut crate::variables::Registry) -> Format {
     let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
     Format::new(b"combined", Escape::Default, template, vars)
 }
 
 /// Returns the log for configurations without `access_log`.
-pub(crate) fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
+pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
     let path = cx.full_path(cx.env.access_log.as_bytes());
     let target = Target::File(cx.log_file(path));
     AccessLogs(Arc::new(vec![AccessLog::new(target)]))
@@ -62,7 +62,7 @@ impl access_log::Formats for HttpTables {
 
 /// Writes a line to a log whose path has variables. The worker opens the file for each line unless
 /// `open_log_file_cache` keeps it open. Does nothing if the root directory of the request is missing.
-pub(crate) fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
+pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     let Ok(text) = path.value(req) else { return };
     if text.is_empty() || text.contains(&0) {
         return;

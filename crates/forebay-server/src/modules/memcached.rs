@@ -20,14 +20,14 @@ crate::module_settings! {
 }
 
 /// `memcached`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &memcached_family::SETTINGS],
     location_directives: &[("memcached_pass", |d, l, cx| proxy::pass_by(Protocol::Memcached, d, l, cx))],
     ..Module::NONE
 };
 
 /// Sets the defaults for memcached servers. Values are sent without buffering, and `error_page` applies to a missing key.
-pub(crate) fn set_defaults(s: &mut proxy::Settings) {
+pub fn set_defaults(s: &mut proxy::Settings) {
     s.buffering = false;
     s.intercept_errors = true;
     s.pass_request_body = false;
@@ -38,7 +38,7 @@ pub(crate) fn set_defaults(s: &mut proxy::Settings) {
 ///
 /// # Errors
 /// If the configuration does not set it anywhere.
-pub(crate) fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
+pub fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
     Template::compile(b"$memcached_key", &mut cx.vars).map_err(|m| crate::config::plain(&m))
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
 ///
 /// # Errors
 /// The status for the client.
-pub(crate) fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>) -> Result<(), u16> {
+pub fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>) -> Result<(), u16> {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Err(405);
     }

@@ -19,7 +19,7 @@ crate::module_settings! {
 }
 
 /// `mirror`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(
         Phase::PreContent,
@@ -31,7 +31,7 @@ pub(crate) static MODULE: Module = Module {
 
 /// Paths for the copies, empty for off.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Uris(Arc<Vec<Vec<u8>>>);
+pub struct Uris(Arc<Vec<Vec<u8>>>);
 
 impl Setting<crate::HttpContext> for Uris {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {

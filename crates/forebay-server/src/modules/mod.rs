@@ -12,74 +12,74 @@ use forebay_core::blocks;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-pub(crate) mod access;
-pub(crate) mod acme;
-pub(crate) mod addition;
-pub(crate) mod alt_svc;
-pub(crate) mod auth_basic;
-pub(crate) mod auth_request;
-pub(crate) mod autoindex;
-pub(crate) mod brotli;
-pub(crate) mod charset;
-pub(crate) mod core;
-pub(crate) mod dav;
-pub(crate) mod early_hints;
-pub(crate) mod empty_gif;
-pub(crate) mod family;
-pub(crate) mod fastcgi;
-pub(crate) mod grpc;
-pub(crate) mod gunzip;
-pub(crate) mod gzip;
-pub(crate) mod gzip_accept;
-pub(crate) mod gzip_static;
-pub(crate) mod headers;
-pub(crate) mod headers_more;
-pub(crate) mod http2;
-pub(crate) mod index;
-pub(crate) mod limit_conn;
-pub(crate) mod limit_req;
-pub(crate) mod log;
-pub(crate) mod memcached;
-pub(crate) mod mirror;
-pub(crate) mod not_modified;
-pub(crate) mod params;
-pub(crate) mod post_action;
-pub(crate) mod prometheus_labels;
-pub(crate) mod proxy;
-pub(crate) mod proxy_bind;
-pub(crate) mod proxy_cache;
-pub(crate) mod proxy_cookie;
-pub(crate) mod proxy_http3;
-pub(crate) mod proxy_protocol;
-pub(crate) mod proxy_ssl;
-pub(crate) mod random_index;
-pub(crate) mod range;
-pub(crate) mod realip;
-pub(crate) mod referer;
-pub(crate) mod resolver;
-pub(crate) mod rewrite;
-pub(crate) mod route;
-pub(crate) mod scgi;
-pub(crate) mod secure_link;
-pub(crate) mod server;
-pub(crate) mod set_misc;
-pub(crate) mod sharing;
-pub(crate) mod slice;
-pub(crate) mod ssi;
-pub(crate) mod ssl;
-pub(crate) mod static_file;
-pub(crate) mod store_answers;
-pub(crate) mod stub_status;
-pub(crate) mod sub_filter;
-pub(crate) mod try_files;
-pub(crate) mod tunnel;
-pub(crate) mod userid;
-pub(crate) mod uwsgi;
-pub(crate) mod vars;
-pub(crate) mod zstd;
+pub mod access;
+pub mod acme;
+pub mod addition;
+pub mod alt_svc;
+pub mod auth_basic;
+pub mod auth_request;
+pub mod autoindex;
+pub mod brotli;
+pub mod charset;
+pub mod core;
+pub mod dav;
+pub mod early_hints;
+pub mod empty_gif;
+pub mod family;
+pub mod fastcgi;
+pub mod grpc;
+pub mod gunzip;
+pub mod gzip;
+pub mod gzip_accept;
+pub mod gzip_static;
+pub mod headers;
+pub mod headers_more;
+pub mod http2;
+pub mod index;
+pub mod limit_conn;
+pub mod limit_req;
+pub mod log;
+pub mod memcached;
+pub mod mirror;
+pub mod not_modified;
+pub mod params;
+pub mod post_action;
+pub mod prometheus_labels;
+pub mod proxy;
+pub mod proxy_bind;
+pub mod proxy_cache;
+pub mod proxy_cookie;
+pub mod proxy_http3;
+pub mod proxy_protocol;
+pub mod proxy_ssl;
+pub mod random_index;
+pub mod range;
+pub mod realip;
+pub mod referer;
+pub mod resolver;
+pub mod rewrite;
+pub mod route;
+pub mod scgi;
+pub mod secure_link;
+pub mod server;
+pub mod set_misc;
+pub mod sharing;
+pub mod slice;
+pub mod ssi;
+pub mod ssl;
+pub mod static_file;
+pub mod store_answers;
+pub mod stub_status;
+pub mod sub_filter;
+pub mod try_files;
+pub mod tunnel;
+pub mod userid;
+pub mod uwsgi;
+pub mod vars;
+pub mod zstd;
 
 /// Settings of `ssl_*` that all front ends have.
-pub(crate) use forebay_core::tls::settings as tls;
+pub use forebay_core::tls::settings as tls;
 
 /// Combines the settings of all modules into one set per location. A level shares the settings of a module with the level
 /// around it if it sets none of them itself, so servers and locations with few directives take little memory.
@@ -88,17 +88,17 @@ macro_rules! modules {
         /// Settings of all modules that one level sets itself.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
-        pub(crate) struct LocationWritten {
-            $(pub(crate) $module: Arc<$module::Written>,)*
-            pub(crate) modules: settings::Written,
+        pub struct LocationWritten {
+            $(pub $module: Arc<$module::Written>,)*
+            pub modules: settings::Written,
         }
 
         /// Settings of all modules that are in effect at a location.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
-        pub(crate) struct LocationSettings {
-            $(pub(crate) $module: Arc<$module::Settings>,)*
-            pub(crate) modules: settings::InEffect,
+        pub struct LocationSettings {
+            $(pub $module: Arc<$module::Settings>,)*
+            pub modules: settings::InEffect,
         }
 
         /// A level without directives.
@@ -116,7 +116,7 @@ macro_rules! modules {
             ///
             /// # Errors
             /// In nginx's words.
-            pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Option<Part>, Error> {
+            pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Option<Part>, Error> {
                 let Some(module) = PARTS.get(d.name.text.as_slice()).copied() else {
                     return Ok(self.modules.set(d, cx)?.map(Part::Other));
                 };
@@ -127,7 +127,7 @@ macro_rules! modules {
                 Ok(set.then_some(module))
             }
             /// Replaces the directives of a module, whose words are `text`, by those of another level with the same words.
-            pub(crate) fn share(&mut self, module: Part, text: sharing::Text, sharing: &mut Sharing) {
+            pub fn share(&mut self, module: Part, text: sharing::Text, sharing: &mut Sharing) {
                 // `root` and `alias` depend on the location.
                 if module == Part::core && self.core.root.is_some() {
                     return;
@@ -138,7 +138,7 @@ macro_rules! modules {
                 }
             }
             /// Copies the settings that this level left unset from `parent`.
-            pub(crate) fn inherit(&mut self, parent: &LocationWritten, sharing: &mut Sharing) {
+            pub fn inherit(&mut self, parent: &LocationWritten, sharing: &mut Sharing) {
                 $(if Arc::ptr_eq(&self.$module, &NOTHING.$module) {
                     self.$module = parent.$module.clone();
                 } else if !Arc::ptr_eq(&self.$module, &parent.$module) {
@@ -151,7 +151,7 @@ macro_rules! modules {
                 self.modules.inherit(&parent.modules, &mut sharing.modules);
             }
             /// Applies the defaults. `parent` is the level around it: its own settings, and those in effect there.
-            pub(crate) fn resolve(
+            pub fn resolve(
                 &self,
                 parent: Option<(&LocationWritten, &LocationSettings)>,
                 sharing: &mut Sharing,
@@ -168,8 +168,8 @@ macro_rules! modules {
 
         /// The settings of a module.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(non_camel_case_types)]
-        pub(crate) enum Part { $($module,)* Other(usize) }
+        #[allow(non_camel_case_types, missing_docs)]
+        pub enum Part { $($module,)* Other(usize) }
 
         /// Settings by the names of their directives.
         static PARTS: LazyLock<HashMap<&'static [u8], Part, RandomState>> = LazyLock::new(|| {
@@ -183,14 +183,14 @@ macro_rules! modules {
 
         /// Settings that the levels of a configuration share.
         #[derive(Debug, Default)]
-        pub(crate) struct Sharing {
+        pub struct Sharing {
             $($module: sharing::Shared<$module::Written, $module::Settings>,)*
             modules: settings::Sharing,
         }
 
         /// Names of all directives bound by settings at location level.
         #[cfg(test)]
-        pub(crate) const BOUND: &[&[&str]] = &[$($module::Written::DIRECTIVES,)*];
+        pub const BOUND: &[&[&str]] = &[$($module::Written::DIRECTIVES,)*];
     };
 }
 
@@ -269,7 +269,7 @@ static BLOCKS: Module = Module {
 };
 
 /// Returns all modules.
-pub(crate) fn all() -> &'static [&'static Module] {
+pub fn all() -> &'static [&'static Module] {
     MODULES
 }
 
@@ -277,7 +277,7 @@ pub(crate) fn all() -> &'static [&'static Module] {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     static READERS: OnceLock<HashMap<&'static [u8], HttpDirective, RandomState>> = OnceLock::new();
     let named = || all().iter().flat_map(|m| m.http_directives).map(|(name, read)| (name.as_bytes(), *read));
     match READERS.get_or_init(|| named().collect()).get(d.name.text.as_slice()) {
@@ -290,11 +290,7 @@ pub(crate) fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, 
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn location_directive(
-    d: &Directive,
-    l: &mut LocationBuild,
-    cx: &mut Scope<'_>,
-) -> Result<bool, Error> {
+pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<bool, Error> {
     static READERS: OnceLock<HashMap<&'static [u8], LocationDirective, RandomState>> = OnceLock::new();
     let named =
         || all().iter().flat_map(|m| m.location_directives).map(|(name, read)| (name.as_bytes(), *read));
@@ -305,7 +301,7 @@ pub(crate) fn location_directive(
 }
 
 /// Rows of all built-in variables.
-pub(crate) fn variables() -> impl Iterator<Item = &'static Row> {
+pub fn variables() -> impl Iterator<Item = &'static Row> {
     all().iter().flat_map(|module| module.variables).copied().flatten()
 }
 

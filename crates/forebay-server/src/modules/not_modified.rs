@@ -8,7 +8,7 @@ use forebay_core::vars::VarError;
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
 
 /// `not_modified_filter`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     header_filters: &[HeaderFilter::new(|_| true, not_modified).with_head(Head::File)],
     ..Module::NONE
 };
@@ -50,6 +50,6 @@ fn not_modified(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Returns the validators of the response.
-pub(crate) fn validators(req: &Request) -> Validators<'_> {
+pub fn validators(req: &Request) -> Validators<'_> {
     Validators { etag: req.resp.etag(), last_modified: req.resp.modified() }
 }

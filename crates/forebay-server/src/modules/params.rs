@@ -25,7 +25,7 @@ const HTTPOXY: &[u8] = b"PROXY";
 
 /// Lines of `fastcgi_param`, `uwsgi_param` or `scgi_param`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Params(Arc<Vec<Param>>);
+pub struct Params(Arc<Vec<Param>>);
 
 /// One parameter of the configuration.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl Params {
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) fn each(
+    pub fn each(
         &self,
         req: &mut Request,
         s: &proxy::Settings,

@@ -11,7 +11,7 @@ crate::module_settings! {
 }
 
 /// `post_action`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     log: Some(LogHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), hook: begin }),
     ..Module::NONE

@@ -15,7 +15,7 @@ crate::module_settings! {
 }
 
 /// `prometheus_labels`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
 
 /// Labels that every series has, and that the directive therefore cannot set.
 const BUILT_IN: [&str; 3] = ["le", "method", "status"];
@@ -24,16 +24,16 @@ const LONGEST: usize = 200;
 
 /// Names and values of `prometheus_labels`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Labels(Arc<Vec<(String, Template)>>);
+pub struct Labels(Arc<Vec<(String, Template)>>);
 
 impl Labels {
     /// Returns `true` if requests are not counted by labels.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Appends the labels of a request, each as `name=value` and a NUL. A value that cannot be found out is empty.
-    pub(crate) fn append(&self, req: &mut Request, out: &mut Vec<u8>) {
+    pub fn append(&self, req: &mut Request, out: &mut Vec<u8>) {
         let mut value = req.take_buf();
         for (name, template) in self.0.iter() {
             value.clear();
@@ -52,7 +52,7 @@ impl Labels {
 }
 
 /// Returns the name of a label if it is one (Prometheus: letters, digits and underscores, no digit at first, not two underscores).
-pub(crate) fn label_name(text: &[u8]) -> Option<&str> {
+pub fn label_name(text: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(text).ok()?;
     let is_letter = |b: u8| b.is_ascii_alphabetic() || b == b'_';
     let is_name = name.bytes().next().is_some_and(is_letter)

@@ -30,12 +30,12 @@ use forebay_http::request::{Framing, Method};
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) use settings::tries;
-pub(crate) use settings::*;
-pub(crate) use url::{Destination, Pass, To};
+pub use settings::tries;
+pub use settings::*;
+pub use url::{Destination, Pass, To};
 
 /// `proxy`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[
         &SETTINGS,
         &proxy_cookie::SETTINGS,
@@ -66,7 +66,7 @@ fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), 
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn pass_by(
+pub fn pass_by(
     protocol: Protocol,
     d: &Directive,
     l: &mut LocationBuild,
@@ -94,7 +94,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 ///
 /// # Errors
 /// If the location passes requests to no group that the configuration knows.
-pub(crate) fn check(
+pub fn check(
     mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,
     (location, s): ((usize, LocationId), &Settings),
@@ -130,7 +130,7 @@ impl Handler for Proxy {
 }
 
 /// Returns the destination of the requests of a location, if its content handler passes them on.
-pub(crate) fn destination(content: Option<&Content>) -> Option<&Arc<Pass>> {
+pub fn destination(content: Option<&Content>) -> Option<&Arc<Pass>> {
     Some(&content?.handler::<Proxy>()?.0)
 }
 
@@ -236,7 +236,7 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
 }
 
 /// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.
-pub(crate) async fn more(req: &mut Request) -> Option<Further> {
+pub async fn more(req: &mut Request) -> Option<Further> {
     let http = req.http();
     let l = http.location(req);
     let pass = destination(l.content.as_ref())?;

@@ -1,12 +1,12 @@
 //! `proxy_bind` and what else is set on the sockets that go to upstreams (nginx: ngx_http_proxy_module).
 //! [`forebay_core::upstream::bind`] implements them.
 
-pub(crate) use forebay_core::upstream::bind::Written;
+pub use forebay_core::upstream::bind::Written;
 
 use crate::module::SettingsOf;
 
 /// Settings of this module.
-pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+pub static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
 #[cfg(test)]
 mod tests {

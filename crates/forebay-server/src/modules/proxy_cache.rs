@@ -60,7 +60,7 @@ crate::module_settings! {
 
 /// `proxy_cache`.
 #[derive(Clone, Debug)]
-pub(crate) enum CacheZone {
+pub enum CacheZone {
     /// Nothing is cached.
     Off,
     /// In this zone.
@@ -94,7 +94,7 @@ impl CacheZone {
     ///
     /// # Errors
     /// The status to answer with if no cache has the name that a variable gives.
-    pub(crate) fn cache(&self, req: &mut Request) -> Result<Option<Arc<Cache>>, u16> {
+    pub fn cache(&self, req: &mut Request) -> Result<Option<Arc<Cache>>, u16> {
         match self {
             CacheZone::Off => Ok(None),
             CacheZone::Zone(z) => Ok(z.cache().cloned()),
@@ -118,11 +118,11 @@ fn named(req: &mut Request, name: &[u8]) -> Result<Arc<Cache>, u16> {
 
 /// Lines of `proxy_cache_valid`: status, 0 for any, and seconds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Valid(Arc<Vec<(u16, u64)>>);
+pub struct Valid(Arc<Vec<(u16, u64)>>);
 
 impl Valid {
     /// Returns how long a response with this status stays fresh, in seconds.
-    pub(crate) fn seconds(&self, status: u16) -> Option<u64> {
+    pub fn seconds(&self, status: u16) -> Option<u64> {
         self.0.iter().find(|(s, _)| *s == 0 || *s == status).map(|(_, t)| *t)
     }
 }
@@ -157,13 +157,13 @@ impl Setting<crate::HttpContext> for Valid {
 
 /// `proxy_cache_methods`; GET and HEAD are always among them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CacheMethods {
+pub struct CacheMethods {
     post: bool,
 }
 
 impl CacheMethods {
     /// Returns `true` if responses to a method are cached.
-    pub(crate) fn has(self, method: Method) -> bool {
+    pub fn has(self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head) || self.post && method == Method::Post
     }
 }
@@ -184,7 +184,7 @@ impl Setting<crate::HttpContext> for CacheMethods {
 
 /// `proxy_cache_max_range_offset`, bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MaxRange(pub Option<u64>);
+pub struct MaxRange(pub Option<u64>);
 
 impl Setting<crate::HttpContext> for MaxRange {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -196,7 +196,7 @@ impl Setting<crate::HttpContext> for MaxRange {
 
 /// `proxy_cache_use_stale`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UseStale {
+pub struct UseStale {
     errors: u32,
     /// While the entry is renewed.
     pub updating: bool,
@@ -204,7 +204,7 @@ pub(crate) struct UseStale {
 
 impl UseStale {
     /// Returns `true` if a stale response replaces this failure.
-    pub(crate) fn has(self, kind: NextUpstream) -> bool {
+    pub fn has(self, kind: NextUpstream) -> bool {
         self.errors & (1 << kind as u32) != 0
     }
 
@@ -244,14 +244,14 @@ fn failure(word: &[u8], gateway: bool) -> Option<NextUpstream> {
 
 /// Values that hold if one of them is neither empty nor `0`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Predicates(Arc<Vec<Template>>);
+pub struct Predicates(Arc<Vec<Template>>);
 
 impl Predicates {
     /// Returns `true` if one of the values is neither empty nor `0`.
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) fn test(&self, req: &mut Request) -> Result<bool, VarError> {
+    pub fn test(&self, req: &mut Request) -> Result<bool, VarError> {
         for t in self.0.iter() {
             let mut value = req.take_buf();
             t.eval(req, &mut value)?;
@@ -278,7 +278,7 @@ impl Setting<crate::HttpContext> for Predicates {
 /// Part of the cache in a response (`$upstream_cache_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub(crate) enum CacheStatus {
+pub enum CacheStatus {
     Miss,
     Bypass,
     Expired,
@@ -293,11 +293,11 @@ const STATUS_TEXTS: [&[u8]; 7] =
     [b"MISS", b"BYPASS", b"EXPIRED", b"STALE", b"UPDATING", b"REVALIDATED", b"HIT"];
 
 /// State of the cache for a request.
-pub(crate) static STATE: Slot<CacheState> = Slot::new();
+pub static STATE: Slot<CacheState> = Slot::new();
 
 /// Cache state of one request.
 #[derive(Debug, Default)]
-pub(crate) struct CacheState {
+pub struct CacheState {
     /// `$upstream_cache_status`.
     pub status: Option<CacheStatus>,
     /// `$upstream_cache_age`, from when, Unix seconds.
@@ -337,7 +337,7 @@ impl Unused for CacheState {
 }
 
 /// `proxy_cache`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[
         ("proxy_cache_path", crate::cache::path),

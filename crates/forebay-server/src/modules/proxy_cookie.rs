@@ -40,15 +40,15 @@ impl Like {
 
 /// Values and their replacements. Empty for `off`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rewrites(Arc<Vec<(Like, Template)>>);
+pub struct Rewrites(Arc<Vec<(Like, Template)>>);
 
 /// `proxy_cookie_domain`.
 #[derive(Clone, Debug)]
-pub(crate) struct Domains(Rewrites);
+pub struct Domains(Rewrites);
 
 /// `proxy_cookie_path`.
 #[derive(Clone, Debug)]
-pub(crate) struct Paths(Rewrites);
+pub struct Paths(Rewrites);
 
 /// Reads a value, or a pattern after `~` or `~*`.
 fn like(d: &Directive, w: &Word, caseless: bool, cx: &mut Scope<'_>) -> Result<Like, Error> {
@@ -107,7 +107,7 @@ impl Setting<crate::HttpContext> for Paths {
 
 /// `proxy_cookie_flags`: cookies, and changes of their flags. Empty for `off`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CookieFlags(Arc<Vec<(Like, Vec<Template>)>>);
+pub struct CookieFlags(Arc<Vec<(Like, Vec<Template>)>>);
 
 impl Setting<crate::HttpContext> for CookieFlags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -176,7 +176,7 @@ fn attributes(rest: &[u8]) -> Vec<Attribute> {
 }
 
 /// Returns `true` if a location changes cookies.
-pub(crate) fn enabled(s: &Settings) -> bool {
+pub fn enabled(s: &Settings) -> bool {
     !s.domain.0.0.is_empty() || !s.path.0.0.is_empty() || !s.flags.0.is_empty()
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn enabled(s: &Settings) -> bool {
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
     let mut halves = value.splitn(2, |b| *b == b';');
     let pair = halves.next().unwrap_or_default().trim_ascii();
     // A name without a value is no cookie (RFC 6265, section 5.2): it stays as it is, as in nginx.

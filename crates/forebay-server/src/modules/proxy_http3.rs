@@ -27,7 +27,7 @@ const MOST_TABLE: u64 = 64 * 1024;
 
 impl Settings {
     /// Returns the limits of connections.
-    pub(crate) fn limits(&self) -> Limits {
+    pub fn limits(&self) -> Limits {
         let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX >> 2).max(1);
         Limits {
             streams: number(self.max_concurrent_streams.0),
@@ -40,11 +40,11 @@ impl Settings {
 
 /// Terms on which a request goes over TCP if there is no connection over QUIC; `None`: it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fallback(pub Option<Terms>);
+pub struct Fallback(pub Option<Terms>);
 
 /// Terms of [`Fallback`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub struct Terms {
     /// Longest time that a request waits for a connection over QUIC.
     pub after: Duration,
     /// Time for which the server is taken for one without HTTP/3.

@@ -4,6 +4,6 @@ use crate::module::Module;
 use crate::variables::Row;
 
 /// `proxy_protocol`.
-pub(crate) static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
+pub static MODULE: Module = Module { variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] = &forebay_core::vars::proxy_protocol::rows();

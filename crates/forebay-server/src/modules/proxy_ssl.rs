@@ -1,8 +1,8 @@
 //! `proxy_ssl_*` (nginx: ngx_http_proxy_module). [`forebay_core::tls::client`] implements them.
 
-pub(crate) use forebay_core::tls::proxy_ssl::{Settings, Written};
+pub use forebay_core::tls::proxy_ssl::{Settings, Written};
 
 use crate::module::SettingsOf;
 
 /// Settings of this module.
-pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+pub static SETTINGS: SettingsOf<Written> = SettingsOf::new();

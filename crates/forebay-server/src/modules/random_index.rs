@@ -14,7 +14,7 @@ crate::module_settings! {
 }
 
 /// `random_index`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Content, |s| SETTINGS.of(s).enabled, answer)],
     ..Module::NONE

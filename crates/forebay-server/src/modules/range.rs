@@ -12,7 +12,7 @@ use forebay_http::range::{self, ByteRange, Ranges};
 use forebay_http::request::Version;
 
 /// `range_filter`.
-pub(crate) static MODULE: Module =
+pub static MODULE: Module =
     Module { header_filters: &[HeaderFilter::new(|_| true, ranges).with_head(Head::File)], ..Module::NONE };
 
 /// Applies `Range`.

@@ -27,7 +27,7 @@ crate::module_settings! {
 
 /// Source of the client address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Header {
+pub enum Header {
     /// All lines of `X-Forwarded-For`.
     ForwardedFor,
     /// The first line of another field.
@@ -83,7 +83,7 @@ impl Unused for Replaced {
 }
 
 /// `realip`. It runs in both phases: a location may trust others than its server.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     variables: &[VARIABLES],
     hooks: &[

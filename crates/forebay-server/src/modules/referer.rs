@@ -62,7 +62,7 @@ impl Settings {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
+    pub fn check(&self) -> Result<(), &'static str> {
         let lonely = |r: &Referers| {
             (r.none || r.blocked) && !r.server_names && r.hosts.is_empty() && r.regexes.is_empty()
         };
@@ -77,7 +77,7 @@ impl Settings {
 }
 
 /// `referer`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] =
     &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];

@@ -24,7 +24,7 @@ crate::settings! {
 
 /// Next step after a `rewrite` that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flag {
+pub enum Flag {
     /// Goes on with the next directive.
     Continue,
     /// `last`: looks up the location again.
@@ -37,7 +37,7 @@ pub(crate) enum Flag {
 
 /// One compiled directive.
 #[derive(Clone, Debug)]
-pub(crate) enum Op {
+pub enum Op {
     /// `set`.
     Set(VarId, Template),
     /// A directive of set-misc: `set` with a function.
@@ -75,7 +75,7 @@ pub(crate) enum Op {
 
 /// Test of an `if`. The last field of the variants negates it.
 #[derive(Clone, Debug)]
-pub(crate) enum Condition {
+pub enum Condition {
     /// A variable that is neither empty nor `0`.
     Var(VarId),
     /// `=` or `!=`.
@@ -87,7 +87,7 @@ pub(crate) enum Condition {
 }
 
 /// `rewrite`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     location_directives: &[
         ("rewrite", directive),
         ("return", directive),
@@ -124,7 +124,7 @@ fn set(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
 ///
 /// # Errors
 /// `invalid variable name`, or a variable that cannot be set.
-pub(crate) fn variable_to_set(d: &Directive, name: &Word, cx: &mut Scope<'_>) -> Result<VarId, Error> {
+pub fn variable_to_set(d: &Directive, name: &Word, cx: &mut Scope<'_>) -> Result<VarId, Error> {
     let var = variable(d, name, cx)?;
     let id = cx.vars.define_stored(var).map_err(|m| cx.error_at(d, name, m))?;
     Ok(id)
@@ -191,7 +191,7 @@ fn named_flag(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Flag, Error> {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
+pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
     let words = without_parentheses(d, cx)?;
     let Some((first, others)) = words.split_first() else { return Err(cx.error(d, "invalid condition")) };
     if let [b'$', _, ..] = first.text.as_slice() {
@@ -269,7 +269,7 @@ fn negation(text: &[u8]) -> (&[u8], bool) {
 }
 
 /// Result of running the directives of a level.
-pub(crate) enum Ran {
+pub enum Ran {
     /// The request stays in this location: the path is unchanged, or `break` ended the directives.
     Through,
     /// The path changed, so the location has to be looked up again.
@@ -286,7 +286,7 @@ enum Step {
 }
 
 /// Runs the directives of a level.
-pub(crate) fn run(req: &mut Request, ops: &[Op]) -> Ran {
+pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
     let mut walk = RunState { changed: false, quote: true };
     match steps(req, ops, &mut walk) {
         Ok(Step::Stop(ran)) => ran,

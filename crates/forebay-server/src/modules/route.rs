@@ -12,14 +12,14 @@ use std::collections::HashMap;
 
 /// One `route` directive.
 #[derive(Debug)]
-pub(crate) struct Route {
+pub struct Route {
     conditions: Vec<Condition>,
     location: LocationId,
 }
 
 /// `route` directive whose location may come later in the file.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub struct Written {
     conditions: Vec<Condition>,
     target: Vec<u8>,
     /// An error at the directive, with an empty text.
@@ -62,7 +62,7 @@ impl Written {
     ///
     /// # Errors
     /// The target is no named location, or a pattern is none.
-    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Written, Error> {
+    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Written, Error> {
         let Some((target, conditions)) = d.args.split_first() else { return Err(cx.error(d, "no location")) };
         if !target.text.starts_with(b"@") {
             let text = format!("\"{}\" is not a named location", target.as_str());
@@ -80,7 +80,7 @@ impl Written {
     ///
     /// # Errors
     /// The server has no such location.
-    pub(crate) fn find(self, named: &HashMap<Vec<u8>, LocationId>) -> Result<Route, Error> {
+    pub fn find(self, named: &HashMap<Vec<u8>, LocationId>) -> Result<Route, Error> {
         let Written { conditions, target, at } = self;
         match named.get(&target) {
             Some(location) => Ok(Route { conditions, location: *location }),
@@ -179,7 +179,7 @@ impl Matcher {
 ///
 /// # Errors
 /// A pattern exceeded its limits. The request must not be served.
-pub(crate) fn choose(routes: &[Route], req: &mut Request) -> Result<Option<LocationId>, LimitExceeded> {
+pub fn choose(routes: &[Route], req: &mut Request) -> Result<Option<LocationId>, LimitExceeded> {
     for route in routes {
         let mut holds = true;
         for condition in &route.conditions {

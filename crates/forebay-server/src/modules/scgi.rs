@@ -17,7 +17,7 @@ crate::module_settings! {
 }
 
 /// `scgi`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &scgi_family::SETTINGS],
     location_directives: &[("scgi_pass", |d, l, cx| proxy::pass_by(Protocol::Scgi, d, l, cx))],
     ..Module::NONE
@@ -28,7 +28,7 @@ pub(crate) static MODULE: Module = Module {
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn write_params(
+pub fn write_params(
     req: &mut Request,
     s: &proxy::Settings,
     stored: bool,

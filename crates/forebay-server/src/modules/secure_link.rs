@@ -30,14 +30,14 @@ mod table {
     }
 }
 
-pub(crate) use table::Settings;
+pub use table::Settings;
 
 /// Settings of one level. The two modes of the module exclude each other.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written(table::Written);
+pub struct Written(table::Written);
 
 /// Settings of this module.
-pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+pub static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
 impl Directives for Written {
     type Settings = Settings;
@@ -83,7 +83,7 @@ static STATE: Slot<LinkState> = Slot::new();
 
 /// Values of the variables for a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LinkState {
+pub struct LinkState {
     /// `$secure_link`, once it has been evaluated.
     link: Option<Option<Vec<u8>>>,
     /// `$secure_link_expires`.
@@ -99,7 +99,7 @@ impl Unused for LinkState {
 }
 
 /// `secure_link`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[
     Row { name: "secure_link", get: RowSource::Get(link), settable: false },

@@ -17,7 +17,7 @@ crate::keyword! {
 
 impl CongestionControl {
     /// Returns the congestion control that is meant.
-    pub(crate) fn chosen(self) -> Congestion {
+    pub fn chosen(self) -> Congestion {
         match self {
             CongestionControl::System => Congestion::of_system(),
             CongestionControl::Cubic => Congestion::Cubic,
@@ -29,7 +29,7 @@ impl CongestionControl {
 
 /// Connection identifiers of a client that are kept at a time, one of [`IDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IdLimit(pub u64);
+pub struct IdLimit(pub u64);
 
 impl Setting<crate::HttpContext> for IdLimit {
     /// nginx takes any number, and clients end the connection at 0 and 1.

@@ -24,7 +24,7 @@ const URL_SAFE: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// `set_misc`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     location_directives: &[
         ("set_if_empty", directive),
         ("set_quote_json_str", directive),
@@ -50,18 +50,30 @@ const LONGEST: u64 = 64;
 
 /// What a directive makes of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Function {
+pub enum Function {
+    /// `set_if_empty`.
     IfEmpty,
+    /// `set_quote_json_str`.
     QuoteJson,
+    /// `set_escape_uri`.
     EscapeUri,
+    /// `set_unescape_uri`.
     UnescapeUri,
+    /// `set_encode_base64`.
     EncodeBase64,
+    /// `set_decode_base64`.
     DecodeBase64,
+    /// `set_encode_base64url`.
     EncodeBase64Url,
+    /// `set_decode_base64url`.
     DecodeBase64Url,
+    /// `set_encode_hex`.
     EncodeHex,
+    /// `set_decode_hex`.
     DecodeHex,
+    /// `set_md5`.
     Md5,
+    /// `set_sha1`.
     Sha1,
     /// Integer from the first bound to the second.
     Random(u64, u64),
@@ -136,7 +148,7 @@ fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result
 ///
 /// # Errors
 /// If a variable cannot be evaluated, or the kernel has no random numbers.
-pub(crate) fn run(req: &mut Request, var: VarId, function: Function, t: &Template) -> Result<(), VarError> {
+pub fn run(req: &mut Request, var: VarId, function: Function, t: &Template) -> Result<(), VarError> {
     if function == Function::IfEmpty {
         let mut present = req.take_buf();
         let read = req.var(var, &mut present);

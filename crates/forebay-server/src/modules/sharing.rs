@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Words of the directives of a module at a level, each with its length.
-pub(crate) type Text = Vec<u8>;
+pub type Text = Vec<u8>;
 
 /// Appends the words of a directive, and of its block if it has one (`types`).
-pub(crate) fn append(text: &mut Text, d: &Directive) {
+pub fn append(text: &mut Text, d: &Directive) {
     for word in std::iter::once(&d.name).chain(&d.args) {
         text.extend((word.text.len() as u64).to_le_bytes());
         text.push(u8::from(word.quoted));
@@ -26,7 +26,7 @@ pub(crate) fn append(text: &mut Text, d: &Directive) {
 /// Directives and settings of one module that levels have so far. Those in the keys by address are held, so that no others get
 /// their address.
 #[derive(Debug)]
-pub(crate) struct Shared<W: ?Sized, S: ?Sized> {
+pub struct Shared<W: ?Sized, S: ?Sized> {
     by_text: HashMap<Text, Arc<W>>,
     /// By the addresses of the directives of a level and of the level around it: both, and what the level has in effect.
     inherited: HashMap<(usize, usize), [Arc<W>; 3]>,
@@ -41,7 +41,7 @@ impl<W: ?Sized, S: ?Sized> Default for Shared<W, S> {
 
 impl<W: ?Sized, S: ?Sized> Shared<W, S> {
     /// Replaces the directives of a level, whose words are `text`, by equal ones of an earlier level.
-    pub(crate) fn share(&mut self, own: &mut Arc<W>, text: Text) {
+    pub fn share(&mut self, own: &mut Arc<W>, text: Text) {
         match self.by_text.get(&text) {
             Some(same) => *own = same.clone(),
             None => drop(self.by_text.insert(text, own.clone())),
@@ -49,7 +49,7 @@ impl<W: ?Sized, S: ?Sized> Shared<W, S> {
     }
 
     /// Adds to the directives of a level those that it has from the level around it.
-    pub(crate) fn inherit(
+    pub fn inherit(
         &mut self,
         own: &mut Arc<W>,
         outer: &Arc<W>,
@@ -66,7 +66,7 @@ impl<W: ?Sized, S: ?Sized> Shared<W, S> {
     }
 
     /// Returns the settings of directives.
-    pub(crate) fn resolve(&mut self, written: &Arc<W>, resolve: impl FnOnce(&W) -> Arc<S>) -> Arc<S> {
+    pub fn resolve(&mut self, written: &Arc<W>, resolve: impl FnOnce(&W) -> Arc<S>) -> Arc<S> {
         let resolved = self.resolved.entry(Arc::as_ptr(written).addr());
         resolved.or_insert_with(|| (written.clone(), resolve(written))).1.clone()
     }

@@ -24,7 +24,7 @@ crate::module_settings! {
 }
 
 /// `slice`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
@@ -36,7 +36,7 @@ static STATE: Slot<SliceState> = Slot::new();
 
 /// Slices of one request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SliceState {
+pub struct SliceState {
     /// Size of a slice; 0 until `$slice_range` is evaluated.
     size: u64,
     /// Start of the current slice.

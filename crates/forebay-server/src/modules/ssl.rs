@@ -17,7 +17,7 @@ crate::settings! {
 }
 
 /// `ssl`.
-pub(crate) static MODULE: Module = Module { variables: &[VARIABLES, Variables::ROWS], ..Module::NONE };
+pub static MODULE: Module = Module { variables: &[VARIABLES, Variables::ROWS], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[Row { name: "ssl_early_data", get: RowSource::Get(early_data), settable: true }];
 
@@ -33,7 +33,7 @@ fn early_data(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 
 impl Settings {
     /// Returns the settings of a server for TLS that depend on HTTP.
-    pub(crate) fn application(&self) -> Application {
+    pub fn application(&self) -> Application {
         Application {
             protocols: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec(), b"http/0.9".to_vec()],
             optional: Some(b"h2"),

@@ -21,7 +21,7 @@ use std::time::Duration;
 impl Core {
     /// Returns the caching rules for files in this location.
     #[inline]
-    pub(crate) fn policy(&self) -> Policy {
+    pub fn policy(&self) -> Policy {
         Policy {
             cache: self.open_file_cache.0,
             valid: Duration::from_secs(self.open_file_cache_valid.0),
@@ -35,7 +35,7 @@ impl Core {
 ///
 /// # Errors
 /// If a variable in `root` cannot be evaluated, or `alias` does not apply, see [`alias_applies`].
-pub(crate) fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     let uri = std::mem::take(&mut req.uri);
     let done = map_uri(req, &uri, out);
     req.uri = uri;
@@ -46,7 +46,7 @@ pub(crate) fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarEr
 ///
 /// # Errors
 /// As [`map_path`].
-pub(crate) fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
+pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
     let root = &http.location(req).settings.core.root;
     if root.alias.is_some() {
@@ -68,7 +68,7 @@ pub(crate) fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Resul
 ///
 /// # Errors
 /// If the path was rewritten: the rest after the name's length could lead out of the directory.
-pub(crate) fn alias_applies(req: &mut Request) -> Result<(), VarError> {
+pub fn alias_applies(req: &mut Request) -> Result<(), VarError> {
     if req.valid_location {
         return Ok(());
     }
@@ -83,7 +83,7 @@ pub(crate) fn alias_applies(req: &mut Request) -> Result<(), VarError> {
 ///
 /// # Errors
 /// As [`map_path`].
-pub(crate) fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
     push_root(&http.location(req).settings.core.root, req, out)
 }
@@ -111,7 +111,7 @@ fn push_root(root: &Root, req: &mut Request, out: &mut Vec<u8>) -> Result<(), Va
 }
 
 /// Returns the file name of the request, for messages.
-pub(crate) fn path_text(req: &mut Request) -> String {
+pub fn path_text(req: &mut Request) -> String {
     let mut out = Vec::new();
     let _ = map_path(req, &mut out);
     String::from_utf8_lossy(&out).into_owned()
@@ -119,7 +119,7 @@ pub(crate) fn path_text(req: &mut Request) -> String {
 
 /// Looks up a path and opens its file, by the settings of the request's location. Tries the cache first, then a lookup that does not wait
 /// for the disk, then the blocking pool.
-pub(crate) async fn open(req: &mut Request, path: &[u8]) -> Found {
+pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     let http = req.http();
     let core = &http.location(req).settings.core;
     match cached(core, req, path) {
@@ -140,7 +140,7 @@ fn cached(core: &Core, req: &Request, path: &[u8]) -> Cached {
 }
 
 /// Looks up a path and opens its file, if that takes no wait.
-pub(crate) fn open_without_wait(req: &mut Request, path: &[u8]) -> Option<Found> {
+pub fn open_without_wait(req: &mut Request, path: &[u8]) -> Option<Found> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     if let Cached::Hit(found) = cached(core, req, path) {
@@ -196,7 +196,7 @@ fn open_now(thread: &Thread, path: &[u8]) -> Opened {
 }
 
 /// Tries the names of `index` in turn. Returns `None` if none of the files exists.
-pub(crate) async fn index(req: &mut Request) -> Option<Outcome> {
+pub async fn index(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let names = &index::SETTINGS.of(&http.location(req).settings).names;
     for (i, name) in names.0.iter().enumerate() {
@@ -281,7 +281,7 @@ fn log_missing(req: &mut Request, message: &str) {
 }
 
 /// Starts location lookup over with the path in `Request::uri`.
-pub(crate) fn internal_redirect(req: &mut Request) -> Outcome {
+pub fn internal_redirect(req: &mut Request) -> Outcome {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
         return Outcome::Status(500);
     }
@@ -318,7 +318,7 @@ fn push_failure(call: &str, path: &[u8], e: Errno, out: &mut Vec<u8>) {
 }
 
 /// Returns the name of the call that opens files in this location, for messages.
-pub(crate) fn open_call(req: &Request) -> &'static str {
+pub fn open_call(req: &Request) -> &'static str {
     match req.own_location().settings.core.disable_symlinks.mode {
         SymlinkMode::Off => "open()",
         _ => "openat()",
@@ -326,7 +326,7 @@ pub(crate) fn open_call(req: &Request) -> &'static str {
 }
 
 /// Answers with the file of the request's path (the static content handler), by the settings of its location.
-pub(crate) async fn run(settings: &LocationSettings, req: &mut Request) -> Outcome {
+pub async fn run(settings: &LocationSettings, req: &mut Request) -> Outcome {
     let mut path = req.take_buf();
     if map_path(req, &mut path).is_err() {
         return Outcome::Status(500);
@@ -381,7 +381,7 @@ fn redirect_to_dir(req: &mut Request) {
 }
 
 /// Makes the response for a file.
-pub(crate) fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
+pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let r = &mut req.resp;
@@ -400,7 +400,7 @@ pub(crate) fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
 }
 
 /// Sets the content type by the extension of the path.
-pub(crate) fn content_type(req: &mut Request) {
+pub fn content_type(req: &mut Request) {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let known = extension(&req.uri).and_then(|e| match core.types.0.get(e) {

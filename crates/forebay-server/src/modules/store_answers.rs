@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::sync::oneshot::Receiver;
 
 /// Waits for answers until this time. Returns those that have come, in the same order.
-pub(crate) async fn gather(
+pub async fn gather(
     req: &Request,
     receivers: Vec<Option<Receiver<Answer>>>,
     until: Instant,

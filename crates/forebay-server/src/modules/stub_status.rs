@@ -7,7 +7,7 @@ use forebay_http::request::Method;
 use std::sync::Arc;
 
 /// `stub_status`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     location_directives: &[("stub_status", |_, l, _| {
         l.content = Content::of(Page { answer: handle, needs: Needs::default() });
         Ok(())
@@ -16,12 +16,12 @@ pub(crate) static MODULE: Module = Module {
 };
 
 /// Returns sums over all threads: active, accepted, handled, requests, reading, writing, waiting.
-pub(crate) fn totals(req: &Request) -> [u64; 7] {
+pub fn totals(req: &Request) -> [u64; 7] {
     sums(&req.thread.all_counters)
 }
 
 /// Returns the sums of [`totals`] over these threads.
-pub(crate) fn sums(threads: &[Arc<Counters>]) -> [u64; 7] {
+pub fn sums(threads: &[Arc<Counters>]) -> [u64; 7] {
     let sum = |f: fn(&Counters) -> u64| threads.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
     let active = sum(|c| c.active.get());
     let reading = sum(|c| c.reading.get());

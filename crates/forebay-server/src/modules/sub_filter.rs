@@ -28,7 +28,7 @@ crate::module_settings! {
 }
 
 /// `sub`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
     ..Module::NONE
@@ -36,7 +36,7 @@ pub(crate) static MODULE: Module = Module {
 
 /// Search texts and their replacements, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pairs {
+pub struct Pairs {
     list: Arc<Vec<(Template, Template)>>,
     /// Finder of the texts if none of them has variables.
     fixed: Option<AhoCorasick>,

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 
 /// `try_files`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::PreContent, |s| SETTINGS.of(s).0.is_some(), run)],
     ..Module::NONE
@@ -22,13 +22,13 @@ pub(crate) static MODULE: Module = Module {
 
 /// The directive of a level.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written(Option<Arc<TryFiles>>);
+pub struct Written(Option<Arc<TryFiles>>);
 
 /// The directive in effect.
-pub(crate) type Settings = Written;
+pub type Settings = Written;
 
 /// Settings of this module.
-pub(crate) static SETTINGS: SettingsOf<Written> = SettingsOf::new();
+pub static SETTINGS: SettingsOf<Written> = SettingsOf::new();
 
 impl Directives for Written {
     type Settings = Settings;

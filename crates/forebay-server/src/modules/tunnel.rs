@@ -40,7 +40,7 @@ crate::module_settings! {
 }
 
 /// `tunnel`.
-pub(crate) static MODULE: Module =
+pub static MODULE: Module =
     Module { settings: &[&SETTINGS], location_directives: &[("tunnel_pass", pass)], ..Module::NONE };
 
 /// Reads `tunnel_pass`. Without a parameter the target of the request is the destination.

@@ -45,7 +45,7 @@ crate::module_settings! {
 }
 
 /// `userid`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter)],
@@ -68,7 +68,7 @@ keyword! {
 
 /// `userid`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mode {
+pub struct Mode {
     kind: CookieUse,
     /// `$uid_reset`, which the configuration may set.
     reset: Option<VarId>,
@@ -83,7 +83,7 @@ impl Setting<crate::HttpContext> for Mode {
 
 /// A text that is empty for `none`.
 #[derive(Clone, Debug)]
-pub(crate) struct OrNone(Vec<u8>);
+pub struct OrNone(Vec<u8>);
 
 impl Setting<crate::HttpContext> for OrNone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -95,7 +95,7 @@ impl Setting<crate::HttpContext> for OrNone {
 
 /// Lifetime of the cookie.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum UidExpires {
+pub enum UidExpires {
     /// Until the browser is closed.
     Session,
     /// Until the end of 2037.
@@ -137,7 +137,7 @@ impl Setting<crate::HttpContext> for UidExpires {
 
 /// Attributes of the cookie.
 #[derive(Clone, Debug)]
-pub(crate) struct UidFlags(Vec<u8>);
+pub struct UidFlags(Vec<u8>);
 
 impl Setting<crate::HttpContext> for UidFlags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -166,7 +166,7 @@ const FLAGS: &[(&[u8], usize, &[u8])] = &[
 
 /// `userid_mark`: character that replaces the first `=` at the end of the cookie. Cookies without it are sent again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark(Option<u8>);
+pub struct Mark(Option<u8>);
 
 impl Setting<crate::HttpContext> for Mark {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -200,7 +200,7 @@ static STATE: Slot<UserIdState> = Slot::new();
 
 /// Identifiers of a request, once they are known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UserIdState {
+pub struct UserIdState {
     known: Option<Identifiers>,
 }
 
@@ -394,7 +394,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
 
 /// Appends a date like `Sat, 21-Nov-26 07:22:38 GMT`. After 2037 the year has four digits, because old clients read 38
 /// as 1938.
-pub(crate) fn cookie_date(at: i64, out: &mut Vec<u8>) {
+pub fn cookie_date(at: i64, out: &mut Vec<u8>) {
     // Takes apart `Sat, 21 Nov 2026 07:22:38 GMT`.
     let date = forebay_http::date::imf(at);
     let Some(([day @ .., b' '], rest)) = date.split_at_checked(8) else { return };

@@ -26,7 +26,7 @@ crate::module_settings! {
 }
 
 /// `uwsgi`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &uwsgi_family::SETTINGS],
     location_directives: &[("uwsgi_pass", |d, l, cx| proxy::pass_by(Protocol::Uwsgi, d, l, cx))],
     ..Module::NONE
@@ -34,7 +34,7 @@ pub(crate) static MODULE: Module = Module {
 
 /// A byte of the packet header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Modifier(u8);
+pub struct Modifier(u8);
 
 impl Setting<crate::HttpContext> for Modifier {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -49,7 +49,7 @@ impl Setting<crate::HttpContext> for Modifier {
 ///
 /// # Errors
 /// If a variable cannot be evaluated.
-pub(crate) fn write_params(
+pub fn write_params(
     req: &mut Request,
     s: &proxy::Settings,
     stored: bool,

@@ -16,7 +16,7 @@ macro_rules! rows {
 }
 
 /// Variables that can be set or whose name has a variable part.
-pub(crate) const VARIABLES: &[Row] = &[
+pub const VARIABLES: &[Row] = &[
     Row { name: "args", get: RowSource::Get(args), settable: true },
     Row { name: "limit_rate", get: RowSource::Get(limit_rate), settable: true },
     Row { name: "arg_*", get: RowSource::Prefix(arg), settable: false },
@@ -27,7 +27,7 @@ pub(crate) const VARIABLES: &[Row] = &[
 ];
 
 /// All other variables.
-pub(crate) const PLAIN: &[Row] = rows! {
+pub const PLAIN: &[Row] = rows! {
     "binary_remote_addr" => |r, o| { push_binary(r.peer, o); Ok(true) },
     "body_bytes_sent" => |r, o| number(o, r.sent.saturating_sub(r.sent_head)),
     "bytes_sent" => |r, o| number(o, r.sent),
@@ -145,7 +145,7 @@ fn number(out: &mut Vec<u8>, n: u64) -> HasValue {
 }
 
 /// Appends seconds with three decimals.
-pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> HasValue {
+pub fn seconds(out: &mut Vec<u8>, d: Duration) -> HasValue {
     response::number(out, d.as_secs());
     let ms = d.subsec_millis();
     out.extend_from_slice(&[
@@ -162,7 +162,7 @@ fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> HasValue {
 }
 
 /// Appends the values of all lines with this name. Returns `false` if there are none.
-pub(crate) fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
+pub fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
     if !r.head.first.has(name) {
         return false;
     }
@@ -230,7 +230,7 @@ fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 }
 
 /// Appends the user name of Basic authentication. Returns `false` if there is none.
-pub(crate) fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
+pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
     let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
     user.map(|u| out.extend_from_slice(&u)).is_some()
 }
@@ -291,7 +291,7 @@ fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 }
 
 /// Returns `true` if the variable `$http_NAME` means this field: `_` matches `-`, and case is ignored.
-pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
+pub fn same_name(variable: &[u8], name: &[u8]) -> bool {
     variable.len() == name.len()
         && variable.iter().zip(name).all(|(v, n)| match n {
             b'-' => *v == b'_',
@@ -300,7 +300,7 @@ pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
 }
 
 /// Appends the values of lines with one name, with a separator between them. Returns `false` if there are none.
-pub(crate) fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
+pub fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
     let mut any = false;
     for v in values {
         if any {
@@ -369,7 +369,7 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValu
 
 impl Request {
     /// Sets `$args` or `$limit_rate`, which change a property of the request. Returns `false` for all other variables.
-    pub(crate) fn set_special(&mut self, id: forebay_core::vars::VarId, value: &[u8]) -> bool {
+    pub fn set_special(&mut self, id: forebay_core::vars::VarId, value: &[u8]) -> bool {
         let http = self.http();
         let Some(v) = http.vars.get(id.0 as usize) else { return false };
         match &*v.name {
@@ -386,12 +386,12 @@ impl Request {
     }
 
     /// Returns the status of the response. That of an error outlasts its page (nginx: error_page), whose response has its own.
-    pub(crate) fn status(&self) -> u16 {
+    pub fn status(&self) -> u16 {
         self.status_override.unwrap_or(self.resp.status)
     }
 
     /// Returns the status for the access log.
-    pub(crate) fn logged_status(&self) -> u16 {
+    pub fn logged_status(&self) -> u16 {
         // Log the status that was sent: 494 to 497 exist for `error_page` only.
         response::wire_status(match self.status() {
             0 if self.refused != 0 => self.refused,
@@ -400,7 +400,7 @@ impl Request {
     }
 
     /// Makes a response from text (nginx: return CODE TEXT). The path decides on its content type.
-    pub(crate) fn send_text(&mut self, status: u16, text: &[u8]) {
+    pub fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);
         self.begin_text();

@@ -20,4 +20,4 @@ crate::module_settings! {
 }
 
 /// `zstd`.
-pub(crate) static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };
+pub static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };

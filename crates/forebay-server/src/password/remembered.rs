@@ -14,18 +14,18 @@ const MOST: usize = 4096;
 
 /// Name of a password and a hash that belong together: their digest with a key that no other process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pair([u8; 32]);
+pub struct Pair([u8; 32]);
 
 /// Pairs of a password and its hash that have been checked. Wrong passwords are not remembered, so each of them costs a check.
 #[derive(Debug)]
-pub(crate) struct Remembered {
+pub struct Remembered {
     /// `None` where the system has no random bytes: then nothing is remembered.
     key: Option<hmac::Key>,
     /// Ends of the pairs.
     pairs: HashMap<Pair, Instant, foldhash::fast::RandomState>,
     /// Number of lookups that found a pair.
     #[cfg(test)]
-    pub(crate) hits: u64,
+    pub hits: u64,
 }
 
 impl Default for Remembered {
@@ -42,7 +42,7 @@ impl Default for Remembered {
 
 impl Remembered {
     /// Returns the name of a password with a hash. Another hash gives another name, so a password that has been changed is not found.
-    pub(crate) fn pair(&self, password: &[u8], hash: &[u8]) -> Option<Pair> {
+    pub fn pair(&self, password: &[u8], hash: &[u8]) -> Option<Pair> {
         let mut digest = hmac::Context::with_key(self.key.as_ref()?);
         // The length keeps the two texts apart.
         digest.update(&(hash.len() as u64).to_le_bytes());
@@ -52,7 +52,7 @@ impl Remembered {
     }
 
     /// Returns `true` if a pair was found right a short time ago.
-    pub(crate) fn is_right(&mut self, pair: &Pair, now: Instant) -> bool {
+    pub fn is_right(&mut self, pair: &Pair, now: Instant) -> bool {
         let right = self.pairs.get(pair).is_some_and(|end| now < *end);
         #[cfg(test)]
         {
@@ -62,7 +62,7 @@ impl Remembered {
     }
 
     /// Remembers a pair whose check has succeeded.
-    pub(crate) fn insert(&mut self, pair: Pair, now: Instant) {
+    pub fn insert(&mut self, pair: Pair, now: Instant) {
         if self.pairs.len() >= MOST {
             self.pairs.retain(|_, end| now < *end);
         }
@@ -73,7 +73,7 @@ impl Remembered {
     }
 
     /// Forgets all pairs.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.pairs.clear();
     }
 }

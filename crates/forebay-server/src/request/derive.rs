@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 /// Body of a subrequest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SubBody {
+pub enum SubBody {
     /// No body.
     None,
     /// The body of the parent, as far as it has been read.
@@ -38,7 +38,7 @@ impl Request {
     }
 
     /// Makes a subrequest for a path, by GET.
-    pub(crate) fn subrequest(parent: &Request, uri: &[u8], args: &[u8], body: SubBody) -> Box<Request> {
+    pub fn subrequest(parent: &Request, uri: &[u8], args: &[u8], body: SubBody) -> Box<Request> {
         let depth = match parent.origin {
             Origin::Sub { depth, .. } => depth.saturating_add(1),
             _ => 1,
@@ -65,7 +65,7 @@ impl Request {
     }
 
     /// Makes a request that renews an entry of a cache (nginx: proxy_cache_background_update).
-    pub(crate) fn renewal(parent: &Request) -> Box<Request> {
+    pub fn renewal(parent: &Request) -> Box<Request> {
         let mut new = Request::derive(parent, Origin::Background);
         new.body.begin(new.head.framing, new.head.len);
         new.received = new.head.len as u64;
@@ -80,11 +80,7 @@ impl Request {
     }
 
     /// Makes a request of a client that has not sent any, to evaluate variables of its connection.
-    pub(crate) fn of_connection(
-        thread: &Rc<Thread>,
-        conf: &Rc<ThreadConfig>,
-        client: &Rc<Client>,
-    ) -> Request {
+    pub fn of_connection(thread: &Rc<Thread>, conf: &Rc<ThreadConfig>, client: &Rc<Client>) -> Request {
         let mut new = Request::new(thread.clone());
         new.conf = conf.clone();
         new.conn = Connection::closed(client.clone(), 0);

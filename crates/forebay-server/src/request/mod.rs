@@ -24,18 +24,18 @@ use std::rc::Rc;
 use std::time::Instant;
 
 mod derive;
-pub(crate) mod rare;
-pub(crate) mod spare;
-pub(crate) mod states;
-pub(crate) mod upstream;
+pub mod rare;
+pub mod spare;
+pub mod states;
+pub mod upstream;
 mod vars;
-pub(crate) mod waiting;
+pub mod waiting;
 
-pub(crate) use derive::SubBody;
+pub use derive::SubBody;
 
 /// Answer that a header filter puts in place of a response: 412 or 416.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub struct Refusal {
     /// Status that is answered instead.
     pub status: u16,
     /// `Content-Range` of that answer, if any.
@@ -44,7 +44,7 @@ pub(crate) struct Refusal {
 
 /// Reason for which a request exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub enum Origin {
     /// A client has sent it.
     #[default]
     Client,
@@ -66,7 +66,7 @@ pub(crate) enum Origin {
 
 /// What handlers and modules know of one request. It is emptied for each request.
 #[derive(Debug, Default)]
-pub(crate) struct ModuleState {
+pub struct ModuleState {
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
     /// Upstream servers that the request was sent to.
@@ -79,7 +79,7 @@ pub(crate) struct ModuleState {
 
 impl ModuleState {
     /// Empties it for the next request.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         // Named one by one, so that none is forgotten.
         let ModuleState { request_id, upstream, processing, states } = self;
         *request_id = None;
@@ -90,7 +90,7 @@ impl ModuleState {
 }
 
 /// A request.
-pub(crate) struct Request {
+pub struct Request {
     /// Thread that serves it.
     pub thread: Rc<Thread>,
     /// Configuration at the time it began.
@@ -186,7 +186,7 @@ impl std::fmt::Debug for Request {
 
 impl Request {
     /// Makes a request that has yet to begin.
-    pub(crate) fn new(thread: Rc<Thread>) -> Request {
+    pub fn new(thread: Rc<Thread>) -> Request {
         let now = thread.clock.now();
         let conn = Connection::closed(thread.no_client.clone(), 0);
         Request {
@@ -235,28 +235,28 @@ impl Request {
     }
 
     /// Returns the listen address that accepted the connection.
-    pub(crate) fn address(&self) -> Option<&Address> {
+    pub fn address(&self) -> Option<&Address> {
         self.conn.client.address(&self.conf)
     }
 
     /// Returns the client of the connection.
     #[inline]
-    pub(crate) fn client(&self) -> &Client {
+    pub fn client(&self) -> &Client {
         &self.conn.client
     }
 
     /// Returns the local address of the connection.
-    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+    pub fn local_address(&self) -> Option<SocketAddr> {
         self.conn.client.local_address(&self.conf)
     }
 
     /// Returns `true` if the request was made for another one.
-    pub(crate) fn is_subrequest(&self) -> bool {
+    pub fn is_subrequest(&self) -> bool {
         matches!(self.origin, Origin::Sub { .. } | Origin::PostAction { .. })
     }
 
     /// Returns `true` if no client waits for the response: the request renews an entry of a cache.
-    pub(crate) fn is_background(&self) -> bool {
+    pub fn is_background(&self) -> bool {
         self.origin == Origin::Background
     }
 
@@ -266,13 +266,13 @@ impl Request {
     }
 
     /// Returns the method in effect.
-    pub(crate) fn method_text(&self) -> &[u8] {
+    pub fn method_text(&self) -> &[u8] {
         if self.turned_to_get() { b"GET" } else { self.head.method_text.of(&self.head.buf) }
     }
 
     /// Returns `true` if the method of the client's request was changed to GET. For a subrequest, that is the request
     /// it was made for.
-    pub(crate) fn client_turned_to_get(&self) -> bool {
+    pub fn client_turned_to_get(&self) -> bool {
         match self.origin {
             Origin::Sub { client_get, .. } | Origin::PostAction { client_get } => client_get,
             _ => self.turned_to_get(),
@@ -280,7 +280,7 @@ impl Request {
     }
 
     /// Prepares for the first request of a connection, or for that of a stream.
-    pub(crate) fn start_clock(&mut self) {
+    pub fn start_clock(&mut self) {
         self.started = self.thread.clock.now();
         self.pipelined = false;
         self.early = false;
@@ -288,7 +288,7 @@ impl Request {
     }
 
     /// Takes a stream over: the wire, its client and the number of the request on its connection.
-    pub(crate) fn take_stream(&mut self, wire: Wire, client: Rc<Client>, number: u32) {
+    pub fn take_stream(&mut self, wire: Wire, client: Rc<Client>, number: u32) {
         self.start_clock();
         self.conn.wire = wire;
         self.conn.client = client;
@@ -296,24 +296,24 @@ impl Request {
     }
 
     /// Lets a stream and its client go.
-    pub(crate) fn end_stream(&mut self) {
+    pub fn end_stream(&mut self) {
         self.conn.wire = Wire::Closed;
         self.conn.client = self.thread.no_client.clone();
     }
 
     /// Takes a connection over.
-    pub(crate) fn take_connection(&mut self, conn: Connection) {
+    pub fn take_connection(&mut self, conn: Connection) {
         self.conn = conn;
     }
 
     /// Gives the connection back, for its slot.
-    pub(crate) fn end_connection(&mut self) -> Connection {
+    pub fn end_connection(&mut self) -> Connection {
         let none = Connection::closed(self.thread.no_client.clone(), 0);
         std::mem::replace(&mut self.conn, none)
     }
 
     /// Resets what belongs to one request.
-    pub(crate) fn begin_request(&mut self) {
+    pub fn begin_request(&mut self) {
         self.conf = self.thread.config();
         self.resp.clear();
         self.method = self.head.method;
@@ -360,7 +360,7 @@ impl Request {
     ///
     /// # Errors
     /// A pattern of a `server_name` exceeded its limits, which is logged.
-    pub(crate) fn choose_server(&mut self) -> Result<(), LimitExceeded> {
+    pub fn choose_server(&mut self) -> Result<(), LimitExceeded> {
         let conf = self.conf.clone();
         let address = self.conn.client.address(&conf);
         self.server = address.map_or(0, |a| a.default_server);
@@ -391,18 +391,18 @@ impl Request {
     }
 
     /// Returns a number of the request's location that no other location of its configuration has.
-    pub(crate) fn place(&self) -> usize {
+    pub fn place(&self) -> usize {
         // The number of a server, or of a location in it, fits into half a word.
         self.server.rotate_left(usize::BITS / 2) ^ self.location
     }
 
     /// Returns the number of bytes of the head's buffer that this request used.
-    pub(crate) fn consumed(&self) -> usize {
+    pub fn consumed(&self) -> usize {
         self.body.consumed(self.head.len)
     }
 
     /// Applies the settings that govern the connection. `core`: those of the location.
-    pub(crate) fn update_connection_settings(&mut self, core: &Core) {
+    pub fn update_connection_settings(&mut self, core: &Core) {
         self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
         if self.keep_alive && (self.connection_is_old(core) || self.disabled_agent(core)) {
             self.keep_alive = false;
@@ -410,7 +410,7 @@ impl Request {
     }
 
     /// Returns `true` if the connection has served as many requests, or been open as long, as it may in a location with these settings.
-    pub(crate) fn connection_is_old(&self, core: &Core) -> bool {
+    pub fn connection_is_old(&self, core: &Core) -> bool {
         if self.conn.wire.is_worn() || self.conn.client.tls.as_ref().is_some_and(|s| s.outdated.get()) {
             return true;
         }
@@ -442,13 +442,13 @@ impl Request {
     }
 
     /// Returns `true` if a body follows the head.
-    pub(crate) fn has_body(&self) -> bool {
+    pub fn has_body(&self) -> bool {
         !matches!(self.head.framing, Framing::None | Framing::Length(0))
     }
 
     /// Logs the field lines that were ignored.
     #[inline]
-    pub(crate) fn log_ignored(&mut self) {
+    pub fn log_ignored(&mut self) {
         if self.head.ignored.is_empty() {
             return;
         }
@@ -466,13 +466,13 @@ impl Request {
     }
 
     /// Returns `true` if the size of the body has been checked for this request.
-    pub(crate) fn body_checked(&self) -> bool {
+    pub fn body_checked(&self) -> bool {
         self.error_status == 413
     }
 
     /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,
     /// which a page of `error_page` is to carry.
-    pub(crate) fn forget_response(&mut self) {
+    pub fn forget_response(&mut self) {
         let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
         let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
         let authenticate: Vec<Vec<u8>> =
@@ -495,32 +495,32 @@ impl Request {
 
     /// Returns the configuration's http block. A clone of the counter keeps it while the request changes.
     #[inline]
-    pub(crate) fn http(&self) -> HttpRef {
+    pub fn http(&self) -> HttpRef {
         HttpRef(self.conf.clone())
     }
 
     /// Returns the location of the request, for those that do not change the request meanwhile.
     #[inline]
-    pub(crate) fn own_location(&self) -> &Location {
+    pub fn own_location(&self) -> &Location {
         self.conf.http.location(self)
     }
 
     /// Takes a spare buffer of the thread, which is empty.
     #[inline]
-    pub(crate) fn take_buf(&self) -> Vec<u8> {
+    pub fn take_buf(&self) -> Vec<u8> {
         self.thread.buffers.take()
     }
 
     /// Gives a spare buffer back.
     #[inline]
-    pub(crate) fn give_buf(&self, b: Vec<u8>) {
+    pub fn give_buf(&self, b: Vec<u8>) {
         self.thread.give_buffer(b);
     }
 }
 
 /// Keeps the http configuration of a request at hand while the request is changed.
 #[derive(Clone)]
-pub(crate) struct HttpRef(Rc<ThreadConfig>);
+pub struct HttpRef(Rc<ThreadConfig>);
 
 impl std::ops::Deref for HttpRef {
     type Target = Http;
@@ -533,21 +533,18 @@ impl std::ops::Deref for HttpRef {
 impl Http {
     /// Returns the location of a request.
     #[inline]
-    pub(crate) fn location(&self, req: &Request) -> &Location {
+    pub fn location(&self, req: &Request) -> &Location {
         &self.servers[req.server].locations[req.location]
     }
     /// Returns the server of a request.
     #[inline]
-    pub(crate) fn server(&self, req: &Request) -> &Server {
+    pub fn server(&self, req: &Request) -> &Server {
         &self.servers[req.server]
     }
 }
 
 /// Returns the values of all lines with a name, from either end.
-pub(crate) fn field_lines<'h>(
-    head: &'h RequestHead,
-    name: &'h [u8],
-) -> impl DoubleEndedIterator<Item = &'h [u8]> {
+pub fn field_lines<'h>(head: &'h RequestHead, name: &'h [u8]) -> impl DoubleEndedIterator<Item = &'h [u8]> {
     let named = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
     named.map(|f| f.value.of(&head.buf))
 }

@@ -7,7 +7,7 @@ use forebay_core::vars::Captures;
 use std::ops::{Deref, DerefMut};
 
 /// Type of such a state.
-pub(crate) trait Unused: Default + std::fmt::Debug + 'static {
+pub trait Unused: Default + std::fmt::Debug + 'static {
     /// State of a request that does not use it.
     const UNUSED: &'static Self;
 
@@ -24,12 +24,12 @@ pub(crate) trait Unused: Default + std::fmt::Debug + 'static {
 }
 
 /// State in a block of its own, which is made when it is first changed, and kept for later requests.
-pub(crate) struct Rare<T>(Option<Box<T>>);
+pub struct Rare<T>(Option<Box<T>>);
 
 impl<T: Unused> Rare<T> {
     /// Empties the state for the next request.
     #[inline]
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         if let Some(used) = &mut self.0 {
             used.clear();
         }

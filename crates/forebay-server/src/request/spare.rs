@@ -23,7 +23,7 @@ const SHORT: usize = 2048;
 
 /// Things of one kind that a thread uses again, at most `N`.
 #[derive(Debug)]
-pub(crate) struct Shelf<T, const N: usize = MOST>(RefCell<Kept<T>>);
+pub struct Shelf<T, const N: usize = MOST>(RefCell<Kept<T>>);
 
 #[derive(Debug)]
 struct Kept<T> {
@@ -41,7 +41,7 @@ impl<T, const N: usize> Default for Shelf<T, N> {
 impl<T, const N: usize> Shelf<T, N> {
     /// Takes a thing, if there is one.
     #[inline]
-    pub(crate) fn take(&self) -> Option<T> {
+    pub fn take(&self) -> Option<T> {
         let mut kept = self.0.borrow_mut();
         let thing = kept.things.pop();
         kept.fewest = kept.fewest.min(kept.things.len());
@@ -50,7 +50,7 @@ impl<T, const N: usize> Shelf<T, N> {
 
     /// Keeps a thing, unless there are enough.
     #[inline]
-    pub(crate) fn give(&self, thing: T) {
+    pub fn give(&self, thing: T) {
         let mut kept = self.0.borrow_mut();
         if kept.things.len() < N {
             kept.things.push(thing);
@@ -58,7 +58,7 @@ impl<T, const N: usize> Shelf<T, N> {
     }
 
     /// Drops what was not needed since the last call. Returns `true` if that was something.
-    pub(crate) fn end_unneeded(&self) -> bool {
+    pub fn end_unneeded(&self) -> bool {
         let mut kept = self.0.borrow_mut();
         let left = kept.things.len() - kept.fewest.min(kept.things.len());
         let unneeded = kept.things.split_off(left);
@@ -68,13 +68,13 @@ impl<T, const N: usize> Shelf<T, N> {
     }
 
     /// Drops everything.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let things = std::mem::take(&mut self.0.borrow_mut().things);
         drop(things);
     }
 
     /// Returns `true` if there is nothing.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.borrow().things.is_empty()
     }
 }
@@ -82,7 +82,7 @@ impl<T, const N: usize> Shelf<T, N> {
 /// Buffers of a thread for heads, values of variables and the like, which requests use one after the other. Requests that wait keep
 /// few of them, and the buffers that go from hand to hand stay in the caches of the CPU.
 #[derive(Debug, Default)]
-pub(crate) struct SmallBuffers {
+pub struct SmallBuffers {
     short: Shelf<Vec<u8>, SHORT_BUFFERS>,
     others: Shelf<Vec<u8>>,
 }
@@ -90,19 +90,19 @@ pub(crate) struct SmallBuffers {
 impl SmallBuffers {
     /// Returns an empty buffer.
     #[inline]
-    pub(crate) fn take(&self) -> Vec<u8> {
+    pub fn take(&self) -> Vec<u8> {
         self.others.take().or_else(|| self.short.take()).unwrap_or_default()
     }
 
     /// Returns an empty buffer that may be kept during a wait, so that it is short.
     #[inline]
-    pub(crate) fn take_short(&self) -> Vec<u8> {
+    pub fn take_short(&self) -> Vec<u8> {
         self.short.take().unwrap_or_default()
     }
 
     /// Takes a buffer back.
     #[inline]
-    pub(crate) fn give(&self, mut b: Vec<u8>) {
+    pub fn give(&self, mut b: Vec<u8>) {
         b.clear();
         match b.capacity() {
             0 => {}
@@ -112,12 +112,12 @@ impl SmallBuffers {
     }
 
     /// Drops what was not needed since the last call. Returns `true` if that was something.
-    pub(crate) fn end_unneeded(&self) -> bool {
+    pub fn end_unneeded(&self) -> bool {
         self.short.end_unneeded() | self.others.end_unneeded()
     }
 
     /// Returns `true` if there is none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.short.is_empty() && self.others.is_empty()
     }
 }
@@ -135,7 +135,7 @@ impl Request {
     }
 
     /// Gives the memory of a request that has ended to later ones.
-    pub(crate) fn recycle(mut self: Box<Request>) {
+    pub fn recycle(mut self: Box<Request>) {
         let thread = self.thread.clone();
         // No configuration of the past is kept.
         if thread.is_current(&self.conf) {

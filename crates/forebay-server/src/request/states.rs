@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 static SLOTS: AtomicUsize = AtomicUsize::new(0);
 
 /// Name of a module's state in all requests.
-pub(crate) struct Slot<T> {
+pub struct Slot<T> {
     /// Index of the state, plus one; 0 until the slot is first used.
     index: AtomicUsize,
     kind: PhantomData<fn() -> T>,
@@ -20,7 +20,7 @@ pub(crate) struct Slot<T> {
 
 impl<T: Unused> Slot<T> {
     /// Makes a slot, for a `static`.
-    pub(crate) const fn new() -> Slot<T> {
+    pub const fn new() -> Slot<T> {
         Slot { index: AtomicUsize::new(0), kind: PhantomData }
     }
 
@@ -44,19 +44,19 @@ impl<T: Unused> Slot<T> {
 
     /// Returns the state; [`Unused::UNUSED`] in a request that has not used it.
     #[inline]
-    pub(crate) fn of<'r>(&self, req: &'r Request) -> &'r T {
+    pub fn of<'r>(&self, req: &'r Request) -> &'r T {
         req.modules.states.get(self.index()).unwrap_or(T::UNUSED)
     }
 
     /// Returns the state, to change it.
     #[inline]
-    pub(crate) fn of_mut<'r>(&self, req: &'r mut Request) -> &'r mut T {
+    pub fn of_mut<'r>(&self, req: &'r mut Request) -> &'r mut T {
         req.modules.states.get_mut(self.index())
     }
 
     /// Empties the state.
     #[inline]
-    pub(crate) fn clear(&self, req: &mut Request) {
+    pub fn clear(&self, req: &mut Request) {
         if let Some(Some(state)) = req.modules.states.0.get_mut(self.index()) {
             state.clear();
         }
@@ -92,7 +92,7 @@ impl<T: Unused> AnyState for T {
 
 /// States of one request, by the indices of their slots.
 #[derive(Default)]
-pub(crate) struct States(Vec<Option<Box<dyn AnyState>>>);
+pub struct States(Vec<Option<Box<dyn AnyState>>>);
 
 impl std::fmt::Debug for States {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -118,13 +118,13 @@ impl States {
 
     /// Empties all states for the next request.
     #[inline]
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.0.iter_mut().flatten().for_each(|state| state.clear());
     }
 
     /// Gives back what the states hold beyond the request, since it ends.
     #[inline]
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.0.iter_mut().flatten().for_each(|state| state.end());
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// An attempt at one server.
 #[derive(Clone, Debug)]
-pub(crate) struct Attempt {
+pub struct Attempt {
     /// `$upstream_addr`.
     pub name: Vec<u8>,
     /// `$upstream_status`; 0 = none.
@@ -33,7 +33,7 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// Creates an attempt that has just begun.
-    pub(crate) fn new(name: Vec<u8>, started: Instant) -> Attempt {
+    pub fn new(name: Vec<u8>, started: Instant) -> Attempt {
         Attempt {
             name,
             status: 0,
@@ -49,7 +49,7 @@ impl Attempt {
     }
 
     /// Returns the figures that are counted for its server.
-    pub(crate) fn figures(&self) -> Figures {
+    pub fn figures(&self) -> Figures {
         let Attempt { status, sent, received, header, response, .. } = *self;
         Figures { status, sent, received, connect: None, header, response }
     }
@@ -57,7 +57,7 @@ impl Attempt {
 
 /// Upstream servers that a request was sent to, and the last response of theirs.
 #[derive(Debug, Default)]
-pub(crate) struct Upstreamed {
+pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
     /// Number of servers that variables show. Later ones were asked for further slices of a response.
@@ -82,7 +82,7 @@ pub(crate) struct Upstreamed {
 
 impl Upstreamed {
     /// Forgets everything, but keeps buffers.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         // A cached response has a head without an attempt, and not all protocols have a host.
         let unused = self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none();
         if unused && self.head.buf.is_empty() {
@@ -103,7 +103,7 @@ impl Upstreamed {
     }
 
     /// Returns the attempt at the server that is being asked.
-    pub(crate) fn current(&mut self) -> Option<&mut Attempt> {
+    pub fn current(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
     }
 }

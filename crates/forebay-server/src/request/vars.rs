@@ -13,7 +13,7 @@ impl Request {
     ///
     /// # Errors
     /// If the evaluation runs in a circle.
-    pub(crate) fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    pub fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
         match self.vars.get(id) {
             Stored::Value(v) => {
                 out.extend_from_slice(v);
@@ -31,13 +31,13 @@ impl Request {
     ///
     /// # Errors
     /// As [`Request::var`].
-    pub(crate) fn var_value(&mut self, id: VarId) -> Result<Option<Vec<u8>>, VarError> {
+    pub fn var_value(&mut self, id: VarId) -> Result<Option<Vec<u8>>, VarError> {
         let mut out = Vec::new();
         Ok(self.var(id, &mut out)?.then_some(out))
     }
 
     /// Stores a variable's value for the rest of the request; `None` = it has no value.
-    pub(crate) fn store(&mut self, id: VarId, value: Option<&[u8]>) {
+    pub fn store(&mut self, id: VarId, value: Option<&[u8]>) {
         self.vars.store(id, value);
     }
 
@@ -46,7 +46,7 @@ impl Request {
     ///
     /// # Errors
     /// As [`Request::var`].
-    pub(crate) fn var_named(&mut self, name: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+    pub fn var_named(&mut self, name: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
         let http = self.http();
         if let Some(at) = http.vars.iter().position(|v| *v.name == *name) {
             return self.var_value(VarId(at as u16));

@@ -6,11 +6,11 @@ use forebay_net::io::LargeBuffers;
 use std::time::{Duration, Instant};
 
 /// Time of waiting for an upstream after which a request gives memory back.
-pub(crate) const LONG: Duration = Duration::from_millis(500);
+pub const LONG: Duration = Duration::from_millis(500);
 
 impl Request {
     /// Prepares for the head of a response that is at hand.
-    pub(crate) fn begin_head_text(&mut self) {
+    pub fn begin_head_text(&mut self) {
         let head = &mut self.modules.upstream.head;
         head.advance(usize::MAX);
         if head.buf.capacity() == 0 {
@@ -20,7 +20,7 @@ impl Request {
 
     /// Prepares for text of the response's body.
     #[inline]
-    pub(crate) fn begin_text(&mut self) {
+    pub fn begin_text(&mut self) {
         if self.resp.text.capacity() == 0 {
             self.resp.text = self.take_buf();
         }
@@ -28,7 +28,7 @@ impl Request {
 
     /// Has the head of an upstream's response in a buffer with room for so many bytes more: a large one of the thread, unless its own has
     /// it.
-    pub(crate) fn borrow_head(&mut self, room: usize) {
+    pub fn borrow_head(&mut self, room: usize) {
         let buf = &mut self.modules.upstream.head.buf;
         if buf.capacity() - buf.len() < room {
             let short = std::mem::replace(buf, self.thread.io.large.take());
@@ -39,7 +39,7 @@ impl Request {
 
     /// Gives the large buffer back that the head of an upstream's response is in, before a wait. Thousands of requests may wait, and
     /// each would keep as much as one read takes.
-    pub(crate) fn lend_head(&mut self) {
+    pub fn lend_head(&mut self) {
         let buf = &mut self.modules.upstream.head.buf;
         if buf.capacity() >= LargeBuffers::LEAST {
             let mut short = self.thread.buffers.take_short();
@@ -49,7 +49,7 @@ impl Request {
     }
 
     /// Gives the large buffer back that the text of the response is in, before a wait for the client.
-    pub(crate) fn lend_text(&mut self) {
+    pub fn lend_text(&mut self) {
         let text = &mut self.resp.text;
         if text.capacity() >= LargeBuffers::LEAST {
             let exact = text.as_slice().to_vec();
@@ -58,7 +58,7 @@ impl Request {
     }
 
     /// Gives the buffers of a response that is over to other requests of the thread.
-    pub(crate) fn give_buffers(&mut self) {
+    pub fn give_buffers(&mut self) {
         let upstream = &mut self.modules.upstream;
         // While its head has bytes, which tell that it is to be cleared. Nothing refers to them afterwards.
         upstream.clear();
@@ -71,7 +71,7 @@ impl Request {
 
     /// Gives memory back that the request does not need while it waits for its upstream.
     #[cold]
-    pub(crate) fn shrink(&mut self) {
+    pub fn shrink(&mut self) {
         self.conn.wire.shrink();
         self.vars.shrink();
         let upstream = &mut self.modules.upstream;
@@ -83,7 +83,7 @@ impl Request {
     }
 
     /// Returns the transfer or the HTTP/2 stream by which the wait for this request's client is tracked.
-    pub(crate) fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
+    pub fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
         if let Some(s) = self.conn.wire.as_mux() {
             return Waiting::Among(s.clone());
         }
@@ -93,7 +93,7 @@ impl Request {
 
     /// Returns `true` if this request should log the end of the wait itself. A dropped HTTP/2 connection logs one line
     /// for all of its requests.
-    pub(crate) fn tells(&self, over: Over) -> bool {
+    pub fn tells(&self, over: Over) -> bool {
         over == Over::Timeout || !self.conn.wire.is_multiplexed()
     }
 }

@@ -12,10 +12,10 @@ use forebay_net::addr::Peer;
 use std::borrow::Cow;
 
 /// Name and version in `Server` and on built-in pages.
-pub(crate) const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
+pub const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
 /// Appends the value of `Server` (nginx: server_tokens).
-pub(crate) fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) {
+pub fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) {
     match &core.server_tokens {
         ServerTokens::On | ServerTokens::Build => out.extend_from_slice(PRODUCT.as_bytes()),
         ServerTokens::Off => out.extend_from_slice(b"forebay"),
@@ -30,7 +30,7 @@ pub(crate) fn push_server_token(req: &mut Request, core: &Settings, out: &mut Ve
 }
 
 /// Encoder of fields, by the version of HTTP. A version that is added is a variant here.
-pub(crate) enum Sink<'o> {
+pub enum Sink<'o> {
     /// Lines (RFC 9112, section 5).
     Http1(&'o mut Vec<u8>),
     /// Field lines of a block (RFC 7541).
@@ -96,7 +96,7 @@ impl Own {
 
 impl<'o> Sink<'o> {
     /// Creates the encoder for a request's response.
-    pub(crate) fn new(version: Version, out: &'o mut Vec<u8>) -> Sink<'o> {
+    pub fn new(version: Version, out: &'o mut Vec<u8>) -> Sink<'o> {
         match version {
             Version::Http2 => Sink::Hpack(out),
             Version::Http3 => Sink::Qpack(out),
@@ -105,7 +105,7 @@ impl<'o> Sink<'o> {
     }
 
     /// Begins the head of a final or interim response, except for HTTP/1, whose status line has a reason.
-    pub(crate) fn status(&mut self, status: u16) {
+    pub fn status(&mut self, status: u16) {
         match self {
             Sink::Http1(_) => {}
             Sink::Hpack(out) => h2::encode::status(out, status),
@@ -139,7 +139,7 @@ impl<'o> Sink<'o> {
     /// # Errors
     /// Errors of [`field::one_line`]; nothing is appended then.
     #[inline]
-    pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
+    pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
         match self {
             Sink::Http1(out) => response::field(out, name, value),
             Sink::Hpack(_) | Sink::Qpack(_) => {
@@ -345,7 +345,7 @@ fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> R
 }
 
 /// Appends the trailers of the response. The status has been sent already, so one with CR, LF or NUL is left out.
-pub(crate) fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
+pub fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
     sink.begin_trailers();
     for (name, value) in resp.trailers.iter() {
         let _ = sink.field(name, value);

@@ -12,7 +12,7 @@ use forebay_http::request::{Method, Version};
 
 /// Framing of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyFraming {
+pub enum BodyFraming {
     /// No body is sent.
     None,
     /// By `Content-Length` or by the end of the connection.
@@ -23,7 +23,7 @@ pub(crate) enum BodyFraming {
 
 /// Appends the head of the response and returns the framing of its body. Where a variable has brought CR, LF or NUL into a
 /// field, the response becomes a built-in page for 500.
-pub(crate) fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
+pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     let start = out.len();
     try_write(req, out).unwrap_or_else(|refused| {
         out.truncate(start);

@@ -1,10 +1,10 @@
 //! The one response of every HTTP version: status, fields, body. Reused from request to request. Hot path.
 
-pub(crate) mod fields;
-pub(crate) mod head;
-pub(crate) mod respond;
-pub(crate) mod sent;
-pub(crate) mod streamed;
+pub mod fields;
+pub mod head;
+pub mod respond;
+pub mod sent;
+pub mod streamed;
 
 use crate::body::Further;
 use crate::file_cache::OpenFile;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 /// Field lines in one buffer.
 #[derive(Debug, Default)]
-pub(crate) struct FieldList {
+pub struct FieldList {
     /// Lines as HTTP/1 has them, so that neighbours are sent with one copy.
     buf: Vec<u8>,
     lines: Vec<ListedLine>,
@@ -59,10 +59,10 @@ impl ListedLine {
 
 impl FieldList {
     /// List without lines.
-    pub(crate) const NONE: FieldList = FieldList { buf: Vec::new(), lines: Vec::new() };
+    pub const NONE: FieldList = FieldList { buf: Vec::new(), lines: Vec::new() };
 
     /// Appends a line.
-    pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
         let start = self.buf.len();
         for piece in [name, b": ", value, b"\r\n"] {
             self.buf.extend_from_slice(piece);
@@ -71,7 +71,7 @@ impl FieldList {
     }
 
     /// Appends a line of a head that a parser has read into `buf`, with its value unchanged.
-    pub(crate) fn copy(&mut self, buf: &[u8], line: &FieldLine) {
+    pub fn copy(&mut self, buf: &[u8], line: &FieldLine) {
         let start = self.buf.len();
         response::copied_field(&mut self.buf, buf, line);
         self.list(start, line.name.len(), ValueOrigin::Parsed);
@@ -89,7 +89,7 @@ impl FieldList {
     ///
     /// # Errors
     /// Errors of [`field::one_line`], with the name of the first such line.
-    pub(crate) fn unfold(&mut self) -> Result<(), Unsafe> {
+    pub fn unfold(&mut self) -> Result<(), Unsafe> {
         for at in 0..self.lines.len() {
             let Some(line) = self.lines.get(at).filter(|l| l.origin == ValueOrigin::Made) else { continue };
             if let Cow::Owned(value) = field::one_line(line.name(&self.buf), line.value(&self.buf))? {
@@ -100,7 +100,7 @@ impl FieldList {
     }
 
     /// Appends the lines to a head of HTTP/1. The caller has unfolded them.
-    pub(crate) fn write_lines(&self, out: &mut Vec<u8>) {
+    pub fn write_lines(&self, out: &mut Vec<u8>) {
         // Lines that follow each other in the buffer, which are all unless one was removed or replaced.
         let (mut from, mut to) = (0, 0);
         for line in &self.lines {
@@ -114,42 +114,42 @@ impl FieldList {
     }
 
     /// Returns the lines as name and value, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.lines.iter().map(|l| (l.name(&self.buf), l.value(&self.buf)))
     }
 
     /// Returns the first value with this name, compared without regard to case.
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&[u8]> {
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         let mut same_length = self.lines.iter().filter(|l| (l.value - l.name) as usize == name.len() + 2);
         let line = same_length.find(|l| l.name(&self.buf).eq_ignore_ascii_case(name))?;
         Some(line.value(&self.buf))
     }
 
     /// Returns all values with this name.
-    pub(crate) fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
     }
 
     /// Removes all lines with this name.
-    pub(crate) fn remove(&mut self, name: &[u8]) {
+    pub fn remove(&mut self, name: &[u8]) {
         let buf = &self.buf;
         self.lines.retain(|l| !l.name(buf).eq_ignore_ascii_case(name));
     }
 
     /// Removes all lines whose name fulfils a condition.
-    pub(crate) fn remove_named(&mut self, named: impl Fn(&[u8]) -> bool) {
+    pub fn remove_named(&mut self, named: impl Fn(&[u8]) -> bool) {
         let buf = &self.buf;
         self.lines.retain(|l| !named(l.name(buf)));
     }
 
     /// Replaces all lines with this name by one.
-    pub(crate) fn set(&mut self, name: &[u8], value: &[u8]) {
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
         self.remove(name);
         self.push(name, value);
     }
 
     /// Gives the first line with this name another value; it stays where it is.
-    pub(crate) fn replace(&mut self, name: &[u8], value: &[u8]) {
+    pub fn replace(&mut self, name: &[u8], value: &[u8]) {
         let buf = &self.buf;
         if let Some(at) = self.lines.iter().position(|l| l.name(buf).eq_ignore_ascii_case(name)) {
             self.replace_at(at, value);
@@ -171,20 +171,20 @@ impl FieldList {
     }
 
     /// Forgets all lines, keeps the memory.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.buf.clear();
         self.lines.clear();
     }
 
     /// Returns `true` if there are no lines.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 }
 
 /// A piece of a body.
 #[derive(Debug, Clone)]
-pub(crate) enum Part {
+pub enum Part {
     /// Text that is part of the program.
     Static(&'static [u8]),
     /// Bytes made for this response.
@@ -209,7 +209,7 @@ pub(crate) enum Part {
 
 impl Part {
     /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         match self {
             Part::Static(b) => b.len() as u64,
             Part::Bytes(b) => b.len() as u64,
@@ -219,12 +219,12 @@ impl Part {
     }
 
     /// Returns `true` if the part has no bytes.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the bytes `from..to` of this part as a part.
-    pub(crate) fn slice(&self, from: u64, to: u64) -> Part {
+    pub fn slice(&self, from: u64, to: u64) -> Part {
         match self {
             Part::Static(b) => Part::Static(b.get(from as usize..to as usize).unwrap_or_default()),
             Part::Bytes(b) => {
@@ -246,7 +246,7 @@ impl Part {
 
 /// Bytes of a content that are sent, for a range of which not all is at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub struct Window {
     /// Number of bytes to leave out first.
     pub skip: u64,
     /// Number of bytes to send after them.
@@ -263,7 +263,7 @@ impl Default for Window {
 impl Window {
     /// Removes the bytes from `start` on that are outside, and counts those inside.
     #[inline]
-    pub(crate) fn cut(&mut self, out: &mut Vec<u8>, start: usize) {
+    pub fn cut(&mut self, out: &mut Vec<u8>, start: usize) {
         if *self == Window::default() {
             return;
         }
@@ -277,7 +277,7 @@ impl Window {
 
     /// Counts bytes that have been taken.
     #[inline]
-    pub(crate) fn took(&mut self, n: u64) {
+    pub fn took(&mut self, n: u64) {
         if self.left != u64::MAX {
             self.left -= n;
         }
@@ -287,10 +287,10 @@ impl Window {
 /// Failure of a filter, as text for the error log. The connection is closed, so that the client does not take what was
 /// sent for the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FilterError(pub &'static str);
+pub struct FilterError(pub &'static str);
 
 /// Filter of content on its way out. It gets files in pieces of at most 32 KiB.
-pub(crate) trait BodyFilter {
+pub trait BodyFilter {
     /// Filters a piece; `last`: nothing follows. Appends the output that is ready to `out`.
     ///
     /// # Errors
@@ -325,7 +325,7 @@ fn split_charset(value: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Content that is fetched in segments, one request to an upstream after the other (nginx: slice). The first one is the source of the
 /// response.
-pub(crate) trait Segments {
+pub trait Segments {
     /// Limits the response to the bytes `start..end` of the whole content. Returns the offset of the first byte that is fetched.
     fn cut(&self, req: &mut Request, start: u64, end: u64) -> u64;
 
@@ -338,7 +338,7 @@ pub(crate) trait Segments {
 
 /// A response under construction.
 #[derive(Default)]
-pub(crate) struct Response {
+pub struct Response {
     /// Status code.
     pub status: u16,
     /// `Content-Type` without the charset parameter; empty if none.
@@ -409,7 +409,7 @@ pub(crate) struct Response {
 
 impl Response {
     /// Sets `Content-Type`. Splits a charset off the type, so that the charset filter sees it.
-    pub(crate) fn set_content_type(&mut self, value: &[u8]) {
+    pub fn set_content_type(&mut self, value: &[u8]) {
         let (kind, charset) = split_charset(value).unwrap_or((value, b""));
         self.content_type.clear();
         self.content_type.extend_from_slice(kind);
@@ -418,7 +418,7 @@ impl Response {
     }
 
     /// Empties it for the next request; memory is kept.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         // Named one by one, so that none is forgotten.
         let Response {
             status,
@@ -491,12 +491,12 @@ impl Response {
     }
 
     /// Returns the time of the last modification, Unix seconds, wherever the response has it.
-    pub(crate) fn modified(&self) -> Option<i64> {
+    pub fn modified(&self) -> Option<i64> {
         self.last_modified.or_else(|| forebay_http::date::parse(self.fields.get(b"Last-Modified")?))
     }
 
     /// Returns `ETag`, wherever the response has it.
-    pub(crate) fn etag(&self) -> Option<&[u8]> {
+    pub fn etag(&self) -> Option<&[u8]> {
         match self.etag.as_slice() {
             b"" => self.fields.get(b"ETag"),
             own => Some(own),
@@ -504,31 +504,31 @@ impl Response {
     }
 
     /// Removes `Last-Modified`, wherever the response has it.
-    pub(crate) fn clear_last_modified(&mut self) {
+    pub fn clear_last_modified(&mut self) {
         self.last_modified = None;
         self.fields.remove(b"Last-Modified");
     }
 
     /// Removes `ETag`, wherever the response has it.
-    pub(crate) fn clear_etag(&mut self) {
+    pub fn clear_etag(&mut self) {
         self.etag.clear();
         self.fields.remove(b"ETag");
     }
 
     /// Removes both validators, because the content is no longer that of a file or an upstream.
-    pub(crate) fn clear_validators(&mut self) {
+    pub fn clear_validators(&mut self) {
         self.clear_last_modified();
         self.clear_etag();
     }
 
     /// Returns `true` if trailers follow the content, or may follow it.
     #[inline]
-    pub(crate) fn has_trailers(&self) -> bool {
+    pub fn has_trailers(&self) -> bool {
         self.expect_trailers || !self.trailers.is_empty()
     }
 
     /// Sets a body made for this response, and its length.
-    pub(crate) fn set_body(&mut self, b: impl Into<Bytes>) {
+    pub fn set_body(&mut self, b: impl Into<Bytes>) {
         let b = b.into();
         self.body.clear();
         self.content_length = Some(b.len() as u64);
@@ -538,7 +538,7 @@ impl Response {
     }
 
     /// Makes what has been written to [`Response::text`] the body, and sets its length.
-    pub(crate) fn body_from_text(&mut self) {
+    pub fn body_from_text(&mut self) {
         let end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
         self.body.clear();
         self.content_length = Some(u64::from(end));
@@ -548,7 +548,7 @@ impl Response {
     }
 
     /// Returns the length of the body's parts.
-    pub(crate) fn body_len(&self) -> u64 {
+    pub fn body_len(&self) -> u64 {
         self.body.iter().map(Part::len).sum()
     }
 }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 const HEAD: usize = 1024;
 
 /// Sends the response. Returns `false` if the client is gone or too slow.
-pub(crate) async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
+pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     if req.drop_connection {
         return false;
     }
@@ -146,7 +146,7 @@ async fn run_header_filters(req: &mut Request) {
 }
 
 /// Runs the log phase of a request that its runner leaves unfinished: by a panic, or because the thread ends.
-pub(crate) fn break_off(req: &mut Request) {
+pub fn break_off(req: &mut Request) {
     if !req.unlogged {
         return;
     }
@@ -159,7 +159,7 @@ pub(crate) fn break_off(req: &mut Request) {
 }
 
 /// Runs the log phase and frees the resources of the request.
-pub(crate) fn finish(req: &mut Request) {
+pub fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);
     }

@@ -48,7 +48,7 @@ fn made_for(req: &Request) -> MadeFor {
 
 /// Head of a plain response as it was sent last. All but the date is the same from one request to the next.
 #[derive(Debug)]
-pub(crate) struct SentHead {
+pub struct SentHead {
     made_for: MadeFor,
     /// Codings that the client takes of those that the location has.
     ranked: Ranked,
@@ -63,7 +63,7 @@ pub(crate) struct SentHead {
 
 /// Heads of a file or a cached response.
 #[derive(Debug, Default)]
-pub(crate) struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
+pub struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
 
 /// Number of heads kept of a file or a cached response.
 const SENT_HEADS: usize = 8;
@@ -93,7 +93,7 @@ fn ranked(req: &Request, l: &Location) -> Option<Ranked> {
 }
 
 /// Finds the head that was sent last for a file or a cached response, if this request would get the same.
-pub(crate) fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
+pub fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
     let l = req.own_location();
     if !is_plain(req, l) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
         return None;
@@ -102,7 +102,7 @@ pub(crate) fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
 }
 
 /// Uses a remembered head for this response; `part` is the body, `len` bytes long.
-pub(crate) fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: Part) {
+pub fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: Part) {
     if let Some(form) = &head.form {
         compress::use_form(req, form.clone(), len);
     } else {
@@ -113,7 +113,7 @@ pub(crate) fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: 
 }
 
 /// Appends the remembered head of the response. Returns `false` if it has none.
-pub(crate) fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
+pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(h) = &req.resp.ready else { return false };
     let start = out.len();
     out.extend_from_slice(&h.bytes);
@@ -134,7 +134,7 @@ pub(crate) fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// Returns the file that a response is the whole of, before the header filters have run.
-pub(crate) fn subject(req: &Request) -> Option<Rc<OpenFile>> {
+pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     let r = &req.resp;
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
     let whole = r.status == 200 && *end == file.size && file.kept.get();
@@ -167,7 +167,7 @@ fn is_stored(req: &Request) -> bool {
 }
 
 /// Remembers the head that has been written for a cached response or a file, if the next request would get the same.
-pub(crate) fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
+pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let r = &req.resp;
     let heads = match (&file, &r.entry) {
         (Some(f), _) if is_of_file(req, f) => &f.heads,

@@ -10,11 +10,11 @@ use std::fmt::Debug;
 use std::time::Instant;
 
 /// Content that comes over time, after the parts of a response.
-pub(crate) type Body = Box<dyn Streamed>;
+pub type Body = Box<dyn Streamed>;
 
 /// Result of [`Streamed::pull`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pulled {
+pub enum Pulled {
     /// Bytes were appended; more may follow.
     Data,
     /// Bytes are in a file; [`Streamed::load`] reads them.
@@ -28,7 +28,7 @@ pub(crate) enum Pulled {
 }
 
 /// Source of content that comes over time. What is provided here suits content that is made in memory as it is asked for.
-pub(crate) trait Streamed: Debug {
+pub trait Streamed: Debug {
     /// Appends content that has come, without waiting.
     fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled;
 
@@ -133,26 +133,26 @@ pub(crate) trait Streamed: Debug {
 
 /// Connections whose bytes are passed on as they are.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub struct Relay {
     /// State of both directions.
-    pub(crate) pair: Pair,
+    pub pair: Pair,
     /// Times of both sides.
-    pub(crate) rules: Rules,
+    pub rules: Rules,
     /// Connection to the upstream.
-    pub(crate) upstream: Conn,
+    pub upstream: Conn,
     /// Rest of the request's contact with the upstream.
-    pub(crate) contact: Box<dyn RelayContact>,
+    pub contact: Box<dyn RelayContact>,
 }
 
 /// A request's contact with an upstream whose connection is relayed.
-pub(crate) trait RelayContact: Debug {
+pub trait RelayContact: Debug {
     /// Ends the contact. `from_client` and `from_server`: bytes that the other side has taken.
     fn over(self: Box<Self>, req: &mut Request, from_client: u64, from_server: u64);
 }
 
 /// Content that is over.
 #[derive(Debug)]
-pub(crate) struct Empty;
+pub struct Empty;
 
 impl Streamed for Empty {
     fn pull(&mut self, _: &mut Request, _: &mut Vec<u8>) -> Pulled {

@@ -23,17 +23,17 @@ use std::time::{Duration, Instant};
 
 /// Rules of a location by which another server is asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// `proxy_next_upstream`.
-    pub(crate) next: NextMask,
+    pub next: NextMask,
     /// `proxy_next_upstream_tries`; `usize::MAX` = no limit.
-    pub(crate) tries: usize,
+    pub tries: usize,
     /// `proxy_next_upstream_timeout`; 0 = no limit.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// `proxy_next_upstream_again`: servers that were tried are tried again, within a limited number of tries.
-    pub(crate) again: bool,
+    pub again: bool,
     /// `proxy_next_upstream_delay`: time between a failure and the next attempt.
-    pub(crate) delay: Duration,
+    pub delay: Duration,
 }
 
 /// Condition under which a request may be sent again.
@@ -73,7 +73,7 @@ impl Repeat {
 
 /// Kept connections that a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub enum Kept {
     /// No kept connection.
     No,
     /// Connections of the group. A connection that turns out to be closed is listed among the attempts, but does not count
@@ -167,7 +167,7 @@ impl<'t> Servers<'t> {
 const MOST_CLOSED: u32 = 4;
 
 /// The attempts of one request.
-pub(crate) struct Attempts<'t> {
+pub struct Attempts<'t> {
     conf: Rc<ThreadConfig>,
     servers: Servers<'t>,
     rules: Rules,
@@ -189,7 +189,7 @@ pub(crate) struct Attempts<'t> {
 
 /// Decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub enum Decision {
     /// The response is passed on.
     Answered,
     /// Another attempt is made.
@@ -203,7 +203,7 @@ impl<'t> Attempts<'t> {
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) async fn new(
+    pub async fn new(
         req: &mut Request,
         target: &'t Target,
         rules: Rules,
@@ -232,12 +232,12 @@ impl<'t> Attempts<'t> {
     }
 
     /// Returns `true` if the next attempt may use a kept connection.
-    pub(crate) fn may_reuse(&self) -> bool {
+    pub fn may_reuse(&self) -> bool {
         self.kept != Kept::No
     }
 
     /// Returns the time to wait for before the next attempt. A kept connection that turned out to be closed is no failure.
-    pub(crate) fn pause(&mut self) -> Option<Duration> {
+    pub fn pause(&mut self) -> Option<Duration> {
         Some(self.rules.delay).filter(|delay| std::mem::take(&mut self.failed) && !delay.is_zero())
     }
 
@@ -245,7 +245,7 @@ impl<'t> Attempts<'t> {
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) async fn begin(&mut self, req: &mut Request) -> Result<Contact, u16> {
+    pub async fn begin(&mut self, req: &mut Request) -> Result<Contact, u16> {
         let now = req.thread.io.poller.now();
         let mut chosen = self.servers.choose(&self.tried, now);
         if chosen.is_none() && self.tried.is_empty() {
@@ -291,7 +291,7 @@ impl<'t> Attempts<'t> {
     }
 
     /// Address of the server that is being asked.
-    pub(crate) fn address(&self) -> Option<&PeerAddr> {
+    pub fn address(&self) -> Option<&PeerAddr> {
         self.servers.address(self.current.0)
     }
 
@@ -304,12 +304,7 @@ impl<'t> Attempts<'t> {
     }
 
     /// Ends an attempt that has led to a response, or to a connection if the request wants no more.
-    pub(crate) fn answered(
-        &mut self,
-        req: &mut Request,
-        place: &mut Option<Contact>,
-        repeat: Repeat,
-    ) -> Decision {
+    pub(crate) fn answered(&mut self, req: &mut Request, place: &mut Option<Contact>, repeat: Repeat) -> Decision {
         let status = req.modules.upstream.head.status;
         let another = self.tried.len() + 1 < self.limit()
             && self.rules.is_in_time(req.thread.io.poller.since(self.begun));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A server that is asked.
 #[derive(Debug)]
-pub(crate) struct Contact {
+pub struct Contact {
     /// The connection and the place at the server.
     pub(super) lease: Lease,
     /// Rest of the request, which is sent as its body comes.
@@ -37,7 +37,7 @@ impl Contact {
     }
 
     /// Returns the connection.
-    pub(crate) fn conn(&self) -> Option<&Conn> {
+    pub fn conn(&self) -> Option<&Conn> {
         self.lease.conn.as_ref()
     }
 
@@ -48,12 +48,12 @@ impl Contact {
     }
 
     /// Sets the connection.
-    pub(crate) fn connected(&mut self, conn: Conn) {
+    pub fn connected(&mut self, conn: Conn) {
         self.lease.conn = Some(conn);
     }
 
     /// Takes the connection out.
-    pub(crate) fn disconnect(&mut self) -> Option<Conn> {
+    pub fn disconnect(&mut self) -> Option<Conn> {
         self.lease.conn.take()
     }
 
@@ -69,7 +69,7 @@ impl Contact {
     }
 
     /// Returns `true` if all of the request has been sent.
-    pub(crate) fn is_sent(&self) -> bool {
+    pub fn is_sent(&self) -> bool {
         self.upload.is_none() && !self.unfinished
     }
 
@@ -88,7 +88,7 @@ impl Contact {
     }
 
     /// Ends the response: takes its time, and counts it.
-    pub(crate) fn over(&self, req: &mut Request) {
+    pub fn over(&self, req: &mut Request) {
         attempt_over(req);
         self.ended(req);
     }

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// Servers that a request goes to.
 #[derive(Debug)]
-pub(crate) enum Target {
+pub enum Target {
     /// Servers of a group of the configuration.
     Group {
         /// The group.
@@ -51,7 +51,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// Creates the target for a group.
-    pub(crate) fn of(req: &Request, upstream: &Arc<Upstream>) -> Target {
+    pub fn of(req: &Request, upstream: &Arc<Upstream>) -> Target {
         match upstream.serving(&req.conf.http.upstreams, &req.conf.groups) {
             Serving::Group(u, local) => Target::Group { local, sticky: u.extras.sticky.clone() },
             Serving::Status(status) => Target::None(status),
@@ -59,7 +59,7 @@ impl Target {
     }
 
     /// Decides whether connections are reused. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.
-    pub(crate) fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
+    pub fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
         let Target::Group { local, .. } = self else { return Reuse::No };
         let group = &local.group;
         // A connection that begins with the address of one client must not serve another.
@@ -79,7 +79,7 @@ impl Target {
 
 /// The body that goes with a request.
 #[derive(Debug)]
-pub(crate) enum Outgoing {
+pub enum Outgoing {
     /// There is none.
     None,
     /// Made by `proxy_set_body`.
@@ -95,7 +95,7 @@ pub(crate) enum Outgoing {
 ///
 /// # Errors
 /// The status to answer with; 499 if the client is gone.
-pub(crate) async fn run(
+pub async fn run(
     req: &mut Request,
     target: &Target,
     exchange: &Exchange<'_>,
@@ -196,15 +196,15 @@ fn repeat(req: &Request, s: &Settings, body: &Outgoing) -> Repeat {
 }
 
 /// A request and the settings for its attempts.
-pub(crate) struct Exchange<'e> {
+pub struct Exchange<'e> {
     /// Head as it is sent.
-    pub(crate) head: &'e [u8],
+    pub head: &'e [u8],
     /// Body.
-    pub(crate) body: &'e Outgoing,
+    pub body: &'e Outgoing,
     /// Settings of the location.
-    pub(crate) settings: &'e Settings,
+    pub settings: &'e Settings,
     /// `true` if the request asks for another protocol.
-    pub(crate) upgrade: bool,
+    pub upgrade: bool,
 }
 
 /// The opening of a connection. Boxed, so that requests that wait for answers keep no room for it.

@@ -13,32 +13,32 @@ pub(crate) const READING: &str = "while reading response header from upstream";
 
 /// Failure of one server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fault {
+pub struct Fault {
     /// Condition of `proxy_next_upstream`.
-    pub(crate) kind: NextUpstream,
+    pub kind: NextUpstream,
     /// Status for the client if no other server is asked.
-    pub(crate) status: u16,
+    pub status: u16,
     /// `true` if the server cannot have acted upon the request.
-    pub(crate) unsent: bool,
+    pub unsent: bool,
     /// Consequence for the choice of servers.
-    pub(crate) blame: Blame,
+    pub blame: Blame,
     /// The step that failed, in the words of the error log.
-    pub(crate) doing: &'static str,
+    pub doing: &'static str,
 }
 
 impl Fault {
     /// Creates a fault of a request that has been sent.
-    pub(crate) fn new(kind: NextUpstream, status: u16) -> Fault {
+    pub fn new(kind: NextUpstream, status: u16) -> Fault {
         Fault { kind, status, unsent: false, blame: Blame::Server, doing: READING }
     }
 
     /// Creates a fault of the client or of this server: the upstream is not to blame.
-    pub(crate) fn own(status: u16) -> Fault {
+    pub fn own(status: u16) -> Fault {
         Fault { blame: Blame::Ours, ..Fault::new(NextUpstream::Error, status) }
     }
 
     /// Creates a fault of a connection on which nothing was sent.
-    pub(crate) fn unsent(kind: NextUpstream, status: u16, doing: &'static str) -> Fault {
+    pub fn unsent(kind: NextUpstream, status: u16, doing: &'static str) -> Fault {
         Fault { unsent: true, doing, ..Fault::new(kind, status) }
     }
 }
@@ -49,7 +49,7 @@ fn blame_of(e: Errno) -> Blame {
 }
 
 /// Logs that the client is gone.
-pub(crate) fn client_gone(req: &mut Request, doing: &str) -> Fault {
+pub fn client_gone(req: &mut Request, doing: &str) -> Fault {
     req.log(
         Level::Info,
         &format!(
@@ -61,37 +61,37 @@ pub(crate) fn client_gone(req: &mut Request, doing: &str) -> Fault {
 }
 
 /// Logs that a request cannot be sent.
-pub(crate) fn send_failed(req: &mut Request, e: Errno) -> Fault {
+pub fn send_failed(req: &mut Request, e: Errno) -> Fault {
     req.log(Level::Error, &format!("send() failed {} {SENDING}", errno_text(e)));
     Fault { doing: SENDING, blame: blame_of(e), ..Fault::new(NextUpstream::Error, 502) }
 }
 
 /// Logs that a server takes nothing of a request.
-pub(crate) fn send_timeout(req: &mut Request) -> Fault {
+pub fn send_timeout(req: &mut Request) -> Fault {
     req.log(Level::Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
     Fault { doing: SENDING, ..Fault::new(NextUpstream::Timeout, 504) }
 }
 
 /// Logs that a server closed its connection too early.
-pub(crate) fn closed(req: &mut Request, doing: &str) -> Fault {
+pub fn closed(req: &mut Request, doing: &str) -> Fault {
     req.log(Level::Error, &format!("upstream prematurely closed connection {doing}"));
     Fault::new(NextUpstream::Error, 502)
 }
 
 /// Logs that a connection cannot be read.
-pub(crate) fn receive_failed(req: &mut Request, e: Errno, doing: &str) -> Fault {
+pub fn receive_failed(req: &mut Request, e: Errno, doing: &str) -> Fault {
     req.log(Level::Error, &format!("recv() failed {} {doing}", errno_text(e)));
     Fault { blame: blame_of(e), ..Fault::new(NextUpstream::Error, 502) }
 }
 
 /// Logs that a server was silent for too long.
-pub(crate) fn timed_out(req: &mut Request, doing: &str) -> Fault {
+pub fn timed_out(req: &mut Request, doing: &str) -> Fault {
     req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {doing}"));
     Fault::new(NextUpstream::Timeout, 504)
 }
 
 /// Logs that the head of a response is invalid.
-pub(crate) fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
+pub fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
     req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(message)));
     Fault::new(NextUpstream::InvalidHeader, 502)
 }

@@ -22,20 +22,20 @@ use std::time::Duration;
 const HANDSHAKING: &str = "while SSL handshaking to upstream";
 
 /// Returns a watch for the client while the request waits for an upstream (nginx: proxy_ignore_client_abort).
-pub(crate) fn watch(req: &Request, ignore_abort: bool) -> Watch {
+pub fn watch(req: &Request, ignore_abort: bool) -> Watch {
     // A response that will be stored is fetched to its end.
     let watched = !ignore_abort && !CALL.of(req).detached;
     if watched { req.conn.wire.watch() } else { Watch::Nothing }
 }
 
 /// Evaluates the address that connections for a request come from (nginx: proxy_bind).
-pub(crate) fn local_address(req: &mut Request) -> Result<Option<LocalAddress>, Fault> {
+pub fn local_address(req: &mut Request) -> Result<Option<LocalAddress>, Fault> {
     let http = req.http();
     proxy_bind::SETTINGS.of(&http.location(req).settings).local(req).map_err(|_| Fault::own(500))
 }
 
 /// Writes the PROXY protocol header that names the client; it is empty without `proxy_protocol`.
-pub(crate) fn greeting(req: &Request, version: SendProxy) -> Vec<u8> {
+pub fn greeting(req: &Request, version: SendProxy) -> Vec<u8> {
     let mut header = Vec::new();
     if let Some(version) = version.version() {
         let client = match req.peer {
@@ -48,7 +48,7 @@ pub(crate) fn greeting(req: &Request, version: SendProxy) -> Vec<u8> {
 }
 
 /// Parameters of a connection that the location of a request does not set for all connections alike.
-pub(crate) struct Open<'o> {
+pub struct Open<'o> {
     pub(crate) addr: &'o PeerAddr,
     pub(crate) local: Option<LocalAddress>,
     pub(crate) timeout: Duration,
@@ -57,7 +57,7 @@ pub(crate) struct Open<'o> {
 }
 
 /// Opens a connection.
-pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> Result<Conn, Fault> {
+pub async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> Result<Conn, Fault> {
     let thread = req.thread.clone();
     let settings = settings(req, o);
     let opened = thread.io.poller.now();
@@ -68,7 +68,7 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
 }
 
 /// Returns the parameters of a socket.
-pub(crate) fn settings<'o>(req: &Request, o: &Open<'o>) -> DialSettings<'o> {
+pub fn settings<'o>(req: &Request, o: &Open<'o>) -> DialSettings<'o> {
     let http = req.http();
     let sockets = proxy_bind::SETTINGS.of(&http.location(req).settings);
     DialSettings {
@@ -136,7 +136,7 @@ fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
 }
 
 /// Returns the parameters of encryption, where there is any.
-pub(crate) fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
+pub fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
     if !CALL.of(req).encrypted {
         return Ok(None);
     }
@@ -148,7 +148,7 @@ pub(crate) fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
 }
 
 /// Encrypts a connection and verifies the server's certificate. Returns the protocol that ALPN has agreed on.
-pub(crate) async fn encrypt(
+pub async fn encrypt(
     req: &mut Request,
     conn: &mut Conn,
     wanted: &Wanted,

@@ -33,7 +33,7 @@ const PAUSES: u32 = 3;
 
 /// Properties that connections must have in common to serve the same requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key<L> {
+pub struct Key<L> {
     pub addr: PeerAddr,
     pub local: Option<LocalAddress>,
     /// See [`forebay_core::upstream::conn::Conn::made_for`].
@@ -47,7 +47,7 @@ pub(crate) struct Key<L> {
 
 /// A request that needs a stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Need<L> {
+pub struct Need<L> {
     pub key: Key<L>,
     /// Rules for connections that are shared; `None`: the request has one of its own.
     pub keep: Option<Keepalive>,
@@ -61,7 +61,7 @@ pub(crate) struct Need<L> {
 
 /// Reason for which there is no stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub enum Trouble {
     /// There is no socket, or nobody listens.
     Dial(DialError),
     /// The server does not answer.
@@ -76,7 +76,7 @@ pub(crate) enum Trouble {
 
 /// Failure of a request that has a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub struct Problem {
     /// Text for the error log, to be written behind "upstream ".
     pub text: Cow<'static, str>,
     pub kind: ProblemKind,
@@ -84,7 +84,7 @@ pub(crate) struct Problem {
 
 /// Kind of a [`Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProblemKind {
+pub enum ProblemKind {
     /// The server has sent something that is not allowed.
     Invalid,
     /// The server or the connection is gone.
@@ -96,7 +96,7 @@ pub(crate) enum ProblemKind {
 }
 
 /// A request on a connection, and its response. Dropping it cancels what is not over.
-pub(crate) trait RequestStream: Mux {
+pub trait RequestStream: Mux {
     /// Sends the head of the request, an HTTP/1 head. `trailers`: trailers are asked for, even if the head does not say so; `end`: there is no
     /// content; `scratch`: memory for fields. Returns the number of bytes.
     fn request(&self, head: &[u8], trailers: bool, end: bool, scratch: &mut Vec<u8>) -> u64;
@@ -123,7 +123,7 @@ pub(crate) trait RequestStream: Mux {
 
 /// A stream, and whether its connection has served other requests.
 #[derive(Debug)]
-pub(crate) struct Opened<T> {
+pub struct Opened<T> {
     pub stream: Rc<T>,
     pub reused: bool,
 }

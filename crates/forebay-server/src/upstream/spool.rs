@@ -19,7 +19,7 @@ const LOADED: u64 = 32 * 1024;
 
 /// Limits of what is read ahead of the client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AheadLimits {
+pub struct AheadLimits {
     /// In memory, bytes.
     pub memory: usize,
     /// In a file, bytes; 0 = no file.
@@ -28,7 +28,7 @@ pub(crate) struct AheadLimits {
 
 /// Place of a response that is kept.
 #[derive(Debug)]
-pub(crate) enum Keep {
+pub enum Keep {
     /// An entry of a cache.
     Cache {
         /// The cache.
@@ -80,7 +80,7 @@ impl Keep {
 
 /// The bytes between upstream and client.
 #[derive(Debug)]
-pub(crate) struct Spool {
+pub struct Spool {
     /// Bytes `mem_start..total` of the body.
     mem: Vec<u8>,
     mem_start: u64,
@@ -111,7 +111,7 @@ enum SpoolFile {
 
 /// Place of the next bytes for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NextBytes {
+pub enum NextBytes {
     /// Memory.
     Memory,
     /// The file.
@@ -128,7 +128,7 @@ impl Spool {
     }
 
     /// Creates an empty spool, which makes its file in `dir`.
-    pub(crate) fn new(limits: AheadLimits, keep: Option<Keep>, dir: TempDir) -> Spool {
+    pub fn new(limits: AheadLimits, keep: Option<Keep>, dir: TempDir) -> Spool {
         Spool {
             mem: Vec::new(),
             mem_start: 0,
@@ -145,33 +145,33 @@ impl Spool {
     }
 
     /// Returns `true` if the response is to be kept.
-    pub(crate) fn keeps(&self) -> bool {
+    pub fn keeps(&self) -> bool {
         self.keep.is_some()
     }
 
     /// Returns `true` if there is nothing in it, and nothing has to stay.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.next() == NextBytes::Nothing && self.keep.is_none()
     }
 
     /// Returns the limits, as failures have left them.
-    pub(crate) fn limits(&self) -> AheadLimits {
+    pub fn limits(&self) -> AheadLimits {
         self.limits
     }
 
     /// Takes out the buffer to append bytes to. Give it back to [`Spool::appended`].
-    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+    pub fn buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.mem)
     }
 
     /// Puts the buffer back.
-    pub(crate) fn appended(&mut self, mem: Vec<u8>) {
+    pub fn appended(&mut self, mem: Vec<u8>) {
         self.mem = mem;
         self.total = self.mem_start + self.mem.len() as u64;
     }
 
     /// Returns the place of the next bytes for the client.
-    pub(crate) fn next(&self) -> NextBytes {
+    pub fn next(&self) -> NextBytes {
         if self.sent >= self.total {
             NextBytes::Nothing
         } else if self.sent >= self.mem_start {
@@ -182,7 +182,7 @@ impl Spool {
     }
 
     /// Appends the bytes in memory that the client has not got.
-    pub(crate) fn take(&mut self, out: &mut Vec<u8>) {
+    pub fn take(&mut self, out: &mut Vec<u8>) {
         let from = (self.sent.saturating_sub(self.mem_start)) as usize;
         let piece = self.mem.get(from..).unwrap_or_default();
         out.extend_from_slice(piece);
@@ -191,7 +191,7 @@ impl Spool {
     }
 
     /// Marks everything as sent, for a client that does not read.
-    pub(crate) fn skip(&mut self) {
+    pub fn skip(&mut self) {
         self.sent = self.total;
         self.trim();
     }
@@ -211,12 +211,12 @@ impl Spool {
     }
 
     /// Returns `true` if memory is full.
-    pub(crate) fn over(&self) -> bool {
+    pub fn over(&self) -> bool {
         self.mem.len() >= self.limits.memory.max(1)
     }
 
     /// Returns `true` if more may be read from the upstream.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         !self.over()
     }
 
@@ -231,7 +231,7 @@ impl Spool {
     }
 
     /// Returns `true` if memory is full and its bytes may go to a file.
-    pub(crate) fn wants_save(&self) -> bool {
+    pub fn wants_save(&self) -> bool {
         self.over() && self.may_save()
     }
 
@@ -285,7 +285,7 @@ impl Spool {
     ///
     /// # Errors
     /// Of opening or writing the file, with its name.
-    pub(crate) async fn save(&mut self, disk: &Disk) -> Result<(), (PathBuf, io::Error)> {
+    pub async fn save(&mut self, disk: &Disk) -> Result<(), (PathBuf, io::Error)> {
         let (from, skip) = self.unsaved();
         let offset = self.start + (from - self.base);
         let output = self.output();
@@ -317,7 +317,7 @@ impl Spool {
     }
 
     /// Appends the next bytes for the client from the file. Returns `false` if it cannot be read.
-    pub(crate) async fn load(&mut self, out: &mut Vec<u8>) -> bool {
+    pub async fn load(&mut self, out: &mut Vec<u8>) -> bool {
         let file = match &self.file {
             SpoolFile::None => return false,
             SpoolFile::Draft(draft) => draft.reader(),
@@ -345,7 +345,7 @@ impl Spool {
     }
 
     /// Stops keeping the response. Bytes in the file stay readable for the client.
-    pub(crate) fn discard(&mut self) {
+    pub fn discard(&mut self) {
         self.keep = None;
         if let SpoolFile::Draft(draft) = &mut self.file {
             // A name that cannot be removed belongs to a directory that is gone.
@@ -358,7 +358,7 @@ impl Spool {
     ///
     /// # Errors
     /// Of writing or renaming the file, with its name.
-    pub(crate) async fn complete(&mut self, disk: &Disk) -> Result<(), (PathBuf, io::Error)> {
+    pub async fn complete(&mut self, disk: &Disk) -> Result<(), (PathBuf, io::Error)> {
         if self.keep.is_none() {
             return Ok(());
         }

@@ -43,7 +43,7 @@ impl Unused for StickyState {
 }
 
 /// Adds the field that names the server to a response.
-pub(crate) fn add_field(req: &mut Request) {
+pub fn add_field(req: &mut Request) {
     if STATE.of(req).set_cookie.is_empty() {
         return;
     }
@@ -62,7 +62,7 @@ pub(crate) fn add_field(req: &mut Request) {
 
 /// `sticky`.
 #[derive(Debug)]
-pub(crate) enum Sticky {
+pub enum Sticky {
     /// `sticky cookie` and `sticky header`.
     Cookie(Cookie),
     /// `sticky route`.
@@ -73,7 +73,7 @@ pub(crate) enum Sticky {
 
 /// `sticky cookie NAME ...`, and `sticky header NAME ...`, a field that clients send back.
 #[derive(Debug, Default)]
-pub(crate) struct Cookie {
+pub struct Cookie {
     name: Vec<u8>,
     /// It is a field.
     field: bool,
@@ -111,7 +111,7 @@ enum StickyExpires {
 
 /// `sticky learn ...`.
 #[derive(Debug)]
-pub(crate) struct Learn {
+pub struct Learn {
     sessions: Arc<sticky::Learn>,
     /// `header`: a session begins with the head of the response rather than with its end.
     header: bool,
@@ -122,7 +122,7 @@ impl Sticky {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Sticky, Error> {
+    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Sticky, Error> {
         match crate::config::value::first(d) {
             kind @ (b"cookie" | b"header") => Cookie::parse(d, kind == b"header", cx).map(Sticky::Cookie),
             b"route" => Route::parse(d, cx).map(Sticky::Route),
@@ -135,7 +135,7 @@ impl Sticky {
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) async fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+    pub async fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
         match self {
             Sticky::Cookie(c) => c.wanted(req),
             Sticky::Route(route) => route.wanted(req),
@@ -148,7 +148,7 @@ impl Sticky {
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) fn answered(&self, req: &mut Request, lease: &Lease, sid: &[u8]) -> Result<(), VarError> {
+    pub fn answered(&self, req: &mut Request, lease: &Lease, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Cookie(c) => c.answered(req, lease, sid),
             Sticky::Learn(l) => l.answered(req, sid),
@@ -160,7 +160,7 @@ impl Sticky {
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) fn ended(&self, req: &mut Request, _: &Lease, sid: &[u8]) -> Result<(), VarError> {
+    pub fn ended(&self, req: &mut Request, _: &Lease, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Learn(l) => l.learn(req, sid),
             _ => Ok(()),
@@ -168,7 +168,7 @@ impl Sticky {
     }
 
     /// Returns the sessions that a group shares with other replicas (`sticky learn ... sync`).
-    pub(crate) fn shared(&self, group: &Arc<Group>) -> Option<SharedSessions> {
+    pub fn shared(&self, group: &Arc<Group>) -> Option<SharedSessions> {
         match self {
             Sticky::Learn(l) => SharedSessions::of(&l.sessions, group),
             _ => None,
@@ -176,7 +176,7 @@ impl Sticky {
     }
 
     /// Takes over the sessions of the former configuration.
-    pub(crate) fn adopt(&self, old: &Sticky) {
+    pub fn adopt(&self, old: &Sticky) {
         if let (Sticky::Learn(mine), Sticky::Learn(theirs)) = (self, old) {
             mine.sessions.adopt(&theirs.sessions);
         }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// The rest of a response.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub struct Body {
     contact: Option<Contact>,
     decoder: Decoder,
     read_timeout: Duration,
@@ -98,19 +98,19 @@ const LONG: u64 = 32 * 1024;
 
 impl Body {
     /// Creates a body of which nothing has been decoded. `reusable`: the connection may serve another request.
-    pub(crate) fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
+    pub fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
         let carrier = contact.conn().map_or(Carrier::Http1, Carrier::of);
         let decoder = Decoder::new(framing, reusable, carrier);
         Body { contact: Some(contact), decoder, read_timeout, ended: None, ..Body::ended() }
     }
 
     /// Changes the protocol (see [`Decoder::speaking`]).
-    pub(crate) fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
+    pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
     }
 
     /// Puts content that has been decoded already before the content to come.
-    pub(crate) fn put_before(&mut self, content: Vec<u8>, limits: AheadLimits) {
+    pub fn put_before(&mut self, content: Vec<u8>, limits: AheadLimits) {
         if self.spool.is_none() {
             let mut s = Spool::new(limits, None, TempDir::default());
             s.appended(content);
@@ -136,7 +136,7 @@ impl Body {
     }
 
     /// Sets limits for reading ahead of the client, and for the rate. `read`: bytes that have been read.
-    pub(crate) fn buffer(&mut self, ahead: Option<AheadLimits>, rate: u64, read: u64) {
+    pub fn buffer(&mut self, ahead: Option<AheadLimits>, rate: u64, read: u64) {
         self.ahead = ahead;
         self.rate = rate;
         self.read = read;
@@ -144,29 +144,29 @@ impl Body {
     }
 
     /// Keeps the response. All of it is read then, even if the client goes away.
-    pub(crate) fn keep(&mut self, keep: Keep, limits: AheadLimits, dir: TempDir) {
+    pub fn keep(&mut self, keep: Keep, limits: AheadLimits, dir: TempDir) {
         self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
     }
 
     /// Returns `true` if the response is kept.
-    pub(crate) fn keeps(&self) -> bool {
+    pub fn keeps(&self) -> bool {
         self.spool.as_ref().is_some_and(|s| s.keeps())
     }
 
     /// Sets `proxy_ignore_client_abort` and `proxy_pass_trailers`.
-    pub(crate) fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
+    pub fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
         self.ignore_abort = ignore_abort;
         self.decoder.pass_trailers = pass_trailers;
     }
 
     /// Creates the body for a connection that has switched to another protocol.
-    pub(crate) fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
+    pub fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
         let switched = Some(Switched { early, timeouts });
         Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
     }
 
     /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
-    pub(crate) async fn relay(&mut self, req: &mut Request) -> bool {
+    pub async fn relay(&mut self, req: &mut Request) -> bool {
         let Some(switched) = self.switched.take() else { return false };
         if let Some(conn) = self.contact.as_mut().and_then(|c| c.lease.conn.as_mut()) {
             switched.relay(req, conn).await;
@@ -176,7 +176,7 @@ impl Body {
     }
 
     /// Decodes bytes that have been received. Appends their content, or puts it into the spool if there is one.
-    pub(crate) fn feed(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+    pub fn feed(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
         match &mut self.spool {
             None => self.decode(req, input, out),
             Some(s) => {
@@ -215,7 +215,7 @@ impl Body {
     }
 
     /// Appends content that has come, without waiting.
-    pub(crate) fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+    pub fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         self.end_idle_spool();
         if self.spool.is_none() {
             return self.receive(req, out);
@@ -239,7 +239,7 @@ impl Body {
     }
 
     /// Holds bytes of a pipe back that follow those that the client does not take. Returns `None` if nothing may be read ahead.
-    pub(crate) fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
+    pub fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
         let limits = self.ahead?;
         let s = self.spool.get_or_insert_with(|| Box::new(Spool::new(limits, None, temporary(req))));
         let mut mem = s.buffer();
@@ -262,7 +262,7 @@ impl Body {
     }
 
     /// Appends content from the file.
-    pub(crate) async fn load(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+    pub async fn load(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         let Some(s) = self.spool.as_mut() else { return Pulled::Failed };
         if !s.load(out).await {
             req.log(Level::Crit, "pread() of a temporary file failed while sending to client");
@@ -275,7 +275,7 @@ impl Body {
     }
 
     /// Returns `true` if [`Body::save`] has something to do.
-    pub(crate) fn wants_save(&self) -> bool {
+    pub fn wants_save(&self) -> bool {
         match &self.spool {
             Some(s) => s.wants_save() || (self.ended.is_some() && s.keeps()),
             None => false,
@@ -284,7 +284,7 @@ impl Body {
 
     /// Moves content from full memory to a file, and gives the file of a kept response its name at the end. Logs a failure,
     /// which does not affect the client.
-    pub(crate) async fn save(&mut self, req: &mut Request) {
+    pub async fn save(&mut self, req: &mut Request) {
         let ended = self.ended;
         let thread = req.thread.clone();
         let Some(s) = self.spool.as_mut() else { return };
@@ -430,7 +430,7 @@ impl Body {
     }
 
     /// Returns `true` if enough content follows that may go to the client inside the kernel.
-    pub(crate) fn can_pass(&mut self) -> bool {
+    pub fn can_pass(&mut self) -> bool {
         self.end_idle_spool();
         self.decoder.left() >= LONG
             && self.spool.is_none()
@@ -439,7 +439,7 @@ impl Body {
     }
 
     /// Fills a pipe with content that has come. Returns `None` if that is impossible now, so that [`Body::pull`] is needed.
-    pub(crate) fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
+    pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
         // Bytes that the client does not take will be moved to memory.
         let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
         let want = usize::try_from(self.decoder.left()).unwrap_or(usize::MAX).min(memory);
@@ -475,7 +475,7 @@ impl Body {
     }
 
     /// Waits until there may be more. Returns `false` if the response breaks off: it took too long, or the client is gone.
-    pub(crate) async fn wait(&mut self, req: &mut Request) -> bool {
+    pub async fn wait(&mut self, req: &mut Request) -> bool {
         if self.spool.as_ref().is_some_and(|s| s.next() != NextBytes::Nothing) {
             // They came while the client took nothing.
             return true;
@@ -540,7 +540,7 @@ impl Body {
     }
 
     /// Returns `true` while the request's body is being sent.
-    pub(crate) fn uploads(&self) -> bool {
+    pub fn uploads(&self) -> bool {
         self.contact.as_ref().is_some_and(|c| c.upload.is_some())
     }
 
@@ -611,7 +611,7 @@ impl Body {
     }
 
     /// Waits until the client takes more, or until a time, and meanwhile reads ahead. Returns `false` if the time is over.
-    pub(crate) async fn read_ahead(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
+    pub async fn read_ahead(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
         self.begin_ahead(req);
         let patience = Instant::now() + PATIENCE;
         loop {
@@ -682,7 +682,7 @@ impl Body {
     }
 
     /// Reads the rest of a response that is kept, for a client that is gone or does not want it.
-    pub(crate) async fn drain(&mut self, req: &mut Request) {
+    pub async fn drain(&mut self, req: &mut Request) {
         let thread = req.thread.clone();
         let mut nowhere = Vec::new();
         // Each turn saves bytes, reads some, waits, or ends the response. A kept one that has ended is saved or given up.
@@ -702,7 +702,7 @@ impl Body {
     }
 
     /// Ends a response whose rest is not read.
-    pub(crate) fn abandon(&mut self, req: &mut Request) {
+    pub fn abandon(&mut self, req: &mut Request) {
         self.break_off(req);
     }
 }
@@ -712,7 +712,7 @@ fn conn_of(contact: &Option<Contact>) -> Option<&Conn> {
 }
 
 /// Ends a response: takes its time, and keeps (`reusable`) or closes the connection.
-pub(crate) fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
+pub fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
     match contact.take() {
         Some(mut ended) => {
             ended.over(req);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Connection to an upstream whose bytes are passed on as they are.
 #[derive(Debug)]
-pub(crate) struct Switched {
+pub struct Switched {
     /// Bytes received after the head.
     pub early: Vec<u8>,
     /// Times of the upstream.
@@ -18,7 +18,7 @@ pub(crate) struct Switched {
 
 impl Switched {
     /// Prepares the relay between the client of a request and an upstream.
-    pub(crate) fn pair(self, req: &Request, conn: &Conn) -> (Pair, Rules) {
+    pub fn pair(self, req: &Request, conn: &Conn) -> (Pair, Rules) {
         conn.hurry();
         // The bytes in between are the request's body, which has been passed on as such.
         let early = req.head.buf.get(req.body.consumed(req.head.len)..).unwrap_or_default().to_vec();

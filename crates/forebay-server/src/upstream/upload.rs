@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Rest of a request that is still to be sent.
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub struct Upload {
     framing: Framing,
     source: ContentSource,
     /// Framed bytes, of which `at` are written.
@@ -60,7 +60,7 @@ enum Untaken {
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub enum Turn {
     /// There is more to be sent.
     More,
     /// All is sent.
@@ -82,7 +82,7 @@ enum WriteResult {
 
 /// Reason for which a body cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stopped {
+pub enum Stopped {
     /// The body cannot be read, which has been logged.
     Body(BodyError),
     /// The client is gone.
@@ -102,7 +102,7 @@ impl From<BodyError> for Stopped {
 impl Upload {
     /// Begins with the head of a request, and with the part of its body that is remembered. `send_timeout`: longest time for
     /// which the upstream may read nothing.
-    pub(crate) fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
+    pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
         let together = req.body.is_buffered(&req.head.buf) && !asks;
         let mut out = head.to_vec();
@@ -112,12 +112,12 @@ impl Upload {
     }
 
     /// Sends the body that was read before, in frames.
-    pub(crate) fn kept(framing: Framing, send_timeout: Duration) -> Upload {
+    pub fn kept(framing: Framing, send_timeout: Duration) -> Upload {
         Upload { framing, ..Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout) }
     }
 
     /// Sends content in frames.
-    pub(crate) fn bytes(content: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
+    pub fn bytes(content: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         Upload {
             left: Untaken::Nothing,
             framing,
@@ -144,12 +144,7 @@ impl Upload {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub(crate) async fn pass(
-        &mut self,
-        req: &mut Request,
-        conn: &Conn,
-        watch: &mut Watch,
-    ) -> Result<Turn, Stopped> {
+    pub async fn pass(&mut self, req: &mut Request, conn: &Conn, watch: &mut Watch) -> Result<Turn, Stopped> {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS) {
             req.thread.clone().io.poller.yield_now().await;
@@ -223,16 +218,12 @@ impl Upload {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub(crate) async fn pass_at_once(
-        &mut self,
-        req: &mut Request,
-        conn: &Conn,
-    ) -> Option<Result<Turn, Stopped>> {
+    pub async fn pass_at_once(&mut self, req: &mut Request, conn: &Conn) -> Option<Result<Turn, Stopped>> {
         at_once(self.pass(req, conn, &mut Watch::Nothing)).await
     }
 
     /// Polls for readiness of the side that the upload depends on.
-    pub(crate) fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
+    pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
         let waits = self.at < self.out.len();
         if waits || wire.has_unsent() {
@@ -383,7 +374,7 @@ fn memory(req: &Request) -> u64 {
 }
 
 /// Remembers a piece of a body that is passed on as it comes, if all of the body fits: for `$request_body`, and for another server.
-pub(crate) fn remember(req: &mut Request, piece: &[u8]) {
+pub fn remember(req: &mut Request, piece: &[u8]) {
     if req.body.len <= memory(req) {
         req.body.stored.mem.extend_from_slice(piece);
     } else {

@@ -31,7 +31,7 @@ fn proxy_port(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 }
 
 /// The rows.
-pub(crate) const VARIABLES: &[Row] = rows! {
+pub const VARIABLES: &[Row] = rows! {
     "proxy_add_x_forwarded_for" => add_forwarded,
     "proxy_internal_body_length" => |_, _| Ok(false),
     "proxy_internal_chunked" => |_, _| Ok(false),

@@ -30,7 +30,7 @@ impl Builder<'_, '_> {
     /// Ends the construction. Keeps errors such as conflicting listen options ([`forebay_core::config::Build::keep_late`]).
     /// `front` is the number of the HTTP front end.
     /// The third part is the memory for the next configuration.
-    pub(crate) fn finish(self, front: u8) -> (Http, Vec<Listener>, Memory) {
+    pub fn finish(self, front: u8) -> (Http, Vec<Listener>, Memory) {
         let listening: Vec<_> = self.servers.iter().map(Slot::listening).collect();
         let listeners = forebay_core::config::listeners(&listening, front, self.cx);
         let Builder { cx, level, servers: slots, units, sharing, http_server, pool, .. } = self;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// A location under construction.
 #[derive(Debug)]
-pub(crate) struct LocationBuild {
+pub struct LocationBuild {
     /// As written.
     pub name: Vec<u8>,
     /// Kind.
@@ -49,7 +49,7 @@ pub(crate) struct LocationBuild {
 
 impl LocationBuild {
     /// Returns `true` if a path that lacks only the final slash of the location is redirected (nginx: location).
-    pub(crate) fn redirects(&self) -> bool {
+    pub fn redirects(&self) -> bool {
         matches!(self.kind, Kind::Exact | Kind::Prefix | Kind::PrefixOnly)
             && matches!(self.name.as_slice(), [_, .., b'/'])
             && self.content.as_ref().is_some_and(|content| content.needs().upstream)
@@ -93,7 +93,7 @@ impl LocationBuild {
 
 /// Directives that the builder takes itself.
 #[cfg(test)]
-pub(crate) const DIRECTIVES: &[&str] =
+pub const DIRECTIVES: &[&str] =
     &["server", "listen", "server_name", "route", "location", "if", "limit_except"];
 
 pub(super) struct ServerBuild {
@@ -138,7 +138,7 @@ impl ServerBuild {
 }
 
 /// Builds the http level.
-pub(crate) struct Builder<'s, 'f> {
+pub struct Builder<'s, 'f> {
     /// Shared state.
     pub cx: &'s mut Scope<'f>,
     /// The http level.
@@ -157,7 +157,7 @@ pub(crate) struct Builder<'s, 'f> {
 
 impl<'s, 'f> Builder<'s, 'f> {
     /// Starts with the http level.
-    pub(crate) fn new(cx: &'s mut Scope<'f>, former: Option<Arc<Memory>>) -> Self {
+    pub fn new(cx: &'s mut Scope<'f>, former: Option<Arc<Memory>>) -> Self {
         Builder {
             cx,
             level: LocationBuild::new(Kind::Http, b"", None),
@@ -172,7 +172,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     /// Reads the http block. Leaves out directives with errors and keeps the errors, so that all are reported at once.
-    pub(crate) fn http_block(&mut self, block: &Block) {
+    pub fn http_block(&mut self, block: &Block) {
         // The directive holds for the whole block, whatever its place.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.tables.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");

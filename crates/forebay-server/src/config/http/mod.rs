@@ -10,9 +10,9 @@ mod units;
 mod tests;
 
 #[cfg(test)]
-pub(crate) use build::DIRECTIVES;
-pub(crate) use build::{Builder, LocationBuild};
-pub(crate) use units::Memory;
+pub use build::DIRECTIVES;
+pub use build::{Builder, LocationBuild};
+pub use units::Memory;
 
 use super::Environment;
 use super::names::ServerName;
@@ -31,11 +31,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Number of a location in its server: index into [`Server::locations`].
-pub(crate) type LocationId = usize;
+pub type LocationId = usize;
 
 /// Settings of the http block, ready to serve.
 #[derive(Debug, Default)]
-pub(crate) struct Http {
+pub struct Http {
     /// Virtual servers in file order.
     pub servers: Vec<Arc<Server>>,
     /// Number of levels with settings that were made, and not taken over from the configuration before.
@@ -92,12 +92,12 @@ pub(crate) struct Http {
 
 impl Http {
     /// Returns a location by the number of its server and its own.
-    pub(crate) fn level(&self, server: usize, location: LocationId) -> Option<&Location> {
+    pub fn level(&self, server: usize, location: LocationId) -> Option<&Location> {
         self.servers.get(server)?.locations.get(location)
     }
 
     /// Sets the paths that hold where no directive names one.
-    pub(crate) fn set_default_paths(&mut self, env: &Environment) {
+    pub fn set_default_paths(&mut self, env: &Environment) {
         let prefix = env.prefix.as_os_str().as_bytes();
         let slash: &[u8] = if prefix.ends_with(b"/") { b"" } else { b"/" };
         self.default_root = [prefix, slash, b"html"].concat();
@@ -106,7 +106,7 @@ impl Http {
     }
 
     /// Returns the temporary directories that some location uses without a directive.
-    pub(crate) fn default_temp_paths(&self) -> Vec<PathBuf> {
+    pub fn default_temp_paths(&self) -> Vec<PathBuf> {
         let mut paths = self.acme.default_paths.clone();
         if self.default_body_temp {
             paths.push(self.client_body_temp.clone());
@@ -120,7 +120,7 @@ impl Http {
 
 /// A virtual server.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     /// First `server_name`, empty if none.
     pub name: Vec<u8>,
     /// Settings of the server level.
@@ -144,23 +144,23 @@ pub(crate) struct Server {
 }
 
 /// Number of the level of a server itself among its [`Server::locations`].
-pub(crate) const ROOT: LocationId = 0;
+pub const ROOT: LocationId = 0;
 
 impl Server {
     /// Returns the level of the server itself.
-    pub(crate) fn root(&self) -> Option<&Location> {
+    pub fn root(&self) -> Option<&Location> {
         self.locations.get(ROOT)
     }
 
     /// Returns the locations at the level of the server.
-    pub(crate) fn tree(&self) -> Option<&LocationTree> {
+    pub fn tree(&self) -> Option<&LocationTree> {
         Some(&self.root()?.tree)
     }
 }
 
 /// Kind of a level that a [`Location`] is.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// The http level.
     Http,
     /// A server's own level.
@@ -183,19 +183,19 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Returns `true` for a location of its own: not an `if` or a server.
-    pub(crate) fn is_location(&self) -> bool {
+    pub fn is_location(&self) -> bool {
         !matches!(self, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
     }
 
     /// Returns `true` for `location = /x`.
-    pub(crate) fn is_exact(&self) -> bool {
+    pub fn is_exact(&self) -> bool {
         matches!(self, Kind::Exact)
     }
 }
 
 /// A location, or another level with settings.
 #[derive(Debug)]
-pub(crate) struct Location {
+pub struct Location {
     /// As written.
     pub name: Vec<u8>,
     /// Kind.

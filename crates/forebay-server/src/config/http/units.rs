@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the http block of one configuration leaves for the next.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// Names of the variables by their numbers.
     pub names: Vec<Box<[u8]>>,
     /// Numbers of groups.
@@ -39,7 +39,7 @@ pub(crate) type Units = HashMap<Arc<[u8]>, Arc<Unit>, foldhash::fast::RandomStat
 
 /// What was made of a unit.
 #[derive(Debug)]
-pub(crate) struct Unit {
+pub struct Unit {
     pub servers: Vec<UnitServer>,
     pub upstreams: Vec<Arc<Upstream>>,
     pub effects: UnitEffects,
@@ -60,7 +60,7 @@ impl Unit {
 
 /// Effects of reading a unit.
 #[derive(Debug, Default)]
-pub(crate) struct UnitEffects {
+pub struct UnitEffects {
     pub build: Effects,
     pub vars: Uses,
     pub groups: groups::Uses,
@@ -68,7 +68,7 @@ pub(crate) struct UnitEffects {
 
 /// A server of a unit.
 #[derive(Debug)]
-pub(crate) struct UnitServer {
+pub struct UnitServer {
     /// `None` where the configuration is only checked.
     pub server: Option<Arc<Server>>,
     pub names: Arc<[ServerName]>,
@@ -78,7 +78,7 @@ pub(crate) struct UnitServer {
 
 /// Facts about a server on which the whole configuration depends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// Limits of heads.
     pub head: Limits,
     /// It has TLS settings.

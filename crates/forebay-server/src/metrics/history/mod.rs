@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Values of all requests and connections that have a history.
-pub(crate) use reading::COLUMNS;
+pub use reading::COLUMNS;
 
 /// Time between two readings.
 const TICK: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ impl History {
 }
 
 /// Begins or goes on with the history if a configuration shows it, else ends it.
-pub(crate) fn start(b: &mut Beginning<'_>) {
+pub fn start(b: &mut Beginning<'_>) {
     if !b.http.is_watched {
         *lock(&HISTORY) = None;
         return;
@@ -98,17 +98,17 @@ fn next_tick(started: Instant, now: Instant) -> Instant {
 
 /// Part of the history, oldest sample first.
 #[derive(Debug, Default)]
-pub(crate) struct Excerpt {
+pub struct Excerpt {
     /// Unix time in milliseconds at which the history began; another one begins with another process.
-    pub(crate) since: i64,
+    pub since: i64,
     /// Number of the last sample. The first one of a history has number 1.
-    pub(crate) last: u64,
+    pub last: u64,
     /// Values of all requests and connections.
-    pub(crate) points: Vec<Point>,
+    pub points: Vec<Point>,
     /// Values of zones, peers and threads.
-    pub(crate) rows: Vec<(Key, Vec<[f32; 2]>)>,
+    pub rows: Vec<(Key, Vec<[f32; 2]>)>,
     /// Number of them for which there was no room.
-    pub(crate) left_out: usize,
+    pub left_out: usize,
 }
 
 /// Returns the samples of a range that follow the sample of number `after`. Without a history there are none.

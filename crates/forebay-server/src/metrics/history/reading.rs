@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// Kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Grows; the history has the growth for each second.
     Counter,
     /// Goes up and down; the history has the mean.
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 }
 
 /// Values of all requests and connections: name in the API, and kind.
-pub(crate) const COLUMNS: [(&str, Kind); 23] = [
+pub const COLUMNS: [(&str, Kind); 23] = [
     ("requests", Kind::Counter),
     ("1xx", Kind::Counter),
     ("2xx", Kind::Counter),

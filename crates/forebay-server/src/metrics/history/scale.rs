@@ -72,9 +72,9 @@ pub(crate) fn heat_start(row: usize) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Columns {
     /// Values of [`COLUMNS`]. Those of gauges are summed up at each reading.
-    pub(crate) values: [u64; COLUMNS.len()],
+    pub values: [u64; COLUMNS.len()],
     /// Times of requests.
-    pub(crate) times: Counts,
+    pub times: Counts,
 }
 
 impl Default for Columns {
@@ -85,13 +85,13 @@ impl Default for Columns {
 
 /// Sample of all requests and connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub struct Point {
     /// Values of [`COLUMNS`]: growth for each second, or the mean of a gauge.
-    pub(crate) values: [f32; COLUMNS.len()],
+    pub values: [f32; COLUMNS.len()],
     /// Times of requests in microseconds, for [`QUANTILES`]; `None` without requests.
-    pub(crate) quantiles: [Option<f32>; QUANTILES.len()],
+    pub quantiles: [Option<f32>; QUANTILES.len()],
     /// Number of requests in each row of the heat map.
-    pub(crate) heat: [u32; HEAT_ROWS],
+    pub heat: [u32; HEAT_ROWS],
 }
 
 const EMPTY: Point =
@@ -216,13 +216,13 @@ fn place(number: u64, length: usize) -> usize {
 
 /// Name of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub struct Key {
     /// Collection of the API that it is in, such as `http/server_zones`.
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// Upstream group of a peer; else empty.
-    pub(crate) group: String,
+    pub group: String,
     /// Name of the zone, peer or thread.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// History of a zone, peer or thread: two values, such as requests and errors.

@@ -38,7 +38,7 @@ impl Unused for Challenge {
 }
 
 /// Variables of a request that a hook makes.
-pub(crate) const VARIABLES: &[Row] = &[
+pub const VARIABLES: &[Row] = &[
     row("acme_hook_client", |r, o| of(r, o, |c| &c.client)),
     row("acme_hook_name", |r, o| of(r, o, |c| c.step.text())),
     row("acme_hook_challenge", |r, o| of(r, o, |c| c.challenge)),
@@ -61,7 +61,7 @@ fn of(r: &mut Request, out: &mut Vec<u8>, part: fn(&HookCall) -> &str) -> HasVal
 
 /// An `acme_hook`.
 #[derive(Clone, Debug)]
-pub(crate) struct Hook {
+pub struct Hook {
     /// Name of the client or issuer.
     pub(super) client: String,
     /// `uri=`.
@@ -79,7 +79,7 @@ impl Hook {
     ///
     /// # Errors
     /// `invalid parameter`.
-    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Hook, Error> {
+    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Hook, Error> {
         let client = String::from_utf8_lossy(first(d)).into_owned();
         let mut hook = Hook { client, uri: None, location: 0, server: 0, place: cx.error(d, "") };
         if let Some(w) = d.args.get(1) {
@@ -94,19 +94,19 @@ impl Hook {
 
 impl Hook {
     /// Sets the place of the directive: a server, and a location there.
-    pub(crate) fn at(self, server: usize, location: LocationId) -> Hook {
+    pub fn at(self, server: usize, location: LocationId) -> Hook {
         Hook { server, location, ..self }
     }
 }
 
 /// Returns the function that has the first worker thread carry out hooks. `number`: that of the HTTP front end.
-pub(crate) fn hooks(outside: &Outside, number: u8, http: &Arc<Http>) -> Hooks {
+pub fn hooks(outside: &Outside, number: u8, http: &Arc<Http>) -> Hooks {
     let (outside, http) = (outside.clone(), http.clone());
     Arc::new(move |call| message::send(&outside, number, Asked { http: http.clone(), call }))
 }
 
 /// Message to a worker thread.
-pub(crate) struct Asked {
+pub struct Asked {
     http: Arc<Http>,
     call: HookCall,
 }

@@ -44,7 +44,7 @@ pub(crate) fn issuer(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 
 /// Names of the directives of the block.
 #[cfg(test)]
-pub(crate) const DIRECTIVES: &[&str] = &[
+pub const DIRECTIVES: &[&str] = &[
     "uri",
     "account_key",
     "challenge",

@@ -27,15 +27,15 @@ const HTTP_PORT: u16 = 80;
 const DNS_TTL: u32 = 60;
 
 /// Facts about a server that the choice of its certificates depends on.
-pub(crate) struct Subject<'s> {
+pub struct Subject<'s> {
     /// Settings in effect at the server.
-    pub(crate) settings: &'s Settings,
+    pub settings: &'s Settings,
     /// Names of the server.
-    pub(crate) names: &'s [ServerName],
+    pub names: &'s [ServerName],
     /// `listen` directives of the server.
-    pub(crate) listens: &'s [ListenDirective],
+    pub listens: &'s [ListenDirective],
     /// The server has `ssl_certificate`, or one around it has.
-    pub(crate) certified: bool,
+    pub certified: bool,
 }
 
 impl Subject<'_> {
@@ -60,7 +60,7 @@ fn has_port<'l>(mut listens: impl Iterator<Item = &'l ListenDirective>, port: u1
 }
 
 /// Issuers of a configuration, for its servers.
-pub(crate) struct Ordering {
+pub struct Ordering {
     issuers: Vec<Arc<Issuer>>,
     clients: Vec<Clientele>,
     acme: Acme,
@@ -86,7 +86,7 @@ struct Ordered {
 
 impl Ordering {
     /// Takes the issuers over. `resolver`: that of the http level. `listens`: the `listen` directives of all servers.
-    pub(crate) fn new<'l>(
+    pub fn new<'l>(
         mut tables: Issuers,
         hooks: Vec<Hook>,
         resolver: Option<&Arc<Resolver>>,
@@ -154,7 +154,7 @@ impl Ordering {
     ///
     /// # Errors
     /// If a client is not defined, or cannot get a certificate for a name.
-    pub(crate) fn collect(&mut self, subject: &Subject<'_>, cx: &mut Scope<'_>) -> Result<(), Error> {
+    pub fn collect(&mut self, subject: &Subject<'_>, cx: &mut Scope<'_>) -> Result<(), Error> {
         let Uses::Clients(used) = &subject.settings.uses else { return Ok(()) };
         for (client, place) in used {
             let names = names_for("acme", Dot::Below, subject.names, place, cx)?;
@@ -167,7 +167,7 @@ impl Ordering {
     ///
     /// # Errors
     /// If the client cannot get a certificate for a name.
-    pub(crate) fn grant(&mut self, server: &ClientNames) -> Result<(), Error> {
+    pub fn grant(&mut self, server: &ClientNames) -> Result<(), Error> {
         let mut names = Vec::new();
         let mut plain = server.names.iter().filter(|name| !name.is_empty() && !name.starts_with('~'));
         let added = plain.try_for_each(|name| add(&mut names, name));
@@ -194,7 +194,7 @@ impl Ordering {
     ///
     /// # Errors
     /// If no key can be made.
-    pub(crate) fn order_for_clients(&mut self, all: &mut IssuedToClients) -> Result<(), Error> {
+    pub fn order_for_clients(&mut self, all: &mut IssuedToClients) -> Result<(), Error> {
         for Clientele { issuer, key, identifiers } in &self.clients {
             if identifiers.is_empty() {
                 continue;
@@ -212,7 +212,7 @@ impl Ordering {
     ///
     /// # Errors
     /// For the first that is not.
-    pub(crate) fn check_hooks(&self) -> Result<(), Error> {
+    pub fn check_hooks(&self) -> Result<(), Error> {
         let is_known = |h: &&Hook| {
             let mut all = self.issuers.iter().chain(self.clients.iter().map(|c| &c.issuer));
             h.client == BUILT_IN || all.any(|i| i.name.eq_ignore_ascii_case(&h.client))
@@ -230,7 +230,7 @@ impl Ordering {
     ///
     /// # Errors
     /// If its names cannot be in a certificate, or its issuer is not defined.
-    pub(crate) fn server(
+    pub fn server(
         &mut self,
         subject: &Subject<'_>,
         cx: &mut Scope<'_>,
@@ -347,7 +347,7 @@ impl Ordering {
     }
 
     /// Ends the orders. Returns the sockets to open for them, too. `front`: number of the HTTP front end.
-    pub(crate) fn finish(self, front: u8) -> (Acme, Vec<Listener>) {
+    pub fn finish(self, front: u8) -> (Acme, Vec<Listener>) {
         let Ordering { mut acme, clients, tables, has_http, .. } = self;
         let any = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         if acme.orders.iter().any(|o| o.issuer.answers_dns()) {

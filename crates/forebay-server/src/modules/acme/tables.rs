@@ -18,7 +18,7 @@ pub(super) const DNS_PORT: u16 = 53;
 
 /// Issuers that a configuration defines.
 #[derive(Default)]
-pub(crate) struct Issuers {
+pub struct Issuers {
     /// `acme_issuer`s.
     pub(super) defined: Vec<Issuer>,
     /// The issuer of `acme on` is defined, and without `state_path`.

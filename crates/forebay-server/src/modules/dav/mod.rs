@@ -32,7 +32,7 @@ crate::module_settings! {
 }
 
 /// `dav`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     hooks: &[PhaseHook::new(Phase::Content, |s| SETTINGS.of(s).methods.0 != 0, answer)],
     ..Module::NONE
@@ -40,7 +40,7 @@ pub(crate) static MODULE: Module = Module {
 
 /// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DavMethods(u8);
+pub struct DavMethods(u8);
 
 /// Methods with their names and bits.
 const METHODS: &[(&[u8], Method, u8)] = &[
@@ -53,7 +53,7 @@ const METHODS: &[(&[u8], Method, u8)] = &[
 
 impl DavMethods {
     /// Returns `true` if a method is allowed.
-    pub(crate) fn has(self, m: Method) -> bool {
+    pub fn has(self, m: Method) -> bool {
         METHODS.iter().any(|(_, method, bit)| *method == m && self.0 & bit != 0)
     }
 }
@@ -75,7 +75,7 @@ impl Setting<crate::HttpContext> for DavMethods {
 
 /// `dav_access`, in the form of `proxy_store_access`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DavAccess(pub u32);
+pub struct DavAccess(pub u32);
 
 impl Setting<crate::HttpContext> for DavAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {

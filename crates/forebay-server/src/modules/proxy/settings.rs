@@ -96,7 +96,7 @@ crate::module_settings! {
 
 impl Settings {
     /// Returns how much of a response is read ahead of the client.
-    pub(crate) fn ahead(&self) -> AheadLimits {
+    pub fn ahead(&self) -> AheadLimits {
         let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
         AheadLimits { memory, file: self.max_temp_file_size.0 }
@@ -127,7 +127,7 @@ impl Settings {
     }
 
     /// Returns the rules by which another server is asked.
-    pub(crate) fn rules(&self) -> Rules {
+    pub fn rules(&self) -> Rules {
         let tries = tries(self.next_upstream_tries);
         let (timeout, again) = (self.next_upstream_timeout.0, self.next_upstream_again);
         Rules { next: self.next_upstream, tries, timeout, again, delay: self.next_upstream_delay.0 }
@@ -135,7 +135,7 @@ impl Settings {
 }
 
 /// Returns the number of servers that are asked for one request at most (nginx: proxy_next_upstream_tries).
-pub(crate) fn tries(written: Number) -> usize {
+pub fn tries(written: Number) -> usize {
     match written.0 {
         0 => usize::MAX,
         n => usize::try_from(n).unwrap_or(usize::MAX),
@@ -151,7 +151,7 @@ impl Setting<crate::HttpContext> for Option<Size> {
 
 /// `proxy_store`.
 #[derive(Clone, Debug)]
-pub(crate) enum Store {
+pub enum Store {
     /// Nothing is stored.
     Off,
     /// Under the name that `root` or `alias` give.
@@ -174,7 +174,7 @@ impl Setting<crate::HttpContext> for Store {
 
 /// `proxy_store_access`: the mode of stored files.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StoreAccess(pub u32);
+pub struct StoreAccess(pub u32);
 
 impl Setting<crate::HttpContext> for StoreAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -210,7 +210,7 @@ keyword! {
 
 /// A value that may be given once.
 #[derive(Clone, Debug)]
-pub(crate) struct Value(pub Option<Template>);
+pub struct Value(pub Option<Template>);
 
 impl Setting<crate::HttpContext> for Value {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -224,11 +224,11 @@ impl Setting<crate::HttpContext> for Value {
 
 /// Lines of `proxy_set_header`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SetHeaders(pub Arc<Vec<SetHeader>>);
+pub struct SetHeaders(pub Arc<Vec<SetHeader>>);
 
 /// A line of `proxy_set_header`.
 #[derive(Clone, Debug)]
-pub(crate) struct SetHeader {
+pub struct SetHeader {
     /// Name of the field as written.
     pub name: Vec<u8>,
     /// Number of a known name.
@@ -239,7 +239,7 @@ pub(crate) struct SetHeader {
 
 impl SetHeaders {
     /// Returns `true` if there is a line for a field with this name.
-    pub(crate) fn has(&self, id: Name, name: &[u8]) -> bool {
+    pub fn has(&self, id: Name, name: &[u8]) -> bool {
         self.0.iter().any(|h| h.id == id && (id != Name::Other || h.name.eq_ignore_ascii_case(name)))
     }
 }
@@ -264,11 +264,11 @@ impl Setting<crate::HttpContext> for SetHeaders {
 
 /// Field names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FieldNames(pub Arc<Vec<Vec<u8>>>);
+pub struct FieldNames(pub Arc<Vec<Vec<u8>>>);
 
 impl FieldNames {
     /// Returns `true` if the list has a name. Case does not count.
-    pub(crate) fn has(&self, name: &[u8]) -> bool {
+    pub fn has(&self, name: &[u8]) -> bool {
         self.0.iter().any(|n| n.eq_ignore_ascii_case(name))
     }
 }
@@ -283,7 +283,7 @@ impl Setting<crate::HttpContext> for FieldNames {
 
 /// Fields of a response that are not honoured (nginx: proxy_ignore_headers).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ignored(FieldNames);
+pub struct Ignored(FieldNames);
 
 impl Ignored {
     const ALL: [&[u8]; 9] = [
@@ -299,7 +299,7 @@ impl Ignored {
     ];
 
     /// Returns `true` if the list has a name. Case does not count.
-    pub(crate) fn has(&self, name: &[u8]) -> bool {
+    pub fn has(&self, name: &[u8]) -> bool {
         self.0.has(name)
     }
 }
@@ -317,7 +317,7 @@ impl Setting<crate::HttpContext> for Ignored {
 
 /// One `proxy_redirect`.
 #[derive(Clone, Debug)]
-pub(crate) enum Redirect {
+pub enum Redirect {
     /// `default`: the location in place of the `proxy_pass`.
     Default,
     /// A prefix and what replaces it.
@@ -349,7 +349,7 @@ impl Redirect {
 }
 
 /// Returns the pattern after `~` or `~*`, and whether it ignores case. `~` alone ignores case if `caseless` is set.
-pub(crate) fn as_pattern(text: &[u8], caseless: bool) -> Option<(&[u8], bool)> {
+pub fn as_pattern(text: &[u8], caseless: bool) -> Option<(&[u8], bool)> {
     match text {
         [b'~', b'*', p @ ..] => Some((p, true)),
         [b'~', p @ ..] => Some((p, caseless)),
@@ -358,7 +358,7 @@ pub(crate) fn as_pattern(text: &[u8], caseless: bool) -> Option<(&[u8], bool)> {
 }
 
 /// Refuses `off` together with other directives of the same level. `previous` is empty after `off`.
-pub(crate) fn check_off<T>(previous: Option<&Vec<T>>, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+pub fn check_off<T>(previous: Option<&Vec<T>>, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
     let off = d.args.len() == 1 && first(d) == b"off";
     match previous {
         Some(p) if off || p.is_empty() => Err(cx.directive_error(d, "is duplicate")),
@@ -368,7 +368,7 @@ pub(crate) fn check_off<T>(previous: Option<&Vec<T>>, d: &Directive, cx: &Scope<
 
 /// All `proxy_redirect` of a level. Empty for `off`.
 #[derive(Clone, Debug)]
-pub(crate) struct Redirects(pub Arc<Vec<Redirect>>);
+pub struct Redirects(pub Arc<Vec<Redirect>>);
 
 impl Setting<crate::HttpContext> for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -382,7 +382,7 @@ impl Setting<crate::HttpContext> for Redirects {
 /// Failure of a server after which the next one may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub(crate) enum NextUpstream {
+pub enum NextUpstream {
     Error,
     Timeout,
     InvalidHeader,
@@ -411,12 +411,12 @@ const STATUSES: &[(u16, &[u8], NextUpstream)] = &[
 
 impl NextUpstream {
     /// Returns the failure that a status is.
-    pub(crate) fn of_status(status: u16) -> Option<NextUpstream> {
+    pub fn of_status(status: u16) -> Option<NextUpstream> {
         STATUSES.iter().find(|(s, ..)| *s == status).map(|(.., kind)| *kind)
     }
 
     /// Returns the failure with a name `http_...`. Only servers that may be gateways answer 502 and 504.
-    pub(crate) fn of_status_name(word: &[u8], gateway: bool) -> Option<NextUpstream> {
+    pub fn of_status_name(word: &[u8], gateway: bool) -> Option<NextUpstream> {
         let (status, _, kind) = STATUSES.iter().find(|(_, name, _)| *name == word)?;
         (gateway || !matches!(status, 502 | 504)).then_some(*kind)
     }
@@ -424,7 +424,7 @@ impl NextUpstream {
 
 /// `proxy_next_upstream`: a set.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NextMask {
+pub struct NextMask {
     /// Bits of the failures.
     kinds: u32,
     /// Bits of the statuses from 400 that are no failures of their own.
@@ -432,11 +432,11 @@ pub(crate) struct NextMask {
 }
 
 /// Bit for `off`, in addition to the bits of the failures.
-pub(crate) const OFF: u32 = 1 << 31;
+pub const OFF: u32 = 1 << 31;
 
 impl NextMask {
     /// The default.
-    pub(crate) const DEFAULT: NextMask =
+    pub const DEFAULT: NextMask =
         NextMask::of(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
 
     const fn of(kinds: u32) -> NextMask {
@@ -444,7 +444,7 @@ impl NextMask {
     }
 
     /// Returns `true` if the set has a kind.
-    pub(crate) fn has(self, kind: NextUpstream) -> bool {
+    pub fn has(self, kind: NextUpstream) -> bool {
         match kind {
             // A status is only this kind if the set has it.
             NextUpstream::HttpOther => self.statuses != [0; 4],
@@ -453,7 +453,7 @@ impl NextMask {
     }
 
     /// Returns the failure that a status is, if the set has it.
-    pub(crate) fn of_status(self, status: u16) -> Option<NextUpstream> {
+    pub fn of_status(self, status: u16) -> Option<NextUpstream> {
         match NextUpstream::of_status(status) {
             Some(kind) => Some(kind).filter(|kind| self.has(*kind)),
             None => {
@@ -481,7 +481,7 @@ impl NextMask {
 }
 
 /// Returns `true` if the servers of a directive may be gateways, which answer 502 and 504.
-pub(crate) fn says_gateway(d: &Directive) -> bool {
+pub fn says_gateway(d: &Directive) -> bool {
     [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
 }
 

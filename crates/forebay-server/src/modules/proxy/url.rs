@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// A `proxy_pass`.
 #[derive(Clone, Debug)]
-pub(crate) struct Pass {
+pub struct Pass {
     /// Name of the location around it, if that is a prefix or exact one.
     pub location: Option<Vec<u8>>,
     /// Destination.
@@ -29,7 +29,7 @@ pub(crate) struct Pass {
     pub protocol: Protocol,
     /// Key that memcached is asked for.
     pub key: Option<Template>,
-    pub at: WrittenAt,
+    pub(crate) at: WrittenAt,
 }
 
 /// Places of the word and of the end of the directive, for errors that are found later.
@@ -45,7 +45,7 @@ impl std::fmt::Debug for WrittenAt {
 
 /// Destination of a `proxy_pass`.
 #[derive(Clone, Debug)]
-pub(crate) enum To {
+pub enum To {
     /// A constant URL.
     Fixed {
         /// `https`.
@@ -66,7 +66,7 @@ pub(crate) enum To {
 }
 
 /// Destination of a request. A cache is asked before a name is looked up.
-pub(crate) enum Destination {
+pub enum Destination {
     /// Servers of the configuration.
     Known(Target),
     /// A place that has come up while the request is served, and its default port; 0 is none.
@@ -78,7 +78,7 @@ impl Destination {
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) async fn find(self, req: &mut Request) -> Result<Target, u16> {
+    pub async fn find(self, req: &mut Request) -> Result<Target, u16> {
         match self {
             Destination::Known(target) => Ok(target),
             Destination::Place(place, default_port) => find(req, &place, default_port).await,
@@ -157,17 +157,17 @@ impl Parts<'_> {
 
 impl Pass {
     /// Returns `true` if connections may have to be encrypted.
-    pub(crate) fn may_encrypt(&self) -> bool {
+    pub fn may_encrypt(&self) -> bool {
         self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
     /// Returns `true` if the URL is one of HTTP without encryption.
-    pub(crate) fn is_unencrypted(&self) -> bool {
+    pub fn is_unencrypted(&self) -> bool {
         self.protocol == Protocol::Http && matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
     /// Gives an error the place of the directive.
-    pub(crate) fn place(&self, error: Error) -> Error {
+    pub fn place(&self, error: Error) -> Error {
         let WrittenAt(span, at) = self.at;
         Error { span: Some(span), at: Some(at), ..error }
     }
@@ -176,7 +176,7 @@ impl Pass {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn parse(d: &Directive, location: Option<Vec<u8>>, cx: &mut Scope<'_>) -> Result<Pass, Error> {
+    pub fn parse(d: &Directive, location: Option<Vec<u8>>, cx: &mut Scope<'_>) -> Result<Pass, Error> {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no URL")) };
         let template = cx.template(d, word)?;
         let Some(url) = template.as_const() else {
@@ -209,7 +209,7 @@ impl Pass {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn parse_place(d: &Directive, protocol: Protocol, cx: &mut Scope<'_>) -> Result<Pass, Error> {
+    pub fn parse_place(d: &Directive, protocol: Protocol, cx: &mut Scope<'_>) -> Result<Pass, Error> {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no place")) };
         let template = cx.template(d, word)?;
         let to = match template.as_const() {
@@ -227,7 +227,7 @@ impl Pass {
     }
 
     /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.
-    pub(crate) fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
+    pub fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
         let http = req.http();
         let target = Target::of(req, http.upstreams.get(*group)?);
@@ -248,7 +248,7 @@ impl Pass {
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) fn destination(&self, req: &mut Request) -> Result<(Destination, Vec<u8>), u16> {
+    pub fn destination(&self, req: &mut Request) -> Result<(Destination, Vec<u8>), u16> {
         if let Some((target, uri)) = self.fixed(req) {
             return Ok((Destination::Known(target), uri));
         }

@@ -23,8 +23,8 @@ use forebay_core::vars::VarError;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-pub(crate) use page::Page;
-pub(crate) use script::{ScriptPlace, content};
+pub use page::Page;
+pub use script::{ScriptPlace, content};
 
 crate::module_settings! {
     /// `ssi`.
@@ -40,7 +40,7 @@ crate::module_settings! {
 }
 
 /// `ssi`.
-pub(crate) static MODULE: Module = Module {
+pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
@@ -58,7 +58,7 @@ static STATE: Slot<SsiState> = Slot::new();
 
 /// SSI state of one request.
 #[derive(Debug, Default)]
-pub(crate) struct SsiState {
+pub struct SsiState {
     shared: Option<Rc<RefCell<SharedState>>>,
     /// `config timefmt` of the page; `None` for [`TIME_FORMAT`].
     time_format: Option<Vec<u8>>,
@@ -121,12 +121,12 @@ fn shared(req: &mut Request) -> Rc<RefCell<SharedState>> {
 }
 
 /// Shares the state of a request with its subrequest.
-pub(crate) fn share(req: &mut Request, sub: &mut Request) {
+pub fn share(req: &mut Request, sub: &mut Request) {
     STATE.of_mut(sub).shared = Some(shared(req));
 }
 
 /// Counts a subrequest. Returns `false` if there have been `most` already.
-pub(crate) fn count(req: &mut Request, most: u32) -> bool {
+pub fn count(req: &mut Request, most: u32) -> bool {
     let shared = shared(req);
     let mut s = shared.borrow_mut();
     s.subrequests += 1;
@@ -170,7 +170,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Returns a page for a stub of a subrequest, or `None` if its location does not process SSI.
-pub(crate) fn page_of_stub(sub: &mut Request) -> Option<Page> {
+pub fn page_of_stub(sub: &mut Request) -> Option<Page> {
     let http = sub.http();
     enabled(&http.location(sub).settings).then(|| Page::new(sub))
 }

@@ -25,7 +25,7 @@ const ERROR: &[u8] = b"[an error occurred while processing the directive]";
 const MAX_IFS: usize = 32;
 
 /// A page being sent.
-pub(crate) struct Page {
+pub struct Page {
     parser: Parser,
     /// The content, if it is in memory, and the page taken apart.
     script: Option<(Rc<Script>, Bytes)>,
@@ -143,7 +143,7 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 
 impl Page {
     /// Creates the page for a response.
-    pub(crate) fn new(req: &Request) -> Page {
+    pub fn new(req: &Request) -> Page {
         let http = req.http();
         let s: &Settings = SETTINGS.of(&http.location(req).settings);
         Page {
@@ -168,7 +168,7 @@ impl Page {
     }
 
     /// Returns `true` if the page can be sent by [`Page::run_script`]: its content is still the one that it was made for.
-    pub(crate) fn has_script(&self, content: &Bytes) -> bool {
+    pub fn has_script(&self, content: &Bytes) -> bool {
         let same = |own: &Bytes| own.as_ptr() == content.as_ptr() && own.len() == content.len();
         self.script.as_ref().is_some_and(|(_, own)| same(own))
     }
@@ -177,7 +177,7 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub(crate) async fn run_script(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+    pub async fn run_script(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
         let Some((script, content)) = self.script.take() else { return Ok(()) };
         let mut done = self.run_pieces(out, req, &script, &content).await;
         if done.is_ok() && !self.queue.is_empty() {
@@ -223,12 +223,7 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub(crate) async fn run(
-        &mut self,
-        out: &mut Outlet,
-        req: &mut Request,
-        piece: &[u8],
-    ) -> Result<(), Broken> {
+    pub async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
         let mut done = self.run_piece(out, req, piece).await;
         if done.is_ok() {
             done = self.send_queue(out, req, 0).await;
@@ -285,7 +280,7 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub(crate) async fn end(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+    pub async fn end(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
         let held = self.parser.end();
         self.text(out, req, held).await
     }

@@ -108,11 +108,11 @@ impl Script {
 
 /// The script of a content, for the limit that was asked for last.
 #[derive(Debug, Default)]
-pub(crate) struct ScriptPlace(RefCell<Option<Rc<Script>>>);
+pub struct ScriptPlace(RefCell<Option<Rc<Script>>>);
 
 impl ScriptPlace {
     /// Returns the memory that the script takes, in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.0.borrow().as_ref().map_or(0, |script| script.size as u64)
     }
 
@@ -130,7 +130,7 @@ impl ScriptPlace {
 }
 
 /// Returns the content of a response if it is one part that is in memory, short, and sent as a whole.
-pub(crate) fn content(r: &Response) -> Option<Bytes> {
+pub fn content(r: &Response) -> Option<Bytes> {
     let [part] = r.body.as_slice() else { return None };
     if r.source.is_some() || r.window != Window::default() || part.len() > PIECE as u64 {
         return None;

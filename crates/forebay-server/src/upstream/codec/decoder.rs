@@ -17,7 +17,7 @@ pub(super) const TOO_LONG: &str =
 
 /// Protocol that content arrives in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub enum Carrier {
     /// HTTP/1, or the end of the connection.
     Http1,
     /// A stream of HTTP/2, whose end is that of the response.
@@ -32,7 +32,7 @@ pub(crate) enum Carrier {
 
 /// Decoder of one response's content.
 #[derive(Debug)]
-pub(crate) struct Decoder {
+pub struct Decoder {
     carrier: Carrier,
     pub(super) framing: Framing,
     /// Bytes to come, if the length is known.
@@ -43,18 +43,18 @@ pub(crate) struct Decoder {
     /// `true` if the request was HEAD and no content has come.
     pub(super) to_head: bool,
     /// `true` if the connection may serve another request once the response is over.
-    pub(crate) reusable: bool,
+    pub reusable: bool,
     /// `proxy_pass_trailers`.
-    pub(crate) pass_trailers: bool,
+    pub pass_trailers: bool,
 }
 
 /// Result of decoding some bytes.
 #[derive(Debug)]
-pub(crate) struct Decoded {
+pub struct Decoded {
     /// Bytes of content that were appended.
-    pub(crate) got: usize,
+    pub got: usize,
     /// Bytes that `$upstream_response_length` counts.
-    pub(crate) length: u64,
+    pub length: u64,
     /// Progress of the response.
     pub(crate) end: End,
 }
@@ -75,7 +75,7 @@ pub(crate) enum End {
 
 impl Carrier {
     /// Returns that of a connection that speaks HTTP.
-    pub(crate) fn of(conn: &Conn) -> Carrier {
+    pub fn of(conn: &Conn) -> Carrier {
         match () {
             () if http2::stream(conn).is_some() => Carrier::Http2,
             () if conn.wire().as_mux().is_some() => Carrier::Http3,
@@ -97,7 +97,7 @@ impl Decoded {
 
 impl Decoder {
     /// Creates a decoder of HTTP.
-    pub(crate) fn new(framing: Framing, reusable: bool, carrier: Carrier) -> Decoder {
+    pub fn new(framing: Framing, reusable: bool, carrier: Carrier) -> Decoder {
         let left = match framing {
             Framing::Length(n) => n,
             _ => 0,
@@ -116,7 +116,7 @@ impl Decoder {
 
     /// Changes the protocol. `reusable`: the connection may serve another request; `to_head`: the content may be missing
     /// whatever its length is announced to be.
-    pub(crate) fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Decoder {
+    pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Decoder {
         match protocol {
             Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => self,
             Protocol::FastCgi => Decoder { carrier: Carrier::FastCgi, reusable, to_head, ..self },
@@ -125,7 +125,7 @@ impl Decoder {
     }
 
     /// Appends the content in the received bytes.
-    pub(crate) fn decode(
+    pub fn decode(
         &mut self,
         req: &mut Request,
         conn: Option<&Conn>,
@@ -164,7 +164,7 @@ impl Decoder {
     }
 
     /// Takes bytes of content without a coding that have been appended after `before`.
-    pub(crate) fn arrived(&mut self, req: &mut Request, out: &mut Vec<u8>, before: usize) -> Decoded {
+    pub fn arrived(&mut self, req: &mut Request, out: &mut Vec<u8>, before: usize) -> Decoded {
         let got = out.len() - before;
         if self.framing == Framing::Stream {
             return Decoded::content(got, false);
@@ -219,7 +219,7 @@ impl Decoder {
     }
 
     /// Returns `true` if the end of the connection is the end of the response as well.
-    pub(crate) fn ends_with_connection(&self) -> bool {
+    pub fn ends_with_connection(&self) -> bool {
         match self.carrier {
             Carrier::Http1 => self.framing == Framing::Stream,
             Carrier::Http2 | Carrier::Memcached => false,
@@ -230,22 +230,22 @@ impl Decoder {
     }
 
     /// Returns `true` if the received bytes are the content, up to a known length or to the end.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.carrier == Carrier::Http1 && matches!(self.framing, Framing::Length(_) | Framing::Stream)
     }
 
     /// Returns `true` if the end of what is read has to be decoded: it is that of a stream of HTTP/2.
-    pub(crate) fn judges_end(&self) -> bool {
+    pub fn judges_end(&self) -> bool {
         self.carrier == Carrier::Http2
     }
 
     /// Returns the number of bytes that follow without a coding; 0 if unknown.
-    pub(crate) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         if self.carrier == Carrier::Http1 { self.left } else { 0 }
     }
 
     /// Notes the trailers of a chunked response.
-    pub(crate) fn note_trailers(&self, req: &mut Request) {
+    pub fn note_trailers(&self, req: &mut Request) {
         for (_, name, value) in self.chunked.trailers() {
             self.note_trailer(req, name, value);
         }

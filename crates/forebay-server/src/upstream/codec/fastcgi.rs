@@ -22,7 +22,7 @@ const LONGEST_LINE: usize = 1900;
 
 /// State of the response under way.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
+pub struct Link {
     records: Records,
     /// Text for the error log, until its record is complete.
     stderr: Vec<u8>,
@@ -31,7 +31,7 @@ pub(crate) struct Link {
 }
 
 /// State of the requests whose upstream is a FastCGI server.
-pub(crate) static LINK: Slot<Link> = Slot::new();
+pub static LINK: Slot<Link> = Slot::new();
 
 impl Unused for Link {
     const UNUSED: &'static Link = &Link { records: Records::NEW, stderr: Vec::new(), extra: false };
@@ -51,12 +51,12 @@ impl Link {
     }
 
     /// Returns `true` if the end of the response has come.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.records.is_over()
     }
 
     /// Returns `true` if the connection may serve another request.
-    pub(crate) fn is_reusable(&self) -> bool {
+    pub fn is_reusable(&self) -> bool {
         self.is_over() && !self.extra
     }
 }

@@ -18,14 +18,14 @@ use std::any::Any;
 use std::rc::Rc;
 
 /// Tells connections of this version from others.
-pub(crate) const MADE_FOR: u64 = 0x6832_0000_0000_0000;
+pub const MADE_FOR: u64 = 0x6832_0000_0000_0000;
 
 /// Text for content that ends before the announced length.
 const TOO_SHORT: &str =
     "upstream sent response body smaller than indicated content length while reading upstream";
 
 /// Returns the stream behind a connection, if that is one of HTTP/2.
-pub(crate) fn stream(conn: &Conn) -> Option<Rc<Stream>> {
+pub fn stream(conn: &Conn) -> Option<Rc<Stream>> {
     let any: Rc<dyn Any> = conn.wire().as_mux()?.clone();
     any.downcast().ok()
 }
@@ -44,20 +44,20 @@ fn take(req: &Request, opened: Opened<Stream>, ask: &Ask<'_>) -> Conn {
 }
 
 /// Opens a stream at once on a connection that there is, where one has room.
-pub(crate) fn find(req: &Request, contact: &Contact, ask: &Ask<'_>) -> Option<Conn> {
+pub fn find(req: &Request, contact: &Contact, ask: &Ask<'_>) -> Option<Conn> {
     let now = req.thread.io.poller.now();
     let opened = h2::POOL.of(&req.thread).open_now(&need(req, contact, ask), now)?;
     Some(take(req, opened, ask))
 }
 
 /// Opens a stream on a connection that has just been opened, and leaves the connection to other requests, too.
-pub(crate) fn adopt(req: &Request, contact: &Contact, ask: &Ask<'_>, conn: Conn) -> Option<Conn> {
+pub fn adopt(req: &Request, contact: &Contact, ask: &Ask<'_>, conn: Conn) -> Option<Conn> {
     let opened = h2::POOL.of(&req.thread).adopt(&req.thread, &need(req, contact, ask), conn)?;
     Some(take(req, opened, ask))
 }
 
 /// Opens a stream, where [`find`] has found no connection.
-pub(crate) async fn open(
+pub async fn open(
     req: &mut Request,
     contact: &Contact,
     wanted: Option<&Wanted>,
@@ -93,7 +93,7 @@ pub(super) fn take_early(req: &mut Request, contact: &Contact) {
 }
 
 /// Returns `true` if all of the response has been taken, and has no trailers.
-pub(crate) fn is_whole(conn: Option<&Conn>) -> bool {
+pub fn is_whole(conn: Option<&Conn>) -> bool {
     conn.and_then(stream).is_some_and(|stream| stream.is_bare())
 }
 

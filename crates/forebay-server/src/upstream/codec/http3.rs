@@ -30,7 +30,7 @@ const MISDIRECTED: u16 = 421;
 
 /// Sends the request over HTTP/3 and reads the head of the response. Returns `false` if it is to go over TCP: there is no connection over
 /// QUIC, and `proxy_http3_fallback` allows that.
-pub(crate) async fn ask(
+pub async fn ask(
     req: &mut Request,
     contact: &mut Contact,
     wanted: Option<&Wanted>,
@@ -99,7 +99,7 @@ fn follows(req: &Request) -> bool {
 }
 
 /// Takes over what a response, which has come over TLS or QUIC, says about where the server takes HTTP/3.
-pub(crate) fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
+pub fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
     if !follows(req) {
         return;
     }

@@ -12,7 +12,7 @@ use forebay_http::memcached::{self, Reply, Wrong};
 use forebay_http::request::Framing;
 
 /// The key that a request asks for, as in the command.
-pub(crate) static KEY: Slot<Vec<u8>> = Slot::new();
+pub static KEY: Slot<Vec<u8>> = Slot::new();
 
 /// Replaces the first line of an answer by a head, before the content. `limit`: longest line, bytes.
 pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {

@@ -2,14 +2,14 @@
 //! which the connection may serve another request. Hot path.
 
 mod cgi;
-pub(crate) mod decoder;
-pub(crate) mod fastcgi;
+pub mod decoder;
+pub mod fastcgi;
 mod http1;
-pub(crate) mod http2;
-pub(crate) mod http3;
-pub(crate) mod memcached;
-pub(crate) mod muxed;
-pub(crate) mod protocol;
+pub mod http2;
+pub mod http3;
+pub mod memcached;
+pub mod muxed;
+pub mod protocol;
 
 use super::Reuse;
 use super::exchange::{Outgoing, READ};
@@ -29,20 +29,20 @@ use rustix::io::Errno;
 
 /// Request as it is to be written for an upstream.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub struct Asked<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) uri: &'a [u8],
     pub(crate) body: &'a Outgoing,
     /// Key of memcached.
-    pub(crate) key: Option<&'a Template>,
+    pub key: Option<&'a Template>,
     /// `true` if the response is to be stored.
-    pub(crate) stored: bool,
+    pub stored: bool,
     /// `true` if the method is GET even if the client's is HEAD (nginx: proxy_cache_convert_head).
-    pub(crate) as_get: bool,
+    pub as_get: bool,
 }
 
 /// Reason for which a request cannot be written.
-pub(crate) enum Unwritten {
+pub enum Unwritten {
     /// A variable has no value, which has been logged.
     Variable,
     /// A value would be more than one line.
@@ -67,7 +67,7 @@ impl From<Unsafe> for Unwritten {
 
 impl Unwritten {
     /// Logs the reason; returns the status to answer with.
-    pub(crate) fn status(self, req: &mut Request) -> u16 {
+    pub fn status(self, req: &mut Request) -> u16 {
         match self {
             Unwritten::Variable => {}
             Unwritten::Unsafe(refused) => {
@@ -86,11 +86,7 @@ impl Unwritten {
 }
 
 /// Appends a request up to its content. Returns whether it asks for another protocol.
-pub(crate) fn write_request(
-    req: &mut Request,
-    asked: &Asked<'_>,
-    out: &mut Vec<u8>,
-) -> Result<bool, Unwritten> {
+pub fn write_request(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
     let Asked { settings: s, stored, .. } = *asked;
     match CALL.of(req).protocol {
         Protocol::Http | Protocol::Grpc => return http1::write_head(req, asked, out),
@@ -110,7 +106,7 @@ pub(crate) fn write_request(
 }
 
 /// Returns `true` if a written request asks for no content.
-pub(crate) fn is_to_head(req: &Request, head: &[u8]) -> bool {
+pub fn is_to_head(req: &Request, head: &[u8]) -> bool {
     use forebay_http::request::Method;
     match CALL.of(req).protocol.is_http() {
         true => head.starts_with(b"HEAD "),
@@ -127,7 +123,7 @@ pub(crate) enum Came {
 }
 
 /// Prepares for the head of a response.
-pub(crate) fn begin(req: &mut Request) {
+pub fn begin(req: &mut Request) {
     match CALL.of(req).protocol {
         Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
             req.modules.upstream.head.advance(usize::MAX);
@@ -147,7 +143,7 @@ pub(crate) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Res
 }
 
 /// Reads bytes of a head that have come. The inner error is that of the connection.
-pub(crate) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
+pub fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
     if !conn.readable() {
         // A read would return the same.
         return Ok(Err(Errno::AGAIN));
@@ -170,7 +166,7 @@ pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Er
 }
 
 /// Returns `true` if the connection of the response whose head has been read may be used again.
-pub(crate) fn keeps_alive(req: &Request) -> bool {
+pub fn keeps_alive(req: &Request) -> bool {
     CALL.of(req).reuse != Reuse::No
         && match CALL.of(req).protocol {
             Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,

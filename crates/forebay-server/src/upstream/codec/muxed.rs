@@ -24,20 +24,20 @@ use std::time::Duration;
 
 /// A request to one server.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub struct Ask<'a> {
     pub(crate) head: &'a [u8],
     pub(crate) body: &'a Outgoing,
     pub(crate) settings: &'a Settings,
     pub(crate) addr: &'a PeerAddr,
     pub(crate) local: Option<LocalAddress>,
     /// See [`Conn::made_for`].
-    pub(crate) made_for: u64,
+    pub made_for: u64,
     /// The connection must not be one that was idle.
-    pub(crate) fresh: bool,
+    pub fresh: bool,
 }
 
 /// Returns the stream behind a connection, if there is one.
-pub(crate) fn stream(conn: &Conn) -> Option<Rc<dyn RequestStream>> {
+pub fn stream(conn: &Conn) -> Option<Rc<dyn RequestStream>> {
     let any: Rc<dyn Any> = conn.wire().as_mux()?.clone();
     match any.downcast::<h2::Stream>() {
         Ok(stream) => Some(stream),
@@ -46,12 +46,12 @@ pub(crate) fn stream(conn: &Conn) -> Option<Rc<dyn RequestStream>> {
 }
 
 /// Returns why a request on a stream has failed.
-pub(crate) fn problem(conn: &Conn) -> Option<Problem> {
+pub fn problem(conn: &Conn) -> Option<Problem> {
     stream(conn)?.problem()
 }
 
 /// Returns what a request needs of its connection.
-pub(crate) fn need<L>(
+pub fn need<L>(
     req: &Request,
     contact: &Contact,
     ask: &Ask<'_>,
@@ -71,7 +71,7 @@ pub(crate) fn need<L>(
 }
 
 /// Sends the request and reads the head of the response.
-pub(crate) async fn exchange(
+pub async fn exchange(
     req: &mut Request,
     contact: &mut Contact,
     ask: &Ask<'_>,
@@ -162,7 +162,7 @@ fn failed(req: &mut Request, conn: Option<&Conn>, problem: &Problem, doing: &'st
 }
 
 /// Returns the fault of a request that cannot be sent because its stream has failed.
-pub(crate) fn send_failed(req: &mut Request, conn: &Conn) -> Option<Fault> {
+pub fn send_failed(req: &mut Request, conn: &Conn) -> Option<Fault> {
     let problem = problem(conn)?;
     Some(failed(req, Some(conn), &problem, SENDING))
 }

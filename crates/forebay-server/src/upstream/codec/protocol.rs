@@ -9,7 +9,7 @@ use forebay_http::request;
 
 /// A protocol that upstreams are spoken to by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     /// HTTP in any version (`proxy_pass`).
     #[default]
     Http,
@@ -27,12 +27,12 @@ pub(crate) enum Protocol {
 
 impl Protocol {
     /// Returns `true` for protocols with requests and responses of HTTP.
-    pub(crate) fn is_http(self) -> bool {
+    pub fn is_http(self) -> bool {
         matches!(self, Protocol::Http | Protocol::Grpc)
     }
 
     /// Returns the beginning of a server's name in the error log.
-    pub(crate) fn scheme(self, encrypted: bool) -> &'static [u8] {
+    pub fn scheme(self, encrypted: bool) -> &'static [u8] {
         match self {
             Protocol::Http if encrypted => b"https://",
             Protocol::Http => b"http://",
@@ -47,47 +47,47 @@ impl Protocol {
     }
 
     /// Returns `true` if the directive names a URL rather than a place.
-    pub(crate) fn takes_url(self) -> bool {
+    pub fn takes_url(self) -> bool {
         self == Protocol::Http
     }
 
     /// Returns `true` if a place may begin with the scheme.
-    pub(crate) fn takes_scheme(self) -> bool {
+    pub fn takes_scheme(self) -> bool {
         matches!(self, Protocol::Uwsgi | Protocol::Grpc)
     }
 
     /// Returns `true` if connections may be encrypted.
-    pub(crate) fn may_encrypt(self) -> bool {
+    pub fn may_encrypt(self) -> bool {
         matches!(self, Protocol::Http | Protocol::Uwsgi | Protocol::Grpc)
     }
 
     /// Returns `true` if requests ask for the value of `$memcached_key`.
-    pub(crate) fn has_key(self) -> bool {
+    pub fn has_key(self) -> bool {
         self == Protocol::Memcached
     }
 
     /// Returns `true` if responses have no type, so that it follows from the URI.
-    pub(crate) fn is_untyped(self) -> bool {
+    pub fn is_untyped(self) -> bool {
         self == Protocol::Memcached
     }
 
     /// Returns `true` if a response of this status has no content, so that an error page is sent.
-    pub(crate) fn is_missing(self, status: u16) -> bool {
+    pub fn is_missing(self, status: u16) -> bool {
         self == Protocol::Memcached && status == 404
     }
 
     /// Returns `true` if the error log names the server with the path.
-    pub(crate) fn logs_path(self) -> bool {
+    pub fn logs_path(self) -> bool {
         self != Protocol::Grpc
     }
 
     /// Returns `true` if connections are kept for a group that the directive implies.
-    pub(crate) fn is_reused_unasked(self, version: HttpVersion) -> bool {
+    pub fn is_reused_unasked(self, version: HttpVersion) -> bool {
         self == Protocol::Http && matches!(version, HttpVersion::V11 | HttpVersion::V3)
     }
 
     /// Returns `true` if a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
-    pub(crate) fn can_stream(self, framing: request::Framing, version: HttpVersion) -> bool {
+    pub fn can_stream(self, framing: request::Framing, version: HttpVersion) -> bool {
         match self {
             Protocol::Http => !(framing == request::Framing::Chunked && version == HttpVersion::V10),
             Protocol::FastCgi | Protocol::Grpc => true,
@@ -98,7 +98,7 @@ impl Protocol {
     }
 
     /// Returns the framing of content on its way to a server; `chunked`: over HTTP/1 its length is not known.
-    pub(crate) fn framing(self, chunked: bool) -> Framing {
+    pub fn framing(self, chunked: bool) -> Framing {
         match self {
             Protocol::FastCgi => Framing::Records,
             Protocol::Http if chunked => Framing::Chunked,
@@ -107,12 +107,7 @@ impl Protocol {
     }
 
     /// Returns the framing of the content of a response. `stored`: the response is stored.
-    pub(crate) fn framing_of_response(
-        self,
-        head: &ResponseHead,
-        to_head: bool,
-        stored: bool,
-    ) -> request::Framing {
+    pub fn framing_of_response(self, head: &ResponseHead, to_head: bool, stored: bool) -> request::Framing {
         // nginx stores what a program answers to HEAD.
         let program = !self.is_http() && self != Protocol::Memcached;
         match framing_of_response(head, to_head && !(program && stored)) {
@@ -123,7 +118,7 @@ impl Protocol {
     }
 
     /// Returns `true` if a field of a response is not passed on unless `proxy_pass_header` names it.
-    pub(crate) fn hides(self, name: Name, text: &[u8]) -> bool {
+    pub fn hides(self, name: Name, text: &[u8]) -> bool {
         let own = match self {
             Protocol::Http => name.is(Classes::OF_SERVER) || text.eq_ignore_ascii_case(b"X-Pad"),
             Protocol::FastCgi | Protocol::Scgi => text.eq_ignore_ascii_case(b"Status"),
@@ -134,7 +129,7 @@ impl Protocol {
     }
 
     /// Returns the name of the directive that chooses it.
-    pub(crate) fn directive(self) -> &'static str {
+    pub fn directive(self) -> &'static str {
         match self {
             Protocol::Http => "proxy_pass",
             Protocol::FastCgi => "fastcgi_pass",
@@ -146,7 +141,7 @@ impl Protocol {
     }
 
     /// Returns a number by which idle connections of this protocol differ from others to the same server.
-    pub(crate) fn made_for(self) -> u64 {
+    pub fn made_for(self) -> u64 {
         match self {
             Protocol::FastCgi => 0x6663_6769_0000_0000,
             Protocol::Memcached => 0x6d63_0000_0000_0000,
@@ -158,7 +153,7 @@ impl Protocol {
 
 /// Framing of content on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub enum Framing {
     /// Without: its length is in the head.
     Plain,
     /// In chunks (RFC 9112, section 7.1).
@@ -171,12 +166,12 @@ pub(crate) enum Framing {
 
 impl Framing {
     /// Returns `true` if the end of content is marked apart from its length. A mark that was sent cannot be taken back.
-    pub(crate) fn ends_apart(self) -> bool {
+    pub fn ends_apart(self) -> bool {
         matches!(self, Framing::Records | Framing::Stream)
     }
 
     /// Appends a piece of content.
-    pub(crate) fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
+    pub fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
         match self {
             _ if content.is_empty() => {}
             Framing::Plain | Framing::Stream => out.extend_from_slice(content),
@@ -190,13 +185,13 @@ impl Framing {
     }
 
     /// Returns `true` if nothing stands between pieces of content.
-    pub(crate) fn is_plain(self) -> bool {
+    pub fn is_plain(self) -> bool {
         matches!(self, Framing::Plain | Framing::Stream)
     }
 
     /// Appends the bytes before the next piece of a file of which `left` bytes are to be sent, and returns the length of the
     /// piece. Only for content whose length was known beforehand.
-    pub(crate) fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
+    pub fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
         match self {
             Framing::Plain | Framing::Chunked | Framing::Stream => left,
             Framing::Records => {
@@ -208,7 +203,7 @@ impl Framing {
     }
 
     /// Appends the end of the content.
-    pub(crate) fn end(self, out: &mut Vec<u8>) {
+    pub fn end(self, out: &mut Vec<u8>) {
         match self {
             Framing::Plain | Framing::Stream => {}
             Framing::Chunked => out.extend_from_slice(b"0\r\n\r\n"),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Properties that HTTP adds to a group.
 #[derive(Debug, Default)]
-pub(crate) struct Extras {
+pub struct Extras {
     /// `sticky`.
     pub sticky: Option<Arc<Sticky>>,
     /// Health checks, in the order of the group's schedules.
@@ -32,16 +32,16 @@ impl Extras {
 }
 
 /// A group of the http block.
-pub(crate) type Upstream = config::Upstream<Extras>;
+pub type Upstream = config::Upstream<Extras>;
 /// A group that a directive of the http block names.
-pub(crate) type Named = config::Named<Extras>;
+pub type Named = config::Named<Extras>;
 /// All groups of an http block.
-pub(crate) type Table = config::Table<Extras>;
+pub type Table = config::Table<Extras>;
 
 /// All groups of an http block that is being read.
 #[derive(Debug, Default)]
-pub(crate) struct Groups {
-    pub all: config::Groups<Extras>,
+pub struct Groups {
+    pub(crate) all: config::Groups<Extras>,
     matches: Matches<Match>,
     /// `upstream_start_unresolved` of the http level.
     pub start_unresolved: bool,
@@ -51,12 +51,12 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Returns the group of a place that `proxy_pass` names.
-    pub(crate) fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named {
+    pub fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named {
         self.all.reference(place, default_port, at)
     }
 
     /// Adds a health check to a group.
-    pub(crate) fn check(&mut self, group: Named, check: Check) {
+    pub fn check(&mut self, group: Named, check: Check) {
         match self.all.entry(group) {
             Some((group, extras)) => {
                 group.checks.push(check.common.schedule);
@@ -69,7 +69,7 @@ impl Groups {
     /// Completes the groups. Looks up names that no block defines. `resolver`: that of the http level. Also returns the
     /// errors of all groups: `host not found in upstream "x"`, `no resolver defined to resolve names at run time in
     /// upstream "x"`, `match "x" not found`.
-    pub(crate) fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Table, Vec<Error>) {
+    pub fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Table, Vec<Error>) {
         let matches = self.matches;
         self.all.finish(resolver, self.start_unresolved, |extras, errors| {
             for check in &mut extras.checks {
@@ -86,7 +86,7 @@ impl Groups {
 ///
 /// # Errors
 /// In nginx's words.
-pub(crate) fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let mut extras = Extras::default();
     let mut block = Block::new(d, cx.tables.upstreams.start_unresolved);
     for inner in d.block.iter().flatten() {
@@ -107,7 +107,7 @@ pub(crate) fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 ///
 /// # Errors
 /// With the place of what is not understood.
-pub(crate) fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let conditions = Match::parse(d, cx)?;
     let Scope { tables, build, .. } = cx;
     tables.upstreams.matches.define(d, conditions, build)
@@ -115,7 +115,7 @@ pub(crate) fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 
 /// Names of the directives of the block.
 #[cfg(test)]
-pub(crate) const DIRECTIVES: &[&str] = &[
+pub const DIRECTIVES: &[&str] = &[
     "server",
     "keepalive",
     "keepalive_requests",

@@ -10,7 +10,7 @@
 mod session;
 mod stream;
 
-pub(crate) use stream::Stream;
+pub use stream::Stream;
 
 use super::pooled::{self, Opened, Session as _, Shared, Trouble};
 use crate::module::thread::{ThreadSlot, ThreadState};
@@ -29,14 +29,14 @@ use std::rc::Rc;
 use std::time::Instant;
 
 /// Properties that connections must have in common to serve the same requests.
-pub(crate) type Key = pooled::Key<()>;
+pub type Key = pooled::Key<()>;
 /// A request that needs a stream.
-pub(crate) type Need = pooled::Need<()>;
+pub type Need = pooled::Need<()>;
 
 /// Parameters of a new connection.
 #[derive(Clone, Copy)]
-pub(crate) struct Dial<'d> {
-    pub settings: DialSettings<'d>,
+pub struct Dial<'d> {
+    pub(crate) settings: DialSettings<'d>,
     /// Encryption.
     pub wanted: Option<&'d Wanted>,
     /// Directory of certificates whose names have variables.
@@ -45,14 +45,14 @@ pub(crate) struct Dial<'d> {
 
 /// Connections of a thread to upstreams.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub struct Pool {
     shared: Shared<Session>,
     /// All connections, by their numbers.
     sessions: RefCell<Vec<Option<Rc<Session>>>>,
 }
 
 /// Connections of all threads to upstreams.
-pub(crate) static POOL: ThreadSlot<Pool> = ThreadSlot::new();
+pub static POOL: ThreadSlot<Pool> = ThreadSlot::new();
 
 impl ThreadState for Pool {
     fn new(_: &WorkerThread) -> Pool {
@@ -111,7 +111,7 @@ impl Drop for Opening<'_> {
 
 impl Pool {
     /// Opens a stream at once, on a connection that has room.
-    pub(crate) fn open_now(&self, need: &Need, now: Instant) -> Option<Opened<Stream>> {
+    pub fn open_now(&self, need: &Need, now: Instant) -> Option<Opened<Stream>> {
         self.shared.open_now(need, now)
     }
 
@@ -119,7 +119,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Trouble`].
-    pub(crate) async fn open(
+    pub async fn open(
         &self,
         thread: &Rc<Thread>,
         need: &Need,
@@ -131,7 +131,7 @@ impl Pool {
     }
 
     /// Opens a stream on a connection that has been opened, and gives the connection to other requests.
-    pub(crate) fn adopt(&self, thread: &Rc<Thread>, need: &Need, conn: Conn) -> Option<Opened<Stream>> {
+    pub fn adopt(&self, thread: &Rc<Thread>, need: &Need, conn: Conn) -> Option<Opened<Stream>> {
         let session = self.begin(thread, need);
         session.connected(conn, true);
         session.opened(need.longest)

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// A request and its response. Dropping it cancels what is not over.
-pub(crate) struct Stream {
+pub struct Stream {
     /// Identifier, once the request has begun.
     id: Cell<Option<u32>>,
     session: Rc<Session>,
@@ -48,12 +48,12 @@ impl Stream {
     }
 
     /// Returns `true` if the response is over and has been read.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.session.link.borrow().is_over(self.id())
     }
 
     /// Returns `true` if the response is over and has been read, and has no trailers.
-    pub(crate) fn is_bare(&self) -> bool {
+    pub fn is_bare(&self) -> bool {
         let link = self.session.link.borrow();
         link.is_over(self.id()) && !link.has_trailers(self.id())
     }

@@ -13,8 +13,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A server as requests reach it over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Origin {
-    pub addr: SocketAddr,
+pub struct Origin {
+    pub(crate) addr: SocketAddr,
     /// See [`forebay_core::upstream::conn::Conn::made_for`]. Servers with several names at one address are several origins.
     pub made_for: u64,
 }
@@ -24,7 +24,7 @@ impl Origin {
     ///
     /// Without that, whoever may write fields of responses and bind another port of the server's machine would get all requests
     /// (RFC 7838, section 9.1). A port below 1024 is for the administrator of a machine, and a server of a user does not speak for it.
-    pub(crate) fn may_move_to(&self, port: u16, verified: bool) -> bool {
+    pub fn may_move_to(&self, port: u16, verified: bool) -> bool {
         let own = self.addr.port();
         port == own || verified && (port >= 1024 || own < 1024)
     }
@@ -32,7 +32,7 @@ impl Origin {
 
 /// Ports at which servers take HTTP/3, as a thread has learned them.
 #[derive(Debug, Default)]
-pub(crate) struct Alternatives(RefCell<HashMap<Origin, Alternative>>);
+pub struct Alternatives(RefCell<HashMap<Origin, Alternative>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alternative {
@@ -42,14 +42,14 @@ struct Alternative {
 
 impl Alternatives {
     /// Returns the address at which a server takes HTTP/3, if it has said so.
-    pub(crate) fn of(&self, origin: Origin, now: Instant) -> Option<SocketAddr> {
+    pub fn of(&self, origin: Origin, now: Instant) -> Option<SocketAddr> {
         let known = self.0.borrow().get(&origin).copied().filter(|known| known.until > now)?;
         Some(SocketAddr::new(origin.addr.ip(), known.port))
     }
 
     /// Takes over what the `Alt-Svc` fields of a response say, in place of all that was said before (RFC 7838, section 3). `age`: time
     /// that the response has spent in caches. Returns the alternative if that is news.
-    pub(crate) fn learn(
+    pub fn learn(
         &self,
         origin: Origin,
         fields: &Said,
@@ -74,18 +74,18 @@ impl Alternatives {
     }
 
     /// Forgets the alternative of a server.
-    pub(crate) fn forget(&self, origin: Origin) {
+    pub fn forget(&self, origin: Origin) {
         self.0.borrow_mut().remove(&origin);
     }
 }
 
 /// Port for HTTP/3, and the time for which that is fresh, that the fields of a response name; `None`: there is none that may be followed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said(Option<(u16, Duration)>);
+pub struct Said(Option<(u16, Duration)>);
 
 impl Said {
     /// Adds a field line. `accept` decides whether a port may be followed. The first alternative counts that may be.
-    pub(crate) fn add(&mut self, value: &[u8], accept: impl Fn(u16) -> bool) {
+    pub fn add(&mut self, value: &[u8], accept: impl Fn(u16) -> bool) {
         for entry in split(value, b',') {
             if let Some((port, time)) = alternative(entry).filter(|(port, _)| accept(*port)) {
                 self.0.get_or_insert((port, time));

@@ -8,12 +8,12 @@
 //!
 //! Connections are the thread's: requests of one thread share them, and a configuration that is replaced gives them no more requests.
 
-pub(crate) mod alternatives;
+pub mod alternatives;
 mod lane;
 mod session;
 mod stream;
 
-pub(crate) use stream::Stream;
+pub use stream::Stream;
 
 use super::pooled;
 use super::pooled::{Opened, Session as _, Shared, Trouble};
@@ -52,7 +52,7 @@ const REMEMBERED: usize = 1000;
 
 /// Limits of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Requests at a time.
     pub streams: u32,
     /// Content that a server may send ahead on a stream, bytes.
@@ -83,20 +83,20 @@ impl Limits {
 }
 
 /// Properties that connections must have in common to serve the same requests.
-pub(crate) type Key = pooled::Key<Limits>;
+pub type Key = pooled::Key<Limits>;
 
 /// A request that needs a stream.
-pub(crate) struct Need<'n> {
-    pub shared: pooled::Need<Limits>,
-    pub addr: SocketAddr,
-    pub wanted: &'n Wanted,
+pub struct Need<'n> {
+    pub(crate) shared: pooled::Need<Limits>,
+    pub(crate) addr: SocketAddr,
+    pub(crate) wanted: &'n Wanted,
     /// Directory of certificates whose names have variables.
     pub base: &'n Path,
 }
 
 impl Trouble {
     /// Returns `true` if the server may be asked over TCP instead.
-    pub(crate) fn may_fall_back(&self) -> bool {
+    pub fn may_fall_back(&self) -> bool {
         match self {
             Trouble::Dial(DialError::Connect(_)) | Trouble::Timeout | Trouble::Unspoken(_) => true,
             Trouble::Dial(_) | Trouble::ClientGone | Trouble::Tls(_) => false,
@@ -106,20 +106,20 @@ impl Trouble {
 
 /// QUIC connections of a thread to upstreams.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub struct Pool {
     lanes: RefCell<Vec<Option<Rc<Lane>>>>,
     /// Numbers of lanes by their addresses.
     of_address: RefCell<HashMap<(SocketAddr, Option<LocalAddress>), u32>>,
     /// Connections that take requests.
     shared: Shared<Session>,
     /// Servers that have said where they speak HTTP/3.
-    pub(crate) alternatives: Alternatives,
+    pub alternatives: Alternatives,
     /// Servers that do not speak HTTP/3, and until when that is believed.
     without: RefCell<HashMap<SocketAddr, Instant>>,
 }
 
 /// Connections of all threads to upstreams.
-pub(crate) static POOL: ThreadSlot<Pool> = ThreadSlot::new();
+pub static POOL: ThreadSlot<Pool> = ThreadSlot::new();
 
 impl ThreadState for Pool {
     fn new(_: &WorkerThread) -> Pool {
@@ -141,13 +141,13 @@ impl ThreadState for Pool {
 
 impl Pool {
     /// Returns `true` if a server was found not to speak HTTP/3.
-    pub(crate) fn is_without(&self, addr: SocketAddr, now: Instant) -> bool {
+    pub fn is_without(&self, addr: SocketAddr, now: Instant) -> bool {
         let without = self.without.borrow();
         !without.is_empty() && without.get(&addr).is_some_and(|until| *until > now)
     }
 
     /// Remembers a server that does not speak HTTP/3. Returns `false` if that was known.
-    pub(crate) fn note_without(&self, addr: SocketAddr, now: Instant, valid: Duration) -> bool {
+    pub fn note_without(&self, addr: SocketAddr, now: Instant, valid: Duration) -> bool {
         let mut without = self.without.borrow_mut();
         if without.len() >= REMEMBERED {
             without.retain(|_, until| *until > now);
@@ -159,7 +159,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Trouble`].
-    pub(crate) async fn open(
+    pub async fn open(
         &self,
         thread: &Rc<Thread>,
         need: &Need<'_>,

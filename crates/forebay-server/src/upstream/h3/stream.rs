@@ -21,7 +21,7 @@ use std::time::Instant;
 const MAX_INTERIM: u32 = 100;
 
 /// A request and its response. Dropping it cancels what is not over.
-pub(crate) struct Stream {
+pub struct Stream {
     id: StreamId,
     session: Rc<Session>,
     input: RefCell<Input>,

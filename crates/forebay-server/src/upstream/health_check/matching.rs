@@ -11,7 +11,7 @@ use forebay_http::h1::client::ResponseHead;
 
 /// A `match` block. All conditions must hold.
 #[derive(Debug, Default)]
-pub(crate) struct Match {
+pub struct Match {
     status: Option<Statuses>,
     headers: Vec<(Vec<u8>, Test)>,
     /// Pattern, and whether the body must match it.
@@ -39,7 +39,7 @@ impl Match {
     ///
     /// # Errors
     /// With the place of what is not understood.
-    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Match, Error> {
+    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Match, Error> {
         let mut m = Match::default();
         for line in d.block.iter().flatten() {
             m.line(line, cx)?;

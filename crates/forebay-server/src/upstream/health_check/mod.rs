@@ -21,12 +21,12 @@ use probe::{CheckedServer, HttpProbe};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use matching::Match;
-pub(crate) use require::Ask;
+pub use matching::Match;
+pub use require::Ask;
 
 /// `health_check`.
 #[derive(Clone, Debug)]
-pub(crate) struct Check {
+pub struct Check {
     /// Parameters that every protocol has.
     pub common: HealthCheck,
     uri: Vec<u8>,
@@ -67,7 +67,7 @@ impl Check {
     ///
     /// # Errors
     /// `invalid parameter "x"`.
-    pub(crate) fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
+    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
         let mut check = Check::new(HealthCheck::new(d, cx));
         health::parameters(d, cx, |name, value| check.parameter(name, value))?;
         Ok(check)
@@ -87,13 +87,7 @@ impl Check {
     }
 
     /// Takes over the settings of the location of this number.
-    pub(crate) fn bind(
-        &mut self,
-        host: &[u8],
-        encrypted: bool,
-        location: (usize, LocationId),
-        s: &proxy::Settings,
-    ) {
+    pub fn bind(&mut self, host: &[u8], encrypted: bool, location: (usize, LocationId), s: &proxy::Settings) {
         (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
         let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
         self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();
@@ -133,7 +127,7 @@ fn is_uri(v: &[u8]) -> bool {
 }
 
 /// Checks the servers of a group until it is aborted.
-pub(crate) async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, ask: Ask) {
+pub async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, ask: Ask) {
     let group = upstream.group.clone();
     let probe = move |peer: &Peer, number: usize| {
         let (upstream, config, ask) = (upstream.clone(), config.clone(), ask.clone());

@@ -16,7 +16,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Function that sends a question to a worker thread.
-pub(crate) type Ask = Arc<dyn Fn(Question) + Send + Sync>;
+pub type Ask = Arc<dyn Fn(Question) + Send + Sync>;
 
 /// A check and its response.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Checked {
 
 /// Question whether all variables that a `match` block requires have values.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub struct Question {
     config: Arc<Http>,
     checked: Checked,
     answer: oneshot::Sender<bool>,
