@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 const TSV: &str = include_str!("../data/directives.tsv");
 
@@ -316,7 +316,25 @@ impl Row {
     }
 }
 
-static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| TSV.lines().skip(1).filter_map(Row::parse).collect());
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let own = TSV.lines().skip(1);
+    let further = FURTHER.get_or_init(|| "").lines();
+    own.chain(further).filter_map(Row::parse).collect()
+});
+
+/// Rows of modules outside of this project.
+static FURTHER: OnceLock<&str> = OnceLock::new();
+
+/// Adds rows to the table, before it is first used. `rows`: lines with the columns of `data/directives.tsv`, without its first line.
+///
+/// # Errors
+/// The line that is no row, or `""` if the table is in use or has been extended.
+pub fn extend(rows: &'static str) -> Result<(), &'static str> {
+    match rows.lines().find(|line| Row::parse(line).is_none()) {
+        Some(line) => Err(line),
+        None => FURTHER.set(rows).map_err(|_| ""),
+    }
+}
 
 static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static Row>>> = LazyLock::new(|| {
     let mut map: HashMap<_, Vec<_>> = HashMap::new();

@@ -268,9 +268,23 @@ static BLOCKS: Module = Module {
     ..Module::NONE
 };
 
+/// These modules, and those that have been installed.
+static ALL: OnceLock<Vec<&'static Module>> = OnceLock::new();
+
 /// Returns all modules.
+#[inline]
 pub fn all() -> &'static [&'static Module] {
-    MODULES
+    ALL.get_or_init(|| MODULES.to_vec())
+}
+
+/// Adds modules after those of this crate, before the first configuration is read. Their directives need rows in the grammar
+/// ([`forebay_conf::grammar::extend`]).
+///
+/// # Errors
+/// The modules are in use, or have been installed.
+pub fn install(further: &[&'static Module]) -> Result<(), &'static str> {
+    let all = MODULES.iter().chain(further).copied().collect();
+    ALL.set(all).map_err(|_| "the modules are in use")
 }
 
 /// Reads a directive of the http level that defines something by name. Returns `Ok(false)` if no module has it.

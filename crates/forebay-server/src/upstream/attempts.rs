@@ -304,7 +304,12 @@ impl<'t> Attempts<'t> {
     }
 
     /// Ends an attempt that has led to a response, or to a connection if the request wants no more.
-    pub(crate) fn answered(&mut self, req: &mut Request, place: &mut Option<Contact>, repeat: Repeat) -> Decision {
+    pub(crate) fn answered(
+        &mut self,
+        req: &mut Request,
+        place: &mut Option<Contact>,
+        repeat: Repeat,
+    ) -> Decision {
         let status = req.modules.upstream.head.status;
         let another = self.tried.len() + 1 < self.limit()
             && self.rules.is_in_time(req.thread.io.poller.since(self.begun));

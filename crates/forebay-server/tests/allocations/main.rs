@@ -5,13 +5,7 @@
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::tls::{self, Trust};
 use forebay_bench::{run, url::Url};
-use forebay_conf::files::Files;
-use forebay_core::counters::Counters;
-use forebay_core::process::ThreadGeneration;
-use forebay_core::worker::{self, Command, Mailbox, Setup};
-use forebay_server::config::{self, Environment};
 use forebay_sys::alloc::CountingAllocator;
-use forebay_sys::log_area::{Area, Mapped};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -21,6 +15,8 @@ use std::time::Duration;
 
 mod origin;
 mod paths;
+#[path = "../common/worker.rs"]
+mod worker;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -151,58 +147,15 @@ fn over_http3(dir: &Path, requests: u64, connections: usize, streams: usize) -> 
 
 /// Runs a worker in this thread while another one calls `client`. Returns what this thread allocated.
 fn during(dir: &Path, server: &str, socket: OwnedFd, client: impl FnOnce() + Send + 'static) -> u64 {
-    let conf = format!(
-        "events {{}}\nhttp {{ open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
-         keepalive_requests 1000000; {server} }}\n",
+    let http = format!(
+        "open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
+         keepalive_requests 1000000; {server}",
         d = dir.display()
     );
-    std::fs::write(dir.join("nginx.conf"), conf).expect("write");
-    let env = Environment {
-        prefix: dir.join(""),
-        conf_path: dir.join("nginx.conf"),
-        globals: String::new(),
-        error_log: Some("stderr".into()),
-        access_log: "access.log".into(),
-    };
-    let (config, _) = config::load(&env, &mut Files::disk()).expect("a configuration");
-    let log =
-        std::fs::OpenOptions::new().create(true).append(true).open(dir.join("access.log")).expect("log");
-    let share = ThreadGeneration {
-        config: Arc::new(config),
-        sockets: vec![Some((Arc::new(socket), false))],
-        logs: vec![Arc::new(log.into())],
-        generation: 1,
-    };
-    let area = Area::create().expect("shared memory");
-    let mapped = Mapped::new(area.fd().try_clone_to_owned().expect("descriptor")).expect("mapped");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-    let mailbox = Arc::new(Mailbox::default());
-    let (started, ready) = std::sync::mpsc::channel();
-    let (begin, begun) = std::sync::mpsc::channel();
-    begin.send(()).expect("a receiver");
-    let setup = Setup {
-        number: 0,
-        cpus: vec![],
-        connections: 100,
-        share,
-        counters: Arc::new(vec![Arc::new(Counters::default())]),
-        front_ends: forebay_server::FRONT_ENDS,
-        mailbox: mailbox.clone(),
-        log_area: Some(mapped),
-        tokio: runtime.handle().clone(),
-        started,
-    };
-    let client = std::thread::spawn(move || {
-        let remote = ready.recv().expect("told").expect("started");
-        client();
-        mailbox.push(Command::Stop);
-        remote.wake();
-    });
-    let before = CountingAllocator::counts().allocations;
-    worker::main(setup, &begun);
-    let after = CountingAllocator::counts().allocations;
-    client.join().expect("client");
-    after - before
+    let mut before = 0;
+    let begin = || before = CountingAllocator::counts().allocations;
+    worker::serve(dir, &http, socket, begin, client);
+    CountingAllocator::counts().allocations - before
 }
 
 /// Counts the allocations of a thousand warm requests.
