@@ -167,6 +167,8 @@ pub struct Recovery<C> {
     max_ack_delay: Duration,
     /// Probe timeouts in a row.
     pto_count: u32,
+    /// Time of the first of these probe timeouts.
+    probing_since: Time,
     /// Time at which the timers were set last, from which a client without anything in flight counts.
     timer_set: Time,
     packet_threshold: u64,
@@ -185,6 +187,7 @@ impl<C: Copy> Recovery<C> {
             handshake: Handshake { peer_validated: is_server, ..Handshake::default() },
             max_ack_delay: Duration::from_millis(25),
             pto_count: 0,
+            probing_since: now,
             timer_set: now,
             packet_threshold: loss::PACKET_THRESHOLD,
             time_threshold: loss::TIME_THRESHOLD,

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// Probe timeouts in a row after which datagrams may be too large for the path.
 const SILENT_PROBES: u32 = 2;
 
+/// Time without any acknowledgment, in spite of probes, after which a connection ends. A peer that sends nothing at all ends it earlier.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(120);
+
 impl Connection {
     /// Returns the time at which [`Connection::expire`] has something to do, or [`Connection::transmit`] has something to send that the
     /// pacer holds back.
@@ -98,6 +101,10 @@ impl Connection {
             }
         });
         if let Timeout::Probe(space) = timeout {
+            // Each packet since the unacknowledged one is remembered, so that a peer that only sends would have us remember ever more.
+            if self.recovery.probed_for(now) >= UNACKNOWLEDGED {
+                return self.vanish(Reason::TimedOut);
+            }
             if self.recovery.pto_count() >= SILENT_PROBES {
                 self.path.mtu.suspect(now);
             }

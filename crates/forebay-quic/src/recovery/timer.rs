@@ -54,6 +54,14 @@ impl<C: Copy> Recovery<C> {
         self.pto_count
     }
 
+    /// Returns the time since the first probe timeout after which nothing has been acknowledged.
+    pub fn probed_for(&self, now: Time) -> Duration {
+        match self.pto_count {
+            0 => Duration::ZERO,
+            _ => now.since(self.probing_since),
+        }
+    }
+
     /// Returns when [`Recovery::on_timeout`] is to be called. `amplification_limited` says that nothing may be sent until the
     /// peer has sent more (RFC 9000, section 8.1).
     pub fn deadline(&self, amplification_limited: bool) -> Option<Time> {
@@ -111,6 +119,9 @@ impl<C: Copy> Recovery<C> {
         let Some((_, space)) = self.probe_time().filter(|(time, _)| *time <= now) else {
             return Timeout::Nothing;
         };
+        if self.pto_count == 0 {
+            self.probing_since = now;
+        }
         self.pto_count += 1;
         self.stats.probe_timeouts += 1;
         self.timer_set = now;

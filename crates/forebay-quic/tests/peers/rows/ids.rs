@@ -513,6 +513,21 @@ fn ends() -> Vec<Row> {
             "10.1",
             BOTH,
             UP,
+            "packets, and acknowledgments of none",
+            |l| {
+                // Something to acknowledge.
+                l.frames(Kind::OneRtt, &[0x1a, 1, 2, 3, 4, 5, 6, 7, 8]);
+                for _ in 0..1000 {
+                    l.wait(Duration::from_secs(1));
+                    l.frames(Kind::OneRtt, &[0x01]);
+                }
+            },
+            Want::Lost(|r| *r == Reason::TimedOut),
+        ),
+        row(
+            "10.1",
+            BOTH,
+            UP,
             "silence and a shorter timeout of the peer",
             |l| l.wait(Duration::from_secs(4)),
             Want::Lost(|r| *r == Reason::TimedOut),
