@@ -9,7 +9,7 @@ mod language;
 mod namespace;
 mod one_line;
 
-use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
+use forebay_testkit::{Server, Site, free_port, program, wait_for, wait_until};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -149,7 +149,7 @@ impl Authority {
 
 /// Runs `forebay acme` on a site.
 fn acme(site: &Site, wish: &str, names: &[&str]) -> (Option<i32>, String) {
-    let done = Command::new(PROGRAM)
+    let done = Command::new(program())
         .args(["acme", wish, "-p"])
         .arg(site.dir())
         .args(["-c", "nginx.conf"])
@@ -236,32 +236,31 @@ fn a_certificate_is_got_kept_and_found_after_a_restart() {
     assert!(server.get("/").contains("here"), "HTTP works at once");
     let first = issued(&server.site, "a.test", "");
     assert!(first.contains("DNS:a.test, DNS:b.test"), "{first}");
-    let found: Vec<(String, u32)> = (std::fs::read_dir(server.site.dir().join("state"))
-        .expect("a directory"))
-    .flatten()
-    .map(|f| {
-        (
-            f.file_name().into_string().expect("text"),
-            f.metadata().expect("there").permissions().mode() & 0o777,
-        )
-    })
-    .collect();
+    let found: Vec<(String, u32)> = (std::fs::read_dir(server.dir().join("state")).expect("a directory"))
+        .flatten()
+        .map(|f| {
+            (
+                f.file_name().into_string().expect("text"),
+                f.metadata().expect("there").permissions().mode() & 0o777,
+            )
+        })
+        .collect();
     for wanted in ["account.key", "account.url", ".crt", ".key", "history.json"] {
         assert!(
             found.iter().any(|(name, mode)| name.ends_with(wanted) && *mode == 0o600),
             "{wanted}: {found:?}"
         );
     }
-    let account = server.site.read("state/account.url");
+    let account = server.read("state/account.url");
     // A reload neither asks again nor presents anything else.
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload();
     server.wait_for_log("reconfigur", 1);
     assert_eq!(presented(&server.site, "b.test"), first);
     // Without an authority the certificate is there from the first handshake on.
     drop(authority);
     server.restart();
     assert_eq!(presented(&server.site, "a.test"), first);
-    assert_eq!(server.site.read("state/account.url"), account);
+    assert_eq!(server.read("state/account.url"), account);
 }
 
 #[test]
@@ -387,10 +386,8 @@ fn two_nodes_share_a_directory() {
     let shown = issued(&first.site, "a.test", "");
     let second = site("", NGINX_ACME);
     let conf = second.read("nginx.conf");
-    let conf = conf.replace(
-        &format!("{}/state", second.dir().display()),
-        &format!("{}/state", first.site.dir().display()),
-    );
+    let conf = conf
+        .replace(&format!("{}/state", second.dir().display()), &format!("{}/state", first.dir().display()));
     second.write("nginx.conf", &conf);
     openssl(
         second.dir(),
@@ -412,20 +409,17 @@ fn kept_state_belongs_to_its_authority() {
     let _second = Authority::start(&other, &program, Settings { ports, ..LONG });
     let server = Server::start_on(site);
     let of_first = issued(&server.site, "a.test", "");
-    let account = server.site.read("state/account.url");
-    let conf = server.site.read("nginx.conf");
-    let moved = conf.replace(&server.site.addr(2).to_string(), &other.addr(2).to_string()).replace(
-        &format!("{}/ca.pem", server.site.dir().display()),
-        &format!("{}/ca.pem", other.dir().display()),
-    );
+    let account = server.read("state/account.url");
+    let conf = server.read("nginx.conf");
+    let moved = conf
+        .replace(&server.addr(2).to_string(), &other.addr(2).to_string())
+        .replace(&format!("{}/ca.pem", server.dir().display()), &format!("{}/ca.pem", other.dir().display()));
     assert_ne!(moved, conf);
-    server.site.write("nginx.conf", &moved);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload_with(moved);
     let of_second = issued(&server.site, "a.test", &of_first);
-    assert_ne!(server.site.read("state/account.url"), account);
-    server.site.write("nginx.conf", &conf);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
-    wait_for("the first certificate", || (presented(&server.site, "a.test") == of_first).then_some(()));
+    assert_ne!(server.read("state/account.url"), account);
+    server.reload_with(conf);
+    wait_until("the first certificate", || presented(&server.site, "a.test") == of_first);
     assert_ne!(of_first, of_second);
     assert_eq!(server.error_log().matches("new certificate for").count(), 2, "{}", server.error_log());
 }
@@ -463,10 +457,8 @@ fn an_earlier_certificate_serves_until_there_is_one_for_all_names() {
     let mut server = Server::start_on(site);
     let first = issued(&server.site, "a.test", "");
     drop(authority);
-    let conf =
-        server.site.read("nginx.conf").replace("server_name a.test b.test;", "server_name a.test c.test;");
-    server.site.write("nginx.conf", &conf);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    let conf = server.read("nginx.conf").replace("server_name a.test b.test;", "server_name a.test c.test;");
+    server.reload_with(conf);
     server.wait_for_log("an earlier one for other names is in use", 1);
     assert_eq!(presented(&server.site, "c.test"), first);
     server.restart();
@@ -488,11 +480,11 @@ fn an_account_in_memory_survives_a_reload() {
     let _authority = Authority::start(&site, &program, Settings { life: 16, ..LONG });
     let server = Server::start_on(site);
     let first = issued(&server.site, "a.test", "");
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload();
     server.wait_for_log("reconfiguring", 1);
     issued(&server.site, "a.test", &first);
-    assert!(!server.site.dir().join("state").exists());
-    let log = server.site.read("pebble.log");
+    assert!(!server.dir().join("state").exists());
+    let log = server.read("pebble.log");
     assert!(log.contains("There are now 1 accounts") && !log.contains("There are now 2 accounts"), "{log}");
 }
 
@@ -511,7 +503,7 @@ fn acme_on_with_a_default_issuer() {
     let server = Server::start_on(site);
     issued(&server.site, "a.test", "");
     // Not below the prefix, where nginx-acme's directives have it.
-    assert!(server.site.dir().join("state/default/account.key").exists());
+    assert!(server.dir().join("state/default/account.key").exists());
 }
 
 #[test]

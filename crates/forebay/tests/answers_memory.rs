@@ -1,11 +1,12 @@
 //! Memory that requests take while they wait, and that answers leave behind. Limits are for the allocator that the program has by default.
 
-use crate::harness::certificates::P256;
-use crate::harness::{self, DEADLINE, Server, Site, origin, wait_for};
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::tls::{self, Trust};
 use forebay_bench::{run, url::Url};
-use std::io::{Read, Write};
+use forebay_testkit::{
+    DEADLINE, Origin, P256, Server, Site, Talk, connect_with_small_buffer, memory, wait_until,
+};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -55,14 +56,14 @@ fn conf(upstream: SocketAddr) -> String {
 /// Starts an upstream for everything here. It counts requests that it leaves open, and long answers that it has sent.
 fn upstream(open: Arc<AtomicUsize>) -> SocketAddr {
     let content: String = (0..CONTENT).map(|n| char::from(b'a' + (n * n / 7 % 26) as u8)).collect();
-    origin::start(move |mut asked| {
+    Origin::start(move |asked| {
         match asked.target() {
             "/unanswered" => drop(open.fetch_add(1, SeqCst)),
             "/events" => {
                 open.fetch_add(1, SeqCst);
                 let head =
                     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Accel-Buffering: no\r\n\r\n";
-                asked.write(format!("{head}data: 1\n\n").as_bytes());
+                asked.write(format!("{head}data: 1\n\n"));
             }
             "/long" => {
                 asked.answer("200 OK", "", &"0123456789abcdef".repeat(LONG / 16));
@@ -79,12 +80,13 @@ fn upstream(open: Arc<AtomicUsize>) -> SocketAddr {
             _ => {
                 // The length is unknown at first, and the end is that of the connection.
                 asked.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nETag: \"1\"\r\n\r\n");
-                asked.write(content.as_bytes());
+                asked.write(&content);
                 return false;
             }
         }
         true
     })
+    .addr
 }
 
 /// Has eight clients get answers of a kind.
@@ -102,7 +104,7 @@ fn get(server: &Server, (name, path, encrypted, codings): (&str, &str, bool, &st
 }
 
 fn start(open: &Arc<AtomicUsize>) -> Server {
-    let site = Site::new(&conf(upstream(open.clone())));
+    let site = Site::new(conf(upstream(open.clone())));
     site.certificate("own", P256, "a.test", "");
     Server::start_on(site)
 }
@@ -114,10 +116,10 @@ fn streamed_answers_leave_memory_where_it_was() {
     for kind in KINDS {
         get(&server, kind, 40);
     }
-    let before = harness::memory(worker);
+    let before = memory(worker);
     for kind in KINDS {
         get(&server, kind, answers());
-        let after = harness::memory(worker);
+        let after = memory(worker);
         assert!(after < before + LEFT, "{}: {before} KiB, and {after} after {} answers", kind.0, answers());
     }
 }
@@ -131,10 +133,10 @@ fn wait_together(server: &Server, path: &str, open: &AtomicUsize) -> Vec<TcpStre
     let mut clients = Vec::with_capacity(WAITING);
     for _ in 0..WAITING {
         let mut client = TcpStream::connect_timeout(&server.addr(0), DEADLINE).expect("connect");
-        write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         clients.push(client);
     }
-    wait_for(path, || (open.load(SeqCst) - before >= WAITING).then_some(()));
+    wait_until(path, || open.load(SeqCst) - before >= WAITING);
     if path == "/events" {
         for client in &mut clients {
             client.set_read_timeout(Some(DEADLINE)).expect("timeout");
@@ -148,7 +150,7 @@ fn wait_together(server: &Server, path: &str, open: &AtomicUsize) -> Vec<TcpStre
 fn falls_to(worker: i32, most: u64, within: Duration) -> u64 {
     let end = Instant::now() + within;
     loop {
-        let now = harness::memory(worker);
+        let now = memory(worker);
         if now <= most || Instant::now() > end {
             return now;
         }
@@ -192,25 +194,23 @@ fn memory_of_slow_clients_is_back_soon() {
     // What the first answers need stays.
     for _ in 0..4 {
         let mut first = TcpStream::connect_timeout(&server.addr(2), DEADLINE).expect("connect");
-        first.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("sent");
+        first.send(b"GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         first.read_to_end(&mut Vec::new()).expect("an answer");
     }
     sent.store(0, SeqCst);
-    let before = harness::memory(worker);
-    let mut clients: Vec<TcpStream> =
-        (0..SLOW).map(|_| harness::connect_with_small_buffer(server.addr(2))).collect();
+    let before = memory(worker);
+    let mut clients: Vec<TcpStream> = (0..SLOW).map(|_| connect_with_small_buffer(server.addr(2))).collect();
     for client in &mut clients {
-        client.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("sent");
+        client.send(b"GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         assert_eq!(client.read(&mut [0]).expect("the head"), 1);
     }
-    wait_for("the upstream", || (sent.load(SeqCst) == SLOW).then_some(()));
+    wait_until("the upstream", || sent.load(SeqCst) == SLOW);
     // A part of each answer: the bytes in between come from files.
     for client in &mut clients {
         client.read_exact(&mut vec![0; LONG / 2]).expect("half");
     }
     for client in &mut clients {
-        let mut rest = Vec::new();
-        client.read_to_end(&mut rest).expect("the rest");
+        let rest = client.rest_bytes();
         assert!(rest.ends_with(b"0123456789abcdef"), "{} bytes", rest.len());
         assert!(rest.len() > LONG / 2 - 1, "{} bytes", rest.len());
     }
@@ -227,22 +227,22 @@ fn bytes_that_were_read_ahead_do_not_wait_for_the_upstream() {
     const PIECES: usize = 512;
     let sent = Arc::new(AtomicUsize::new(0));
     let count = sent.clone();
-    let upstream = origin::start(move |mut asked| {
+    let upstream = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         let chunk = format!("{PIECE:x}\r\n{}\r\n", "x".repeat(PIECE));
         for _ in 0..PIECES {
-            asked.write(chunk.as_bytes());
+            asked.write(&chunk);
             count.fetch_add(1, SeqCst);
             // The server reads each piece by itself.
             std::thread::sleep(Duration::from_millis(1));
         }
         true
     });
-    let site = Site::new(&conf(upstream));
+    let site = Site::new(conf(upstream.addr));
     site.certificate("own", P256, "a.test", "");
     let server = Server::start_on(site);
-    let mut client = harness::connect_with_small_buffer(server.addr(0));
-    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
-    wait_for("the pieces", || (sent.load(SeqCst) == PIECES).then_some(()));
+    let mut client = connect_with_small_buffer(server.addr(0));
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until("the pieces", || sent.load(SeqCst) == PIECES);
     client.read_exact(&mut vec![0; PIECE * PIECES]).expect("all that the upstream has sent");
 }

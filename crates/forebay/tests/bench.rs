@@ -1,47 +1,25 @@
 //! `bench` as people start it, beside the tools whose words it speaks.
 
-use crate::harness::{PROGRAM, Server, Site, free_port, run, wait_for};
 use forebay_bench::tls::{Kind, self_signed};
-use std::io::{BufRead, BufReader, Read, Write};
+use forebay_testkit::{Asked, Origin, Server, Site, Talk, free_port, program, run, wait_for};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 /// Answers 200 with five bytes, and 404 below `/missing`.
 fn server(bind: &str) -> SocketAddr {
-    let listener = TcpListener::bind(bind).expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let (mut buf, mut seen) = ([0; 4096], Vec::new());
-                loop {
-                    while let Some(end) = seen.windows(4).position(|w| w == b"\r\n\r\n") {
-                        let head: Vec<u8> = seen.drain(..end + 4).collect();
-                        let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
-                        let status =
-                            if head.starts_with("get /missing") { "404 Not Found" } else { "200 OK" };
-                        let keep = !head.contains(" http/1.0") || head.contains("keep-alive");
-                        let keep_text = if keep { "keep-alive" } else { "close" };
-                        let text = format!(
-                            "HTTP/1.1 {status}\r\nContent-Length: 5\r\nConnection: {keep_text}\r\n\r\nhello"
-                        );
-                        if stream.write_all(text.as_bytes()).is_err() || !keep {
-                            return;
-                        }
-                    }
-                    match stream.read(&mut buf) {
-                        Ok(n) if n > 0 => seen.extend_from_slice(&buf[..n]),
-                        _ => return,
-                    }
-                }
-            });
-        }
-    });
-    addr
+    let answer = |asked: &mut Asked| {
+        let head = asked.head().to_ascii_lowercase();
+        let status = if asked.target().starts_with("/missing") { "404 Not Found" } else { "200 OK" };
+        let keep = !head.contains(" http/1.0") || head.contains("keep-alive");
+        let kept = if keep { "Connection: keep-alive\r\n" } else { "Connection: close\r\n" };
+        asked.answer(status, kept, "hello") && keep
+    };
+    Origin::on(TcpListener::bind(bind).expect("bind"), answer).addr
 }
 
 fn bench(args: &[&str]) -> (i32, String, String) {
-    run(PROGRAM, &[&["bench"], args].concat()).expect("runs")
+    run(program(), &[&["bench"], args].concat()).expect("runs")
 }
 
 /// The lines with every number replaced, so that only the words are compared.
@@ -272,7 +250,17 @@ impl Drop for Started {
 /// Starts an agent, below `prefix`, and waits until it listens.
 fn agent(prefix: &[&str], listen: &str, secret: &str, allow: &str) -> (Started, String) {
     let mut words: Vec<&str> = prefix.to_vec();
-    words.extend([PROGRAM, "bench", "agent", "--listen", listen, "--secret-file", secret, "--allow", allow]);
+    words.extend([
+        program(),
+        "bench",
+        "agent",
+        "--listen",
+        listen,
+        "--secret-file",
+        secret,
+        "--allow",
+        allow,
+    ]);
     let mut child = Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().expect("agent");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
@@ -352,7 +340,7 @@ fn agents_in_namespaces_merge_to_the_sum() {
 
 /// Starts `bench backend`. Returns the addresses of its TCP and UDP sockets, as URLs.
 fn backend() -> (Started, [String; 2]) {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     command.args(["bench", "backend", "tcp://127.0.0.1:0", "udp://127.0.0.1:0"]).stdout(Stdio::piped());
     let mut child = command.spawn().expect("a backend");
     let mut out = BufReader::new(child.stdout.take().expect("piped"));
@@ -371,11 +359,11 @@ fn a_backend_serves_without_a_reader_of_its_output() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let address = format!("127.0.0.1:{port}");
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     command.args(["bench", "backend", &format!("tcp://{address}")]).stdout(writer);
     let _backend = Started(command.spawn().expect("a backend"));
     let mut client = wait_for("the backend", || TcpStream::connect(&address).ok());
-    client.write_all(b"well").expect("sent");
+    client.send(b"well");
     let mut back = [0; 4];
     client.read_exact(&mut back).expect("an echo");
     assert_eq!(&back, b"well");
@@ -525,7 +513,7 @@ fn a_closed_pipe_is_no_failure() {
     let unread = |args: &[&str]| {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         command.arg("bench").args(args).stdout(writer).stderr(Stdio::piped());
         command
     };

@@ -1,10 +1,12 @@
 //! Cached and buffered responses of upstreams: plain sockets on both sides.
 
-use crate::harness::{DEADLINE, PROGRAM, Server, Site, kill, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{
+    Conf, DEADLINE, Server, Signal, Site, Talk, body_of, files, http, kill, program, raw, wait_for,
+    wait_until,
+};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,15 +58,12 @@ fn ok(fields: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn conf(rest: &str) -> String {
-    format!(
-        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; proxy_temp_path %DIR%/temp; {rest} }}"
-    )
+fn conf(rest: &str) -> Conf {
+    http!("{rest}").workers(2)
 }
 
 /// A server whose location `/` caches what `up` answers; `more` goes into the location.
-fn cached(up: &Upstream, path: &str, more: &str) -> String {
+fn cached(up: &Upstream, path: &str, more: &str) -> Conf {
     conf(&format!(
         "proxy_cache_path %DIR%/cache levels=1:2 keys_zone=one:1m {path};\n\
          server {{ listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status;\n\
@@ -73,30 +72,13 @@ fn cached(up: &Upstream, path: &str, more: &str) -> String {
     ))
 }
 
-/// Files below a directory.
-pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        match entry.path() {
-            p if p.is_dir() => all.extend(files(&p)),
-            p => all.push(p),
-        }
-    }
-    all
-}
-
 fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|i| b"0123456789abcdefghijklmnopqrstuvwxyz"[(i + i / 1000) % 36]).collect()
 }
 
-fn body_of(answer: &[u8]) -> &[u8] {
-    let at = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head");
-    &answer[at + 4..]
-}
-
 fn get(server: &Server, uri: &str, fields: &str) -> Vec<u8> {
     let request = format!("GET {uri} HTTP/1.1\r\nHost: h\r\n{fields}Connection: close\r\n\r\n");
-    server.raw(request.as_bytes())
+    server.raw(&request)
 }
 
 #[test]
@@ -105,7 +87,7 @@ fn entries_of_all_sizes_are_served_whole_and_in_ranges() {
         let n: usize = head.split(['/', ' ']).nth(2).and_then(|n| n.parse().ok()).expect("a size");
         let _ = s.write_all(&ok("ETag: \"e\"\r\nAccept-Ranges: bytes\r\n", &bytes(n)));
     });
-    let server = Server::start(&cached(&up, "", ""));
+    let server = Server::start(cached(&up, "", ""));
     for n in [0, 1, 1000, 40_000, 140_000, 3_000_000] {
         let want = bytes(n);
         // Several times, since the second and third are answered on other ways than the first.
@@ -132,16 +114,15 @@ fn entries_of_all_sizes_are_served_whole_and_in_ranges() {
 fn a_kept_connection_is_served_from_memory() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("X-Up: 1\r\n", b"hello"))));
     // Nothing changes the head here, so that it is kept with the entry.
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "proxy_cache_path %DIR%/cache keys_zone=one:1m; server {{ listen 127.0.0.1:%PORT0%; location / {{\n\
          proxy_pass http://{}; proxy_cache one; proxy_cache_valid 200 1h; }} }}",
         up.addr
     )));
-    let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let mut stream = server.connect();
     let mut answers = Vec::new();
     for _ in 0..5 {
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
+        stream.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         let mut head = head_of(&mut stream);
         let mut body = [0; 5];
         stream.read_exact(&mut body).expect("a body");
@@ -160,13 +141,11 @@ fn a_hundred_clients_cost_one_request() {
         std::thread::sleep(Duration::from_millis(300));
         let _ = s.write_all(&ok("", b"once"));
     });
-    let server = Server::start(&cached(&up, "", "proxy_cache_lock on;"));
+    let server = Server::start(cached(&up, "", "proxy_cache_lock on;"));
     let addr = server.addr(0);
     let clients: Vec<_> = (0..100)
         .map(|_| {
-            std::thread::spawn(move || {
-                crate::harness::raw(addr, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-            })
+            std::thread::spawn(move || raw(addr, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"))
         })
         .collect();
     for c in clients {
@@ -181,13 +160,11 @@ fn a_hundred_clients_cost_one_failure() {
     let up = Upstream::new(|_, _| std::thread::sleep(Duration::from_millis(300)));
     let rules =
         "proxy_cache_lock on; proxy_cache_valid 502 1h; proxy_next_upstream off; keepalive_timeout 1h;";
-    let server = Server::start(&cached(&up, "", rules));
+    let server = Server::start(cached(&up, "", rules));
     let addr = server.addr(0);
     let clients: Vec<_> = (0..100)
         .map(|_| {
-            std::thread::spawn(move || {
-                crate::harness::raw(addr, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-            })
+            std::thread::spawn(move || raw(addr, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"))
         })
         .collect();
     for c in clients {
@@ -200,7 +177,7 @@ fn a_hundred_clients_cost_one_failure() {
 #[test]
 fn a_cached_response_needs_no_name() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", b"once"))));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "proxy_cache_path %DIR%/cache levels=1:2 keys_zone=one:1m; resolver 127.0.0.1:1; resolver_timeout 1s;\n\
          server {{ listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status always; location / {{ set $to {};\n\
          if ($arg_gone) {{ set $to gone.test; }} proxy_pass http://$to; proxy_cache one; proxy_cache_key $uri; proxy_cache_valid any 1h; }} }}",
@@ -229,7 +206,7 @@ fn variants_are_kept_apart_and_end_together() {
         let _ = s.write_all(&ok("Vary: Accept-Language\r\n", lang.as_bytes()));
     });
     let more = "proxy_cache_key k; proxy_cache_purge $arg_purge;";
-    let server = Server::start(&cached(&up, "", more));
+    let server = Server::start(cached(&up, "", more));
     let ask = |lang: &str| {
         String::from_utf8(get(&server, "/", &format!("Accept-Language: {lang}\r\n"))).expect("text")
     };
@@ -250,7 +227,7 @@ fn variants_are_kept_apart_and_end_together() {
 #[test]
 fn a_purge_takes_one_key_or_all_that_begin_alike() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", b"x"))));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "proxy_cache_path %DIR%/cache keys_zone=one:1m; map $request_method $purge {{ PURGE 1; default 0; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status; location / {{\n\
          proxy_pass http://{}; proxy_cache one; proxy_cache_valid 200 1h; proxy_cache_key $uri;\n\
@@ -262,8 +239,7 @@ fn a_purge_takes_one_key_or_all_that_begin_alike() {
         assert!(!hit(uri) && hit(uri));
     }
     let purge = |uri: &str| {
-        let answer =
-            server.raw(format!("PURGE {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes());
+        let answer = server.raw(format!("PURGE {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
         assert!(answer.starts_with(b"HTTP/1.1 204 "), "{}", String::from_utf8_lossy(&answer));
     };
     purge("/b");
@@ -275,12 +251,12 @@ fn a_purge_takes_one_key_or_all_that_begin_alike() {
 #[test]
 fn a_restart_finds_the_cache_warm() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", b"kept"))));
-    let mut server = Server::start(&cached(&up, "", ""));
+    let mut server = Server::start(cached(&up, "", ""));
     assert!(server.get("/").contains("X-Cache: MISS"));
     server.signal(Signal::SIGTERM);
     server.wait_end();
-    let text = server.site.read("nginx.conf");
-    let mut command = server.site.command(PROGRAM, &["-g", "daemon off;"]);
+    let text = server.read("nginx.conf");
+    let mut command = server.command(program(), &["-g", "daemon off;"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
     wait_for("the second server", || TcpStream::connect(server.addr(0)).ok());
     let answer = server.get("/");
@@ -303,32 +279,30 @@ fn a_killed_worker_leaves_nothing_torn() {
             let _ = s.write_all(&whole);
         }
     });
-    let server = Server::start(&cached(&up, "use_temp_path=off", ""));
+    let server = Server::start(cached(&up, "use_temp_path=off", ""));
     assert!(body_of(&get(&server, "/whole", "")) == body);
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-    client.write_all(b"GET /half HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
-    let cache = server.site.dir().join("cache");
-    wait_for("a file under way", || (files(&cache).len() == 2).then_some(()));
+    let _client = server.send(b"GET /half HTTP/1.1\r\nHost: h\r\n\r\n");
+    let cache = server.dir().join("cache");
+    wait_until("a file under way", || files(&cache).len() == 2);
     let old = server.workers(server.pid());
     kill(old[0], Signal::SIGKILL);
-    wait_for("another worker", || server.workers(server.pid()).iter().any(|w| *w != old[0]).then_some(()));
-    wait_for("the rest to be removed", || (files(&cache).len() == 1).then_some(()));
+    wait_until("another worker", || server.workers(server.pid()).iter().any(|w| *w != old[0]));
+    wait_until("the rest to be removed", || files(&cache).len() == 1);
     // What was complete is still there, what was not is asked for again.
     let whole = get(&server, "/whole", "");
     assert!(whole.windows(12).any(|w| w == b"X-Cache: HIT") && body_of(&whole) == body);
     let before = up.asked();
-    let mut again = TcpStream::connect(server.addr(0)).expect("connect");
-    again.write_all(b"GET /half HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
-    wait_for("another request", || (up.asked() > before).then_some(()));
+    let _again = server.send(b"GET /half HTTP/1.1\r\nHost: h\r\n\r\n");
+    wait_until("another request", || up.asked() > before);
 }
 
 #[test]
 fn damaged_files_are_not_served() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", &bytes(200_000)))));
-    let server = Server::start(&cached(&up, "", "proxy_cache_key $uri;"));
+    let server = Server::start(cached(&up, "", "proxy_cache_key $uri;"));
     for (uri, cut) in [("/head", false), ("/end", true)] {
         get(&server, uri, "");
-        let cache = server.site.dir().join("cache");
+        let cache = server.dir().join("cache");
         // By its key: the two may have been made in the same tick of the file system's clock.
         let key = format!("\nKEY: {uri}\n");
         let (file, mut content) = files(&cache)
@@ -344,12 +318,12 @@ fn damaged_files_are_not_served() {
         // Another inode, as after a restore from somewhere; the server has the old one open.
         std::fs::remove_file(&file).expect("remove");
         std::fs::write(&file, content).expect("write");
-        server.signal(Signal::SIGHUP);
+        server.reload();
     }
     // A new process reads the files anew.
     let old = server.workers(server.pid());
     kill(old[0], Signal::SIGKILL);
-    wait_for("another worker", || server.workers(server.pid()).iter().any(|w| *w != old[0]).then_some(()));
+    wait_until("another worker", || server.workers(server.pid()).iter().any(|w| *w != old[0]));
     for uri in ["/head", "/end"] {
         let answer = get(&server, uri, "");
         assert!(answer.windows(13).any(|w| w == b"X-Cache: MISS"), "{uri}");
@@ -362,11 +336,11 @@ fn damaged_files_are_not_served() {
 #[test]
 fn the_cache_stays_below_its_size() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", &bytes(100_000)))));
-    let server = Server::start(&cached(&up, "max_size=1m", ""));
+    let server = Server::start(cached(&up, "max_size=1m", ""));
     for n in 0..40 {
         get(&server, &format!("/{n}"), "");
     }
-    let cache = server.site.dir().join("cache");
+    let cache = server.dir().join("cache");
     wait_for("the manager", || {
         let size: u64 = files(&cache).iter().filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum();
         (size <= 1 << 20).then_some(())
@@ -379,11 +353,11 @@ fn the_cache_stays_below_its_size() {
 #[test]
 fn unused_entries_are_removed() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", b"x"))));
-    let server = Server::start(&cached(&up, "inactive=1s", ""));
+    let server = Server::start(cached(&up, "inactive=1s", ""));
     server.get("/");
-    let cache = server.site.dir().join("cache");
+    let cache = server.dir().join("cache");
     assert_eq!(files(&cache).len(), 1);
-    wait_for("the manager", || files(&cache).is_empty().then_some(()));
+    wait_until("the manager", || files(&cache).is_empty());
 }
 
 /// A server that cannot write much: on a tiny tmpfs where one can be mounted, else under a limit for the size of
@@ -394,7 +368,7 @@ struct FullDisk {
 }
 
 impl FullDisk {
-    fn start(text: &str) -> FullDisk {
+    fn start(text: Conf) -> FullDisk {
         let site = Site::new(text);
         let mut mounted = Vec::new();
         for name in ["cache", "temp"] {
@@ -423,7 +397,7 @@ impl Drop for FullDisk {
 #[test]
 fn a_file_that_may_not_grow_costs_the_cache_not_the_client() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", &bytes(1_000_000)))));
-    let site = Site::new(&cached(&up, "use_temp_path=off", ""));
+    let site = Site::new(cached(&up, "use_temp_path=off", ""));
     let server = Server::start_limited(site, 64);
     for _ in 0..2 {
         let answer = get(&server, "/", "");
@@ -431,34 +405,33 @@ fn a_file_that_may_not_grow_costs_the_cache_not_the_client() {
         assert!(answer.windows(13).any(|w| w == b"X-Cache: MISS"));
     }
     server.wait_for_log("while reading upstream", 2);
-    assert_eq!(files(&server.site.dir().join("cache")).len(), 0);
+    assert_eq!(files(&server.dir().join("cache")).len(), 0);
 }
 
 #[test]
 fn a_full_disk_costs_the_cache_not_the_client() {
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", &bytes(1_000_000)))));
-    let disk = FullDisk::start(&cached(&up, "use_temp_path=off", ""));
+    let disk = FullDisk::start(cached(&up, "use_temp_path=off", ""));
     let answer = get(&disk.server, "/", "");
     assert!(body_of(&answer) == bytes(1_000_000));
     disk.server.wait_for_log("while reading upstream", 1);
     assert_eq!(disk.server.error_log().matches("[crit]").count(), 1, "{}", disk.server.error_log());
     assert!(String::from_utf8_lossy(&get(&disk.server, "/", "")[..300]).contains("X-Cache: MISS"));
-    assert_eq!(files(&disk.server.site.dir().join("cache")).len(), 0);
+    assert_eq!(files(&disk.server.dir().join("cache")).len(), 0);
 }
 
 #[test]
 fn a_full_disk_slows_the_upstream_down() {
     let body = bytes(20_000_000);
     let up = Upstream::new(|_, s| drop(s.write_all(&ok("", &bytes(20_000_000)))));
-    let disk = FullDisk::start(&conf(&format!(
+    let disk = FullDisk::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{}; }} }}",
         up.addr
     )));
     let mut client = TcpStream::connect(disk.server.addr(0)).expect("connect");
-    client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("write");
+    client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     disk.server.wait_for_log("while reading upstream", 1);
-    let mut answer = Vec::new();
-    client.read_to_end(&mut answer).expect("the rest");
+    let answer = client.rest_bytes();
     assert!(body_of(&answer) == body);
 }
 
@@ -469,17 +442,15 @@ fn upstream_is_free(location: &str, size: usize, within: Duration) -> bool {
         let _ = s.write_all(&ok("", &bytes(size)));
         let _ = tell.send(());
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0% sndbuf=32k; location / {{ proxy_pass http://{}; {location} }} }}",
         up.addr
     )));
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-    client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("write");
+    let mut client = server.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     let free = told.recv_timeout(within).is_ok();
-    let mut answer = Vec::new();
-    client.read_to_end(&mut answer).expect("the rest");
+    let answer = client.rest_bytes();
     assert!(body_of(&answer) == bytes(size));
-    assert_eq!(files(&server.site.dir().join("temp")).len(), 0);
+    assert_eq!(files(&server.dir().join("temp")).len(), 0);
     free
 }
 
@@ -499,14 +470,13 @@ fn a_client_that_leaves_does_not_stop_the_storing() {
         std::thread::sleep(Duration::from_millis(200));
         let _ = s.write_all(&whole[1000..]);
     });
-    let server = Server::start(&cached(&up, "", ""));
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-    client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
+    let server = Server::start(cached(&up, "", ""));
+    let mut client = server.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     let mut some = [0; 100];
     client.read_exact(&mut some).expect("the head");
     drop(client);
-    let cache = server.site.dir().join("cache");
-    wait_for("the entry", || (files(&cache).len() == 1).then_some(()));
+    let cache = server.dir().join("cache");
+    wait_until("the entry", || files(&cache).len() == 1);
     let answer = get(&server, "/", "");
     assert!(body_of(&answer) == bytes(300_000) && up.asked() == 1);
 }
@@ -523,7 +493,7 @@ fn stale_responses_are_served_during_their_renewal() {
         let fields = "Cache-Control: max-age=1, stale-while-revalidate=60\r\n";
         let _ = s.write_all(&ok(fields, format!("answer {n}").as_bytes()));
     });
-    let server = Server::start(&cached(&up, "", "proxy_cache_background_update on;"));
+    let server = Server::start(cached(&up, "", "proxy_cache_background_update on;"));
     assert!(server.get("/").ends_with("answer 0"));
     let stale = wait_for("a stale answer", || Some(server.get("/")).filter(|a| a.contains("X-Cache: STALE")));
     assert!(stale.ends_with("answer 0"));
@@ -531,7 +501,7 @@ fn stale_responses_are_served_during_their_renewal() {
     let updating = server.get("/");
     assert!(updating.ends_with("answer 0") && updating.contains("X-Cache: UPDATING"), "{updating}");
     assert!(begun.elapsed() < Duration::from_millis(400));
-    wait_for("the new answer", || server.get("/").contains("answer 1").then_some(()));
+    wait_until("the new answer", || server.get("/").contains("answer 1"));
 }
 
 /// The request that renews an entry knows of its client what the one knew that it works for, or it would renew another.
@@ -546,17 +516,18 @@ fn an_entry_is_renewed_under_its_key() {
                 proxy_set_header X-Said $proxy_protocol_addr/$realip_remote_addr/$connection_requests;\n\
                 proxy_set_header X-Said-Id $request_id;";
     let text = cached(&up, "", more)
+        .to_string()
         .replace("%PORT0%;", "%PORT0%; listen 127.0.0.1:%PORT1% proxy_protocol; set_real_ip_from 127.0.0.1;");
     let server = Server::start(&text);
     let ask = || {
         let text = "PROXY TCP4 192.0.2.7 192.0.2.8 5 6\r\nGET / HTTP/1.1\r\nHost: h\r\nX-Real-IP: 192.0.2.9\r\n\
                     Connection: close\r\n\r\n";
-        String::from_utf8(crate::harness::raw(server.addr(1), text.as_bytes())).expect("text")
+        String::from_utf8(raw(server.addr(1), &text)).expect("text")
     };
     let first = ask();
     let said = "X-Said: 192.0.2.7/127.0.0.1/1, X-Said-Id: ";
     assert!(first.contains("X-Cache: MISS") && first.contains(said), "{first}");
-    wait_for("a stale answer", || ask().contains("X-Cache: STALE").then_some(()));
+    wait_until("a stale answer", || ask().contains("X-Cache: STALE"));
     let meanwhile = |a: &String| !a.contains("X-Cache: STALE") && !a.contains("X-Cache: UPDATING");
     let renewed = wait_for("the new answer", || Some(ask()).filter(meanwhile));
     assert!(renewed.contains("X-Cache: HIT") && renewed.contains(said), "{renewed}");
@@ -571,7 +542,7 @@ fn a_response_that_was_replaced_is_not_renewed() {
     let up = Upstream::new(move |head, s| {
         if head.contains("If-None-Match: \"1\"") {
             waiting.fetch_add(1, Ordering::SeqCst);
-            wait_for("the other answer", || (may_go.load(Ordering::SeqCst) > 0).then_some(()));
+            wait_until("the other answer", || may_go.load(Ordering::SeqCst) > 0);
             let _ =
                 s.write_all(b"HTTP/1.1 304 No\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n");
         } else if head.starts_with("GET /?new") {
@@ -581,19 +552,19 @@ fn a_response_that_was_replaced_is_not_renewed() {
         }
     });
     let more = "proxy_cache_key $uri; proxy_cache_revalidate on; proxy_cache_bypass $arg_new;";
-    let server = Server::start(&cached(&up, "", more));
+    let server = Server::start(cached(&up, "", more));
     assert!(server.get("/").ends_with("body 1"));
     let addr = server.addr(0);
     let old = std::thread::spawn(move || {
         let request = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
         wait_for("a renewed answer", || {
-            let answer = String::from_utf8(crate::harness::raw(addr, request)).expect("text");
+            let answer = String::from_utf8(raw(addr, request)).expect("text");
             answer.contains("X-Cache: REVALIDATED").then_some(answer)
         })
     });
-    wait_for("the question", || (asked.load(Ordering::SeqCst) > 0).then_some(()));
+    wait_until("the question", || asked.load(Ordering::SeqCst) > 0);
     assert!(server.get("/?new=1").ends_with("body 2"));
-    wait_for("the new response", || server.get("/").ends_with("body 2").then_some(()));
+    wait_until("the new response", || server.get("/").ends_with("body 2"));
     told.fetch_add(1, Ordering::SeqCst);
     assert!(old.join().expect("a client").ends_with("body 1"));
     for _ in 0..3 {
@@ -613,7 +584,7 @@ fn stale_responses_are_served_when_the_upstream_fails() {
         }
         _ => {}
     });
-    let server = Server::start(&cached(&up, "", "proxy_cache_use_stale error http_500;"));
+    let server = Server::start(cached(&up, "", "proxy_cache_use_stale error http_500;"));
     assert!(server.get("/").ends_with("good"));
     wait_for("two failures", || {
         let answer = server.get("/");
@@ -627,7 +598,7 @@ fn responses_are_stored_under_their_names() {
     let up = Upstream::new(|_, s| {
         let _ = s.write_all(&ok("Last-Modified: Mon, 02 Mar 2015 17:20:58 GMT\r\n", b"stored"));
     });
-    let site = Site::new(&conf(&format!(
+    let site = Site::new(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{}; root %DIR%/mirror;\n\
          proxy_store on; proxy_store_access user:rw group:rw all:r; }} }}",
         up.addr
@@ -639,7 +610,7 @@ fn responses_are_stored_under_their_names() {
     std::fs::set_permissions(&mirror, open).expect("mode");
     let server = Server::start_on(site);
     assert!(server.get("/deep/file").ends_with("stored"));
-    let file = server.site.dir().join("mirror/deep/file");
+    let file = server.dir().join("mirror/deep/file");
     assert_eq!(std::fs::read(&file).expect("stored"), b"stored");
     let meta = file.metadata().expect("meta");
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777, 0o664);
@@ -653,11 +624,11 @@ fn unbuffered_responses_are_not_cached() {
         let no = if head.contains("/no") { "X-Accel-Buffering: no\r\n" } else { "" };
         let _ = s.write_all(&ok(no, b"x"));
     });
-    let server = Server::start(&cached(&up, "", ""));
+    let server = Server::start(cached(&up, "", ""));
     for uri in ["/no", "/no"] {
         assert!(server.get(uri).contains("X-Cache: MISS"));
     }
-    let server = Server::start(&cached(&up, "", "proxy_buffering off;"));
+    let server = Server::start(cached(&up, "", "proxy_buffering off;"));
     for uri in ["/", "/"] {
         assert!(server.get(uri).contains("X-Cache: MISS"));
     }
@@ -681,7 +652,7 @@ fn slices_are_put_together() {
     });
     let more = "slice 8k; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; \
                 proxy_cache_valid 206 1h;";
-    let server = Server::start(&cached(&up, "", more));
+    let server = Server::start(cached(&up, "", more));
     for _ in 0..2 {
         let answer = get(&server, "/", "");
         assert!(answer.starts_with(b"HTTP/1.1 200 ") && body_of(&answer) == bytes(100_000));
@@ -713,7 +684,7 @@ fn ranges_are_cut_out_of_slices() {
         let more = format!(
             "slice {size}; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; proxy_cache_valid 206 1h;"
         );
-        let server = Server::start(&cached(&up, "", &more));
+        let server = Server::start(cached(&up, "", &more));
         let check = |field: &str, want: std::ops::Range<usize>| {
             let part = get(&server, "/", &format!("Range: bytes={field}\r\n"));
             assert!(part.starts_with(b"HTTP/1.1 206 "), "{size} {field}");
@@ -787,7 +758,7 @@ fn slices_are_put_together_without_their_fields() {
         let more = format!(
             "slice 8k; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; proxy_cache_valid 206 1h; {change}"
         );
-        let server = Server::start(&cached(&up, "", &more));
+        let server = Server::start(cached(&up, "", &more));
         for _ in 0..2 {
             let answer = get(&server, "/", "");
             assert!(answer.starts_with(b"HTTP/1.1 200 "), "{change}: {}", server.error_log());
@@ -819,7 +790,7 @@ fn slices_before_a_failure_are_not_lost() {
     });
     let more = "slice 8k; proxy_set_header Range $slice_range; proxy_cache_key $uri$slice_range; \
                 proxy_cache_valid 206 1h;";
-    let server = Server::start(&cached(&up, "", more));
+    let server = Server::start(cached(&up, "", more));
     for uri in ["/cut", "/torn", "/cut", "/torn"] {
         let answer = get(&server, uri, "");
         assert!(answer.starts_with(b"HTTP/1.1 200 "), "{uri}");
@@ -835,7 +806,7 @@ fn cookies_that_are_rewritten_for_a_client_are_not_sent_to_the_next() {
             if head.starts_with("GET /redirect") { "Location: /moved" } else { "Set-Cookie: v=1; Path=/" };
         let _ = s.write_all(&ok(&format!("{field}\r\nX-Plain: yes\r\n"), b"body"));
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "proxy_cache_path %DIR%/cache keys_zone=one:1m; proxy_cache_key $uri; proxy_cache one;
          proxy_cache_valid 1h; proxy_ignore_headers Set-Cookie; server {{ listen 127.0.0.1:%PORT0%;
          location /path {{ proxy_cookie_path / /$arg_who; proxy_pass http://{0}; }}
@@ -852,7 +823,7 @@ fn cookies_that_are_rewritten_for_a_client_are_not_sent_to_the_next() {
         // A head is kept of connections that go on.
         let ask = |who: &str, last: &str| format!("GET {uri}?who={who} HTTP/1.1\r\nHost: h\r\n{last}\r\n");
         let all = [ask(who[0], ""), ask(who[0], ""), ask(who[1], ""), ask(who[1], "Connection: close\r\n")];
-        let text = String::from_utf8_lossy(&server.raw(all.concat().as_bytes())).into_owned();
+        let text = server.ask(all.concat());
         let heads: Vec<&str> = text.split("HTTP/1.1 ").skip(1).collect();
         assert_eq!(heads.len(), 4, "{text}");
         for (i, head) in heads.iter().enumerate() {

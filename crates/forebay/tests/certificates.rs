@@ -1,8 +1,8 @@
 //! Chains of certificates are judged as `openssl verify` judges them, which runs beside.
 
-use crate::harness::{Server, Site};
 use forebay_net::tls::pem;
 use forebay_net::tls::verify::{Purpose, Trust, is_for_host, now};
+use forebay_testkit::{Server, Site, http};
 use std::path::Path;
 use std::process::Command;
 
@@ -324,18 +324,17 @@ fn an_upstream_is_known_by_its_alternative_names() {
             "location /{path} {{ proxy_pass https://127.0.0.1:%PORT1%/; proxy_ssl_verify_names {names}; }}\n"
         )
     };
-    let site = Site::new(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; proxy_ssl_verify on; proxy_ssl_trusted_certificate up.crt; proxy_ssl_name other.test;\n\
+    let site = Site::new(http!(
+        "proxy_ssl_verify on; proxy_ssl_trusted_certificate up.crt; proxy_ssl_name other.test;\n\
          server {{ listen 127.0.0.1:%PORT0%; {}{}{}{}{}{}\n\
          location /name {{ proxy_pass https://127.0.0.1:%PORT1%/; }} }}\n\
-         server {{ listen 127.0.0.1:%PORT1% ssl; ssl_certificate up.crt; ssl_certificate_key up.key; return 200 served; }} }}",
+         server {{ listen 127.0.0.1:%PORT1% ssl; ssl_certificate up.crt; ssl_certificate_key up.key; return 200 served; }}",
         location("dns", "A.up.test"),
         location("uri", "spiffe://up.test/one"),
         location("either", "spiffe://up.test/two a.up.test"),
         location("neither", "spiffe://up.test/two b.up.test"),
         location("part", "spiffe://up.test/on"),
-        location("common", "cn.test"),
+        location("common", "cn.test")
     ));
     let args = [
         "req",
@@ -359,11 +358,11 @@ fn an_upstream_is_known_by_its_alternative_names() {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let server = Server::start_on(site);
     for path in ["dns", "uri", "either"] {
-        assert!(server.get(&format!("/{path}")).ends_with("served"), "{path}");
+        assert!(server.get(format!("/{path}")).ends_with("served"), "{path}");
     }
     // A connection that another location has verified is not taken.
     for path in ["neither", "part", "common", "name"] {
-        assert!(server.get(&format!("/{path}")).contains("502 Bad Gateway"), "{path}");
+        assert!(server.get(format!("/{path}")).contains("502 Bad Gateway"), "{path}");
     }
     server.wait_for_log("upstream SSL certificate has none of \"proxy_ssl_verify_names\"", 3);
     server.wait_for_log("upstream SSL certificate does not match \"other.test\"", 1);

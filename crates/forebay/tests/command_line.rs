@@ -1,6 +1,6 @@
 //! Options, texts, streams and exit codes, next to nginx's own where it is at hand.
 
-use crate::harness::{PROGRAM, Server, Site, free_port};
+use forebay_testkit::{Server, Site, free_port, program};
 use std::process::{Command, Output};
 
 const CONF: &str = "events {}\nhttp { access_log logs/access.log; server { listen 127.0.0.1:%PORT0%; } }\n";
@@ -11,7 +11,7 @@ fn texts(output: &Output) -> (Option<i32>, String, String) {
 }
 
 fn bare(args: &[&str]) -> (Option<i32>, String, String) {
-    texts(&Command::new(PROGRAM).args(args).output().expect("runs"))
+    texts(&Command::new(program()).args(args).output().expect("runs"))
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn as_nginx_says_it() {
     let mut different = Vec::new();
     for args in cases {
         // A directory of its own for each run: -t leaves files behind.
-        let [theirs, ours] = [nginx.as_str(), PROGRAM].map(|program| {
+        let [theirs, ours] = [nginx.as_str(), program()].map(|program| {
             let site = Site::new(&conf);
             let log: &[&str] = if args.contains(&"-e") { &[] } else { &["-e", "logs/error.log"] };
             let mut command = site.command(program, log);

@@ -1,92 +1,9 @@
 //! Compressed responses: what clients get of gzip, brotli and zstd, and that nginx sends the same.
 
-use crate::differential::{Oracle, oracle, tool};
-use crate::harness::{Server, Site, expires_after, raw, wait_for};
+use forebay_testkit::{Answer, Oracle, Server, Site, Talk, http, oracle, raw, through, tool, wait_for};
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
-
-/// An answer, its body without the chunked coding.
-struct Answer {
-    head: String,
-    body: Vec<u8>,
-}
-
-impl Answer {
-    fn of(bytes: &[u8]) -> Answer {
-        let at = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("a head");
-        let head = String::from_utf8_lossy(&bytes[..at]).into_owned();
-        let mut body = bytes[at + 4..].to_vec();
-        if head.contains("Transfer-Encoding: chunked") {
-            body = dechunked(&body);
-        }
-        Answer { head, body }
-    }
-
-    fn field(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|l| l.split_once(": ").filter(|(n, _)| *n == name).map(|(_, v)| v))
-    }
-
-    /// The content, with the tools of the codings.
-    fn content(&self) -> Vec<u8> {
-        match self.field("Content-Encoding") {
-            None => self.body.clone(),
-            _ if self.body.is_empty() => Vec::new(),
-            Some("gzip") => through(&["gzip", "-dc"], &self.body),
-            Some("br") => through(&["brotli", "-dc"], &self.body),
-            Some("zstd") => through(&["zstd", "-dc"], &self.body),
-            Some(other) => panic!("{other}"),
-        }
-    }
-
-    /// The head without what two servers, or two framings, may say differently.
-    fn comparable(&self) -> String {
-        let mut skipped = vec!["Date", "Server", "Content-Length", "Transfer-Encoding"];
-        if self.field("Content-Encoding").is_some() && self.field("ETag").is_some_and(|e| e.starts_with('"'))
-        {
-            // A file that was compressed beforehand: nginx 1.31.5 allows ranges of it, 1.22.1 does not.
-            skipped.push("Accept-Ranges");
-        }
-        let lines = self.head.lines().filter(|l| !skipped.iter().any(|s| l.starts_with(&format!("{s}: "))));
-        let lines = lines.map(|l| match l.strip_prefix("Expires: ") {
-            Some(value) => format!("Expires: {}", expires_after(self.field("Date"), value)),
-            None => l.to_owned(),
-        });
-        lines.collect::<Vec<_>>().join("\n")
-    }
-}
-
-fn dechunked(mut body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    loop {
-        let at = body.windows(2).position(|w| w == b"\r\n").expect("a chunk's size");
-        let size = usize::from_str_radix(std::str::from_utf8(&body[..at]).expect("text"), 16).expect("hex");
-        if size == 0 {
-            assert_eq!(&body[at..], b"\r\n\r\n", "the end");
-            return out;
-        }
-        out.extend_from_slice(&body[at + 2..at + 2 + size]);
-        assert_eq!(&body[at + 2 + size..at + 4 + size], b"\r\n");
-        body = &body[at + 4 + size..];
-    }
-}
-
-/// Bytes as a program gives them back.
-pub fn through(command: &[&str], bytes: &[u8]) -> Vec<u8> {
-    let mut child = (Command::new(command[0]).args(&command[1..]))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the tool runs");
-    let mut input = child.stdin.take().expect("piped");
-    let bytes = bytes.to_vec();
-    let writer = std::thread::spawn(move || drop(input.write_all(&bytes)));
-    let out = child.wait_with_output().expect("output");
-    writer.join().expect("writer");
-    assert!(out.status.success(), "{command:?}");
-    out.stdout
-}
 
 fn text(lines: usize) -> String {
     (0..lines).map(|i| format!("line {i} of a page, {}\n", i * i % 1009)).collect()
@@ -95,16 +12,15 @@ fn text(lines: usize) -> String {
 const STAMP: u64 = 1_700_000_000;
 
 fn site(server: &str) -> Site {
-    let site = Site::new(&format!(
-        "worker_processes 1;\nerror_log logs/error.log info;\npid logs/nginx.pid;\nevents {{ }}\n\
-         http {{ access_log off; types {{ text/html html; text/css css; text/plain txt; image/png png; }}\n\
-         proxy_temp_path %DIR%/proxy; root %DIR%/html;\n{server}\n}}\n"
+    let site = Site::new(http!(
+        "types {{ text/html html; text/css css; text/plain txt; image/png png; }}\n\
+         proxy_temp_path %DIR%/proxy; root %DIR%/html;\n{server}\n"
     ));
     // Without it the files of a site that root made cannot be read by workers.
     for (name, lines) in
         [("small.html", 2), ("page.html", 400), ("big.txt", 60_000), ("a.css", 30), ("a.png", 30)]
     {
-        site.write(&format!("html/{name}"), &text(lines));
+        site.write(format!("html/{name}"), &text(lines));
     }
     site.write("html/tiny.html", "tiny");
     site.write("html/empty.html", "");
@@ -123,7 +39,7 @@ fn request(method: &str, uri: &str, fields: &str) -> String {
 }
 
 fn ask(server: &Server, uri: &str, fields: &str) -> Answer {
-    Answer::of(&server.raw(request("GET", uri, fields).as_bytes()))
+    Answer::of(&server.raw(request("GET", uri, fields)))
 }
 
 const GZIP: &str = "Accept-Encoding: gzip\r\n";
@@ -134,10 +50,10 @@ fn compare(conf: &str, requests: &[String]) {
     let (ours, theirs) = (Server::start_on(site(conf)), Oracle::start(&nginx, site(conf)));
     let mut differences = String::new();
     for r in requests {
-        let a = Answer::of(&raw(theirs.addr(), r.as_bytes()));
-        let b = Answer::of(&ours.raw(r.as_bytes()));
-        let built_in = String::from_utf8_lossy(&b.content()).contains("<center>forebay");
-        if a.comparable() != b.comparable() || (!built_in && a.content() != b.content()) {
+        let a = Answer::of(&raw(theirs.addr(), &r));
+        let b = Answer::of(&ours.raw(&r));
+        let built_in = String::from_utf8_lossy(&b.decoded()).contains("<center>forebay");
+        if a.comparable() != b.comparable() || (!built_in && a.decoded() != b.decoded()) {
             let (a, b) = (a.comparable(), b.comparable());
             differences.push_str(&format!("== {r:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
         }
@@ -255,7 +171,7 @@ fn clients_get_the_coding_they_like_best() {
     }
     let site = site(ALL);
     for (suffix, text) in [("gz", "gz"), ("br", "br"), ("zst", "zst")] {
-        site.write(&format!("html/page.html.{suffix}"), text);
+        site.write(format!("html/page.html.{suffix}"), text);
     }
     let server = Server::start_on(site);
     for (accept, coding) in [
@@ -273,7 +189,7 @@ fn clients_get_the_coding_they_like_best() {
             let a = ask(&server, path, &fields);
             assert_eq!(a.field("Content-Encoding"), coding, "{accept}: {}", a.head);
             assert_eq!(a.field("Vary"), Some("Accept-Encoding"), "{}", a.head);
-            assert!(a.content() == text(lines).as_bytes(), "{accept} {path}");
+            assert!(a.decoded() == text(lines).as_bytes(), "{accept} {path}");
             assert_eq!(a.field("ETag").is_some_and(|e| e.starts_with("W/")), coding.is_some(), "{}", a.head);
         }
         let ready = ask(&server, "/static/page.html", &fields);
@@ -300,21 +216,21 @@ fn a_form_is_made_once_and_anew_when_the_file_changes() {
         assert_eq!(first.field("Content-Encoding"), Some("gzip"), "{}", first.head);
         for _ in 0..4 {
             let a = ask(&server, path, GZIP);
-            assert_eq!(a.content(), first.content());
+            assert_eq!(a.decoded(), first.decoded());
             let kept = a.field("Content-Length").is_some();
             assert_eq!(kept, path != "/big.txt", "{}", a.head);
             let plain = ask(&server, path, "");
             assert_eq!(plain.field("Content-Encoding"), None);
-            assert_eq!(plain.body, first.content());
+            assert_eq!(plain.body, first.decoded());
         }
         let (a, b) = (ask(&server, path, GZIP), ask(&server, path, GZIP));
         assert!(a.body == b.body, "byte for byte");
     }
     assert_eq!(ask(&server, "/cached/page.html", GZIP).field("X-Cache"), Some("HIT"));
-    server.site.write("html/page.html", &text(300));
+    server.write("html/page.html", &text(300));
     let a = ask(&server, "/page.html", GZIP);
-    assert!(a.content() == text(300).as_bytes(), "the new content");
-    assert!(ask(&server, "/cached/page.html", GZIP).content() == text(400).as_bytes(), "the cached one");
+    assert!(a.decoded() == text(300).as_bytes(), "the new content");
+    assert!(ask(&server, "/cached/page.html", GZIP).decoded() == text(400).as_bytes(), "the cached one");
 }
 
 #[test]
@@ -327,7 +243,7 @@ fn many_clients_wait_for_one_form() {
         .map(|i| {
             let path = if i % 4 == 0 { "/a.css" } else { "/page.html" };
             let bytes = request("GET", path, "Accept-Encoding: br\r\n");
-            std::thread::spawn(move || (path, raw(addr, bytes.as_bytes())))
+            std::thread::spawn(move || (path, raw(addr, &bytes)))
         })
         .collect();
     let answers: Vec<_> = clients.into_iter().map(|c| c.join().expect("client")).collect();
@@ -352,10 +268,10 @@ fn streams_are_flushed() {
             "server {{ listen 127.0.0.1:%PORT0%; gzip on; brotli on; zstd on;\n\
              location / {{ proxy_pass http://127.0.0.1:{port}; proxy_buffering off; }} }}"
         )));
-        let mut client = TcpStream::connect(server.addr(0)).expect("connected");
+        let mut client = server.connect();
         client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
         let fields = format!("Accept-Encoding: {coding}\r\n");
-        client.write_all(request("GET", "/events", &fields).as_bytes()).expect("sent");
+        client.send(request("GET", "/events", &fields));
         let (mut upstream, _) = back.accept().expect("the server asks");
         let mut head = [0; 4096];
         assert!(upstream.read(&mut head).expect("a request") > 0);
@@ -378,7 +294,7 @@ fn streams_are_flushed() {
         client.read_to_end(&mut got).expect("the rest");
         let a = Answer::of(&got);
         assert_eq!(a.field("Content-Encoding"), Some(coding));
-        let content = String::from_utf8(a.content()).expect("text");
+        let content = String::from_utf8(a.decoded()).expect("text");
         assert_eq!(content.lines().count(), 5);
         assert!(content.starts_with("event 0") && content.ends_with("event 4, and no more for now\n"));
     }
@@ -389,10 +305,10 @@ fn a_broken_gzip_file_breaks_only_its_response() {
     let server = Server::start_on(site(
         "server { listen 127.0.0.1:%PORT0%; location / { gzip_static always; gunzip on; } }",
     ));
-    let bytes = server.raw(request("GET", "/broken.txt", "").as_bytes());
+    let bytes = server.raw(request("GET", "/broken.txt", ""));
     assert!(!bytes.ends_with(b"0\r\n\r\n"), "not complete");
     server.wait_for_log("inflate() failed while sending response to client", 1);
-    assert!(ask(&server, "/only.txt", "").content() == text(50).as_bytes(), "others are well");
+    assert!(ask(&server, "/only.txt", "").decoded() == text(50).as_bytes(), "others are well");
 }
 
 #[test]
@@ -427,7 +343,7 @@ fn the_ratio_is_logged() {
     }
     ask(&server, "/page.html", "");
     let log = wait_for("the log", || {
-        let log = server.site.read("logs/r.log");
+        let log = server.read("logs/r.log");
         (log.lines().count() == 5).then_some(log)
     });
     let columns: Vec<Vec<&str>> = log.lines().map(|l| l.split(' ').skip(1).collect()).collect();

@@ -1,26 +1,25 @@
 //! History, reloads, certificates and warnings of the API; the page in a browser; `forebay top`.
 
-use crate::harness::{PROGRAM, Server, Site, free_port, origin, wait_for};
-use crate::metrics::{body, json, series};
-use crate::tls::{openssl, s_client};
-use nix::sys::signal::Signal;
+use crate::PROGRAM;
+use crate::metrics::{json, series};
+use forebay_testkit::{
+    Conf, Origin, Server, Signal, Site, ask, body, free_port, http, kill, program, raw, s_client, tool,
+    wait_for, wait_until,
+};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 /// Configuration of a server on port 0 with a dashboard, a zone, and a group with a server that is down. `more` is another part of
 /// the http block.
-fn conf(up: std::net::SocketAddr, more: &str) -> String {
-    format!(
-        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; proxy_cache_path %DIR%/c keys_zone=things:1m;\n\
+fn conf(up: impl std::fmt::Display, more: &str) -> Conf {
+    http!("proxy_cache_path %DIR%/c keys_zone=things:1m;\n\
          upstream u {{ zone u 64k; server {up}; server 127.0.0.1:1 down; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; server_name front.test; status_zone front;\n\
          location /i {{ status_zone <i>name</i>; return 204; }}\n\
          location / {{ status_zone app; proxy_cache things; proxy_cache_valid 200 1h; proxy_pass http://u; }}\n\
          location /none {{ return 404; }} location /metrics {{ prometheus; }}\n\
-         location /dashboard {{ dashboard; }} location /api {{ api; }} }}\n{more}\n}}\n"
-    )
+         location /dashboard {{ dashboard; }} location /api {{ api; }} }}\n{more}\n").workers(2)
 }
 
 fn start(more: &str) -> Server {
@@ -28,10 +27,7 @@ fn start(more: &str) -> Server {
 }
 
 fn backend() -> std::net::SocketAddr {
-    origin::start(|mut asked| {
-        asked.answer("200 OK", "", "well");
-        true
-    })
+    Origin::start(|asked| asked.answer("200 OK", "", "well")).addr
 }
 
 fn history(server: &Server, query: &str) -> Value {
@@ -86,8 +82,8 @@ fn history_is_kept_over_a_reload() {
     assert!(server.get("/api/9/forebay/history?range=year").contains("InvalidRange"));
     assert!(server.get("/api/9/forebay/none").starts_with("HTTP/1.1 404"));
 
-    server.signal(Signal::SIGHUP);
-    wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    server.reload();
+    wait_until("the reload", || json(&server, "/api/9/nginx")["generation"] == 2);
     let after = history(&server, "");
     assert_eq!(after["since"], before["since"]);
     assert!(sum(&after["values"]["2xx"]) > 9.0, "{after}");
@@ -117,7 +113,7 @@ fn assert_counted_once(server: &Server, row: impl Fn(&Value) -> Value, most: f64
 
 /// Asks the server on port 1.
 fn ask_second(server: &Server) -> String {
-    String::from_utf8_lossy(&crate::harness::raw(server.addr(1), b"GET / HTTP/1.0\r\n\r\n")).into_owned()
+    ask(server.addr(1), b"GET / HTTP/1.0\r\n\r\n")
 }
 
 #[test]
@@ -146,9 +142,8 @@ fn a_server_that_gets_a_zone_is_counted_once() {
     let server = Server::start(&second(""));
     let ask = |n: usize| (0..n).for_each(|_| assert!(ask_second(&server).contains(" 204 ")));
     ask(15);
-    server.site.write("nginx.conf", &second("status_zone two.test;"));
-    server.signal(Signal::SIGHUP);
-    wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    server.reload_with(second("status_zone two.test;"));
+    wait_until("the reload", || json(&server, "/api/9/nginx")["generation"] == 2);
     ask(6);
     assert_counted_once(&server, |all| all["rows"]["http/server_zones"]["two.test"][0].clone(), 21.0);
 }
@@ -159,8 +154,7 @@ fn reloads_show_their_changes_and_the_reason_of_a_refusal() {
     let server = Server::start(&conf(up, ""));
     let reloads = || json(&server, "/api/9/forebay/reloads");
     assert_eq!((&reloads()["generation"], &reloads()["events"]), (&json!(1), &json!([])));
-    server.site.write("nginx.conf", &conf(up, "server { listen 127.0.0.1:%PORT0%; server_name more.test; }"));
-    server.signal(Signal::SIGHUP);
+    server.reload_with(conf(up, "server { listen 127.0.0.1:%PORT0%; server_name more.test; }"));
     let first = wait_for("the changes", || Some(reloads()).filter(|r| r["events"][0]["counts"].is_object()));
     let event = &first["events"][0];
     assert_eq!(
@@ -170,8 +164,7 @@ fn reloads_show_their_changes_and_the_reason_of_a_refusal() {
     );
     assert!(event["added"].to_string().contains("server_name more.test;"), "{event}");
     assert_eq!(event["files"][0]["change"], "changed");
-    server.site.write("nginx.conf", &conf(up, "nonsense on;"));
-    server.signal(Signal::SIGHUP);
+    server.reload_with(conf(up, "nonsense on;"));
     let second = wait_for("the refusal", || Some(reloads()).filter(|r| r["last_failed"] == true));
     let event = &second["events"][0];
     assert!(
@@ -187,8 +180,7 @@ fn with_tls() -> Server {
     let more = "server { listen 127.0.0.1:%PORT1% ssl; http2 on; server_name a.test; ssl_certificate %DIR%/a.pem; ssl_certificate_key \
                 %DIR%/a.key; root /; location / { return 204; } }";
     let site = Site::new(&conf(backend(), more));
-    openssl(
-        &site,
+    site.openssl(
         "req -x509 -nodes -days 10 -subj /CN=x -addext subjectAltName=DNS:a.test,DNS:b.test -newkey ec -pkeyopt \
          ec_paramgen_curve:prime256v1 -keyout a.key -out a.pem",
     );
@@ -215,7 +207,7 @@ fn handshakes_protocols_certificates_and_warnings_are_shown() {
         s_client(&server, 1, &format!("{version} -servername a.test"), "GET / HTTP/1.0\r\n\r\n");
     }
     // Plain text that is no HTTP either.
-    crate::harness::raw(server.addr(1), b"\x16\x03\x01\x00\x05hello");
+    raw(server.addr(1), b"\x16\x03\x01\x00\x05hello");
     let tls = wait_for("the handshakes", || Some(of("tls")).filter(|t| t["tls13"] == 2 && t["failed"] != 0));
     assert_eq!((&tls["tls12"], &tls["resumed"]), (&json!(1), &json!(0)), "{tls}");
     assert_eq!(json(&server, "/api/9/ssl")["handshakes"], 3);
@@ -256,7 +248,7 @@ pub(crate) fn open_page(server: &Server, rest: &str, output: &str) -> (String, S
 
 #[test]
 fn every_tab_of_the_page_has_its_rows_in_a_browser() {
-    if !crate::differential::tool("chromium") {
+    if !tool("chromium") {
         return;
     }
     let server = with_tls();
@@ -305,7 +297,7 @@ fn every_tab_of_the_page_has_its_rows_in_a_browser() {
 }
 
 fn top(site: &Site, args: &[&str]) -> (Option<i32>, String, String) {
-    let out = Command::new(PROGRAM)
+    let out = Command::new(program())
         .arg("top")
         .args(args)
         .current_dir(site.dir())
@@ -322,8 +314,8 @@ fn top_prints_what_the_dashboard_shows() {
     for _ in 0..7 {
         assert!(server.get("/").ends_with("well"));
     }
-    wait_for("a sample", || (history(&server, "")["samples"] != 0).then_some(()));
-    let prefix = format!("{}/", server.site.dir().display());
+    wait_until("a sample", || history(&server, "")["samples"] != 0);
+    let prefix = format!("{}/", server.dir().display());
     let url = format!("http://{}/dashboard/", server.addr(0));
     let api = format!("{}/api", server.addr(0));
     for args in [&["--once", "-p", &prefix, "-c", "nginx.conf"][..], &["--once", &url], &[&api]] {
@@ -336,7 +328,7 @@ fn top_prints_what_the_dashboard_shows() {
         }
     }
     // A reader that goes away.
-    let mut child = Command::new(PROGRAM)
+    let mut child = Command::new(program())
         .args(["top", "--once", &url])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -390,7 +382,7 @@ fn in_terminal(command: &str) -> std::process::Child {
 
 #[test]
 fn top_obeys_keys_in_a_terminal() {
-    if !crate::differential::tool("script") {
+    if !tool("script") {
         return;
     }
     let server = start("");
@@ -411,7 +403,7 @@ fn top_obeys_keys_in_a_terminal() {
 
 #[test]
 fn screens_are_not_opened_in_the_background() {
-    if !crate::differential::tool("script") {
+    if !tool("script") {
         return;
     }
     let server = start("");
@@ -432,7 +424,7 @@ fn screens_are_not_opened_in_the_background() {
 
 #[test]
 fn top_leaves_the_terminal_as_it_was_at_signals() {
-    if !crate::differential::tool("script") {
+    if !tool("script") {
         return;
     }
     let server = start("");
@@ -447,7 +439,7 @@ fn top_leaves_the_terminal_as_it_was_at_signals() {
             .and_then(|(_, rest)| rest.split(',').next()?.parse().ok())
             .expect("a pid");
         let before = seen.lines().next().expect("a line").to_owned();
-        crate::harness::kill(pid, signal);
+        kill(pid, signal);
         read_until(&mut screen, &mut seen, "\nend");
         let (_, after) = seen.split_once("\x1b[?1049l").expect("the screen of before");
         assert_eq!(

@@ -1,9 +1,6 @@
 //! PUT, DELETE, MKCOL, COPY and MOVE.
 
-use crate::differential::{compare_with, is_before, open_up, oracle};
-use crate::harness::{Server, Site, wait_for};
-use std::io::Write;
-use std::net::TcpStream;
+use forebay_testkit::{Server, Site, Talk, compare_with, http, is_before, open_up, oracle, wait_until};
 
 /// `METHOD target`, bytes of a body, fields.
 const REQUESTS: &[(&str, Option<usize>, &[&str])] = &[
@@ -173,10 +170,9 @@ fn files_are_managed_as_by_nginx() {
 }
 
 fn server(rest: &str) -> Server {
-    let conf = format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/temp; server {{ listen 127.0.0.1:%PORT0%; root %DIR%/dav;\n\
-         dav_methods PUT DELETE MKCOL COPY MOVE; client_body_buffer_size 1k; {rest} }} }}"
+    let conf = http!(
+        "client_body_temp_path %DIR%/temp; server {{ listen 127.0.0.1:%PORT0%; root %DIR%/dav;\n\
+         dav_methods PUT DELETE MKCOL COPY MOVE; client_body_buffer_size 1k; {rest} }}"
     );
     let site = Site::new(&conf);
     site.write("dav/f", "old");
@@ -189,27 +185,27 @@ fn server(rest: &str) -> Server {
 }
 
 fn status(server: &Server, line: &str, body: Option<usize>, fields: &[&str]) -> String {
-    let answer = server.raw(request(line, body, fields).as_bytes());
+    let answer = server.raw(request(line, body, fields));
     String::from_utf8_lossy(answer.get(9..12).unwrap_or_default()).into_owned()
 }
 
 #[test]
 fn an_upload_that_breaks_off_changes_nothing() {
     let server = server("");
-    let temp = server.site.dir().join("temp");
+    let temp = server.dir().join("temp");
     let count = || std::fs::read_dir(&temp).map_or(0, Iterator::count);
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    let mut client = server.connect();
     let head = "PUT /f HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n";
-    client.write_all(&[head.as_bytes(), &[b'n'; 50_000]].concat()).expect("written");
-    wait_for("a part of the body in a file", || (count() > 0).then_some(()));
-    assert_eq!(server.site.read("dav/f"), "old");
+    client.send(&[head.as_bytes(), &[b'n'; 50_000]].concat());
+    wait_until("a part of the body in a file", || count() > 0);
+    assert_eq!(server.read("dav/f"), "old");
     drop(client);
-    wait_for("its end", || (count() == 0).then_some(()));
-    assert_eq!(server.site.read("dav/f"), "old");
+    wait_until("its end", || count() == 0);
+    assert_eq!(server.read("dav/f"), "old");
     assert_eq!(status(&server, "PUT /f", Some(100_000), &[]), "204");
-    assert_eq!(server.site.read("dav/f"), "z".repeat(100_000));
+    assert_eq!(server.read("dav/f"), "z".repeat(100_000));
     assert_eq!(count(), 0);
-    let names: Vec<_> = std::fs::read_dir(server.site.dir().join("dav")).expect("directory").collect();
+    let names: Vec<_> = std::fs::read_dir(server.dir().join("dav")).expect("directory").collect();
     assert_eq!(names.len(), 1, "nothing beside it");
 }
 
@@ -236,7 +232,7 @@ fn nothing_leaves_the_root() {
     assert_eq!(status(&server, "COPY /al/f", None, &["Destination: /x"]), "400");
     assert_eq!(status(&server, "COPY /al/f", None, &["Destination: /al/x"]), "204");
     // Links are removed, not followed.
-    let dir = server.site.dir();
+    let dir = server.dir();
     std::fs::create_dir_all(dir.join("away/deep")).expect("directory");
     std::fs::create_dir_all(dir.join("dav/d")).expect("directory");
     open_up(&dir.join("dav/d"));
@@ -245,7 +241,7 @@ fn nothing_leaves_the_root() {
     assert_eq!(status(&server, "DELETE /link/", None, &[]), "409");
     assert_eq!(status(&server, "DELETE /d/", None, &[]), "204");
     assert!(dir.join("away/deep").is_dir());
-    assert_eq!(server.site.read("outside"), "keep");
+    assert_eq!(server.read("outside"), "keep");
     // A tree is neither copied into itself nor replaced by a part of it.
     assert_eq!(status(&server, "MKCOL /t/", None, &[]), "201");
     assert_eq!(status(&server, "MKCOL /t/u/", None, &[]), "201");
@@ -258,5 +254,5 @@ fn nothing_leaves_the_root() {
 fn a_mirror_of_a_put_has_the_body_too() {
     let server = server("mirror /copy; location = /copy { return 200; }");
     assert_eq!(status(&server, "PUT /m", Some(5_000), &[]), "201");
-    assert_eq!(server.site.read("dav/m").len(), 5_000);
+    assert_eq!(server.read("dav/m").len(), 5_000);
 }

@@ -5,201 +5,11 @@ mod caching;
 mod files;
 mod rewriting;
 
-use crate::harness::{PROGRAM, Server, Site, expires_after, kill, raw, wait_for};
-use nix::sys::signal::Signal;
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
-/// A running nginx, ended by pid.
-pub struct Oracle {
-    child: Child,
-    site: Site,
-}
-
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        kill(self.child.id() as i32, Signal::SIGTERM);
-        let _ = self.child.wait();
-    }
-}
-
-impl Oracle {
-    pub fn start(nginx: &str, site: Site) -> Oracle {
-        let mut child = (site.command(nginx, &["-e", "logs/error.log", "-g", "daemon off;"]))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("nginx starts");
-        let addr = site.addr(0);
-        wait_for("nginx", || {
-            if let Some(status) = child.try_wait().expect("child") {
-                panic!("nginx ended with {status}: {}", site.read("logs/error.log"));
-            }
-            TcpStream::connect(addr).ok()
-        });
-        Oracle { child, site }
-    }
-
-    /// Returns its directory.
-    pub fn site(&self) -> &Site {
-        &self.site
-    }
-
-    /// Returns the address on which it listens.
-    pub fn addr(&self) -> std::net::SocketAddr {
-        self.site.addr(0)
-    }
-}
-
-/// The nginx to compare with. In CI there has to be one.
-pub fn oracle() -> Option<String> {
-    let nginx = std::env::var("FOREBAY_TEST_NGINX").ok().filter(|n| !n.is_empty());
-    if nginx.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_NGINX names no nginx");
-        println!("skipped: FOREBAY_TEST_NGINX names no nginx");
-    }
-    nginx
-}
-
-/// Returns `true` if an nginx is older than 1.`minor`.
-pub fn is_before(nginx: &str, minor: u32) -> bool {
-    let said = Command::new(nginx).arg("-v").output().expect("nginx -v");
-    let text = String::from_utf8_lossy(&said.stderr).into_owned();
-    let version = text.split_once("nginx/1.").expect("a version").1;
-    version.split('.').next().and_then(|v| v.parse::<u32>().ok()).expect("a number") < minor
-}
-
-/// Removes permitted differences from an answer: the product, the date, the ports of the test, its directory.
-fn normalise(answer: &[u8], site: &Site, ports: usize) -> String {
-    let mut text = String::from_utf8_lossy(answer).into_owned();
-    for i in 0..ports {
-        text = text.replace(&format!(":{}", site.addr(i).port()), &format!(":PORT{i}"));
-    }
-    text = text.replace(&site.dir().display().to_string(), "DIR");
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let mut page = false;
-    let body = body.replace("<center>nginx</center>", "<center>forebay</center>");
-    // The answer to a HEAD request has the length of the page it leaves out.
-    page |= body.contains("<center>forebay</center>")
-        || body.is_empty() && (head.starts_with("HTTP/1.1 4") || head.starts_with("HTTP/1.1 5"));
-    let date = head.lines().find_map(|l| l.strip_prefix("Date: "));
-    let head: Vec<String> = head
-        .lines()
-        .filter(|l| !l.starts_with("Date: ") && !l.starts_with("Server: "))
-        // The product's name makes built-in pages longer.
-        .filter(|l| !(page && l.starts_with("Content-Length: ")))
-        .map(|l| match l.strip_prefix("Expires: ") {
-            Some(value) => format!("Expires: {}", expires_after(date, value)),
-            None => l.to_owned(),
-        })
-        .collect();
-    format!("{}\n\n{body}", head.join("\n"))
-}
-
-const FILES: &[(&str, &str)] = &[
-    ("html/index.html", "<html>index</html>\n"),
-    ("html/page.html", "a page\n"),
-    ("html/style.css", "body {}\n"),
-    ("html/dir/index.html", "dir index\n"),
-    ("html/empty.txt", ""),
-    ("html/noext", "no extension\n"),
-    ("html/a b.html", "a blank in the name\n"),
-    ("html/50x.html", "error page\n"),
-    ("html/alias/one.txt", "one\n"),
-    ("html/digits.txt", "0123456789abcdefghijklmnopqrstuvwxyz"),
-];
-
-fn files(site: &Site) {
-    for (name, text) in FILES {
-        site.write(name, text);
-    }
-    for dir in ["html/nodir", "html/listing"] {
-        std::fs::create_dir_all(site.dir().join(dir)).expect("directory");
-    }
-    site.write("html/listing/b.txt", "bb");
-    site.write("html/listing/a.txt", "a");
-    for dir in ["html", "html/dir", "html/alias", "html/listing"] {
-        for entry in std::fs::read_dir(site.dir().join(dir)).expect("directory") {
-            stamp(&entry.expect("entry").path());
-        }
-    }
-}
-
-/// Sets the time of a file. The two sites are written at slightly different times, and validators must agree.
-fn stamp(path: &Path) {
-    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
-    std::fs::File::open(path).expect("open").set_modified(time).expect("time");
-}
-
-fn wrap(server: &str) -> String {
-    format!(
-        "worker_processes 1;\nerror_log logs/error.log info;\npid logs/nginx.pid;\nevents {{ }}\n\
-         http {{ server_tokens off; access_log off; types {{ text/html html; text/css css; text/plain txt; }}\n\
-         client_body_temp_path %DIR%/body; root %DIR%/html; default_type application/octet-stream;\n{server}\n}}\n"
-    )
-}
-
-pub fn get(uri: &str) -> String {
-    format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-}
-
-pub fn with(uri: &str, fields: &str) -> String {
-    format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n{fields}Connection: close\r\n\r\n")
-}
-
-/// Asks both, and fails with every difference.
-pub fn compare(server: &str, requests: &[String]) {
-    compare_with(server, &[], requests);
-}
-
-/// Lets everybody write into a directory.
-pub fn open_up(dir: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).expect("permissions");
-}
-
-/// As [`compare`], with more files.
-pub fn compare_with(server: &str, more: &[(String, String)], requests: &[String]) {
-    let mut differences = String::new();
-    for (request, a, b) in answers(server, more, requests) {
-        if a != b {
-            differences.push_str(&format!("== {request:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
-        }
-    }
-    assert!(differences.is_empty(), "{differences}");
-}
-
-/// Asks both: each request, what nginx answers, and what Forebay does. Nothing where there is no nginx.
-pub fn answers(
-    server: &str,
-    more: &[(String, String)],
-    requests: &[String],
-) -> Vec<(String, String, String)> {
-    let Some(nginx) = oracle() else { return Vec::new() };
-    let conf = wrap(server);
-    let ports = (0..10).take_while(|i| conf.contains(&format!("%PORT{i}%"))).count();
-    let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
-    for site in [&ours, &theirs] {
-        for (name, text) in more {
-            let path = site.write(name, text);
-            stamp(&path);
-            // The worker may be somebody else.
-            open_up(path.parent().expect("a directory"));
-        }
-        files(site);
-    }
-    let ours = Server::start_on(ours);
-    let theirs = Oracle::start(&nginx, theirs);
-    let both = |request: &String| {
-        let bytes = request.as_bytes();
-        let a = normalise(&raw(theirs.site.addr(0), bytes), &theirs.site, ports);
-        let b = normalise(&ours.raw(bytes), &ours.site, ports);
-        (request.clone(), a, b)
-    };
-    requests.iter().map(both).collect()
-}
+use forebay_testkit::{
+    Oracle, Server, Site, compare, get, is_before, open_up, oracle, page_files, program, raw, wait_until,
+    wrap,
+};
+use std::process::Stdio;
 
 /// Heads that are refused before a host is known are the default server's, not those of the server without a name.
 #[test]
@@ -210,7 +20,7 @@ fn refused_heads_and_odd_names() {
         server { listen 127.0.0.1:%PORT0%; server_name ""; error_page 400 /none; location / { return 200 "none"; } }
         server { listen 127.0.0.1:%PORT0%; server_name *.wild.org .dot.net; location / { return 200 "odd $server_name"; } }"#,
         &[
-            "get / HTTP/1.1\r\n\r\n".into(),
+            "get / HTTP/1.1\r\n\r\n".to_owned(),
             "GET / HTTP/1.1\r\nX\r\n\r\n".into(),
             "GET / HTTP/1.1\r\n\r\n".into(),
             "GET / HTTP/1.0\r\n\r\n".into(),
@@ -420,7 +230,7 @@ fn configurations_are_judged_alike() {
             let lines: Vec<&str> = text.lines().filter(told).collect();
             (out.status.code(), lines.join("\n"))
         };
-        let (theirs, ours) = (said(&nginx), said(PROGRAM));
+        let (theirs, ours) = (said(&nginx), said(program()));
         if theirs != ours {
             differences.push_str(&format!("== {case}\n-- nginx\n{theirs:?}\n-- forebay\n{ours:?}\n"));
         }
@@ -473,7 +283,7 @@ fn error_lines_agree() {
     );
     let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
     for site in [&ours, &theirs] {
-        files(site);
+        page_files(site);
         // Logs with variables in their names are opened by the worker.
         open_up(&site.dir().join("logs"));
         open_up(site.dir());
@@ -507,26 +317,15 @@ fn error_lines_agree() {
         text.lines().filter_map(line).collect::<Vec<_>>()
     };
     for request in &requests {
-        raw(theirs.site.addr(0), request);
+        raw(theirs.addr(), request);
         ours.raw(request);
     }
     let last = "client sent invalid header line: \"X\u{ff}";
-    for site in [&theirs.site, &ours.site] {
-        wait_for("the last line", || lines(site).iter().any(|l| l.contains(last)).then_some(()));
+    for site in [theirs.site(), &ours.site] {
+        wait_until("the last line", || lines(site).iter().any(|l| l.contains(last)));
         assert!(site.dir().join("logs/made-one.log").exists());
         assert!(!site.dir().join("logs/missing-nowhere.log").exists());
         assert_eq!(site.read("logs/none.log"), "");
     }
-    assert_eq!(lines(&ours.site), lines(&theirs.site));
-}
-
-/// Used by the other modules to find a program, in CI without an excuse.
-pub fn tool(name: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).stdout(Stdio::null()).status();
-    let found = found.is_ok_and(|s| s.success());
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "{name} is not installed");
-        println!("skipped: {name} is not installed");
-    }
-    found
+    assert_eq!(lines(&ours.site), lines(theirs.site()));
 }

@@ -1,13 +1,12 @@
 //! Requests to upstreams and their answers, compared with nginx as in `differential.rs`.
 
-use crate::differential::{answers, compare, get, is_before, oracle, with};
-use crate::harness::origin;
+use forebay_testkit::{Origin, compare, get, get_with, is_before, nginx_answers, oracle};
 use std::net::SocketAddr;
 
 /// Starts an upstream that answers with the fields that the request names in `X-Answer`; the body is the request's target
 /// and its other fields that begin with `X-`.
 fn puppet() -> SocketAddr {
-    origin::start(|mut asked| {
+    Origin::start(|asked| {
         let fields: String = (asked.text.lines())
             .filter_map(|l| l.strip_prefix("X-Answer: "))
             .map(|f| format!("{f}\r\n"))
@@ -17,6 +16,7 @@ fn puppet() -> SocketAddr {
         asked.answer("200 OK", &fields, &body);
         true
     })
+    .addr
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn cookies_of_upstreams() {
         for v in values {
             // All in one answer: each is rewritten for itself.
             let fields: String = cookies.iter().map(|c| format!("X-Answer: Set-Cookie: {c}\r\n")).collect();
-            requests.push(with(&format!("/{i}/?v={v}"), &fields));
+            requests.push(get_with(&format!("/{i}/?v={v}"), &fields));
         }
     }
     server.push('}');
@@ -127,7 +127,7 @@ fn variables_that_set_changes() {
     for (i, body) in locations.iter().enumerate() {
         server.push_str(&format!("location /{i}/ {{ {body} }}\n"));
         for rest in ["?q=1&w=%202", "", "?", "a%20b?q=1"] {
-            requests.push(with(&format!("/{i}/{rest}"), "Foo: real\r\nCookie: c=real\r\n"));
+            requests.push(get_with(&format!("/{i}/{rest}"), "Foo: real\r\nCookie: c=real\r\n"));
         }
     }
     server.push('}');
@@ -144,7 +144,7 @@ fn sorted(answer: &str) -> String {
 
 /// Compares without regard to the order of fields.
 fn compare_fields(server: &str, requests: &[String]) {
-    for (request, a, b) in answers(server, &[], requests) {
+    for (request, a, b) in nginx_answers(server, &[], requests) {
         assert_eq!(sorted(&a), sorted(&b), "nginx, forebay: {request:?}");
     }
 }
@@ -152,7 +152,7 @@ fn compare_fields(server: &str, requests: &[String]) {
 /// Fields that an application sends with `X-Accel-Redirect` are in the answer, whatever location makes it in the end.
 #[test]
 fn fields_beside_an_x_accel_redirect() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let uri = asked.target().to_owned();
         match uri.split_once("to=") {
             Some((_, to)) => {
@@ -249,7 +249,7 @@ fn fields_that_an_upstream_repeats() {
     ];
     let both = |f: &&str| format!("X-Answer: {f}\r\nX-Answer: {}\r\n", f.replacen('a', "b", 9));
     let all: String = fields.iter().map(both).collect();
-    compare_fields(&server, &["/", "/own"].map(|uri| with(uri, &all)));
+    compare_fields(&server, &["/", "/own"].map(|uri| get_with(uri, &all)));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn fields_that_proxy_set_header_gives_twice() {
         return;
     }
     // The body is the head as it arrived, but for what says whether the connection is kept.
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let head: Vec<&str> = asked.text.lines().filter(|l| !l.starts_with("Connection: ")).collect();
         let body = head.join("\n");
         asked.answer("200 OK", "Connection: close\r\n", &body);
@@ -282,7 +282,8 @@ fn fields_that_proxy_set_header_gives_twice() {
                 "location /{i}-{version}/ {{ {rule} proxy_http_version {version}; proxy_pass http://{up}; }}\n"
             ));
             for args in ["", "?a=A", "?b=B"] {
-                requests.push(with(&format!("/{i}-{version}/{args}"), "Foo: 1\r\nFoo: 2\r\nX-A: client\r\n"));
+                requests
+                    .push(get_with(&format!("/{i}-{version}/{args}"), "Foo: 1\r\nFoo: 2\r\nX-A: client\r\n"));
             }
         }
     }
@@ -292,7 +293,7 @@ fn fields_that_proxy_set_header_gives_twice() {
 
 #[test]
 fn types_and_ages_of_answers_without_content() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let answer: &[u8] = match asked.target() {
             "/204" => b"HTTP/1.1 204 No Content\r\nContent-Type: a/b\r\nX-A: a\r\n\r\n",
             "/304" => b"HTTP/1.1 304 Not Modified\r\nContent-Type: a/b\r\n\r\n",
@@ -314,7 +315,7 @@ fn types_and_ages_of_answers_without_content() {
     );
     let range = "Range: bytes=100-\r\n";
     let mut requests = ["/204", "/304", "/r204", "/max/digits.txt"].map(get).to_vec();
-    requests.extend(["/force", "/max/digits.txt", "/plain/digits.txt"].map(|uri| with(uri, range)));
+    requests.extend(["/force", "/max/digits.txt", "/plain/digits.txt"].map(|uri| get_with(uri, range)));
     compare_fields(&server, &requests);
 }
 
@@ -325,10 +326,7 @@ fn the_empty_image() {
 
 #[test]
 fn redirects_for_internet_explorer() {
-    let up = origin::start(|mut asked| {
-        asked.answer("302 Found", "Location: /up\r\n", "");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("302 Found", "Location: /up\r\n", ""));
     let server = format!(
         r#"server {{ listen 127.0.0.1:%PORT0%; msie_refresh on;
         location /301 {{ add_header X-A a; return 301 /b; }}
@@ -359,12 +357,12 @@ fn redirects_for_internet_explorer() {
         "/404",
         "/dir",
     ];
-    let mut requests: Vec<String> = uris.iter().map(|uri| with(uri, &ie)).collect();
+    let mut requests: Vec<String> = uris.iter().map(|uri| get_with(uri, &ie)).collect();
     for name in ["xMSIE 7.", "xMSIE 7.0", "MSIE 9.0 Opera", "MSIE 9.0 Chrome/", "Chrome/ x", "msie 7.0"] {
-        requests.extend(["/301", "/404"].map(|uri| with(uri, &agent(name))));
+        requests.extend(["/301", "/404"].map(|uri| get_with(uri, &agent(name))));
     }
     requests.push(get("/301"));
-    requests.push(with("/301", &ie).replace("GET", "HEAD"));
+    requests.push(get_with("/301", &ie).replace("GET", "HEAD"));
     compare_fields(&server, &requests);
 }
 
@@ -377,7 +375,8 @@ fn an_x_accel_expires_without_a_time() {
          add_header X-Cache $upstream_cache_status; }} }}"
     );
     let values = ["@0", "0", "@1", "@x", "x", "@", "-1", "5x", "00"];
-    let ask = |(i, v): (usize, &&str)| with(&format!("/{i}"), &format!("X-Answer: X-Accel-Expires: {v}\r\n"));
+    let ask =
+        |(i, v): (usize, &&str)| get_with(&format!("/{i}"), &format!("X-Answer: X-Accel-Expires: {v}\r\n"));
     let requests: Vec<String> = values.iter().enumerate().map(ask).flat_map(|r| [r.clone(), r]).collect();
     compare_fields(&server, &requests);
 }
@@ -397,9 +396,9 @@ fn variants_of_cached_answers() {
     fields.extend(other);
     fields.push("X-Kind: a\r\nX-Kind: b\r\n".into());
     let vary = "X-Answer: Vary: Accept-Encoding, X-Kind\r\n";
-    let ask = |f: &String| with("/a", &format!("{vary}{f}"));
+    let ask = |f: &String| get_with("/a", &format!("{vary}{f}"));
     let requests: Vec<String> = fields.iter().map(ask).collect();
-    for (request, a, b) in answers(&server, &[], &requests) {
+    for (request, a, b) in nginx_answers(&server, &[], &requests) {
         let state = |answer: &str| answer.lines().find(|l| l.starts_with("X-Cache: ")).map(str::to_owned);
         assert!(state(&a).is_some() && state(&a) == state(&b), "{request:?}: {a} {b}");
     }

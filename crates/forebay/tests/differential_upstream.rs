@@ -1,8 +1,7 @@
 //! What an upstream's answer decides, compared with nginx as in `differential.rs`: fields that are hidden, ignored or added, URIs of
 //! internal redirects, failures that a cache remembers, and answers that break off or have no head.
 
-use crate::differential::{answers, get, oracle, with};
-use crate::harness::origin;
+use forebay_testkit::{Origin, get, get_with, nginx_answers, oracle};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +33,7 @@ fn joined(mut body: &str) -> String {
 
 fn compare(server: &str, more: &[(String, String)], requests: &[String]) {
     let mut differences = String::new();
-    for (request, a, b) in answers(server, more, requests) {
+    for (request, a, b) in nginx_answers(server, more, requests) {
         let (a, b) = (plain(&a), plain(&b));
         if a != b {
             differences += &format!("== {request:?}\n-- nginx\n{a}\n-- forebay\n{b}\n");
@@ -67,7 +66,7 @@ const FIELDS: [(&str, &str); 18] = [
 /// An upstream that sends every field that a proxy looks at. Its paths change some of them.
 fn generous() -> SocketAddr {
     let content: String = ('a'..='z').cycle().take(250).collect();
-    origin::start(move |mut asked| {
+    Origin::start(move |asked| {
         let target = asked.target().to_owned();
         let mut fields: Vec<(&str, String)> = FIELDS.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
         let mut set = |name: &'static str, value: &str| {
@@ -104,6 +103,7 @@ fn generous() -> SocketAddr {
         asked.answer(status, &fields, body);
         true
     })
+    .addr
 }
 
 /// What the client does not get still decides (nginx: proxy_hide_header, proxy_ignore_headers).
@@ -194,7 +194,7 @@ fn fields_that_are_hidden_or_ignored_decide_as_in_nginx() {
             for path in paths {
                 let (path, fields) = path.split_once('|').unwrap_or((path, ""));
                 let fields = if fields.is_empty() { String::new() } else { format!("{fields}\r\n") };
-                requests.push(with(&format!("/{name}{i}/{path}"), &fields));
+                requests.push(get_with(&format!("/{name}{i}/{path}"), &fields));
             }
         }
         let own = if change.starts_with("ignore") { "" } else { change };
@@ -268,7 +268,7 @@ fn fields_that_are_held_apart_are_replaced_as_in_nginx() {
                     "location /{kind}{i}{always}/ {{ {directives} add_header {field} {always}; }}\n"
                 );
                 requests.extend(
-                    asked.map(|fields| with(&format!("/{kind}{i}{always}/page.html?e=%22e%22"), fields)),
+                    asked.map(|fields| get_with(&format!("/{kind}{i}{always}/page.html?e=%22e%22"), fields)),
                 );
             }
             requests.push(get(&format!("/{kind}{i}always/none")));
@@ -281,7 +281,7 @@ fn fields_that_are_held_apart_are_replaced_as_in_nginx() {
 /// An URI that the server is told, not the client's: it stays as it is but for escapes.
 #[test]
 fn uris_of_internal_redirects_stay_as_they_are() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
         let target = asked.target().to_owned();
         asked.answer("200 OK", if target.starts_with("/accel") { &fields } else { "" }, &target);
@@ -318,7 +318,7 @@ fn uris_of_internal_redirects_stay_as_they_are() {
         for target in targets {
             let others = ["/dl2/", "/dl3/", "/file/"].map(|name| target.replacen("/dl/", name, 1));
             for target in [target.to_owned()].into_iter().chain(others) {
-                requests.push(with(way, &format!("X-To: {target}\r\n")));
+                requests.push(get_with(way, &format!("X-To: {target}\r\n")));
             }
         }
     }
@@ -344,10 +344,7 @@ fn uris_of_internal_redirects_stay_as_they_are() {
 /// A path that lacks the slash of a location that an upstream answers.
 #[test]
 fn the_missing_slash_of_every_kind_of_location() {
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "up");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "up"));
     let pass = format!("proxy_pass http://{up};");
     let kinds = [
         "location = /a/ { PASS }",
@@ -399,7 +396,7 @@ fn the_missing_slash_of_every_kind_of_location() {
 /// A file that `try_files` has found is the path of the request, but no redirect.
 #[test]
 fn an_upstream_gets_the_path_of_the_client_behind_try_files() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let target = asked.target().to_owned();
         asked.answer("200 OK", "", &target);
         true
@@ -449,7 +446,7 @@ fn an_upstream_gets_the_path_of_the_client_behind_try_files() {
 /// `proxy_intercept_errors` in the page of an error.
 #[test]
 fn errors_in_pages_of_errors_are_intercepted() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let status = asked.target().split("/s").nth(1).map_or("200", |s| &s[..3]).to_owned();
         let body = format!("up {}", asked.target());
         asked.answer(&format!("{status} Own"), "X-Up: 1\r\n", &body);
@@ -491,15 +488,14 @@ fn errors_in_pages_of_errors_are_intercepted() {
 }
 
 /// An upstream without a word: its connection ends.
-fn dying(asked: Arc<AtomicUsize>) -> SocketAddr {
-    origin::start(move |mut request| {
-        asked.fetch_add(1, Ordering::Relaxed);
-        match request.target() {
-            path if path.contains("/half") => request.write(b"HTTP/1.1 200 OK\r\nContent-Le"),
-            path if path.contains("/503") => request.answer("503 Own", "", "own"),
-            _ => {}
+fn dying() -> Origin {
+    Origin::start(move |request| match request.target() {
+        path if path.contains("/half") => request.close_with(b"HTTP/1.1 200 OK\r\nContent-Le"),
+        path if path.contains("/503") => {
+            request.answer("503 Own", "", "own");
+            false
         }
-        false
+        _ => false,
     })
 }
 
@@ -507,7 +503,7 @@ fn dying(asked: Arc<AtomicUsize>) -> SocketAddr {
 /// was asked.
 #[test]
 fn failures_of_servers_are_cached_as_in_nginx() {
-    let up = dying(Arc::default());
+    let up = dying();
     let rules = [
         "proxy_cache_valid any 1h;",
         "proxy_cache_valid 502 1h;",
@@ -567,7 +563,7 @@ fn a_failed_renewal_is_cached_as_in_nginx() {
     ];
     let lives = Arc::new(AtomicUsize::new(0));
     let alive = lives.clone();
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         // One answer for each rule of each server.
         if alive.fetch_add(1, Ordering::Relaxed) < 10 {
             asked.answer("200 OK", "ETag: \"x\"\r\nX-Accel-Expires: @1\r\nConnection: close\r\n", "old");
@@ -597,7 +593,7 @@ fn a_failed_renewal_is_cached_as_in_nginx() {
 /// Answers that are no HTTP/1 (HTTP/0.9, ICY) are passed on as they come.
 #[test]
 fn answers_without_a_head_are_passed_on() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let answer: &[u8] = match asked.target().rsplit('/').next().unwrap_or_default() {
             "icy" => b"ICY 200 OK\r\nicy-name: x\r\n\r\nDATA",
             "old" => b"hello world\n",
@@ -627,14 +623,14 @@ fn answers_without_a_head_are_passed_on() {
     for (i, way) in ways.iter().enumerate() {
         server += &format!("location /w{i}/ {{ proxy_pass http://{up}; {way} add_header X-A b; }}\n");
         for path in ["icy", "old", "line", "half", "blank", "nul", "none"] {
-            requests.push(with(&format!("/w{i}/{path}"), "Accept-Encoding: gzip\r\n"));
+            requests.push(get_with(&format!("/w{i}/{path}"), "Accept-Encoding: gzip\r\n"));
         }
         // nginx answers one to a cache with content.
         if !way.contains("proxy_cache") {
             requests.push(format!("HEAD /w{i}/old HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
         }
         requests.push(format!("GET /w{i}/old HTTP/1.0\r\n\r\n"));
-        requests.push(with(&format!("/w{i}/old"), "Range: bytes=1-2\r\n"));
+        requests.push(get_with(&format!("/w{i}/old"), "Range: bytes=1-2\r\n"));
     }
     server.push('}');
     compare(&server, &[], &requests);
@@ -643,17 +639,11 @@ fn answers_without_a_head_are_passed_on() {
 /// A page goes on behind a fragment whose upstream breaks off.
 #[test]
 fn fragments_that_break_off_do_not_end_their_page() {
-    let up = origin::start(|mut asked| {
-        match asked.target().rsplit('/').next().unwrap_or_default() {
-            "short" => asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\nshort"),
-            "chunks" => asked.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nchunks\r\n"),
-            "none" => {}
-            _ => {
-                asked.answer("200 OK", "Content-Type: text/html\r\n", "fine");
-                return true;
-            }
-        }
-        false
+    let up = Origin::start(|asked| match asked.target().rsplit('/').next().unwrap_or_default() {
+        "short" => asked.close_with(b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\nshort"),
+        "chunks" => asked.close_with(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nchunks\r\n"),
+        "none" => false,
+        _ => asked.answer("200 OK", "Content-Type: text/html\r\n", "fine"),
     });
     let mut files = Vec::new();
     let mut requests = Vec::new();

@@ -1,8 +1,8 @@
 //! Failure drills: something breaks under load, and clients are not to notice where anything healthy is left.
 
-use crate::differential::tool;
-use crate::harness::{Server, Site, alive, free_port, kill, origin, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{
+    Asked, Conf, Origin, Server, Signal, Site, alive, free_port, http, kill, tool, wait_for, wait_until,
+};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
@@ -10,11 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-fn conf(rest: &str) -> String {
-    format!(
-        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; {rest} }}"
-    )
+fn conf(rest: &str) -> Conf {
+    http!("{rest}").workers(2)
 }
 
 /// A request on a kept connection; `Err` says what a client would complain of.
@@ -89,7 +86,7 @@ impl Load {
     /// Waits until so many more have been served.
     fn go_on(&self, count: usize) {
         let goal = self.served.load(SeqCst) + count;
-        wait_for("answers", || (self.served.load(SeqCst) >= goal).then_some(()));
+        wait_until("answers", || self.served.load(SeqCst) >= goal);
     }
 
     /// Ends it; what the clients complained of.
@@ -112,40 +109,27 @@ const OVERSIZED: u8 = 5;
 const HALF_BODY: u8 = 6;
 
 /// An upstream that misbehaves as it is told.
-fn faulty() -> (SocketAddr, Arc<AtomicU8>) {
+fn faulty() -> (Origin, Arc<AtomicU8>) {
     let mode = Arc::<AtomicU8>::default();
     let told = mode.clone();
-    let addr = origin::start(move |mut asked| {
-        match told.load(SeqCst) {
-            HANG => {
-                // Until the proxy has had enough.
-                let _ = asked.stream.read(&mut [0]);
-                return false;
-            }
-            RESET => {
-                asked.reset();
-                return false;
-            }
-            HALF_HEAD => {
-                asked.write(b"HTTP/1.1 200 OK\r\nContent-Len");
-                asked.reset();
-                return false;
-            }
-            GARBAGE => asked.write(b"\x16\x03\x01 what is this\r\n\r\n"),
-            OVERSIZED => {
-                let field = format!("X-Long: {}\r\n", "x".repeat(100_000));
-                asked.answer("200 OK", &field, "well");
-            }
-            HALF_BODY => {
-                asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nhalf");
-                asked.reset();
-                return false;
-            }
-            _ => asked.answer("200 OK", "", "well"),
+    let breaks_off = |asked: &mut Asked, bytes: &[u8]| {
+        asked.reset();
+        asked.close_with(bytes)
+    };
+    let origin = Origin::start(move |asked| match told.load(SeqCst) {
+        // Until the proxy has had enough.
+        HANG => {
+            asked.more();
+            false
         }
-        true
+        RESET => breaks_off(asked, b""),
+        HALF_HEAD => breaks_off(asked, b"HTTP/1.1 200 OK\r\nContent-Len"),
+        GARBAGE => asked.write(b"\x16\x03\x01 what is this\r\n\r\n"),
+        OVERSIZED => asked.answer("200 OK", &format!("X-Long: {}\r\n", "x".repeat(100_000)), "well"),
+        HALF_BODY => breaks_off(asked, b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nhalf"),
+        _ => asked.answer("200 OK", "", "well"),
     });
-    (addr, mode)
+    (origin, mode)
 }
 
 #[test]
@@ -178,7 +162,7 @@ fn half_a_body_is_not_passed_off_as_a_whole() {
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{addr}; }} }}"
     )));
     mode.store(HALF_BODY, SeqCst);
-    let connect = || BufReader::new(TcpStream::connect(server.addr(0)).expect("connect"));
+    let connect = || BufReader::new(server.connect());
     let request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
     assert!(ask(&mut connect(), request).is_err());
     mode.store(WELL, SeqCst);
@@ -233,15 +217,11 @@ fn an_address_changes_under_load() {
     let at = |ip: [u8; 4]| TcpListener::bind((std::net::Ipv4Addr::from(ip), port)).expect("bind");
     let dead = Arc::<AtomicBool>::default();
     let gone = dead.clone();
-    origin::serve(at([127, 0, 0, 1]), move |mut asked| {
+    Origin::on(at([127, 0, 0, 1]), move |asked| {
         assert!(!gone.load(SeqCst), "asked long after the change");
-        asked.answer("200 OK", "", "old");
-        true
+        asked.answer("200 OK", "", "old")
     });
-    origin::serve(at([127, 0, 0, 2]), |mut asked| {
-        asked.answer("200 OK", "", "new");
-        true
-    });
+    Origin::on(at([127, 0, 0, 2]), |asked| asked.answer("200 OK", "", "new"));
     let last = Arc::new(AtomicU8::new(1));
     let names = UdpSocket::bind("127.0.0.1:0").expect("bind");
     let dns = names.local_addr().expect("address");
@@ -280,11 +260,11 @@ fn an_address_changes_under_load() {
         "resolver {dns} ipv6=off; upstream u {{ zone u 64k; server app.test:{port} resolve; keepalive 8; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}"
     )));
-    wait_for("the name", || server.get("/").ends_with("old").then_some(()));
+    wait_until("the name", || server.get("/").ends_with("old"));
     let load = Load::start(server.addr(0), 4, "/");
     load.go_on(100);
     last.store(2, SeqCst);
-    wait_for("the new address", || server.get("/").ends_with("new").then_some(()));
+    wait_until("the new address", || server.get("/").ends_with("new"));
     // What began before may still end at the old one.
     load.go_on(500);
     dead.store(true, SeqCst);
@@ -301,7 +281,7 @@ fn descriptors_run_out() {
          location / {{ proxy_pass http://u; }} }} }}"
     ));
     // Idle connections hold most of what there is.
-    let idle: Vec<_> = (0..100).map(|_| TcpStream::connect(server.addr(0)).expect("connect")).collect();
+    let idle: Vec<_> = (0..100).map(|_| server.connect()).collect();
     let load = Load::start(server.addr(0), 8, "/");
     load.go_on(200);
     drop(idle);
@@ -321,7 +301,7 @@ fn the_worker_is_killed_under_load() {
     load.go_on(200);
     let worker = server.worker();
     kill(worker, Signal::SIGKILL);
-    wait_for("its end", || (!alive(worker)).then_some(()));
+    wait_until("its end", || !alive(worker));
     load.go_on(1000);
     let errors = load.end();
     // The connections of the dead one, and those that waited in its queues.

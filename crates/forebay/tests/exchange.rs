@@ -1,130 +1,37 @@
 //! The conversation with upstreams: what comes early, late, too often or not at all.
 
-use crate::harness::{DEADLINE, Server, run, wait_for};
+use forebay_testkit::{DEADLINE, Origin, Server, Talk, fragments, http, run, server, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// A request whose head an upstream has read.
-pub struct Asked {
-    stream: TcpStream,
-    /// Number of the connection, from 0.
-    conn: usize,
-    pub head: String,
-    /// Bytes that were received behind the head.
-    rest: Vec<u8>,
-}
-
-impl Asked {
-    pub fn target(&self) -> &str {
-        self.head.split(' ').nth(1).unwrap_or_default()
-    }
-
-    /// A client that is gone is no error.
-    pub fn write(&mut self, bytes: &[u8]) -> bool {
-        self.stream.write_all(bytes).is_ok()
-    }
-
-    /// Answers with a body that names the connection.
-    fn name(&mut self) -> bool {
-        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nconn{}", self.conn);
-        self.write(text.as_bytes())
-    }
-
-    /// Takes `n` bytes from behind the head.
-    pub fn take(&mut self, n: usize) -> Vec<u8> {
-        while self.rest.len() < n && self.more() {}
-        let n = n.min(self.rest.len());
-        self.rest.drain(..n).collect()
-    }
-
-    /// Reads on. `false`: there is nothing any more.
-    pub fn more(&mut self) -> bool {
-        let mut buf = [0; 65536];
-        let n = self.stream.read(&mut buf).unwrap_or(0);
-        self.rest.extend_from_slice(&buf[..n]);
-        n > 0
-    }
-}
-
-/// An upstream whose answers begin when a head has come. `answer` says whether the connection goes on.
-pub fn upstream(answer: impl Fn(&mut Asked) -> bool + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    let answer = Arc::new(answer);
-    std::thread::spawn(move || {
-        for (conn, stream) in listener.incoming().flatten().enumerate() {
-            let answer = answer.clone();
-            std::thread::spawn(move || {
-                let _ = stream.set_read_timeout(Some(DEADLINE * 2));
-                let mut asked = Asked { stream, conn, head: String::new(), rest: Vec::new() };
-                loop {
-                    let end = loop {
-                        match asked.rest.windows(4).position(|w| w == b"\r\n\r\n") {
-                            Some(at) => break at + 4,
-                            None if !asked.more() => return,
-                            None => {}
-                        }
-                    };
-                    let head: Vec<u8> = asked.rest.drain(..end).collect();
-                    asked.head = String::from_utf8_lossy(&head).into_owned();
-                    if !answer(&mut asked) {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    addr
-}
-
 fn serve(http: &str, server: &str) -> Server {
-    Server::start(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/body; {http}\n\
-         server {{ listen 127.0.0.1:%PORT0%; {server} }} }}"
+    Server::start(http!(
+        "{http}\n\
+         server {{ listen 127.0.0.1:%PORT0%; {server} }}"
     ))
-}
-
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.addr(0)).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream
-}
-
-/// Reads until the text ends so, or the connection does.
-fn until(stream: &mut TcpStream, end: &str) -> String {
-    let mut got = Vec::new();
-    let mut buf = [0; 65536];
-    while !got.ends_with(end.as_bytes()) {
-        match stream.read(&mut buf) {
-            Ok(n) if n > 0 => got.extend_from_slice(&buf[..n]),
-            _ => break,
-        }
-    }
-    String::from_utf8_lossy(&got).into_owned()
 }
 
 /// Asks on a connection that goes on, for an answer that ends so.
 fn ask(stream: &mut TcpStream, target: &str, end: &str) -> String {
-    write!(stream, "GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").expect("write");
-    until(stream, end)
+    stream.get(target);
+    stream.until(end)
 }
 
 /// One interim response too many is no answer, and what follows it no answer to the next request.
 #[test]
 fn interim_responses_have_an_end() {
-    let up = upstream(|a| {
+    let up = Origin::at_head(|a| {
         let n: usize = a.target().trim_start_matches('/').parse().unwrap_or(0);
         let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(n);
         // What comes later would be taken for the answer to another request.
-        a.write(interim.as_bytes()) && a.name()
+        a.write(&interim) && a.name()
     });
     let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
-    let mut client = connect(&server);
+    let mut client = server.connect();
     assert!(ask(&mut client, "/100", "conn0").starts_with("HTTP/1.1 200 "));
     for n in [101, 102, 1000] {
-        assert!(server.get(&format!("/{n}")).starts_with("HTTP/1.1 502 "), "{n}");
+        assert!(server.get(format!("/{n}")).starts_with("HTTP/1.1 502 "), "{n}");
     }
     server.wait_for_log("upstream sent too many interim responses while reading response header", 3);
     // The connection of each of them is gone.
@@ -134,8 +41,8 @@ fn interim_responses_have_an_end() {
 /// The body of a request that asks for another protocol belongs to the request, not to what follows the switch.
 #[test]
 fn the_body_of_an_upgrade_is_sent_once() {
-    let up = upstream(|a| {
-        let body = if a.head.contains("Content-Length: 3") { 3 } else { "3\r\nabc\r\n0\r\n\r\n".len() };
+    let up = Origin::at_head(|a| {
+        let body = if a.text.contains("Content-Length: 3") { 3 } else { "3\r\nabc\r\n0\r\n\r\n".len() };
         let body = a.take(body);
         assert!(String::from_utf8_lossy(&body).contains("abc"), "{body:?}");
         a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
@@ -156,14 +63,14 @@ fn the_body_of_an_upgrade_is_sent_once() {
         {
             // Words of the new protocol with the body, and after the switch.
             for early in ["", "first"] {
-                let mut client = connect(&server);
+                let mut client = server.connect();
                 let head =
                     format!("POST /{path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n");
-                write!(client, "{head}{body}{early}").expect("write");
-                assert!(until(&mut client, "\r\n\r\n").starts_with("HTTP/1.1 101 "), "{path} {body}");
+                client.send(format!("{head}{body}{early}"));
+                assert!(client.until("\r\n\r\n").starts_with("HTTP/1.1 101 "), "{path} {body}");
                 let word = &"firstword"[early.len()..];
-                client.write_all(word.as_bytes()).expect("write");
-                assert_eq!(until(&mut client, "firstword"), "firstword", "{path} {body} {early}");
+                client.send(&word);
+                assert_eq!(client.until("firstword"), "firstword", "{path} {body} {early}");
             }
         }
     }
@@ -174,7 +81,7 @@ fn the_body_of_an_upgrade_is_sent_once() {
 #[test]
 fn a_tunnel_waits_for_each_side_by_its_own_time() {
     const LONG: usize = 16 << 20;
-    let up = upstream(|a| {
+    let up = Origin::at_head(|a| {
         a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
         if a.target().ends_with("push") {
             a.write(&vec![b'x'; LONG]);
@@ -201,10 +108,7 @@ fn a_tunnel_waits_for_each_side_by_its_own_time() {
         .concat(),
     );
     let open = |path: &str| {
-        let mut client = connect(&server);
-        write!(client, "GET {path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
-            .expect("write");
-        client
+        server.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"))
     };
     let rest = |client: &mut TcpStream| {
         let (mut n, mut buf) = (0, vec![0; 1 << 20]);
@@ -249,7 +153,7 @@ const UNBUFFERED: &str = "proxy_request_buffering off;";
 /// further use.
 #[test]
 fn an_answer_before_the_end_of_the_body() {
-    let up = upstream(|a| match a.target() {
+    let up = Origin::at_head(|a| match a.target() {
         "/large" => {
             a.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
             false
@@ -273,9 +177,8 @@ fn an_answer_before_the_end_of_the_body() {
         [("/large", "413", "big"), ("/early", "202", "yes"), ("/gone", "502", "</html>\r\n")]
     {
         for body in ["Content-Length: 100\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n9\r\nabc"] {
-            let mut client = connect(&server);
-            write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\n{body}").expect("write");
-            let answer = until(&mut client, end);
+            let mut client = server.send(format!("PUT {path} HTTP/1.1\r\nHost: h\r\n{body}"));
+            let answer = client.until(end);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {body}: {answer}");
             // Nothing of the body is taken for a request.
             drop(client);
@@ -283,21 +186,20 @@ fn an_answer_before_the_end_of_the_body() {
         }
     }
     // The rest of the body is read, and then the connection serves on.
-    let mut client = connect(&server);
-    write!(client, "PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
-    assert!(until(&mut client, "yes").starts_with("HTTP/1.1 202 "));
-    write!(client, "defGET /next HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("write");
-    assert!(until(&mut client, "never").starts_with("HTTP/1.1 200 "));
+    let mut client = server.send("PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc");
+    assert!(client.until("yes").starts_with("HTTP/1.1 202 "));
+    client.send("defGET /next HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    assert!(client.until("never").starts_with("HTTP/1.1 200 "));
 }
 
 /// An answer that keeps pace with the body.
 #[test]
 fn an_answer_beside_the_body() {
-    let up = upstream(|a| {
+    let up = Origin::at_head(|a| {
         a.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         let mut sent = 0;
-        while sent < 8 << 20 && (!a.rest.is_empty() || a.more()) {
-            let piece = std::mem::take(&mut a.rest);
+        while sent < 8 << 20 && (!a.buffer.is_empty() || a.more()) {
+            let piece = std::mem::take(&mut a.buffer);
             sent += piece.len();
             let chunk = [format!("{:x}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat();
             if !a.write(&chunk) || piece.ends_with(b"END") {
@@ -314,31 +216,29 @@ fn an_answer_beside_the_body() {
         ),
     );
     for path in ["/buffered", "/"] {
-        let mut client = connect(&server);
-        write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 13\r\n\r\n").expect("write");
+        let mut client = server.send(format!("PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 13\r\n\r\n"));
         for (piece, framed) in
             [("hello", "5\r\nhello\r\n"), ("world", "5\r\nworld\r\n"), ("END", "3\r\nEND\r\n0\r\n\r\n")]
         {
-            client.write_all(piece.as_bytes()).expect("write");
-            assert!(until(&mut client, framed).ends_with(framed), "{path} {piece}");
+            client.send(&piece);
+            assert!(client.until(framed).ends_with(framed), "{path} {piece}");
         }
         assert!(server.error_log().lines().all(|l| !l.contains("[error]")), "{}", server.error_log());
     }
     // A client that sends all before it reads, and one that reads nothing for a while.
-    let mut client = connect(&server);
-    write!(client, "PUT /buffered HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 8 << 20)
-        .expect("write");
+    let mut client =
+        server.send(format!("PUT /buffered HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 8 << 20));
     for _ in 0..128 {
-        client.write_all(&[b'x'; 65536]).expect("write");
+        client.send(&[b'x'; 65536]);
     }
-    let answer = until(&mut client, "\r\n0\r\n\r\n");
+    let answer = client.all_until("\r\n0\r\n\r\n");
     assert_eq!(answer.bytes().filter(|b| *b == b'x').count(), 8 << 20);
 }
 
 /// A request that an upstream has not read to its end ends the connection with it.
 #[test]
 fn a_connection_with_half_a_request_on_it() {
-    let up = upstream(|a| match a.target() {
+    let up = Origin::at_head(|a| match a.target() {
         "/early" => {
             a.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly");
             std::thread::sleep(std::time::Duration::from_millis(200));
@@ -350,19 +250,19 @@ fn a_connection_with_half_a_request_on_it() {
         &format!("upstream u {{ server {up}; }}"),
         "client_max_body_size 0; location / { proxy_pass http://u; }",
     );
-    let mut client = connect(&server);
-    write!(client, "PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 32 << 20).expect("write");
+    let mut client =
+        server.send(format!("PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 32 << 20));
     for _ in 0..512 {
-        client.write_all(&[b'x'; 65536]).expect("write");
+        client.send(&[b'x'; 65536]);
     }
-    assert!(until(&mut client, "early").starts_with("HTTP/1.1 200 "));
+    assert!(client.until("early").starts_with("HTTP/1.1 200 "));
     assert!(ask(&mut client, "/", "conn1").ends_with("conn1"));
 }
 
 /// A server that announces content of a 204 may send it: its connection is of no further use. A 304 may speak of a length.
 #[test]
 fn content_that_cannot_be_is_not_waited_for() {
-    let up = upstream(|a| match a.target() {
+    let up = Origin::at_head(|a| match a.target() {
         "/204" => a.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 6\r\n\r\n"),
         "/304" => a.write(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n"),
         "/chunked" => a.write(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
@@ -371,7 +271,7 @@ fn content_that_cannot_be_is_not_waited_for() {
         _ => a.name(),
     });
     let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
-    let mut client = connect(&server);
+    let mut client = server.connect();
     for (path, then) in
         [("/none", "conn0"), ("/zero", "conn0"), ("/204", "conn1"), ("/304", "conn1"), ("/chunked", "conn2")]
     {
@@ -387,12 +287,8 @@ fn content_that_cannot_be_is_not_waited_for() {
 /// `limit_rate` holds for the head, too.
 #[test]
 fn a_rate_below_the_head() {
-    let slow = Server::start(
-        "error_log logs/error.log; events {}\n\
-         http { access_log off; server { listen 127.0.0.1:%PORT0%; limit_rate 50; return 200 slow; } }\n",
-    );
-    let mut stream = connect(&slow);
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
+    let slow = server("limit_rate 50; return 200 slow;").start();
+    let mut stream = slow.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let mut answer = vec![0; 4096];
     let n = stream.read(&mut answer).expect("the first bytes");
     assert_eq!(n, 50);
@@ -404,7 +300,7 @@ fn a_rate_below_the_head() {
 /// A head has `proxy_read_timeout` to come, however it trickles in.
 #[test]
 fn a_head_that_drips_in() {
-    let up = upstream(|a| {
+    let up = Origin::at_head(|a| {
         let line = match a.target() {
             "/lines" => {
                 a.write(b"HTTP/1.1 200 OK\r\n");
@@ -413,7 +309,7 @@ fn a_head_that_drips_in() {
             _ => "HTTP/1.1 103 Early Hints\r\n\r\n",
         };
         let begun = std::time::Instant::now();
-        while begun.elapsed() < DEADLINE && a.write(line.as_bytes()) {
+        while begun.elapsed() < DEADLINE && a.write(&line) {
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         false
@@ -451,7 +347,7 @@ fn upstream_of_cgi() -> SocketAddr {
 /// A client that stops within a body gets no answer, as where the body is read before an upstream is asked.
 #[test]
 fn a_body_that_stops() {
-    let up = upstream(|a| a.more());
+    let up = Origin::at_head(|a| a.more());
     let server = serve(
         "log_format l '$uri $status'; access_log logs/a.log l; client_body_timeout 200ms;",
         &format!(
@@ -460,14 +356,13 @@ fn a_body_that_stops() {
         ),
     );
     for uri in ["/stored", "/streamed"] {
-        let mut client = connect(&server);
-        write!(client, "PUT {uri} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc").expect("write");
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).expect("an end");
+        let mut client =
+            server.send(format!("PUT {uri} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc"));
+        let answer = client.rest();
         assert_eq!(answer, "", "{uri}");
     }
     wait_for("lines", || {
-        let log = server.site.read("logs/a.log");
+        let log = server.read("logs/a.log");
         log.contains("/stored 408\n").then_some(())?;
         log.contains("/streamed 408\n").then_some(())
     });
@@ -477,7 +372,7 @@ fn a_body_that_stops() {
 #[test]
 fn an_answer_that_is_not_asked_for_elsewhere() {
     let start = || {
-        upstream(|a| {
+        Origin::at_head(|a| {
             if a.target() == "/late" {
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
@@ -495,14 +390,14 @@ fn an_answer_that_is_not_asked_for_elsewhere() {
          location /streamed { proxy_request_buffering off; proxy_pass http://u; }",
     );
     for (uri, statuses) in [("/", "503, 503"), ("/late", "503"), ("/streamed", "503")] {
-        let mut client = connect(&server);
+        let mut client = server.connect();
         let head =
             format!("PUT {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked");
-        write!(client, "{head}\r\n\r\n3\r\nabc\r\n").expect("write");
+        client.send(format!("{head}\r\n\r\n3\r\nabc\r\n"));
         if uri != "/streamed" {
-            write!(client, "0\r\n\r\n").expect("write");
+            client.send("0\r\n\r\n");
         }
-        let answer = until(&mut client, "\r\n\r\nown");
+        let answer = client.until("\r\n\r\nown");
         assert!(answer.starts_with("HTTP/1.1 503 Busy\r\n"), "{uri}: {answer}");
         assert!(answer.contains(&format!("X-Asked: {statuses}\r\n")), "{uri}: {answer}");
     }
@@ -515,7 +410,7 @@ fn a_kept_connection_that_was_dropped() {
     let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
     let start = |name: &'static str| {
         let asked = asked.clone();
-        upstream(move |a| {
+        Origin::at_head(move |a| {
             if a.target().ends_with("/warm") {
                 return a.name();
             }
@@ -524,8 +419,8 @@ fn a_kept_connection_that_was_dropped() {
             (name == "B" || a.conn > 0) && a.name()
         })
     };
-    let group = |name: &str, a: SocketAddr, more: &str| format!("upstream {name} {{ server {a}; {more} }}\n");
-    let up: Vec<SocketAddr> = ["A", "A", "A", "B", "A"].into_iter().map(start).collect();
+    let group = |name: &str, a: Origin, more: &str| format!("upstream {name} {{ server {a}; {more} }}\n");
+    let up: Vec<Origin> = ["A", "A", "A", "B", "A"].into_iter().map(start).collect();
     let backup = format!("server {} backup;", up[3]);
     let http = [
         group("alone", up[0], ""),
@@ -547,9 +442,9 @@ fn a_kept_connection_that_was_dropped() {
         ("/down", "200", "AA", format!("{0}, {0}", up[4])),
     ];
     for (group, status, names, addrs) in cases {
-        assert!(server.get(&format!("{group}/warm")).ends_with("conn0"), "{group}");
+        assert!(server.get(format!("{group}/warm")).ends_with("conn0"), "{group}");
         asked.lock().expect("lock").clear();
-        let answer = server.get(&format!("{group}/x"));
+        let answer = server.get(format!("{group}/x"));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{group}: {answer}");
         assert_eq!(asked.lock().expect("lock").concat(), names, "{group}");
         assert!(answer.contains(&format!("X-Asked: {addrs}\r\n")), "{group}: {answer}");
@@ -559,9 +454,9 @@ fn a_kept_connection_that_was_dropped() {
 /// A body that has come with the head can be sent again, whether bodies are buffered or not.
 #[test]
 fn a_body_that_is_there_goes_to_the_next_server() {
-    let bad = upstream(|_| false);
-    let good = upstream(|a| {
-        let length = a.head.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
+    let bad = Origin::at_head(|_| false);
+    let good = Origin::at_head(|a| {
+        let length = a.text.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
         let body = a.take(length.unwrap_or(0));
         let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
         a.write(&[text.as_bytes(), &body].concat())
@@ -571,30 +466,28 @@ fn a_body_that_is_there_goes_to_the_next_server() {
         &format!("location / {{ {UNBUFFERED} proxy_pass http://u; }}"),
     );
     for body in ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"] {
-        let answer =
-            server.raw(format!("PUT / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{body}").as_bytes());
+        let answer = server.raw(format!("PUT / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{body}"));
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nabc"), "{body}: {answer}");
     }
     // One that is still to come cannot.
-    let mut client = connect(&server);
-    write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc").expect("write");
-    assert!(until(&mut client, "</html>\r\n").starts_with("HTTP/1.1 502 "));
+    let mut client = server.send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc");
+    assert!(client.until("</html>\r\n").starts_with("HTTP/1.1 502 "));
 }
 
 /// A request body that was streamed to one upstream goes to the upstream of an error page complete or not at all.
 #[test]
 fn a_body_that_another_upstream_had() {
-    let failing = upstream(|a| {
+    let failing = Origin::at_head(|a| {
         a.take(3);
         a.write(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno")
     });
-    let other = upstream(|a| {
-        let length = a.head.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
+    let other = Origin::at_head(|a| {
+        let length = a.text.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
         let body = a.take(length.unwrap_or(0));
-        let method = a.head.split(' ').next().unwrap_or_default();
+        let method = a.text.split(' ').next().unwrap_or_default();
         let text = format!("{method} {}.", String::from_utf8_lossy(&body));
-        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()).as_bytes())
+        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()))
     });
     let server = serve(
         "client_body_buffer_size 8; proxy_intercept_errors on;",
@@ -615,12 +508,11 @@ fn a_body_that_another_upstream_had() {
         ("/stored", "abcdefghij", "", "</html>\r\n"),
         ("/page", "abcdefghij", "", "GET ."),
     ] {
-        let mut client = connect(&server);
+        let mut client = server.connect();
         let length = if then.is_empty() { 12 } else { first.len() + then.len() };
-        write!(client, "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{first}")
-            .expect("write");
-        client.write_all(then.as_bytes()).expect("write");
-        let answer = until(&mut client, end);
+        client.send(format!("PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{first}"));
+        client.send(&then);
+        let answer = client.until(end);
         assert!(answer.ends_with(end), "{path} {first}: {answer}");
         assert_eq!(answer.starts_with("HTTP/1.1 502 "), end.contains("html"), "{path} {first}: {answer}");
     }
@@ -629,7 +521,7 @@ fn a_body_that_another_upstream_had() {
 /// Log lines about a response name the upstream while the response is read, as in nginx.
 #[test]
 fn the_log_names_who_breaks_off() {
-    let up = upstream(|a| {
+    let up = Origin::at_head(|a| {
         a.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart");
         false
     });
@@ -647,10 +539,10 @@ fn the_log_names_who_breaks_off() {
 /// nginx: `client_body_in_file_only` is for bodies that are read before.
 #[test]
 fn a_streamed_body_is_in_no_file() {
-    let up = upstream(|a| {
+    let up = Origin::at_head(|a| {
         let body = a.take(3);
         let text = String::from_utf8_lossy(&body).into_owned();
-        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{text}").as_bytes())
+        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{text}"))
     });
     let server = serve(
         "",
@@ -659,24 +551,9 @@ fn a_streamed_body_is_in_no_file() {
              add_header X-Body \"[$request_body]\"; add_header X-File \"[$request_body_file]\"; }}"
         ),
     );
-    let mut client = connect(&server);
-    write!(client, "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc").expect("write");
-    let answer = until(&mut client, "\r\n\r\nabc");
+    let mut client = server.send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+    let answer = client.until("\r\n\r\nabc");
     assert!(answer.contains("X-Body: [abc]\r\n") && answer.contains("X-File: []\r\n"), "{answer}");
-}
-
-/// The content of a body in chunks that may break off.
-fn pieces(mut rest: &[u8]) -> Vec<u8> {
-    let mut all = Vec::new();
-    while let Some(end) = rest.windows(2).position(|w| w == b"\r\n") {
-        let length = String::from_utf8_lossy(&rest[..end]).into_owned();
-        let length = usize::from_str_radix(&length, 16).expect("a length");
-        rest = &rest[end + 2..];
-        let (piece, after) = rest.split_at(length.min(rest.len()));
-        all.extend_from_slice(piece);
-        rest = after.get(2..).unwrap_or_default();
-    }
-    all
 }
 
 /// All that has come of an answer that breaks off reaches a client that was slow meanwhile, also what filters hold back.
@@ -685,14 +562,14 @@ fn bytes_before_a_break_reach_a_slow_client() {
     const LENGTH: usize = 600_000;
     let (told, sent) = std::sync::mpsc::channel();
     let told = std::sync::Mutex::new(told);
-    let up = upstream(move |a| {
+    let up = Origin::at_head(move |a| {
         let content = b"0123456789abcdef".repeat(LENGTH / 16);
         let head = |fields: &str| format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n{fields}\r\n\r\n");
         if a.target().contains("chunks") {
-            a.write(head("Transfer-Encoding: chunked").as_bytes());
-            a.write(format!("{LENGTH:x}\r\n").as_bytes());
+            a.write(head("Transfer-Encoding: chunked"));
+            a.write(format!("{LENGTH:x}\r\n"));
         } else {
-            a.write(head(&format!("Content-Length: {}", 2 * LENGTH)).as_bytes());
+            a.write(head(&format!("Content-Length: {}", 2 * LENGTH)));
         }
         a.write(&content);
         let _ = told.lock().expect("the channel").send(());
@@ -720,12 +597,9 @@ fn bytes_before_a_break_reach_a_slow_client() {
     let server = serve("", &locations);
     for (i, way) in ways.iter().enumerate() {
         for how in ["length", "chunks", "stall"] {
-            let mut client = connect(&server);
-            write!(
-                client,
+            let mut client = server.send(format!(
                 "GET /{i}/{how} HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
-            )
-            .expect("write");
+            ));
             // Without a file the upstream waits for the client.
             if !way.contains("buffering off") && !way.contains("file_size 0") {
                 sent.recv_timeout(DEADLINE).expect("all is sent");
@@ -736,10 +610,10 @@ fn bytes_before_a_break_reach_a_slow_client() {
             let text = String::from_utf8_lossy(&answer[..head]).into_owned();
             let mut content = answer.split_off(head);
             if text.contains("chunked") {
-                content = pieces(&content);
+                content = fragments(&content);
             }
             if text.contains("Content-Encoding: gzip") {
-                let file = server.site.dir().join("answer.gz");
+                let file = server.dir().join("answer.gz");
                 std::fs::write(&file, &content).expect("write");
                 // It complains about the end that is missing.
                 let name = file.display().to_string();
@@ -755,8 +629,8 @@ fn bytes_before_a_break_reach_a_slow_client() {
 /// The page of a tunnel that was not opened is a page like any other.
 #[test]
 fn a_failed_tunnel_has_its_error_page() {
-    let up = upstream(|a| {
-        assert!(a.head.starts_with("GET "), "{}", a.head);
+    let up = Origin::at_head(|a| {
+        assert!(a.text.starts_with("GET "), "{}", a.text);
         a.name()
     });
     let names = [
@@ -781,7 +655,7 @@ fn a_failed_tunnel_has_its_error_page() {
     let server = serve(&[servers.concat().as_str(), others].concat(), "server_name last;");
     let ask = |host: &str| {
         let request = format!("CONNECT {host}:80 HTTP/1.1\r\nHost: {host}:80\r\nConnection: close\r\n\r\n");
-        String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned()
+        server.ask(&request)
     };
     // A page that leads to a tunnel again, and servers that have none.
     for host in ["again", "last", "returns"] {

@@ -1,8 +1,7 @@
 //! `fastcgi_pass`: servers made here that do what they should not, and PHP's.
 
-use crate::differential::{compare_with, is_before, oracle};
-use crate::harness::fastcgi::{self, Fpm, answer, end, record, stderr, stdout};
-use crate::harness::{Server, Site, raw, wait_for};
+use forebay_testkit::fastcgi::{self, Fpm, answer, end, record, stderr, stdout};
+use forebay_testkit::{Conf, Server, Site, ask, compare_with, http, is_before, oracle, wait_for};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,15 +20,14 @@ const PARAMS: &str = "fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_scrip
     fastcgi_param REMOTE_USER $remote_user;\nfastcgi_param SERVER_ADDR $server_addr;\n\
     fastcgi_param SERVER_NAME $server_name;\nfastcgi_param REDIRECT_STATUS 200;\n";
 
-fn conf(http: &str) -> String {
-    format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/body; fastcgi_temp_path %DIR%/fastcgi;\n\
-         client_max_body_size 100m; root %DIR%/html; {http} }}"
+fn conf(http: &str) -> Conf {
+    http!(
+        "fastcgi_temp_path %DIR%/fastcgi;\n\
+         client_max_body_size 100m; root %DIR%/html; {http}"
     )
 }
 
-fn server(locations: &str) -> String {
+fn server(locations: &str) -> Conf {
     conf(&format!("server {{ listen 127.0.0.1:%PORT0%; {locations} }}"))
 }
 
@@ -115,11 +113,11 @@ fn parameters_are_those_of_nginx() {
 #[test]
 fn params_of_a_request_for_php() {
     let echo = echo();
-    let server = Server::start(&server(&format!(
+    let server = Server::start(server(&format!(
         "location / {{ fastcgi_pass {echo}; fastcgi_param QUERY $args; }}\n\
          location /own {{ fastcgi_pass {echo}; fastcgi_pass_request_headers off; }}"
     )));
-    let ask = |bytes: &[u8]| String::from_utf8_lossy(&server.raw(bytes)).into_owned();
+    let ask = |bytes: &[u8]| server.ask(bytes);
     // The host that is asked for stands for itself, whatever the field says.
     let got = ask(b"GET http://Other.example:81/?x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     assert!(got.contains("QUERY=x\nHTTP_HOST=other.example:81\nHTTP_CONNECTION=close\n"), "{got}");
@@ -134,7 +132,7 @@ fn params_of_a_request_for_php() {
 #[test]
 fn bodies_of_all_lengths() {
     let echo = echo();
-    let server = Server::start(&server(&format!(
+    let server = Server::start(server(&format!(
         "location / {{ fastcgi_pass {echo}; client_body_buffer_size 100k; }}\n\
          location /streamed {{ fastcgi_pass {echo}; fastcgi_request_buffering off; }}"
     )));
@@ -145,7 +143,7 @@ fn bodies_of_all_lengths() {
         let want = format!("length={len}\nsum={sum}\n");
         for uri in ["/", "/streamed"] {
             for bytes in [request(&format!("PUT {uri}"), "", body), chunked(&format!("PUT {uri}"), body)] {
-                let got = String::from_utf8_lossy(&server.raw(&bytes)).into_owned();
+                let got = server.ask(&bytes);
                 assert!(got.contains(&want), "{uri} {len}: {got}");
             }
         }
@@ -169,11 +167,11 @@ fn answers_in_single_bytes() {
             asked.write(&[b]);
         }
     });
-    let server = Server::start(&server(&format!(
+    let server = Server::start(server(&format!(
         "location / {{ fastcgi_pass {slow}; }} location /u {{ fastcgi_pass {slow}; fastcgi_buffering off; }}"
     )));
     for uri in ["/", "/u"] {
-        let got = String::from_utf8_lossy(&server.raw(&request(&format!("GET {uri}"), "", b""))).into_owned();
+        let got = server.ask(&request(&format!("GET {uri}"), "", b""));
         assert!(got.starts_with("HTTP/1.1 201 Made\r\n") && got.contains("X-Head: yes\r\n"), "{got}");
         assert!(got.ends_with("\r\n\r\nhello") && !got.contains("Status:"), "{got}");
     }
@@ -240,11 +238,10 @@ fn bad_answers() {
         asked.write(&bytes[n]);
     });
     let server =
-        Server::start(&server(&format!("location / {{ fastcgi_pass {backend}; fastcgi_param N $arg_n; }}")));
+        Server::start(server(&format!("location / {{ fastcgi_pass {backend}; fastcgi_param N $arg_n; }}")));
     for (n, (_, status, text)) in answers.iter().enumerate() {
         let before = server.error_log().matches(text).count();
-        let got =
-            String::from_utf8_lossy(&server.raw(&request(&format!("GET /?n={n}"), "", b""))).into_owned();
+        let got = server.ask(&request(&format!("GET /?n={n}"), "", b""));
         assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{text}: {got}");
         assert!(*status != "200" || got.ends_with("\r\n\r\npart"), "{text}: {got}");
         server.wait_for_log(text, before + 1);
@@ -257,7 +254,7 @@ fn bytes_before_a_break_are_passed_on() {
     let backend = fastcgi::start(|asked| {
         asked.write(&answer("Content-Length: 9\r\nContent-Type: text/html\r\n\r\npart"));
     });
-    let server = Server::start(&server(&format!(
+    let server = Server::start(server(&format!(
         "location / {{ fastcgi_pass {backend}; add_after_body /after; }} location /after {{ return 200 after; }}"
     )));
     let got = server.get("/");
@@ -281,13 +278,13 @@ fn a_server_that_hangs_or_resets() {
             asked.stream.reset();
         }
     });
-    let server = Server::start(&server(&format!(
+    let server = Server::start(server(&format!(
         "location / {{ fastcgi_pass {backend}; fastcgi_param HOW $uri; fastcgi_read_timeout 100ms; \
          fastcgi_buffering off; }}"
     )));
     let get = |uri: &str| {
         let text = format!("GET {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-        String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+        server.ask(&text)
     };
     assert!(get("/hang").starts_with("HTTP/1.1 504 "));
     let _ = end_hang.send(());
@@ -308,7 +305,7 @@ fn connections_are_kept_where_both_sides_say_so() {
         let extra = if asked.get("EXTRA") == "/extra" { &b"more"[..] } else { b"" };
         asked.write(&[&answer(&text)[..], extra].concat());
     };
-    let site = Site::new(&conf(&format!(
+    let site = Site::new(conf(&format!(
         "upstream tcp {{ server {}; keepalive 4; }} upstream local {{ server unix:%DIR%/sock; keepalive 4; }}\n\
          fastcgi_param EXTRA $arg_extra; fastcgi_keep_conn on;\n\
          server {{ listen 127.0.0.1:%PORT0%; location /tcp {{ fastcgi_pass tcp; }}\n\
@@ -324,7 +321,7 @@ fn connections_are_kept_where_both_sides_say_so() {
             assert!(got.contains(&format!("true connection 1 request {n}")), "{uri} {n}: {got}");
         }
         // Bytes that belong to nothing, and an answer of which only the head is wanted.
-        assert!(server.get(&format!("{uri}?extra=/extra")).contains("connection 1 request 4"));
+        assert!(server.get(format!("{uri}?extra=/extra")).contains("connection 1 request 4"));
         assert!(server.get(uri).contains("true connection 2 request 1"), "{uri}");
     }
     // The flag says that the server is to close, and it is believed.
@@ -342,7 +339,7 @@ fn another_server_has_its_turn() {
         let body = format!("{PLAIN}sound {}", String::from_utf8_lossy(&asked.stdin));
         asked.write(&answer(&body));
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream a {{ server {broken} max_fails=0; server {sound} backup; }}\n\
          upstream b {{ server {fatal} max_fails=0; server {sound} backup; }}\n\
          fastcgi_next_upstream invalid_header non_idempotent; fastcgi_catch_stderr \"PHP Fatal\";\n\
@@ -413,7 +410,7 @@ fn responses_are_cached() {
             _ => "Status: 304\r\n\r\n".to_owned(),
         }));
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "fastcgi_cache_path %DIR%/cache keys_zone=z:1m; add_header X-Cache $upstream_cache_status always;\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ fastcgi_pass {backend}; fastcgi_cache z;\n\
            fastcgi_cache_key $uri; fastcgi_cache_bypass $arg_new; fastcgi_ignore_headers Set-Cookie; }} }}"
@@ -432,7 +429,7 @@ fn fields_of_cached_responses_are_forgotten() {
     let backend = fastcgi::start(|asked| {
         asked.write(&answer(&format!("X-Own: mine\r\nSet-Cookie: sid=mine\r\n{PLAIN}page")));
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "fastcgi_cache_path %DIR%/cache keys_zone=z:1m;\n\
          server {{ listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status;\n\
            location / {{ fastcgi_pass {backend}; fastcgi_cache z; fastcgi_cache_key $uri; fastcgi_cache_valid 1h;\n\
@@ -442,7 +439,7 @@ fn fields_of_cached_responses_are_forgotten() {
     // The same connection, so that the same memory serves both.
     wait_for("a hit", || {
         let both = "GET /a HTTP/1.1\r\nHost: h\r\n\r\nGET /told HTTP/1.0\r\n\r\n";
-        let answers = String::from_utf8_lossy(&raw(server.addr(0), both.as_bytes())).into_owned();
+        let answers = ask(server.addr(0), &both);
         assert!(answers.contains("page") && answers.ends_with("[]"), "{answers}");
         answers.contains("X-Cache: HIT\r\n").then_some(())
     });
@@ -519,7 +516,7 @@ fn pages_of_php_are_those_of_nginx() {
 fn php_on_kept_connections() {
     let Some(fpm) = Fpm::start() else { return };
     for pass in [format!("unix:{}", fpm.socket.display()), fpm.addr.to_string()] {
-        let site = Site::new(&conf(&format!(
+        let site = Site::new(conf(&format!(
             "upstream php {{ server {pass}; keepalive 2; }} fastcgi_keep_conn on; \
              server {{ listen 127.0.0.1:%PORT0%; {} }}",
             php("php")
@@ -529,7 +526,7 @@ fn php_on_kept_connections() {
         }
         let server = Server::start_on(site);
         for i in 0..20 {
-            let got = server.get(&format!("/echo.php?a={i}"));
+            let got = server.get(format!("/echo.php?a={i}"));
             assert!(got.contains(&format!("GET /echo.php  {i} - ")), "{got}");
             let got = server.get("/large.php");
             assert!(got.len() > 3_000_000, "{} bytes", got.len());
@@ -578,10 +575,10 @@ fn a_field_proxy_is_no_parameter() {
          location /asked {{ fastcgi_pass {echo}; fastcgi_param HTTP_PROXY $http_proxy if_not_empty; }}",
         echo = echo()
     );
-    let server = Server::start(&server(&locations));
+    let server = Server::start(server(&locations));
     let ask = |path: &str| {
         let fields = "Proxy: evil\r\npROXY: worse\r\nProxy-Connection: x\r\nX-Proxy: y\r\n";
-        String::from_utf8_lossy(&server.raw(&request(&format!("GET {path}"), fields, b""))).into_owned()
+        server.ask(&request(&format!("GET {path}"), fields, b""))
     };
     let answer = ask("/");
     assert!(!answer.contains("HTTP_PROXY="), "{answer}");

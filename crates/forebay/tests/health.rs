@@ -1,7 +1,6 @@
 //! Health checks beyond what `upstream.rs` has: encrypted ones.
 
-use crate::harness::certificates::P256;
-use crate::harness::{Server, Site};
+use forebay_testkit::{P256, Server, Site, http};
 
 /// Makes `NAME.crt` and `NAME.key` for a name.
 pub(crate) fn certificate(site: &Site, name: &str) {
@@ -23,12 +22,11 @@ fn checks_are_encrypted_as_requests_are() {
     let trust = "proxy_ssl_verify on; proxy_ssl_trusted_certificate a.crt;";
     let tls = "ssl_certificate a.crt; ssl_certificate_key a.key; location / { return 200 served; }\n\
                location /well { add_header X-Name $ssl_server_name; return 200 \"$scheme $request_length.\"; }";
-    let site = Site::new(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; match tls {{ status 200; body ~ \"^https \"; }}\n{}{}{}{}{}\
+    let site = Site::new(http!(
+        "match tls {{ status 200; body ~ \"^https \"; }}\n{}{}{}{}{}\
          server {{ listen 127.0.0.1:%PORT0%; {}{}{}{}{} }}\n\
          server {{ listen 127.0.0.1:%PORT1% ssl; http2 on; {tls} }}\n\
-         server {{ listen 127.0.0.1:%PORT2%; location / {{ return 200 \"https \"; }} }} }}",
+         server {{ listen 127.0.0.1:%PORT2%; location / {{ return 200 \"https \"; }} }}",
         group("any", 1),
         group("good", 1),
         group("name", 1),
@@ -38,14 +36,14 @@ fn checks_are_encrypted_as_requests_are() {
         location("good", &format!("{trust} proxy_ssl_name a.test; proxy_ssl_server_name on;")),
         location("name", &format!("{trust} proxy_ssl_name b.test;")),
         location("chain", "proxy_ssl_verify on; proxy_ssl_trusted_certificate b.crt; proxy_ssl_name a.test;"),
-        location("plain", ""),
+        location("plain", "")
     ));
     certificate(&site, "a");
     certificate(&site, "b");
     let server = Server::start_on(site);
     for name in ["any", "good"] {
-        server.wait_for_log(&format!("is healthy in upstream \"{name}\""), 1);
-        assert!(server.get(&format!("/{name}")).ends_with("served"), "{name}");
+        server.wait_for_log(format!("is healthy in upstream \"{name}\""), 1);
+        assert!(server.get(format!("/{name}")).ends_with("served"), "{name}");
     }
     let faults = [
         ("name", "upstream SSL certificate does not match \"b.test\""),
@@ -61,7 +59,7 @@ fn checks_are_encrypted_as_requests_are() {
             line.contains("unhealthy while SSL handshaking to upstream (") && line.contains(why),
             "{line}"
         );
-        assert!(server.get(&format!("/{name}")).contains("502 Bad Gateway"), "{name}");
+        assert!(server.get(format!("/{name}")).contains("502 Bad Gateway"), "{name}");
     }
 }
 
@@ -86,18 +84,14 @@ fn variables_that_a_check_requires() {
     server.wait_for_log("is healthy in upstream \"good\"", 1);
     assert!(server.get("/good").ends_with("served"));
     for name in ["full", "mute"] {
-        server.wait_for_log(
-            &format!(
+        server.wait_for_log(format!(
                 "checking what is required of response (status 201), health check of peer 127.0.0.1:{} in upstream \"{name}\"",
                 server.addr(if name == "full" { 2 } else { 3 }).port()
-            ),
-            1,
-        );
-        assert!(server.get(&format!("/{name}")).contains("502 Bad Gateway"), "{name}");
+            ), 1);
+        assert!(server.get(format!("/{name}")).contains("502 Bad Gateway"), "{name}");
     }
     // The checks of the next configuration are judged by that, whichever the threads have.
-    server.site.write("nginx.conf", &text.replace("~^9 0;", "~^1 0;"));
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload_with(text.replace("~^9 0;", "~^1 0;"));
     server.wait_for_log("is healthy in upstream \"full\"", 1);
     server.wait_for_log("status 201), health check of peer", 3);
     assert!(server.get("/full").ends_with("served"));
@@ -117,18 +111,16 @@ fn require_takes_variables_only() {
 /// A server that insists on the header would refuse checks without it.
 #[test]
 fn checks_begin_with_the_proxy_protocol_of_their_location() {
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { access_log off;\n\
-         upstream one { zone one 64k; server 127.0.0.1:%PORT1%; }\n\
+    let server = Server::start(http(
+        "upstream one { zone one 64k; server 127.0.0.1:%PORT1%; }\n\
          upstream two { zone two 64k; server 127.0.0.1:%PORT1%; }\n\
          server { listen 127.0.0.1:%PORT0%;\n\
            location /one { proxy_protocol on; proxy_pass http://one; health_check mandatory interval=50ms; }\n\
            location /two { proxy_protocol v2; proxy_pass http://two; health_check mandatory interval=50ms; } }\n\
-         server { listen 127.0.0.1:%PORT1% proxy_protocol; return 200 served; } }",
-    );
+         server { listen 127.0.0.1:%PORT1% proxy_protocol; return 200 served; }",
+    ));
     for name in ["one", "two"] {
-        server.wait_for_log(&format!("is healthy in upstream \"{name}\""), 1);
-        assert!(server.get(&format!("/{name}")).ends_with("served"), "{name}");
+        server.wait_for_log(format!("is healthy in upstream \"{name}\""), 1);
+        assert!(server.get(format!("/{name}")).ends_with("served"), "{name}");
     }
 }

@@ -1,7 +1,6 @@
 //! `forebay healthcheck`.
 
-use crate::harness::{Server, Site};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Server, Signal, Site, program};
 use std::net::TcpListener;
 
 /// Runs the subcommand on a site whose configuration has this `listen`: exit code and standard error.
@@ -9,7 +8,7 @@ fn healthcheck(site: &Site, listen: &str, more: &[&str]) -> (Option<i32>, String
     let name = "checked.conf";
     site.write(name, &format!("events {{}} http {{ include listen.conf; }} # {listen}"));
     site.write("listen.conf", &format!("server {{ {listen} }}"));
-    let mut command = std::process::Command::new(crate::harness::PROGRAM);
+    let mut command = std::process::Command::new(program());
     command.arg("healthcheck").arg("-p").arg(site.dir()).args(["-c", name]).args(more);
     let output = command.output().expect("runs");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -46,10 +45,7 @@ fn a_server_that_answers_is_healthy() {
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait_end(), Some(0));
     // Only the requests of the last two checks.
-    assert_eq!(
-        (server.site.read("logs/access.log").as_str(), server.error_log().as_str()),
-        ("204\n301\n", "")
-    );
+    assert_eq!((server.read("logs/access.log").as_str(), server.error_log().as_str()), ("204\n301\n", ""));
     let (code, text) = healthcheck(&server.site, "listen %PORT0%;", &[]);
     assert_eq!(code, Some(1));
     assert!(text.starts_with("forebay healthcheck: no answer: Connection refused"), "{text}");

@@ -3,14 +3,9 @@
 mod ends;
 mod limits;
 
-use crate::harness::{Server, Site, origin, wait_for};
-use forebay_http::compression::{Field, Sink, push_int};
-use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, FrameHeader, HEADER_LEN, PREFACE, flag, kind};
-use forebay_http::h2::hpack::Decoder;
+use forebay_testkit::{Origin, Server, Site, h2, http, wait_for};
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
 
 pub fn serve(http: &str, server: &str) -> Server {
     let site = Site::new(&format!(
@@ -23,197 +18,6 @@ pub fn serve(http: &str, server: &str) -> Server {
     Server::start_on(site)
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
-    pub kind: u8,
-    flags: u8,
-    pub stream: u32,
-    pub payload: Vec<u8>,
-}
-
-impl Frame {
-    fn code(&self) -> u32 {
-        let at = if self.kind == kind::GOAWAY { 4 } else { 0 };
-        u32::from_be_bytes(self.payload[at..at + 4].try_into().expect("a code"))
-    }
-}
-
-#[derive(Default)]
-struct Fields(Vec<(String, String)>);
-
-impl Sink for Fields {
-    fn field(&mut self, Field { name, value, .. }: Field<'_>) {
-        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-        self.0.push((text(name), text(value)));
-    }
-}
-
-#[derive(Debug, Default, Clone)]
-pub struct Answer {
-    pub fields: Vec<(String, String)>,
-    pub body: Vec<u8>,
-    pub trailers: Vec<(String, String)>,
-    /// Heads before the last.
-    pub interim: Vec<Vec<(String, String)>>,
-    pub ended: bool,
-    reset: Option<u32>,
-}
-
-impl Answer {
-    pub fn field(&self, name: &str) -> &str {
-        self.fields.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v)
-    }
-}
-
-pub struct Client<S = TcpStream> {
-    stream: S,
-    decoder: Decoder,
-    buf: Vec<u8>,
-    /// Window updates are sent for what is read.
-    reads: bool,
-}
-
-impl Client {
-    pub fn new(server: &Server) -> Client {
-        Client::on(TcpStream::connect(server.addr(0)).expect("connect"))
-    }
-
-    pub fn on(stream: TcpStream) -> Client {
-        stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
-        Client::over(stream)
-    }
-}
-
-impl<S: Read + Write> Client<S> {
-    /// Begins on a connection that has a timeout.
-    pub fn over(mut stream: S) -> Client<S> {
-        let mut hello = PREFACE.to_vec();
-        frame::push_settings(&mut hello, &[]);
-        stream.write_all(&hello).expect("preface");
-        Client { stream, decoder: Decoder::default(), buf: Vec::new(), reads: true }
-    }
-
-    /// Sends bytes; a connection that the server has closed takes none.
-    fn send(&mut self, bytes: &[u8]) -> bool {
-        self.stream.write_all(bytes).is_ok()
-    }
-
-    pub fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
-        let mut out = Vec::new();
-        frame::push_header(&mut out, payload.len(), kind, flags, stream);
-        out.extend_from_slice(payload);
-        self.send(&out)
-    }
-
-    pub fn request(&mut self, stream: u32, path: &str, more: &[(&str, &str)], end: bool) -> bool {
-        let mut block = Vec::new();
-        let pseudo = [(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", path)];
-        for (name, value) in pseudo.iter().filter(|(n, _)| !more.iter().any(|(m, _)| m == n)).chain(more) {
-            block.push(0);
-            push_int(&mut block, 0, 7, name.len());
-            block.extend_from_slice(name.as_bytes());
-            push_int(&mut block, 0, 7, value.len());
-            block.extend_from_slice(value.as_bytes());
-        }
-        let flags = flag::END_HEADERS | if end { flag::END_STREAM } else { 0 };
-        self.frame(kind::HEADERS, flags, stream, &block)
-    }
-
-    /// The next frame; `None` at the end of the connection.
-    pub fn next(&mut self) -> Option<Frame> {
-        loop {
-            if let Some(h) = FrameHeader::parse(&self.buf)
-                && let Some(payload) = self.buf.get(HEADER_LEN..HEADER_LEN + h.len)
-            {
-                let f = Frame { kind: h.kind, flags: h.flags, stream: h.stream, payload: payload.to_vec() };
-                self.buf.drain(..HEADER_LEN + h.len);
-                return Some(f);
-            }
-            let mut piece = [0; 16384];
-            match self.stream.read(&mut piece) {
-                Ok(n) if n > 0 => self.buf.extend_from_slice(&piece[..n]),
-                _ => return None,
-            }
-        }
-    }
-
-    /// Makes a frame the next one again.
-    pub fn put_back(&mut self, f: &Frame) {
-        let mut out = Vec::new();
-        frame::push_header(&mut out, f.payload.len(), f.kind, f.flags, f.stream);
-        out.extend_from_slice(&f.payload);
-        self.buf.splice(..0, out);
-    }
-
-    /// Asks for a path by GET and returns the status.
-    pub fn get_status(&mut self, stream: u32, path: &str) -> String {
-        self.request(stream, path, &[], true);
-        self.answer(stream).field(":status").to_owned()
-    }
-
-    /// Reads until the stream ends.
-    pub fn answer(&mut self, stream: u32) -> Answer {
-        let mut a = Answer::default();
-        let mut block = Vec::new();
-        while let Some(f) = self.next() {
-            if matches!(f.kind, kind::HEADERS | kind::CONTINUATION) {
-                block.extend_from_slice(&f.payload);
-                if f.flags & flag::END_HEADERS != 0 {
-                    let mut fields = Fields::default();
-                    self.decoder.decode(&block, &mut Vec::new(), &mut fields).expect("HPACK");
-                    block.clear();
-                    if f.stream == stream {
-                        if a.fields.is_empty() || a.field(":status").starts_with('1') {
-                            let before = std::mem::replace(&mut a.fields, fields.0);
-                            a.interim.extend(Some(before).filter(|head| !head.is_empty()));
-                        } else {
-                            a.trailers = fields.0;
-                        }
-                    }
-                }
-            }
-            if f.stream == stream {
-                match f.kind {
-                    kind::DATA => {
-                        a.body.extend_from_slice(&f.payload);
-                        if self.reads && !f.payload.is_empty() {
-                            let mut out = Vec::new();
-                            frame::push_window_update(&mut out, 0, f.payload.len() as u32);
-                            frame::push_window_update(&mut out, stream, f.payload.len() as u32);
-                            self.send(&out);
-                        }
-                    }
-                    kind::RST_STREAM => {
-                        a.reset = Some(f.code());
-                        return a;
-                    }
-                    _ => {}
-                }
-                let ends = matches!(f.kind, kind::HEADERS | kind::DATA);
-                if ends && f.flags & flag::END_STREAM != 0 {
-                    a.ended = true;
-                    return a;
-                }
-            }
-            if f.kind == kind::GOAWAY && f.code() != 0 {
-                return a;
-            }
-        }
-        a
-    }
-
-    /// Reads until the server says goodbye; its code.
-    fn goodbye(&mut self) -> Option<u32> {
-        let mut code = None;
-        while let Some(f) = self.next() {
-            if f.kind == kind::GOAWAY {
-                code = Some(f.code());
-            }
-        }
-        code
-    }
-}
-
 #[test]
 fn files_of_all_sizes_and_bodies_both_ways() {
     let server = serve(
@@ -222,7 +26,7 @@ fn files_of_all_sizes_and_bodies_both_ways() {
          client_max_body_size 10m; proxy_pass http://127.0.0.1:%PORT0%/size; } location /size { return 200 \
          $content_length; } location /trailer { add_trailer X-End \"yes\"; alias html/page; }",
     );
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     let mut stream = 1;
     for (path, len) in [("/small", 5), ("/page", 10_000), ("/large", 300_000)] {
         assert!(c.request(stream, path, &[], true));
@@ -250,14 +54,14 @@ fn files_of_all_sizes_and_bodies_both_ways() {
     c.request(stream + 4, "/page", &[(":method", "HEAD")], true);
     let a = c.answer(stream + 4);
     assert_eq!((a.field("content-length"), a.body.len(), a.ended), ("10000", 0, true));
-    let log = wait_for("lines", || Some(server.site.read("logs/access.log")).filter(|l| l.contains("HEAD")));
+    let log = wait_for("lines", || Some(server.read("logs/access.log")).filter(|l| l.contains("HEAD")));
     assert!(log.contains("\"GET /large HTTP/2.0\" 200 300000"), "{log}");
 }
 
 #[test]
 fn many_streams_share_a_connection() {
     let server = serve("", "");
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     c.reads = false;
     // Room for all of it.
     let mut out = Vec::new();
@@ -283,7 +87,7 @@ fn many_streams_share_a_connection() {
 #[test]
 fn urgent_streams_come_first() {
     let server = serve("", "");
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     c.reads = false;
     c.request(1, "/large", &[("priority", "u=5")], true);
     c.request(3, "/large", &[("priority", "u=1")], true);
@@ -312,7 +116,7 @@ fn urgent_streams_come_first() {
 fn the_preface_and_http_1_on_one_address() {
     let server = serve("", "");
     assert!(server.get("/small").starts_with("HTTP/1.1 200 OK"));
-    let mut preface = TcpStream::connect(server.addr(0)).expect("connect");
+    let mut preface = server.connect();
     preface.write_all(&PREFACE[..10]).expect("half");
     preface.write_all(&PREFACE[10..]).expect("half");
     let mut first = [0; HEADER_LEN];
@@ -345,11 +149,11 @@ fn first_lines_that_are_no_preface_are_http_1() {
         (&[b'A'; 9000], "HTTP/1.1 414 ", "AAAAAAAAAAAA"),
     ];
     for (n, (sent, begins, line)) in cases.iter().enumerate() {
-        let said = String::from_utf8_lossy(&server.raw(sent)).into_owned();
+        let said = server.ask(sent);
         let page = said.ends_with("small") || said.contains("sorry");
         assert!(said.starts_with(begins) && page, "{}: {said}", String::from_utf8_lossy(sent));
         let log = wait_for("a line", || {
-            Some(server.site.read("logs/access.log")).filter(|log| log.lines().count() == n + 1)
+            Some(server.read("logs/access.log")).filter(|log| log.lines().count() == n + 1)
         });
         assert!(log.lines().last().is_some_and(|l| l.contains(&format!("\"{line}"))), "{line}: {log}");
     }
@@ -358,7 +162,7 @@ fn first_lines_that_are_no_preface_are_http_1() {
 #[test]
 fn a_refused_head_is_answered_and_has_its_error_page() {
     let server = serve("", "error_page 400 /sorry; location /sorry { return 200 \"sorry\"; }");
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     c.request(1, "/", &[("X-Upper", "1")], true);
     let a = c.answer(1);
     assert_eq!((a.field(":status"), a.body.as_slice()), ("400", &b"sorry"[..]));
@@ -371,36 +175,22 @@ fn a_refused_head_is_answered_and_has_its_error_page() {
     };
     assert_eq!(reset, Code::ProtocolError as u32);
     // HTTP/1 has the same page.
-    let said = String::from_utf8_lossy(&server.raw(b"GET / HTTP/1.1\r\nHost: .\r\n\r\n")).into_owned();
+    let said = server.ask(b"GET / HTTP/1.1\r\nHost: .\r\n\r\n");
     assert!(said.starts_with("HTTP/1.1 400 ") && said.ends_with("sorry"), "{said}");
-}
-
-fn one(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    frame::push_header(&mut out, payload.len(), kind, flags, stream);
-    out.extend_from_slice(payload);
-    out
-}
-
-fn head(stream: u32, flags: u8) -> Vec<u8> {
-    // GET / of http, the authority as a literal.
-    let mut block = vec![0x82, 0x86, 0x84];
-    encode::indexed_plain(&mut block, encode::AUTHORITY, b"localhost");
-    one(kind::HEADERS, flags, stream, &block)
 }
 
 /// A client whose request is answered before it is complete is told to stop (RFC 9113, section 8.1).
 #[test]
 fn requests_that_are_answered_early_are_stopped() {
     let server = serve("", "");
-    let mut c = Client::new(&server);
-    let reset = |c: &mut Client, stream: u32| loop {
+    let mut c = h2::Client::new(&server);
+    let reset = |c: &mut h2::Client, stream: u32| loop {
         let f = c.next().expect("a frame");
         if f.kind == kind::RST_STREAM && f.stream == stream {
             return f.code();
         }
     };
-    let early = |c: &mut Client, stream: u32, more: &[(&str, &str)]| {
+    let early = |c: &mut h2::Client, stream: u32, more: &[(&str, &str)]| {
         c.request(stream, "/small", more, false);
         let a = c.answer(stream);
         assert!(a.ended && a.reset.is_none(), "{stream}");
@@ -433,7 +223,7 @@ fn responses_have_no_fields_of_a_connection() {
         "HTTP2-Settings",
         "TE",
     ];
-    let there = origin::start(|mut asked| {
+    let there = Origin::start(|asked| {
         let fields = "Connection: close\r\nKeep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\n\
                       HTTP2-Settings: AAAA\r\nTE: trailers\r\nX-Other: 1\r\n";
         asked.answer("200 OK", fields, "answer");
@@ -450,7 +240,7 @@ fn responses_have_no_fields_of_a_connection() {
         ),
     );
     for uri in ["/", "/cached", "/cached", "/added"] {
-        let mut client = Client::new(&server);
+        let mut client = h2::Client::new(&server);
         client.request(1, uri, &[], true);
         let answer = client.answer(1);
         assert_eq!((answer.field(":status"), answer.field("x-other")), ("200", "1"), "{uri}");
@@ -493,7 +283,7 @@ fn curl_and_h2load_are_served() {
 #[test]
 fn content_before_a_smaller_window_is_known_can_be_sent_again() {
     let server = serve("http2_body_preread_size 0;", "location / { return 200 x; }");
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     c.request(1, "/", &[(":method", "POST")], false);
     c.frame(kind::DATA, flag::END_STREAM, 1, &[b'x'; 1000]);
     assert_eq!(c.answer(1).reset, Some(Code::RefusedStream as u32));
@@ -512,7 +302,7 @@ fn line_breaks_in_variables_make_no_fields() {
         "location /a/ { return 302 $uri; } location /b/ { return 302 http://x$uri; }
          location /c/ { add_header X-U $uri; return 200 x; }",
     );
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     for (stream, path) in [(1, "/a/%0d%0aEvil"), (3, "/b/%0aEvil"), (5, "/c/%0dEvil")] {
         c.request(stream, path, &[], true);
         let answer = c.answer(stream);
@@ -524,7 +314,7 @@ fn line_breaks_in_variables_make_no_fields() {
 /// An upstream's answer to half a body is passed on at once, and the client told that the rest is not wanted.
 #[test]
 fn an_answer_before_the_end_of_the_body() {
-    let up = crate::exchange::upstream(|asked| {
+    let up = Origin::at_head(|asked| {
         asked.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
         false
     });
@@ -534,7 +324,7 @@ fn an_answer_before_the_end_of_the_body() {
             "client_body_timeout 60s; location / {{ proxy_request_buffering off; proxy_pass http://{up}; }}"
         ),
     );
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     for (stream, length) in [(1, &[("content-length", "100")][..]), (3, &[])] {
         c.request(stream, "/", &[&[(":method", "PUT")], length].concat(), false);
         c.frame(kind::DATA, 0, stream, b"abc");
@@ -554,18 +344,18 @@ fn an_answer_before_the_end_of_the_body() {
 fn a_response_to_head_ends_before_the_upstreams_body() {
     let (go_on, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nCache-Control: max-age=60\r\n\r\nSEE-");
         let _ = wait.lock().expect("lock").recv();
         asked.write(b"THIS");
         true
     });
-    let server = Server::start(&format!(
-        "worker_processes 1; error_log logs/error.log; events {{}} http {{ access_log off; http2 on; \
+    let server = Server::start(http!(
+        "http2 on; \
          proxy_cache_path cache keys_zone=c:1m; server {{ listen 127.0.0.1:%PORT0%; location / {{ \
-         proxy_pass http://{up}; proxy_cache c; }} }} }}"
+         proxy_pass http://{up}; proxy_cache c; }} }}"
     ));
-    let mut client = Client::new(&server);
+    let mut client = h2::Client::new(&server);
     client.request(1, "/a", &[(":method", "HEAD")], true);
     let answer = client.answer(1);
     assert_eq!((answer.field(":status"), answer.field("content-length")), ("200", "8"));
@@ -578,7 +368,7 @@ fn a_response_to_head_ends_before_the_upstreams_body() {
 /// Fields of `add_header` are the same over HTTP/1, also those that the server holds apart.
 #[test]
 fn added_fields_are_those_of_http1() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let fields = "ETag: \"up\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nCache-Control: max-age=60\r\nContent-Type: a/b\r\n";
         asked.answer("200 OK", fields, "up");
         true
@@ -613,7 +403,7 @@ fn added_fields_are_those_of_http1() {
         }
     }
     let server = serve("proxy_cache_path %DIR%/cache keys_zone=one:1m;", &locations);
-    let mut client = Client::new(&server);
+    let mut client = h2::Client::new(&server);
     for (n, path) in paths.iter().enumerate() {
         let (name, value) = added[n / 2 % added.len()].split_once(' ').expect("a value");
         let text = server.get(path);
@@ -644,10 +434,7 @@ fn added_fields_are_those_of_http1() {
 /// What a body is too large for is answered by the page of `error_page`, and `$http_host` is there without a field `Host`.
 #[test]
 fn pages_of_413_and_the_host_are_those_of_http1() {
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "up");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "up"));
     let server = serve(
         "",
         &format!(
@@ -659,7 +446,7 @@ fn pages_of_413_and_the_host_are_those_of_http1() {
     for (n, (path, length)) in
         [("/", Some("100")), ("/", None), ("/streamed", Some("100"))].into_iter().enumerate()
     {
-        let mut client = Client::new(&server);
+        let mut client = h2::Client::new(&server);
         let stream = 2 * n as u32 + 1;
         let fields: Vec<_> =
             [(":method", "POST")].into_iter().chain(length.map(|l| ("content-length", l))).collect();
@@ -669,7 +456,7 @@ fn pages_of_413_and_the_host_are_those_of_http1() {
         assert_eq!(answer.field(":status"), "413", "{path} {length:?}");
         assert!(answer.body.starts_with(b"too large, "), "{path} {length:?}: {answer:?}");
     }
-    let mut client = Client::new(&server);
+    let mut client = h2::Client::new(&server);
     client.request(1, "/host", &[], true);
     let body = String::from_utf8(client.answer(1).body).expect("text");
     let (field, host) = body.split_once(' ').expect("two names");

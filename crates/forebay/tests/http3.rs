@@ -18,8 +18,7 @@ mod websocket;
 mod wrong;
 mod wrong_upstream;
 
-use crate::harness::certificates::P256;
-use crate::harness::{Server, Site};
+use forebay_testkit::{P256, Server, Site};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -1,24 +1,18 @@
 //! Idle connections to upstreams are for all threads.
 
-use crate::harness::certificates::P256;
-use crate::harness::{DEADLINE, Server, Site, origin, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Conf, DEADLINE, Origin, P256, Server, Site, Talk, connect, http, wait_until};
 use std::collections::HashSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-fn conf(http: &str) -> String {
-    format!(
-        "worker_processes 4; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/body;\n\
-         proxy_http_version 1.1; proxy_set_header Connection \"\"; {http} }}"
-    )
+fn conf(http: &str) -> Conf {
+    http!("proxy_http_version 1.1; proxy_set_header Connection \"\"; {http}").workers(4)
 }
 
-fn group(upstream: SocketAddr, more: &str) -> String {
+fn group(upstream: impl std::fmt::Display, more: &str) -> Conf {
     conf(&format!(
         "upstream u {{ server {upstream}; {more} }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
@@ -28,11 +22,9 @@ fn group(upstream: SocketAddr, more: &str) -> String {
 
 /// `GET` by a connection of its own, so that any thread may get it.
 fn get(addr: SocketAddr, uri: &str) -> String {
-    let mut stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    write!(stream, "GET {uri} HTTP/1.0\r\n\r\n").expect("write");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("answer");
+    let mut stream = connect(addr);
+    stream.send(format!("GET {uri} HTTP/1.0\r\n\r\n"));
+    let answer = stream.rest();
     answer
 }
 
@@ -44,7 +36,7 @@ fn body(answer: &str) -> &str {
 fn one_connection_is_enough_for_all_threads() {
     let peers = Arc::new(Mutex::new(HashSet::new()));
     let seen = peers.clone();
-    let upstream = origin::start(move |mut asked| {
+    let upstream = Origin::start(move |asked| {
         seen.lock().expect("lock").insert(asked.peer);
         let (fields, body) = match asked.target() {
             "/none" => ("", ""),
@@ -53,7 +45,7 @@ fn one_connection_is_enough_for_all_threads() {
         asked.answer("200 OK", fields, body);
         true
     });
-    let server = Server::start(&group(upstream, "keepalive 1;"));
+    let server = Server::start(group(upstream, "keepalive 1;"));
     for n in 0..60 {
         let uri = ["/", "/none", "/other"][n % 3];
         assert!(get(server.addr(0), uri).starts_with("HTTP/1.1 200"));
@@ -76,7 +68,7 @@ fn a_backend_that_serves_one_connection_at_a_time() {
             }
         }
     });
-    let server = Server::start(&group(upstream, "keepalive 1;"));
+    let server = Server::start(group(upstream, "keepalive 1;"));
     for _ in 0..40 {
         assert_eq!(body(&get(server.addr(0), "/")), "ok");
     }
@@ -84,7 +76,7 @@ fn a_backend_that_serves_one_connection_at_a_time() {
 
 #[test]
 fn limits_hold_wherever_a_connection_is() {
-    let upstream = origin::start(|mut asked| {
+    let upstream = Origin::start(|asked| {
         let body = asked.peer.port().to_string();
         asked.answer("200 OK", "", &body);
         true
@@ -94,20 +86,20 @@ fn limits_hold_wherever_a_connection_is() {
         answers.collect::<HashSet<_>>().len()
     };
     // Three requests each.
-    let server = Server::start(&group(upstream, "keepalive 8; keepalive_requests 3;"));
+    let server = Server::start(group(upstream, "keepalive 8; keepalive_requests 3;"));
     assert_eq!(ports(&server, &["/"; 30]), 10);
     // Each location its own.
-    let server = Server::start(&group(upstream, "keepalive 8 local;"));
+    let server = Server::start(group(upstream, "keepalive 8 local;"));
     assert_eq!(ports(&server, &["/", "/other", "/", "/other", "/", "/other", "/", "/other"]), 2);
     // None is kept.
-    let server = Server::start(&group(upstream, "keepalive 0;"));
+    let server = Server::start(group(upstream, "keepalive 0;"));
     assert_eq!(ports(&server, &["/"; 12]), 12);
 }
 
 #[test]
 fn encrypted_connections_are_shared() {
     let answer = "return 200 \"$connection $server_protocol\";";
-    let site = Site::new(&conf(&format!(
+    let site = Site::new(conf(&format!(
         "upstream p {{ server 127.0.0.1:%PORT1%; keepalive 2; }} upstream t {{ server 127.0.0.1:%PORT2%; keepalive 2; }}\n\
          server {{ listen 127.0.0.1:%PORT0%;\n\
            location /tls {{ proxy_pass https://t; }}\n\
@@ -152,12 +144,12 @@ fn load(addr: SocketAddr, threads: usize, more: impl Fn(usize) -> bool + Send + 
 fn threads_take_from_each_other_under_load() {
     let peers = Arc::new(Mutex::new(HashSet::new()));
     let seen = peers.clone();
-    let upstream = origin::start(move |mut asked| {
+    let upstream = Origin::start(move |asked| {
         seen.lock().expect("lock").insert(asked.peer);
         asked.answer("200 OK", "", "text");
         true
     });
-    let server = Server::start(&group(upstream, "keepalive 16;"));
+    let server = Server::start(group(upstream, "keepalive 16;"));
     assert_eq!(load(server.addr(0), 8, |n| n < 200), 1600);
     let opened = peers.lock().expect("lock").len();
     // At most eight are used at a time; one more is opened where another thread was just looking into a list.
@@ -168,27 +160,24 @@ fn threads_take_from_each_other_under_load() {
 #[test]
 fn an_upstream_that_closes_costs_no_request() {
     let asked_of = AtomicUsize::new(0);
-    let upstream = origin::start(move |mut asked| {
+    let upstream = Origin::start(move |asked| {
         asked.answer("200 OK", "", "text");
         // It does not say so.
         !asked_of.fetch_add(1, SeqCst).is_multiple_of(3)
     });
-    let server = Server::start(&group(upstream, "keepalive 16;"));
+    let server = Server::start(group(upstream, "keepalive 16;"));
     assert_eq!(load(server.addr(0), 6, |n| n < 150), 900);
 }
 
 #[test]
 fn reloads_while_connections_change_hands() {
-    let upstream = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "text");
-        true
-    });
-    let server = Server::start(&group(upstream, "keepalive 16;"));
+    let upstream = Origin::start(|asked| asked.answer("200 OK", "", "text"));
+    let server = Server::start(group(upstream, "keepalive 16;"));
     let done = Arc::new(AtomicBool::new(false));
     let (addr, end) = (server.addr(0), done.clone());
     let clients = std::thread::spawn(move || load(addr, 4, move |_| !end.load(SeqCst)));
     for n in 1..=10 {
-        server.signal(Signal::SIGHUP);
+        server.reload();
         server.wait_for_log(": reconfiguring", n);
     }
     done.store(true, SeqCst);
@@ -216,12 +205,12 @@ fn a_reload_closes_idle_connections() {
             });
         }
     });
-    let server = Server::start(&group(upstream, "keepalive 16; keepalive_timeout 300s;"));
+    let server = Server::start(group(upstream, "keepalive 16; keepalive_timeout 300s;"));
     load(server.addr(0), 4, |n| n < 20);
     assert!(open.load(SeqCst) > 0);
     let begun = Instant::now();
-    server.signal(Signal::SIGHUP);
-    wait_for("all connections to be closed", || (open.load(SeqCst) == 0).then_some(()));
+    server.reload();
+    wait_until("all connections to be closed", || open.load(SeqCst) == 0);
     assert!(begun.elapsed() < DEADLINE);
     assert_eq!(body(&get(server.addr(0), "/")), "text");
 }

@@ -1,7 +1,7 @@
 //! Connections to an address or name that stands in `proxy_pass` itself: they are kept for the next request, and no
 //! request fails by that.
 
-use crate::harness::{Server, wait_for};
+use forebay_testkit::{Server, server, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -88,7 +88,7 @@ fn ask(server: &Server, method: &str, uri: &str) -> String {
     let text = format!(
         "{method} {uri} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     );
-    let answer = String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned();
+    let answer = server.ask(&text);
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).expect("a status");
     if status == "200" { body.to_owned() } else { status.to_owned() }
@@ -105,7 +105,7 @@ fn connections_are_kept_without_an_upstream_block() {
     assert_eq!(ask(&server, "GET", "/"), "3.2");
     assert!(up.asked.lock().expect("lock").iter().all(|head| !head.contains("Connection:")));
     // Not for long.
-    wait_for("the end of idle connections", || (up.ended.load(SeqCst) == 3).then_some(()));
+    wait_until("the end of idle connections", || up.ended.load(SeqCst) == 3);
     assert_eq!(ask(&server, "GET", "/"), "4.1");
 }
 
@@ -155,7 +155,7 @@ fn a_kept_connection_that_is_closed_costs_nothing() {
     assert_eq!(ask(&server, "GET", "/"), "3.2");
     let one = format!("{} 200", up.addr);
     let log = wait_for("four lines", || {
-        let text = server.site.read("logs/a.log");
+        let text = server.read("logs/a.log");
         (text.lines().count() == 4).then_some(text)
     });
     assert!(log.lines().all(|line| line == one), "{log}");
@@ -165,12 +165,12 @@ fn a_kept_connection_that_is_closed_costs_nothing() {
 #[test]
 fn an_address_stands_for_itself_with_its_port() {
     let up = upstream(|_, _| true);
-    let server = Server::start(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}} http {{ access_log off;\n\
-         server {{ listen 127.0.0.1:%PORT0%; location /fixed {{ proxy_pass http://{}; }}\n\
+    let server = Server::start(server!(
+        "location /fixed {{ proxy_pass http://{}; }}\n\
          location /bare {{ set $to 127.0.0.1; proxy_pass http://$to; proxy_connect_timeout 1s; }}\n\
-         location /same {{ set $to {}; proxy_pass http://$to; }} }} }}",
-        up.addr, up.addr
+         location /same {{ set $to {}; proxy_pass http://$to; }}",
+        up.addr,
+        up.addr
     ));
     for (path, asked) in [("/fixed", 1), ("/bare", 1), ("/same", 2), ("/bare", 2)] {
         server.get(path);

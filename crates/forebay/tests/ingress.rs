@@ -13,11 +13,11 @@ mod protocols;
 mod proxied;
 mod running;
 
-use crate::harness::certificates::RSA;
-use crate::harness::origin::{Asked, start};
-use crate::harness::{DEADLINE, PROGRAM, Server, Site, raw, run};
 use backends::OTHER_BACKENDS;
 use cases::{Case, Exchange, read};
+use forebay_testkit::{
+    Asked, DEADLINE, Origin, RSA, Server, Site, ask, free_pair, free_port, program, raw, run,
+};
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ const OURS: &[&str] =
     &["proxy-protocol:", "host:", "body:", "port:", "sni:", "certificate:", "version:", "first:", "beside:"];
 
 /// Answers a request as the backend of a name.
-fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
+fn answer(name: &str, seen: &Seen, asked: &mut Asked) -> bool {
     seen.lock().expect("lock").insert(name.to_owned(), asked.text.clone());
     if asked.field("x-answer") == "never" {
         let _ = std::io::Read::read(&mut asked.stream, &mut [0]);
@@ -62,7 +62,7 @@ fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
         let head = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n"
         );
-        asked.write(format!("{head}{fields}\r\n{body}").as_bytes());
+        asked.write(format!("{head}{fields}\r\n{body}"));
         let _ = asked.stream.shutdown(std::net::Shutdown::Both);
         return false;
     }
@@ -167,7 +167,7 @@ impl Table {
         let seen = Seen::default();
         let port = |name: &'static str| {
             let seen = seen.clone();
-            (name, start(move |asked| answer(name, &seen, asked)).port())
+            (name, Origin::start(move |asked| answer(name, &seen, asked)).port())
         };
         let mut ports: HashMap<&str, u16> = BACKENDS.iter().map(|name| port(name)).collect();
         let site = Site::new("pid logs/nginx.pid; include forebay.conf; # %PORT0% %PORT1%");
@@ -226,7 +226,7 @@ impl Table {
             &dns,
         ];
         args.extend(more);
-        let (code, _, problems) = run(PROGRAM, &args).expect("runs");
+        let (code, _, problems) = run(program(), &args).expect("runs");
         assert!(code <= 1, "{problems}");
         let http3 = Mutex::default();
         (Table { server: Server::start_on(site), seen, _others: others, http3 }, problems)
@@ -256,7 +256,7 @@ impl Table {
             header: field("proxy-protocol").map(|header| format!("PROXY {header}\r\n")),
             port,
         };
-        let dir = self.server.site.dir();
+        let dir = self.server.dir();
         match field("version") {
             Some("2") => return Some(clients::http2(dir, &request)),
             Some("3") => {
@@ -272,7 +272,7 @@ impl Table {
         if !exchange.tls {
             let text = request.header.unwrap_or_default() + &text;
             let addr = SocketAddr::from(([127, 0, 0, 1], port));
-            return Some(String::from_utf8_lossy(&raw(addr, text.as_bytes())).into_owned());
+            return Some(ask(addr, &text));
         }
         if request.header.is_some() {
             return Some(clients::http1(dir, &request, &text));
@@ -280,8 +280,12 @@ impl Table {
         // Of two addresses the last one counts.
         let port = field("port").map(|port| format!("-connect 127.0.0.1:{port}")).unwrap_or_default();
         let own = field("certificate").map(|n| format!("-cert {n}.crt -key {n}.key")).unwrap_or_default();
-        let answer =
-            crate::tls::s_client(&self.server, 1, &format!("-quiet -servername {name} {own} {port}"), &text);
+        let answer = forebay_testkit::s_client(
+            &self.server,
+            1,
+            &format!("-quiet -servername {name} {own} {port}"),
+            &text,
+        );
         Some(answer.find("HTTP/1.1 ").map_or(answer.clone(), |i| answer[i..].to_owned()))
     }
 
@@ -296,9 +300,9 @@ impl Table {
                 "at" => self.at(rest),
                 "share" => self.share(case, exchange, rest),
                 "logged" => self.wait_for("logs/access.log", rest),
-                "unlogged" => !self.server.site.read("logs/access.log").contains(rest),
+                "unlogged" => !self.server.read("logs/access.log").contains(rest),
                 "noted" => self.wait_for("stderr", rest),
-                "unnoted" => !self.server.site.read("stderr").contains(rest),
+                "unnoted" => !self.server.read("stderr").contains(rest),
                 _ if rest == "closed" => !answer.contains("HTTP/"),
                 _ if rest.starts_with('!') || rest.split(' ').next().is_some_and(|w| w.ends_with(':')) => {
                     has_field(head, rest, false)
@@ -340,7 +344,7 @@ impl Table {
     fn wait_for(&self, log: &str, text: &str) -> bool {
         let end = Instant::now() + DEADLINE / 4;
         loop {
-            let found = self.server.site.read(log).contains(text);
+            let found = self.server.read(log).contains(text);
             if found || Instant::now() > end {
                 return found;
             }
@@ -414,7 +418,7 @@ fn written(site: &Site, secret: &serde_json::Value, pairs: &[(&str, String)]) ->
         "--default-backend-service",
         "default/web",
     ];
-    let (code, text, problems) = run(PROGRAM, &[args.as_slice(), &more].concat()).expect("runs");
+    let (code, text, problems) = run(program(), &[args.as_slice(), &more].concat()).expect("runs");
     assert!(code <= 1, "{problems}");
     (text, problems)
 }
@@ -453,8 +457,8 @@ fn values_become_their_lines() {
 /// Runs a table.
 fn table(text: &str, more: &[&str]) -> usize {
     // Ports that a table names are those of this machine that are free.
-    let mut ports = vec![crate::harness::free_pair()];
-    ports.extend((1..4).map(|_| crate::harness::free_port()));
+    let mut ports = vec![free_pair()];
+    ports.extend((1..4).map(|_| free_port()));
     let fill = |text: &str| {
         ports
             .iter()
@@ -488,9 +492,9 @@ fn table(text: &str, more: &[&str]) -> usize {
     let told = settings.iter().any(|(key, value)| key == "use-proxy-protocol" && value == "true");
     let header = if told { "PROXY UNKNOWN\r\n" } else { "" };
     let request = format!("{header}GET / HTTP/1.1\r\nHost: a b\r\n\r\n");
-    let refused = raw(table.server.addr(0), request.as_bytes());
+    let refused = raw(table.server.addr(0), &request);
     assert!(refused.starts_with(b"HTTP/1.1 400"), "{}", String::from_utf8_lossy(&refused));
-    let log = table.server.site.read("stderr");
+    let log = table.server.read("stderr");
     assert!(!log.contains("using uninitialized"), "{log}");
     assert!(
         failures.is_empty(),
@@ -698,9 +702,9 @@ fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(),
     ];
     args.extend(["--resolver", "127.0.0.1", "--default-ssl-certificate", "default/tls"]);
     args.extend(more);
-    let (code, _, text) = run(PROGRAM, &args).expect("runs");
+    let (code, _, text) = run(program(), &args).expect("runs");
     assert!(code <= 1, "{text}");
-    let (code, _, text) = run(PROGRAM, &["-t", "-p", &dir, "-c", "forebay.conf"]).expect("runs");
+    let (code, _, text) = run(program(), &["-t", "-p", &dir, "-c", "forebay.conf"]).expect("runs");
     if code == 0 {
         Ok(())
     } else {
@@ -827,7 +831,7 @@ fn audit(site: &Site, args: &[&str]) -> (i32, String) {
     let dir = site.dir().join("m").display().to_string();
     let mut all = vec!["ingress", "audit", dir.as_str()];
     all.extend(args);
-    let (code, out, errors) = run(PROGRAM, &all).expect("runs");
+    let (code, out, errors) = run(program(), &all).expect("runs");
     assert!(errors.is_empty(), "{errors}");
     (code, out)
 }
@@ -890,7 +894,7 @@ fn an_audit_without_findings_ends_with_0() {
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("1 Ingress, 0 annotations, 0 snippets: 1 works as it is"), "{text}");
     let none = site.dir().join("none").display().to_string();
-    let (code, _, text) = run(PROGRAM, &["ingress", "audit", &none]).expect("runs");
+    let (code, _, text) = run(program(), &["ingress", "audit", &none]).expect("runs");
     assert_eq!(code, 2);
     assert!(text.contains(&format!("cannot read {none}")), "{text}");
 }
@@ -905,7 +909,7 @@ fn a_rendered_text_hides_keys() {
     let secret = format!("---\napiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {data}\n");
     let path = site.write("m.yaml", &format!("{manifest}{secret}")).display().to_string();
     let (code, text, problems) =
-        run(PROGRAM, &["ingress", "render", "-f", &path, "--ingress-class", "nginx"]).expect("runs");
+        run(program(), &["ingress", "render", "-f", &path, "--ingress-class", "nginx"]).expect("runs");
     assert_eq!(code, 1, "{problems}");
     assert!(
         text.contains("# file forebay.conf\n") && text.contains("# file hosts/b.test.conf\nserver {"),

@@ -1,8 +1,7 @@
 //! Metrics under the names of ingress-nginx, read by a real Prometheus with the queries of those who use them: analyses of canaries,
 //! autoscalers, dashboards and alerts.
 
-use crate::harness::certificates::P256;
-use crate::harness::{Server, Site, free_port, origin, wait_for};
+use forebay_testkit::{Origin, P256, Server, Site, free_port, raw, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +22,7 @@ impl Drop for Prometheus {
 impl Prometheus {
     /// Starts one that reads `/metrics` of the server ten times a second.
     fn start(server: &Server) -> Prometheus {
-        let config = server.site.write(
+        let config = server.write(
             "prometheus.yml",
             &format!(
                 "global: {{scrape_interval: 100ms}}\nscrape_configs:\n- job_name: ingress\n  static_configs:\n  - targets: ['{}']\n",
@@ -33,7 +32,7 @@ impl Prometheus {
         let port = free_port();
         let process = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", server.site.dir().join("series").display()))
+            .arg(format!("--storage.tsdb.path={}", server.dir().join("series").display()))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -64,7 +63,7 @@ fn there(program: &str) -> bool {
 }
 
 /// A server with the labels that the ingress controller sets.
-fn server(up: std::net::SocketAddr) -> Server {
+fn server(up: impl std::fmt::Display) -> Server {
     let site = Site::new(&format!(
         "worker_processes 2; events {{}} http {{ access_log off; uninitialized_variable_warn off;\n\
          prometheus_labels host=$server_name namespace=$namespace ingress=$ingress service=$service path=$path canary=$canary;\n\
@@ -138,7 +137,7 @@ fn prometheus_answers_the_queries_that_were_made_for_ingress_nginx() {
     if !there("prometheus") {
         return eprintln!("skipped: prometheus is missing");
     }
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let status = if asked.target() == "/fails" { "500 No" } else { "200 OK" };
         asked.answer(status, "", "well");
         true
@@ -148,7 +147,7 @@ fn prometheus_answers_the_queries_that_were_made_for_ingress_nginx() {
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: shop.example\r\nX-Canary: {canary}\r\nConnection: close\r\n\r\n"
         );
-        assert!(server.raw(request.as_bytes()).starts_with(b"HTTP/1.1 "));
+        assert!(server.raw(&request).starts_with(b"HTTP/1.1 "));
     };
     let prometheus = Prometheus::start(&server);
     for (query, least, largest) in QUERIES {
@@ -168,18 +167,13 @@ fn prometheus_answers_the_queries_that_were_made_for_ingress_nginx() {
 /// What clients send does not become series without a limit.
 #[test]
 fn labels_of_requests() {
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "well");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "well"));
     let server = server(up);
     for method in ["GET", "BREW", "OTHER"] {
-        server.raw(
-            format!("{method} / HTTP/1.1\r\nHost: else.example\r\nConnection: close\r\n\r\n").as_bytes(),
-        );
+        server.raw(format!("{method} / HTTP/1.1\r\nHost: else.example\r\nConnection: close\r\n\r\n"));
     }
     let metrics = |server: &Server| {
-        String::from_utf8(crate::harness::raw(
+        String::from_utf8(raw(
             server.addr(1),
             b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
         ))

@@ -1,7 +1,6 @@
 //! `forebay ingress show`, and the same as a plugin of kubectl.
 
-use crate::harness::certificates::P256;
-use crate::harness::{PROGRAM, Site};
+use forebay_testkit::{P256, Site, program};
 use std::process::Command;
 
 const OBJECTS: &str = r#"
@@ -43,8 +42,8 @@ fn a_host_is_shown_with_its_endpoints_and_certificates() {
     let objects = site.write("objects.yaml", &format!("{OBJECTS}{secret}\n"));
     let objects = objects.to_str().expect("a path");
     let plugin = site.dir().join("kubectl-forebay");
-    std::os::unix::fs::symlink(PROGRAM, &plugin).expect("a link");
-    for (program, words) in [(PROGRAM, vec!["ingress"]), (plugin.to_str().expect("a path"), vec![])] {
+    std::os::unix::fs::symlink(program(), &plugin).expect("a link");
+    for (program, words) in [(program(), vec!["ingress"]), (plugin.to_str().expect("a path"), vec![])] {
         let show = |host: &str, more: &[&str]| {
             run(program, &[words.as_slice(), &["show", host, "-f", objects], more].concat())
         };

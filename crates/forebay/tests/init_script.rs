@@ -1,6 +1,8 @@
 //! The program in the place of Debian's nginx: the package's init script and log rotation find and lead it by its name.
 
-use crate::harness::{PROGRAM, Server, Site, children, free_port, wait_for};
+use forebay_testkit::{
+    Server, Signal, Site, alive, children, free_port, kill, program, title, wait_for, wait_until,
+};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -15,26 +17,24 @@ const CONF: &str =
 fn processes_have_the_name_that_the_program_was_started_by() {
     let site = Site::new(CONF);
     let (link, copy) = (site.dir().join("nginx"), site.dir().join("a-name-longer-than-fifteen-bytes"));
-    std::os::unix::fs::symlink(PROGRAM, &link).expect("link");
-    std::fs::copy(PROGRAM, &copy).expect("copy");
+    std::os::unix::fs::symlink(program(), &link).expect("link");
+    std::fs::copy(program(), &copy).expect("copy");
     for (program, name) in [
-        (PROGRAM, "forebay"),
+        (program(), "forebay"),
         (&*link.to_string_lossy(), "nginx"),
         (&*copy.to_string_lossy(), "a-name-longer-t"),
     ] {
         let started = site.command(program, &[]).stdin(Stdio::null()).status().expect("starts");
         assert!(started.success(), "{program}");
-        let master = wait_for("a pid file", || site.pid());
+        let master = wait_for("a pid file", || site.pid_in_file());
         let worker = wait_for("a worker", || children(master).first().copied());
         // Until it has its title, the new process is the master's copy.
-        wait_for("the worker's title", || {
-            crate::harness::title(worker).starts_with("nginx: worker").then_some(())
-        });
-        wait_for("the worker's name", || (comm(worker) == name).then_some(()));
+        wait_for("the worker's title", || title(worker).starts_with("nginx: worker").then_some(()));
+        wait_until("the worker's name", || comm(worker) == name);
         assert_eq!(comm(master), name, "{program}");
-        crate::harness::kill(master, nix::sys::signal::Signal::SIGTERM);
-        wait_for("the end", || (!crate::harness::alive(master)).then_some(()));
-        wait_for("no pid file", || site.pid().is_none().then_some(()));
+        kill(master, Signal::SIGTERM);
+        wait_until("the end", || !alive(master));
+        wait_until("no pid file", || site.pid_in_file().is_none());
     }
 }
 
@@ -42,7 +42,7 @@ fn processes_have_the_name_that_the_program_was_started_by() {
 fn the_worker_has_its_name_in_the_foreground_too() {
     let server = Server::start(CONF);
     let worker = server.worker();
-    wait_for("its name", || (comm(worker) == "forebay").then_some(()));
+    wait_until("its name", || comm(worker) == "forebay");
     assert_eq!(comm(server.pid()), "forebay");
 }
 
@@ -115,7 +115,7 @@ fn the_packaged_init_script_and_logrotate_lead_it() {
             "-c",
             SCRIPT,
             "sh",
-            PROGRAM,
+            program(),
         ])
         .arg(site.dir())
         .arg(format!("http://127.0.0.1:{port}"))

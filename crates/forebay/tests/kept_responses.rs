@@ -1,9 +1,10 @@
 //! Responses that are kept: entries of caches and stored files. Their files are right whatever upstreams and clients do, no thread
 //! hangs, and nothing stays open that is gone.
 
-use crate::cache::files;
-use crate::harness::{DEADLINE, Server, Site, fastcgi, origin, wait_for};
-use std::io::{Read, Write};
+use forebay_testkit::{
+    Asked, Conf, DEADLINE, Origin, Server, Site, Talk, fastcgi, files, http, wait_for, wait_until,
+};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -27,13 +28,12 @@ impl Slow {
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
         let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("sent");
+        stream.send(&request);
         Slow(stream)
     }
 
     fn rest(mut self) -> Vec<u8> {
-        let mut all = Vec::new();
-        self.0.read_to_end(&mut all).expect("the rest");
+        let all = self.0.rest_bytes();
         all
     }
 }
@@ -62,7 +62,7 @@ fn body_of(answer: &[u8]) -> Vec<u8> {
 }
 
 /// Starts a server with a directory `stored` that the worker, perhaps another user, may write to.
-fn start(conf: &str) -> Server {
+fn start(conf: Conf) -> Server {
     let site = Site::new(conf);
     let stored = site.dir().join("stored");
     std::fs::create_dir(&stored).expect("directory");
@@ -72,11 +72,11 @@ fn start(conf: &str) -> Server {
 }
 
 fn get(server: &Server, target: &str) -> Vec<u8> {
-    server.raw(format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes())
+    server.raw(format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"))
 }
 
 /// Writes a whole answer in a framing: a target is `/KIND/FRAMING/LENGTH`.
-fn whole(asked: &mut origin::Asked) -> bool {
+fn whole(asked: &mut Asked) -> bool {
     let target = asked.target().split('?').next().unwrap_or_default().to_owned();
     let parts: Vec<&str> = target.split('/').collect();
     let body = content(&target, parts[3].parse().expect("a length"));
@@ -93,16 +93,15 @@ fn whole(asked: &mut origin::Asked) -> bool {
 /// beginning of the file of the entry.
 #[test]
 fn a_client_that_pauses_leaves_published_files_as_they_are() {
-    let up = origin::start(|mut asked| whole(&mut asked));
-    let server = start(&format!(
-        "worker_processes 1; error_log logs/error.log info; events {{}}\n\
-         http {{ access_log off; proxy_temp_path %DIR%/temp; proxy_cache_path %DIR%/cache keys_zone=one:1m;\n\
+    let up = Origin::start(whole);
+    let server = start(http!(
+        "proxy_cache_path %DIR%/cache keys_zone=one:1m;\n\
          upstream up {{ server {up}; keepalive 4; }}\n\
          server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; proxy_http_version 1.1; proxy_set_header Connection '';\n\
          location /cache/ {{ proxy_pass http://up; proxy_cache one; proxy_cache_valid any 1h; }}\n\
          location /few/ {{ proxy_pass http://up; proxy_cache one; proxy_cache_valid any 1h;\n\
            proxy_buffers 2 4k; proxy_buffer_size 4k; proxy_busy_buffers_size 4k; }}\n\
-         location /store/ {{ proxy_pass http://up; proxy_store on; root %DIR%/stored; }} }} }}"
+         location /store/ {{ proxy_pass http://up; proxy_store on; root %DIR%/stored; }} }}"
     ));
     for kind in ["cache", "few", "store"] {
         for framing in ["length", "chunked", "close"] {
@@ -111,10 +110,10 @@ fn a_client_that_pauses_leaves_published_files_as_they_are() {
                 let want = content(&target, len);
                 let known = published(&server);
                 let client = Slow::ask(&server, &target);
-                wait_for(&format!("the file of {target}"), || (published(&server) > known).then_some(()));
+                wait_until(&format!("the file of {target}"), || published(&server) > known);
                 // The fault was to write once the client had taken nothing for 20 ms.
                 let since = Instant::now();
-                wait_for("a pause", || (since.elapsed() > Duration::from_millis(60)).then_some(()));
+                wait_until("a pause", || since.elapsed() > Duration::from_millis(60));
                 let got = body_of(&client.rest());
                 assert!(
                     got == want,
@@ -134,7 +133,7 @@ fn a_client_that_pauses_leaves_published_files_as_they_are() {
                 }
                 if kind == "store" {
                     let stored =
-                        std::fs::read(server.site.dir().join("stored").join(&target[1..])).expect("stored");
+                        std::fs::read(server.dir().join("stored").join(&target[1..])).expect("stored");
                     assert!(stored == want, "{target}: the file");
                 }
             }
@@ -144,7 +143,7 @@ fn a_client_that_pauses_leaves_published_files_as_they_are() {
 
 /// Number of entries and stored files that are complete.
 fn published(server: &Server) -> usize {
-    let all = ["cache", "stored"].map(|dir| files(&server.site.dir().join(dir)));
+    let all = ["cache", "stored"].map(|dir| files(&server.dir().join(dir)));
     // The name of a file that is being written has numbers behind its own.
     all.iter().flatten().filter(|p| p.extension().is_none()).count()
 }
@@ -179,8 +178,7 @@ enum Then {
     Close,
 }
 
-fn misbehave(asked: origin::Asked) -> bool {
-    let mut asked = asked;
+fn misbehave(asked: &mut Asked) -> bool {
     if asked.target().contains("/fine") {
         asked.answer("200 OK", "", "fine");
         return true;
@@ -189,7 +187,7 @@ fn misbehave(asked: origin::Asked) -> bool {
     let range = "Content-Range: bytes 0-7/24\r\nETag: \"e\"\r\n";
     let status = if asked.field("Range").is_empty() { "200 OK\r\n" } else { "206 Partial Content\r\n" };
     let range = if status.starts_with("206") { range } else { "" };
-    asked.write(format!("HTTP/1.1 {status}{range}{text}").as_bytes());
+    asked.write(format!("HTTP/1.1 {status}{range}{text}"));
     match then {
         Then::Stall => {
             // Until the server gives up.
@@ -243,9 +241,9 @@ fn wait_for_rest(server: &Server) {
 /// for ever: its connections were dead, and it could not be ended.
 #[test]
 fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
-    let up = origin::start(misbehave);
+    let up = Origin::start(misbehave);
     let fcgi = fastcgi::start(misbehave_fastcgi);
-    let server = start(&stalling_conf(up, fcgi));
+    let server = start(stalling_conf(up, fcgi));
     let mut number = 0;
     for location in
         ["cache", "store", "plain", "locked", "slice", "ssi", "auth", "update", "fcgi", "fstore", "h2"]
@@ -255,10 +253,9 @@ fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
                 for leaves in [false, true] {
                     number += 1;
                     let target = format!("/{location}/{fault}/{framing}/{number}");
-                    let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
-                    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+                    let mut stream = server.connect();
                     let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-                    stream.write_all(request.as_bytes()).expect("sent");
+                    stream.send(&request);
                     if !leaves {
                         // Some answer, or an end. A reset is an end, too.
                         let ended = stream.read_to_end(&mut Vec::new());
@@ -278,8 +275,7 @@ fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
         wait_for_rest(&server);
     }
     // No response that broke off has been kept.
-    let kept: Vec<PathBuf> =
-        files(&server.site.dir().join("cache")).into_iter().filter(|p| is_half(p)).collect();
+    let kept: Vec<PathBuf> = files(&server.dir().join("cache")).into_iter().filter(|p| is_half(p)).collect();
     assert!(kept.is_empty(), "{kept:?}");
     let log = server.error_log();
     assert!(!log.contains("[alert]") && !log.contains("[emerg]"), "{log}");
@@ -292,10 +288,9 @@ fn is_half(path: &Path) -> bool {
     text.ends_with("half") && (text.contains("Content-Length: 8") || text.contains("chunked"))
 }
 
-fn stalling_conf(up: SocketAddr, fcgi: SocketAddr) -> String {
-    format!(
-        "worker_processes 1; error_log logs/error.log info; events {{}}\n\
-         http {{ access_log off; proxy_temp_path %DIR%/temp; fastcgi_temp_path %DIR%/ftemp;\n\
+fn stalling_conf(up: impl std::fmt::Display, fcgi: SocketAddr) -> Conf {
+    http!(
+        "fastcgi_temp_path %DIR%/ftemp;\n\
          proxy_cache_path %DIR%/cache keys_zone=one:1m; fastcgi_cache_key $uri;\n\
          proxy_read_timeout 100ms; fastcgi_read_timeout 100ms; proxy_cache_valid any 1m; fastcgi_cache_valid any 1m;\n\
          proxy_next_upstream off; proxy_http_version 1.1; proxy_set_header Connection ''; ssi_types *;\n\
@@ -316,14 +311,14 @@ fn stalling_conf(up: SocketAddr, fcgi: SocketAddr) -> String {
          location /fcgi/ {{ fastcgi_pass {fcgi}; fastcgi_param REQUEST_URI $request_uri; fastcgi_cache one; }}\n\
          location /fstore/ {{ fastcgi_pass {fcgi}; fastcgi_param REQUEST_URI $request_uri; fastcgi_store on; }}\n\
          location /plain/ {{ proxy_pass http://up; }}\n\
-         location /patient/ {{ proxy_pass http://up; proxy_read_timeout 60s; }} }} }}"
+         location /patient/ {{ proxy_pass http://up; proxy_read_timeout 60s; }} }}"
     )
 }
 
 /// Files of a cache that the worker process has open, with their names.
 fn open_entries(server: &Server) -> Vec<String> {
     let pid = server.worker();
-    let dir = server.site.dir().join("cache");
+    let dir = server.dir().join("cache");
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
     let names = entries.filter_map(|e| std::fs::read_link(e.path()).ok());
     names
@@ -335,17 +330,18 @@ fn open_entries(server: &Server) -> Vec<String> {
 /// Entries that were evicted, replaced, purged or expired must not take room on the disk through an open descriptor.
 #[test]
 fn files_of_entries_that_are_gone_are_closed() {
-    let up = origin::start(|mut asked| whole(&mut asked));
-    let server = Server::start(&format!(
-        "worker_processes 2; error_log logs/error.log info; events {{}}\n\
-         http {{ access_log off; proxy_temp_path %DIR%/temp;\n\
-         proxy_cache_path %DIR%/cache keys_zone=one:1m max_size=2m inactive=1h;\n\
+    let up = Origin::start(whole);
+    let server = Server::start(
+        http!(
+            "proxy_cache_path %DIR%/cache keys_zone=one:1m max_size=2m inactive=1h;\n\
          proxy_cache_path %DIR%/cache-short keys_zone=short:1m inactive=1s;\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_cache_valid any 1h;\n\
          location /evicted/ {{ proxy_pass http://{up}; proxy_cache one; }}\n\
          location /inactive/ {{ proxy_pass http://{up}; proxy_cache short; }}\n\
-         location /replaced/ {{ proxy_pass http://{up}; proxy_cache one; proxy_cache_bypass $arg_again; }} }} }}"
-    ));
+         location /replaced/ {{ proxy_pass http://{up}; proxy_cache one; proxy_cache_bypass $arg_again; }} }}"
+        )
+        .workers(2),
+    );
     let deleted =
         || open_entries(&server).into_iter().filter(|n| n.ends_with("(deleted)")).collect::<Vec<_>>();
     for n in 0..20 {
@@ -354,16 +350,16 @@ fn files_of_entries_that_are_gone_are_closed() {
             assert!(body_of(&get(&server, &target)) == content(&target, 300_000 + n), "{target}");
         }
     }
-    wait_for("evicted files closed", || deleted().is_empty().then_some(()));
+    wait_until("evicted files closed", || deleted().is_empty());
     assert!(!open_entries(&server).is_empty(), "those of entries that stay are kept open");
     for n in 0..4 {
         assert_eq!(body_of(&get(&server, "/replaced/length/300000")).len(), 300_000, "{n}");
         assert_eq!(body_of(&get(&server, "/replaced/length/300000?again=1")).len(), 300_000, "{n}");
     }
-    wait_for("replaced files closed", || deleted().is_empty().then_some(()));
+    wait_until("replaced files closed", || deleted().is_empty());
     for n in 0..4 {
         get(&server, &format!("/inactive/length/{}", 300_000 + n));
     }
     let short = || open_entries(&server).into_iter().filter(|n| n.contains("/cache-short/")).count();
-    wait_for("inactive files closed", || (short() == 0).then_some(()));
+    wait_until("inactive files closed", || short() == 0);
 }

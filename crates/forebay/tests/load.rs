@@ -1,10 +1,11 @@
 //! Under load: reloads lose nothing, slow clients take nothing down, a browser shows the demo site.
 
-use crate::differential::tool;
-use crate::harness::{DEADLINE, PROGRAM, Server, Site, connect_with_small_buffer, free_port, kill, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{
+    Server, Signal, Site, Talk, connect, connect_with_small_buffer, free_port, http, kill, program, raw,
+    tool, wait_for, wait_until,
+};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ fn a_hundred_reloads_lose_nothing() {
         (!workers.is_empty()).then_some(workers)
     });
     for i in 1..=100 {
-        server.signal(Signal::SIGHUP);
+        server.reload();
         server.wait_for_log(": reconfiguring", i);
     }
     let out = wrk.wait_with_output().expect("wrk ends");
@@ -78,26 +79,20 @@ fn slow_bodies_and_slow_readers_do_not_take_the_service_down() {
            location /up { client_max_body_size 0; proxy_pass http://127.0.0.1:%PORT1%; } }\n\
          server { listen 127.0.0.1:%PORT1%; return 200 ok; } }",
     );
-    server.site.write("html/index.html", "one");
-    server.site.write("html/large", &"x".repeat(8 << 20));
+    server.write("html/index.html", "one");
+    server.write("html/large", &"x".repeat(8 << 20));
     let body = "POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n";
     let attacks = [
         (body, "while reading client request body"),
         ("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", "while sending"),
     ];
     for (request, doing) in attacks {
-        let mut slow: Vec<TcpStream> = (0..80)
-            .map(|_| {
-                let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-                client.write_all(request.as_bytes()).expect("a request");
-                client
-            })
-            .collect();
+        let mut slow: Vec<TcpStream> = (0..80).map(|_| server.send(&request)).collect();
         let (sender, answers) = std::sync::mpsc::channel();
         let addr = server.addr(0);
         std::thread::spawn(move || {
             for _ in 0..3 {
-                let _ = sender.send(crate::harness::raw(addr, b"GET / HTTP/1.0\r\n\r\n"));
+                let _ = sender.send(raw(addr, b"GET / HTTP/1.0\r\n\r\n"));
             }
         });
         let mut served = 0;
@@ -125,7 +120,7 @@ fn a_browser_shows_the_demo_site() {
         return;
     }
     let port = free_port();
-    let mut child = Command::new(PROGRAM)
+    let mut child = Command::new(program())
         .args(["serve", "--listen", &port.to_string()])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -153,14 +148,14 @@ fn a_browser_shows_the_demo_site() {
 /// file all the time.
 #[test]
 fn a_file_that_changes_under_load_is_never_served_as_it_was() {
-    use std::io::{BufRead, BufReader, Read, Write};
+    use std::io::{BufRead, BufReader, Read};
     if !tool("wrk") {
         return;
     }
-    let site = Site::new(
-        "worker_processes 1; error_log logs/error.log; events {} http { access_log off; keepalive_requests 100000000; \
-         server { listen 127.0.0.1:%PORT0%; root %DIR%/html; } }",
-    );
+    let site = Site::new(http(
+        "keepalive_requests 100000000; \
+         server { listen 127.0.0.1:%PORT0%; root %DIR%/html; }",
+    ));
     site.write("html/f", "0");
     let server = Server::start_on(site);
     let url = format!("http://{}/f", server.addr(0));
@@ -170,10 +165,10 @@ fn a_file_that_changes_under_load_is_never_served_as_it_was() {
         .stderr(Stdio::null())
         .spawn()
         .expect("wrk starts");
-    let connect = || BufReader::new(TcpStream::connect(server.addr(0)).expect("accepts"));
+    let connect = || BufReader::new(server.connect());
     let mut kept = connect();
     let ask = |stream: &mut BufReader<TcpStream>| {
-        stream.get_mut().write_all(b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n").expect("open");
+        stream.get_mut().send(b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n");
         let (mut line, mut length) = (String::new(), 0);
         while line != "\r\n" {
             line.clear();
@@ -195,11 +190,10 @@ fn a_file_that_changes_under_load_is_never_served_as_it_was() {
         let text = n.to_string();
         // Half of the changes replace the file, half write into it.
         if n.is_multiple_of(2) {
-            server.site.write("html/new", &text);
-            std::fs::rename(server.site.dir().join("html/new"), server.site.dir().join("html/f"))
-                .expect("renamed");
+            server.write("html/new", &text);
+            std::fs::rename(server.dir().join("html/new"), server.dir().join("html/f")).expect("renamed");
         } else {
-            server.site.write("html/f", &text);
+            server.write("html/f", &text);
         }
         assert_eq!(ask(&mut kept), text);
         if n.is_multiple_of(4) {
@@ -216,8 +210,7 @@ fn a_file_that_changes_under_load_is_never_served_as_it_was() {
 #[test]
 fn a_changed_file_shows_at_once_while_it_is_in_great_demand() {
     let site = Site::new(
-        "worker_processes 2; error_log logs/error.log; pid logs/nginx.pid; events {}\n\
-         http { access_log off; keepalive_requests 100000000; server { listen 127.0.0.1:%PORT0%; root %DIR%/now; } }",
+        http("keepalive_requests 100000000; server { listen 127.0.0.1:%PORT0%; root %DIR%/now; }").workers(2),
     );
     let dir = site.dir().to_owned();
     for version in ["v1", "v2"] {
@@ -253,16 +246,16 @@ fn a_changed_file_shows_at_once_while_it_is_in_great_demand() {
         }
     };
     for round in 0..12 {
-        wait_for("the file to be watched", || (watches() > 3).then_some(()));
+        wait_until("the file to be watched", || watches() > 3);
         let text = format!("written {round}");
         std::fs::write(dir.join("now/f"), &text).expect("write");
         expect(&text, "written in place");
-        wait_for("the file to be watched", || (watches() > 3).then_some(()));
+        wait_until("the file to be watched", || watches() > 3);
         let text = format!("replaced {round}");
         std::fs::write(dir.join("new"), &text).expect("write");
         std::fs::rename(dir.join("new"), dir.join("now/f")).expect("rename");
         expect(&text, "replaced");
-        wait_for("the file to be watched", || (watches() > 3).then_some(()));
+        wait_until("the file to be watched", || watches() > 3);
         let (version, old) = if round % 2 == 0 { ("v2", "v1") } else { ("v1", "v2") };
         let text = format!("{version} of {round}");
         std::fs::write(dir.join(version).join("f"), &text).expect("write");
@@ -276,15 +269,9 @@ fn a_changed_file_shows_at_once_while_it_is_in_great_demand() {
     clients.into_iter().for_each(|c| c.join().expect("client"));
 }
 
-fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream
-}
-
 /// Body of a kept connection's next answer.
 fn ask(stream: &mut TcpStream) -> String {
-    stream.write_all(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n").expect("write");
+    stream.send(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut answer = Vec::new();
     let mut buf = [0; 1024];
     loop {
@@ -376,8 +363,7 @@ fn an_answer_without_room_is_not_cut_by_the_keepalive_timeout() {
         assert!(server.get("/status").starts_with("HTTP/1.1 204"));
     }
     for (c, mut stream) in clients.into_iter().enumerate() {
-        let mut got = String::new();
-        stream.read_to_string(&mut got).expect("answers");
+        let got = stream.rest();
         let bodies: Vec<&str> = got.split("HTTP/1.1 200 OK\r\n").skip(1).collect();
         assert_eq!(bodies.len(), c + 1, "client {c}");
         for (n, answer) in bodies.iter().enumerate() {

@@ -1,7 +1,8 @@
 //! Access logs: what is in them when a worker is killed, and how lines leave.
 
-use crate::harness::{DEADLINE, Server, Site, kill, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{
+    DEADLINE, Server, Signal, Site, Talk, alive, http, kill, server, wait_for, wait_until,
+};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -76,13 +77,13 @@ fn killed_under_load(log: &str, read: impl Fn(&Site) -> String) {
         let mut last = 0;
         for _ in 0..KILLS {
             let before = answered.load(Ordering::Relaxed);
-            wait_for("some answers", || (answered.load(Ordering::Relaxed) > before + 700).then_some(()));
+            wait_until("some answers", || answered.load(Ordering::Relaxed) > before + 700);
             last = worker(&server, last);
             kill(last, Signal::SIGKILL);
         }
         worker(&server, last);
         let before = answered.load(Ordering::Relaxed);
-        wait_for("some answers", || (answered.load(Ordering::Relaxed) > before + 100).then_some(()));
+        wait_until("some answers", || answered.load(Ordering::Relaxed) > before + 100);
         done.store(true, Ordering::SeqCst);
         clients.into_iter().flat_map(|c| c.join().expect("no panic")).collect()
     });
@@ -149,26 +150,25 @@ fn numbers_change_with_a_reload() {
     };
     let mut server = Server::start(&logs("a b c"));
     for name in ["a", "b", "c"] {
-        assert!(server.get(&format!("/{name}/1")).ends_with("hello"));
+        assert!(server.get(format!("/{name}/1")).ends_with("hello"));
     }
-    assert_eq!(server.site.read("logs/a.log"), "", "it waits");
+    assert_eq!(server.read("logs/a.log"), "", "it waits");
     let first = worker(&server, 0);
-    server.site.write("nginx.conf", &logs("c a"));
-    server.signal(Signal::SIGHUP);
-    wait_for("flushed buffers", || (server.site.read("logs/b.log") == "/b/1 200 5 end\n").then_some(()));
+    server.reload_with(logs("c a"));
+    wait_until("flushed buffers", || server.read("logs/b.log") == "/b/1 200 5 end\n");
     let serves = || server.get("/b/x").ends_with("hello");
-    wait_for("the new configuration", || serves().then_some(()));
+    wait_until("the new configuration", || serves());
     for name in ["a", "c"] {
-        assert!(server.get(&format!("/{name}/2")).ends_with("hello"));
+        assert!(server.get(format!("/{name}/2")).ends_with("hello"));
     }
     kill(first, Signal::SIGKILL);
     worker(&server, first);
     assert!(server.get("/a/3").ends_with("hello"));
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
-    assert_eq!(server.site.read("logs/a.log"), "/a/1 200 5 end\n/a/2 200 5 end\n/a/3 200 5 end\n");
-    assert_eq!(server.site.read("logs/b.log"), "/b/1 200 5 end\n");
-    assert_eq!(server.site.read("logs/c.log"), "/c/1 200 5 end\n/c/2 200 5 end\n");
+    assert_eq!(server.read("logs/a.log"), "/a/1 200 5 end\n/a/2 200 5 end\n/a/3 200 5 end\n");
+    assert_eq!(server.read("logs/b.log"), "/b/1 200 5 end\n");
+    assert_eq!(server.read("logs/c.log"), "/c/1 200 5 end\n/c/2 200 5 end\n");
 }
 
 /// Lines that a killed worker left go to the file that is open after USR1.
@@ -176,10 +176,10 @@ fn numbers_change_with_a_reload() {
 fn reopened_files_get_what_is_left() {
     let mut server = Server::start(&conf("logs/a.log line buffer=64k"));
     assert!(server.get("/1").ends_with("hello"));
-    let logs = server.site.dir().join("logs");
+    let logs = server.dir().join("logs");
     std::fs::rename(logs.join("a.log"), logs.join("a.log.1")).expect("rename");
     server.signal(Signal::SIGUSR1);
-    wait_for("the old buffer", || (server.site.read("logs/a.log.1") == "/1 200 5 end\n").then_some(()));
+    wait_until("the old buffer", || server.read("logs/a.log.1") == "/1 200 5 end\n");
     // Each thread opens for itself: what one that has not done so writes is in the old file.
     let old = logs.join("a.log.1");
     let holds = |fd: std::io::Result<std::fs::DirEntry>| {
@@ -190,14 +190,14 @@ fn reopened_files_get_what_is_left() {
         (!std::fs::read_dir(&files).expect("a worker").any(holds)).then_some(())
     });
     assert!(server.get("/2").ends_with("hello"));
-    assert_eq!(server.site.read("logs/a.log"), "");
+    assert_eq!(server.read("logs/a.log"), "");
     kill(worker(&server, 0), Signal::SIGKILL);
-    wait_for("the lines left", || (server.site.read("logs/a.log") == "/2 200 5 end\n").then_some(()));
+    wait_until("the lines left", || server.read("logs/a.log") == "/2 200 5 end\n");
     assert!(server.get("/3").ends_with("hello"));
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
-    assert_eq!(server.site.read("logs/a.log"), "/2 200 5 end\n/3 200 5 end\n");
-    assert_eq!(server.site.read("logs/a.log.1"), "/1 200 5 end\n");
+    assert_eq!(server.read("logs/a.log"), "/2 200 5 end\n/3 200 5 end\n");
+    assert_eq!(server.read("logs/a.log.1"), "/1 200 5 end\n");
 }
 
 /// A request that ends after a reload is in the log that it began with, whose number may mean another file by then.
@@ -209,40 +209,32 @@ fn a_request_under_way_keeps_its_log_over_a_reload() {
     let site = Site::new(&with(slow));
     site.write("html/slow", &"x".repeat(3000));
     let mut server = Server::start_on(site);
-    let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
-    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("write");
+    let mut stream = server.send(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.read_exact(&mut [0; 20]).expect("it began");
-    server.site.write("nginx.conf", &with("").replace("hello", "renew"));
-    server.signal(Signal::SIGHUP);
-    wait_for("the new configuration", || server.get("/").ends_with("renew").then_some(()));
-    let mut rest = Vec::new();
-    stream.read_to_end(&mut rest).expect("read");
-    wait_for("its line", || (server.site.read("logs/old.log") == "/slow 200 3000 end\n").then_some(()));
+    server.reload_with(with("").replace("hello", "renew"));
+    wait_until("the new configuration", || server.get("/").ends_with("renew"));
+    stream.rest();
+    wait_until("its line", || server.read("logs/old.log") == "/slow 200 3000 end\n");
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
-    assert!(
-        server.site.read("logs/z.log").lines().all(|l| l == "/ 200 5 end"),
-        "{}",
-        server.site.read("logs/z.log")
-    );
+    assert!(server.read("logs/z.log").lines().all(|l| l == "/ 200 5 end"), "{}", server.read("logs/z.log"));
 }
 
 #[test]
 fn one_process_keeps_its_lines() {
     let mut server = Server::start(&format!("master_process off;\n{}", conf("logs/a.log line buffer=64k")));
-    let lines =
-        |server: &Server, n: usize| (server.site.read("logs/a.log").lines().count() == n).then_some(());
+    let lines = |server: &Server, n: usize| (server.read("logs/a.log").lines().count() == n).then_some(());
     assert!(server.get("/1").ends_with("hello"));
     assert!(lines(&server, 0).is_some());
     server.signal(Signal::SIGUSR1);
     wait_for("lines at USR1", || lines(&server, 1));
     assert!(server.get("/2").ends_with("hello"));
-    server.signal(Signal::SIGHUP);
+    server.reload();
     wait_for("lines at HUP", || lines(&server, 2));
     assert!(server.get("/3").ends_with("hello"));
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait_end(), Some(0));
-    assert_eq!(server.site.read("logs/a.log"), "/1 200 5 end\n/2 200 5 end\n/3 200 5 end\n");
+    assert_eq!(server.read("logs/a.log"), "/1 200 5 end\n/2 200 5 end\n/3 200 5 end\n");
 }
 
 #[test]
@@ -250,14 +242,13 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
     let server = Server::start_daemon(&conf("logs/a.log line buffer=64k"));
     let old = server.pid();
     let worker_of = |master: i32| wait_for("a worker", || server.workers(master).first().copied());
-    let has =
-        |line: &str| server.site.read("logs/a.log").contains(&format!("{line} 200 5 end\n")).then_some(());
+    let has = |line: &str| server.read("logs/a.log").contains(&format!("{line} 200 5 end\n")).then_some(());
     assert!(server.get("/old").ends_with("hello"));
     server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
     let workers = [worker_of(old), worker_of(new)];
     // Whichever of the two answers.
-    (0..8).for_each(|n| assert!(server.get(&format!("/both-{n}")).ends_with("hello")));
+    (0..8).for_each(|n| assert!(server.get(format!("/both-{n}")).ends_with("hello")));
     for pid in workers {
         kill(pid, Signal::SIGKILL);
     }
@@ -265,11 +256,11 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
         wait_for("lines left", || has(line));
     }
     kill(old, Signal::SIGQUIT);
-    wait_for("the end of the old master", || (!crate::harness::alive(old)).then_some(()));
+    wait_until("the end of the old master", || !alive(old));
     assert!(server.get("/new").ends_with("hello"));
     kill(worker_of(new), Signal::SIGQUIT);
     wait_for("lines at the end of a worker", || has("/new"));
-    let text = server.site.read("logs/a.log");
+    let text = server.read("logs/a.log");
     assert_eq!(text.lines().count(), 10, "{text}");
     assert!((0..8).all(|n| text.matches(&format!("/both-{n} ")).count() == 1), "{text}");
 }
@@ -298,7 +289,7 @@ fn a_pipe_gets_whole_lines() {
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
     assert!(reader.wait().expect("cat").success());
-    let text = server.site.read("out");
+    let text = server.read("out");
     assert!(text.lines().all(|l| l.starts_with('/') && l.ends_with(" 200 5 end")), "torn");
     // The last answer of each thread may have been faster than its line.
     let missing = 6000 - text.lines().count();
@@ -308,27 +299,23 @@ fn a_pipe_gets_whole_lines() {
 /// A client that waits for the end of its connection finds the line of its request in the log.
 #[test]
 fn the_line_is_there_when_the_connection_ends() {
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { log_format u '$uri'; access_log logs/a.log u; server { listen 127.0.0.1:%PORT0%;\n\
-         location / { return 200 hello; } location /empty { return 444; } } }",
-    );
+    let server = Server::start(http(
+        "log_format u '$uri'; access_log logs/a.log u; server { listen 127.0.0.1:%PORT0%;\n\
+         location / { return 200 hello; } location /empty { return 444; } }",
+    ));
     for n in 0..300 {
         let path = if n % 3 == 0 { format!("/empty/{n}") } else { format!("/{n}") };
-        server.raw(format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes());
-        assert!(server.site.read("logs/a.log").ends_with(&format!("{path}\n")), "{path}");
+        server.raw(format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
+        assert!(server.read("logs/a.log").ends_with(&format!("{path}\n")), "{path}");
     }
 }
 
 /// A thread with little load writes its lines of the error log before the answer, as nginx does.
 #[test]
 fn the_error_line_is_written_before_the_answer() {
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {}\n\
-         http { access_log off; server { listen 127.0.0.1:%PORT0%; root %DIR%/html; } }",
-    );
+    let server = server("root %DIR%/html;").start();
     for n in 0..20 {
-        assert!(server.get(&format!("/none{n}")).contains("404 Not Found"));
+        assert!(server.get(format!("/none{n}")).contains("404 Not Found"));
         assert!(
             server.error_log().contains(&format!("/none{n}\" failed (2: No such file")),
             "{n}: {}",
@@ -342,14 +329,13 @@ fn the_error_line_is_written_before_the_answer() {
 fn the_usual_beginning_is_what_its_variables_are() {
     const USUAL: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
                          \"$http_referer\" \"$http_user_agent\"";
-    let server = Server::start(&format!(
-        "worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {{}}\n\
-         http {{ log_format slow '.{USUAL}'; log_format main '{USUAL} \"$http_x_forwarded_for\"';\n\
+    let server = Server::start(http!(
+        "log_format slow '.{USUAL}'; log_format main '{USUAL} \"$http_x_forwarded_for\"';\n\
          log_format json escape=json '{USUAL}'; log_format slowjson escape=json '.{USUAL}';\n\
          access_log logs/a.log; access_log logs/slow.log slow; access_log logs/main.log main;\n\
          access_log logs/json.log json; access_log logs/slowjson.log slowjson;\n\
          server {{ listen 127.0.0.1:%PORT0%; root %DIR%/html; location /t {{ return 200 text; }}\n\
-         location /set {{ return 204; }} }} }}"
+         location /set {{ return 204; }} }}"
     ));
     let requests: [&[u8]; 11] = [
         b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
@@ -369,7 +355,7 @@ fn the_usual_beginning_is_what_its_variables_are() {
     }
     let log = |name: &str| {
         wait_for(name, || {
-            let text = server.site.read(&format!("logs/{name}.log"));
+            let text = server.read(&format!("logs/{name}.log"));
             (text.lines().count() == requests.len()).then_some(text)
         })
     };
@@ -389,11 +375,11 @@ fn the_usual_beginning_is_what_its_variables_are() {
 /// The error log asserts in builds for tests that no line has an error in the words of the standard library.
 #[test]
 fn errors_of_the_system_are_logged_as_in_nginx() {
-    let site = Site::new(
-        "error_log logs/error.log; events {} http { access_log off; client_body_temp_path body; server { listen \
+    let site = Site::new(http(
+        "client_body_temp_path body; server { listen \
          127.0.0.1:%PORT0%; client_body_buffer_size 1k; location / { client_body_in_file_only clean; proxy_pass \
-         http://127.0.0.1:1; } } }",
-    );
+         http://127.0.0.1:1; } }",
+    ));
     let server = Server::start_limited(site, 64);
     let head = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
     let answer = server.raw(&[head.as_bytes(), &[b'x'; 200_000]].concat());

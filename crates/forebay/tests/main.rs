@@ -2,8 +2,6 @@
 #![allow(missing_docs)]
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
-mod harness;
-
 mod acme;
 mod answers_memory;
 mod bench;
@@ -78,3 +76,11 @@ mod upstream;
 mod upstream_variables;
 mod watchdog;
 mod websocket;
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay");
+
+#[test]
+fn the_kit_runs_the_program_that_cargo_has_built() {
+    assert_eq!(forebay_testkit::program(), PROGRAM);
+}

@@ -1,9 +1,8 @@
 //! Reloads of configurations with a file for each server: only files that have changed are read, and requests must not tell.
 
-use crate::harness::{PROGRAM, Server, Site, kill, raw, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Server, Signal, Site, Talk, ask, connect, kill, program, wait_for};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::process::Command;
 
@@ -43,24 +42,19 @@ impl Sites {
         match form {
             Some(form) => {
                 let (text, answer) = variant(n, form);
-                self.server.site.write(&name(n), &text);
+                self.server.write(&name(n), &text);
                 self.wanted.insert(n, answer);
             }
             None => {
-                std::fs::remove_file(self.server.site.dir().join(name(n))).expect("removed");
+                std::fs::remove_file(self.server.dir().join(name(n))).expect("removed");
                 self.wanted.insert(n, "none\n".to_owned());
             }
         }
     }
 
     fn reload(&self) -> (bool, String) {
-        let mut command = Command::new(PROGRAM);
-        command.arg("reload").arg("-p").arg(self.server.site.dir()).args([
-            "-c",
-            "nginx.conf",
-            "--timeout",
-            "20",
-        ]);
+        let mut command = Command::new(program());
+        command.arg("reload").arg("-p").arg(self.server.dir()).args(["-c", "nginx.conf", "--timeout", "20"]);
         let output = command.output().expect("runs");
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     }
@@ -69,7 +63,7 @@ impl Sites {
     fn check(&self, when: &str) {
         for (n, answer) in &self.wanted {
             let request = format!("GET / HTTP/1.1\r\nHost: h{n}\r\nConnection: close\r\n\r\n");
-            let got = String::from_utf8_lossy(&raw(self.server.addr(0), request.as_bytes())).into_owned();
+            let got = ask(self.server.addr(0), &request);
             assert!(got.ends_with(answer.as_str()), "{when}, host {n}: {got}, not {answer}");
         }
     }
@@ -115,7 +109,7 @@ fn variant(n: usize, form: usize) -> (String, String) {
 
 /// Sends a request on a connection and returns the head and the body of the answer.
 fn on_connection(stream: &mut TcpStream, host: &str) -> String {
-    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).expect("sent");
+    stream.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -132,8 +126,7 @@ fn on_connection(stream: &mut TcpStream, host: &str) -> String {
 fn files_that_have_changed_take_effect_and_others_stay() {
     let mut sites = Sites::start(12);
     sites.check("at the start");
-    let mut kept = TcpStream::connect(sites.server.addr(0)).expect("connected");
-    kept.set_read_timeout(Some(crate::harness::DEADLINE)).expect("timeout");
+    let mut kept = connect(sites.server.addr(0));
     assert!(on_connection(&mut kept, "h3").ends_with("other 3\n"));
     // One changed, one new, one gone, one whose group has another server now.
     sites.write(3, Some(21));
@@ -144,15 +137,15 @@ fn files_that_have_changed_take_effect_and_others_stay() {
     sites.check("after the first reload");
     assert!(on_connection(&mut kept, "h3").ends_with("3-21 common\n"), "a kept connection gets the new one");
     // A mistake in one file changes nothing.
-    let good = sites.server.site.read(&name(4));
-    sites.server.site.write(&name(4), "server { listen 127.0.0.1:%PORT0%; server_name h4;\n    bogus; }");
+    let good = sites.server.read(&name(4));
+    sites.server.write(&name(4), "server { listen 127.0.0.1:%PORT0%; server_name h4;\n    bogus; }");
     let (done, text) = sites.reload();
     assert!(
         !done && text.contains("unknown directive \"bogus\" in ") && text.contains("04.conf:2"),
         "{text}"
     );
     sites.check("after a reload that was refused");
-    sites.server.site.write(&name(4), &good);
+    sites.server.write(&name(4), &good);
     // What another file defines is missing.
     sites
         .server
@@ -188,14 +181,14 @@ fn random_changes_are_answered_as_written() {
     for step in 0..25 {
         for _ in 0..=random(3) {
             let n = random(14);
-            let there = sites.server.site.dir().join(name(n)).exists();
+            let there = sites.server.dir().join(name(n)).exists();
             let form = (!there || random(4) > 0).then(|| random(50));
             sites.write(n, form);
         }
         if random(6) == 0 {
             // The frame changes, so that all is read.
             let text = format!("{MAIN}# {step}\n");
-            sites.server.site.write("nginx.conf", &text);
+            sites.server.write("nginx.conf", &text);
         }
         assert_eq!(sites.reload(), (true, String::new()), "step {step}");
         sites.check(&format!("step {step}"));

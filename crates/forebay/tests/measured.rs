@@ -3,9 +3,6 @@
 #![allow(missing_docs)]
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
-#[allow(dead_code)] // It is that of the other tests.
-mod harness;
-
 mod stalls;
 mod tune;
 

@@ -1,6 +1,6 @@
 //! Values of memcached: Debian's server, and one that says what it should not.
 
-use crate::harness::{Server, wait_for};
+use forebay_testkit::{Server, Talk, free_port, wait_for};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ impl Drop for Memcached {
 impl Memcached {
     /// `None` where it is not installed.
     fn start() -> Option<Memcached> {
-        let port = crate::harness::free_port();
+        let port = free_port();
         let args = ["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()];
         let mut command = Command::new("memcached");
         let child = command.args(args).stdin(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
@@ -30,7 +30,7 @@ impl Memcached {
     fn set(&self, key: &str, flags: u32, value: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.1)).expect("connect");
         let text = format!("set {key} {flags} 0 {}\r\n{value}\r\n", value.len());
-        stream.write_all(text.as_bytes()).expect("written");
+        stream.send(&text);
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).expect("a line");
         assert_eq!(line, "STORED\r\n");
@@ -78,7 +78,7 @@ fn values_are_responses() {
         let got = server.get("/long");
         assert!(got.contains("\r\nContent-Encoding: gzip\r\n") && got.ends_with(&format!("\r\n\r\n{long}")));
     }
-    let ask = |text: &str| String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned();
+    let ask = |text: &str| server.ask(&text);
     let got = ask("GET /value HTTP/1.1\r\nHost: x\r\nConnection: close\r\nRange: bytes=1-2\r\n\r\n");
     assert!(got.starts_with("HTTP/1.1 206 ") && got.ends_with("\r\n\r\nel"), "{got}");
     let got = ask("HEAD /value HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -94,7 +94,7 @@ fn values_are_responses() {
         "key: \"/other\" was not found by memcached while reading response header from upstream",
         3,
     );
-    let log = wait_for("the log", || Some(server.site.read("logs/a.log")).filter(|l| l.contains("/none")));
+    let log = wait_for("the log", || Some(server.read("logs/a.log")).filter(|l| l.contains("/none")));
     assert!(
         log.contains("/value 200 200 12\n/a%20b%25.html 200 200 12\n/empty 200 200 7\n/other 200 404 0\n"),
         "{log}"

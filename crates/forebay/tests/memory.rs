@@ -1,7 +1,7 @@
 //! Memory that a burst of connections takes comes back once they are gone.
 
-use crate::harness::{self, DEADLINE, Server, origin, wait_for};
-use std::io::{Read, Write};
+use forebay_testkit::{DEADLINE, Origin, Server, Talk, memory, wait_until};
+use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -39,7 +39,7 @@ fn conf(upstream: SocketAddr, silent: SocketAddr) -> String {
 
 /// Starts an upstream that answers and keeps the connection, and counts requests.
 fn upstream(asked_for: Arc<AtomicUsize>) -> SocketAddr {
-    origin::start(move |mut asked| {
+    Origin::start(move |asked| {
         asked_for.fetch_add(1, SeqCst);
         let begun =
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Accel-Buffering: no\r\n\r\ndata: 1\n\n";
@@ -48,11 +48,11 @@ fn upstream(asked_for: Arc<AtomicUsize>) -> SocketAddr {
             "/gzip" => {
                 asked.answer("200 OK", "Content-Type: text/plain\r\n", &"0123456789abcdef\n".repeat(4 << 10))
             }
-            "/unanswered" => {}
-            _ => asked.write(begun.as_bytes()),
+            "/unanswered" => true,
+            _ => asked.write(begun),
         }
-        true
     })
+    .addr
 }
 
 /// Starts an upstream that accepts connections and neither reads nor answers, and counts them.
@@ -80,10 +80,10 @@ fn burst(
     let mut clients: Vec<TcpStream> = Vec::with_capacity(count);
     for _ in 0..count {
         let mut client = TcpStream::connect_timeout(&server.addr(listener), DEADLINE).expect("connect");
-        client.write_all(bytes.as_bytes()).expect("sent");
+        client.send(&bytes);
         clients.push(client);
     }
-    wait_for(kind, || (asked.load(SeqCst) - before >= count).then_some(()));
+    wait_until(kind, || asked.load(SeqCst) - before >= count);
     if !["sent slowly", "unanswered requests"].contains(&kind) {
         for client in &mut clients {
             client.set_read_timeout(Some(DEADLINE)).expect("timeout");
@@ -96,25 +96,25 @@ fn burst(
 #[test]
 fn memory_of_a_burst_comes_back() {
     let asked = Arc::new(AtomicUsize::new(0));
-    let server = Server::start(&conf(upstream(asked.clone()), silent(asked.clone())));
+    let server = Server::start(conf(upstream(asked.clone()), silent(asked.clone())));
     let worker = server.worker();
     // Everything has been used once, by both threads.
     for kind in KINDS {
         drop(burst(&server, kind, 8, &asked));
     }
-    let before = harness::memory(worker);
+    let before = memory(worker);
     let mut most = 0;
     for kind in KINDS {
         let clients = burst(&server, kind, MANY, &asked);
-        most = most.max(harness::memory(worker));
+        most = most.max(memory(worker));
         drop(clients);
     }
     assert!(most > before + before / 2, "{before} KiB, {most} during the burst");
     let end = Instant::now() + BACK;
-    let mut left = harness::memory(worker);
+    let mut left = memory(worker);
     while left > before + before * LEFT / 100 {
         assert!(Instant::now() < end, "{before} KiB, {most} during the burst, and {left} a while after it");
         std::thread::sleep(Duration::from_millis(100));
-        left = harness::memory(worker);
+        left = memory(worker);
     }
 }

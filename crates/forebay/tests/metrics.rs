@@ -1,30 +1,29 @@
 //! Metrics of the server: Prometheus, the JSON interface, the dashboard.
 
-use crate::harness::{Server, free_port, origin, raw, wait_for};
+use forebay_testkit::{
+    Conf, Origin, Server, Signal, ask, free_port, http, kill, raw, tool, wait_for, wait_until,
+};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn conf(rest: &str) -> String {
-    format!(
-        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; proxy_cache_path %DIR%/c keys_zone=things:1m;\n\
+fn conf(rest: &str) -> Conf {
+    http!(
+        "proxy_cache_path %DIR%/c keys_zone=things:1m;\n\
          limit_req_zone $arg_k zone=rate:1m rate=1r/m; limit_conn_zone $arg_k zone=many:1m; {rest}\n\
          server {{ listen 127.0.0.1:%PORT0%; status_zone front;\n\
          location / {{ status_zone app; limit_conn many 5; proxy_pass http://u; }}\n\
          location /cached {{ proxy_cache things; proxy_cache_valid 200 1h; proxy_pass http://u; }}\n\
          location /limited {{ limit_req zone=rate; empty_gif; }} location /none {{ return 404; }}\n\
          location /metrics {{ prometheus; }} location /api {{ api; }} location /basic {{ stub_status; }}\n\
-         location /dashboard {{ dashboard; }} }} }}"
+         location /dashboard {{ dashboard; }} }}"
     )
+    .workers(2)
 }
 
 fn start() -> Server {
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "well");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "well"));
     Server::start(&conf(&format!("upstream u {{ server {up}; server 127.0.0.1:1 backup; }}")))
 }
 
@@ -100,7 +99,7 @@ fn the_exporter_reads_stub_status() {
 /// Answers of an upstream server are counted also if the client gets another one.
 #[test]
 fn answers_that_are_not_passed_on_count() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /none\r\n" } else { "" };
         let status = if asked.target().ends_with("no") { "500 No" } else { "200 OK" };
         asked.answer(status, to, "well");
@@ -133,7 +132,7 @@ fn counters_add_up() {
     assert!(server.get("/none").starts_with("HTTP/1.1 404"));
     // A request is counted when its answer has been sent.
     let requests = || json(&server, "/api/9/http/server_zones/front")["responses"]["codes"]["404"] == 1;
-    wait_for("the last one", || requests().then_some(()));
+    wait_until("the last one", || requests());
     let app = json(&server, "/api/9/http/location_zones")["app"].clone();
     assert_eq!((app["requests"].as_u64(), app["responses"]["2xx"].as_u64()), (Some(10), Some(10)));
     assert!(app["sent"].as_u64() > Some(1000) && app["received"].as_u64() > Some(500), "{app}");
@@ -178,12 +177,12 @@ fn counters_add_up() {
     assert_eq!(series(text, "forebay_server_processing{zone=\"front\"}"), 1.0, "this one");
 
     // A new configuration goes on counting.
-    server.signal(nix::sys::signal::Signal::SIGHUP);
-    wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    server.reload();
+    wait_until("the reload", || json(&server, "/api/9/nginx")["generation"] == 2);
     assert_eq!(json(&server, "/api/9/http/location_zones/app")["requests"].as_u64(), Some(10));
     // So does the process that follows one that died.
     let worker = server.worker();
-    crate::harness::kill(worker, nix::sys::signal::Signal::SIGKILL);
+    kill(worker, Signal::SIGKILL);
     wait_for("the next worker", || {
         let next = server.workers(server.pid());
         (next.len() == 1 && next[0] != worker).then_some(())
@@ -193,7 +192,7 @@ fn counters_add_up() {
 
 #[test]
 fn a_browser_shows_the_dashboard() {
-    if !crate::differential::tool("chromium") {
+    if !tool("chromium") {
         return;
     }
     let server = start();
@@ -225,11 +224,8 @@ pub(crate) fn dashboard_in_browser(server: &Server, tab: &str, picture: &str) ->
 /// name servers said.
 #[test]
 fn times_of_servers_zones_and_resolvers() {
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "well");
-        true
-    });
-    let sick = origin::start(|_| false);
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "well"));
+    let sick = Origin::start(|_| false);
     let dns = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
     let dns_addr = dns.local_addr().expect("address");
     std::thread::spawn(move || {
@@ -249,7 +245,7 @@ fn times_of_servers_zones_and_resolvers() {
     )));
     let get = |uri: &str| {
         let text = format!("GET {uri} HTTP/1.0\r\n\r\n");
-        String::from_utf8_lossy(&raw(server.addr(1), text.as_bytes())).into_owned()
+        ask(server.addr(1), &text)
     };
     let peers = |group: &str| json(&server, &format!("/api/9/http/upstreams/{group}"))["peers"].clone();
     let now = || json(&server, "/api/9/nginx")["timestamp"].as_str().expect("a time").to_owned();
@@ -268,7 +264,7 @@ fn times_of_servers_zones_and_resolvers() {
     let start = down["downstart"].as_str().expect("a time");
     assert!(start >= selected && start <= now().as_str(), "{down}");
     // It may be asked again: nobody does, and its time stands still.
-    wait_for("the end of fail_timeout", || (peers("sick")[0]["state"] == "up").then_some(()));
+    wait_until("the end of fail_timeout", || peers("sick")[0]["state"] == "up");
     let up_again = peers("sick")[0].clone();
     let downtime = up_again["downtime"].as_u64().expect("a number");
     assert!((900..=1100).contains(&downtime) && up_again.get("downstart").is_none(), "{up_again}");
@@ -278,7 +274,7 @@ fn times_of_servers_zones_and_resolvers() {
         assert!(get("/").ends_with("well"));
         peers("sick")[0].get("downstart").map(drop)
     });
-    wait_for("more of it", || (peers("sick")[0]["downtime"].as_u64() > Some(downtime)).then_some(()));
+    wait_until("more of it", || peers("sick")[0]["downtime"].as_u64() > Some(downtime));
     assert_eq!(peers("sick")[1]["downtime"].as_u64(), Some(0));
 
     assert!(server.get("/limited?k=1").starts_with("HTTP/1.1 200"));
@@ -303,18 +299,14 @@ fn times_of_servers_zones_and_resolvers() {
 /// A site that has asked for nothing but the pages themselves.
 #[test]
 fn servers_are_counted_by_their_names_without_status_zone() {
-    let server = Server::start(
-        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {} http { access_log off; server { listen \
+    let server = Server::start(http("server { listen \
          127.0.0.1:%PORT0%; location / { return 404; } location /metrics { prometheus; } location /api { api; } location \
          /dashboard { dashboard; } } server { listen 127.0.0.1:%PORT0%; server_name a.test b.test; location / { return 200 text; \
          } } server { listen 127.0.0.1:%PORT0%; server_name quiet.test; } server { listen 127.0.0.1:%PORT0%; server_name own.test; \
-         status_zone own; return 204; } }",
-    );
+         status_zone own; return 204; }").workers(2));
     let zones = || json(&server, "/api/9/http/server_zones");
     assert_eq!(zones()["a.test"]["requests"], 0, "also before the first request");
-    let ask = |host: &str| {
-        server.raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
-    };
+    let ask = |host: &str| server.raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
     for host in ["a.test", "b.test", "a.test", "own.test", "elsewhere.test"] {
         ask(host);
     }
@@ -342,10 +334,10 @@ fn servers_are_counted_by_their_names_without_status_zone() {
     assert_eq!(series(&text, "forebay_server_responses_total{zone=\"a.test\",class=\"2xx\"}"), 3.0);
     assert_eq!(series(&text, "forebay_server_request_duration_seconds_count{zone=\"a.test\"}"), 3.0);
     // Over a reload, too.
-    server.signal(nix::sys::signal::Signal::SIGHUP);
-    wait_for("the next configuration", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    server.reload();
+    wait_until("the next configuration", || json(&server, "/api/9/nginx")["generation"] == 2);
     ask("b.test");
-    wait_for("one more", || (zones()["a.test"]["requests"] == 4).then_some(()));
+    wait_until("one more", || zones()["a.test"]["requests"] == 4);
     let page = server.get("/dashboard");
     assert!(page.contains("Off: no location has a zone. status_zone NAME; in a location"), "{page}");
 }

@@ -1,7 +1,6 @@
 //! Modes of all that a daemon makes: it has no umask.
 
-use crate::harness::{PROGRAM, Site, alive, kill, raw, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{DEADLINE, Signal, Site, alive, kill, program, raw, wait_for, wait_until};
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
@@ -38,7 +37,7 @@ fn made_by(program: &str) -> BTreeSet<String> {
     let started =
         site.command(program, &["-e", "logs/error.log"]).stdin(Stdio::null()).stderr(Stdio::null()).status();
     assert!(started.expect("starts").success(), "{program}: {}", site.read("logs/error.log"));
-    let pid = wait_for("a pid file", || site.pid());
+    let pid = wait_for("a pid file", || site.pid_in_file());
     wait_for("a server", || std::net::TcpStream::connect(site.addr(0)).ok());
     let body = "Host: name\r\nContent-Length: 4\r\nConnection: close\r\n\r\ntext";
     for (line, status) in [
@@ -51,7 +50,7 @@ fn made_by(program: &str) -> BTreeSet<String> {
         ("PUT /all/a/b", "201"),
         ("GET /named", "204"),
     ] {
-        let answer = raw(site.addr(0), format!("{line} HTTP/1.1\r\n{body}").as_bytes());
+        let answer = raw(site.addr(0), format!("{line} HTTP/1.1\r\n{body}"));
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{program}: {line}: {answer}");
     }
@@ -60,7 +59,7 @@ fn made_by(program: &str) -> BTreeSet<String> {
         format!("MKCOL /dav/made/ {head}\r\n"),
         format!("COPY /dav/a/b {head}Destination: /dav/copy\r\n\r\n"),
     ] {
-        let answer = raw(site.addr(0), line.as_bytes());
+        let answer = raw(site.addr(0), &line);
         assert!(
             answer.starts_with(b"HTTP/1.1 20"),
             "{program}: {line}: {}",
@@ -69,7 +68,7 @@ fn made_by(program: &str) -> BTreeSet<String> {
     }
     let mut all = BTreeSet::new();
     // Files of caches and the like appear when the answer has left.
-    let end = std::time::Instant::now() + crate::harness::DEADLINE;
+    let end = std::time::Instant::now() + DEADLINE;
     while ![
         "cache/*/*/* file",
         "moved/*/*/* file",
@@ -88,7 +87,7 @@ fn made_by(program: &str) -> BTreeSet<String> {
     }
     look(&site.dir().join("web.sock"), "web.sock", &mut all);
     kill(pid, Signal::SIGTERM);
-    wait_for("the end", || (!alive(pid)).then_some(()));
+    wait_until("the end", || !alive(pid));
     all
 }
 
@@ -113,7 +112,7 @@ fn look(path: &Path, name: &str, all: &mut BTreeSet<String>) {
 #[test]
 fn files_of_a_daemon_have_the_modes_of_nginx() {
     // Inherited by the programs: with another one a mistake would hide in the foreground.
-    let ours = made_by(PROGRAM);
+    let ours = made_by(program());
     for line in [
         "temp/*/* file 600",
         "temp/* directory 700",

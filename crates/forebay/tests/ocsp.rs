@@ -2,9 +2,8 @@
 
 mod stream;
 
-use crate::harness::origin::{self, Asked};
-use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
 use forebay_net::tls::ocsp_message::{self as message, Signers, State, Subject};
+use forebay_testkit::{Asked, Origin, Server, Site, free_port, program, wait_for, wait_until};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,12 +63,12 @@ impl Authority {
         let state =
             Arc::new(Answers { dir: OnceLock::new(), asked: AtomicUsize::new(0), signer: Mutex::new("ca") });
         let own = state.clone();
-        let addr = origin::start(move |mut asked| {
+        let addr = Origin::start(move |asked| {
             let body = own.answer(asked.target());
-            send(&mut asked, &body);
+            send(asked, &body);
             false
         });
-        Authority { addr, state }
+        Authority { addr: addr.addr, state }
     }
 
     fn asked(&self) -> usize {
@@ -143,7 +142,7 @@ fn site_of(authority: &Authority, blocks: &str) -> Site {
 }
 
 fn s_client(server: &Server, port: usize, args: &str) -> String {
-    crate::tls::s_client(server, port, args, crate::tls::GET)
+    forebay_testkit::s_client(server, port, args, crate::tls::GET)
 }
 
 #[test]
@@ -165,7 +164,7 @@ fn answers_are_stapled_and_outlive_a_reload() {
     );
     let server = Server::start_on(site);
     // Nobody has to ask first.
-    wait_for("the questions", || (authority.asked() == 4).then_some(()));
+    wait_until("the questions", || authority.asked() == 4);
     let status = |port, args: &str| s_client(&server, port, &format!("-status {args}"));
     for version in ["-tls1_2", "-tls1_3"] {
         for sigalgs in ["RSA-PSS+SHA256", "ECDSA+SHA256"] {
@@ -175,14 +174,14 @@ fn answers_are_stapled_and_outlive_a_reload() {
                     .then_some(())
             });
         }
-        wait_for("a staple", || status(1, version).contains("Cert Status: good").then_some(()));
+        wait_until("a staple", || status(1, version).contains("Cert Status: good"));
     }
     assert!(status(2, "").contains("OCSP response: no response sent"), "it names no responder");
-    wait_for("a staple", || status(3, "").contains("Cert Status: good").then_some(()));
+    wait_until("a staple", || status(3, "").contains("Cert Status: good"));
     let warning = "\"ssl_stapling\" ignored, no OCSP responder URL in the certificate";
-    assert!(server.site.read("stderr").contains(warning));
+    assert!(server.read("stderr").contains(warning));
     // What is known is known to the next configuration too, from its first connection on.
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload();
     server.wait_for_log("reconfiguring", 1);
     for _ in 0..5 {
         assert!(status(1, "").contains("Cert Status: good"));
@@ -196,10 +195,11 @@ fn a_responder_that_fails_costs_a_line_and_no_handshake() {
     let state = authority.state.clone();
     let of = |answer: fn(&Answers, &mut Asked)| {
         let state = state.clone();
-        origin::start(move |mut asked| {
-            answer(&state, &mut asked);
+        let origin = Origin::start(move |asked| {
+            answer(&state, asked);
             false
-        })
+        });
+        origin.addr
     };
     fn signed_by(state: &Answers, target: &str, signer: &'static str) -> Vec<u8> {
         *state.signer.lock().expect("signer") = signer;
@@ -209,8 +209,8 @@ fn a_responder_that_fails_costs_a_line_and_no_handshake() {
         of(|s, a| send(a, &signed_by(s, a.target(), "other"))),
         of(|_, a| send(a, b"garbage")),
         of(|_, _| std::thread::sleep(Duration::from_secs(60))),
-        of(|_, a| a.answer("404 Not Found", "", "no")),
-        of(|_, a| a.answer("200 OK", "", "<html>")),
+        of(|_, a| drop(a.answer("404 Not Found", "", "no"))),
+        of(|_, a| drop(a.answer("200 OK", "", "<html>"))),
         // It speaks about another certificate.
         of(|s, a| {
             let dir = s.dir.get().expect("directory");
@@ -221,7 +221,7 @@ fn a_responder_that_fails_costs_a_line_and_no_handshake() {
         of(|_, a| send(a, &[0x30, 3, 0x0a, 1, 6])),
         of(|_, a| {
             a.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/ocsp-response\r\n\r\n");
-            (0..100).for_each(|_| a.write(&[7; 4096]));
+            a.write([7; 409_600]);
         }),
         SocketAddr::from(([127, 0, 0, 1], free_port())),
     ];
@@ -250,7 +250,7 @@ fn a_responder_that_fails_costs_a_line_and_no_handshake() {
     ] {
         server.wait_for_log(text, 1);
     }
-    assert!(server.error_log().contains(&format!("certificate: \"{}/ec.crt\"", server.site.dir().display())));
+    assert!(server.error_log().contains(&format!("certificate: \"{}/ec.crt\"", server.dir().display())));
     // The same failure is told once, however often it comes.
     assert_eq!(server.error_log().matches("sent status \"404").count(), 1);
     for port in 0..responders.len() {
@@ -268,7 +268,7 @@ fn a_certificate_that_is_taken_back_is_not_stapled_and_a_named_signer_is_believe
          server { listen 127.0.0.1:%PORT2% ssl; ssl_certificate unknown.crt; ssl_certificate_key unknown.key; }";
     let server = Server::start_on(site(&authority, servers));
     let status = |port| s_client(&server, port, "-status");
-    wait_for("a staple", || status(0).contains("Cert Status: good").then_some(()));
+    wait_until("a staple", || status(0).contains("Cert Status: good"));
     server.wait_for_log("certificate status \"revoked\" in the OCSP response", 1);
     server.wait_for_log("certificate status \"unknown\" in the OCSP response", 1);
     assert!(status(1).contains("no response sent") && status(2).contains("no response sent"));
@@ -277,8 +277,8 @@ fn a_certificate_that_is_taken_back_is_not_stapled_and_a_named_signer_is_believe
 #[test]
 fn clients_certificates_are_asked_about() {
     let authority = Authority::new();
-    let lying = origin::start(|mut asked| {
-        send(&mut asked, b"lie");
+    let lying = Origin::start(|asked| {
+        send(asked, b"lie");
         false
     });
     let say = "add_header X-V \"[$ssl_client_verify:$ssl_session_reused]\" always; return 200 ok;";
@@ -313,7 +313,7 @@ fn clients_certificates_are_asked_about() {
             .args(["-sk", "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}", "--cert"])
             .args([&format!("{name}.crt"), "--key", &format!("{name}.key")])
             .arg(format!("https://{}/", server.addr(0)))
-            .current_dir(server.site.dir())
+            .current_dir(server.dir())
             .output()
             .expect("curl");
         assert_eq!(String::from_utf8_lossy(&done.stdout), format!("2 {code}"), "{name}");
@@ -330,25 +330,20 @@ fn clients_certificates_are_asked_about() {
     let before = authority.asked();
     assert!(with(0, "good", "-tls1_3 -sess_in s").contains("X-V: [SUCCESS:r]"));
     assert_eq!(authority.asked() - before, 1);
-    let index = server.site.read("index").replacen(
-        "V\t351231000000Z\t\t1002",
-        "R\t351231000000Z\t260101000000Z\t1002",
-        1,
-    );
-    std::fs::write(server.site.dir().join("index"), index).expect("write");
+    let index =
+        server.read("index").replacen("V\t351231000000Z\t\t1002", "R\t351231000000Z\t260101000000Z\t1002", 1);
+    std::fs::write(server.dir().join("index"), index).expect("write");
     assert!(with(0, "good", "-tls1_3 -sess_in s").contains("X-V: [FAILED:certificate revoked:r]"));
     says(&with(2, "good", ""), "SUCCESS");
     assert!(s_client(&server, 3, "").contains("X-V: [NONE:.]"));
     assert!(with(3, "revoked", "").contains("403 Forbidden"));
     // Nobody answers: the certificate is not good.
-    let hanging = origin::start(|asked| {
+    let hanging = Origin::start(|_| {
         std::thread::sleep(Duration::from_secs(60));
-        drop(asked);
         false
     });
-    let conf = server.site.read("nginx.conf").replace(&lying.to_string(), &hanging.to_string());
-    server.site.write("nginx.conf", &conf);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    let conf = server.read("nginx.conf").replace(&lying.to_string(), &hanging.to_string());
+    server.reload_with(conf);
     server.wait_for_log("reconfiguring", 1);
     wait_for("the verdict after the time limit", || {
         let got = with(1, "good", "");
@@ -376,8 +371,8 @@ fn over_quic_certificates_that_are_to_be_asked_about_are_refused() {
     {
         let mut options = serde_json::json!({ "port": server.addr(port).port() });
         if !name.is_empty() {
-            options["cert"] = server.site.dir().join(format!("{name}.crt")).display().to_string().into();
-            options["key"] = server.site.dir().join(format!("{name}.key")).display().to_string().into();
+            options["cert"] = server.dir().join(format!("{name}.crt")).display().to_string().into();
+            options["key"] = server.dir().join(format!("{name}.key")).display().to_string().into();
         }
         let told = client.connect_with("c", &server, options);
         assert_eq!(told["connected"], true, "{port} {name}: {told}");
@@ -473,7 +468,7 @@ fn mistakes_are_told_in_nginx_words() {
                 &format!("access_log off; ssl_client_certificate ca.crt; {lines}"),
             ),
         );
-        let told = site.command(PROGRAM, &["-t"]).output().expect("runs");
+        let told = site.command(program(), &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&told.stderr).into_owned();
         assert!(
             !told.status.success() && text.contains("[emerg]") && text.contains(message),

@@ -2,12 +2,10 @@
 //!
 //! The worker keeps the user of the test, which may change the limits of its own processes only.
 
-use crate::harness::{Server, Site, origin, wait_for};
+use forebay_testkit::{Origin, Server, Site, Talk, connect, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A worker process that gets no new descriptor until this is dropped. Those that it has go on.
@@ -63,7 +61,7 @@ impl Client {
 
     /// Returns the status and the body of an answer with a length.
     fn get(&mut self, uri: &str) -> (String, String) {
-        write!(self.0, "GET {uri} HTTP/1.1\r\nHost: a\r\n\r\n").expect("open");
+        self.0.send(format!("GET {uri} HTTP/1.1\r\nHost: a\r\n\r\n"));
         let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
             let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -82,15 +80,8 @@ impl Client {
 }
 
 /// An application, with the number of its connections. `keeps`: it keeps them.
-fn application(keeps: bool) -> (SocketAddr, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
-    let addr = origin::start(move |mut request| {
-        count.fetch_add(1, Ordering::SeqCst);
-        request.answer("200 OK", "", "fine");
-        keeps
-    });
-    (addr, asked)
+fn application(keeps: bool) -> Origin {
+    Origin::start(move |request| request.answer("200 OK", "", "fine") && keeps)
 }
 
 /// A server that answers each datagram.
@@ -110,8 +101,8 @@ fn echo() -> SocketAddr {
 /// was, and gets requests at once afterwards.
 #[test]
 fn a_check_that_cannot_be_made_takes_no_server_out() {
-    let (a, asked) = application(false);
-    let (b, _) = application(false);
+    let a = application(false);
+    let b = application(false);
     let udp = echo();
     let server = Server::start(&format!(
         "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
@@ -126,7 +117,7 @@ fn a_check_that_cannot_be_made_takes_no_server_out() {
     assert_eq!(client.get("/").0, "200");
     // A connection ends with its error (500), and a new one would need a descriptor.
     let others: Vec<_> = (0..8).map(|_| Client::new(server.addr(0)).used()).collect();
-    wait_for("checks", || (asked.load(Ordering::SeqCst) > 10).then_some(()));
+    wait_until("checks", || a.asked() > 10);
     {
         let _starved = Starved::new(&server);
         server.wait_for_log("while connecting to upstream (24: Too many open files), health check of", 1);
@@ -143,10 +134,9 @@ fn a_check_that_cannot_be_made_takes_no_server_out() {
     for _ in 0..20 {
         assert_eq!(client.get("/").0, "200");
     }
-    let mut over_stream = TcpStream::connect(server.addr(1)).expect("connect");
-    over_stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("open");
-    let mut answer = String::new();
-    over_stream.read_to_string(&mut answer).expect("an answer");
+    let mut over_stream = connect(server.addr(1));
+    over_stream.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let answer = over_stream.rest();
     assert!(answer.ends_with("fine"), "{answer}");
     let log = server.error_log();
     for never in ["no live upstreams", "peer is unhealthy", "temporarily disabled"] {
@@ -158,8 +148,8 @@ fn a_check_that_cannot_be_made_takes_no_server_out() {
 /// Closes an idle connection to another server where a request needs its descriptor.
 #[test]
 fn idle_connections_to_servers_give_way() {
-    let (a, _) = application(true);
-    let (b, _) = application(true);
+    let a = application(true);
+    let b = application(true);
     let server = Server::start(&format!(
         "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ access_log off; upstream a {{ server {a}; keepalive 4; }} upstream b {{ server {b}; keepalive 4; }}\n\
@@ -178,7 +168,7 @@ fn idle_connections_to_servers_give_way() {
 /// Whatever a request needs a descriptor for: it fails by itself, marks nobody, and the next one with a descriptor succeeds.
 #[test]
 fn requests_without_a_descriptor_mark_nobody() {
-    let (a, _) = application(false);
+    let a = application(false);
     let refused = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
     let pass = |name: &str, directive: &str| format!("location /{name} {{ {directive}; }} ");
     let locations = [

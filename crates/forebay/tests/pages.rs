@@ -2,12 +2,9 @@
 
 mod cases;
 
-use crate::compress::through;
-use crate::differential::{compare_with, tool};
-use crate::harness::{Server, Site, origin, raw};
 use cases::CASES;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use forebay_testkit::{Origin, Server, Site, Talk, compare_with, raw, through, tool};
+use std::io::Read;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
@@ -115,21 +112,14 @@ fn commands_do_what_they_do_in_nginx() {
     compare_with(SITE, &files(), &requests);
 }
 
-fn conf(rest: &str) -> String {
-    format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; {rest} }}"
-    )
-}
-
 /// A server whose location / has pages, with an upstream below /up/.
-fn server(up: std::net::SocketAddr, more: &str, pages: &[(&str, &str)]) -> Server {
-    let site = Site::new(&conf(&format!(
-        "server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% http2; root %DIR%/pages; default_type text/html;\n\
-         ssi on; {more} location /up/ {{ proxy_pass http://{up}; }} }}"
-    )));
+fn server(up: impl std::fmt::Display, more: &str, pages: &[(&str, &str)]) -> Server {
+    let site = Site::new(forebay_testkit::server!(
+        "listen 127.0.0.1:%PORT1% http2; root %DIR%/pages; default_type text/html;\n\
+         ssi on; {more} location /up/ {{ proxy_pass http://{up}; }}"
+    ));
     for (name, text) in pages {
-        site.write(&format!("pages/{name}"), text);
+        site.write(format!("pages/{name}"), text);
     }
     Server::start_on(site)
 }
@@ -158,7 +148,7 @@ fn dechunked(answer: &[u8]) -> Vec<u8> {
 fn an_include_is_sent_as_it_comes() {
     let (go, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200005\r\n\r\n");
         asked.write(&[b'u'; 100_000]);
         wait.lock().expect("lock").recv().expect("a sign");
@@ -167,8 +157,7 @@ fn an_include_is_sent_as_it_comes() {
         true
     });
     let server = server(up, "", &[("p.html", "A<!--#include virtual=\"/up/x\" -->Z")]);
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-    client.write_all(b"GET /p.html HTTP/1.0\r\n\r\n").expect("written");
+    let mut client = server.send(b"GET /p.html HTTP/1.0\r\n\r\n");
     let mut got = Vec::new();
     let mut piece = [0; 65536];
     // The second half is not even on its way yet.
@@ -188,18 +177,18 @@ fn an_include_is_sent_as_it_comes() {
 fn a_pause_of_an_unbuffered_upstream_flushes_the_compressed_page() {
     let (go, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 10\r\n\r\nearly");
         wait.lock().expect("lock").recv().expect("a sign");
         asked.write(b" late");
         true
     });
     let server = server(up, "gzip on; gzip_min_length 0; proxy_buffering off;", &[]);
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    let mut client = server.connect();
     client.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a timeout");
     let request =
         b"GET /up/x HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n";
-    client.write_all(request).expect("written");
+    client.send(request);
     let mut got = Vec::new();
     let mut piece = [0; 65536];
     // The upstream has sent half of the body and waits. The mark ends bytes that can be decompressed (Z_SYNC_FLUSH).
@@ -218,7 +207,7 @@ fn includes_are_fetched_at_the_same_time() {
     let (here, arrived) = mpsc::channel();
     let (here, arrived) = (Mutex::new(here), Mutex::new(arrived));
     // The first is answered when the third has come.
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         let n = asked.target().trim_start_matches("/up/").to_owned();
         match n.as_str() {
             "1" => {
@@ -247,10 +236,7 @@ fn includes_are_fetched_at_the_same_time() {
 
 #[test]
 fn pages_go_over_every_version() {
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "from above");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "from above"));
     let page = "A<!--#include virtual=\"/up/x\" -->|<!--#include virtual=\"/inc.html\" -->Z";
     let want = "Afrom above|[/inc.html]Z";
     let server = server(
@@ -262,7 +248,7 @@ fn pages_go_over_every_version() {
     let request = "GET /p.html HTTP/1.1\r\nHost: x\r\n\r\n";
     let last = "GET /p.html HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let head = "HEAD /p.html HTTP/1.1\r\nHost: x\r\n\r\n";
-    let both = text(&server.raw(format!("{request}{head}{last}").as_bytes()));
+    let both = text(&server.raw(format!("{request}{head}{last}")));
     let answers: Vec<&str> = both.split("HTTP/1.1 200 OK").collect();
     assert_eq!(answers.len(), 4, "{both}");
     assert_eq!(text(&dechunked(answers[1].as_bytes())), want);
@@ -287,7 +273,7 @@ fn pages_go_over_every_version() {
 fn parts_of_a_page_inherit_fields_and_body() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let all = seen.clone();
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         all.lock().expect("seen").push(asked.text.clone());
         let body =
             if asked.target() == "/up/page" { "<!--#include virtual=\"/up/part?x=1\" -->" } else { "part" };
@@ -296,7 +282,7 @@ fn parts_of_a_page_inherit_fields_and_body() {
     });
     let server = server(up, "", &[]);
     let request = "POST /up/page HTTP/1.0\r\nX-Mine: 1\r\nContent-Length: 3\r\n\r\nabc";
-    assert!(text(&server.raw(request.as_bytes())).ends_with("\r\n\r\npart"));
+    assert!(text(&server.raw(&request)).ends_with("\r\n\r\npart"));
     let seen = seen.lock().expect("seen");
     assert_eq!(seen.len(), 2);
     assert!(seen[1].starts_with("GET /up/part?x=1 ") && seen[1].contains("X-Mine: 1"), "{}", seen[1]);
@@ -307,12 +293,12 @@ fn parts_of_a_page_inherit_fields_and_body() {
 fn conditions_may_stand_inside_each_other() {
     let page = "<!--#if expr=\"$arg_a\" -->A<!--#if expr=\"$arg_b\" -->B<!--#elif expr=\"$arg_c\" -->C<!--#else -->D\
                 <!--#endif -->E<!--#else -->F<!--#if expr=\"$arg_b\" -->G<!--#endif -->H<!--#endif -->I";
-    let up = origin::start(|_| false);
+    let up = Origin::start(|_| false);
     let server = server(up, "", &[("p.html", page)]);
     for (args, want) in
         [("a=1&b=1", "ABEI"), ("a=1&c=1", "ACEI"), ("a=1", "ADEI"), ("b=1", "FGHI"), ("", "FHI")]
     {
-        let got = server.get(&format!("/p.html?{args}"));
+        let got = server.get(format!("/p.html?{args}"));
         assert!(
             got.contains(&format!("\r\n{want}\r\n")) || got.ends_with(&format!("\r\n{want}")),
             "{args}: {got}"
@@ -325,7 +311,7 @@ fn memory_of_a_page_has_a_bound() {
     let block = format!("<!--#block name=\"b\" -->{}<!--#endblock -->x", "b".repeat(2 << 20));
     let sets: String =
         (0..20_000).map(|i| format!("<!--#set var=\"v{i}\" value=\"{}\" -->", "v".repeat(200))).collect();
-    let up = origin::start(|_| false);
+    let up = Origin::start(|_| false);
     let server = server(up, "", &[("block.html", &block), ("sets.html", &sets)]);
     let got = text(&server.raw(b"GET /block.html HTTP/1.0\r\n\r\n"));
     assert!(got.contains("[an error occurred"));
@@ -339,7 +325,7 @@ fn memory_of_a_page_has_a_bound() {
 fn a_part_ends_when_the_client_leaves() {
     let (tell, told) = mpsc::channel();
     let tell = Mutex::new(tell);
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
         tell.lock().expect("lock").send(()).expect("told");
         let mut byte = [0; 1];
@@ -348,8 +334,7 @@ fn a_part_ends_when_the_client_leaves() {
         !gone
     });
     let server = server(up, "", &[("p.html", "A<!--#include virtual=\"/up/x\" -->Z")]);
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-    client.write_all(b"GET /p.html HTTP/1.0\r\n\r\n").expect("written");
+    let client = server.send(b"GET /p.html HTTP/1.0\r\n\r\n");
     told.recv_timeout(std::time::Duration::from_secs(10)).expect("asked");
     drop(client);
     told.recv_timeout(std::time::Duration::from_secs(10)).expect("the connection to the upstream is closed");

@@ -1,7 +1,8 @@
 //! Start, stop, reload, logs, upgrade, and a worker that dies.
 
-use crate::harness::{Server, alive, kill, title, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{
+    DEADLINE, Server, Signal, Site, alive, children, kill, program, raw, title, wait_for, wait_until,
+};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,18 +22,18 @@ fn one_worker(server: &Server, master: i32) -> i32 {
 fn titles_pid_file_and_graceful_end() {
     let mut server = Server::start(CONF);
     let pid = server.pid();
-    assert_eq!(server.site.read("logs/nginx.pid"), format!("{pid}\n"));
+    assert_eq!(server.read("logs/nginx.pid"), format!("{pid}\n"));
     assert!(title(pid).starts_with("nginx: master process "), "{}", title(pid));
     assert!(title(pid).ends_with("-c nginx.conf -g daemon off;"), "{}", title(pid));
     let worker = one_worker(&server, pid);
     assert_eq!(title(worker), "nginx: worker process");
     assert!(server.get("/").ends_with("one\n"));
-    assert!(server.site.dir().join("web.sock").exists());
+    assert!(server.dir().join("web.sock").exists());
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
     assert!(!alive(worker));
-    assert!(!server.site.dir().join("logs/nginx.pid").exists());
-    assert!(!server.site.dir().join("web.sock").exists());
+    assert!(!server.dir().join("logs/nginx.pid").exists());
+    assert!(!server.dir().join("web.sock").exists());
     let log = server.error_log();
     for text in
         ["using the \"epoll\" event method", "start worker processes", "gracefully shutting down", ": exit\n"]
@@ -45,7 +46,7 @@ fn titles_pid_file_and_graceful_end() {
 #[test]
 fn stop_by_option() {
     let mut server = Server::start(CONF);
-    let output = server.site.run(&["-s", "stop"]);
+    let output = server.run(&["-s", "stop"]);
     assert!(output.status.success() && output.stderr.is_empty());
     assert_eq!(server.wait_end(), Some(0));
 }
@@ -65,12 +66,11 @@ fn reload_keeps_the_worker_and_a_bad_file_changes_nothing() {
     let server = Server::start(CONF);
     let pid = server.pid();
     let worker = one_worker(&server, pid);
-    server.site.write("nginx.conf", &CONF.replace("one", "two"));
-    let output = server.site.run(&["-s", "reload"]);
+    server.write("nginx.conf", &CONF.replace("one", "two"));
+    let output = server.run(&["-s", "reload"]);
     assert!(output.status.success());
-    wait_for("the new configuration", || server.get("/").ends_with("two\n").then_some(()));
-    server.site.write("nginx.conf", &format!("{CONF}bogus;\n"));
-    server.signal(Signal::SIGHUP);
+    wait_until("the new configuration", || server.get("/").ends_with("two\n"));
+    server.reload_with(format!("{CONF}bogus;\n"));
     server.wait_for_log("[emerg]", 1);
     assert!(server.error_log().contains("unknown directive \"bogus\" in "));
     // A thread of its own may still have the first configuration, which has the same text as the file with the mistake.
@@ -85,11 +85,9 @@ fn reload_opens_and_closes_addresses() {
     let conf = CONF.replace("listen 127", "listen 127.0.0.1:%PORT1%; listen 127");
     let server = Server::start(&conf);
     wait_for("both addresses", || TcpStream::connect(server.addr(1)).ok());
-    server.site.write("nginx.conf", &conf.replace("listen 127.0.0.1:%PORT1%;", ""));
-    server.signal(Signal::SIGHUP);
-    wait_for("a closed address", || TcpStream::connect(server.addr(1)).is_err().then_some(()));
-    server.site.write("nginx.conf", &conf);
-    server.signal(Signal::SIGHUP);
+    server.reload_with(conf.replace("listen 127.0.0.1:%PORT1%;", ""));
+    wait_until("a closed address", || TcpStream::connect(server.addr(1)).is_err());
+    server.reload_with(conf);
     wait_for("the address again", || TcpStream::connect(server.addr(1)).ok());
 }
 
@@ -101,7 +99,7 @@ fn a_dead_worker_is_replaced_and_connections_wait() {
     kill(worker, Signal::SIGKILL);
     assert!(server.get("/").ends_with("one\n"), "accepted by the next worker");
     assert_ne!(one_worker(&server, pid), worker);
-    server.wait_for_log(&format!("[alert] {pid}#{pid}: worker process {worker} exited on signal 9"), 1);
+    server.wait_for_log(format!("[alert] {pid}#{pid}: worker process {worker} exited on signal 9"), 1);
 }
 
 /// The worker's end of the socket between it and its master; `None` where looking into processes is forbidden.
@@ -131,19 +129,19 @@ fn messages_of_a_worker_do_not_freeze_the_master() {
     let send = |socket: &OwnedFd, bytes: &[u8]| assert_eq!(rustix::io::write(socket, bytes), Ok(bytes.len()));
     // A reason that breaks its line, and the first byte of a message.
     send(&socket, b"\x04\x0f\x00\x00\x00no\n[emerg] \x1b[2J\x03");
-    server.wait_for_log(&format!("worker process {worker}: no\\x0A[emerg] \\x1B[2J"), 1);
+    server.wait_for_log(format!("worker process {worker}: no\\x0A[emerg] \\x1B[2J"), 1);
     server.signal(Signal::SIGUSR1);
     // Two lines of the master; whether the worker still lives is not said.
     server.wait_for_log("reopening logs", 2);
     // The rest of the message does not come.
-    server.wait_for_log(&format!("worker process {worker} sent a broken message and is killed"), 1);
+    server.wait_for_log(format!("worker process {worker} sent a broken message and is killed"), 1);
     let next = wait_for("another worker", || Some(one_worker(&server, master)).filter(|pid| *pid != worker));
     assert!(server.get("/").ends_with("one\n"), "it has its configuration");
     // 4 GiB are announced.
     let socket = wait_for("its socket", || control_socket(master, next));
     send(&socket, b"\x04\xff\xff\xff\xff");
-    server.wait_for_log(&format!("worker process {next} sent a broken message and is killed"), 1);
-    wait_for("another worker", || (one_worker(&server, master) != next).then_some(()));
+    server.wait_for_log(format!("worker process {next} sent a broken message and is killed"), 1);
+    wait_until("another worker", || one_worker(&server, master) != next);
     assert!(server.get("/").ends_with("one\n"));
 }
 
@@ -151,21 +149,21 @@ fn messages_of_a_worker_do_not_freeze_the_master() {
 fn logs_are_reopened() {
     let server = Server::start(CONF);
     server.get("/");
-    let logs = server.site.dir().join("logs");
-    wait_for("a line", || (!server.site.read("logs/access.log").is_empty()).then_some(()));
+    let logs = server.dir().join("logs");
+    wait_until("a line", || !server.read("logs/access.log").is_empty());
     std::fs::rename(logs.join("access.log"), logs.join("access.log.1")).expect("rename");
     server.signal(Signal::SIGUSR1);
-    wait_for("a new file", || logs.join("access.log").exists().then_some(()));
+    wait_until("a new file", || logs.join("access.log").exists());
     server.wait_for_log("reopening logs", 3);
     // Until a thread has been told, its lines go to the old file; none is lost.
     let mut requests = 1;
     wait_for("a line in the new file", || {
         server.get("/");
         requests += 1;
-        (!server.site.read("logs/access.log").is_empty()).then_some(())
+        (!server.read("logs/access.log").is_empty()).then_some(())
     });
     wait_for("all lines", || {
-        let lines = |name: &str| server.site.read(name).lines().count();
+        let lines = |name: &str| server.read(name).lines().count();
         (lines("logs/access.log") + lines("logs/access.log.1") == requests).then_some(())
     });
 }
@@ -182,7 +180,7 @@ fn the_worker_survives_a_killed_master() {
     server.wait_for_log("the master process is gone", 1);
     assert!(server.get("/").ends_with("one\n"));
     kill(worker, Signal::SIGQUIT);
-    wait_for("the end of the worker", || (!alive(worker)).then_some(()));
+    wait_until("the end of the worker", || !alive(worker));
 }
 
 /// Connects in a loop while `work` runs; gives the number of answers, and panics on a refused connection.
@@ -191,7 +189,7 @@ fn under_load(addr: SocketAddr, work: impl FnOnce()) -> usize {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
-                let answer = crate::harness::raw(addr, b"GET / HTTP/1.0\r\n\r\n");
+                let answer = raw(addr, b"GET / HTTP/1.0\r\n\r\n");
                 assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&answer));
                 answers.fetch_add(1, Ordering::SeqCst);
             }
@@ -206,7 +204,7 @@ fn under_load(addr: SocketAddr, work: impl FnOnce()) -> usize {
 fn requests_on_a_kept_connection(addr: SocketAddr, done: &AtomicBool) -> usize {
     use std::io::{BufRead, BufReader, Read, Write};
     let mut stream = BufReader::new(TcpStream::connect(addr).expect("connect"));
-    stream.get_ref().set_read_timeout(Some(crate::harness::DEADLINE)).expect("timeout");
+    stream.get_ref().set_read_timeout(Some(DEADLINE)).expect("timeout");
     let mut answers = 0;
     while !done.load(Ordering::SeqCst) {
         stream.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("an open connection");
@@ -250,10 +248,10 @@ fn an_upgrade_answers_requests_on_kept_connections() {
         for _ in 0..3 {
             let old = server.pid();
             server.signal(Signal::SIGUSR2);
-            let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+            let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
             one_worker(&server, new);
             kill(old, Signal::SIGQUIT);
-            wait_for("the end of the old master", || (!alive(old)).then_some(()));
+            wait_until("the end of the old master", || !alive(old));
         }
         done.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().expect("no request was lost"));
@@ -266,27 +264,27 @@ fn upgrade_and_way_back_refuse_nobody() {
     let old = server.pid();
     let answers = under_load(server.addr(0), || {
         server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
-        assert_eq!(server.site.read("logs/nginx.pid.oldbin"), format!("{old}\n"));
+        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+        assert_eq!(server.read("logs/nginx.pid.oldbin"), format!("{old}\n"));
         one_worker(&server, new);
         kill(old, Signal::SIGWINCH);
-        wait_for("the end of the old worker", || server.workers(old).is_empty().then_some(()));
+        wait_until("the end of the old worker", || server.workers(old).is_empty());
         // The way back: the old master takes a worker again, the new one goes.
         kill(old, Signal::SIGHUP);
         one_worker(&server, old);
         kill(new, Signal::SIGQUIT);
-        wait_for("the old pid file", || server.site.pid().filter(|pid| *pid == old));
-        assert!(server.site.dir().join("web.sock").exists());
+        wait_for("the old pid file", || server.pid_in_file().filter(|pid| *pid == old));
+        assert!(server.dir().join("web.sock").exists());
 
         // And for good.
         server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
         one_worker(&server, new);
         kill(old, Signal::SIGQUIT);
-        wait_for("the end of the old master", || (!alive(old)).then_some(()));
-        assert_eq!(server.site.pid(), Some(new));
-        assert!(!server.site.dir().join("logs/nginx.pid.oldbin").exists());
-        assert!(server.site.dir().join("web.sock").exists());
+        wait_until("the end of the old master", || !alive(old));
+        assert_eq!(server.pid_in_file(), Some(new));
+        assert!(!server.dir().join("logs/nginx.pid.oldbin").exists());
+        assert!(server.dir().join("web.sock").exists());
     });
     assert!(answers > 0);
 }
@@ -294,7 +292,7 @@ fn upgrade_and_way_back_refuse_nobody() {
 /// An orphan's parent is process 1, which has started this daemon: it is a daemon nevertheless, as in nginx.
 #[test]
 fn a_daemon_of_process_1_upgrades() {
-    let site = crate::harness::Site::new(CONF);
+    let site = Site::new(CONF);
     // The shell is process 1 of its namespace, and all that it starts ends with it. A pipe that nothing writes to is its pause.
     // The daemon's starter ends before the daemon has written its process id, as nginx's does.
     let script = "cd $2; mkfifo never; n=0
@@ -303,7 +301,7 @@ fn a_daemon_of_process_1_upgrades() {
         wait_until grep -qE 'start new binary process|signal is ignored' logs/error.log; true";
     let output = std::process::Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", script, "bash"])
-        .arg(crate::harness::PROGRAM)
+        .arg(program())
         .arg(site.dir())
         .env_remove("NGINX")
         .output();
@@ -325,7 +323,7 @@ fn reloads_refuse_nobody() {
     let server = Server::start(CONF);
     let answers = under_load(server.addr(0), || {
         for i in 1..=20 {
-            server.signal(Signal::SIGHUP);
+            server.reload();
             server.wait_for_log(": reconfiguring", i);
         }
     });
@@ -338,9 +336,8 @@ fn one_process_without_a_master() {
     let pid = server.pid();
     assert!(server.workers(pid).is_empty());
     assert!(server.get("/").ends_with("one\n"));
-    server.site.write("nginx.conf", &format!("master_process off;\n{}", CONF.replace("one", "two")));
-    server.signal(Signal::SIGHUP);
-    wait_for("the new configuration", || server.get("/").ends_with("two\n").then_some(()));
+    server.reload_with(format!("master_process off;\n{}", CONF.replace("one", "two")));
+    wait_until("the new configuration", || server.get("/").ends_with("two\n"));
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
 }
@@ -350,13 +347,12 @@ fn more_threads_come_with_the_next_worker() {
     let server = Server::start(CONF);
     let pid = server.pid();
     let worker = one_worker(&server, pid);
-    server.site.write("nginx.conf", &CONF.replace("worker_processes 2", "worker_processes 4"));
-    server.signal(Signal::SIGHUP);
+    server.reload_with(CONF.replace("worker_processes 2", "worker_processes 4"));
     server.wait_for_log("\"worker_processes\" changed from 2 to 4", 1);
     // No socket is left without a thread: every connection is answered.
     (0..20).for_each(|_| assert!(server.get("/").ends_with("one\n")));
     kill(worker, Signal::SIGQUIT);
-    wait_for("the next worker", || (one_worker(&server, pid) != worker).then_some(()));
+    wait_until("the next worker", || one_worker(&server, pid) != worker);
     (0..20).for_each(|_| assert!(server.get("/").ends_with("one\n")));
 }
 
@@ -368,32 +364,32 @@ fn takes_over_from_nginx() {
         return;
     };
     // Packaged builds of nginx have paths of their own for what is not named here.
-    let site = crate::harness::Site::new(&format!("pid logs/nginx.pid;\n{CONF}"));
+    let site = Site::new(&format!("pid logs/nginx.pid;\n{CONF}"));
     let program = site.dir().join("nginx");
     std::fs::copy(&nginx, &program).expect("copy");
     let started =
         site.command(&program.to_string_lossy(), &["-e", "logs/error.log"]).status().expect("starts");
     assert!(started.success());
-    let old = wait_for("a pid file", || site.pid());
+    let old = wait_for("a pid file", || site.pid_in_file());
     wait_for("nginx", || TcpStream::connect(site.addr(0)).ok());
     let new = {
         // The program file of a running process is replaced, not written to.
         let next = site.dir().join("next");
-        std::fs::copy(crate::harness::PROGRAM, &next).expect("copy");
+        std::fs::copy(crate::PROGRAM, &next).expect("copy");
         std::fs::rename(&next, &program).expect("rename");
         under_load(site.addr(0), || {
             kill(old, Signal::SIGUSR2);
-            let new = wait_for("a new master", || site.pid().filter(|pid| *pid != old));
-            wait_for("its worker", || crate::harness::children(new).first().copied());
+            let new = wait_for("a new master", || site.pid_in_file().filter(|pid| *pid != old));
+            wait_for("its worker", || children(new).first().copied());
             kill(old, Signal::SIGQUIT);
-            wait_for("the end of nginx", || (!alive(old)).then_some(()));
+            wait_until("the end of nginx", || !alive(old));
         });
-        site.pid().expect("a pid file")
+        site.pid_in_file().expect("a pid file")
     };
-    let answer = crate::harness::raw(site.addr(0), b"GET / HTTP/1.0\r\n\r\n");
+    let answer = raw(site.addr(0), b"GET / HTTP/1.0\r\n\r\n");
     assert!(String::from_utf8_lossy(&answer).contains("Server: forebay"));
     kill(new, Signal::SIGQUIT);
-    wait_for("the end", || (!alive(new)).then_some(()));
+    wait_until("the end", || !alive(new));
 }
 
 /// nginx: env. What is not named stays outside; a setting of ours can be replaced.
@@ -429,7 +425,7 @@ fn a_worker_keeps_the_capability_for_foreign_addresses() {
              stream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass 127.0.0.1:1; {bind} }} }}"
         ));
         // A worker that has served a connection has become its user.
-        let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
+        let mut stream = server.connect();
         std::io::Read::read_to_end(&mut stream, &mut Vec::new()).expect("the end");
         let worker = server.worker();
         let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("a process");

@@ -1,31 +1,27 @@
 //! Treatment of an upstream's answer: it is kept, cut, rewritten or refused.
 
-use crate::harness::{Server, Site, origin, wait_for};
+use forebay_testkit::{Conf, Origin, Server, Site, Talk, files, h2, http, server, wait_for, wait_until};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn conf(rest: &str) -> String {
-    format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/body; server {{ listen 127.0.0.1:%PORT0%; {rest} }} }}"
-    )
+fn conf(rest: &str) -> Conf {
+    server!("{rest}")
 }
 
 /// Ten bytes, of which a HEAD request only hears.
 fn ten() -> SocketAddr {
-    origin::start(|mut asked| {
+    Origin::start(|asked| {
         let body = if asked.text.starts_with("HEAD") { "" } else { "0123456789" };
-        asked.write(
-            format!("HTTP/1.1 200 OK\r\nContent-Length: 10\r\nAccept-Ranges: none\r\n\r\n{body}").as_bytes(),
-        );
+        asked.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 10\r\nAccept-Ranges: none\r\n\r\n{body}"));
         true
     })
+    .addr
 }
 
 fn ask(server: &Server, method: &str, uri: &str, fields: &str) -> String {
     let text = format!("{method} {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n");
-    String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+    server.ask(&text)
 }
 
 #[test]
@@ -42,20 +38,17 @@ fn head_leaves_stored_files_alone() {
     let server = Server::start_on(site);
     assert!(ask(&server, "HEAD", "/none", "").contains("Content-Length: 10\r\n"));
     assert!(ask(&server, "GET", "/a", "").ends_with("0123456789"));
-    wait_for("the stored file", || kept.join("a").exists().then_some(()));
+    wait_until("the stored file", || kept.join("a").exists());
     assert!(ask(&server, "HEAD", "/a", "").ends_with("\r\n\r\n"));
     assert!(ask(&server, "GET", "/b", "").ends_with("0123456789"));
-    wait_for("the stored file", || kept.join("b").exists().then_some(()));
+    wait_until("the stored file", || kept.join("b").exists());
     assert_eq!(std::fs::read_to_string(kept.join("a")).expect("kept"), "0123456789");
     assert!(!kept.join("none").exists());
 }
 
 #[test]
 fn a_status_below_100_is_one_with_a_body() {
-    let up = origin::start(|mut asked| {
-        asked.write(b"HTTP/1.1 099 Odd\r\nContent-Length: 2\r\n\r\nok");
-        true
-    });
+    let up = Origin::start(|asked| asked.write(b"HTTP/1.1 099 Odd\r\nContent-Length: 2\r\n\r\nok"));
     let server = Server::start(&conf(&format!(
         "location / {{ proxy_pass http://{up}; }} location /own {{ return 204; }}"
     )));
@@ -98,7 +91,7 @@ fn ranges_of_what_an_upstream_sends_whole() {
 
 #[test]
 fn a_pattern_for_cookie_domains_sees_the_leading_dot() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let fields = "Set-Cookie: a=b; domain=.other\r\nSet-Cookie: c=d; domain=.up.example; path=/\r\n";
         asked.answer("200 OK", fields, "");
         true
@@ -124,7 +117,7 @@ fn a_pattern_for_cookie_domains_sees_the_leading_dot() {
 fn stale_if_error_is_for_servers_that_fail() {
     let times = Arc::new(AtomicUsize::new(0));
     let first = times.clone();
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         let status = match asked.target() {
             _ if first.fetch_add(1, Ordering::SeqCst) < 4 => "200 OK",
             "/403" => "403 Forbidden",
@@ -136,11 +129,10 @@ fn stale_if_error_is_for_servers_that_fail() {
         asked.answer(status, fields, status);
         true
     });
-    let site = Site::new(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; proxy_cache_path %DIR%/cache keys_zone=c:1m;\n\
+    let site = Site::new(http!(
+        "proxy_cache_path %DIR%/cache keys_zone=c:1m;\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_cache c; add_header X-Cache $upstream_cache_status always;\n\
-           location / {{ proxy_pass http://{up}; }} }} }}"
+           location / {{ proxy_pass http://{up}; }} }}"
     ));
     let server = Server::start_on(site);
     let all = ["/403", "/500", "/503", "/none"];
@@ -175,13 +167,12 @@ fn a_name_that_comes_up_is_looked_up_as_the_system_does() {
 /// nginx counts requests before connections: what `limit_req` refuses takes no place.
 #[test]
 fn limit_req_comes_before_limit_conn() {
-    let site = Site::new(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { access_log off; limit_req_zone $arg_k zone=r:1m rate=1r/m; limit_conn_zone $arg_k zone=c:1m;\n\
+    let site = Site::new(http(
+        "limit_req_zone $arg_k zone=r:1m rate=1r/m; limit_conn_zone $arg_k zone=c:1m;\n\
          limit_req_status 429; limit_conn_status 509;\n\
          server { listen 127.0.0.1:%PORT0%; location / { limit_conn c 1; limit_req zone=r; empty_gif;\n\
-           add_header X-R $limit_req_status always; add_header X-C $limit_conn_status always; } } }",
-    );
+           add_header X-R $limit_req_status always; add_header X-C $limit_conn_status always; } }",
+    ));
     let server = Server::start_on(site);
     let passed = ask(&server, "GET", "/?k=1", "");
     assert!(passed.contains("X-R: PASSED\r\n") && passed.contains("X-C: PASSED\r\n"), "{passed}");
@@ -192,15 +183,14 @@ fn limit_req_comes_before_limit_conn() {
 
 #[test]
 fn the_log_has_the_status_that_was_sent() {
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { log_format s '$status $request_uri $server_protocol'; access_log logs/access.log s; server { listen 127.0.0.1:%PORT0%; return 204; } }",
-    );
+    let server = Server::start(http(
+        "log_format s '$status $request_uri $server_protocol'; access_log logs/access.log s; server { listen 127.0.0.1:%PORT0%; return 204; }",
+    ));
     let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "q".repeat(40000));
-    assert!(server.raw(long.as_bytes()).starts_with(b"HTTP/1.1 400 "));
+    assert!(server.raw(&long).starts_with(b"HTTP/1.1 400 "));
     assert!(server.raw(b"G@T / HTTP/1.1\r\n\r\n").starts_with(b"HTTP/1.1 400 "));
     let logged = wait_for("two lines", || {
-        let text = server.site.read("logs/access.log");
+        let text = server.read("logs/access.log");
         (text.lines().count() == 2).then_some(text)
     });
     assert_eq!(logged, "400 / HTTP/1.1\n400 - -\n");
@@ -209,23 +199,22 @@ fn the_log_has_the_status_that_was_sent() {
 /// Connections begin with the header, and are for the client that it names only.
 #[test]
 fn upstreams_are_told_for_whom_a_connection_is() {
-    use std::io::{Read, Write};
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { access_log off; upstream u { server 127.0.0.1:%PORT1%; keepalive 8; } proxy_http_version 1.1;\n\
+    use std::io::Read;
+    let server = Server::start(http(
+        "upstream u { server 127.0.0.1:%PORT1%; keepalive 8; } proxy_http_version 1.1;\n\
          server { listen 127.0.0.1:%PORT0%; set_real_ip_from 127.0.0.1; real_ip_header X-Client;\n\
            location /v1 { proxy_protocol on; proxy_pass http://u; }\n\
            location /v2 { proxy_protocol v2; proxy_pass http://u; }\n\
            location /off { proxy_protocol off; proxy_pass http://u; } }\n\
          server { listen 127.0.0.1:%PORT1% proxy_protocol; return 200 \"$proxy_protocol_addr $proxy_protocol_port \
-           $proxy_protocol_server_port $connection $http_connection\"; } }",
-    );
+           $proxy_protocol_server_port $connection $http_connection\"; }",
+    ));
     let mut seen = std::collections::HashSet::new();
     for uri in ["/v1", "/v2"] {
-        let mut client = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+        let mut client = server.connect();
         let own = client.local_addr().expect("address").port();
         for _ in 0..2 {
-            write!(client, "GET {uri} HTTP/1.1\r\nHost: x\r\n\r\n").expect("write");
+            client.send(format!("GET {uri} HTTP/1.1\r\nHost: x\r\n\r\n"));
             let mut buf = [0; 2048];
             let n = client.read(&mut buf).expect("answer");
             let answer = String::from_utf8_lossy(&buf[..n]).into_owned();
@@ -250,7 +239,7 @@ fn upstreams_are_told_for_whom_a_connection_is() {
 fn line_breaks_in_variables_make_no_fields() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         count.fetch_add(1, Ordering::SeqCst);
         asked.answer("200 OK", "", "from the upstream");
         true
@@ -299,7 +288,7 @@ fn line_breaks_in_variables_make_no_fields() {
 /// Errors after an internal redirect are logged with the upstream that asked for the redirect.
 #[test]
 fn log_lines_name_the_upstream_behind_a_redirect() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
         asked.answer("200 OK", &fields, "");
         true
@@ -327,22 +316,18 @@ fn log_lines_name_the_upstream_behind_a_redirect() {
 /// in it the client stays what it is.
 #[test]
 fn the_proxy_protocol_is_spoken_over_unix_sockets() {
-    use std::io::{Read, Write};
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { access_log off;\n\
-         server { listen 127.0.0.1:%PORT0%; return 200 up; }\n\
+    let server = Server::start(http(
+        "server { listen 127.0.0.1:%PORT0%; return 200 up; }\n\
          server { listen unix:%DIR%/real proxy_protocol; set_real_ip_from unix:; real_ip_header proxy_protocol;\n\
            return 200 \"$remote_addr|$remote_port|$realip_remote_addr|$proxy_protocol_addr|$proxy_protocol_server_addr\"; }\n\
          server { listen unix:%DIR%/plain proxy_protocol;\n\
-           return 200 \"$remote_addr|$remote_port|$realip_remote_addr|$proxy_protocol_addr|$proxy_protocol_server_addr\"; } }",
-    );
+           return 200 \"$remote_addr|$remote_port|$realip_remote_addr|$proxy_protocol_addr|$proxy_protocol_server_addr\"; }",
+    ));
     let ask = |name: &str, header: &[u8]| {
-        let path = server.site.dir().join(name);
+        let path = server.dir().join(name);
         let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connect");
-        stream.write_all(&[header, b"GET / HTTP/1.0\r\n\r\n"].concat()).expect("write");
-        let mut got = Vec::new();
-        stream.read_to_end(&mut got).expect("an end");
+        stream.send(&[header, b"GET / HTTP/1.0\r\n\r\n"].concat());
+        let got = stream.rest_bytes();
         let got = String::from_utf8_lossy(&got).into_owned();
         got.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
     };
@@ -377,12 +362,11 @@ fn the_proxy_protocol_is_spoken_over_unix_sockets() {
 /// Files of bodies lie below level folders, named by the last digits of the file's name, as in nginx.
 #[test]
 fn bodies_are_kept_below_the_levels_of_their_path() {
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { access_log off; client_body_temp_path %DIR%/body 1 2; client_body_in_file_only on;\n\
+    let server = Server::start(http(
+        "client_body_temp_path %DIR%/body 1 2; client_body_in_file_only on;\n\
          server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://127.0.0.1:%PORT1%; } }\n\
-         server { listen 127.0.0.1:%PORT1%; return 200 $http_x; } }",
-    );
+         server { listen 127.0.0.1:%PORT1%; return 200 $http_x; }",
+    ));
     let answer = server.raw(b"POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello");
     assert!(
         answer.starts_with(b"HTTP/1.1 200"),
@@ -390,7 +374,7 @@ fn bodies_are_kept_below_the_levels_of_their_path() {
         String::from_utf8_lossy(&answer),
         server.error_log()
     );
-    let mut path = server.site.dir().join("body");
+    let mut path = server.dir().join("body");
     let mut folders = Vec::new();
     while path.is_dir() {
         let mut inside = std::fs::read_dir(&path).expect("a folder").map(|e| e.expect("an entry"));
@@ -417,7 +401,7 @@ fn requests_without_a_body_leave_no_file() {
          location /mirrored {{ internal; proxy_pass http://{up}; }} location /php {{ fastcgi_pass 127.0.0.1:1; fastcgi_temp_path %DIR%/f; }}",
         up = ten()
     )));
-    let count = || crate::cache::files(&server.site.dir().join("body")).len();
+    let count = || files(&server.dir().join("body")).len();
     let mut files = 0;
     for path in ["/", "/copy", "/php"] {
         for (request, has_body) in [
@@ -431,12 +415,12 @@ fn requests_without_a_body_leave_no_file() {
         ] {
             let (method, body) = request.split_once('|').unwrap_or((request, "\r\n"));
             let text = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{body}");
-            assert!(!server.raw(text.as_bytes()).is_empty(), "{path} {request}");
+            assert!(!server.raw(&text).is_empty(), "{path} {request}");
             files += usize::from(has_body);
             assert_eq!(count(), files, "{path} {request}");
         }
     }
-    let mut client = crate::http2::Client::new(&server);
+    let mut client = h2::Client::new(&server);
     assert_eq!(client.get_status(1, "/"), "200");
     assert_eq!(count(), files, "over HTTP/2");
     // Nobody is to raise `client_body_buffer_size` for that.

@@ -1,6 +1,6 @@
 //! Requests passed to upstreams: plain sockets on both sides.
 
-use crate::harness::{Server, wait_for};
+use forebay_testkit::{DEADLINE, Origin, Server, Talk, http, server, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -35,21 +35,12 @@ fn next(told: &Receiver<(usize, String)>) -> (usize, String) {
     told.recv_timeout(Duration::from_secs(10)).expect("a request")
 }
 
-fn conf(rest: &str) -> String {
-    format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/body; {rest} }}"
-    )
-}
-
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Up: 1\r\n\r\nok";
 
 #[test]
 fn a_request_is_written_anew() {
     let (up, told) = upstream(OK);
-    let server = Server::start(&conf(&format!(
-        "server {{ listen 127.0.0.1:%PORT0%; location /a/ {{ proxy_pass http://{up}/b/; }} }}"
-    )));
+    let server = server!("location /a/ {{ proxy_pass http://{up}/b/; }}").start();
     let answer = server.raw(
         b"POST /a/x%20y?q HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nProxy-Connection: x\r\n\
           Connection: close\r\nX-Own: 1\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
@@ -64,18 +55,18 @@ fn a_request_is_written_anew() {
 #[test]
 fn a_connection_that_is_not_kept_is_announced() {
     let (up, told) = upstream(OK);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream kept {{ server {up}; }} upstream not {{ server {up}; keepalive 0; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location /plain {{ proxy_pass http://{up}; }}\n\
          location /kept {{ proxy_pass http://kept; }} location /not {{ proxy_pass http://not; }}\n\
          location /old {{ proxy_http_version 1.0; proxy_pass http://{up}; }}\n\
          location /own {{ proxy_set_header Connection own; proxy_pass http://{up}; }}\n\
          location /none {{ proxy_set_header Connection \"\"; proxy_pass http://{up}; }} }}"
-    )));
+    ));
     for (path, field) in
         [("plain", ""), ("not", "close"), ("kept", ""), ("old", ""), ("own", "own"), ("none", "")]
     {
-        assert!(server.get(&format!("/{path}")).ends_with("ok"), "{path}");
+        assert!(server.get(format!("/{path}")).ends_with("ok"), "{path}");
         let asked = next(&told).1;
         let lines: Vec<&str> = asked.lines().filter_map(|l| l.strip_prefix("Connection: ")).collect();
         let want: Vec<&str> = [field].into_iter().filter(|f| !f.is_empty()).collect();
@@ -86,10 +77,10 @@ fn a_connection_that_is_not_kept_is_announced() {
 #[test]
 fn a_group_keeps_its_connections() {
     let (up, told) = upstream(OK);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream u {{ server {up}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}"
-    )));
+    ));
     for _ in 0..3 {
         assert!(server.get("/").ends_with("ok"));
         assert_eq!(next(&told).0, 0);
@@ -99,11 +90,11 @@ fn a_group_keeps_its_connections() {
 #[test]
 fn a_dead_server_is_passed_over() {
     let (up, told) = upstream(OK);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream u {{ server 127.0.0.1:%PORT1%; server {up}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
          location /dead {{ proxy_pass http://127.0.0.1:%PORT1%; }} }}"
-    )));
+    ));
     for _ in 0..4 {
         assert!(server.get("/").ends_with("ok"));
         next(&told);
@@ -115,9 +106,7 @@ fn a_dead_server_is_passed_over() {
 #[test]
 fn garbage_and_short_bodies_are_not_passed_off_as_answers() {
     let (bad, _) = upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok");
-    let server = Server::start(&conf(&format!(
-        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{bad}; }} }}"
-    )));
+    let server = server!("location / {{ proxy_pass http://{bad}; }}").start();
     assert!(server.get("/").starts_with("HTTP/1.1 502 "));
     server.wait_for_log("upstream sent duplicate header line", 1);
 }
@@ -125,14 +114,14 @@ fn garbage_and_short_bodies_are_not_passed_off_as_answers() {
 #[test]
 fn a_large_body_goes_through_a_file() {
     let (up, told) = upstream(OK);
-    let server = Server::start(&conf(&format!(
-        "server {{ listen 127.0.0.1:%PORT0%; client_body_buffer_size 1k;\n\
-         location / {{ proxy_pass http://{up}; }} }}"
-    )));
+    let server = Server::start(server!(
+        "client_body_buffer_size 1k;\n\
+         location / {{ proxy_pass http://{up}; }}"
+    ));
     let body = "0123456789".repeat(1000);
     let request =
         format!("POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 10000\r\n\r\n{body}");
-    server.raw(request.as_bytes());
+    server.raw(&request);
     let mut got = String::new();
     wait_for("the whole body", || {
         got.push_str(&told.try_recv().map(|m| m.1).unwrap_or_default());
@@ -163,8 +152,7 @@ fn an_unbuffered_upload_passes_piece_by_piece() {
         "worker_processes 1;\nevents {{}}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; location / {{ \
          proxy_pass http://{up}; proxy_request_buffering off; }} }} }}\n"
     ));
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-    client.set_read_timeout(Some(crate::harness::DEADLINE)).expect("a timeout");
+    let mut client = server.connect();
     client
         .write_all(b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
         .expect("a head");
@@ -173,15 +161,14 @@ fn an_unbuffered_upload_passes_piece_by_piece() {
         client.write_all(format!("4\r\np{i:03}\r\n").as_bytes()).expect("a piece");
         let before = seen;
         while seen < before + 9 {
-            seen = told.recv_timeout(crate::harness::DEADLINE).expect("the piece at the upstream");
+            seen = told.recv_timeout(DEADLINE).expect("the piece at the upstream");
             if before == 0 && seen > 9 {
                 break;
             }
         }
     }
     client.write_all(b"0\r\n\r\n").expect("the end");
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).expect("an answer");
+    let answer = client.rest();
     assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("good"), "{answer}");
 }
 
@@ -189,39 +176,39 @@ fn an_unbuffered_upload_passes_piece_by_piece() {
 /// connection serves on; and what is short or too long is noticed as ever.
 #[test]
 fn long_responses_are_passed_on_as_they_are() {
-    use crate::harness::origin;
     const LEN: usize = 3_000_000;
     fn content() -> Vec<u8> {
         (0..LEN).map(|i| (i * 7 % 251) as u8).collect()
     }
     let peers = std::sync::Mutex::new(Vec::new());
     let (tell, told) = channel();
-    let up = origin::start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         let _ = tell.send(asked.peer);
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LEN}\r\n\r\n");
         let body = content();
         let target = asked.target().to_owned();
-        asked.write(head.as_bytes());
+        asked.write(&head);
         match target.as_str() {
             "/pieces" => {
                 for piece in body.chunks(70_001) {
                     asked.write(piece);
                     std::thread::yield_now();
                 }
+                true
             }
             "/short" => asked.write(&body[..LEN - 1]),
             "/more" => asked.write(&[&body[..], b"more"].concat()),
             _ => asked.write(&body),
-        }
+        };
         peers.lock().expect("no panic").push(asked.peer);
         target != "/short" && target != "/end"
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream u {{ server {up}; keepalive 4; }}\n\
          log_format l '$request_uri $upstream_response_length $upstream_bytes_received $body_bytes_sent';\n\
          server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% sndbuf=32k; access_log logs/a.log l;\n\
          location / {{ proxy_pass http://u; }} }}"
-    )));
+    ));
     let connect = |port: usize| {
         let client = TcpStream::connect(server.addr(port)).expect("connected");
         client.set_read_timeout(Some(Duration::from_secs(20))).expect("option");
@@ -231,7 +218,7 @@ fn long_responses_are_passed_on_as_they_are() {
     // Reads a body of `want` bytes behind a head; the last may not come.
     let mut get_at = |port: usize, path: &str, slow: bool| -> Vec<u8> {
         let client = &mut clients[port];
-        client.write_all(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).expect("sent");
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
         let mut got = Vec::new();
         let mut buf = vec![0; if slow { 5_000 } else { 1 << 20 }];
         loop {
@@ -269,9 +256,9 @@ fn long_responses_are_passed_on_as_they_are() {
     assert!(get("/short", false) == content()[..LEN - 1]);
     server.wait_for_log("upstream prematurely closed connection while reading upstream", 1);
     let line = format!("/ {LEN} ");
-    wait_for("the log", || server.site.read("logs/a.log").lines().next().map(str::to_owned))
+    wait_for("the log", || server.read("logs/a.log").lines().next().map(str::to_owned))
         .strip_prefix(&line)
         .and_then(|rest| rest.strip_suffix(&format!(" {LEN}")).and_then(|n| n.parse::<usize>().ok()))
         .filter(|received| (LEN..LEN + 200).contains(received))
-        .unwrap_or_else(|| panic!("{}", server.site.read("logs/a.log")));
+        .unwrap_or_else(|| panic!("{}", server.read("logs/a.log")));
 }

@@ -1,20 +1,18 @@
 //! HTTP/2 to upstreams: Forebay, nginx and frames made here on the other side.
 
-use crate::differential::oracle;
-use crate::harness::{DEADLINE, Server, Site, origin, raw, run};
 use forebay_http::compression::{Field, Sink};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, FrameHeader, flag, kind, setting};
 use forebay_http::h2::hpack::Decoder;
+use forebay_testkit::{Conf, DEADLINE, Oracle, Origin, Server, Site, Talk, ask, connect, http, oracle, run};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
-fn conf(http: &str) -> String {
-    format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/body; client_max_body_size 100m;\n\
-         proxy_http_version 2; {http} }}"
+fn conf(http: &str) -> Conf {
+    http!(
+        "client_max_body_size 100m;\n\
+         proxy_http_version 2; {http}"
     )
 }
 
@@ -39,7 +37,7 @@ fn put(addr: SocketAddr, uri: &str, body: &[u8], chunked: bool) -> String {
         bytes = request.into_bytes();
         bytes.extend_from_slice(body);
     }
-    String::from_utf8_lossy(&raw(addr, &bytes)).into_owned()
+    ask(addr, &bytes)
 }
 
 /// A server that sends `hello` behind SETTINGS when a request has come, to each connection what comes next, and closes.
@@ -97,7 +95,7 @@ const END: u8 = flag::END_STREAM;
 #[test]
 fn bodies_go_both_ways() {
     // Behind the second server one that answers with what it was sent.
-    let echo = origin::start(|mut asked| {
+    let echo = Origin::start(|asked| {
         let body = asked.text.split_once("\r\n\r\n").map_or("", |(_, b)| b).to_owned();
         asked.answer("200 OK", "", &body);
         true
@@ -211,21 +209,20 @@ fn serve_echo(mut stream: TcpStream) {
 
 /// Somebody who says more when there is an answer.
 fn dialogue(addr: SocketAddr, uri: &str) {
-    let mut client = TcpStream::connect(addr).expect("connect");
-    client.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let mut client = connect(addr);
     let head = format!("PUT {uri} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
-    client.write_all(head.as_bytes()).expect("written");
+    client.send(&head);
     let (mut got, mut buf) = (Vec::new(), [0; 4096]);
     for i in 0..20 {
         let word = format!("word{i:04}");
-        client.write_all(format!("8\r\n{word}\r\n").as_bytes()).expect("written");
+        client.send(format!("8\r\n{word}\r\n"));
         while !got.windows(word.len()).any(|w| w == word.as_bytes()) {
             let n = client.read(&mut buf).expect("an answer to each");
             assert!(n > 0, "{word}: {}", String::from_utf8_lossy(&got));
             got.extend_from_slice(&buf[..n]);
         }
     }
-    client.write_all(b"0\r\n\r\n").expect("written");
+    client.send(b"0\r\n\r\n");
     while !got.ends_with(b"\r\n0\r\n\r\n") {
         let n = client.read(&mut buf).expect("an end");
         assert!(n > 0);
@@ -255,7 +252,7 @@ fn grpc_servers_get_what_nginx_sends_and_give_trailers() {
     let ask = |uri: &str, more: &str| {
         let request =
             format!("GET {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: a\r\n{more}\r\n");
-        String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned()
+        server.ask(&request)
     };
     let port = server.addr(1);
     let got = ask("/a?b=c%20d", "Foo: bar\r\nTE: gzip, trailers\r\n");
@@ -340,7 +337,7 @@ fn listen_to(mut stream: TcpStream, report: &std::sync::mpsc::Sender<String>) {
     let mut out = Vec::new();
     frame::push_settings(&mut out, &[]);
     frame::push_settings_ack(&mut out);
-    stream.write_all(&out).expect("written");
+    stream.send(&out);
     let (mut got, mut buf, mut at) = (Vec::new(), [0; 16384], frame::PREFACE.len());
     let mut line = Length(String::new());
     while let Ok(n @ 1..) = stream.read(&mut buf) {
@@ -388,8 +385,7 @@ fn an_empty_body_ends_with_a_frame_of_its_own() {
         frame::push_header(&mut request, block.len(), kind::HEADERS, flag::END_HEADERS | end, 1);
         request.extend(block);
         request.extend(content.into_iter().flat_map(|content| data(content, END)));
-        let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-        client.write_all(&request).expect("written");
+        let _client = server.send(&request);
         line(uri)
     };
     for (uri, none, five) in [("/grpc", "", ""), ("/kept", " 0", " 5"), ("/streamed", "", "")] {
@@ -400,10 +396,10 @@ fn an_empty_body_ends_with_a_frame_of_its_own() {
         assert_eq!(over_http2(uri, None, Some(b"hello")), format!("HEADERS{five}, DATA of 5 end"), "{uri}");
         for fields in ["Content-Length: 0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] {
             let request = format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}");
-            server.raw(request.as_bytes());
+            server.raw(&request);
             assert_eq!(line(uri), "HEADERS 0, DATA of 0 end", "{uri} {fields}");
         }
-        server.raw(format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes());
+        server.raw(format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
         assert_eq!(line(uri), "HEADERS end", "{uri}");
     }
 }
@@ -424,7 +420,7 @@ fn a_connection_serves_many_requests() {
     // Connections of one version are not for the other.
     assert!(server.get("/one").contains("HTTP/1.1 http u 1."));
     assert!(server.get("/").contains("HTTP/2.0 http u 4."));
-    let head = String::from_utf8_lossy(&server.raw(b"HEAD / HTTP/1.0\r\n\r\n")).into_owned();
+    let head = server.ask(b"HEAD / HTTP/1.0\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(server.get("/alone").contains("HTTP/2.0 http 127.0.0.1 1."));
 }
@@ -498,7 +494,7 @@ fn servers_that_break_the_protocol() {
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{addr}; }} }}"
     )));
     for (i, (_, text)) in cases.iter().enumerate() {
-        let answer = server.get(&format!("/{i}"));
+        let answer = server.get(format!("/{i}"));
         assert!(answer.starts_with("HTTP/1.1 502 "), "{text}: {answer}");
         server.wait_for_log(text, 1);
     }
@@ -523,7 +519,7 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
     for uri in ["/a", "/b"] {
         let request =
             format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi");
-        let answer = String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned();
+        let answer = server.ask(&request);
         assert!(answer.contains("good"), "{answer}");
     }
 }
@@ -541,12 +537,11 @@ fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
            location / {{ proxy_pass http://u; }} location /grpc {{ grpc_pass u; }} }}"
     )));
     let begin = |uri: &str, piece: &str| {
-        let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-        client.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        let mut client = server.connect();
         let len = piece.len();
         let head =
             format!("PUT {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked");
-        client.write_all(format!("{head}\r\n\r\n{len:x}\r\n{piece}\r\n").as_bytes()).expect("written");
+        client.send(format!("{head}\r\n\r\n{len:x}\r\n{piece}\r\n"));
         client
     };
     for uri in ["/", "/grpc"] {
@@ -554,9 +549,8 @@ fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
         let mut got = [0; 15];
         client.read_exact(&mut got).expect("an answer");
         assert!(got.starts_with(b"HTTP/1.1 200 OK"), "{uri}: {}", String::from_utf8_lossy(&got));
-        client.write_all(b"3\r\nend\r\n0\r\n\r\n").expect("written");
-        let mut rest = String::new();
-        client.read_to_string(&mut rest).expect("the rest");
+        client.send(b"3\r\nend\r\n0\r\n\r\n");
+        let rest = client.rest();
         let (_, content) = rest.split_once("\r\n\r\n").expect("a head");
         assert_eq!(dechunk(content), "beginningend", "{uri}");
     }
@@ -578,7 +572,7 @@ fn flood(came: std::sync::mpsc::Sender<usize>) -> SocketAddr {
         for _ in 0..15 {
             out.extend(data(&[b'x'; 16_384], 0));
         }
-        stream.write_all(&out).expect("written");
+        stream.send(&out);
         let (mut got, mut buf) = (Vec::new(), [0; 16384]);
         let (mut at, mut len) = (frame::PREFACE.len(), 0);
         while let Ok(n @ 1..) = stream.read(&mut buf) {
@@ -604,10 +598,9 @@ fn a_request_goes_on_beside_a_response_that_stands_still() {
         "server {{ listen 127.0.0.1:%PORT0% sndbuf=16k; proxy_request_buffering off;\n\
            location / {{ proxy_pass http://{there}; }} }}"
     )));
-    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
-    client.write_all(b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n").expect("written");
+    let mut client = server.send(b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     for i in 1..=200 {
-        client.write_all(b"5\r\npiece\r\n").expect("written");
+        client.send(b"5\r\npiece\r\n");
         while came.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("piece {i} does not arrive")) < i * 5 {}
     }
 }
@@ -621,7 +614,7 @@ fn nginx_is_asked_over_http2() {
          location = /none { return 204; } } }",
     );
     site.write("html/large", &"0123456789".repeat(200_000));
-    let there = crate::differential::Oracle::start(&nginx, site);
+    let there = Oracle::start(&nginx, site);
     let server = Server::start(&conf(&format!(
         "upstream u {{ server {}; keepalive 2; }} server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
         there.addr()

@@ -1,7 +1,6 @@
 //! Requests that are sent again after a status, and the time limit for all attempts.
 
-use crate::harness::origin::start;
-use crate::harness::{DEADLINE, Server, raw};
+use forebay_testkit::{DEADLINE, Origin, Server, http, raw};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -11,25 +10,23 @@ use std::time::{Duration, Instant};
 fn failing_first(status: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let own = count.clone();
-    let addr = start(move |mut asked| {
+    let up = Origin::start(move |asked| {
         let first = own.fetch_add(1, SeqCst) == 0;
-        asked.answer(if first { status } else { "200 OK" }, "", "body\n");
-        true
+        asked.answer(if first { status } else { "200 OK" }, "", "body\n")
     });
-    (addr, count)
+    (up.addr, count)
 }
 
 fn server(upstream: SocketAddr, settings: &str) -> Server {
-    Server::start(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; upstream u {{ server {upstream} max_fails=0; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; {settings} }} }} }}"
+    Server::start(http!(
+        "upstream u {{ server {upstream} max_fails=0; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; {settings} }} }}"
     ))
 }
 
 fn ask(server: &Server, method: &str) -> String {
     let text = format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    let answer = raw(server.addr(0), text.as_bytes());
+    let answer = raw(server.addr(0), &text);
     String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap_or_default().to_owned()
 }
 
@@ -68,11 +65,11 @@ fn statuses_that_are_not_repeated() {
 /// The limit is one for all attempts, however short each of them is.
 #[test]
 fn all_attempts_have_one_limit() {
-    let addr = start(|mut asked| {
+    let addr = Origin::start(|asked| {
         std::thread::sleep(Duration::from_millis(120));
-        asked.answer("503 X", "", "body\n");
-        true
-    });
+        asked.answer("503 X", "", "body\n")
+    })
+    .addr;
     let settings = "proxy_next_upstream error timeout http_503; proxy_next_upstream_tries 100; proxy_next_upstream_again on;\n\
                     proxy_read_timeout 10s; proxy_response_timeout 500ms;";
     let server = server(addr, settings);
@@ -80,9 +77,9 @@ fn all_attempts_have_one_limit() {
     assert_eq!(ask(&server, "GET"), "504");
     assert!(begun.elapsed() < DEADLINE / 2, "{:?}", begun.elapsed());
     assert!(
-        server.site.read("logs/error.log").contains("proxy_response_timeout"),
+        server.read("logs/error.log").contains("proxy_response_timeout"),
         "{}",
-        server.site.read("logs/error.log")
+        server.read("logs/error.log")
     );
 }
 

@@ -1,8 +1,7 @@
 //! Load that must not take the server down: too many clients, too few descriptors, clients that vanish.
 
-use crate::harness::{Server, Site, memory, wait_for};
-use nix::sys::signal::Signal;
-use std::io::{Read, Write};
+use forebay_testkit::{Server, Signal, Site, Talk, http, memory, wait_for};
+use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ fn serve(main: &str, connections: u32, server: &str) -> Server {
 }
 
 fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.addr(0)).expect("connect");
+    let stream = server.connect();
     stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
     stream
 }
@@ -48,9 +47,9 @@ fn answer(stream: &mut TcpStream) -> String {
 #[test]
 fn few_descriptors_make_clients_wait() {
     let server = serve("worker_rlimit_nofile 40;", 1024, "");
-    let mut clients: Vec<TcpStream> = (0..200).map(|_| connect(&server)).collect();
+    let mut clients: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
     for client in &mut clients {
-        client.write_all(GET).expect("open");
+        client.send(GET);
     }
     for client in &mut clients {
         assert_eq!(answer(client), "HTTP/1.1 200 OK");
@@ -62,13 +61,12 @@ fn few_descriptors_make_clients_wait() {
 fn a_full_table_serves_as_soon_as_a_client_is_idle() {
     let slow = "location /slow { alias html/; limit_rate 5000; }";
     let server = serve("", 4, slow);
-    let mut busy: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    let mut busy: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
     for client in &mut busy {
-        client.write_all(b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("open");
+        client.send(b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n");
     }
     std::thread::sleep(Duration::from_millis(200));
-    let mut late = connect(&server);
-    late.write_all(GET).expect("open");
+    let mut late = server.send(GET);
     // Nobody is cut off for it, and it need not wait for `keepalive_timeout`.
     for client in &mut busy {
         assert_eq!(answer(client), "HTTP/1.1 200 OK");
@@ -82,23 +80,22 @@ fn a_full_table_serves_as_soon_as_a_client_is_idle() {
 #[test]
 fn slow_heads_leave_before_clients_between_requests() {
     let server = serve("", 8, "");
-    let mut good: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    let mut good: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
     for client in &mut good {
-        client.write_all(GET).expect("open");
+        client.send(GET);
         assert_eq!(answer(client), "HTTP/1.1 200 OK");
     }
-    let mut slow: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
+    let mut slow: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
     for client in &mut slow {
-        client.write_all(b"GET /page HT").expect("open");
+        client.send(b"GET /page HT");
     }
     std::thread::sleep(Duration::from_millis(2300));
     for _ in 0..4 {
-        let mut new = connect(&server);
-        new.write_all(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("open");
+        let mut new = server.send(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         assert_eq!(answer(&mut new), "HTTP/1.1 200 OK");
     }
     for client in &mut good {
-        client.write_all(GET).expect("open");
+        client.send(GET);
         assert_eq!(answer(client), "HTTP/1.1 200 OK");
     }
 }
@@ -119,20 +116,20 @@ fn one_network_does_not_push_out_the_slow_clients_of_others() {
     let server = serve("", 24, "");
     // They have been slow for longest, and would be the first to go if networks did not count.
     let mut slow: Vec<TcpStream> = (1..=3).map(|i| connect_from(&server, [127, 0, 2, i])).collect();
-    slow.iter_mut().for_each(|client| client.write_all(BEGINNING).expect("open"));
+    slow.iter_mut().for_each(|client| client.send(BEGINNING));
     std::thread::sleep(Duration::from_millis(50));
     let mut many: Vec<TcpStream> = (1..=20).map(|i| connect_from(&server, [127, 0, 1, i])).collect();
-    many.iter_mut().for_each(|client| client.write_all(BEGINNING).expect("open"));
+    many.iter_mut().for_each(|client| client.send(BEGINNING));
     std::thread::sleep(Duration::from_millis(2300));
     // More of the same network, and others whose requests are served.
     for i in 0..12 {
         let mut new = connect_from(&server, if i % 2 == 0 { [127, 0, 3, 1] } else { [127, 0, 1, 99] });
-        new.write_all(GET).expect("open");
+        new.send(GET);
         assert_eq!(answer(&mut new), "HTTP/1.1 200 OK");
         many.push(new);
     }
     for client in &mut slow {
-        client.write_all(&GET[BEGINNING.len()..]).expect("open");
+        client.send(&GET[BEGINNING.len()..]);
         assert_eq!(answer(client), "HTTP/1.1 200 OK", "it may be slow");
     }
     server.wait_for_log("24 worker_connections are not enough, reusing connections", 1);
@@ -152,7 +149,7 @@ fn reloads_do_not_grow_the_worker() {
         for i in 0..n {
             // Every other one removes a listener, or adds it again.
             let second = if i % 2 == 0 { "" } else { "listen 127.0.0.1:%PORT1%;" };
-            server.site.write(
+            server.write(
                 "nginx.conf",
                 &format!(
                     "worker_processes 1; error_log logs/error.log notice; events {{ worker_connections 512; }} http {{ \
@@ -161,10 +158,9 @@ fn reloads_do_not_grow_the_worker() {
                 ),
             );
             let before = server.error_log().matches("reconfigur").count();
-            server.signal(Signal::SIGHUP);
+            server.reload();
             server.wait_for_log("reconfigur", before + 1);
-            let mut client = connect(&server);
-            client.write_all(GET).expect("open");
+            let mut client = server.send(GET);
             assert_eq!(answer(&mut client), "HTTP/1.1 200 OK");
         }
     };
@@ -179,18 +175,14 @@ fn reloads_do_not_grow_the_worker() {
 fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
     let timeouts =
         "client_header_timeout 1s; server_name localhost; location /slow { alias html/; limit_rate 5000; }";
-    let site = Site::new(&format!(
-        "worker_processes 1; error_log logs/error.log info; events {{}} http {{ log_format t '$status \
+    let site = Site::new(http!(
+        "log_format t '$status \
          $request_length \"$request\"'; access_log logs/access.log t; server {{ listen 127.0.0.1:%PORT0%; \
-         {timeouts} }} }}"
+         {timeouts} }}"
     ));
     site.write("html/page", &"x".repeat(10_000));
     let server = Server::start_on(site);
-    let send = |bytes: &[u8]| {
-        let mut stream = connect(&server);
-        stream.write_all(bytes).expect("open");
-        stream
-    };
+    let send = |bytes: &[u8]| server.send(bytes);
     let mut slow = [send(b""), send(b"GET / HT"), send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")];
     let head = send(b"GET / HTTP/1.1\r\nHo");
     head.shutdown(std::net::Shutdown::Write).expect("open");
@@ -216,7 +208,7 @@ fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
     ] {
         server.wait_for_log(text, 1);
     }
-    let access = server.site.read("logs/access.log");
+    let access = server.read("logs/access.log");
     for line in ["408 0 \"GET / HT\"", "408 33 \"GET / HTTP/1.1\"", "400 16 \"GET / HTTP/1.1\""] {
         assert!(access.lines().any(|l| l == line), "{line} in {access}");
     }
@@ -225,46 +217,42 @@ fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
 #[test]
 fn pipelined_and_byte_by_byte() {
     let server = serve("", 64, "location /n { return 200 \"$arg_n,\"; }");
-    let mut stream = connect(&server);
+    let mut stream = server.connect();
     let mut writer = stream.try_clone().expect("clone");
     let write = std::thread::spawn(move || {
         for n in 0..1000 {
             let last = if n == 999 { "Connection: close\r\n" } else { "" };
             let request = format!("GET /n?n={n} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n");
-            writer.write_all(request.as_bytes()).expect("open");
+            writer.send(&request);
         }
     });
-    let mut all = String::new();
-    stream.read_to_string(&mut all).expect("answers");
+    let all = stream.rest();
     write.join().expect("written");
     let bodies = all.split("\r\n\r\n").skip(1).map(|s| s.split(',').next().unwrap_or_default());
     assert!(bodies.eq((0..1000).map(|n| n.to_string())), "in order");
 
-    let mut stream = connect(&server);
+    let mut stream = server.connect();
     stream.set_nodelay(true).expect("nodelay");
     for byte in
         b"POST /n?n=1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     {
-        stream.write_all(&[*byte]).expect("open");
+        stream.send(&[*byte]);
     }
     assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
-    stream.write_all(GET).expect("open");
+    stream.send(GET);
     assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
 }
 
 #[test]
 fn a_graceful_end_says_close() {
     let mut server = serve("", 64, "");
-    let mut begun = connect(&server);
-    begun.write_all(b"GET /page HT").expect("open");
-    let mut idle = connect(&server);
-    idle.write_all(GET).expect("open");
+    let mut begun = server.send(b"GET /page HT");
+    let mut idle = server.send(GET);
     assert_eq!(answer(&mut idle), "HTTP/1.1 200 OK");
     server.signal(Signal::SIGQUIT);
     assert_eq!(idle.read(&mut [0]).expect("closed"), 0);
-    begun.write_all(b"TP/1.1\r\nHost: localhost\r\n\r\n").expect("open");
-    let mut bytes = Vec::new();
-    begun.read_to_end(&mut bytes).expect("closed after the answer");
+    begun.send(b"TP/1.1\r\nHost: localhost\r\n\r\n");
+    let bytes = begun.rest_bytes();
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("\r\nConnection: close\r\n"), "{text:.300}");
     assert_eq!(server.wait_end(), Some(0));
@@ -295,26 +283,25 @@ fn an_answer_that_promised_another_request_keeps_its_word() {
     };
     let slow = b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n";
     // One sends its next request with the first, one when it has the answer to that.
-    let mut clients = [connect(&server), connect(&server)];
+    let mut clients = [server.connect(), server.connect()];
     let mut heads = Vec::new();
     for client in &mut clients {
-        client.write_all(slow).expect("open");
+        client.send(slow);
         let mut first = [0; 200];
         let n = client.read(&mut first).expect("a head");
         heads.push(first[..n].to_vec());
     }
     let [early, late] = &mut clients;
-    early.write_all(GET).expect("open");
+    early.send(GET);
     server.signal(Signal::SIGQUIT);
     server.wait_for_log("gracefully shutting down", 1);
     let head = whole(late, &heads[1]);
     assert!(head.contains("Connection: keep-alive"), "{head}");
-    late.write_all(GET).expect("open");
+    late.send(GET);
     let mut bytes = heads[0].clone();
     early.read_to_end(&mut bytes).expect("two answers");
     let early = String::from_utf8_lossy(&bytes);
-    let mut bytes = Vec::new();
-    late.read_to_end(&mut bytes).expect("an answer");
+    let bytes = late.rest_bytes();
     let late = String::from_utf8_lossy(&bytes);
     assert!(late.starts_with("HTTP/1.1 200 OK") && late.contains("\r\nConnection: close\r\n"), "{late:.300}");
     assert_eq!(early.matches("HTTP/1.1 200 OK").count(), 2, "{early:.300}");
@@ -324,21 +311,21 @@ fn an_answer_that_promised_another_request_keeps_its_word() {
 /// A variable of a field that the configuration sets is logged as it was set, and the field elsewhere.
 #[test]
 fn fields_are_logged_unless_they_were_set() {
-    let server = Server::start_on(Site::new(
-        "worker_processes 1; error_log logs/error.log info; events {} http { log_format t '$uri $http_x_tag \
+    let server = Server::start_on(Site::new(http(
+        "log_format t '$uri $http_x_tag \
          \"$http_user_agent\"'; access_log logs/access.log t; server { listen 127.0.0.1:%PORT0%; \
-         location /set { set $http_x_tag mine; return 204; } location / { return 204; } } }",
-    ));
+         location /set { set $http_x_tag mine; return 204; } location / { return 204; } }",
+    )));
     for path in ["/plain", "/set"] {
-        let mut stream = connect(&server);
+        let mut stream = server.connect();
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: h\r\nX-Tag: theirs\r\nUser-Agent: a\"b\r\nConnection: close\r\n\r\n"
         );
-        stream.write_all(request.as_bytes()).expect("open");
+        stream.send(&request);
         assert_eq!(answer(&mut stream), "HTTP/1.1 204 No Content");
     }
     let log = wait_for("the lines", || {
-        let log = server.site.read("logs/access.log");
+        let log = server.read("logs/access.log");
         (log.lines().count() == 2).then_some(log)
     });
     assert_eq!(log, "/plain theirs \"a\\x22b\"\n/set mine \"a\\x22b\"\n");
@@ -380,7 +367,7 @@ fn a_pattern_that_is_given_up_denies_the_request() {
     ] {
         let head =
             format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nReferer: {referer}\r\nConnection: close\r\n\r\n");
-        let answer = String::from_utf8_lossy(&server.raw(head.as_bytes())).into_owned();
+        let answer = server.ask(&head);
         assert_eq!(answer.get(9..12), Some(want), "{head}{answer}");
         failures += usize::from(want == "500");
     }
@@ -404,7 +391,7 @@ fn a_thread_that_ends_takes_the_process_with_it_and_another_follows() {
             assert!(server.get("/").ends_with("one"), "it has its configuration");
             server.signal(Signal::SIGUSR1);
         }
-        server.wait_for_log(&format!("thread \"{thread}"), 1);
+        server.wait_for_log(format!("thread \"{thread}"), 1);
         server.wait_for_log("has ended by a panic (on purpose, ", 1);
         assert!(server.error_log().contains("[alert]"), "{}", server.error_log());
         server.wait_for_log("exited on signal 6", 1);

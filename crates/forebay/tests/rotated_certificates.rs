@@ -1,8 +1,7 @@
 //! Certificates whose names have variables are read again for each connection to an upstream, unless a cache is to keep them
 //! (nginx: proxy_ssl_certificate_cache).
 
-use crate::harness::{Server, Site, free_port, raw};
-use crate::tls::openssl;
+use forebay_testkit::{Server, Site, free_port, http, raw};
 
 /// A front that presents a certificate.
 struct Case {
@@ -54,18 +53,17 @@ fn changed_files_are_presented_unless_a_cache_keeps_the_old_ones() {
             "server {{ listen 127.0.0.1:{bytes}; proxy_ssl on; proxy_pass 127.0.0.1:{back}; {directives} }}\n"
         );
     }
-    let site = Site::new(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; return 200 ready; }}\n\
+    let site = Site::new(http!(
+        "server {{ listen 127.0.0.1:%PORT0%; return 200 ready; }}\n\
          server {{ listen 127.0.0.1:{back} ssl; ssl_certificate old.crt; ssl_certificate_key old.key;\n\
          ssl_verify_client optional_no_ca; return 200 \"from $ssl_client_s_dn\"; }}\n{http} }}\n\
-         stream {{ {stream} }}"
+         stream {{ {stream}"
     ));
     site.write("password", "secret");
     for name in ["old", "new"] {
         let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30";
-        openssl(&site, &format!("{new} -keyout {name}.key -out {name}.crt -subj /CN={name}"));
-        openssl(&site, &format!("ec -in {name}.key -aes128 -passout pass:secret -out {name}.encrypted"));
+        site.openssl(&format!("{new} -keyout {name}.key -out {name}.crt -subj /CN={name}"));
+        site.openssl(&format!("ec -in {name}.key -aes128 -passout pass:secret -out {name}.encrypted"));
     }
     let change = |site: &Site, name: &str| {
         for (port, case) in &fronts {

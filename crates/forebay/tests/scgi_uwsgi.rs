@@ -1,108 +1,33 @@
 //! `scgi_pass` and `uwsgi_pass`, with servers made here.
 
-use crate::differential::compare_with;
-use crate::harness::{Server, Site};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-
-/// Content of which the parameter `CONTENT_LENGTH` tells the length.
-fn content(stream: &mut TcpStream, params: &[u8]) -> Option<Vec<u8>> {
-    let text = String::from_utf8_lossy(params);
-    let digits = text.split_once("CONTENT_LENGTH=").map_or("", |(_, rest)| rest);
-    let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
-    let mut all = vec![0; digits.parse().unwrap_or(0)];
-    stream.read_exact(&mut all).ok()?;
-    Some(all)
-}
-
-/// Parameters, a line each, and content of an SCGI request.
-fn scgi(stream: &mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)> {
-    let mut digits = String::new();
-    let mut byte = [0];
-    loop {
-        stream.read_exact(&mut byte).ok()?;
-        match byte[0] {
-            b':' => break,
-            digit => digits.push(char::from(digit)),
-        }
-    }
-    let mut all = vec![0; digits.parse::<usize>().expect("a length") + 1];
-    stream.read_exact(&mut all).ok()?;
-    assert_eq!(all.pop(), Some(b','));
-    assert_eq!(all.pop(), Some(0));
-    let parts: Vec<&[u8]> = all.split(|b| *b == 0).collect();
-    let params: Vec<u8> = parts.chunks(2).flat_map(|p| [p[0], b"=", p[1], b"\n"].concat()).collect();
-    let content = content(stream, &params)?;
-    Some((params, content))
-}
-
-/// Modifiers and parameters, a line each, and content of a uwsgi request.
-fn uwsgi(stream: &mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)> {
-    let mut header = [0; 4];
-    stream.read_exact(&mut header).ok()?;
-    let mut all = vec![0; usize::from(u16::from_le_bytes([header[1], header[2]]))];
-    stream.read_exact(&mut all).ok()?;
-    let mut params = format!("modifiers {} {}\n", header[0], header[3]).into_bytes();
-    let mut rest = all.as_slice();
-    let part = |rest: &mut &[u8]| {
-        let (len, behind) = rest.split_at(2);
-        let (text, behind) = behind.split_at(usize::from(u16::from_le_bytes([len[0], len[1]])));
-        *rest = behind;
-        text.to_vec()
-    };
-    // A string of `uwsgi_string` has no length.
-    while !rest.is_empty() && !rest.starts_with(b"--") {
-        let (name, value) = (part(&mut rest), part(&mut rest));
-        params.extend([name.as_slice(), b"=", &value, b"\n"].concat());
-    }
-    params.extend_from_slice(rest);
-    let content = content(stream, &params)?;
-    Some((params, content))
-}
-
-type Read1 = fn(&mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)>;
+use forebay_testkit::gateways::{self, Call};
+use forebay_testkit::{Server, Site, compare_with, http};
+use std::net::{SocketAddr, TcpStream};
 
 /// A server that answers what it is told by `QUERY_STRING`, or else with what it was asked.
-fn start(read: Read1) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let _ = stream.set_read_timeout(Some(std::time::Duration::from_secs(60)));
-                let Some((params, content)) = read(&mut stream) else { return };
-                let text = String::from_utf8_lossy(&params).into_owned();
-                let what =
-                    text.split_once("QUERY_STRING=").map_or("", |(_, q)| q.lines().next().unwrap_or(""));
-                let answer: Vec<u8> = match what {
-                    "cgi" => b"Status: 404 Nope\nContent-Type: text/plain\n\nnot there".to_vec(),
-                    "http" => {
-                        b"HTTP/1.0 201 Made\r\nContent-Type: text/plain\r\nLocation: /x\r\n\r\nmade".to_vec()
-                    }
-                    "redirect" => b"Location: /elsewhere\r\n\r\n".to_vec(),
-                    "short" => b"Content-Length: 10\r\n\r\npart".to_vec(),
-                    "long" => b"Content-Length: 4\r\nContent-Type: text/plain\r\n\r\npart and more".to_vec(),
-                    "hide" => b"Status: 200 OK\r\nDate: x\r\nServer: y\r\nConnection: z\r\n\r\nx".to_vec(),
-                    "none" => Vec::new(),
-                    "half" => b"HTTP/1".to_vec(),
-                    "bad" => b"Content-Type: x\r\nX y: z\r\n\r\n".to_vec(),
-                    "interim" => b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\n\r\n".to_vec(),
-                    "line" => b"HTTP/1.1 what\r\n\r\n".to_vec(),
-                    _ => {
-                        let sum =
-                            content.iter().fold(7u64, |s, b| s.wrapping_mul(31).wrapping_add(u64::from(*b)));
-                        format!(
-                            "Content-Type: text/plain\r\n\r\n{text}\nlength={} sum={sum}\n",
-                            content.len()
-                        )
-                        .into_bytes()
-                    }
-                };
-                let _ = stream.write_all(&answer);
-            });
-        }
-    });
-    addr
+fn start(read: fn(&mut TcpStream) -> Option<Call>) -> SocketAddr {
+    gateways::start(read, |call| {
+        let answer = match call.get("QUERY_STRING") {
+            "cgi" => "Status: 404 Nope\nContent-Type: text/plain\n\nnot there",
+            "http" => "HTTP/1.0 201 Made\r\nContent-Type: text/plain\r\nLocation: /x\r\n\r\nmade",
+            "redirect" => "Location: /elsewhere\r\n\r\n",
+            "short" => "Content-Length: 10\r\n\r\npart",
+            "long" => "Content-Length: 4\r\nContent-Type: text/plain\r\n\r\npart and more",
+            "hide" => "Status: 200 OK\r\nDate: x\r\nServer: y\r\nConnection: z\r\n\r\nx",
+            "none" => "",
+            "half" => "HTTP/1",
+            "bad" => "Content-Type: x\r\nX y: z\r\n\r\n",
+            "interim" => "HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+            "line" => "HTTP/1.1 what\r\n\r\n",
+            _ => {
+                let add = |sum: u64, b: &u8| sum.wrapping_mul(31).wrapping_add(u64::from(*b));
+                let (length, sum) = (call.content.len(), call.content.iter().fold(7, add));
+                let text = format!("Content-Type: text/plain\r\n\r\n{}", call.params);
+                return format!("{text}\nlength={length} sum={sum}\n").into_bytes();
+            }
+        };
+        answer.as_bytes().to_vec()
+    })
 }
 
 fn locations() -> String {
@@ -113,7 +38,7 @@ fn locations() -> String {
              {kind}_param REQUEST_URI $request_uri; {kind}_param HTTP_HIDDEN \"\";"
         )
     };
-    let (s, u) = (start(scgi), start(uwsgi));
+    let (s, u) = (start(gateways::scgi), start(gateways::uwsgi));
     format!(
         "{} {} uwsgi_param CONTENT_LENGTH $content_length;\n\
          location /s {{ scgi_pass {s}; }}\n\
@@ -158,11 +83,10 @@ fn as_nginx_does() {
 
 #[test]
 fn invalid_answers_and_parameters_are_refused() {
-    let server = Server::start(&format!(
-        "error_log logs/error.log info; pid logs/nginx.pid; events {{}} http {{ access_log off;\n\
-         client_body_temp_path %DIR%/body; large_client_header_buffers 20 20k; scgi_temp_path %DIR%/s;\n\
+    let server = Server::start(http!(
+        "large_client_header_buffers 20 20k; scgi_temp_path %DIR%/s;\n\
          uwsgi_temp_path %DIR%/u; server {{ listen 127.0.0.1:%PORT0%; {}\n\
-         location /v {{ uwsgi_pass $arg_to; uwsgi_param LONG $http_long$http_long$http_long$http_long; }} }} }}",
+         location /v {{ uwsgi_pass $arg_to; uwsgi_param LONG $http_long$http_long$http_long$http_long; }} }}",
         locations()
     ));
     for (what, text) in [
@@ -170,18 +94,18 @@ fn invalid_answers_and_parameters_are_refused() {
         ("line", "upstream sent no valid HTTP/1.0 header"),
     ] {
         for (kind, name) in [("s", "scgi"), ("u", "uwsgi")] {
-            let got = server.get(&format!("/{kind}?{what}"));
+            let got = server.get(format!("/{kind}?{what}"));
             assert!(got.starts_with("HTTP/1.1 502 "), "{what}: {got}");
-            server.wait_for_log(&format!("{text} while reading response header from upstream"), 1);
-            server.wait_for_log(&format!("upstream: \"{name}://127.0.0.1:"), 1);
+            server.wait_for_log(format!("{text} while reading response header from upstream"), 1);
+            server.wait_for_log(format!("upstream: \"{name}://127.0.0.1:"), 1);
         }
     }
     for uri in ["/s/streamed", "/u/streamed"] {
-        let got = server.raw(ask(&format!("POST {uri}"), "", &"x".repeat(100_000)).as_bytes());
+        let got = server.raw(ask(&format!("POST {uri}"), "", &"x".repeat(100_000)));
         assert!(String::from_utf8_lossy(&got).contains("\nlength=100000 sum=12158521846703924231\n"));
     }
     // Newer versions of nginx say the host in any case.
-    let got = server.raw(ask("POST /s/bare", "X: y\r\n", "content").as_bytes());
+    let got = server.raw(ask("POST /s/bare", "X: y\r\n", "content"));
     assert!(String::from_utf8_lossy(&got).contains("REQUEST_URI=/s/bare\nHTTP_HOST=localhost\n\nlength=7 "));
     // A length that is not kept: what there is, and no end.
     for uri in ["/s?short", "/u?short"] {
@@ -192,7 +116,7 @@ fn invalid_answers_and_parameters_are_refused() {
     assert!(server.get("/v?to=127.0.0.1").starts_with("HTTP/1.1 500 "));
     server.wait_for_log("no port in upstream \"127.0.0.1\"", 1);
     let long = ask("GET /v?to=127.0.0.1:9", &format!("Long: {}\r\n", "l".repeat(17_000)), "");
-    assert!(server.raw(long.as_bytes()).starts_with(b"HTTP/1.1 500 "));
+    assert!(server.raw(&long).starts_with(b"HTTP/1.1 500 "));
     server.wait_for_log("[alert]", 1);
     server.wait_for_log("uwsgi request is too big: 8", 1);
 }
@@ -200,13 +124,11 @@ fn invalid_answers_and_parameters_are_refused() {
 #[test]
 fn uwsgi_over_tls() {
     // The other side ends TLS and hears a request that is none of HTTP: its answer shows that it got it.
-    let site = Site::new(
-        "error_log logs/error.log info; pid logs/nginx.pid; events {} http { access_log off;\n\
-         client_body_temp_path %DIR%/body;\n\
-         server { listen 127.0.0.1:%PORT0%; location / { uwsgi_pass suwsgi://127.0.0.1:%PORT1%; } }\n\
+    let site = Site::new(http(
+        "server { listen 127.0.0.1:%PORT0%; location / { uwsgi_pass suwsgi://127.0.0.1:%PORT1%; } }\n\
          server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate cert; ssl_certificate_key key;\n\
-           add_header X-Protocol $ssl_protocol always; } }",
-    );
+           add_header X-Protocol $ssl_protocol always; }",
+    ));
     let args = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key -out cert";
     let mut openssl = std::process::Command::new("openssl");
     let done = openssl.args(args.split(' ')).current_dir(site.dir()).output().expect("openssl");
@@ -219,18 +141,17 @@ fn uwsgi_over_tls() {
 /// As for FastCGI: a client does not choose the proxy of a program's own requests.
 #[test]
 fn a_field_proxy_is_no_parameter() {
-    let (s, u) = (start(scgi), start(uwsgi));
-    let server = Server::start(&format!(
-        "error_log logs/error.log info; pid logs/nginx.pid; events {{}} http {{ access_log off; client_body_temp_path %DIR%/body;\n\
-         scgi_temp_path %DIR%/s; uwsgi_temp_path %DIR%/u; server {{ listen 127.0.0.1:%PORT0%;\n\
+    let (s, u) = (start(gateways::scgi), start(gateways::uwsgi));
+    let server = Server::start(http!(
+        "scgi_temp_path %DIR%/s; uwsgi_temp_path %DIR%/u; server {{ listen 127.0.0.1:%PORT0%;\n\
          location /s/ {{ scgi_pass {s}; }} location /s/set {{ scgi_pass {s}; scgi_param HTTP_PROXY mine; }}\n\
-         location /u/ {{ uwsgi_pass {u}; }} location /u/set {{ uwsgi_pass {u}; uwsgi_param HTTP_PROXY mine; }} }} }}"
+         location /u/ {{ uwsgi_pass {u}; }} location /u/set {{ uwsgi_pass {u}; uwsgi_param HTTP_PROXY mine; }} }}"
     ));
     for kind in ["s", "u"] {
         let get = |rest: &str| {
             let fields = "proxy: evil\r\nX-Proxy: y\r\n";
             let request = ask(&format!("GET /{kind}/{rest}"), fields, "");
-            String::from_utf8_lossy(&server.raw(request.as_bytes())).into_owned()
+            server.ask(&request)
         };
         let answer = get("");
         assert!(!answer.contains("HTTP_PROXY=") && answer.contains("HTTP_X_PROXY=y"), "{answer}");

@@ -1,8 +1,9 @@
 //! The program under a service manager: messages to it, sockets from it, and reloads that are waited for.
 
-use crate::harness::{DEADLINE, PROGRAM, Server, Site, alive, kill, raw, wait_for};
-use nix::sys::signal::Signal;
-use std::net::{TcpListener, TcpStream};
+use forebay_testkit::{
+    DEADLINE, Server, Signal, Site, alive, connect, kill, program, raw, wait_for, wait_until,
+};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
@@ -48,7 +49,7 @@ impl Manager {
     }
 
     fn start(&self, site: &Site, more: &str) -> Child {
-        let mut command = site.command(PROGRAM, &["-g", &format!("daemon off; {more}")]);
+        let mut command = site.command(program(), &["-g", &format!("daemon off; {more}")]);
         command.env("NOTIFY_SOCKET", &self.address).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::null()).spawn().expect("starts")
     }
@@ -126,7 +127,7 @@ fn an_upgrade_changes_the_main_process_and_its_way_back_too() {
     let new = upgrade();
     kill(new, Signal::SIGQUIT);
     assert_eq!(manager.next(["MAINPID", "STOPPING"]), [old.clone(), "-".to_owned()]);
-    wait_for("the old pid file", || (site.read("logs/nginx.pid").trim() == old).then_some(()));
+    wait_until("the old pid file", || site.read("logs/nginx.pid").trim() == old);
 
     // The old one ends: no message, since the new one has reported itself.
     let new = upgrade();
@@ -138,11 +139,11 @@ fn an_upgrade_changes_the_main_process_and_its_way_back_too() {
     let [ready, newest] = manager.next(["READY", "MAINPID"]);
     assert_eq!(ready, "1");
     kill(new, Signal::SIGQUIT);
-    wait_for("the end of the second", || (!alive(new)).then_some(()));
+    wait_until("the end of the second", || !alive(new));
     let newest = newest.parse().expect("a pid");
     kill(newest, Signal::SIGTERM);
     assert_eq!(manager.next(["STOPPING"]), ["1"]);
-    wait_for("the end of the third", || (!alive(newest)).then_some(()));
+    wait_until("the end of the third", || !alive(newest));
 }
 
 #[test]
@@ -150,22 +151,22 @@ fn a_reload_that_is_waited_for_is_in_effect_when_it_returns() {
     for mode in ["", "master_process off; "] {
         let conf = |text: &str| format!("{mode}{}", CONF.replace("one", text));
         let mut server = Server::start(&conf("one"));
-        let dir = server.site.dir().to_owned();
+        let dir = server.dir().to_owned();
         let reload = || {
-            let mut command = Command::new(PROGRAM);
+            let mut command = Command::new(program());
             command.arg("reload").arg("-p").arg(&dir).args(["-c", "nginx.conf", "--timeout", "20"]);
             let output = command.output().expect("runs");
             (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
         for i in 0..20 {
-            server.site.write("nginx.conf", &conf(&format!("answer{i}")));
+            server.write("nginx.conf", &conf(&format!("answer{i}")));
             assert_eq!(reload(), (Some(0), String::new()), "{mode}");
             assert_eq!(get(&server.site), format!("answer{i}"), "{mode}");
         }
         // The command finds nothing wrong with an address that another program has; the master cannot bind it.
         let taken = TcpListener::bind("127.0.0.1:0").expect("bind");
         let other = format!("listen {}; location", taken.local_addr().expect("bound"));
-        server.site.write("nginx.conf", &conf("one").replacen("location", &other, 1));
+        server.write("nginx.conf", &conf("one").replacen("location", &other, 1));
         let (code, text) = reload();
         assert_eq!(code, Some(1), "{text}");
         let refused = "forebay: the new configuration was refused, the one before stays in effect: still could not bind()";
@@ -201,7 +202,7 @@ fn sockets_of_the_manager_are_matched_with_addresses() {
     let path = site.dir().join("other.sock");
     let unix = UnixListener::bind(&path).expect("bind");
     let start = |pid: &str| {
-        let program = site.command(PROGRAM, &["-g", "daemon off;", "-e", "logs/early.log"]);
+        let program = site.command(program(), &["-g", "daemon off;", "-e", "logs/early.log"]);
         let script = format!(
             "exec 3<&0 4<&1 5</dev/null 0</dev/null 1>/dev/null; export LISTEN_PID={pid}; exec \"$0\" \"$@\""
         );
@@ -230,7 +231,7 @@ fn sockets_of_the_manager_are_matched_with_addresses() {
     assert!(log.contains("descriptor 5 \"log\" of the service manager is no listening socket"), "{log}");
     drop(unix);
     // A process that another test is just starting may still have a copy.
-    wait_for("the end of the socket", || UnixStream::connect(&path).is_err().then_some(()));
+    wait_until("the end of the socket", || UnixStream::connect(&path).is_err());
     (0..20).for_each(|_| assert_eq!(get(&site), "one"));
     assert_eq!(listeners(site.addr(0).port()), 1, "the threads share the socket");
 
@@ -241,5 +242,5 @@ fn sockets_of_the_manager_are_matched_with_addresses() {
     assert_eq!((get(&site), listeners(site.addr(0).port())), ("one".to_owned(), 1));
     kill(pid(&child), Signal::SIGQUIT);
     end(child);
-    drop(TcpStream::connect(site.addr(0)).expect("the manager's socket"));
+    drop(connect(site.addr(0)));
 }

@@ -1,9 +1,10 @@
 //! Limits that several servers share through Debian's redis-server.
 
-use crate::harness::{PROGRAM, Server, Site, kill, origin, run, wait_for};
-use crate::store::{PLAIN, Redis, connect, metric, servers, wait_until_up};
-use nix::sys::signal::Signal;
-use std::io::{Read, Write};
+use crate::store::{PLAIN, Redis, metric, servers, wait_until_up};
+use forebay_testkit::{
+    Origin, Server, Signal, Site, Talk, connect, kill, program, run, tool, wait_for, wait_until,
+};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,7 +26,7 @@ fn conf(store: &str, zone: &str, limit: &str) -> String {
 /// Sends a request over a connection that is kept, and returns the status.
 fn ask(stream: &mut TcpStream, uri: &str) -> u16 {
     let request = format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("written");
+    stream.send(&request);
     answer(stream)
 }
 
@@ -117,7 +118,7 @@ fn replicas_keep_one_limit() {
     assert!(metric(&servers[0], "forebay_shared_limit_cells_granted_total") > 50.0);
     assert!(metric(&servers[0], "forebay_shared_store_latency_seconds_count") > 10.0);
     // A zone keeps what it knows over a reload, which the log does not mention.
-    servers[0].signal(Signal::SIGHUP);
+    servers[0].reload();
     servers[0].wait_for_log("reconfiguring", 1);
     load(&servers, &[100.0; 3], Duration::from_millis(1500)).assert_near(100.0, 8.0, false);
     assert!(!servers[0].error_log().contains("shared store"), "{}", servers[0].error_log());
@@ -186,8 +187,8 @@ fn replicas_count_requests_under_way_together() {
     let Some(mut redis) = Redis::start(PLAIN) else { return };
     let open = Arc::new(AtomicBool::new(false));
     let held = open.clone();
-    let origin = origin::start(move |mut asked| {
-        wait_for("the gate", || held.load(Relaxed).then_some(()));
+    let origin = Origin::start(move |asked| {
+        wait_until("the gate", || held.load(Relaxed));
         asked.answer("200 OK", "", "well");
         true
     });
@@ -204,7 +205,7 @@ fn replicas_count_requests_under_way_together() {
         let addrs: Vec<SocketAddr> = servers.iter().cycle().take(count).map(|s| s.addr(0)).collect();
         let one = |addr| {
             let mut stream = connect(addr);
-            stream.write_all(b"GET /?k=client HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("written");
+            stream.send(b"GET /?k=client HTTP/1.1\r\nHost: localhost\r\n\r\n");
             stream
         };
         addrs.into_iter().map(one).collect()
@@ -215,24 +216,24 @@ fn replicas_count_requests_under_way_together() {
         let name = format!("forebay_limit_conn_total{{zone=\"c\",outcome=\"{outcome}\"}}");
         servers.iter().map(|s| metric(s, &name)).sum()
     };
-    wait_for("five refusals", || (outcomes(&servers, "rejected") == 5.0).then_some(()));
+    wait_until("five refusals", || outcomes(&servers, "rejected") == 5.0);
     assert_eq!(outcomes(&servers, "passed"), 4.0);
     open.store(true, Relaxed);
     let mut statuses: Vec<u16> = streams.iter_mut().map(answer).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 200, 200, 503, 503, 503, 503, 503]);
     // All places are free again, once the store knows it.
-    let free = |server: &Server| (ask(&mut connect(server.addr(0)), "/?k=client") == 200).then_some(());
+    let free = |server: &Server| (ask(&mut server.connect(), "/?k=client") == 200).then_some(());
     servers.iter().for_each(|s| wait_for("a place", || free(s)));
-    wait_for("the last place", || (redis.says("EXISTS forebay:conn:c:client") == ":0\r\n").then_some(()));
+    wait_until("the last place", || redis.says("EXISTS forebay:conn:c:client") == ":0\r\n");
     // A store that has forgotten everything is told again.
     open.store(false, Relaxed);
     let held = begin(&servers[..1], 4);
-    wait_for("four requests", || (outcomes(&servers, "passed") >= 11.0).then_some(()));
+    wait_until("four requests", || outcomes(&servers, "passed") >= 11.0);
     redis.kill();
     redis.restart();
     servers.iter().for_each(|s| s.wait_for_log("can be used again", 1));
-    wait_for("a report", || (redis.says("EXISTS forebay:conn:c:client") == ":1\r\n").then_some(()));
+    wait_until("a report", || redis.says("EXISTS forebay:conn:c:client") == ":1\r\n");
     assert_eq!(ask(&mut connect(servers[1].addr(0)), "/?k=client"), 503);
     // The places of a server that hangs or has died are free after a while.
     let workers = servers[0].workers(servers[0].pid());
@@ -284,7 +285,7 @@ fn certificate(directory: &Path) -> Option<(String, String)> {
                    -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
     let mut arguments: Vec<&str> = options.split_whitespace().collect();
     arguments.extend(["-keyout", &key, "-out", &cert]);
-    if !crate::differential::tool("openssl") {
+    if !tool("openssl") {
         return None;
     }
     let (code, _, errors) = run("openssl", &arguments)?;
@@ -312,16 +313,16 @@ fn the_store_may_ask_for_a_password_and_tls() {
     };
     let server = start("secret\n", &format!("ca={cert}"));
     wait_until_up(&server);
-    assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
-    assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 429);
+    assert_eq!(ask(&mut server.connect(), "/?k=client"), 200);
+    assert_eq!(ask(&mut server.connect(), "/?k=client"), 429);
     assert!(!server.error_log().contains("secret"));
-    let dumped = server.site.run(&["-T"]);
+    let dumped = server.run(&["-T"]);
     let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
     assert!(dumped.contains("password=file:") && !dumped.contains("secret"), "{dumped}");
     let server = start("wrong-one\n", &format!("ca={cert}"));
     server.wait_for_log("cannot be used: WRONGPASS", 1);
     assert!(!server.error_log().contains("wrong-one"), "{}", server.error_log());
-    assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
+    assert_eq!(ask(&mut server.connect(), "/?k=client"), 200);
     // The system's authorities have not issued its certificate.
     let server = start("secret\n", "");
     server.wait_for_log("cannot be used: TLS handshake failed", 1);
@@ -332,7 +333,7 @@ fn mistakes_in_the_configuration_are_named() {
     let refused = |http: &str, expected: &str| {
         let site = Site::new(&format!("error_log stderr; events {{}} http {{\n{http}\n}}"));
         site.write("empty", "\n");
-        let output = site.command(PROGRAM, &["-t"]).output().expect("runs");
+        let output = site.command(program(), &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(expected), "{http}: {text}");
         assert!(text.contains("nginx.conf:2"), "{text}");

@@ -1,11 +1,11 @@
 //! Purges of caches that several servers share through Debian's redis-server (`purge_sync`).
 
-use crate::harness::{PROGRAM, Server, Site, fastcgi, origin, wait_for};
 use crate::store::{PLAIN, Redis, Way, metric, wait_until_up};
+use forebay_testkit::{Origin, Server, Site, fastcgi, program, wait_for, wait_until};
 use std::net::SocketAddr;
 
 /// A server with the caches `one`, whose purges are shared, and `own`, whose purges are not.
-fn conf(port: u16, origin: SocketAddr) -> String {
+fn conf(port: u16, origin: impl std::fmt::Display) -> String {
     let php = fastcgi::start(|asked| asked.write(&fastcgi::answer("Content-Type: text/plain\r\n\r\nx")));
     format!(
         "worker_processes 1; error_log logs/error.log notice; pid logs/nginx.pid; events {{}}\n\
@@ -24,14 +24,15 @@ fn conf(port: u16, origin: SocketAddr) -> String {
 }
 
 fn origin() -> SocketAddr {
-    origin::start(|mut asked| {
+    Origin::start(|asked| {
         asked.answer("200 OK", "Connection: close\r\n", "x");
         false
     })
+    .addr
 }
 
-fn start(port: u16, origin: SocketAddr) -> Server {
-    let server = Server::start(&conf(port, origin));
+fn start(port: u16, origin: impl std::fmt::Display) -> Server {
+    let server = Server::start(conf(port, origin));
     wait_until_up(&server);
     wait_until_reading(&server);
     server
@@ -39,8 +40,8 @@ fn start(port: u16, origin: SocketAddr) -> Server {
 
 /// Waits until a server reads purges.
 fn wait_until_reading(server: &Server) {
-    let file = server.site.dir().join("cache/last_shared_purge");
-    wait_for("the begin", || file.exists().then_some(()));
+    let file = server.dir().join("cache/last_shared_purge");
+    wait_until("the begin", || file.exists());
 }
 
 fn hit(server: &Server, uri: &str) -> bool {
@@ -58,8 +59,7 @@ fn fill(server: &Server, uris: &[&str]) {
 }
 
 fn purge(server: &Server, uri: &str) {
-    let answer =
-        server.raw(format!("PURGE {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes());
+    let answer = server.raw(format!("PURGE {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
     assert!(answer.starts_with(b"HTTP/1.1 204 "), "{}", String::from_utf8_lossy(&answer));
 }
 
@@ -69,7 +69,7 @@ fn heard(server: &Server) -> f64 {
 
 /// Waits until an entry is gone. Looks at the file, since a request would make it again.
 fn wait_until_gone(server: &Server, entries: usize) {
-    wait_for("the purge", || (count(&server.site.dir().join("cache")) == entries).then_some(()));
+    wait_until("the purge", || count(&server.dir().join("cache")) == entries);
 }
 
 /// Returns the number of entries in a directory of a cache.
@@ -102,7 +102,7 @@ fn a_purge_on_one_replica_is_one_on_all() {
     // Not of a cache without the parameter.
     purge(&servers[0], "/own/*");
     purge(&servers[0], "/nothing");
-    servers[1..].iter().for_each(|s| wait_for("the purges", || (heard(s) >= 2.0).then_some(())));
+    servers[1..].iter().for_each(|s| wait_until("the purges", || heard(s) >= 2.0));
     assert!(!hit(&servers[0], "/own/a") && hit(&servers[1], "/own/a") && hit(&servers[2], "/own/a"));
     // The one that tells does not listen to itself: what it has fetched since then stays.
     assert!(servers.iter().all(|s| hit(s, "/a/1") && hit(s, "/b")));
@@ -118,7 +118,7 @@ fn a_purge_on_one_replica_is_one_on_all() {
     servers[0].wait_for_log("the purge is not passed on to other servers: the key before \"*\"", 1);
     assert_eq!(metric(&servers[0], "forebay_shared_purges_lost_total"), 1.0);
     // A reload loses none.
-    servers[1].signal(nix::sys::signal::Signal::SIGHUP);
+    servers[1].reload();
     purge(&servers[0], "/b");
     wait_until_gone(&servers[1], 2);
     servers.iter().for_each(|s| assert!(!s.error_log().contains("may be missing"), "{}", s.error_log()));
@@ -152,10 +152,10 @@ fn a_replica_catches_up_on_purges() {
     way.cut();
     purge(&near, "/c");
     let told = || metric(&near, "forebay_shared_purges_told_total") == 3.0;
-    wait_for("the purge", || told().then_some(()));
+    wait_until("the purge", || told());
     redis.says("DEL forebay:purges");
     purge(&near, "/d");
-    wait_for("the purge", || (redis.says("XLEN forebay:purges") == ":1\r\n").then_some(()));
+    wait_until("the purge", || redis.says("XLEN forebay:purges") == ":1\r\n");
     way.mend();
     far.wait_for_log(
         "no longer has the last message that was read here, purges by other replicas may be missing in: one",
@@ -166,7 +166,7 @@ fn a_replica_catches_up_on_purges() {
     assert_eq!(metric(&far, "forebay_shared_messages_missed_total"), 1.0);
     // A replica that could not reach the store from its start on has entries that others have purged.
     way.cut();
-    let late = Server::start(&conf(way.port, origin));
+    let late = Server::start(conf(way.port, origin));
     fill(&late, &["/e"]);
     purge(&near, "/e");
     way.mend();
@@ -232,7 +232,7 @@ fn foreign_entries_of_the_purge_log_do_no_harm() {
 fn mistakes_are_named() {
     let refused = |http: &str, expected: &str| {
         let site = Site::new(&format!("error_log stderr; events {{}}\nhttp {{ {http} }}"));
-        let output = site.command(PROGRAM, &["-t"]).output().expect("runs");
+        let output = site.command(program(), &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(expected), "{http}: {text}");
         assert!(text.contains("nginx.conf:2"), "{text}");

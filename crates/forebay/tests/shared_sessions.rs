@@ -1,19 +1,12 @@
 //! Sessions of `sticky learn ... sync` that several servers share through Debian's redis-server.
 
-use crate::harness::{PROGRAM, Server, Site, origin, wait_for};
-use crate::metrics::body;
 use crate::store::{PLAIN, Redis, Way, metric, servers, wait_until_up};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Origin, Server, Signal, Site, body, program, wait_for, wait_until};
 use std::net::SocketAddr;
 
 /// Starts two upstream servers, whose answers are `one` and `two`.
 fn origins() -> [SocketAddr; 2] {
-    ["one", "two"].map(|name| {
-        origin::start(move |mut asked| {
-            asked.answer("200 OK", "", name);
-            true
-        })
-    })
+    ["one", "two"].map(|name| Origin::start(move |asked| asked.answer("200 OK", "", name)).addr)
 }
 
 /// `new` begins a session, `s` continues one.
@@ -73,7 +66,7 @@ fn a_session_of_one_replica_is_known_to_all() {
     }
     for server in &servers {
         let heard = || metric(server, "forebay_shared_sessions_heard_total") as usize;
-        wait_for("messages", || (heard() == keys.len()).then_some(()));
+        wait_until("messages", || heard() == keys.len());
     }
     // What they have heard of, they need no store for.
     let asked = metric(&servers[1], "forebay_shared_sessions_asked_total");
@@ -86,15 +79,15 @@ fn a_session_of_one_replica_is_known_to_all() {
     wait_until_up(&servers[1]);
     // A session that moves is followed.
     let moved = move_away(&servers[2], &keys[0], &homes[0]);
-    wait_for("the move", || (go_on(&servers[1], &keys[0]) == moved).then_some(()));
-    servers[1].signal(Signal::SIGHUP);
+    wait_until("the move", || go_on(&servers[1], &keys[0]) == moved);
+    servers[1].reload();
     servers[1].wait_for_log("reconfiguring", 1);
     assert_eq!((go_on(&servers[1], &keys[0]), &go_on(&servers[1], &keys[1])), (moved, &homes[1]));
     // The store has no keys of clients.
     assert!(!redis.says("KEYS *").contains("session1"), "{}", redis.says("KEYS *"));
     assert!(!redis.says("XRANGE forebay:sessions - +").contains("session1"));
     // A server that begins later knows nothing, and asks.
-    let late = Server::start(&conf(&store, origins_of(&servers[0])));
+    let late = Server::start(conf(&store, origins_of(&servers[0])));
     wait_until_up(&late);
     for (key, home) in keys.iter().zip(&homes).skip(1) {
         assert_eq!(&go_on(&late, key), home);
@@ -104,7 +97,7 @@ fn a_session_of_one_replica_is_known_to_all() {
 
 /// Returns the upstream servers of a server.
 fn origins_of(server: &Server) -> [SocketAddr; 2] {
-    let conf = server.site.read("nginx.conf");
+    let conf = server.read("nginx.conf");
     let line = conf.lines().find(|l| l.starts_with("upstream")).expect("a group");
     let mut addrs = line.split("server ").skip(1).map(|s| s.split(';').next().expect("a word"));
     [(); 2].map(|()| addrs.next().and_then(|a| a.parse().ok()).expect("an address"))
@@ -134,9 +127,9 @@ fn a_store_that_fails_costs_no_request() {
     servers.iter().for_each(|s| s.wait_for_log("can be used again", 1));
     // What was learnt meanwhile, and what goes on, is in the store again.
     let stored = || redis.says("KEYS forebay:sticky:*").matches("sticky:z/u:").count();
-    wait_for("the session", || (go_on(&servers[1], "meanwhile") == meanwhile).then_some(()));
+    wait_until("the session", || go_on(&servers[1], "meanwhile") == meanwhile);
     assert_eq!(go_on(&servers[1], "before"), before);
-    wait_for("both sessions", || (stored() == 2).then_some(()));
+    wait_until("both sessions", || stored() == 2);
     for server in &servers {
         let log = server.error_log();
         assert_eq!(log.matches("[error]").count(), 1, "{log}");
@@ -148,8 +141,8 @@ fn a_replica_that_was_cut_off_catches_up() {
     let Some(redis) = Redis::start(PLAIN) else { return };
     let way = Way::to(redis.port);
     let origins = origins();
-    let near = Server::start(&conf(&format!("redis://127.0.0.1:{} timeout=2s", redis.port), origins));
-    let far = Server::start(&conf(&format!("redis://127.0.0.1:{} timeout=2s", way.port), origins));
+    let near = Server::start(conf(&format!("redis://127.0.0.1:{} timeout=2s", redis.port), origins));
+    let far = Server::start(conf(&format!("redis://127.0.0.1:{} timeout=2s", way.port), origins));
     wait_until_up(&near);
     wait_until_up(&far);
     let heard = |server: &Server| metric(server, "forebay_shared_sessions_heard_total");
@@ -171,14 +164,14 @@ fn a_replica_that_was_cut_off_catches_up() {
         assert_eq!(go_on(&far, "k"), home);
         if lost {
             // More has been told meanwhile than the store keeps.
-            wait_for("the message", || (last() != before).then_some(()));
+            wait_until("the message", || last() != before);
             redis.says("DEL forebay:sessions");
         }
         way.mend();
         far.wait_for_log("can be used again", round);
-        wait_for("the move", || (go_on(&far, "k") == moved).then_some(()));
+        wait_until("the move", || go_on(&far, "k") == moved);
         let missed = || metric(&far, "forebay_shared_messages_missed_total") == f64::from(u8::from(lost));
-        wait_for("the gap", || missed().then_some(()));
+        wait_until("the gap", || missed());
         home = moved;
     }
     assert_eq!(metric(&near, "forebay_shared_messages_missed_total"), 0.0);
@@ -197,7 +190,7 @@ fn foreign_entries_of_the_store_do_no_harm() {
     let name = redis.says("KEYS forebay:sticky:*");
     let name = name.lines().find(|l| l.starts_with("forebay:")).expect("a key").to_owned();
     let hash = name.rsplit(':').next().expect("a hash");
-    let evil = origin::start(|_| panic!("a server that is not in the group was asked"));
+    let evil = Origin::start(|_| panic!("a server that is not in the group was asked"));
     let add = |fields: &str| {
         let said = redis.says(&format!("XADD forebay:sessions * {fields}"));
         assert!(said.starts_with('$'), "{said}");
@@ -224,10 +217,10 @@ fn foreign_entries_of_the_store_do_no_harm() {
     let heard = || metric(&servers[1], "forebay_shared_sessions_heard_total");
     let before = heard();
     begin(&servers[0], "later");
-    wait_for("a message", || (heard() > before).then_some(()));
+    wait_until("a message", || heard() > before);
     assert_eq!(go_on(&servers[1], "after"), home);
     // A server that knows nothing asks the store, whose values are just as odd.
-    let late = Server::start(&conf(&store, origins));
+    let late = Server::start(conf(&store, origins));
     wait_until_up(&late);
     for value in ["SET", "LPUSH", "SETEX"] {
         redis.says(&format!("DEL {name}"));
@@ -240,7 +233,7 @@ fn foreign_entries_of_the_store_do_no_harm() {
         go_on(&late, "k");
     }
     let home = begin(&late, "k");
-    wait_for("the session", || (go_on(&servers[1], "k") == home).then_some(()));
+    wait_until("the session", || go_on(&servers[1], "k") == home);
 }
 
 /// A user without the rights for messages: the limits work, and the log names the right that lacks.
@@ -257,7 +250,7 @@ fn rights_that_lack_are_named() {
     let start = |user: &str| {
         let store =
             format!("redis://127.0.0.1:{} user={user} password=file:%DIR%/password timeout=2s", redis.port);
-        let site = Site::new(&conf(&store, origins));
+        let site = Site::new(conf(&store, origins));
         site.write("password", "secret");
         let server = Server::start_on(site);
         wait_until_up(&server);
@@ -275,7 +268,7 @@ fn rights_that_lack_are_named() {
         (metric(&other, "forebay_shared_sessions_heard_total") >= 1.0).then_some(())
     });
     let home = begin(&new, "k");
-    wait_for("the session", || (go_on(&other, "k") == home).then_some(()));
+    wait_until("the session", || go_on(&other, "k") == home);
     for server in [&new, &other] {
         assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
     }
@@ -285,7 +278,7 @@ fn rights_that_lack_are_named() {
 fn sync_needs_a_store() {
     let refused = |conf: &str, expected: &str| {
         let site = Site::new(&format!("error_log stderr; events {{}}\n{conf}"));
-        let output = site.command(PROGRAM, &["-t"]).output().expect("runs");
+        let output = site.command(program(), &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(expected), "{conf}: {text}");
         assert!(text.contains("nginx.conf:2"), "{text}");

@@ -1,7 +1,7 @@
 //! `bench`, ab and wrk against a server that stops.
 
 use crate::alone;
-use crate::harness::{PROGRAM, run};
+use forebay_testkit::{accept, program, run};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -9,30 +9,22 @@ use std::time::{Duration, Instant};
 /// Answers at once, but stops for one second in every ten, five seconds after the start: what it has read by then, it
 /// answers a second later.
 fn stalling() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
     let start = Instant::now();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let due = || (start.elapsed().as_secs() + 5) / 10;
-                let (mut buf, mut stops) = ([0; 4096], due());
-                while stream.read(&mut buf).is_ok_and(|n| n > 0) {
-                    let due = due();
-                    if stops < due {
-                        stops = due;
-                        std::thread::sleep(Duration::from_secs(1));
-                    }
-                    if stream
-                        .write_all(
-                            b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello",
-                        )
-                        .is_err()
-                    {
-                        return;
-                    }
-                }
-            });
+    let addr = accept(move |mut stream, _| {
+        let due = || (start.elapsed().as_secs() + 5) / 10;
+        let (mut buf, mut stops) = ([0; 4096], due());
+        while stream.read(&mut buf).is_ok_and(|n| n > 0) {
+            let due = due();
+            if stops < due {
+                stops = due;
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            if stream
+                .write_all(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello")
+                .is_err()
+            {
+                return;
+            }
         }
     });
     addr
@@ -47,7 +39,7 @@ fn a_stop_of_the_server_is_seen_by_an_open_loop_only() {
     let url = format!("http://{}/", stalling());
     let p99 = |args: &[&str]| {
         let fixed = ["-q", "-d", "10s", "-w", "0s", "--json", "-", url.as_str()];
-        let (code, text, errors) = run(PROGRAM, &[&["bench"], args, &fixed].concat()).expect("runs");
+        let (code, text, errors) = run(program(), &[&["bench"], args, &fixed].concat()).expect("runs");
         let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         // Where the machine has no time left, that is said; the stop is seen all the same.
         assert!(code == 0 || report["client_limited"] == true, "{code} {errors} {text}");

@@ -1,10 +1,9 @@
 //! Debian's redis-server as the store that servers share.
 
-use crate::harness::{DEADLINE, Server, free_port, kill, wait_for};
-use crate::metrics::{body, series};
-use nix::sys::signal::Signal;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use crate::metrics::series;
+use forebay_testkit::{Server, Signal, Talk, body, connect, free_port, kill, tool, wait_for, wait_until};
+use std::io::Read;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -31,7 +30,7 @@ pub const PLAIN: &str = "port %PORT%";
 impl Redis {
     /// Starts it with these lines of its configuration; `%PORT%` is its port. Returns `None` where it is not installed.
     pub fn start(lines: &str) -> Option<Redis> {
-        if !crate::differential::tool("redis-server") {
+        if !tool("redis-server") {
             return None;
         }
         let (directory, port) = (tempfile::tempdir().expect("a directory"), free_port());
@@ -56,7 +55,7 @@ impl Redis {
     /// Sends a command and returns the reply.
     pub fn says(&self, command: &str) -> String {
         let mut stream = connect(([127, 0, 0, 1], self.port).into());
-        stream.write_all(format!("{command}\r\n").as_bytes()).expect("written");
+        stream.send(format!("{command}\r\n"));
         let mut buffer = [0; 4096];
         let length = stream.read(&mut buffer).expect("a reply");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
@@ -84,7 +83,7 @@ pub fn servers(count: usize, conf: &str) -> Vec<Server> {
     for server in &servers {
         wait_until_up(server);
         let known = || metric(server, "forebay_shared_limit_replicas") as usize;
-        wait_for("all replicas", || (known() == count).then_some(()));
+        wait_until("all replicas", || known() == count);
     }
     servers
 }
@@ -99,14 +98,6 @@ pub fn wait_until_up(server: &Server) {
 /// Returns the value of a series.
 pub fn metric(server: &Server, name: &str) -> f64 {
     series(body(&server.get("/metrics")), name)
-}
-
-/// Connects to an address.
-pub fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr).expect("connect");
-    stream.set_nodelay(true).expect("set");
-    stream.set_read_timeout(Some(DEADLINE)).expect("set");
-    stream
 }
 
 /// Way to a store that can be cut.

@@ -1,11 +1,9 @@
 //! The stream block: connections that are passed on as bytes.
 
-use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
-use nix::sys::signal::Signal;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use forebay_testkit::{Server, Site, Talk, connect, echo, free_port, http, wait_for, wait_until};
+use std::io::Read;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::atomic::Ordering::SeqCst;
 
 fn conf(stream: &str) -> String {
     format!(
@@ -15,61 +13,18 @@ fn conf(stream: &str) -> String {
     )
 }
 
-/// Starts a server that sends back what it receives, until the client has ended. Counts the connections on which something
-/// arrives: the harness opens others to find out whether the server listens.
-pub(crate) fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("address");
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = count.clone();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let counted = counted.clone();
-            std::thread::spawn(move || {
-                let mut from = stream.try_clone().expect("clone");
-                let mut to = stream;
-                if matches!(from.peek(&mut [0]), Ok(1)) {
-                    counted.fetch_add(1, SeqCst);
-                }
-                let _ = std::io::copy(&mut from, &mut to);
-            });
-        }
-    });
-    (addr, count)
-}
-
-pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream
-}
-
-/// Sends a text and reads as much back.
-pub(crate) fn ask(stream: &mut TcpStream, text: &[u8]) -> Vec<u8> {
-    stream.write_all(text).expect("written");
-    let mut answer = vec![0; text.len()];
-    stream.read_exact(&mut answer).expect("an answer");
-    answer
-}
-
-pub(crate) fn rest(mut stream: TcpStream) -> String {
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("the end");
-    text
-}
-
 #[test]
 fn bytes_pass_both_ways_and_are_logged() {
     let (backend, _) = echo();
     let server = Server::start(&conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; proxy_half_close on; }}"
     )));
-    let stream = connect(server.addr(0));
+    let stream = server.connect();
     let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
     let mut writer = stream.try_clone().expect("clone");
     let copy = sent.clone();
     let writing = std::thread::spawn(move || {
-        writer.write_all(&copy).expect("written");
+        writer.send(&copy);
         writer.shutdown(Shutdown::Write).expect("shut down");
     });
     let mut got = Vec::new();
@@ -97,14 +52,14 @@ fn a_dead_server_is_passed_over() {
          server {{ listen 127.0.0.1:%PORT1%; proxy_pass d; }}"
     )));
     for _ in 0..4 {
-        assert_eq!(ask(&mut connect(server.addr(0)), b"hello"), b"hello");
+        assert_eq!(server.connect().echo(b"hello"), b"hello");
     }
     assert!(server.error_log().contains(
         "connect() failed (111: Connection refused) while connecting to upstream, client: 127.0.0.1"
     ));
-    assert_eq!(rest(connect(server.addr(1))), "");
+    assert_eq!(connect(server.addr(1)).rest(), "");
     wait_for("a line", || {
-        server.site.read("logs/access.log").contains(&format!("502 0 0 [{dead}, {dead}] TCP")).then_some(())
+        server.read("logs/access.log").contains(&format!("502 0 0 [{dead}, {dead}] TCP")).then_some(())
     });
 }
 
@@ -114,15 +69,15 @@ fn reloads_do_not_touch_connections() {
     let (backend, count) = echo();
     let server =
         Server::start(&conf(&format!("server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; }}")));
-    let mut kept = connect(server.addr(0));
-    assert_eq!(ask(&mut kept, b"before"), b"before");
+    let mut kept = server.connect();
+    assert_eq!(kept.echo(b"before"), b"before");
     let before = count.load(SeqCst);
     let workers = server.workers(server.pid());
     for n in 1..=20 {
-        server.signal(Signal::SIGHUP);
+        server.reload();
         server.wait_for_log(": reconfiguring", n);
-        assert_eq!(ask(&mut kept, b"kept"), b"kept");
-        assert_eq!(ask(&mut connect(server.addr(0)), b"new"), b"new");
+        assert_eq!(kept.echo(b"kept"), b"kept");
+        assert_eq!(server.connect().echo(b"new"), b"new");
     }
     assert_eq!(server.workers(server.pid()), workers, "the same worker process");
     assert_eq!(count.load(SeqCst), before + 20, "no connection was made again");
@@ -154,9 +109,9 @@ fn hello(addr: SocketAddr, name: &str) -> String {
     let mut stream = connect(addr);
     stream.set_nodelay(true).expect("option");
     for byte in client_hello(name) {
-        stream.write_all(&[byte]).expect("written");
+        stream.send(&[byte]);
     }
-    rest(stream)
+    stream.rest()
 }
 
 #[test]
@@ -179,11 +134,11 @@ fn a_proxy_header_in_pieces_names_the_client() {
          return $remote_addr:$remote_port; }",
     ));
     let ask = |header: &str| {
-        let mut stream = connect(server.addr(0));
+        let mut stream = server.connect();
         for piece in header.as_bytes().chunks(5) {
-            stream.write_all(piece).expect("written");
+            stream.send(piece);
         }
-        rest(stream)
+        stream.rest()
     };
     assert_eq!(ask("PROXY TCP4 192.0.2.1 198.51.100.1 1234 80\r\n"), "192.0.2.1:1234");
     assert_eq!(ask("PROXY TCP4 192.0.2.2 198.51.100.1 1234 80\r\n"), "");
@@ -199,7 +154,7 @@ fn silence_ends_a_session() {
     let server = Server::start(&conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; proxy_timeout 200ms; }}"
     )));
-    assert_eq!(rest(connect(server.addr(0))), "");
+    assert_eq!(server.connect().rest(), "");
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
 }
 
@@ -225,7 +180,7 @@ fn names_of_hellos_choose_the_server() {
         assert_eq!(hello(server.addr(0), name), answer, "{name}");
     }
     let mut stream = connect(server.addr(1));
-    stream.write_all(b"x").expect("written");
+    stream.send(b"x");
     let mut answer = Vec::new();
     // Reset, since a byte has not been read.
     let _ = stream.read_to_end(&mut answer);
@@ -235,9 +190,8 @@ fn names_of_hellos_choose_the_server() {
 /// A connection passes to another listener with its number, its client, its TLS and the bytes that have been read.
 #[test]
 fn connections_pass_to_other_listeners() {
-    let server = Server::start(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { access_log off; server_tokens off;\n\
+    let server = Server::start(http(
+        "server_tokens off;\n\
          server { listen 127.0.0.1:%PORT0%; return 200 'plain $remote_addr $server_port $scheme $proxy_protocol_addr'; }\n\
          server { listen 127.0.0.1:%PORT1% proxy_protocol; return 200 'header $proxy_protocol_addr'; }\n\
          server { listen %PORT2%; return 200 'any $server_addr'; } }\n\
@@ -248,12 +202,12 @@ fn connections_pass_to_other_listeners() {
          server { listen 127.0.0.1:%PORT4%; ssl_preread on; pass 127.0.0.1:%PORT1%; }\n\
          server { listen 127.0.0.1:%PORT5%; listen 127.0.0.1:%PORT6%; listen 127.0.0.1:%PORT7%; pass $to; }\n\
          server { listen 127.0.0.1:%PORT8%; pass 127.0.0.1:%PORT8%; }\n\
-         server { listen 127.0.0.1:%PORT9%; pass 127.0.0.1:%PORT5%; } }",
-    );
+         server { listen 127.0.0.1:%PORT9%; pass 127.0.0.1:%PORT5%; }",
+    ));
     let get = "GET / HTTP/1.0\r\n\r\n";
     let ask = |port: usize, text: &str| {
         let mut stream = connect(server.addr(port));
-        stream.write_all(text.as_bytes()).expect("written");
+        stream.send(&text);
         let mut answer = Vec::new();
         // A refused connection is reset, since bytes of it have not been read.
         let _ = stream.read_to_end(&mut answer);
@@ -278,14 +232,14 @@ fn connections_pass_to_other_listeners() {
     }
     // A place in a zone is kept for as long as the connection is open.
     let mut kept = connect(server.addr(3));
-    kept.write_all(format!("{header}GET / HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).expect("written");
+    kept.send(format!("{header}GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
     let mut answer = vec![0; 12];
     kept.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, b"HTTP/1.1 200");
     assert_eq!(ask(3, &format!("{header}{get}")), "");
     drop(kept);
-    wait_for("a place", || (ask(3, &format!("{header}{get}")) == plain).then_some(()));
-    let log = server.site.read("logs/access.log");
+    wait_until("a place", || ask(3, &format!("{header}{get}")) == plain);
+    let log = server.read("logs/access.log");
     let statuses: Vec<_> = log.lines().filter_map(|l| l.split(' ').nth(1)).collect();
     assert_eq!(statuses[..4], ["200", "500", "500", "503"], "{log}");
 }
@@ -305,7 +259,7 @@ fn proxy_headers_by_variable_and_server() {
     )));
     let greet = |port: usize, name: &str, most: usize| {
         let mut stream = connect(server.addr(port));
-        stream.write_all(&client_hello(name)).expect("written");
+        stream.send(&client_hello(name));
         let mut answer = vec![0; most];
         stream.read_exact(&mut answer).map(|()| answer).ok()
     };
@@ -358,10 +312,7 @@ fn the_examples_of_the_manual_are_configurations() {
             text = text.replace(path, here);
         }
         let site = Site::new(&text);
-        crate::tls::openssl(
-            &site,
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout db.key -out db.pem -subj /CN=db",
-        );
+        site.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout db.key -out db.pem -subj /CN=db");
         let checked = site.run(&["-t"]);
         assert!(checked.status.success(), "{example}\n{}", String::from_utf8_lossy(&checked.stderr));
     }
@@ -374,8 +325,8 @@ fn groups_without_servers_have_fallbacks() {
         "upstream none {{ fallback some; }} upstream some {{ server {backend}; }} upstream lost {{ fallback off; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass none; }} server {{ listen 127.0.0.1:%PORT1%; proxy_pass lost; }}"
     )));
-    assert_eq!(ask(&mut connect(server.addr(0)), b"hello"), b"hello");
-    assert_eq!(rest(connect(server.addr(1))), "");
+    assert_eq!(server.connect().echo(b"hello"), b"hello");
+    assert_eq!(connect(server.addr(1)).rest(), "");
     server.wait_for_log("no live upstreams while connecting to upstream", 1);
     let site =
         Site::new(&conf("upstream u { fallback =503; } server { listen 127.0.0.1:%PORT0%; proxy_pass u; }"));

@@ -1,8 +1,6 @@
 //! Directives of the stream block that no scenario needs: each changes what a session does.
 
-use crate::harness::{Server, Site, free_port, wait_for};
-use crate::stream::{ask, connect, echo, rest};
-use crate::tls::{openssl, revocation_list};
+use forebay_testkit::{Server, Site, Talk, connect, echo, free_port, wait_for, wait_until};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -90,20 +88,20 @@ fn encrypted_connections() {
          stream {{ server {{ listen 127.0.0.1:%PORT0%; return ready; }}\n{servers} }}"
     ));
     let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30";
-    openssl(&site, &format!("{new} -keyout ec.key -out ec.crt -subj /CN=ec"));
+    site.openssl(&format!("{new} -keyout ec.key -out ec.crt -subj /CN=ec"));
     for (name, by) in [("inter", "ec"), ("leaf", "inter")] {
         let signer = format!("-CA {by}.crt -CAkey {by}.key");
-        openssl(&site, &format!("{new} -keyout {name}.key -out {name}.crt -subj /CN={name} {signer}"));
+        site.openssl(&format!("{new} -keyout {name}.key -out {name}.crt -subj /CN={name} {signer}"));
     }
     // The worker, which may be another user, reads it in a handshake.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(site.dir().join("ec.key"), mode).expect("mode");
     site.write("chain.crt", &[site.read("leaf.crt"), site.read("inter.crt")].concat());
     let copy = site.write("copy.crt", &site.read("ec.crt"));
-    revocation_list(&site, "none.crl", false);
-    revocation_list(&site, "revoked.crl", true);
+    site.revocation_list("none.crl", false);
+    site.revocation_list("revoked.crl", true);
     let server = Server::start_on(site);
-    let answer = |port: u16| rest(connect(([127, 0, 0, 1], port).into()));
+    let answer = |port: u16| connect(([127, 0, 0, 1], port).into()).rest();
     for (case, port) in ENCRYPTED.iter().zip(&ports).filter(|(case, _)| case.front == NAMED) {
         assert!(answer(*port).starts_with("TLS"), "{}\n{}", case.back, server.error_log());
     }
@@ -157,7 +155,7 @@ fn sockets_have_options() {
     ));
     let mut clients: Vec<TcpStream> = (0..4).map(|port| connect(server.addr(port))).collect();
     for client in &mut clients {
-        client.write_all(b"x").expect("sent");
+        client.send(b"x");
     }
     let timer = |to| wait_for("a connection", || socket(to)).2;
     assert_eq!(timer(with), KEEPALIVE);
@@ -166,11 +164,11 @@ fn sockets_have_options() {
     fill(&mut clients[2]);
     let unsent = |to| socket(to).map_or(0, |row| row.0);
     // The kernel still moves bytes to the receiver for a while.
-    wait_for("full send buffers", || (unsent(without) > SMALL && unsent(narrow) < SMALL).then_some(()));
+    wait_until("full send buffers", || unsent(without) > SMALL && unsent(narrow) < SMALL);
     let mut from = [&plain, &small_from].map(|l| l.accept().expect("a connection").0);
     from.iter_mut().for_each(fill);
     let unread = |to| socket(to).map_or(0, |row| row.1);
-    wait_for("full receive buffers", || (unread(without) > SMALL && unread(slow) < SMALL).then_some(()));
+    wait_until("full receive buffers", || unread(without) > SMALL && unread(slow) < SMALL);
     drop((alive, small_to));
 }
 
@@ -194,35 +192,35 @@ fn limits_and_logs() {
          server {{ listen 127.0.0.1:%PORT5% ssl; ssl_certificate ec.crt; ssl_certificate_key ec.key; return x;\n\
            ssl_handshake_timeout 50ms; }} }}\n"
     ));
-    openssl(&site, "req -x509 -newkey rsa:2048 -nodes -keyout ec.key -out ec.crt -days 30 -subj /CN=ec");
+    site.openssl("req -x509 -newkey rsa:2048 -nodes -keyout ec.key -out ec.crt -days 30 -subj /CN=ec");
     // The worker may be another user, who may not create files there.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(site.dir().join("logs"), mode).expect("mode");
     let server = Server::start_on(site);
     let mut only = connect(server.addr(1));
-    assert_eq!(ask(&mut only, b"x"), b"x");
-    assert_eq!(rest(connect(server.addr(1))), "");
+    assert_eq!(only.echo(b"x"), b"x");
+    assert_eq!(connect(server.addr(1)).rest(), "");
     server.wait_for_log("limiting connections", 1);
     assert!(server.error_log().lines().any(|l| l.contains("[notice]") && l.contains("limiting")));
     for (port, name, new) in [(2, "kept-TCP", ""), (3, "opened-TCP", " 200 [-]\n")] {
         let (old, current) = (format!("logs/{name}.old"), format!("logs/{name}"));
-        let lines = |file: &str| server.site.read(file).lines().count();
-        assert_eq!(rest(connect(server.addr(port))), "x");
-        wait_for("a line", || (lines(&current) == 1).then_some(()));
-        let dir = server.site.dir();
+        let lines = |file: &str| server.read(file).lines().count();
+        assert_eq!(connect(server.addr(port)).rest(), "x");
+        wait_until("a line", || lines(&current) == 1);
+        let dir = server.dir();
         std::fs::rename(dir.join(&current), dir.join(&old)).expect("renamed");
-        assert_eq!(rest(connect(server.addr(port))), "x");
-        wait_for("another line", || (lines(&old) + lines(&current) == 2).then_some(()));
-        assert!(server.site.read(&current).ends_with(new), "{name}");
+        assert_eq!(connect(server.addr(port)).rest(), "x");
+        wait_until("another line", || lines(&old) + lines(&current) == 2);
+        assert!(server.read(&current).ends_with(new), "{name}");
         assert_eq!(lines(&old), if new.is_empty() { 2 } else { 1 }, "{name}");
     }
-    assert_eq!(rest(connect(server.addr(4))), "");
+    assert_eq!(connect(server.addr(4)).rest(), "");
     let line = wait_for("a line", || {
-        let log = server.site.read("logs/access.log");
+        let log = server.read("logs/access.log");
         log.lines().find(|l| l.starts_with(&server.addr(4).port().to_string())).map(str::to_owned)
     });
     // The second attempt ends after the time, so there is no third one.
     assert_eq!(line.matches("127.0.0.1:").count(), 2, "{line}");
-    assert_eq!(rest(connect(server.addr(5))), "");
+    assert_eq!(connect(server.addr(5)).rest(), "");
     server.wait_for_log("client timed out (110: Connection timed out) while SSL handshaking", 1);
 }

@@ -1,9 +1,7 @@
 //! Faults of clients, of servers and of the system: they end the sessions that they concern, and no other.
 
-use crate::harness::{Server, memory, wait_for};
-use crate::stream::{connect, echo, rest};
-use crate::stream_udp::{Echo, ask, client, port, receive};
-use nix::sys::signal::Signal;
+use crate::stream_udp::{ask, port};
+use forebay_testkit::{DEADLINE, Echo, Server, Talk, connect, echo, memory, receive, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -65,7 +63,7 @@ fn reset_as_asked(mut stream: TcpStream) {
     match &byte {
         _ if asked.is_err() => {}
         b"m" => {
-            stream.write_all(&[b'y'; SOME]).expect("written");
+            stream.send(&[b'y'; SOME]);
             stream.read_exact(&mut byte).expect("the client has them");
         }
         b"e" => assert_eq!(stream.read(&mut byte).expect("the end"), 0),
@@ -85,20 +83,20 @@ fn servers_and_clients_that_reset() {
         ),
     ));
     let other = echoing(server.addr(1)).expect("an echo");
-    assert_eq!(rest(connect(server.addr(2))), "");
+    assert_eq!(connect(server.addr(2)).rest(), "");
     for asked in ["d", "m", "e"] {
         let mut stream = connect(server.addr(3));
-        stream.write_all(asked.as_bytes()).expect("written");
+        stream.send(&asked);
         match asked {
             "m" => {
                 let mut some = [0; SOME];
                 stream.read_exact(&mut some).expect("the bytes before the reset");
-                stream.write_all(b"!").expect("written");
+                stream.send(b"!");
             }
             "e" => stream.shutdown(Shutdown::Write).expect("shut down"),
             _ => {}
         }
-        assert_eq!(rest(stream), "", "{asked}");
+        assert_eq!(stream.rest(), "", "{asked}");
     }
     let text = |side| {
         format!("recv() failed (104: Connection reset by peer) while proxying and reading from {side}")
@@ -145,7 +143,7 @@ fn a_client_that_stops_reading() {
 #[test]
 fn a_rate_outlives_a_reload() {
     const LEN: usize = 60_000;
-    let backend = serve(|mut stream| stream.write_all(&[b'r'; LEN]).expect("written"));
+    let backend = serve(|mut stream| stream.send(&[b'r'; LEN]));
     let text = |rate: &str| {
         format!("server {{ listen 127.0.0.1:%PORT2%; proxy_pass {backend}; proxy_download_rate {rate}; }}")
     };
@@ -156,10 +154,9 @@ fn a_rate_outlives_a_reload() {
     let mut first = [0; 10_000];
     stream.read_exact(&mut first).expect("the first bytes");
     let slower = with.replace("return ready", "return slower").replace("rate 40k", "rate 100");
-    server.site.write("nginx.conf", &slower);
-    server.signal(Signal::SIGHUP);
-    wait_for("the new configuration", || (rest(connect(server.addr(0))) == "slower").then_some(()));
-    assert_eq!(rest(stream).len(), LEN - first.len());
+    server.reload_with(slower);
+    wait_until("the new configuration", || server.connect().rest() == "slower");
+    assert_eq!(stream.rest().len(), LEN - first.len());
     // All but a buffer of 16 KiB waits for the rate.
     let least = Duration::from_secs_f64((LEN - 2 * 16_384) as f64 / 40_960.0);
     assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
@@ -178,8 +175,8 @@ fn beginnings_that_are_never_completed() {
     ));
     let begin = |port, bytes: &[u8]| {
         let mut stream = connect(server.addr(port));
-        stream.write_all(bytes).expect("written");
-        rest(stream)
+        stream.send(bytes);
+        stream.rest()
     };
     for bytes in ["", "PROXY TCP4 192.0.2.1 198."] {
         assert_eq!(begin(2, bytes.as_bytes()), "");
@@ -208,12 +205,12 @@ fn descriptors_run_out() {
     let mut kept = echoing(server.addr(3)).expect("an echo");
     let many: Vec<TcpStream> = (0..80).map(|_| connect(server.addr(3))).collect();
     server.wait_for_log("descriptors are not enough for more than", 1);
-    assert_eq!(crate::stream::ask(&mut kept, b"goes on"), b"goes on");
+    assert_eq!(kept.echo(b"goes on"), b"goes on");
     // Each that ends makes room for another that waits.
     for mut stream in many {
-        assert_eq!(crate::stream::ask(&mut stream, b"at last"), b"at last");
+        assert_eq!(stream.echo(b"at last"), b"at last");
     }
-    port(&client(server.addr(2)));
+    port(&forebay_testkit::udp(server.addr(2)));
     drop(kept);
     wait_for_the_end_of_all(&server);
 }
@@ -226,7 +223,7 @@ fn a_flood_of_clients_over_udp() {
         EVENTS,
         &format!("server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass {}; proxy_timeout 500ms; }}", echo.addr),
     ));
-    let good = client(server.addr(2));
+    let good = forebay_testkit::udp(server.addr(2));
     let first = port(&good);
     for n in 0..10_000_u32 {
         let from =
@@ -255,7 +252,7 @@ fn the_smallest_and_the_largest_datagram() {
         EVENTS,
         &format!("server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass {to}; proxy_timeout 300ms; }}"),
     ));
-    let socket = client(server.addr(2));
+    let socket = forebay_testkit::udp(server.addr(2));
     for len in [0, 65_507, 1, 65_507, 0] {
         let text = "l".repeat(len);
         assert!(ask(&socket, &text).is_some_and(|answer| answer == text), "{len}");
@@ -268,7 +265,7 @@ fn the_smallest_and_the_largest_datagram() {
 #[test]
 fn a_client_that_is_gone_before_its_answer() {
     let late = UdpSocket::bind("127.0.0.1:0").expect("bind");
-    late.set_read_timeout(Some(crate::harness::DEADLINE)).expect("timeout");
+    late.set_read_timeout(Some(DEADLINE)).expect("timeout");
     let server = Server::start(&conf(
         EVENTS,
         &format!(
@@ -276,7 +273,7 @@ fn a_client_that_is_gone_before_its_answer() {
             late.local_addr().expect("bound")
         ),
     ));
-    let staying = client(server.addr(2));
+    let staying = forebay_testkit::udp(server.addr(2));
     let mut buf = [0; 10];
     let mut sender_of = |socket: &UdpSocket| {
         socket.send(b"x").expect("sent");
@@ -284,7 +281,7 @@ fn a_client_that_is_gone_before_its_answer() {
     };
     let to = sender_of(&staying);
     for n in 0..10 {
-        let gone = client(server.addr(2));
+        let gone = forebay_testkit::udp(server.addr(2));
         let to_gone = sender_of(&gone);
         drop(gone);
         late.send_to(b"lost", to_gone).expect("sent");

@@ -1,9 +1,7 @@
 //! Health checks of the stream block: by connections, by exchanges and by datagrams.
 
-use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
 use crate::health::certificate;
-use crate::stream::{ask, connect, echo, rest};
-use nix::sys::signal::Signal;
+use forebay_testkit::{DEADLINE, Server, Site, Talk, connect, echo, free_port, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::sync::mpsc;
@@ -38,13 +36,13 @@ fn a_dead_server_gets_no_sessions_until_it_is_back() {
     let met = || server.error_log().matches("while connecting to upstream, client").count();
     let before = met();
     for _ in 0..6 {
-        assert_eq!(ask(&mut connect(server.addr(0)), b"hello"), b"hello");
+        assert_eq!(server.connect().echo(b"hello"), b"hello");
     }
     assert_eq!(met(), before);
     let back = TcpListener::bind(&dead).expect("the port is still free");
-    server.wait_for_log(&format!("peer {dead} is healthy in upstream \"u\""), 1);
-    let sessions = [connect(server.addr(0)), connect(server.addr(0))];
-    sessions.iter().for_each(|mut s| s.write_all(b"x").expect("sent"));
+    server.wait_for_log(format!("peer {dead} is healthy in upstream \"u\""), 1);
+    let sessions = [server.connect(), server.connect()];
+    sessions.iter().for_each(|mut s| s.send(b"x"));
     back.set_nonblocking(true).expect("set");
     wait_for("a session", || {
         let (mut accepted, _) = back.accept().ok()?;
@@ -81,7 +79,7 @@ fn an_exchange_decides() {
         group("short", &echo, "send long; expect longer;"),
     )));
     for name in ["literal", "bytes", "pattern", "caseless"] {
-        server.wait_for_log(&format!("is healthy in upstream \"{name}\""), 1);
+        server.wait_for_log(format!("is healthy in upstream \"{name}\""), 1);
     }
     let faults = [
         ("other", "while checking data from upstream, "),
@@ -153,7 +151,7 @@ fn datagrams_are_answered_or_at_least_not_refused() {
         group("port", "127.0.0.1:1", &format!("port={}", answers.rsplit(':').next().expect("a port"))),
     )));
     for name in ["silent", "pong", "port"] {
-        server.wait_for_log(&format!("is healthy in upstream \"{name}\""), 1);
+        server.wait_for_log(format!("is healthy in upstream \"{name}\""), 1);
     }
     assert!(failure(&server, "dead").contains("receiving from upstream (111: Connection refused), "));
     assert!(failure(&server, "mute").contains("receiving from upstream (timed out), "));
@@ -188,7 +186,7 @@ fn checks_connect_as_sessions_do() {
     let server = Server::start_on(site);
     server.wait_for_log("is healthy in upstream \"good\"", 1);
     server.wait_for_log("is healthy in upstream \"alpn\"", 1);
-    assert_eq!(rest(connect(server.addr(0))), "served with .");
+    assert_eq!(server.connect().rest(), "served with .");
     let line = failure(&server, "name");
     assert!(line.contains("upstream SSL certificate does not match \"b.test\""), "{line}");
     let line = failure(&server, "bare");
@@ -219,7 +217,7 @@ fn a_server_that_is_back_starts_slowly() {
         let port = server.addr(n).port();
         let of_port = |l: &&str| l.starts_with(&format!("{port} "));
         let log = wait_for("ten lines", || {
-            let log = server.site.read("logs/access.log");
+            let log = server.read("logs/access.log");
             (log.lines().filter(of_port).count() == 10).then_some(log)
         });
         log.lines().filter(|l| of_port(l) && l.ends_with(&format!(" {slow}"))).count()
@@ -241,16 +239,16 @@ fn servers_come_from_a_file_and_stay_unhealthy_over_a_reload() {
     site.write("state/u.conf", &format!("server {dead};\n"));
     let server = Server::start_on(site);
     failure(&server, "u");
-    assert_eq!(rest(connect(server.addr(0))), "");
+    assert_eq!(server.connect().rest(), "");
     server.wait_for_log("no live upstreams while connecting to upstream", 1);
-    server.site.write("state/u.conf", &format!("server {dead};\nserver {alive};\n"));
-    server.signal(Signal::SIGHUP);
+    server.write("state/u.conf", &format!("server {dead};\nserver {alive};\n"));
+    server.reload();
     let answers = || {
-        let mut session = connect(server.addr(0));
+        let mut session = server.connect();
         session.write_all(b"x").is_ok() && session.read_exact(&mut [0]).is_ok()
     };
     // One of the threads may still have the first configuration.
-    wait_for("the other server in each thread", || (0..20).all(|_| answers()).then_some(()));
+    wait_until("the other server in each thread", || (0..20).all(|_| answers()));
     assert_eq!(server.error_log().matches("peer is unhealthy").count(), 1, "known over the reload");
     assert!(
         !server

@@ -1,17 +1,13 @@
 //! Counts of sessions: the API, and the page for Prometheus.
 
-use crate::harness::{Server, free_port, raw, wait_for};
-use crate::metrics::{body, dashboard_in_browser, json, series};
-use crate::stream::{ask, connect, echo, rest};
-use nix::sys::signal::Signal;
+use crate::metrics::{dashboard_in_browser, json, series};
+use forebay_testkit::{Server, Talk, ask, body, connect, echo, free_port, http, tool, wait_for, wait_until};
 use serde_json::{Value, json};
 
 /// Starts a server whose port 0 has the pages, port 1 a group of an echo server, and port 2 a server that denies.
 fn start(backend: &str) -> Server {
     let dead = free_port();
-    Server::start(&format!(
-        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; limit_conn_zone $arg_k zone=requests:1m;\n\
+    Server::start(http!("limit_conn_zone $arg_k zone=requests:1m;\n\
            upstream u {{ server {backend}; }}\n\
            server {{ listen 127.0.0.1:%PORT0%; location /api {{ api; }} location /metrics {{ prometheus; }}\n\
              location /dashboard {{ dashboard; }}\n\
@@ -23,8 +19,7 @@ fn start(backend: &str) -> Server {
            server {{ listen 127.0.0.1:%PORT2%; status_zone denied; deny all; return text; }}\n\
            server {{ listen 127.0.0.1:%PORT3%; status_zone front; return text; }}\n\
            server {{ listen 127.0.0.1:%PORT4%; proxy_pass dead; health_check interval=50ms; }}\n\
-           server {{ listen 127.0.0.1:%PORT5%; status_zone passes; pass 127.0.0.1:%PORT2%; }} }}"
-    ))
+           server {{ listen 127.0.0.1:%PORT5%; status_zone passes; pass 127.0.0.1:%PORT2%; }}").workers(2))
 }
 
 #[test]
@@ -39,9 +34,9 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
     assert_eq!((zone("front"), zone("denied")), (empty.clone(), empty.clone()));
 
     let mut kept = [connect(server.addr(1)), connect(server.addr(1))];
-    kept.iter_mut().for_each(|s| assert_eq!(ask(s, b"hello"), b"hello"));
-    assert_eq!(rest(connect(server.addr(1))), "", "limited");
-    assert_eq!(rest(connect(server.addr(2))), "", "denied");
+    kept.iter_mut().for_each(|s| assert_eq!(s.echo(b"hello"), b"hello"));
+    assert_eq!(connect(server.addr(1)).rest(), "", "limited");
+    assert_eq!(connect(server.addr(2)).rest(), "", "denied");
     let busy = wait_for("the refused one", || Some(zone("front")).filter(|z| z["sessions"]["5xx"] == 1));
     assert_eq!((&busy["processing"], &busy["connections"]), (&json!(2), &json!(3)), "{busy}");
     // A session is never idle.
@@ -50,7 +45,7 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
         (now["active"] == 3 && now["idle"] == 0).then_some(())
     });
     drop(kept);
-    assert_eq!(rest(connect(server.addr(3))), "text");
+    assert_eq!(connect(server.addr(3)).rest(), "text");
     let front = wait_for("the end of all", || Some(zone("front")).filter(|z| z["sessions"]["total"] == 4));
     let want = json!({
         "processing": 0, "connections": 4, "discarded": 0, "received": 10, "sent": 14,
@@ -61,12 +56,12 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
     assert_eq!((&denied["connections"], &denied["sessions"]["4xx"]), (&json!(1), &json!(1)), "{denied}");
     // A connection that goes to another listener is a session of both.
     assert_eq!(zone("passes"), empty);
-    assert_eq!(rest(connect(server.addr(5))), "", "denied by the other");
+    assert_eq!(connect(server.addr(5)).rest(), "", "denied by the other");
     let passes = wait_for("the session", || {
         Some(zone("passes")).filter(|p| p["sessions"]["2xx"] == 1 && p["processing"] == 0)
     });
     assert_eq!((&passes["connections"], &passes["discarded"]), (&json!(1), &json!(0)), "{passes}");
-    wait_for("the other's", || (zone("denied")["sessions"]["4xx"] == 2).then_some(()));
+    wait_until("the other's", || zone("denied")["sessions"]["4xx"] == 2);
 
     // Each front end shows its own zones.
     let limit = |zone: &str| json(&server, &format!("/api/9/{zone}"));
@@ -77,8 +72,8 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
     );
 
     // A new configuration goes on counting.
-    server.signal(Signal::SIGHUP);
-    wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    server.reload();
+    wait_until("the reload", || json(&server, "/api/9/nginx")["generation"] == 2);
     assert_eq!(zone("front"), front);
 
     let page = server.get("/metrics");
@@ -100,7 +95,7 @@ fn servers_of_groups_have_figures() {
     let (backend, _) = echo();
     let server = start(&backend.to_string());
     let mut kept = connect(server.addr(1));
-    assert_eq!(ask(&mut kept, b"hello"), b"hello");
+    assert_eq!(kept.echo(b"hello"), b"hello");
     assert_eq!(first_peer(&server, "u")["active"], 1);
     drop(kept);
     let peer = wait_for("its end", || Some(first_peer(&server, "u")).filter(|p| p["sent"] == 5));
@@ -142,12 +137,12 @@ fn servers_of_groups_have_figures() {
         "stream/upstreams/none/servers",
         "stream/server_zones/none",
     ] {
-        assert!(server.get(&format!("/api/9/{path}")).starts_with("HTTP/1.1 404"), "{path}");
+        assert!(server.get(format!("/api/9/{path}")).starts_with("HTTP/1.1 404"), "{path}");
     }
     // Servers do not change at run time, as those of HTTP.
     for block in ["http", "stream"] {
         let delete = format!("DELETE /api/9/{block}/upstreams/u/servers/0 HTTP/1.0\r\n\r\n");
-        let answer = String::from_utf8_lossy(&raw(server.addr(0), delete.as_bytes())).into_owned();
+        let answer = ask(server.addr(0), &delete);
         assert!(answer.contains("MethodDisabled"), "{answer}");
     }
 
@@ -165,15 +160,15 @@ fn servers_of_groups_have_figures() {
 
 #[test]
 fn a_browser_shows_streams() {
-    if !crate::differential::tool("chromium") {
+    if !tool("chromium") {
         return;
     }
     let (backend, _) = echo();
     let server = start(&backend.to_string());
     let mut kept = [connect(server.addr(1)), connect(server.addr(1))];
-    kept.iter_mut().for_each(|s| assert_eq!(ask(s, b"hello"), b"hello"));
-    assert_eq!(rest(connect(server.addr(1))), "", "limited");
-    assert_eq!(rest(connect(server.addr(2))), "", "denied");
+    kept.iter_mut().for_each(|s| assert_eq!(s.echo(b"hello"), b"hello"));
+    assert_eq!(connect(server.addr(1)).rest(), "", "limited");
+    assert_eq!(connect(server.addr(2)).rest(), "", "denied");
     let dom = dashboard_in_browser(&server, "#stream", "FOREBAY_TEST_SCREENSHOT_STREAMS");
     // The tab stays while its contents are renewed.
     let (before, streams) = dom.split_once("<div id=\"tab-stream\"").expect("the tab of streams");

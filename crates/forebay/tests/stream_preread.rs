@@ -1,11 +1,9 @@
 //! The stream block: sessions that are routed by their first message, and sessions that stick to a server.
 
-use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
 use crate::health::certificate;
-use crate::stream::{connect, rest};
-use nix::sys::signal::Signal;
+use forebay_testkit::{DEADLINE, Server, Site, Talk, accept, connect, free_port, wait_until};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 fn conf(stream: &str) -> String {
     format!(
@@ -20,16 +18,10 @@ fn conf(stream: &str) -> String {
 
 /// Starts a server that writes its name and then sends back what it receives.
 fn named(name: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut from = stream.try_clone().expect("clone");
-                let _ = stream.write_all(name.as_bytes());
-                let _ = std::io::copy(&mut from, &mut stream);
-            });
-        }
+    let addr = accept(move |mut stream, _| {
+        let mut from = stream.try_clone().expect("clone");
+        let _ = stream.write_all(name.as_bytes());
+        let _ = std::io::copy(&mut from, &mut stream);
     });
     addr
 }
@@ -55,7 +47,7 @@ fn rdp(line: &str) -> Vec<u8> {
 
 /// Sends a message and reads it back behind the name of a server, which is one letter.
 fn server_of(stream: &mut TcpStream, message: &[u8]) -> char {
-    stream.write_all(message).expect("sent");
+    stream.send(message);
     let mut answer = vec![0; 1 + message.len()];
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer[1..], message);
@@ -67,7 +59,7 @@ fn wait_for_line(server: &Server, line: &str) {
 }
 
 fn wait_for_line_in(server: &Server, log: &str, line: &str) {
-    wait_for(line, || server.site.read(log).lines().any(|l| l == line).then_some(()));
+    wait_until(line, || server.read(log).lines().any(|l| l == line));
 }
 
 /// The client identifier leads to one server, also if its packet comes in single bytes, and the packet arrives whole.
@@ -81,20 +73,20 @@ fn mqtt_is_routed_by_client_id() {
     let mut reached = Vec::new();
     for n in 0..12 {
         let packet = mqtt(&format!("sensor-{n}"), "alice");
-        let first = server_of(&mut connect(server.addr(0)), &packet);
+        let first = server_of(&mut server.connect(), &packet);
         for _ in 0..4 {
-            assert_eq!(server_of(&mut connect(server.addr(0)), &packet), first);
+            assert_eq!(server_of(&mut server.connect(), &packet), first);
         }
         reached.push(first);
     }
     assert!(reached.contains(&'A') && reached.contains(&'B'), "{reached:?}");
     let packet = mqtt("sensor-3", "alice");
-    let mut slow = connect(server.addr(0));
+    let mut slow = server.connect();
     slow.set_nodelay(true).expect("set");
     let (last, most) = packet.split_last().expect("bytes");
-    most.iter().for_each(|byte| slow.write_all(&[*byte]).expect("sent"));
+    most.iter().for_each(|byte| slow.send(&[*byte]));
     let mut answer = vec![0; 1 + packet.len()];
-    slow.write_all(&[*last]).expect("sent");
+    slow.send(&[*last]);
     slow.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, [&[reached[3] as u8], packet.as_slice()].concat());
     drop(slow);
@@ -127,12 +119,12 @@ fn other_bytes_than_mqtt_are_passed_on() {
          server {{ listen 127.0.0.1:%PORT2%; proxy_pass {a}; preread_timeout 50ms; }}"
     )));
     for other in [b"GET / HTTP/1.0\r\n".as_slice(), b"\x10\xff\xff\xff\xff", b"\x10\x10\0\x04MQTX"] {
-        assert_eq!(server_of(&mut connect(server.addr(0)), other), 'A');
+        assert_eq!(server_of(&mut server.connect(), other), 'A');
     }
     wait_for_line(&server, "200 [-] [-] [-] [-] [-]");
     let ended = |port: usize, bytes: &[u8]| {
         let mut stream = connect(server.addr(port));
-        stream.write_all(bytes).expect("sent");
+        stream.send(bytes);
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         assert_eq!(rest, b"");
@@ -151,7 +143,7 @@ fn rdp_is_routed_by_its_cookie() {
         "map $rdp_cookie_mstshash $to {{ alice {a}; default {b}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; rdp_preread on; proxy_pass $to; }}"
     )));
-    let ask = |message: &[u8]| server_of(&mut connect(server.addr(0)), message);
+    let ask = |message: &[u8]| server_of(&mut server.connect(), message);
     assert_eq!(ask(&rdp("Cookie: mstshash=alice")), 'A');
     assert_eq!(ask(&rdp("Cookie: mstshash=bob")), 'B');
     assert_eq!(ask(&rdp("Cookie: msts=3640205228.15629.0000")), 'B');
@@ -159,10 +151,10 @@ fn rdp_is_routed_by_its_cookie() {
     wait_for_line(&server, "200 [-] [-] [mstshash=alice] [alice] [-]");
     wait_for_line(&server, "200 [-] [-] [msts=3640205228.15629.0000] [-] [3640205228.15629.0000]");
     wait_for_line(&server, "200 [-] [-] [] [-] [-]");
-    let mut slow = connect(server.addr(0));
+    let mut slow = server.connect();
     slow.set_nodelay(true).expect("set");
     let request = rdp("Cookie: mstshash=alice");
-    request.iter().for_each(|byte| slow.write_all(&[*byte]).expect("sent"));
+    request.iter().for_each(|byte| slow.send(&[*byte]));
     let mut answer = vec![0; 1 + request.len()];
     slow.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, [b"A", request.as_slice()].concat());
@@ -188,7 +180,7 @@ fn a_client_that_is_learnt_keeps_its_server() {
         weighted(&a, &b, LEARN)
     ));
     let server = Server::start(&text);
-    let ask = |id: &str| server_of(&mut connect(server.addr(0)), &mqtt(id, ""));
+    let ask = |id: &str| server_of(&mut server.connect(), &mqtt(id, ""));
     // The second server is the first one's for a session in 51.
     let mut ids = (0..60).map(|n| format!("client-{n}"));
     let at_b = ids.find(|id| ask(id) == 'B').expect("a session for the second server");
@@ -197,9 +189,8 @@ fn a_client_that_is_learnt_keeps_its_server() {
     wait_for_line_in(&server, "logs/sticky.log", &format!("200 NEW [{b}]"));
     wait_for_line_in(&server, "logs/sticky.log", &format!("200 HIT [{b}]"));
     let before = server.workers(server.pid());
-    server.site.write("nginx.conf", &text.replace("former", "next"));
-    server.signal(Signal::SIGHUP);
-    wait_for("the next configuration", || (rest(connect(server.addr(1))) == "next").then_some(()));
+    server.reload_with(text.replace("former", "next"));
+    wait_until("the next configuration", || connect(server.addr(1)).rest() == "next");
     assert!(keeps());
     assert_eq!(server.workers(server.pid()), before);
 }
@@ -217,7 +208,7 @@ fn a_dead_sticky_server_gives_way() {
         weighted(&dead, &b, "sticky route $mqtt_preread_username;"),
         weighted(&dead, &b, "sticky route $mqtt_preread_username; sticky_strict on;").replace(" u ", " v "),
     )));
-    let ask = |name: &str| server_of(&mut connect(server.addr(0)), &mqtt("c", name));
+    let ask = |name: &str| server_of(&mut server.connect(), &mqtt("c", name));
     assert_eq!(ask("b"), 'B');
     wait_for_line_in(&server, "logs/sticky.log", &format!("200 HIT [{b}]"));
     assert_eq!(ask("a"), 'B');
@@ -229,7 +220,7 @@ fn a_dead_sticky_server_gives_way() {
     wait_for_line_in(&server, "logs/sticky.log", &format!("200 NEW [{b}]"));
     // A strict group has no other server for it.
     let mut strict = connect(server.addr(1));
-    strict.write_all(&mqtt("c", "a")).expect("sent");
+    strict.send(&mqtt("c", "a"));
     let mut rest = Vec::new();
     let _ = strict.read_to_end(&mut rest);
     assert_eq!(rest, b"");
@@ -246,11 +237,10 @@ fn a_route_may_need_a_secret() {
         "{}server {{ listen 127.0.0.1:%PORT0%; rdp_preread on; proxy_pass u; }}",
         weighted(&a, &b, sticky)
     )));
-    let mut stream = connect(server.addr(0));
+    let mut stream = server.connect();
     // printf bsalt | md5sum
     assert_eq!(server_of(&mut stream, &rdp("Cookie: msts=962d76aee3a009625027690183c56864")), 'B');
-    let mut plain = connect(server.addr(0));
-    plain.write_all(&rdp("Cookie: msts=b")).expect("sent");
+    let mut plain = server.send(&rdp("Cookie: msts=b"));
     let mut rest = Vec::new();
     let _ = plain.read_to_end(&mut rest);
     assert_eq!(rest, b"");

@@ -1,11 +1,12 @@
 //! Reloads and upgrades of the program under load: no session of the stream block, no tunnel and no upgraded connection notices.
 
-use crate::harness::{DEADLINE, Server, alive, kill, memory, wait_for};
-use crate::stream::{ask, connect, echo, rest};
-use crate::stream_udp::{Echo, client, conf, port, receive};
-use nix::sys::signal::Signal;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use crate::stream_udp::{conf, port};
+use forebay_testkit::{
+    DEADLINE, Echo, Server, Signal, Talk, accept, alive, connect, echo, kill, memory, receive, wait_for,
+    wait_until,
+};
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -31,17 +32,11 @@ fn numbered(n: usize, tcp: SocketAddr, udp: SocketAddr, upgrade: SocketAddr) -> 
 
 /// Starts a server of HTTP that switches to a protocol which echoes.
 fn upgrading() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                head(&stream);
-                let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-                (&stream).write_all(answer.as_bytes()).expect("written");
-                let _ = std::io::copy(&mut &stream, &mut &stream);
-            });
-        }
+    let addr = accept(move |stream, _| {
+        head(&stream);
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+        (&stream).send(&answer);
+        let _ = std::io::copy(&mut &stream, &mut &stream);
     });
     addr
 }
@@ -58,7 +53,7 @@ fn head(mut stream: &TcpStream) -> String {
 /// Opens a connection by a request of HTTP.
 fn open(addr: SocketAddr, request: &str, status: &str) -> TcpStream {
     let mut stream = connect(addr);
-    stream.write_all(request.as_bytes()).expect("written");
+    stream.send(&request);
     let answer = head(&stream);
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
     stream
@@ -89,7 +84,7 @@ impl Load {
     fn talk(&self, mut stream: TcpStream) {
         self.repeat(|n| {
             let text = n.to_string();
-            assert_eq!(ask(&mut stream, text.as_bytes()), text.as_bytes());
+            assert_eq!(stream.echo(text.as_bytes()), text.as_bytes());
         });
     }
 
@@ -97,13 +92,13 @@ impl Load {
     fn bulk(&self, mut stream: TcpStream) {
         self.repeat(|n| {
             let block: Vec<u8> = (0..60_000).map(|i| ((i + n) % 251) as u8).collect();
-            assert!(ask(&mut stream, &block) == block, "block {n}");
+            assert!(stream.echo(&block) == block, "block {n}");
         });
     }
 
     /// Exchanges datagrams over one socket, which the server has to see as one port.
     fn datagrams(&self, to: SocketAddr) {
-        let socket = client(to);
+        let socket = forebay_testkit::udp(to);
         let first = port(&socket);
         self.repeat(|n| {
             socket.send(n.to_string().as_bytes()).expect("sent");
@@ -132,13 +127,12 @@ fn a_hundred_reloads_under_load() {
     let server = Server::start(&text(0));
     let worker = server.worker();
     // Enough connections for both threads, so that both have opened what they need.
-    (0..20).for_each(|_| assert_eq!(rest(connect(server.addr(0))), "0"));
+    (0..20).for_each(|_| assert_eq!(server.connect().rest(), "0"));
     let before = descriptors(worker);
     let load = Load::default();
     let reload = |n: usize| {
-        server.site.write("nginx.conf", &text(n));
-        server.signal(Signal::SIGHUP);
-        wait_for("the new configuration", || (rest(connect(server.addr(0))) == n.to_string()).then_some(()));
+        server.reload_with(text(n));
+        wait_until("the new configuration", || server.connect().rest() == n.to_string());
         assert_eq!(server.workers(server.pid()), [worker], "reload {n}: the same worker process");
     };
     std::thread::scope(|scope| {
@@ -153,22 +147,22 @@ fn a_hundred_reloads_under_load() {
             scope.spawn(move || load.talk(stream));
         }
         scope.spawn(move || load.bulk(connect(addr(1))));
-        scope.spawn(move || load.repeat(|_| assert_eq!(ask(&mut connect(addr(1)), b"short"), b"short")));
+        scope.spawn(move || load.repeat(|_| assert_eq!(connect(addr(1)).echo(b"short"), b"short")));
         for _ in 0..UDP_CLIENTS {
             scope.spawn(move || load.datagrams(addr(2)));
         }
-        scope.spawn(move || load.repeat(|_| assert_ne!(port(&client(addr(3))), 0)));
+        scope.spawn(move || load.repeat(|_| assert_ne!(port(&forebay_testkit::udp(addr(3))), 0)));
         (1..=50).for_each(reload);
         let half = memory(worker);
         (51..=100).for_each(reload);
         let most = half + half / 10;
-        wait_for("as much memory as after fifty reloads", || (memory(worker) <= most).then_some(()));
+        wait_until("as much memory as after fifty reloads", || memory(worker) <= most);
     });
     assert!(load.exchanges.load(SeqCst) > 1000, "{:?}", load.exchanges);
     // A pipe for each thread that has spliced, that of the thread that builds configurations, and the log of the first configuration,
     // which the sessions over UDP still have.
     let most = before + UDP_CLIENTS + 2 * 2 + 2 + 1;
-    wait_for("the descriptors", || (descriptors(worker) <= most).then_some(()));
+    wait_until("the descriptors", || descriptors(worker) <= most);
     for text in ["[warn]", "[error]", "[crit]", "[alert]", "[emerg]"] {
         assert!(!server.error_log().contains(text), "{}", server.error_log());
     }
@@ -190,19 +184,19 @@ fn an_upgrade_of_the_program_with_sessions_open() {
     ));
     let old = server.pid();
     let mut pair = connect(server.addr(1));
-    assert_eq!(ask(&mut pair, b"before"), b"before");
-    let waiting = client(server.addr(2));
+    assert_eq!(pair.echo(b"before"), b"before");
+    let waiting = forebay_testkit::udp(server.addr(2));
     waiting.send(b"x").expect("sent");
     let mut buf = [0; 10];
     let (_, first) = late.recv_from(&mut buf).expect("the datagram");
     server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
     let worker = wait_for("its worker", || server.workers(new).first().copied());
-    assert_eq!(rest(connect(server.addr(0))), "ready");
-    assert_eq!(ask(&mut pair, b"both"), b"both");
+    assert_eq!(server.connect().rest(), "ready");
+    assert_eq!(pair.echo(b"both"), b"both");
     kill(old, Signal::SIGQUIT);
     server.wait_for_log("gracefully shutting down", 1);
-    assert_eq!(ask(&mut pair, b"after"), b"after");
+    assert_eq!(pair.echo(b"after"), b"after");
     // Only the new process receives: the client has a new session there, with another port.
     let deadline = Instant::now() + DEADLINE;
     let second = loop {
@@ -220,7 +214,7 @@ fn an_upgrade_of_the_program_with_sessions_open() {
     assert_eq!(receive(&waiting).as_deref(), Some("late"));
     assert!(alive(old), "the pair is still open");
     drop(pair);
-    wait_for("the end of the old process", || (!alive(old)).then_some(()));
-    assert_eq!(ask(&mut connect(server.addr(1)), b"new"), b"new");
+    wait_until("the end of the old process", || !alive(old));
+    assert_eq!(connect(server.addr(1)).echo(b"new"), b"new");
     assert_eq!(server.workers(new), [worker]);
 }

@@ -1,8 +1,7 @@
 //! The stream block: the ways in which sessions end, with the lines that they leave in the logs.
 
-use crate::harness::{Server, free_port, wait_for};
-use crate::stream::{ask, connect, echo};
-use std::io::{Read, Write};
+use forebay_testkit::{Server, Talk, connect, echo, free_port, wait_for};
+use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -166,7 +165,7 @@ fn act(case: &Case, port: u16, server: &Server) {
     let bytes = match case.client {
         Waits(bytes) | Ends(bytes) | Resets(bytes) => bytes,
     };
-    stream.write_all(bytes).expect("sent");
+    stream.send(bytes);
     match case.client {
         Ends(_) => stream.shutdown(Shutdown::Write).expect("shut down"),
         Resets(_) => {
@@ -190,7 +189,7 @@ fn reset(stream: TcpStream) {
 /// Waits for the line of the access log about the session of a port. Returns it without the port; times are `T`.
 fn wait_for_line(server: &Server, port: u16) -> String {
     let line = wait_for("a line in the access log", || {
-        let log = server.site.read("logs/access.log");
+        let log = server.read("logs/access.log");
         log.lines().find_map(|line| Some(line.strip_prefix(&format!("{port} "))?.to_owned()))
     });
     let words = line.split(' ').map(|word| if word.contains('.') { "T" } else { word });
@@ -225,7 +224,7 @@ fn sessions_end() {
     let conf = conf.replace("%ECHO%", &echo.to_string()).replace("%DEAD%", &format!("127.0.0.1:{dead}"));
     let server = Server::start(&conf);
     let mut only = connect(server.addr(1));
-    assert_eq!(ask(&mut only, b"x"), b"x");
+    assert_eq!(only.echo(b"x"), b"x");
     std::thread::scope(|scope| {
         for (case, port) in CASES.iter().zip(&ports) {
             let server = &server;
@@ -262,10 +261,9 @@ fn headers_are_counted_as_sent() {
          server {{ listen 127.0.0.1:%PORT1%; proxy_protocol v2; proxy_half_close on; proxy_pass {echo}; }} }}\n"
     ));
     let mut stream = connect(server.addr(1));
-    stream.write_all(b"x").expect("sent");
+    stream.send(b"x");
     stream.shutdown(Shutdown::Write).expect("shut down");
-    let mut echoed = Vec::new();
-    stream.read_to_end(&mut echoed).expect("the end");
+    let echoed = stream.rest_bytes();
     assert_eq!(echoed.len(), 36, "the echo has the header in front");
     assert_eq!(wait_for_line(&server, server.addr(1).port()), "1 36 36 36");
 }

@@ -1,11 +1,8 @@
 //! Sessions over UDP.
 
-use crate::harness::{DEADLINE, Server, Site, wait_for};
-use nix::sys::signal::Signal;
-use std::io::{Read, Write};
+use forebay_testkit::{DEADLINE, Echo, Server, Signal, Site, Talk, connect, receive, wait_for, wait_until};
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Returns a configuration with a TCP server at the first port, which tells the harness that the program is ready.
@@ -19,54 +16,6 @@ pub(crate) fn conf(main: &str, stream: &str) -> String {
 }
 
 const ONE: &str = "worker_processes 1; events { worker_connections 64; }";
-
-/// UDP server that answers with the port that a datagram came from, a space and the datagram.
-pub(crate) struct Echo {
-    pub addr: SocketAddr,
-    ends: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Echo {
-    pub(crate) fn start() -> Echo {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
-        let addr = socket.local_addr().expect("bound");
-        let ends = Arc::new(AtomicBool::new(false));
-        let ended = ends.clone();
-        let thread = std::thread::spawn(move || {
-            let mut buf = [0; 65536];
-            while let Ok((count, from)) = socket.recv_from(&mut buf) {
-                if ended.load(SeqCst) {
-                    return;
-                }
-                let answer = [format!("{} ", from.port()).as_bytes(), &buf[..count]].concat();
-                let _ = socket.send_to(&answer, from);
-            }
-        });
-        Echo { addr, ends, thread: Some(thread) }
-    }
-
-    /// Closes the port.
-    pub(crate) fn end(&mut self) {
-        self.ends.store(true, SeqCst);
-        let waker = UdpSocket::bind("127.0.0.1:0").expect("bind");
-        waker.send_to(b"", self.addr).expect("sent");
-        self.thread.take().expect("runs").join().expect("ended");
-    }
-}
-
-pub(crate) fn client(to: SocketAddr) -> UdpSocket {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
-    socket.connect(to).expect("connected");
-    socket.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    socket
-}
-
-pub(crate) fn receive(socket: &UdpSocket) -> Option<String> {
-    let mut buf = [0; 65536];
-    let count = socket.recv(&mut buf).ok()?;
-    Some(String::from_utf8_lossy(&buf[..count]).into_owned())
-}
 
 /// Sends a datagram and returns the answer.
 pub(crate) fn ask(socket: &UdpSocket, text: &str) -> Option<String> {
@@ -83,7 +32,7 @@ pub(crate) fn port(socket: &UdpSocket) -> u16 {
 /// Waits for lines of the access log.
 pub(crate) fn wait_for_lines(server: &Server, count: usize) -> String {
     wait_for("lines of the access log", || {
-        let log = server.site.read("logs/access.log");
+        let log = server.read("logs/access.log");
         (log.lines().count() >= count).then_some(log)
     })
 }
@@ -101,20 +50,20 @@ fn datagrams_pass_both_ways() {
             echo.addr
         ),
     ));
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     let first = port(&socket);
     assert_eq!(port(&socket), first);
     // An empty datagram is one, too, and a large one passes whole.
     assert_eq!(ask(&socket, ""), Some(format!("{first} ")));
     let large = "y".repeat(60_000);
     assert_eq!(ask(&socket, &large), Some(format!("{first} {large}")));
-    assert_ne!(port(&client(server.addr(0))), first);
-    let greeted = client(server.addr(1));
+    assert_ne!(port(&forebay_testkit::udp(server.addr(0))), first);
+    let greeted = forebay_testkit::udp(server.addr(1));
     let hi = format!("hi {} UDP", greeted.local_addr().expect("bound").port());
     assert_eq!(ask(&greeted, "a"), Some(hi));
-    client(server.addr(2)).send(b"abc").expect("sent");
+    forebay_testkit::udp(server.addr(2)).send(b"abc").expect("sent");
     server.wait_for_log("access forbidden by rule while initializing session, udp client: 127.0.0.1", 1);
-    client(server.addr(3)).send(b"pass").expect("sent");
+    forebay_testkit::udp(server.addr(3)).send(b"pass").expect("sent");
     server.wait_for_log(
         "cannot pass udp connection while passing connection to port, udp client: 127.0.0.1",
         1,
@@ -128,7 +77,7 @@ fn datagrams_pass_both_ways() {
         assert!(log.contains(&line), "{line} in {log}");
     }
     server.wait_for_log(
-        &format!("udp timed out, packets from/to client:4/4, bytes from/to client:60002/{sent}"),
+        format!("udp timed out, packets from/to client:4/4, bytes from/to client:60002/{sent}"),
         1,
     );
 }
@@ -148,14 +97,14 @@ fn servers_see_the_client() {
     ));
     let ports =
         |n: usize, socket: &UdpSocket| [socket.local_addr().expect("bound").port(), server.addr(n).port()];
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     let [from, to] = ports(0, &socket);
     let answer = ask(&socket, "a").expect("an answer");
     let header = format!(" PROXY TCP4 127.0.0.1 127.0.0.1 {from} {to}\r\na");
     assert!(answer.ends_with(&header), "{answer}");
     let answer = ask(&socket, "b").expect("an answer");
     assert!(answer.ends_with(" b"), "{answer}");
-    let socket = client(server.addr(1));
+    let socket = forebay_testkit::udp(server.addr(1));
     let [from, to] = ports(1, &socket);
     socket.send(b"a").expect("sent");
     let mut buf = [0; 100];
@@ -180,14 +129,14 @@ fn sessions_end_after_the_datagrams_that_are_expected() {
             echo.addr
         ),
     ));
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     let ports: Vec<u16> = (0..4).map(|_| port(&socket)).collect();
     assert!(ports[0] == ports[1] && ports[1] != ports[2] && ports[2] == ports[3], "{ports:?}");
     server.wait_for_log("udp done, packets from/to client:2/2", 2);
-    client(server.addr(1)).send(b"z").expect("sent");
+    forebay_testkit::udp(server.addr(1)).send(b"z").expect("sent");
     server.wait_for_log("udp done, packets from/to client:1/0", 1);
     // A server that answers less is at fault.
-    port(&client(server.addr(2)));
+    port(&forebay_testkit::udp(server.addr(2)));
     server.wait_for_log(
         "upstream timed out (110: Connection timed out) while proxying connection, udp client",
         1,
@@ -210,7 +159,7 @@ fn late_answers_do_not_reach_the_next_session() {
     ));
     let mut former = Vec::new();
     for n in 0..20 {
-        let asking = client(server.addr(0));
+        let asking = forebay_testkit::udp(server.addr(0));
         asking.send(b"?").expect("sent");
         let (_, from) = upstream.recv_from(&mut [0; 9]).expect("received");
         // A port that comes up again is the one of this session.
@@ -242,7 +191,7 @@ fn a_dying_server_loses_its_sessions_to_the_other() {
     ));
     let answered = |count: usize| {
         let ask_once = || {
-            let socket = client(server.addr(0));
+            let socket = forebay_testkit::udp(server.addr(0));
             socket.set_read_timeout(Some(Duration::from_millis(500))).expect("timeout");
             ask(&socket, "x").is_some()
         };
@@ -267,10 +216,9 @@ fn said(server: &Server) -> String {
 }
 
 fn reload(server: &Server, conf: &str, expected: &str) {
-    server.site.write("nginx.conf", conf);
-    server.signal(Signal::SIGHUP);
+    server.reload_with(conf);
     // Each thread applies it for itself; so many connections reach all threads.
-    wait_for("the new configuration", || (0..16).all(|_| said(server) == expected).then_some(()));
+    wait_until("the new configuration", || (0..16).all(|_| said(server) == expected));
 }
 
 #[test]
@@ -282,7 +230,7 @@ fn sessions_outlive_reloads() {
         conf(main, &udp).replace("return ready", &format!("return {n}"))
     };
     let server = Server::start(&with(0, &echo));
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     let first = port(&socket);
     for n in 1..=20 {
         // The session keeps its server, too.
@@ -297,7 +245,7 @@ fn sessions_outlive_reloads() {
         late.local_addr().expect("bound")
     );
     reload(&server, &conf(main, &to_late).replace("return ready", "return late"), "late");
-    let waiting = client(server.addr(0));
+    let waiting = forebay_testkit::udp(server.addr(0));
     waiting.send(b"x").expect("sent");
     let mut buf = [0; 10];
     let (_, from) = late.recv_from(&mut buf).expect("the datagram");
@@ -305,14 +253,14 @@ fn sessions_outlive_reloads() {
     late.send_to(b"late", from).expect("sent");
     assert_eq!(receive(&waiting).as_deref(), Some("late"));
     wait_for("a refusal", || {
-        let refused = client(server.addr(0));
+        let refused = forebay_testkit::udp(server.addr(0));
         refused.send(b"x").expect("sent");
         refused.recv(&mut buf).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused).then_some(())
     });
     // The listener comes back: its socket gets all new clients, although the old one still exists.
     reload(&server, &with(99, &echo), "99");
     for _ in 0..20 {
-        port(&client(server.addr(0)));
+        port(&forebay_testkit::udp(server.addr(0)));
     }
 }
 
@@ -330,7 +278,7 @@ fn datagrams_wait_for_the_server() {
         echo.addr.port()
     );
     let server = Server::start(&conf(ONE, &udp));
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     let mut query = [0; 512];
     socket.send(b"0").expect("sent");
     let (length, from) = names.recv_from(&mut query).expect("a query");
@@ -338,7 +286,7 @@ fn datagrams_wait_for_the_server() {
         socket.send(text.as_bytes()).expect("sent");
     }
     // The same thread answers this after it has received those.
-    assert_eq!(ask(&client(server.addr(1)), "x").as_deref(), Some("later"));
+    assert_eq!(ask(&forebay_testkit::udp(server.addr(1)), "x").as_deref(), Some("later"));
     let mut reply = query[..length].to_vec();
     (reply[2], reply[3], reply[7]) = (0x81, 0x80, 1);
     reply.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
@@ -359,7 +307,7 @@ fn a_graceful_shutdown_waits_for_answers() {
         late.local_addr().expect("bound")
     );
     let mut server = Server::start(&conf(ONE, &udp));
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     socket.send(b"x").expect("sent");
     let mut buf = [0; 10];
     let (_, from) = late.recv_from(&mut buf).expect("the datagram");
@@ -375,13 +323,13 @@ fn the_oldest_session_makes_way_for_a_new_client() {
     let echo = Echo::start();
     let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
     let server = Server::start(&conf("worker_processes 1; events { worker_connections 8; }", &udp));
-    let first = client(server.addr(0));
-    let (before, busy) = (port(&first), client(server.addr(0)));
+    let first = forebay_testkit::udp(server.addr(0));
+    let (before, busy) = (port(&first), forebay_testkit::udp(server.addr(0)));
     let kept = port(&busy);
     // Kept, so that each has a port of its own.
     let mut others = Vec::new();
     for _ in 0..30 {
-        others.push(client(server.addr(0)));
+        others.push(forebay_testkit::udp(server.addr(0)));
         others.last().map(port);
         assert_eq!(port(&busy), kept, "not the oldest");
     }
@@ -398,9 +346,9 @@ fn sessions_without_a_descriptor_are_refused() {
     let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
     let main = "worker_processes 1; worker_rlimit_nofile 60; events { worker_connections 500; }";
     let server = Server::start(&conf(main, &udp));
-    let first = client(server.addr(0));
+    let first = forebay_testkit::udp(server.addr(0));
     let kept = port(&first);
-    let others: Vec<UdpSocket> = (0..80).map(|_| client(server.addr(0))).collect();
+    let others: Vec<UdpSocket> = (0..80).map(|_| forebay_testkit::udp(server.addr(0))).collect();
     others.iter().for_each(|other| assert_eq!(other.send(b"x").expect("sent"), 1));
     server.wait_for_log(
         "socket() failed (24: Too many open files) while connecting to upstream, udp client",
@@ -409,7 +357,7 @@ fn sessions_without_a_descriptor_are_refused() {
     assert_eq!(port(&first), kept);
     // One line a second, and one of the access log for each.
     wait_for("refused sessions", || {
-        let log = server.site.read("logs/access.log");
+        let log = server.read("logs/access.log");
         (log.lines().filter(|line| line.starts_with("500 UDP")).count() >= 20).then_some(())
     });
     assert!(server.error_log().matches("socket() failed (24").count() < 10);
@@ -428,15 +376,15 @@ fn sessions_that_are_cut_off_are_logged() {
         listener.local_addr().expect("bound"),
     );
     let mut server = Server::start(&conf(&format!("{ONE} worker_shutdown_timeout 200ms;"), &servers));
-    client(server.addr(0)).send(b"abc").expect("sent");
+    forebay_testkit::udp(server.addr(0)).send(b"abc").expect("sent");
     silent.recv_from(&mut [0; 10]).expect("the datagram");
-    let mut connection = TcpStream::connect(server.addr(1)).expect("connected");
-    connection.write_all(b"abcd").expect("sent");
+    let mut connection = connect(server.addr(1));
+    connection.send(b"abcd");
     let (mut accepted, _) = listener.accept().expect("a connection");
     accepted.read_exact(&mut [0; 4]).expect("the bytes");
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
-    let log = server.site.read("logs/access.log");
+    let log = server.read("logs/access.log");
     let text = "shutdown timeout while proxying connection, ";
     for (protocol, bytes, name) in [("UDP", 3, "udp client"), ("TCP", 4, "client")] {
         assert!(log.contains(&format!("200 {protocol} {bytes} 0 ")), "{log}");
@@ -459,12 +407,12 @@ fn a_session_that_ends_is_remembered() {
              server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass two; proxy_responses 1; }}",
         ),
     ));
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     socket.send(b"long").expect("sent");
     let mut buf = [0; 9];
     let (_, from) = servers[0].recv_from(&mut buf).expect("the datagram");
     let begun = std::time::Instant::now();
-    wait_for("the end of the time", || (begun.elapsed() > Duration::from_millis(1100)).then_some(()));
+    wait_until("the end of the time", || begun.elapsed() > Duration::from_millis(1100));
     servers[0].send_to(b"done", from).expect("sent");
     assert_eq!(receive(&socket).as_deref(), Some("done"));
     socket.send(b"again").expect("sent");
@@ -483,10 +431,10 @@ fn sessions_that_wait_for_a_name_leave_room() {
         echo.addr
     );
     let server = Server::start(&conf("worker_processes 1; events { worker_connections 8; }", &servers));
-    let first = client(server.addr(0));
+    let first = forebay_testkit::udp(server.addr(0));
     let kept = port(&first);
     for _ in 0..20 {
-        client(server.addr(1)).send(b"x").expect("sent");
+        forebay_testkit::udp(server.addr(1)).send(b"x").expect("sent");
     }
     server.wait_for_log("8 worker_connections are not enough for udp sessions", 1);
     assert_eq!((port(&first), said(&server).as_str()), (kept, "ready"));
@@ -505,11 +453,10 @@ fn connections_leave_half_of_the_places_to_sessions() {
     );
     let server = Server::start(&conf("worker_processes 1; events { worker_connections 16; }", &servers));
     let accepted = TcpListener::bind(server.addr(2)).expect("bind");
-    let sessions: Vec<UdpSocket> = (0..16).map(|_| client(server.addr(0))).collect();
+    let sessions: Vec<UdpSocket> = (0..16).map(|_| forebay_testkit::udp(server.addr(0))).collect();
     let ports: Vec<u16> = sessions.iter().map(port).collect();
     // More than there are places: some wait in the kernel's queue.
-    let _connections: Vec<TcpStream> =
-        (0..20).map(|_| TcpStream::connect(server.addr(1)).expect("connected")).collect();
+    let _connections: Vec<TcpStream> = (0..20).map(|_| connect(server.addr(1))).collect();
     for _ in 0..8 {
         accepted.accept().expect("proxied");
     }
@@ -529,7 +476,7 @@ fn answers_come_from_the_address_that_was_asked() {
     for host in ["127.0.0.1", "127.0.0.7"] {
         let at = SocketAddr::new(host.parse().expect("address"), server.addr(0).port());
         // A connected socket takes answers of that address only.
-        port(&client(at));
+        port(&forebay_testkit::udp(at));
     }
     let six = UdpSocket::bind("[::1]:0").and_then(|socket| {
         socket.set_read_timeout(Some(DEADLINE))?;
@@ -549,7 +496,7 @@ fn bursts() {
     let echo = Echo::start();
     let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
     let server = Server::start(&conf(ONE, &udp));
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     let from = port(&socket);
     for round in 0..20 {
         let texts: Vec<String> = (0..24).map(|n| format!("{round} {n} {}", "z".repeat(1000))).collect();
@@ -586,12 +533,12 @@ fn datagrams_name_their_client() {
     ));
     let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x12\0\x0c\xc0\0\x02\x07\x7f\0\0\x01\x04\xd2\0\x35";
     let with = |text: &str| [header.as_slice(), text.as_bytes()].concat();
-    let socket = client(server.addr(0));
+    let socket = forebay_testkit::udp(server.addr(0));
     socket.send(b"no header").expect("sent");
     server.wait_for_log("no PROXY protocol header in a datagram, udp client: 127.0.0.1", 1);
     socket.send(&with("hello")).expect("sent");
     assert_eq!(receive(&socket).as_deref(), Some("192.0.2.7 1234 5"));
-    let socket = client(server.addr(1));
+    let socket = forebay_testkit::udp(server.addr(1));
     for bytes in [with("one"), b"two".to_vec(), with("three")] {
         socket.send(&bytes).expect("sent");
         let answer = receive(&socket).expect("an answer");

@@ -1,9 +1,9 @@
 //! Sessions of datagrams over unix sockets.
 
-use crate::differential::{Oracle, oracle};
-use crate::harness::{DEADLINE, Server, Site, alive, kill, wait_for};
-use crate::stream_udp::{Echo, conf, wait_for_lines};
-use nix::sys::signal::Signal;
+use crate::stream_udp::{conf, wait_for_lines};
+use forebay_testkit::{
+    DEADLINE, Echo, Oracle, Server, Signal, Site, alive, kill, oracle, run, wait_for, wait_until,
+};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -54,7 +54,7 @@ fn clients_with_names_have_sessions() {
             echo.addr
         ),
     ));
-    let dir = server.site.dir();
+    let dir = server.dir();
     assert_eq!(["u.sock", "t.sock", "r.sock"].map(|name| mode(&dir.join(name))), [0o666; 3]);
     let client = named(&server.site, "c", "u.sock");
     let first = ask(&client, "x");
@@ -81,8 +81,8 @@ fn clients_with_names_have_sessions() {
     assert_eq!(ask(&asking, "?"), format!("{name}|{name}||unix:{}||UDP", at.display()));
     named(&server.site, "d", "d.sock").send(b"abc").expect("sent");
     let refused = "access forbidden by rule while initializing session, udp client: unix:";
-    server.wait_for_log(&format!("{refused}{}, server: unix:", dir.join("d").display()), 1);
-    server.wait_for_log(&format!("udp client unix:{} connected to unix:", dir.join("c").display()), 1);
+    server.wait_for_log(format!("{refused}{}, server: unix:", dir.join("d").display()), 1);
+    server.wait_for_log(format!("udp client unix:{} connected to unix:", dir.join("c").display()), 1);
     let mut stream = std::os::unix::net::UnixStream::connect(dir.join("t.sock")).expect("connected");
     let mut text = String::new();
     std::io::Read::read_to_string(&mut stream, &mut text).expect("read");
@@ -134,7 +134,7 @@ fn servers_with_unix_sockets() {
     }
     let text = "upstream timed out (110: Connection timed out) while proxying connection, udp client: unix:";
     server.wait_for_log(text, 1);
-    let inet = crate::stream_udp::client(server.addr(0));
+    let inet = forebay_testkit::udp(server.addr(0));
     inet.send(b"inet").expect("sent");
     assert_eq!(receive(&back), "inet");
     named(&server.site, "n", "n.sock").send(b"x").expect("sent");
@@ -150,20 +150,19 @@ fn files_live_as_long_as_their_listeners() {
     let kept = format!("server {{ listen unix:%DIR%/u.sock udp; proxy_pass {}; }}", echo.addr);
     let gone = "server { listen unix:%DIR%/g.sock udp; return gone; }";
     let mut server = Server::start(&conf(MAIN, &format!("{kept}\n{gone}")));
-    let dir = server.site.dir().to_owned();
+    let dir = server.dir().to_owned();
     let client = named(&server.site, "c", "u.sock");
     let session = ask(&client, "x");
     assert_eq!(ask(&named(&server.site, "g", "g.sock"), "x"), "gone");
-    let text = server.site.read("nginx.conf");
+    let text = server.read("nginx.conf");
     assert!(text.contains("listen unix:") && dir.join("g.sock").exists());
     let without: String =
         text.lines().filter(|line| !line.contains("g.sock")).map(|l| format!("{l}\n")).collect();
-    server.site.write("nginx.conf", &without);
-    server.signal(Signal::SIGHUP);
-    wait_for("the end of the file", || (!dir.join("g.sock").exists()).then_some(()));
+    server.reload_with(without);
+    wait_until("the end of the file", || !dir.join("g.sock").exists());
     assert_eq!(ask(&client, "x"), session);
     server.signal(Signal::SIGQUIT);
-    wait_for("the end of the file", || (!dir.join("u.sock").exists()).then_some(()));
+    wait_until("the end of the file", || !dir.join("u.sock").exists());
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait_end(), Some(0));
 }
@@ -173,14 +172,14 @@ fn files_live_as_long_as_their_listeners() {
 fn an_upgrade_of_the_program_keeps_the_file() {
     let text = "server { listen unix:%DIR%/u.sock udp; return $pid; }";
     let server = Server::start_daemon(&conf(MAIN, text));
-    let (old, at) = (server.pid(), server.site.dir().join("u.sock"));
+    let (old, at) = (server.pid(), server.dir().join("u.sock"));
     let client = named(&server.site, "c", "u.sock");
     let former = ask(&client, "x");
     server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
     let worker = wait_for("its worker", || server.workers(new).first().copied());
     kill(old, Signal::SIGQUIT);
-    wait_for("the end of the old process", || (!alive(old)).then_some(()));
+    wait_until("the end of the old process", || !alive(old));
     assert!(at.exists());
     assert_eq!(ask(&client, "x"), worker.to_string());
     assert_ne!(former, worker.to_string());
@@ -218,8 +217,7 @@ fn observed(site: &Site) -> (Vec<String>, Vec<String>) {
 #[test]
 fn as_in_nginx() {
     let Some(nginx) = oracle() else { return };
-    let known =
-        crate::harness::run(&nginx, &["-V"]).is_some_and(|(_, _, built)| built.contains("--with-stream "));
+    let known = run(&nginx, &["-V"]).is_some_and(|(_, _, built)| built.contains("--with-stream "));
     if !known {
         println!("skipped: {nginx} has no stream module built in");
         return;

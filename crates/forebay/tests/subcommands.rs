@@ -1,7 +1,6 @@
 //! `check`, `explain`, `help` and `serve`.
 
-use crate::harness::{PROGRAM, Site, free_port, kill, raw, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Origin, Signal, Site, free_port, kill, program, raw, title, wait_for};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
@@ -10,8 +9,12 @@ fn check_reports_all_errors() {
     let site = Site::new("bogus;\nevents {}\nhttp { servr {} }\n");
     let conf = site.dir().join("nginx.conf");
     let run = |format: &str| {
-        let output =
-            Command::new(PROGRAM).arg("check").arg(&conf).args(["--format", format]).output().expect("runs");
+        let output = Command::new(program())
+            .arg("check")
+            .arg(&conf)
+            .args(["--format", format])
+            .output()
+            .expect("runs");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     for format in ["text", "json"] {
@@ -65,7 +68,7 @@ fn check_finds_the_mistakes_of_all_stages_in_one_run() {
          location ~ ^/(?!e)(.*)$ { return 200 ok; } } }\n",
     );
     let conf = site.dir().join("nginx.conf");
-    let output = Command::new(PROGRAM).arg("check").arg(&conf).output().expect("runs");
+    let output = Command::new(program()).arg("check").arg(&conf).output().expect("runs");
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1));
     let mut wanted = vec![
@@ -112,7 +115,7 @@ fn check_knows_stream() {
          server { proxy_pass pool; }\n}\n",
     );
     let conf = site.dir().join("nginx.conf");
-    let output = Command::new(PROGRAM).arg("check").arg(&conf).output().expect("runs");
+    let output = Command::new(program()).arg("check").arg(&conf).output().expect("runs");
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{out}");
     for what in [
@@ -138,7 +141,7 @@ fn check_knows_stream() {
         "nginx.conf",
         "events {}\nstream { upstream pool { server 127.0.0.1:1; } server { listen 1; proxy_pass pol; } }\n",
     );
-    let output = Command::new(PROGRAM).arg("check").arg(&conf).output().expect("runs");
+    let output = Command::new(program()).arg("check").arg(&conf).output().expect("runs");
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(out.contains("no port in upstream \"pol\"") && out.contains("did you mean \"pool\"?"), "{out}");
 }
@@ -160,7 +163,7 @@ fn fmt_leaves_stream_as_it_is() {
          server{listen 127.0.0.1:%PORT1% udp\treuseport;proxy_pass b;proxy_responses 1;proxy_requests 2;}}",
     );
     let run = |args: &[&str]| {
-        let output = Command::new(PROGRAM).args(args).current_dir(site.dir()).output().expect("runs");
+        let output = Command::new(program()).args(args).current_dir(site.dir()).output().expect("runs");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     // Lines move; names and values do not.
@@ -188,7 +191,7 @@ fn fmt_leaves_stream_as_it_is() {
 #[test]
 fn explain_names_origins() {
     let site = Site::new("worker_processes 3;\nevents {}\n");
-    let output = Command::new(PROGRAM)
+    let output = Command::new(program())
         .args(["explain", "-p"])
         .arg(site.dir())
         .args(["-c", "nginx.conf"])
@@ -214,7 +217,7 @@ fn explain_shows_what_holds_in_each_location() {
          location /deep {\n add_header X-B 2;\n }\n }\n }\n}\n",
     );
     let explain = |more: &[&str]| {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         let output =
             command.args(["explain", "-p"]).arg(site.dir()).args(["-c", "nginx.conf"]).args(more).output();
         String::from_utf8_lossy(&output.expect("runs").stdout).into_owned()
@@ -255,12 +258,9 @@ fn explain_follows_a_session_through_the_stream_block() {
          server { listen 127.0.0.1:%PORT0% udp; proxy_pass 127.0.0.1:53; proxy_responses 1; }\n\
          server { listen 127.0.0.1:%PORT2%; pass 127.0.0.1:%PORT1%; }\n}\n",
     );
-    crate::tls::openssl(
-        &site,
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem -days 30 -subj /CN=a",
-    );
+    site.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem -days 30 -subj /CN=a");
     let explain = |more: &[&str]| {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         command.args(["explain", "-p"]).arg(site.dir()).args(["-c", "nginx.conf"]).args(more);
         let output = command.output().expect("runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -298,7 +298,7 @@ fn explain_follows_a_session_through_the_stream_block() {
 #[test]
 fn serve_shows_its_configuration() {
     let site = Site::new("");
-    let output = Command::new(PROGRAM)
+    let output = Command::new(program())
         .args(["serve", "--listen", "8099", "--print-config"])
         .env("TMPDIR", site.dir())
         .output()
@@ -307,14 +307,14 @@ fn serve_shows_its_configuration() {
     assert!(output.status.success());
     assert!(text.contains("listen 127.0.0.1:8099;"), "{text}");
     let none = site.dir().join("none");
-    let output = Command::new(PROGRAM).arg("serve").arg(none).output().expect("runs");
+    let output = Command::new(program()).arg("serve").arg(none).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
 fn serve_runs_the_demo_and_cleans_up() {
     let port = free_port();
-    let mut child = Command::new(PROGRAM)
+    let mut child = Command::new(program())
         .args(["serve", "--listen", &port.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -329,7 +329,7 @@ fn serve_runs_the_demo_and_cleans_up() {
     wait_for("a server that accepts", || std::net::TcpStream::connect(addr).ok());
     let answer = raw(addr, b"GET / HTTP/1.0\r\n\r\n");
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
-    let title = crate::harness::title(child.id() as i32);
+    let title = title(child.id() as i32);
     assert!(title.starts_with("nginx: master process "), "{title}");
     let conf =
         std::fs::read_dir(std::env::temp_dir()).expect("temporary directory").flatten().find(|entry| {
@@ -347,7 +347,7 @@ fn serve_runs_the_demo_and_cleans_up() {
 
 /// Runs `serve` with these arguments while `work` does, and gives what it printed.
 fn while_it_serves(args: &[&str], port: u16, work: impl FnOnce(std::net::SocketAddr)) -> String {
-    let mut child = Command::new(PROGRAM)
+    let mut child = Command::new(program())
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -368,11 +368,11 @@ fn while_it_serves(args: &[&str], port: u16, work: impl FnOnce(std::net::SocketA
 fn serve_hands_out_no_dot_files_unless_asked() {
     let site = Site::new("");
     for name in [".env", ".git/config", "sub/.env", ".well-known/acme", ".well-known/.key", "sub/a.txt"] {
-        site.write(&format!("html/{name}"), "content");
+        site.write(format!("html/{name}"), "content");
     }
     let dir = site.dir().join("html").display().to_string();
     let get = |addr, path: &str| {
-        let answer = raw(addr, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes());
+        let answer = raw(addr, format!("GET {path} HTTP/1.0\r\n\r\n"));
         String::from_utf8_lossy(&answer).into_owned()
     };
     let is = |addr, path: &str, status: &str| {
@@ -430,7 +430,7 @@ fn a_printed_configuration_starts() {
         (vec!["serve", dir.as_str(), "--print-config", "--listen"], "of the folder"),
     ] {
         let port = free_port();
-        let output = Command::new(PROGRAM)
+        let output = Command::new(program())
             .args(&args)
             .arg(port.to_string())
             .env("TMPDIR", site.dir())
@@ -459,7 +459,7 @@ fn folders_of_any_name_are_served() {
         let dir = dir.display().to_string();
         while_it_serves(&["serve", &dir, "--listen", &port.to_string()], port, |addr| {
             for args in ["", &format!("?x={outside}"), "?x=/"] {
-                let answer = raw(addr, format!("GET /{args} HTTP/1.0\r\n\r\n").as_bytes());
+                let answer = raw(addr, format!("GET /{args} HTTP/1.0\r\n\r\n"));
                 let answer = String::from_utf8_lossy(&answer);
                 assert!(answer.ends_with("inside"), "{name} {args}: {answer}");
             }
@@ -477,7 +477,7 @@ fn a_proxy_does_not_pass_to_itself() {
         &format!("http://127.0.0.1:{port}/x"),
     ];
     for upstream in own {
-        let done = Command::new(PROGRAM).args(["proxy", &port, upstream]).output().expect("runs");
+        let done = Command::new(program()).args(["proxy", &port, upstream]).output().expect("runs");
         let text = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(
             done.status.code() == Some(1) && text.contains("pass requests to itself"),
@@ -494,7 +494,7 @@ fn a_printed_configuration_makes_nothing() {
         let last =
             if what == "serve" { site.dir().join("html").display().to_string() } else { "1".to_owned() };
         let args = ["--print-config", "--domain", domain, "--listen", "127.0.0.1:8443"];
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         match what {
             "serve" => command.arg(what).args(args).arg(&last),
             _ => command.args([what, "--print-config", "--domain", domain, "127.0.0.1:8443", &last]),
@@ -516,7 +516,7 @@ fn fmt_rewrites_checks_and_shows() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("nginx.conf");
     let run = |args: &[&str]| {
-        let out = Command::new(PROGRAM).arg("fmt").args(args).arg(&file).output().expect("forebay fmt");
+        let out = Command::new(program()).arg("fmt").args(args).arg(&file).output().expect("forebay fmt");
         (
             out.status.code(),
             String::from_utf8_lossy(&out.stdout).into_owned(),
@@ -549,7 +549,7 @@ fn doctor_finds_places_and_reasons() {
         .expect("a file");
     std::fs::write(&sysctl, "net.ipv4.tcp_syncookies = 0\n").expect("a file");
     let run = |format: &str| {
-        let out = Command::new(PROGRAM)
+        let out = Command::new(program())
             .args(["doctor", "--no-host", "--format", format, "--sysctl"])
             .arg(&sysctl)
             .arg("-c")
@@ -585,20 +585,20 @@ fn doctor_finds_places_and_reasons() {
 
 #[test]
 fn proxy_passes_to_an_application() {
-    let up = crate::harness::origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let told = format!("{} {} {}", asked.target(), asked.field("Host"), asked.text.len());
         asked.answer("200 OK", "", &told);
         true
     });
     let port = free_port();
     let output =
-        Command::new(PROGRAM).args(["proxy", "8099", "https://x.test/y/", "--print-config"]).output();
+        Command::new(program()).args(["proxy", "8099", "https://x.test/y/", "--print-config"]).output();
     let text = String::from_utf8_lossy(&output.expect("runs").stdout).into_owned();
     assert!(
         text.contains("listen 127.0.0.1:8099;") && text.contains("proxy_pass https://application/y/;"),
         "{text}"
     );
-    let mut child = Command::new(PROGRAM)
+    let mut child = Command::new(program())
         .args(["proxy", &port.to_string(), &format!("http://{up}/app/")])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -618,13 +618,13 @@ fn proxy_passes_to_an_application() {
     kill(child.id() as i32, Signal::SIGINT);
     let code = wait_for("the end", || child.try_wait().expect("child")).code();
     assert_eq!(code, Some(0));
-    let output = Command::new(PROGRAM).args(["proxy", "ftp://x"]).output().expect("runs");
+    let output = Command::new(program()).args(["proxy", "ftp://x"]).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
 }
 
 /// Runs `forebay help` with these words. Returns the exit code, and what it prints to standard output and standard error.
 fn help(words: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(PROGRAM).arg("help").args(words).output().expect("runs");
+    let output = Command::new(program()).arg("help").args(words).output().expect("runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -672,7 +672,7 @@ fn a_reader_that_has_gone_away_is_no_reason_to_panic() {
     ] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         command.args(args).env("XDG_DATA_HOME", &data).stdin(Stdio::null()).stdout(writer);
         let done = command.stderr(Stdio::piped()).output().expect("runs");
         let text = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -681,7 +681,7 @@ fn a_reader_that_has_gone_away_is_no_reason_to_panic() {
     // The server starts all the same.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let mut serve = Command::new(PROGRAM);
+    let mut serve = Command::new(program());
     let dir = site.dir().display().to_string();
     let args = ["serve", &dir, "--listen", &port];
     let mut child = serve.args(args).stdout(writer).stderr(Stdio::null()).spawn().expect("runs");

@@ -1,24 +1,18 @@
 //! Connections that leave HTTP: their requests end as others do, though only the relay is left of them meanwhile.
 
-use crate::differential::{Oracle, oracle};
-use crate::harness::{DEADLINE, Server, Site, wait_for};
+use forebay_testkit::{DEADLINE, Oracle, Server, Site, Talk, accept, connect, oracle, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Starts a server that switches to a protocol which echoes, until the client has sent `end`.
 fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                until(&mut stream, "\r\n\r\n");
-                let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\nX-Up: yes\r\n\r\n";
-                stream.write_all(head.as_bytes()).expect("written");
-                let text = until(&mut stream, "end");
-                let _ = stream.write_all(text.as_bytes());
-            });
-        }
+    let addr = accept(move |mut stream, _| {
+        stream.until("\r\n\r\n");
+        let head =
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\nX-Up: yes\r\n\r\n";
+        stream.send(&head);
+        let text = stream.until("end");
+        let _ = stream.write_all(text.as_bytes());
     });
     addr
 }
@@ -29,11 +23,11 @@ fn resetting() -> SocketAddr {
     let addr = listener.local_addr().expect("address");
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            until(&mut stream, "\r\n\r\n");
+            stream.until("\r\n\r\n");
             let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-            stream.write_all(head.as_bytes()).expect("written");
+            stream.send(&head);
             // Once the client has the head, it sends a byte.
-            until(&mut stream, "x");
+            stream.until("x");
             let zero = Some(std::time::Duration::ZERO);
             rustix::net::sockopt::set_socket_linger(&stream, zero).expect("option");
         }
@@ -52,11 +46,10 @@ fn until(stream: &mut TcpStream, end: &str) -> String {
 }
 
 fn open(addr: SocketAddr) -> TcpStream {
-    let mut stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let mut stream = connect(addr);
     let head = "GET /chat/room?x=7 HTTP/1.1\r\nHost: h.example\r\nConnection: upgrade\r\nUpgrade: x\r\n\
                 Authorization: Basic bWU6c2VjcmV0\r\nUser-Agent: \"me\"\r\n\r\n";
-    stream.write_all(head.as_bytes()).expect("written");
+    stream.send(&head);
     stream
 }
 
@@ -83,19 +76,19 @@ fn site(up: SocketAddr) -> Site {
 /// Runs a dialogue of two connections: one that is closed, and one that is silent for too long.
 fn talk(addr: SocketAddr) {
     let mut stream = open(addr);
-    assert!(until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 101 "));
+    assert!(stream.until("\r\n\r\n").starts_with("HTTP/1.1 101 "));
     // Its place is taken until it ends.
-    let refused = until(&mut open(addr), "\r\n\r\n");
+    let refused = open(addr).until("\r\n\r\n");
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     let text = "x".repeat(2000) + "end";
-    stream.write_all(text.as_bytes()).expect("written");
-    assert_eq!(until(&mut stream, "end"), text);
-    assert_eq!(until(&mut stream, "closed"), "");
+    stream.send(&text);
+    assert_eq!(stream.until("end"), text);
+    assert_eq!(stream.until("closed"), "");
     let mut silent = wait_for("a place", || {
         let mut stream = open(addr);
-        until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 101 ").then_some(stream)
+        stream.until("\r\n\r\n").starts_with("HTTP/1.1 101 ").then_some(stream)
     });
-    assert_eq!(until(&mut silent, "closed"), "");
+    assert_eq!(silent.until("closed"), "");
 }
 
 /// The lines of the access log and of the error log are those of nginx, with values from the beginning and from the end.
@@ -115,14 +108,11 @@ fn a_switched_connection_is_logged_at_its_end() {
     let server = Server::start_on(site(up));
     talk(server.addr(0));
     let ours = lines(&server.site);
-    server.wait_for_log(
-        &format!(
+    server.wait_for_log(format!(
             "upstream timed out (110: Connection timed out) while proxying upgraded connection, client: 127.0.0.1, \
              server: h.example, request: \"GET /chat/room?x=7 HTTP/1.1\", upstream: \"http://{up}/chat/room?x=7\", \
              host: \"h.example\""
-        ),
-        1,
-    );
+        ), 1);
     assert!(ours.0[0].contains(" me \"GET /chat/room?x=7 HTTP/1.1\" 101 2003 "), "{ours:?}");
     if let Some(nginx) = oracle() {
         let oracle = Oracle::start(&nginx, site(up));
@@ -145,9 +135,9 @@ fn a_reset_of_a_switched_connection_is_logged() {
     };
     let talk = |addr: SocketAddr| {
         let mut stream = open(addr);
-        assert!(until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 101 "));
-        stream.write_all(b"x").expect("written");
-        until(&mut stream, "closed");
+        assert!(stream.until("\r\n\r\n").starts_with("HTTP/1.1 101 "));
+        stream.send(b"x");
+        stream.until("closed");
     };
     let server = Server::start_on(site(up));
     talk(server.addr(0));
@@ -178,17 +168,17 @@ fn numbers_of_connections_are_those_of_the_end() {
          proxy_set_header Connection upgrade; proxy_pass http://{up}; }} }} }}"
     ));
     let mut tunnel = open(server.addr(0));
-    assert!(until(&mut tunnel, "\r\n\r\n").starts_with("HTTP/1.1 101 "));
-    let kept: Vec<_> = (0..5).map(|_| TcpStream::connect(server.addr(0)).expect("connect")).collect();
+    assert!(tunnel.until("\r\n\r\n").starts_with("HTTP/1.1 101 "));
+    let kept: Vec<_> = (0..5).map(|_| server.connect()).collect();
     for mut stream in &kept {
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("written");
+        stream.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-        assert!(until(&mut stream.try_clone().expect("clone"), "here").ends_with("here"));
+        assert!(stream.try_clone().expect("clone").until("here").ends_with("here"));
     }
-    tunnel.write_all(b"end").expect("written");
-    assert_eq!(until(&mut tunnel, "closed"), "end");
+    tunnel.send(b"end");
+    assert_eq!(tunnel.until("closed"), "end");
     let line = wait_for("a line", || {
-        let log = server.site.read("logs/access.log");
+        let log = server.read("logs/access.log");
         log.strip_suffix('\n').map(str::to_owned)
     });
     // The harness may have left one that is about to close.

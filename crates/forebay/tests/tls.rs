@@ -5,44 +5,20 @@ mod demands;
 mod records;
 mod sessions;
 
-use crate::harness::certificates::{P256, RSA};
-use crate::harness::{Server, Site, memory, wait_for};
-use std::io::Write;
-use std::process::{Command, Stdio};
-
-pub fn openssl(site: &Site, args: &str) {
-    site.openssl(args);
-}
+use forebay_testkit::{P256, RSA, Server, Site, http, memory, raw, s_client, wait_until};
+use std::process::Command;
 
 /// A site with certificates of both kinds, all signed by themselves.
 pub fn site(servers: &str) -> Site {
-    let site = Site::new(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; root %DIR%/html; client_body_temp_path %DIR%/body;\n\
-         ssl_certificate rsa.crt; ssl_certificate_key rsa.key; {servers} }}"
+    let site = Site::new(http!(
+        "root %DIR%/html; client_body_temp_path %DIR%/body;\n\
+         ssl_certificate rsa.crt; ssl_certificate_key rsa.key; {servers}"
     ));
     for (name, key) in [("rsa", RSA), ("ec", P256), ("client", RSA)] {
         site.certificate(name, key, name, "");
     }
     site.write("html/index.html", "hello");
     site
-}
-
-/// Sends a request by `openssl s_client`; gives what it prints, the answer included.
-pub fn s_client(server: &Server, port: usize, args: &str, request: &str) -> String {
-    let mut child = Command::new("openssl")
-        .args(["s_client", "-connect", &server.addr(port).to_string(), "-ign_eof"])
-        .args(args.split_whitespace())
-        .current_dir(server.site.dir())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("openssl");
-    // It may have ended already, refused.
-    let _ = child.stdin.take().expect("stdin").write_all(request.as_bytes());
-    let done = child.wait_with_output().expect("end");
-    [done.stdout, done.stderr].iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect()
 }
 
 pub const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
@@ -99,7 +75,7 @@ fn versions_ciphers_and_both_kinds_of_keys() {
     let refused = get("-tls1_2 -cipher AES256-SHA");
     assert!(refused.contains("sslv3 alert handshake failure"), "{refused}");
     // Plain HTTP is told so, and bytes that are neither end the connection.
-    let plain = String::from_utf8_lossy(&server.raw(GET.as_bytes())).into_owned();
+    let plain = server.ask(&GET);
     assert!(plain.starts_with("HTTP/1.1 400") && plain.contains("plain HTTP request was sent to HTTPS port"));
     assert_eq!(server.raw(&[0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9]).first(), Some(&21), "an alert");
 }
@@ -115,7 +91,7 @@ fn files_of_every_size_arrive_whole_and_uploads_too() {
     );
     for size in [1usize, 5_000, 70_000, 1_000_000, 5_000_000] {
         let text: String = (0..size).map(|i| char::from(b'a' + (i * 7 % 26) as u8)).collect();
-        site.write(&format!("html/{size}"), &text);
+        site.write(format!("html/{size}"), &text);
     }
     let server = Server::start_on(site);
     let curl = |args: &[&str]| {
@@ -124,7 +100,7 @@ fn files_of_every_size_arrive_whole_and_uploads_too() {
         done.stdout
     };
     for size in ["1", "5000", "70000", "1000000", "5000000"] {
-        let want = server.site.read(&format!("html/{size}"));
+        let want = server.read(&format!("html/{size}"));
         for (port, path) in [(0, ""), (1, ""), (0, "/up")] {
             for version in ["--tls-max=1.2", "--tlsv1.3"] {
                 let version: Vec<&str> = version.split('=').collect();
@@ -134,7 +110,7 @@ fn files_of_every_size_arrive_whole_and_uploads_too() {
             }
         }
     }
-    let file = server.site.dir().join("html/5000000");
+    let file = server.dir().join("html/5000000");
     let url = format!("https://{}/up/len", server.addr(0));
     let got = curl(&["-X", "POST", "--data-binary", &format!("@{}", file.display()), &url]);
     assert_eq!(String::from_utf8_lossy(&got), "5000000");
@@ -156,7 +132,7 @@ fn a_file_that_is_kept_for_tls_is_the_one_on_disk() {
     };
     for seed in [3, 7] {
         let text = text(seed);
-        server.site.write("html/m", &text);
+        server.write("html/m", &text);
         for _ in 0..3 {
             for version in ["--http1.1", "--http2"] {
                 assert!(get(&[version]) == text.as_bytes(), "{seed} {version}");
@@ -215,8 +191,8 @@ fn names_choose_certificates_and_refused_names_get_an_alert() {
     assert!(!get("v.test").contains("200 OK"), "there is no such file");
     // The worker reads it as the user that it is.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    std::fs::set_permissions(server.site.dir().join("ec.key"), open).expect("mode");
-    std::fs::copy(server.site.dir().join("ec.crt"), server.site.dir().join("v.test.crt")).expect("copy");
+    std::fs::set_permissions(server.dir().join("ec.key"), open).expect("mode");
+    std::fs::copy(server.dir().join("ec.crt"), server.dir().join("v.test.crt")).expect("copy");
     assert!(get("v.test").contains("subject=CN = ec"));
     assert!(server.error_log().contains("cannot load certificate"));
 }
@@ -294,10 +270,9 @@ fn mistakes_are_told_in_nginx_words() {
             Site::new(&format!("events {{}}\nhttp {{ server {{ listen 127.0.0.1:%PORT0% ssl; {lines} }} }}"));
         site.write("bad.crl", "-----BEGIN X509 CRL-----\nMAMCAQE=\n-----END X509 CRL-----\n");
         for name in ["rsa", "other"] {
-            openssl(
-                &site,
-                &format!("req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.crt -subj /CN=x"),
-            );
+            site.openssl(&format!(
+                "req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.crt -subj /CN=x"
+            ));
         }
         let sound = site.read("rsa.crt");
         site.write(
@@ -308,7 +283,7 @@ fn mistakes_are_told_in_nginx_words() {
             "broken.pem",
             &format!("{sound}-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"),
         );
-        openssl(&site, "rsa -in rsa.key -aes256 -passout pass:x -out locked.key");
+        site.openssl("rsa -in rsa.key -aes256 -passout pass:x -out locked.key");
         let told = site.run(&["-t"]);
         let text = String::from_utf8_lossy(&told.stderr).into_owned();
         assert!(!told.status.success(), "{lines}");
@@ -366,7 +341,7 @@ fn files_that_do_not_end_are_refused() {
     }
     // Each file includes the next one twice.
     for n in 0..60 {
-        site.write(&format!("d{n}"), &format!("include d{0}; include d{0};\n", n + 1));
+        site.write(format!("d{n}"), &format!("include d{0}; include d{0};\n", n + 1));
     }
     site.write("d60", "\n");
     site.write("nginx.conf", &main("include d0;"));
@@ -401,12 +376,10 @@ fn reloads_of_many_servers_leave_nothing_behind() {
     let worker = server.worker();
     let mut before = [0, 0];
     for version in 1..=9 {
-        server.site.write("nginx.conf", &text.replace("v0;", &format!("v{version};")));
-        server.signal(nix::sys::signal::Signal::SIGHUP);
+        server.reload_with(text.replace("v0;", &format!("v{version};")));
         let request = b"GET / HTTP/1.0\r\n\r\n";
-        let serves =
-            || crate::harness::raw(server.addr(1), request).ends_with(format!("v{version}").as_bytes());
-        wait_for("the new configuration", || serves().then_some(()));
+        let serves = || raw(server.addr(1), request).ends_with(format!("v{version}").as_bytes());
+        wait_until("the new configuration", || serves());
         if version == 3 {
             before = [server.pid(), worker].map(memory);
         }
@@ -435,7 +408,7 @@ fn curves_are_known_by_openssls_names() {
         let got = s_client(&server, port, version, GET);
         assert!(got.contains(&format!("on {curve}\n")), "{port} {version}: {got}");
     }
-    let told = server.site.run(&["-t"]);
+    let told = server.run(&["-t"]);
     let told = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(
         told.contains("[warn] none of the curves \"sect571r1\" is served, the default ones are used"),
@@ -476,7 +449,7 @@ fn a_scanner_finds_no_weakness_of_the_default_settings() {
         "ssl_certificate ec.crt; ssl_certificate_key ec.key;\n\
          server { listen 127.0.0.1:%PORT0% ssl; return 200 ok; }",
     ));
-    let json = server.site.dir().join("scan.json");
+    let json = server.dir().join("scan.json");
     let told = Command::new(sslyze)
         .args(["--mozilla_config=intermediate", &format!("--json_out={}", json.display())])
         .arg(server.addr(0).to_string())
@@ -485,7 +458,7 @@ fn a_scanner_finds_no_weakness_of_the_default_settings() {
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     // Keys of certificates stand there as numbers of hundreds of digits.
     let mut digits = 0;
-    let mut text = server.site.read("scan.json");
+    let mut text = server.read("scan.json");
     text.retain(|c| {
         digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
         digits < 16
@@ -527,60 +500,4 @@ fn a_scanner_finds_no_weakness_of_the_default_settings() {
     let (_, verdict) = told.split_once("COMPLIANCE AGAINST").expect("a verdict");
     let faults: Vec<&str> = verdict.lines().filter_map(|l| l.trim().strip_prefix("* ")).collect();
     assert!(faults.iter().all(|f| f.starts_with("certificate") || f.starts_with("rsa_key")), "{faults:?}");
-}
-
-/// A connection on which requests are sent one by one, by `openssl s_client`.
-struct Kept {
-    child: std::process::Child,
-    input: std::process::ChildStdin,
-    output: std::process::ChildStdout,
-}
-
-impl Kept {
-    fn open(server: &Server, port: usize, args: &str) -> Kept {
-        let mut child = Command::new("openssl")
-            .args(["s_client", "-quiet", "-connect", &server.addr(port).to_string()])
-            .args(args.split_whitespace())
-            .current_dir(server.site.dir())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("openssl");
-        let (input, output) = (child.stdin.take().expect("stdin"), child.stdout.take().expect("stdout"));
-        Kept { child, input, output }
-    }
-
-    /// Sends a request. Returns the answer, up to the mark at the end of a body or to the end of the connection.
-    fn get(&mut self, host: &str) -> String {
-        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        // It may be closed already.
-        let _ = self.input.write_all(request.as_bytes());
-        let (mut seen, mut buf) = (String::new(), [0; 4096]);
-        while !seen.contains("</html>") && !seen.contains(";end") {
-            let n = std::io::Read::read(&mut self.output, &mut buf).expect("output");
-            if n == 0 {
-                break;
-            }
-            seen.push_str(&String::from_utf8_lossy(&buf[..n]));
-        }
-        seen
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A revocation list of `ec` that names its own certificate or nothing.
-pub fn revocation_list(site: &Site, name: &str, revoked: bool) {
-    site.write("ca.cnf", "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=9\n");
-    site.write("index", "");
-    if revoked {
-        openssl(site, "ca -config ca.cnf -revoke ec.crt -cert ec.crt -keyfile ec.key");
-    }
-    openssl(site, &format!("ca -config ca.cnf -gencrl -cert ec.crt -keyfile ec.key -out {name}"));
 }

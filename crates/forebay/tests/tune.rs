@@ -1,8 +1,7 @@
 //! `forebay tune` with a real server.
 
 use crate::alone;
-use crate::harness::{PROGRAM, Site, kill, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Signal, Site, kill, program, wait_for, wait_until};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -19,7 +18,7 @@ fn site() -> Site {
 
 fn tune(site: &Site, more: &[&str]) -> Command {
     let dir = site.dir();
-    let mut c = Command::new(PROGRAM);
+    let mut c = Command::new(program());
     c.arg("tune").arg("-c").arg(dir.join("nginx.conf")).arg("--out").arg(dir.join("out"));
     c.arg("--state").arg(dir.join("state")).args(["--static-size", "2k", "--connections", "8"]).args(more);
     c.stdin(Stdio::null());
@@ -227,7 +226,8 @@ fn mistakes_are_told() {
     assert!(text(&output).contains("no setting \"nonsense\""), "{}", text(&output));
     let output = tune(&site, &["--rollback"]).output().expect("runs");
     assert!(text(&output).contains("nothing to undo"), "{}", text(&output));
-    let table = Command::new(PROGRAM).args(["tune", "table", "--loads", "nonsense"]).output().expect("runs");
+    let table =
+        Command::new(program()).args(["tune", "table", "--loads", "nonsense"]).output().expect("runs");
     assert!(
         table.status.code() == Some(1) && text(&table).contains("no load \"nonsense\""),
         "{}",
@@ -237,7 +237,7 @@ fn mistakes_are_told() {
 
 #[test]
 fn the_list_shows_settings_as_they_would_be_written() {
-    let output = Command::new(PROGRAM).args(["tune", "--list"]).output().expect("runs");
+    let output = Command::new(program()).args(["tune", "--list"]).output().expect("runs");
     let said = text(&output);
     assert!(!said.contains('{') && said.contains("is a kernel setting"), "{said}");
 }
@@ -263,7 +263,7 @@ fn one_tuner_at_a_time_and_a_killed_one_leaves_nothing() {
     kill(first.id() as i32, Signal::SIGKILL);
     let _ = first.wait();
     // Somebody beside it puts the setting back, and ends the server that was left, without a next start.
-    wait_for("the old setting", || (read(&file).trim() == "1").then_some(()));
+    wait_until("the old setting", || read(&file).trim() == "1");
     wait_for("the end of the server that was left", || {
         let stat = std::fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
         (stat.is_empty() || stat.contains(") Z ")).then_some(())
@@ -309,9 +309,9 @@ fn a_kill_at_any_moment_leaves_kernel_settings_as_they_were() {
         kill(run.id() as i32, Signal::SIGKILL);
         let _ = run.wait();
         for (file, value) in &files {
-            wait_for("the old setting", || (read(file).trim() == *value).then_some(()));
+            wait_until("the old setting", || read(file).trim() == *value);
         }
-        wait_for("the journal's end", || (!site.dir().join("state/journal").exists()).then_some(()));
+        wait_until("the journal's end", || !site.dir().join("state/journal").exists());
         assert_eq!(read(&site.dir().join("nginx.conf")), conf);
     }
 }

@@ -1,17 +1,14 @@
 //! Requests that do not get to their end: each whose head has begun has one line in the access log.
 
-use crate::harness::{DEADLINE, Server, Site, wait_for};
-use crate::http2::Client;
 use forebay_http::h2::frame::{flag, kind};
-use nix::sys::signal::Signal;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use forebay_testkit::{Server, Signal, Site, Talk, accept, connect, h2, wait_for, wait_until};
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 
 /// Connects and sends bytes.
 fn send(addr: SocketAddr, bytes: &str) -> TcpStream {
-    let mut stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream.write_all(bytes.as_bytes()).expect("written");
+    let mut stream = connect(addr);
+    stream.send(&bytes);
     stream
 }
 
@@ -35,21 +32,16 @@ fn count(log: &str, part: &str) -> usize {
 
 /// An upstream that takes connections and says nothing, but switches protocols for `/switch`.
 fn silent() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("bound");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut got = Vec::new();
-                let mut buf = [0; 4096];
-                while let Ok(n @ 1..) = stream.read(&mut buf) {
-                    got.extend_from_slice(&buf[..n]);
-                    if got.starts_with(b"GET /switch") && got.ends_with(b"\r\n\r\n") {
-                        let head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nhello";
-                        stream.write_all(head).expect("written");
-                    }
-                }
-            });
+    let addr = accept(move |mut stream, _| {
+        let mut got = Vec::new();
+        let mut buf = [0; 4096];
+        while let Ok(n @ 1..) = stream.read(&mut buf) {
+            got.extend_from_slice(&buf[..n]);
+            if got.starts_with(b"GET /switch") && got.ends_with(b"\r\n\r\n") {
+                let head =
+                    b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nhello";
+                stream.send(head);
+            }
         }
     });
     addr
@@ -78,17 +70,17 @@ fn requests_cut_off_by_a_shutdown_are_logged() {
     let upload = send(addr, "POST /upload?one HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc");
     let line = send(addr, "GET /line?o");
     let head = send(addr, "GET /head?one HTTP/1.1\r\nHo");
-    let mut second = Client::new(&server);
+    let mut second = h2::Client::new(&server);
     second.request(1, "/slow?two", &[], true);
     second.request(3, "/waits?two", &[], true);
     second.request(5, "/upload?two", &[(":method", "POST")], false);
     while second.next().expect("a frame").kind != kind::DATA {}
     second.frame(kind::HEADERS, flag::END_STREAM, 7, &[0x82, 0x86]);
     // A connection is accepted once its first bytes are there.
-    wait_for("the requests", || server.get("/status").contains("Active connections: 8 ").then_some(()));
+    wait_until("the requests", || server.get("/status").contains("Active connections: 8 "));
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
-    let log = server.site.read("logs/access.log");
+    let log = server.read("logs/access.log");
     for (line, times) in [
         ("GET /slow?one HTTP/1.1\" 200 ", 1),
         ("GET /waits?one HTTP/1.1\" 499 ", 1),
@@ -121,19 +113,17 @@ fn heads_on_connections_that_are_closed_are_logged() {
     let begun = send(server.addr(1), "GET /removed HTTP/1.1\r\nHo");
     let silent = send(server.addr(1), "");
     assert!(server.get("/x").contains("200"));
-    server.site.write("nginx.conf", &conf("listen 127.0.0.1:%PORT0%;"));
-    server.signal(Signal::SIGHUP);
+    server.reload_with(conf("listen 127.0.0.1:%PORT0%;"));
     let log = wait_for("a line", || {
-        Some(server.site.read("logs/access.log"))
-            .filter(|log| log.contains("\"GET /removed HTTP/1.1\" 408 0 "))
+        Some(server.read("logs/access.log")).filter(|log| log.contains("\"GET /removed HTTP/1.1\" 408 0 "))
     });
     assert_eq!(count(&log, " 408 "), 1, "{log}");
     drop((begun, silent));
     // Slow heads give way to new connections.
     let slow: Vec<TcpStream> =
         (0..30).map(|n| send(server.addr(0), &format!("GET /slow{n} HTTP/1.1\r\nHo"))).collect();
-    wait_for("lines", || (count(&server.site.read("logs/access.log"), "\"GET /slow") > 0).then_some(()));
-    let log = server.site.read("logs/access.log");
+    wait_until("lines", || count(&server.read("logs/access.log"), "\"GET /slow") > 0);
+    let log = server.read("logs/access.log");
     assert_eq!(count(&log, "\"GET /slow"), count(&log, "HTTP/1.1\" 408 0 ") - 1, "{log}");
     drop(slow);
 }
@@ -146,12 +136,11 @@ fn a_panic_leaves_a_line() {
          http { access_log logs/access.log; http2 on; server { listen 127.0.0.1:%PORT0%; return 200 ok; } }\n",
     );
     assert_eq!(server.get("/panic"), "");
-    let mut client = Client::new(&server);
+    let mut client = h2::Client::new(&server);
     client.request(1, "/panic", &[], true);
     assert_eq!(client.answer(1).fields, []);
     assert!(server.get("/other").contains("ok"));
-    let log =
-        wait_for("lines", || Some(server.site.read("logs/access.log")).filter(|log| log.contains("/other")));
+    let log = wait_for("lines", || Some(server.read("logs/access.log")).filter(|log| log.contains("/other")));
     assert_eq!(count(&log, "GET /panic HTTP/1.1\" 500 0 "), 1, "{log}");
     assert_eq!(count(&log, "GET /panic HTTP/2.0\" 500 0 "), 1, "{log}");
 }

@@ -1,7 +1,6 @@
 //! Bodies of requests on their way to an upstream: through memory, a file, or the kernel alone.
 
-use crate::exchange::{Asked, upstream};
-use crate::harness::{DEADLINE, Server};
+use forebay_testkit::{Origin, Server, Talk};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -10,40 +9,11 @@ fn content(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) * 7 % 251) as u8).collect()
 }
 
-/// Returns the body of a request that an upstream has read.
-fn body_of(asked: &mut Asked) -> Vec<u8> {
-    let field = |name: &str| {
-        let line = asked.head.lines().find(|l| l.to_ascii_lowercase().starts_with(name))?;
-        Some(line[name.len()..].trim().to_owned())
-    };
-    if let Some(len) = field("content-length:") {
-        return asked.take(len.parse().expect("a number"));
-    }
-    if field("transfer-encoding:").is_none() {
-        return Vec::new();
-    }
-    let mut body = Vec::new();
-    loop {
-        let mut line = Vec::new();
-        while !line.ends_with(b"\r\n") {
-            line.extend(asked.take(1));
-        }
-        let text = String::from_utf8_lossy(&line).into_owned();
-        let len = usize::from_str_radix(text.trim(), 16).expect("a length");
-        body.extend(asked.take(len));
-        asked.take(2);
-        if len == 0 {
-            return body;
-        }
-    }
-}
-
 /// Starts a server whose upstream gives each body back.
 fn echo(server: &str) -> Server {
-    let up = upstream(|asked| {
-        let body = body_of(asked);
-        asked.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes())
-            && asked.write(&body)
+    let up = Origin::at_head(|asked| {
+        let body = asked.take_body();
+        asked.answer("200 OK", "", body)
     });
     let locations = [
         ("stored", "client_body_buffer_size 16k;"),
@@ -87,12 +57,6 @@ fn response(stream: &mut TcpStream) -> (String, Vec<u8>) {
     (head, body)
 }
 
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.addr(0)).expect("connect");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream
-}
-
 /// Bytes of a request; `chunk`: length of its chunks, 0 for a body with a length.
 fn request(path: &str, body: &[u8], chunk: usize) -> Vec<u8> {
     let mut out = format!("POST /{path} HTTP/1.1\r\nHost: h\r\n").into_bytes();
@@ -120,11 +84,11 @@ fn bodies_arrive_as_they_were_sent() {
             let lengths =
                 [0, 1, 1024, 1025, 16_384, 16_385, 32_768, 32_769, 65_536, 65_537, 300_000, 1_500_001];
             // All on one connection, each behind the one before.
-            let mut client = connect(&server);
+            let mut client = server.connect();
             let mut sender = client.try_clone().expect("a second handle");
             let sending = std::thread::spawn(move || {
                 for (i, len) in lengths.into_iter().enumerate() {
-                    sender.write_all(&request(path, &content(len, i), chunk)).expect("sent");
+                    sender.send(&request(path, &content(len, i), chunk));
                 }
             });
             for (i, len) in lengths.into_iter().enumerate() {
@@ -145,16 +109,16 @@ fn bodies_that_come_in_pieces() {
         let body = content(200_000, 3);
         let bytes = request(path, &body, 0);
         for pieces in [&[70, 5, 100_000, 1, 30_000, 40_000, 20_000][..], &[100_000; 3], &[9_999; 21]] {
-            let mut client = connect(&server);
+            let mut client = server.connect();
             client.set_nodelay(true).expect("set");
             let mut rest = bytes.as_slice();
             for n in pieces {
                 let (piece, after) = rest.split_at((*n).min(rest.len()));
-                client.write_all(piece).expect("sent");
+                client.send(piece);
                 rest = after;
                 std::thread::yield_now();
             }
-            client.write_all(rest).expect("sent");
+            client.send(rest);
             let (_, got) = response(&mut client);
             assert!(got == body, "{path}: {} bytes", got.len());
         }
@@ -167,16 +131,16 @@ fn a_body_that_waits_to_be_asked_for() {
     let server = echo("");
     for path in PATHS {
         let body = content(500_000, 5);
-        let mut client = connect(&server);
+        let mut client = server.connect();
         let head = format!(
             "POST /{path} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        client.write_all(head.as_bytes()).expect("sent");
+        client.send(&head);
         let mut interim = [0; 25];
         client.read_exact(&mut interim).expect("asked");
         assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n", "{path}");
-        client.write_all(&body).expect("sent");
+        client.send(&body);
         let (_, got) = response(&mut client);
         assert!(got == body, "{path}: {} bytes", got.len());
     }
@@ -185,7 +149,7 @@ fn a_body_that_waits_to_be_asked_for() {
 /// An upstream that reads slowly, one that answers in the midst of a long body, and one that goes away.
 #[test]
 fn upstreams_that_do_not_read_to_the_end() {
-    let up = upstream(|asked| match asked.target() {
+    let up = Origin::at_head(|asked| match asked.target() {
         "/slow" => {
             let mut all = Vec::new();
             while all.len() < 3_000_000 {
@@ -197,7 +161,7 @@ fn upstreams_that_do_not_read_to_the_end() {
                 std::thread::yield_now();
             }
             let right = all == content(3_000_000, 9);
-            asked.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{right:<5}").as_bytes())
+            asked.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{right:<5}"))
         }
         "/early" => {
             asked.take(200_000);
@@ -217,11 +181,10 @@ fn upstreams_that_do_not_read_to_the_end() {
          location / {{ proxy_pass http://{up}; }} }} }}"
     ));
     let bytes = |path: &str| request(path, &content(3_000_000, 9), 0);
-    let mut client = connect(&server);
-    client.write_all(&bytes("slow")).expect("sent");
+    let mut client = server.send(&bytes("slow"));
     assert_eq!(response(&mut client).1, b"true ");
     for (path, status, text) in [("early", "413", "big"), ("gone", "502", "")] {
-        let mut client = connect(&server);
+        let mut client = server.connect();
         let mut sender = client.try_clone().expect("a second handle");
         let sent = bytes(path);
         let sending = std::thread::spawn(move || drop(sender.write_all(&sent)));

@@ -1,20 +1,14 @@
 //! Groups of upstreams: which server is asked, what is found out about them, names that are resolved.
 
-use crate::differential::{Oracle, oracle};
-use crate::harness::{DEADLINE, Server, Site, free_port, kill, raw, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{
+    Oracle, Server, Signal, Site, Talk, accept, ask, connect, free_port, http, kill, oracle, raw, server,
+    wait_for, wait_until,
+};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-fn conf(rest: &str) -> String {
-    format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; client_body_temp_path %DIR%/body; {rest} }}"
-    )
-}
 
 /// A server that answers each connection with a status and its own port, after a while.
 struct Up {
@@ -27,36 +21,23 @@ struct Up {
 }
 
 fn up() -> Up {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    let status = Arc::new(200.into());
-    let up = Up { addr, status, delay: Arc::default(), now: Arc::default(), at_once: Arc::default() };
-    let (status, delay, most) = (up.status.clone(), up.delay.clone(), up.at_once.clone());
-    let now = up.now.clone();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let (status, delay, most, now) = (status.clone(), delay.clone(), most.clone(), now.clone());
-            std::thread::spawn(move || {
-                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
-                let mut buf = [0; 4096];
-                let _ = stream.read(&mut buf);
-                let wait = *delay.lock().unwrap_or_else(PoisonError::into_inner);
-                if !wait.is_zero() {
-                    std::thread::sleep(wait);
-                }
-                let body = format!("port {}.", addr.port());
-                let code = status.load(SeqCst);
-                // The next connection may come as soon as the answer has been read.
-                now.fetch_sub(1, SeqCst);
-                let head = format!(
-                    "HTTP/1.1 {code} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                    body.len()
-                );
-                let _ = stream.write_all((head + &body).as_bytes());
-            });
-        }
+    let (status, delay) = (Arc::new(AtomicU16::new(200)), Arc::<Mutex<Duration>>::default());
+    let (now, at_once) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let (code, wait, count, most) = (status.clone(), delay.clone(), now.clone(), at_once.clone());
+    let addr = accept(move |mut stream, _| {
+        most.fetch_max(count.fetch_add(1, SeqCst) + 1, SeqCst);
+        let _ = stream.read(&mut [0; 4096]);
+        let pause = *wait.lock().unwrap_or_else(PoisonError::into_inner);
+        std::thread::sleep(pause);
+        let body = format!("port {}.", stream.local_addr().expect("address").port());
+        let code = code.load(SeqCst);
+        // The next connection may come as soon as the answer has been read.
+        count.fetch_sub(1, SeqCst);
+        let length = body.len();
+        let head = format!("HTTP/1.1 {code} X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+        let _ = stream.write_all((head + &body).as_bytes());
     });
-    up
+    Up { addr, status, delay, now, at_once }
 }
 
 fn by(answer: &str, up: &Up) -> bool {
@@ -97,11 +78,11 @@ fn names_are_resolved_at_run_time() {
     let up = up();
     let (dns, asked) = dns(Arc::new(Mutex::new(vec!["known.test".into()])));
     let port = up.addr.port();
-    let server = Server::start(&conf(&format!(
-        "server {{ listen 127.0.0.1:%PORT0%; resolver {dns}; location / {{ proxy_pass http://$arg_h:{port}/; }}\n\
-         location /none {{ resolver 127.0.0.1:{}; resolver_timeout 100ms; proxy_pass http://$arg_h:{port}/; }} }}",
+    let server = Server::start(server!(
+        "resolver {dns}; location / {{ proxy_pass http://$arg_h:{port}/; }}\n\
+         location /none {{ resolver 127.0.0.1:{}; resolver_timeout 100ms; proxy_pass http://$arg_h:{port}/; }}",
         free_port()
-    )));
+    ));
     assert!(by(&server.get("/?h=known.test"), &up));
     assert!(by(&server.get("/?h=KNOWN.test"), &up));
     assert_eq!(asked.load(SeqCst), 2, "A and AAAA once, then the cache");
@@ -119,17 +100,16 @@ fn resolved_names_are_kept_over_a_reload() {
     let known = Arc::new(Mutex::new(vec!["known.test".into()]));
     let (dns, asked) = dns(known.clone());
     let port = up.addr.port();
-    let text = conf(&format!(
+    let text = http!(
         "resolver {dns}; server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://$arg_h:{port}/; }} location \
          /v {{ return 200 one.; }} }}"
-    ));
+    );
     let server = Server::start(&text);
     assert!(by(&server.get("/?h=known.test"), &up));
     let before = asked.load(SeqCst);
     known.lock().expect("names").clear();
-    server.site.write("nginx.conf", &text.replace("one.", "two."));
-    server.signal(Signal::SIGHUP);
-    wait_for("the new configuration", || server.get("/v").ends_with("two.").then_some(()));
+    server.reload_with(text.to_string().replace("one.", "two."));
+    wait_until("the new configuration", || server.get("/v").ends_with("two."));
     assert!(by(&server.get("/?h=known.test"), &up));
     assert_eq!(asked.load(SeqCst), before);
 }
@@ -139,16 +119,16 @@ fn a_group_follows_its_names() {
     let up = up();
     let known = Arc::new(Mutex::new(Vec::new()));
     let (dns, _) = dns(known.clone());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} resolve; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
         up.addr.port()
-    )));
+    ));
     assert!(server.get("/").contains("502 Bad Gateway"));
     known.lock().expect("names").push("later.test".into());
-    wait_for("the name", || by(&server.get("/"), &up).then_some(()));
+    wait_until("the name", || by(&server.get("/"), &up));
     known.lock().expect("names").clear();
-    wait_for("its end", || server.get("/").contains("502 Bad Gateway").then_some(()));
+    wait_until("its end", || server.get("/").contains("502 Bad Gateway"));
 }
 
 /// Passes datagrams on to a name server while the gate is open, and holds them back while it is shut.
@@ -160,7 +140,7 @@ fn gate(server: SocketAddr, open: Arc<AtomicBool>) -> (SocketAddr, Arc<AtomicUsi
         while let Ok((len, from)) = socket.recv_from(&mut buf) {
             if !open.load(SeqCst) {
                 count.fetch_add(1, SeqCst);
-                wait_for("the gate", || open.load(SeqCst).then_some(()));
+                wait_until("the gate", || open.load(SeqCst));
             }
             let ask = UdpSocket::bind("127.0.0.1:0").expect("bind");
             ask.send_to(&buf[..len], server).expect("sent");
@@ -188,16 +168,15 @@ fn requests_wait_for_the_first_addresses_of_a_worker_process() {
         "stream {{ resolver {dns}; {} server {{ listen 127.0.0.1:%PORT1%; proxy_pass u; }} }}",
         group("s")
     );
-    let server = Server::start(&(conf(&http) + &stream));
-    wait_for("the name", || by(&server.get("/"), &up).then_some(()));
+    let server = Server::start(forebay_testkit::http(&http).to_string() + &stream);
+    wait_until("the name", || by(&server.get("/"), &up));
     open.store(false, SeqCst);
     let old = server.workers(server.pid());
     kill(old[0], Signal::SIGKILL);
-    wait_for("its questions", || (held.load(SeqCst) > 0).then_some(()));
+    wait_until("its questions", || held.load(SeqCst) > 0);
     let clients = [0, 1].map(|n| {
-        let mut client = TcpStream::connect(server.addr(n)).expect("connect");
-        client.set_read_timeout(Some(DEADLINE)).expect("timeout");
-        client.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut client = connect(server.addr(n));
+        client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
         client
     });
     // Neither is refused while the answer is still to come.
@@ -212,8 +191,7 @@ fn requests_wait_for_the_first_addresses_of_a_worker_process() {
     }
     open.store(true, SeqCst);
     for mut client in clients {
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).expect("an answer");
+        let answer = client.rest();
         assert!(by(&answer, &up), "{answer}");
     }
 }
@@ -222,13 +200,13 @@ fn requests_wait_for_the_first_addresses_of_a_worker_process() {
 fn a_name_that_is_not_found_at_the_start() {
     let rest = "upstream u { server no.such.name.invalid; } server { listen 127.0.0.1:%PORT0%;\n\
                 location / { proxy_pass http://u; } location /well { return 200 well; } }";
-    let site = Site::new(&conf(rest));
+    let site = Site::new(http(rest));
     let out = site.run(&["-t"]);
     assert!(!out.status.success());
     assert!(
         String::from_utf8_lossy(&out.stderr).contains("host not found in upstream \"no.such.name.invalid\"")
     );
-    let server = Server::start(&conf(&format!("upstream_start_unresolved on; {rest}")));
+    let server = Server::start(http!("upstream_start_unresolved on; {rest}"));
     assert!(server.get("/").contains("502 Bad Gateway"));
     assert!(server.get("/well").contains("200 OK"));
     server.wait_for_log("looking for it again", 1);
@@ -238,23 +216,25 @@ fn a_name_that_is_not_found_at_the_start() {
 fn sick_servers_are_not_asked() {
     let (a, b) = (up(), up());
     b.status.store(500, SeqCst);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "match well {{ status 200-299; body ~ port; header ! X-Bad; }}\n\
          upstream u {{ zone u 64k; server {}; server {}; }}\n\
          upstream m {{ zone m 64k; server {}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u;\n\
          health_check interval=50ms fails=2 passes=2 match=well; }}\n\
          location /mandatory {{ proxy_pass http://m; health_check mandatory interval=50ms; }} }}",
-        a.addr, b.addr, b.addr
-    )));
+        a.addr,
+        b.addr,
+        b.addr
+    ));
     server.wait_for_log("peer is unhealthy while checking status of response (status 500)", 2);
     assert!((0..6).all(|_| by(&server.get("/"), &a)));
     assert!(server.get("/mandatory").contains("502 Bad Gateway"));
     b.status.store(200, SeqCst);
-    wait_for("health", || by(&server.get("/"), &b).then_some(()));
-    wait_for("health", || by(&server.get("/mandatory"), &b).then_some(()));
+    wait_until("health", || by(&server.get("/"), &b));
+    wait_until("health", || by(&server.get("/mandatory"), &b));
     a.status.store(404, SeqCst);
-    server.wait_for_log(&format!("health check of peer {} in upstream \"u\"", a.addr), 1);
+    server.wait_for_log(format!("health check of peer {} in upstream \"u\"", a.addr), 1);
     assert!((0..6).all(|_| by(&server.get("/"), &b)));
 }
 
@@ -262,17 +242,18 @@ fn sick_servers_are_not_asked() {
 fn requests_wait_for_a_server() {
     let up = up();
     *up.delay.lock().expect("delay") = Duration::from_millis(150);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream u {{ server {} max_conns=1; queue 3 timeout=10s; }}\n\
          upstream s {{ server {} max_conns=1; queue 1 timeout=10ms; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
          location /short {{ proxy_pass http://s; }} }}",
-        up.addr, up.addr
-    )));
+        up.addr,
+        up.addr
+    ));
     let addr = server.addr(0);
     let ask = |uri: &str| {
         let text = format!("GET {uri} HTTP/1.0\r\n\r\n");
-        std::thread::spawn(move || String::from_utf8_lossy(&raw(addr, text.as_bytes())).into_owned())
+        std::thread::spawn(move || ask(addr, &text))
     };
     let all: Vec<_> = (0..4).map(|_| ask("/")).collect();
     assert!(all.into_iter().all(|t| t.join().expect("answer").contains("200 X")));
@@ -280,9 +261,9 @@ fn requests_wait_for_a_server() {
     // Long enough for all to come meanwhile.
     *up.delay.lock().expect("delay") = Duration::from_secs(1);
     let first = ask("/");
-    wait_for("the first", || (up.now.load(SeqCst) == 1).then_some(()));
+    wait_until("the first", || up.now.load(SeqCst) == 1);
     let mut leaves = TcpStream::connect(addr).expect("connect");
-    leaves.write_all(b"GET /leaves HTTP/1.0\r\n\r\n").expect("written");
+    leaves.send(b"GET /leaves HTTP/1.0\r\n\r\n");
     drop(leaves);
     server.wait_for_log("closed too while waiting for a free upstream server", 1);
     assert!(
@@ -297,18 +278,21 @@ fn requests_wait_for_a_server() {
 fn a_reload_keeps_what_is_known() {
     let (a, b) = (up(), up());
     let dead = free_port();
-    let text = conf(&format!(
+    let text = http!(
         "upstream u {{ server 127.0.0.1:{dead} fail_timeout=60s; server {}; server {}; sticky cookie s path=/; }}\n\
          upstream l {{ server {}; server {}; sticky learn create=$arg_s lookup=$arg_s zone=l:64k; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; add_header X-Addr $upstream_addr; location / {{ proxy_pass http://u; }}\n\
          location /l {{ proxy_pass http://l; }} }}",
-        a.addr, b.addr, a.addr, b.addr
-    ));
+        a.addr,
+        b.addr,
+        a.addr,
+        b.addr
+    );
     let server = Server::start(&text);
     let first = server.get("/");
     assert!(first.contains(&format!("X-Addr: 127.0.0.1:{dead}, ")), "{first}");
     let learned = by(&server.get("/l?s=1"), &a);
-    server.signal(Signal::SIGHUP);
+    server.reload();
     server.wait_for_log("reconfiguring", 1);
     let end = Instant::now() + Duration::from_secs(1);
     while Instant::now() < end {
@@ -319,7 +303,7 @@ fn a_reload_keeps_what_is_known() {
     let ask = format!("GET / HTTP/1.0\r\nCookie: x=y; {cookie}\r\n\r\n");
     let server_of = |t: &str| by(t, &a);
     for _ in 0..4 {
-        assert_eq!(server_of(&String::from_utf8_lossy(&server.raw(ask.as_bytes()))), server_of(&first));
+        assert_eq!(server_of(&String::from_utf8_lossy(&server.raw(&ask))), server_of(&first));
     }
 }
 
@@ -346,10 +330,10 @@ fn keys_find_the_servers_that_nginx_finds() {
             locations += &format!("location /{kind}{name} {{ proxy_pass http://{kind}{name}; }}\n");
         }
     }
-    let text = conf(&format!(
+    let text = http!(
         "{text} server {{ listen 127.0.0.1:%PORT0%; set_real_ip_from 127.0.0.1; {locations}\n\
          add_header X-Addr $upstream_addr; }}"
-    ));
+    );
     let theirs = Oracle::start(&nginx, Site::new(&text));
     let ours = Server::start(&text);
     let tell = |answer: &[u8]| {
@@ -365,9 +349,9 @@ fn keys_find_the_servers_that_nginx_finds() {
                     format!("10.{}.{n}.1", n * 3)
                 };
                 let ask = format!("GET /{kind}{name}?k=key{n} HTTP/1.0\r\nX-Real-IP: {ip}\r\n\r\n");
-                let want = tell(&raw(theirs.addr(), ask.as_bytes()));
+                let want = tell(&raw(theirs.addr(), &ask));
                 assert!(want.contains("127.0.0.1"), "{want}");
-                assert_eq!(tell(&ours.raw(ask.as_bytes())), want, "{kind}{name} {n}");
+                assert_eq!(tell(&ours.raw(&ask)), want, "{kind}{name} {n}");
             }
         }
     }
@@ -428,19 +412,19 @@ fn services_and_answers_that_are_cut_off() {
             let _ = stream.write_all(&[&(m.len() as u16).to_be_bytes(), m.as_slice()].concat());
         }
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "resolver {dns}; upstream u {{ zone u 64k; server srv.test service=http resolve; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
          location /name {{ proxy_pass http://$arg_h:{port}; }} }}"
-    )));
-    wait_for("the service", || by(&server.get("/"), &up).then_some(()));
+    ));
+    wait_until("the service", || by(&server.get("/"), &up));
     assert!(by(&server.get("/name?h=srv.test"), &up));
 }
 
 #[test]
 fn servers_in_a_state_file() {
     let (a, b) = (up(), up());
-    let site = Site::new(&conf(
+    let site = Site::new(http(
         "upstream u { zone u 64k; state state/u.conf; }\n\
          server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://u; } }",
     ));
@@ -448,14 +432,14 @@ fn servers_in_a_state_file() {
     // There is none yet.
     assert!(server.get("/").contains("502 Bad Gateway"));
     server.wait_for_log("no live upstreams", 1);
-    server.site.write("state/u.conf", &format!("server {};\nserver {} down;\n", a.addr, b.addr));
-    server.signal(Signal::SIGHUP);
-    wait_for("the first server", || by(&server.get("/"), &a).then_some(()));
-    server.site.write("state/u.conf", &format!("server {} down;\nserver {};\n", a.addr, b.addr));
-    server.signal(Signal::SIGHUP);
-    wait_for("the second server", || by(&server.get("/"), &b).then_some(()));
-    server.site.write("state/u.conf", "zone x 64k;");
-    let out = server.site.run(&["-t"]);
+    server.write("state/u.conf", &format!("server {};\nserver {} down;\n", a.addr, b.addr));
+    server.reload();
+    wait_until("the first server", || by(&server.get("/"), &a));
+    server.write("state/u.conf", &format!("server {} down;\nserver {};\n", a.addr, b.addr));
+    server.reload();
+    wait_until("the second server", || by(&server.get("/"), &b));
+    server.write("state/u.conf", "zone x 64k;");
+    let out = server.run(&["-t"]);
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(text.contains("\"zone\" is not allowed in a state file") && text.contains("u.conf:1"), "{text}");
 }
@@ -463,7 +447,7 @@ fn servers_in_a_state_file() {
 #[test]
 fn groups_without_servers_have_fallbacks() {
     let (a, b) = (up(), up());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream none {{ fallback =503; }}\n\
          upstream lost {{ fallback off; }}\n\
          upstream down {{ server {a} down; fallback through; }}\n\
@@ -479,7 +463,7 @@ fn groups_without_servers_have_fallbacks() {
         free_port(),
         a = a.addr,
         b = b.addr
-    )));
+    ));
     assert!(server.get("/none").ends_with("sorry"));
     assert!(server.get("/bare").starts_with("HTTP/1.1 503 "));
     server.wait_for_log("no servers in upstream", 2);
@@ -498,15 +482,16 @@ fn groups_without_servers_have_fallbacks() {
 fn sessions_by_a_field_and_with_an_end() {
     let (a, b) = (up(), up());
     let (a, b) = (&a, &b);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream f {{ server {0}; server {1}; sticky header X-Session mark=0 lifetime=100s; }}\n\
          upstream c {{ server {0}; server {1}; sticky cookie c lifetime=100s idle=10s expires=100s; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location /f {{ proxy_pass http://f; }} location /c {{ proxy_pass http://c; }} }}",
-        a.addr, b.addr
-    )));
+        a.addr,
+        b.addr
+    ));
     let ask = |uri: &str, field: &str| {
         let text = format!("GET {uri} HTTP/1.1\r\nHost: a\r\n{field}\r\nConnection: close\r\n\r\n");
-        String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+        server.ask(&text)
     };
     let of = |text: &str, start: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(start)).unwrap_or_else(|| panic!("{text}"));
@@ -560,10 +545,8 @@ fn sessions_by_a_field_and_with_an_end() {
         "sticky cookie c lifetime=0;",
         "sticky cookie c idle=x;",
     ] {
-        let text = conf(&format!(
-            "upstream f {{ server {}; {wrong} }} server {{ listen 127.0.0.1:%PORT0%; }}",
-            a.addr
-        ));
+        let text =
+            http!("upstream f {{ server {}; {wrong} }} server {{ listen 127.0.0.1:%PORT0%; }}", a.addr);
         let site = Site::new(&text);
         assert!(!site.run(&["-t"]).status.success(), "{wrong}");
     }
@@ -573,14 +556,15 @@ fn sessions_by_a_field_and_with_an_end() {
 #[test]
 fn cookies_have_marks_and_are_secure_by_a_value() {
     let (a, b) = (up(), up());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "upstream u {{ server {}; server {}; sticky cookie c secure=$arg_secure mark=x1; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
-        a.addr, b.addr
-    )));
+        a.addr,
+        b.addr
+    ));
     let cookie = |uri: &str, cookie: &str| {
         let text = format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n");
-        let answer = String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned();
+        let answer = server.ask(&text);
         let line = answer.split("Set-Cookie: ").nth(1).and_then(|c| c.split("\r\n").next());
         line.expect("a cookie").to_owned()
     };
@@ -610,15 +594,15 @@ fn cookies_stay_where_they_are_if_a_failure_is_not_to_change_them() {
             b = b.addr
         )
     };
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(http!(
         "{}{}server {{ listen 127.0.0.1:%PORT0%; proxy_next_upstream error http_503;\n\
          location /stays {{ proxy_pass http://stays; }} location /moves {{ proxy_pass http://moves; }} }}",
         group("stays", "change_on_failure=off max_age=2h"),
         group("moves", "expires=1h max_age=2h")
-    )));
+    ));
     let ask = |uri: &str, cookie: &str| {
         let text = format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n");
-        String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+        server.ask(&text)
     };
     for name in ["stays", "moves"] {
         let uri = format!("/{name}");

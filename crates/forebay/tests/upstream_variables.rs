@@ -1,7 +1,6 @@
 //! Variables and fields about upstreams have the values that nginx gives them.
 
-use crate::differential::{Oracle, oracle};
-use crate::harness::{Server, Site, origin, raw, wait_for};
+use forebay_testkit::{Oracle, Origin, Server, Site, oracle, raw, wait_for};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -38,12 +37,12 @@ fn told(conf: &str, logs: usize, uris: &[&str]) -> (Vec<String>, Vec<String>) {
         let each = uris.iter().map(|uri| {
             let (uri, fields) = uri.split_once(' ').unwrap_or((uri, ""));
             let text = format!("GET {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{fields}\r\n");
-            plain(&raw(addr, text.as_bytes()))
+            plain(&raw(addr, &text))
         });
         each.collect()
     };
     let server = Server::start(conf);
-    let ours = (ask(server.addr(0)), lines(server.site.dir(), logs));
+    let ours = (ask(server.addr(0)), lines(server.dir(), logs));
     if let Some(nginx) = oracle() {
         let site = Site::new(conf);
         let dir = site.dir().to_owned();
@@ -55,21 +54,18 @@ fn told(conf: &str, logs: usize, uris: &[&str]) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn slices_are_told_of_by_the_first() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let all = "0123456789abcdefghijklmnopqrstuvwxyz";
         let range = asked.field("Range").strip_prefix("bytes=").expect("a range").to_owned();
         let (a, b) = range.split_once('-').expect("two numbers");
         let a: usize = a.parse().expect("start");
         let b = (b.parse::<usize>().expect("end") + 1).min(all.len());
         let (len, last) = (b - a, b - 1);
-        asked.write(
-            format!(
-                "HTTP/1.1 206 Partial Content\r\nETag: \"e\"\r\nContent-Length: {len}\r\n\
+        asked.write(format!(
+            "HTTP/1.1 206 Partial Content\r\nETag: \"e\"\r\nContent-Length: {len}\r\n\
                  Content-Range: bytes {a}-{last}/36\r\nX-At: {a}\r\n\r\n{}",
-                &all[a..b]
-            )
-            .as_bytes(),
-        );
+            &all[a..b]
+        ));
         true
     });
     let told_of = "$upstream_addr|$upstream_status|$upstream_cache_status|$upstream_response_length";
@@ -108,11 +104,11 @@ fn slices_are_told_of_by_the_first() {
 /// With `proxy_pass_header` a response has no `Server` or `Date` if the upstream sends none.
 #[test]
 fn fields_that_are_the_upstreams_business() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let own = if asked.target().ends_with("own") { "Server: up\r\nDate: never\r\n" } else { "" };
         let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /file\r\n" } else { "" };
         let status = if asked.target().ends_with("no") { "404 No" } else { "200 OK" };
-        asked.write(format!("HTTP/1.1 {status}\r\n{own}{to}Content-Length: 2\r\n\r\nok").as_bytes());
+        asked.write(format!("HTTP/1.1 {status}\r\n{own}{to}Content-Length: 2\r\n\r\nok"));
         true
     });
     let both = "proxy_pass_header Server; proxy_pass_header Date;";
@@ -165,10 +161,10 @@ fn fields_that_are_the_upstreams_business() {
 /// An answer that gives way to another has taken its time, too.
 #[test]
 fn times_of_answers_that_are_not_passed_on() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /file\r\n" } else { "" };
         let status = if asked.target().ends_with("no") { "404 No" } else { "200 OK" };
-        asked.write(format!("HTTP/1.1 {status}\r\n{to}Content-Length: 2\r\n\r\nok").as_bytes());
+        asked.write(format!("HTTP/1.1 {status}\r\n{to}Content-Length: 2\r\n\r\nok"));
         true
     });
     let conf = conf(&format!(
@@ -190,9 +186,9 @@ fn times_of_answers_that_are_not_passed_on() {
 /// A redirect that leads nowhere is told of like any other answer.
 #[test]
 fn redirects_that_lead_nowhere() {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let to = asked.target().strip_prefix("/to/").expect("where").to_owned();
-        asked.write(format!("HTTP/1.1 200 OK\r\nX-Own: mine\r\nX-Accel-Redirect: {to}\r\n\r\n").as_bytes());
+        asked.write(format!("HTTP/1.1 200 OK\r\nX-Own: mine\r\nX-Accel-Redirect: {to}\r\n\r\n"));
         false
     });
     let conf = conf(&format!(
@@ -208,11 +204,8 @@ fn redirects_that_lead_nowhere() {
 /// A server that is left alone: the log says what it failed at.
 #[test]
 fn upstream_variables_name_the_failure() {
-    let mute = origin::start(|_| false);
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "well");
-        true
-    });
+    let mute = Origin::start(|_| false);
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "well"));
     let server = Server::start(&conf(&format!(
         "access_log off; upstream mute {{ server {mute}; server {up} backup; }}\n\
          upstream none {{ server 127.0.0.1:%PORT1%; server {up} backup; }}\n\
@@ -223,14 +216,14 @@ fn upstream_variables_name_the_failure() {
         [("/mute", "reading response header from upstream"), ("/none", "connecting to upstream")]
     {
         assert!(server.get(uri).ends_with("well"));
-        server.wait_for_log(&format!("upstream server temporarily disabled while {doing}, client"), 1);
+        server.wait_for_log(format!("upstream server temporarily disabled while {doing}, client"), 1);
     }
 }
 
 /// Content counts also where no head has been sent before it: to a client of HTTP/0.9, and from a server of it.
 #[test]
 fn lengths_of_responses_without_heads() {
-    let up = origin::start(|mut asked| match asked.target() {
+    let up = Origin::start(|asked| match asked.target() {
         "/old" => {
             asked.write(b"no head");
             false
@@ -247,5 +240,5 @@ fn lengths_of_responses_without_heads() {
     assert!(server.get("/old").ends_with("no head"));
     assert_eq!(server.raw(b"GET /new\r\n"), b"content");
     assert!(server.get("/newer").ends_with("content"));
-    assert_eq!(lines(server.site.dir(), 3), ["/old 7 7", "/new 7 7", "/newer 7 7"]);
+    assert_eq!(lines(server.dir(), 3), ["/old 7 7", "/new 7 7", "/newer 7 7"]);
 }

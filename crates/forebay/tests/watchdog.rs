@@ -1,7 +1,7 @@
 //! Threads of connections that do not come back from a turn of their event loop.
 
-use crate::harness::{DEADLINE, Server, alive, wait_for};
-use std::io::{Read, Write};
+use forebay_testkit::{Server, Talk, alive, wait_for, wait_until};
+use std::io::Read;
 use std::net::TcpStream;
 use std::time::Instant;
 
@@ -16,10 +16,7 @@ fn stalling(how: &str) -> Server {
 }
 
 fn stall(server: &Server) -> TcpStream {
-    let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
-    stream.write_all(b"GET /stall HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("open");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream
+    server.send(b"GET /stall HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 }
 
 /// A thread that spins is logged with what it works on, and the process is replaced. nginx's worker would spin for ever.
@@ -30,7 +27,7 @@ fn a_thread_that_spins_is_logged_and_the_process_is_replaced() {
     let mut stream = stall(&server);
     server.wait_for_log("its connections wait (connection *", 1);
     server.wait_for_log("does not come back from a turn of its event loop", 1);
-    wait_for("its end", || (!alive(worker)).then_some(()));
+    wait_until("its end", || !alive(worker));
     assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "its connection is closed");
     wait_for("the next one", || {
         server.workers(server.pid()).first().is_some_and(|w| *w != worker).then_some(())
@@ -48,8 +45,7 @@ fn a_thread_that_waits_is_counted_and_kept() {
     let worker = server.worker();
     let begun = Instant::now();
     let mut stream = stall(&server);
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
+    let answer = stream.rest();
     assert!(answer.ends_with("fine"), "{answer}");
     assert!(begun.elapsed().as_secs() >= 3, "{:?}", begun.elapsed());
     server.wait_for_log("goes on after a turn of", 1);
@@ -58,5 +54,5 @@ fn a_thread_that_waits_is_counted_and_kept() {
     assert!(line.contains("[alert]") && line.contains("it waits in the kernel"), "{line}");
     assert!(!log.contains("does not come back"), "{log}");
     assert_eq!(server.workers(server.pid()), [worker]);
-    wait_for("the count", || server.get("/metrics").contains("\nforebay_long_turns_total 1\n").then_some(()));
+    wait_until("the count", || server.get("/metrics").contains("\nforebay_long_turns_total 1\n"));
 }

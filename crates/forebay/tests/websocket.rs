@@ -1,66 +1,47 @@
 //! An upstream that speaks WebSocket, and WebSockets on streams of HTTP/2 (RFC 8441). Those of HTTP/3 are in `http3/websocket.rs`.
 
-use crate::http2::{Client, serve};
 use forebay_http::h2::frame::kind;
+use forebay_testkit::{Talk, h2};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Starts an upstream that accepts keys (or sends wrong ones back), then echoes bytes until `end` or the client's end. What asks for no
 /// WebSocket gets 200. Returns its address and the number of connections that their clients have ended.
 pub fn echo(honest: bool) -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
     let gone = Arc::new(AtomicUsize::new(0));
     let count = gone.clone();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let count = count.clone();
-            std::thread::spawn(move || {
-                let mut head = Vec::new();
-                let mut byte = [0];
-                while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
-                    head.push(byte[0]);
-                }
-                let head = String::from_utf8_lossy(&head).into_owned();
-                let field = |name: &str| {
-                    let found = head.lines().filter_map(|l| l.split_once(": "));
-                    found
-                        .filter(|(n, _)| n.eq_ignore_ascii_case(name))
-                        .map(|(_, v)| v)
-                        .collect::<Vec<_>>()
-                        .join(",")
-                };
-                if field("upgrade") != "websocket"
-                    || field("connection") != "upgrade"
-                    || !head.starts_with("GET ")
-                {
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnone");
-                    return;
-                }
-                let key = if honest { field("sec-websocket-key") } else { "other".to_owned() };
-                let accept = accept(&key);
-                let answer = format!(
-                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                     Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: x\r\n\r\n"
-                );
-                let _ = stream.write_all(answer.as_bytes());
-                let mut buf = [0; 16384];
-                loop {
-                    match stream.read(&mut buf) {
-                        Ok(n) if n > 0 => {
-                            let _ = stream.write_all(&buf[..n]);
-                            if buf[..n].ends_with(b"end") {
-                                return;
-                            }
-                        }
-                        _ => break,
+    let addr = forebay_testkit::accept(move |mut stream, _| {
+        let head = stream.head();
+        let field = |name: &str| {
+            let found = head.lines().filter_map(|l| l.split_once(": "));
+            found.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v).collect::<Vec<_>>().join(",")
+        };
+        if field("upgrade") != "websocket" || field("connection") != "upgrade" || !head.starts_with("GET ") {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnone");
+            return;
+        }
+        let key = if honest { field("sec-websocket-key") } else { "other".to_owned() };
+        let accept = accept(&key);
+        let answer = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: x\r\n\r\n"
+        );
+        let _ = stream.write_all(answer.as_bytes());
+        let mut buf = [0; 16384];
+        loop {
+            match stream.read(&mut buf) {
+                Ok(n) if n > 0 => {
+                    let _ = stream.write_all(&buf[..n]);
+                    if buf[..n].ends_with(b"end") {
+                        return;
                     }
                 }
-                count.fetch_add(1, Ordering::SeqCst);
-            });
+                _ => break,
+            }
         }
+        count.fetch_add(1, Ordering::SeqCst);
     });
     (addr, gone)
 }
@@ -86,14 +67,14 @@ fn base64(hash: &[u8; 20]) -> String {
 #[test]
 fn on_streams_of_http2() {
     let (up, _) = echo(true);
-    let server = serve(
+    let server = crate::http2::serve(
         "",
         &format!(
             "location / {{ proxy_pass http://{up}; proxy_set_header Upgrade $http_upgrade;\n\
              proxy_set_header Connection $http_connection; }} location /text {{ return 200 text; }}"
         ),
     );
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     let connect = [(":method", "CONNECT"), (":protocol", "websocket")];
     c.request(1, "/text", &connect, false);
     assert_eq!(c.answer(1).field(":status"), "501");

@@ -2,6 +2,7 @@
 
 use super::namespace::in_namespace;
 use super::*;
+use forebay_testkit::{Server, Site, wait_for};
 use std::os::unix::fs::symlink;
 use std::process::Output;
 
@@ -56,7 +57,7 @@ fn certbot_gets_installs_and_renews_a_certificate() {
     // certbot tries a request with another nonce only once.
     let settings = Settings { ports: Some((80, 443)), refused_nonces: 0, ..LONG };
     let _authority = Authority::start(&site, &program, settings);
-    symlink(PROGRAM, site.dir().join("nginx")).expect("a link");
+    symlink(crate::PROGRAM, site.dir().join("nginx")).expect("a link");
     let server = Server::start_on(site);
     let site = &server.site;
     let directory = format!("https://{}/dir", site.addr(2));

@@ -1,7 +1,7 @@
 //! DNS-01: answers of the server itself, a hook location, a program.
 
 use super::*;
-use crate::harness::DEADLINE;
+use forebay_testkit::{DEADLINE, Server, Signal, Site, alive, free_port, kill, wait_for, wait_until};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 /// An issuer with `challenge dns-01`.
@@ -91,7 +91,7 @@ fn questions_over_ipv6_are_answered() {
 /// The sockets go to the new program and stay when the old one has gone.
 #[test]
 fn questions_are_answered_through_an_upgrade() {
-    use nix::sys::signal::Signal;
+    use Signal;
     let port = free_port();
     let server = Server::start_daemon(&answering(&format!("127.0.0.1:{port}")));
     let to = SocketAddr::from(([127, 0, 0, 1], port));
@@ -103,13 +103,13 @@ fn questions_are_answered_through_an_upgrade() {
     both();
     let old = server.pid();
     server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
     wait_for("its worker", || server.workers(new).first().copied());
     both();
-    crate::harness::kill(old, Signal::SIGQUIT);
+    kill(old, Signal::SIGQUIT);
     wait_for("the end of the old master", || {
         both();
-        (!crate::harness::alive(old)).then_some(())
+        (!alive(old)).then_some(())
     });
     (0..20).for_each(|_| both());
     let log = server.error_log();
@@ -149,13 +149,12 @@ fn a_wildcard_by_own_answers() {
     assert_eq!(nothing[2..10], [0x85, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(ask(port, "a.test")[3] & 15, 5, "refused");
     // The sockets outlive a reload, and go with the directive.
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload();
     server.wait_for_log("reconfiguring", 1);
     assert_eq!(ask(port, "_acme-challenge.a.test")[3] & 15, 0);
-    let conf = server.site.read("nginx.conf").replace("challenge dns-01;", "").replace("*.a.test", "");
-    server.site.write("nginx.conf", &conf);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
-    wait_for("a closed port", || TcpStream::connect(("127.0.0.1", port)).is_err().then_some(()));
+    let conf = server.read("nginx.conf").replace("challenge dns-01;", "").replace("*.a.test", "");
+    server.reload_with(conf);
+    wait_until("a closed port", || TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 /// A location that has the records of `pebble-challtestsrv` changed.
@@ -176,10 +175,10 @@ fn a_wildcard_by_a_hook_location() {
     let server = Server::start_on(site);
     let first = issued(&server.site, "x.a.test", "");
     assert!(first.contains("DNS:*.a.test"), "{first}");
-    let calls = || server.site.read("logs/hook.log");
+    let calls = || server.read("logs/hook.log");
     for step in ["add", "remove"] {
         let line = format!("{step} dns pebble a.test pebble 200\n");
-        wait_for(&line, || (calls().matches(&line).count() == 2).then_some(()));
+        wait_until(&line, || calls().matches(&line).count() == 2);
     }
     assert!(server.get("/hook").starts_with("HTTP/1.1 404"), "internal");
 }
@@ -204,14 +203,14 @@ fn an_answer_over_http_by_a_hook_location() {
     let _authority = Authority::start(&site, &program, LONG);
     let server = Server::start_on(site);
     issued(&server.site, "a.test", "");
-    let calls = || server.site.read("logs/hook.log");
+    let calls = || server.read("logs/hook.log");
     for line in [
         "add http a.test 201\n",
         "add http b.test 201\n",
         "remove http a.test 204\n",
         "remove http b.test 204\n",
     ] {
-        wait_for(line, || calls().contains(line).then_some(()));
+        wait_until(line, || calls().contains(line));
     }
     assert_eq!(std::fs::read_dir(&answers).expect("a directory").count(), 0);
 }
@@ -250,10 +249,10 @@ fn a_wildcard_by_a_program() {
     let server = Server::start_on(site);
     let first = issued(&server.site, "x.a.test", "");
     assert!(first.contains("DNS:*.a.test"), "{first}");
-    let calls = || server.site.read("calls");
+    let calls = || server.read("calls");
     for step in ["add", "remove"] {
         let begin = format!("extra {step} _acme-challenge.a.test ");
-        wait_for(&begin, || (calls().matches(&begin).count() == 2).then_some(()));
+        wait_until(&begin, || calls().matches(&begin).count() == 2);
     }
     assert_eq!(calls().matches(" 0 sockets\n").count(), 4, "those of the server stay there: {}", calls());
 }
@@ -268,12 +267,11 @@ fn a_reload_leaves_no_record_behind() {
     site.write("nginx.conf", &conf.replace("delay=0s", "delay=600s"));
     let _authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
     let server = Server::start_on(site);
-    let calls = |step: &str| server.site.read("calls").matches(&format!("extra {step} ")).count();
-    wait_for("a record", || (calls("add") == 1).then_some(()));
-    server.site.write("nginx.conf", &conf);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    let calls = |step: &str| server.read("calls").matches(&format!("extra {step} ")).count();
+    wait_until("a record", || calls("add") == 1);
+    server.reload_with(conf);
     issued(&server.site, "x.a.test", "");
-    wait_for("the end of all records", || (calls("remove") == 3).then_some(()));
+    wait_until("the end of all records", || calls("remove") == 3);
     assert_eq!(calls("add"), 3);
 }
 
@@ -308,5 +306,5 @@ fn two_processes_make_one_order() {
     let (first, second) = (Server::start_on(first), Server::start_on(second));
     let shown = issued(&first.site, "a.test", "");
     assert_eq!(issued(&second.site, "a.test", ""), shown);
-    assert_eq!(first.site.read("pebble.log").matches("Added order").count(), 1);
+    assert_eq!(first.read("pebble.log").matches("Added order").count(), 1);
 }

@@ -1,6 +1,7 @@
 //! `forebay doctor` on certificates by ACME, with a name server of the test.
 
 use super::*;
+use forebay_testkit::{Server, Site, program};
 use std::net::UdpSocket;
 
 /// Types of records.
@@ -59,7 +60,7 @@ fn wanting(dns: SocketAddr, listens: &str, names: &str) -> Site {
 
 /// Runs `forebay doctor` on a site. Returns its output.
 fn doctor(site: &Site, args: &[&str]) -> String {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     command.args(["doctor", "-p"]).arg(site.dir()).args(["-c", "nginx.conf"]).args(args);
     String::from_utf8_lossy(&command.output().expect("forebay doctor").stdout).into_owned()
 }
@@ -140,7 +141,7 @@ fn doctor_connects_to_the_port_of_the_challenge() {
     let server = Server::start_on(Site::new(&conf("%PORT0%")));
     assert_eq!(findings(&server.site, &[]), []);
     // The server does not have the new configuration yet.
-    server.site.write("nginx.conf", &conf("%PORT2%"));
+    server.write("nginx.conf", &conf("%PORT2%"));
     let found = findings(&server.site, &[]);
     let text = format!("no connection to {}: 111: Connection refused", server.addr(2));
     assert_eq!(found, [("acme-port-closed".to_owned(), text)]);

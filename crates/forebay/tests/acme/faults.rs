@@ -1,6 +1,7 @@
 //! Authorities that fail, limits, full disks, and attempts without a certificate.
 
 use super::*;
+use forebay_testkit::{Server, Signal, Site, free_port, wait_for};
 
 /// A site whose own server is the authority. `directory` and `order`: directives of these locations; `more`: others.
 fn own_authority(directory: &str, order: &str, more: &str) -> Site {
@@ -55,8 +56,8 @@ fn an_authority_that_hangs_is_left_alone() {
     assert!(server.get("/").contains("here"));
     let shown = server.get("/api/9/acme");
     assert!(shown.contains("\"state\":\"requesting\""), "{shown}");
-    server.site.write("well", "");
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.write("well", "");
+    server.reload();
     server.wait_for_log("no certificate for \"a.test\": creating the order", 1);
     drop(asked);
 }
@@ -72,7 +73,7 @@ fn a_full_disk_does_not_keep_a_certificate_from_being_used() {
     let shown =
         wait_for("the state", || Some(server.get("/api/9/acme")).filter(|s| s.contains("\"issued\":1")));
     assert!(shown.contains("\"state\":\"ready\""), "{shown}");
-    let files = std::fs::read_dir(server.site.dir().join("state")).expect("a directory").flatten();
+    let files = std::fs::read_dir(server.dir().join("state")).expect("a directory").flatten();
     let names: Vec<String> = files.filter_map(|f| f.file_name().into_string().ok()).collect();
     assert!(names.iter().any(|n| n == "account.key"), "{names:?}");
     assert!(!names.iter().any(|n| n.ends_with(".crt") || n.ends_with(".new")), "{names:?}");
@@ -86,7 +87,7 @@ fn a_suggested_renewal_is_made() {
     let authority = Authority::start(&site, &program, LONG);
     let mut server = Server::start_on(site);
     let first = issued(&server.site, "a.test", "");
-    let state = server.site.dir().join("state");
+    let state = server.dir().join("state");
     let chain = std::fs::read_dir(&state)
         .expect("a directory")
         .flatten()
@@ -116,7 +117,7 @@ fn an_authority_that_has_lost_its_state_renews_a_certificate() {
     let mut server = Server::start_on(site);
     let first = issued(&server.site, "a.test", "");
     // A server that runs meanwhile may want to renew while nothing listens.
-    server.signal(nix::sys::signal::Signal::SIGTERM);
+    server.signal(Signal::SIGTERM);
     server.wait_end();
     drop(authority);
     // The other authority has another root certificate, which the server reads when it starts.
@@ -148,7 +149,7 @@ fn a_test_reports_each_name() {
         "{text}"
     );
     assert_eq!(presented(&server.site, "a.test"), first);
-    assert_eq!(server.site.read("pebble.log").matches("Issued certificate").count(), 1);
+    assert_eq!(server.read("pebble.log").matches("Issued certificate").count(), 1);
 }
 
 /// A site whose client tries again after a second. `staging`: its other directory.

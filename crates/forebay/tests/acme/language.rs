@@ -1,6 +1,7 @@
 //! Angie's directives, and certificates with keys of different kinds.
 
 use super::*;
+use forebay_testkit::{Server, Site, raw, wait_for};
 
 /// A site with Angie's directives. `client`: more parameters; `servers`: servers but the first.
 fn angie(client: &str, servers: &str) -> Site {
@@ -27,7 +28,7 @@ fn a_client_has_one_certificate_for_all_its_servers() {
     let server = Server::start_on(site);
     let first = issued(&server.site, "a.test", "");
     assert!(first.contains("DNS:b.test") && first.contains("DNS:a.test"), "{first}");
-    assert!(server.site.dir().join("clients/Example/account.key").exists());
+    assert!(server.dir().join("clients/Example/account.key").exists());
     let shown = server.get("/api/9/acme");
     for part in ["\"issuer\":\"Example\"", "\"state\":\"ready\"", "\"certificate\":\"valid\""] {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -76,24 +77,18 @@ fn a_client_answers_where_no_server_listens() {
     let _authority = Authority::start(&site, &program, Settings { ports, ..LONG });
     let server = Server::start_on(site);
     issued(&server.site, "a.test", "");
-    let answer = crate::harness::raw(server.addr(3), b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let answer = raw(server.addr(3), b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert!(answer.starts_with(b"HTTP/1.1 404 Not Found\r\n"), "{}", answer.escape_ascii());
     // The port goes to a server and back. Each connection is answered, whichever thread had its socket.
-    let without = server.site.read("nginx.conf");
+    let without = server.read("nginx.conf");
     let with = without.replacen(
         "server {",
         &format!("server {{ listen {}; return 418; }} server {{", server.addr(3)),
         1,
     );
     for (conf, status) in [(&with, "418"), (&without, "404")] {
-        server.site.write("nginx.conf", conf);
-        server.signal(nix::sys::signal::Signal::SIGHUP);
-        let get = || {
-            crate::harness::raw(
-                server.addr(3),
-                b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n",
-            )
-        };
+        server.reload_with(conf);
+        let get = || raw(server.addr(3), b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
         let is = |answer: &[u8]| answer.starts_with(format!("HTTP/1.1 {status}").as_bytes());
         // Threads take the new configuration one after the other.
         wait_for(status, || {
@@ -176,8 +171,7 @@ fn a_client_serves_the_stream_block_too() {
         .read("nginx.conf")
         .replace("ca.pem;", "ca.pem challenge=alpn;")
         .replace("b.test", "c.test");
-    server.site.write("nginx.conf", &conf);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload_with(conf);
     assert!(issued(&server.site, "c.test", &first).contains("DNS:c.test"));
 }
 

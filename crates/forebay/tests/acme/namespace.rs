@@ -1,6 +1,7 @@
 //! The real ports 80, 443 and 53, in a network namespace. The directories of the system, in a mount namespace.
 
 use super::*;
+use forebay_testkit::{Server, Site};
 
 /// Set inside of the namespace.
 const INSIDE: &str = "FOREBAY_TEST_NAMESPACE";

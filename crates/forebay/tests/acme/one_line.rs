@@ -2,8 +2,8 @@
 
 use super::namespace::in_empty;
 use super::{Authority, LONG, pebble, presented};
-use crate::harness::{DEADLINE, PROGRAM, Site, free_port, wait_for};
 use forebay_net::tls::pem;
+use forebay_testkit::{DEADLINE, Signal, Site, free_port, program, wait_for};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,17 +14,15 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(self.0.id().cast_signed()),
-            nix::sys::signal::Signal::SIGTERM,
-        );
+        let _ =
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
         let _ = self.0.wait();
     }
 }
 
 /// Starts `forebay` with its data in a site's directory.
 fn start(site: &Site, args: &[&str]) -> Running {
-    run(site, Command::new(PROGRAM).args(args).env("XDG_DATA_HOME", site.dir().join("data")))
+    run(site, Command::new(program()).args(args).env("XDG_DATA_HOME", site.dir().join("data")))
 }
 
 /// Starts a program in a site's directory.
@@ -36,7 +34,7 @@ fn run(site: &Site, command: &mut Command) -> Running {
 
 /// Returns the program as root runs it who has set nothing: with the directories of the system.
 fn of_root(args: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     command.args(args).env_remove("XDG_DATA_HOME").env_remove("HOME");
     command
 }
@@ -191,7 +189,7 @@ fn an_application_on_localhost_has_https_by_the_authority_of_this_machine() {
     assert_eq!(curl(&site, &root, ("app.test", front), &[]).as_deref(), Some("a page\n"));
     // The certificate is for these names only.
     assert_eq!(curl(&site, &root, ("other.test", front), &[]), None);
-    let printed = Command::new(PROGRAM)
+    let printed = Command::new(program())
         .args(["trust", "--print"])
         .env("XDG_DATA_HOME", site.dir().join("data"))
         .output()

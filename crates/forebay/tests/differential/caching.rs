@@ -1,6 +1,6 @@
 //! Responses from a cache.
 
-use super::{compare, get, is_before, oracle, with};
+use forebay_testkit::{compare, get, get_with, is_before, oracle};
 
 /// Asks for each path twice, so that the second answer shows what was stored.
 fn twice(paths: &[&str]) -> Vec<String> {
@@ -99,7 +99,7 @@ fn conditions_and_ranges_of_cached_responses() {
             if fields.contains(',') && fields.starts_with("Range") {
                 continue;
             }
-            requests.push(with(place, fields));
+            requests.push(get_with(place, fields));
         }
         requests.push(format!("HEAD {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
         requests.push(format!("POST {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
@@ -110,7 +110,7 @@ fn conditions_and_ranges_of_cached_responses() {
         .enumerate()
     {
         for _ in 0..2 {
-            requests.push(with(&format!("/c/digits.txt?fresh{i}"), fields));
+            requests.push(get_with(&format!("/c/digits.txt?fresh{i}"), fields));
         }
     }
     let head = "HEAD /c/digits.txt?head HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";

@@ -1,7 +1,8 @@
 //! Files: heads, ranges and conditions.
 
-use super::{Oracle, compare, files, get, normalise, oracle, with, wrap};
-use crate::harness::{Server, Site, raw};
+use forebay_testkit::{
+    Oracle, Server, Site, compare, get, get_with, normalise, oracle, page_files, raw, wrap,
+};
 
 #[test]
 fn static_files() {
@@ -66,8 +67,8 @@ fn heads_that_are_ready() {
          location /z/ { alias %DIR%/html/; expires 1d; } }",
     );
     let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
-    files(&ours);
-    files(&theirs);
+    page_files(&ours);
+    page_files(&theirs);
     let ours = Server::start_on(ours);
     let theirs = Oracle::start(&nginx, theirs);
     let uris = [
@@ -95,11 +96,11 @@ fn heads_that_are_ready() {
             });
         }
     }
-    let a = split_answers(&raw(theirs.site.addr(0), request.as_bytes()));
-    let b = split_answers(&ours.raw(request.as_bytes()));
+    let a = split_answers(&raw(theirs.addr(), &request));
+    let b = split_answers(&ours.raw(&request));
     assert_eq!((a.len(), b.len()), (3 * uris.len(), 3 * uris.len()));
     for (i, (a, b)) in a.iter().zip(&b).enumerate() {
-        let (a, b) = (normalise(a, &theirs.site, 1), normalise(b, &ours.site, 1));
+        let (a, b) = (normalise(a, theirs.site()), normalise(b, &ours));
         assert_eq!(a, b, "{}: {}", i, uris[i % uris.len()]);
     }
 }
@@ -111,27 +112,27 @@ fn ranges_and_conditions() {
     compare(
         "server { listen 127.0.0.1:%PORT0%; location /one/ { alias %DIR%/html/; max_ranges 1; } location /no/ { alias %DIR%/html/; max_ranges 0; etag off; } }",
         &[
-            with("/digits.txt", "Range: bytes=0-4\r\n"),
-            with("/digits.txt", "Range: bytes=5-\r\n"),
-            with("/digits.txt", "Range: bytes=-5\r\n"),
-            with("/digits.txt", "Range: bytes=100-\r\n"),
-            with("/digits.txt", "Range: bytes=0-99\r\n"),
-            with("/digits.txt", "Range: bytes=x\r\n"),
-            with("/digits.txt", "Range: lines=1-2\r\n"),
-            with("/digits.txt", "Range: bytes=5-2\r\n"),
-            with("/one/digits.txt", "Range: bytes=0-1,3-4\r\n"),
-            with("/no/digits.txt", "Range: bytes=0-1\r\n"),
-            with("/digits.txt", &format!("If-Modified-Since: {stamp}\r\n")),
-            with("/digits.txt", "If-Modified-Since: Tue, 14 Nov 2024 22:13:20 GMT\r\n"),
-            with("/digits.txt", &format!("If-None-Match: {etag}\r\n")),
-            with("/digits.txt", "If-None-Match: \"x\", W/\"y\"\r\n"),
-            with("/digits.txt", "If-None-Match: *\r\n"),
-            with("/digits.txt", "If-Match: \"x\"\r\n"),
-            with("/digits.txt", &format!("If-Match: {etag}\r\n")),
-            with("/digits.txt", "If-Unmodified-Since: Tue, 14 Nov 2022 22:13:20 GMT\r\n"),
-            with("/digits.txt", &format!("Range: bytes=0-1\r\nIf-Range: {etag}\r\n")),
-            with("/digits.txt", "Range: bytes=0-1\r\nIf-Range: \"other\"\r\n"),
-            with("/digits.txt", &format!("Range: bytes=0-1\r\nIf-Range: {stamp}\r\n")),
+            get_with("/digits.txt", "Range: bytes=0-4\r\n"),
+            get_with("/digits.txt", "Range: bytes=5-\r\n"),
+            get_with("/digits.txt", "Range: bytes=-5\r\n"),
+            get_with("/digits.txt", "Range: bytes=100-\r\n"),
+            get_with("/digits.txt", "Range: bytes=0-99\r\n"),
+            get_with("/digits.txt", "Range: bytes=x\r\n"),
+            get_with("/digits.txt", "Range: lines=1-2\r\n"),
+            get_with("/digits.txt", "Range: bytes=5-2\r\n"),
+            get_with("/one/digits.txt", "Range: bytes=0-1,3-4\r\n"),
+            get_with("/no/digits.txt", "Range: bytes=0-1\r\n"),
+            get_with("/digits.txt", &format!("If-Modified-Since: {stamp}\r\n")),
+            get_with("/digits.txt", "If-Modified-Since: Tue, 14 Nov 2024 22:13:20 GMT\r\n"),
+            get_with("/digits.txt", &format!("If-None-Match: {etag}\r\n")),
+            get_with("/digits.txt", "If-None-Match: \"x\", W/\"y\"\r\n"),
+            get_with("/digits.txt", "If-None-Match: *\r\n"),
+            get_with("/digits.txt", "If-Match: \"x\"\r\n"),
+            get_with("/digits.txt", &format!("If-Match: {etag}\r\n")),
+            get_with("/digits.txt", "If-Unmodified-Since: Tue, 14 Nov 2022 22:13:20 GMT\r\n"),
+            get_with("/digits.txt", &format!("Range: bytes=0-1\r\nIf-Range: {etag}\r\n")),
+            get_with("/digits.txt", "Range: bytes=0-1\r\nIf-Range: \"other\"\r\n"),
+            get_with("/digits.txt", &format!("Range: bytes=0-1\r\nIf-Range: {stamp}\r\n")),
         ],
     );
 }
@@ -156,6 +157,6 @@ fn cookies_of_clients() {
     ];
     compare(
         "server { listen 127.0.0.1:%PORT0%; location / { return 200 \"[$cookie_a][$cookie_B][$cookie_c]\"; } }",
-        &cookies.map(|c| with("/", &format!("Cookie: {c}\r\n"))),
+        &cookies.map(|c| get_with("/", &format!("Cookie: {c}\r\n"))),
     );
 }

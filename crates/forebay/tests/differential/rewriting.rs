@@ -1,6 +1,6 @@
 //! Rewriting, locations, and pages of errors.
 
-use super::{compare, get};
+use forebay_testkit::{compare, get};
 
 #[test]
 fn patterns_and_empty_values() {

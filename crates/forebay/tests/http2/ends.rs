@@ -1,19 +1,18 @@
 //! Ends of connections: idle, graceful, behind a reload, or by a client that vanishes.
 
-use super::{Client, serve};
-use crate::harness::{Server, wait_for};
+use super::serve;
 use forebay_http::h2::frame::{self, kind};
-use std::io::{Read, Write};
+use forebay_testkit::{Server, Signal, Talk, h2, wait_for, wait_until};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 #[test]
 fn a_graceful_end_says_goodbye_and_answers_what_was_asked() {
     let server = serve("", "location /slow { limit_rate 20k; alias html/page; }");
-    let mut idle = Client::new(&server);
+    let mut idle = h2::Client::new(&server);
     idle.request(1, "/small", &[], true);
     assert!(idle.answer(1).ended);
-    let mut busy = Client::new(&server);
+    let mut busy = h2::Client::new(&server);
     busy.request(1, "/slow", &[], true);
     let first = loop {
         let f = busy.next().expect("a frame");
@@ -22,7 +21,7 @@ fn a_graceful_end_says_goodbye_and_answers_what_was_asked() {
         }
     };
     assert_eq!(first.stream, 1);
-    server.signal(nix::sys::signal::Signal::SIGQUIT);
+    server.signal(Signal::SIGQUIT);
     assert_eq!(idle.goodbye(), Some(0));
     let mut n = 0;
     let mut goodbye = None;
@@ -40,17 +39,17 @@ fn a_graceful_end_says_goodbye_and_answers_what_was_asked() {
 #[test]
 fn a_request_that_crosses_the_goodbye_is_answered() {
     let server = serve("", "location /slow { limit_rate 5k; alias html/page; }");
-    let mut clients: Vec<Client> = ["/small", "/slow"]
+    let mut clients: Vec<h2::Client> = ["/small", "/slow"]
         .iter()
         .map(|path| {
-            let mut client = Client::new(&server);
+            let mut client = h2::Client::new(&server);
             client.request(1, path, &[], true);
             while client.next().expect("a head").kind != kind::HEADERS {}
             client
         })
         .collect();
-    server.signal(nix::sys::signal::Signal::SIGQUIT);
-    let last = |f: &super::Frame| u32::from_be_bytes(f.payload[..4].try_into().expect("four bytes"));
+    server.signal(Signal::SIGQUIT);
+    let last = |f: &h2::Frame| u32::from_be_bytes(f.payload[..4].try_into().expect("four bytes"));
     for client in &mut clients {
         let goodbye = std::iter::from_fn(|| client.next()).find(|f| f.kind == kind::GOAWAY).expect("GOAWAY");
         assert_eq!(last(&goodbye), (1 << 31) - 1);
@@ -77,7 +76,7 @@ fn idle_connections_are_closed_in_time() {
     for (all, step) in [(&b""[..], 1), (&ping.repeat(200), ping.len()), (&long, 1)] {
         for asks in [false, true] {
             let begin = || {
-                let mut client = Client::new(&server);
+                let mut client = h2::Client::new(&server);
                 if asks {
                     client.request(1, "/", &[], true);
                     assert_eq!(client.answer(1).field(":status"), "204");
@@ -110,18 +109,16 @@ fn connections_without_requests_end_behind_a_reload() {
     let old: String = (0..20).map(|n| format!("location /{n} {{ return 204; }} ")).collect();
     let server = Server::start(&conf("listen 127.0.0.1:%PORT0%;", &old));
     assert!(server.get("/19").starts_with("HTTP/1.1 204"));
-    server.site.write("nginx.conf", &conf("listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1%;", ""));
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.reload_with(conf("listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1%;", ""));
     // Nobody else is answered there before the new configuration is in effect.
     let connect = || wait_for("the new address", || TcpStream::connect(server.addr(1)).ok());
-    let mut client = Client::on(connect());
+    let mut client = h2::Client::on(connect());
     client.frame(kind::GOAWAY, 0, 0, &[0; 8]);
     assert_eq!(client.goodbye(), None);
     let mut stranger = connect();
-    stranger.write_all(b"nonsense\r\n\r\n").expect("write");
+    stranger.send(b"nonsense\r\n\r\n");
     stranger.shutdown(Shutdown::Write).expect("half closed");
-    let mut told = Vec::new();
-    stranger.read_to_end(&mut told).expect("an answer");
+    let told = stranger.rest_bytes();
     assert!(told.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&told));
     assert!(server.get("/").starts_with("HTTP/1.1 204"));
     assert!(!server.error_log().contains("panic"), "{}", server.error_log());
@@ -131,13 +128,13 @@ fn connections_without_requests_end_behind_a_reload() {
 fn a_client_that_vanishes_leaves_nothing_behind() {
     let server = serve("", "location /status { stub_status; }");
     for _ in 0..20 {
-        let mut c = Client::new(&server);
+        let mut c = h2::Client::new(&server);
         for s in [1, 3, 5] {
             c.request(s, "/large", &[], true);
         }
         c.next();
     }
-    wait_for("closed connections", || server.get("/status").contains("Active connections: 1 ").then_some(()));
+    wait_until("closed connections", || server.get("/status").contains("Active connections: 1 "));
 }
 
 /// As in nginx a location does not end the connection of other streams.
@@ -148,7 +145,7 @@ fn keepalive_of_a_location_leaves_the_connection_open() {
         "location / { return 200 x; } location /time { keepalive_timeout 0; return 200 x; }
          location /requests { keepalive_requests 1; return 200 x; }",
     );
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     for (stream, path) in [(1, "/time"), (3, "/requests"), (5, "/")] {
         c.request(stream, path, &[], true);
         let answer = c.answer(stream);
@@ -156,7 +153,7 @@ fn keepalive_of_a_location_leaves_the_connection_open() {
     }
     // That of the server does.
     let server = serve("", "keepalive_requests 2; location / { keepalive_requests 9; return 200 x; }");
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     for stream in [1, 3] {
         c.request(stream, "/", &[], true);
         assert_eq!(c.answer(stream).field(":status"), "200");
@@ -171,8 +168,8 @@ fn a_reload_that_revokes_reaches_open_connections() {
         "http2 on; server { listen 127.0.0.1:%PORT0% ssl; ssl_client_certificate ec.crt; ssl_verify_client on; \
          ssl_crl none.crl; return 200 $ssl_client_verify; }",
     );
-    crate::tls::revocation_list(&site, "none.crl", false);
-    crate::tls::revocation_list(&site, "revoked.crl", true);
+    site.revocation_list("none.crl", false);
+    site.revocation_list("revoked.crl", true);
     let server = Server::start_on(site);
     // openssl reads and writes the other end of a connection on which frames are made here.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
@@ -181,13 +178,13 @@ fn a_reload_that_revokes_reaches_open_connections() {
     let mut openssl = std::process::Command::new("openssl")
         .args(["s_client", "-quiet", "-alpn", "h2", "-cert", "ec.crt", "-key", "ec.key", "-connect"])
         .arg(server.addr(0).to_string())
-        .current_dir(server.site.dir())
+        .current_dir(server.dir())
         .stdin(far.try_clone().expect("clone"))
         .stdout(far)
         .stderr(std::process::Stdio::null())
         .spawn()
         .expect("openssl");
-    let mut client = Client::on(near);
+    let mut client = h2::Client::on(near);
     let mut stream = 1;
     let mut get = || {
         stream += 2;
@@ -196,9 +193,8 @@ fn a_reload_that_revokes_reaches_open_connections() {
         (answer.field(":status").to_owned(), String::from_utf8_lossy(&answer.body).into_owned())
     };
     assert_eq!(get(), ("200".to_owned(), "SUCCESS".to_owned()));
-    let text = server.site.read("nginx.conf").replace("none.crl", "revoked.crl");
-    server.site.write("nginx.conf", &text);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
+    let text = server.read("nginx.conf").replace("none.crl", "revoked.crl");
+    server.reload_with(text);
     wait_for("the new list", || {
         let (status, body) = get();
         assert!(status == "200" || status == "400", "{status}");

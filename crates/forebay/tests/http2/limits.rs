@@ -1,10 +1,10 @@
 //! Limits: floods, sizes, slow clients, and the service of others meanwhile.
 
-use super::{Client, head, one, serve};
-use crate::harness::{Server, wait_for};
+use super::serve;
 use forebay_http::compression::push_int;
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, flag, kind};
+use forebay_testkit::{Server, h2, http, raw, wait_for};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A client that sends `frames` again and again; what GOAWAY said, and how often it was sent.
 fn flood(server: &Server, most: usize, mut frames: impl FnMut(u32) -> Vec<u8>) -> (Option<u32>, usize) {
-    let mut c = Client::new(server);
+    let mut c = h2::Client::new(server);
     c.request(1, "/small", &[], true);
     c.answer(1);
     let mut sent = 0;
@@ -37,7 +37,7 @@ fn floods_end_in_enhance_your_calm() {
             "rapid reset",
             2000,
             Box::new(move |s| {
-                let mut out = head(s, flag::END_HEADERS);
+                let mut out = h2::get(s, flag::END_HEADERS);
                 frame::push_reset(&mut out, s, Code::Cancel);
                 out
             }),
@@ -46,7 +46,7 @@ fn floods_end_in_enhance_your_calm() {
             "reset by a window of nothing",
             2000,
             Box::new(move |s| {
-                let mut out = head(s, flag::END_HEADERS);
+                let mut out = h2::get(s, flag::END_HEADERS);
                 frame::push_window_update(&mut out, s, 0);
                 out
             }),
@@ -55,7 +55,7 @@ fn floods_end_in_enhance_your_calm() {
             "reset by too large a window",
             2000,
             Box::new(move |s| {
-                let mut out = head(s, flag::END_HEADERS);
+                let mut out = h2::get(s, flag::END_HEADERS);
                 frame::push_window_update(&mut out, s, 0x7fff_ffff);
                 out
             }),
@@ -64,17 +64,17 @@ fn floods_end_in_enhance_your_calm() {
             "data behind the end",
             2000,
             Box::new(move |s| {
-                let mut out = head(s, whole);
-                out.extend(one(kind::DATA, 0, s, b"x"));
+                let mut out = h2::get(s, whole);
+                out.extend(h2::frame(kind::DATA, 0, s, b"x"));
                 out
             }),
         ),
-        ("SETTINGS", 5000, Box::new(|_| one(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]))),
-        ("PING", 5000, Box::new(|_| one(kind::PING, 0, 0, &[0; 8]))),
-        ("unknown frames", 5000, Box::new(|_| one(0x77, 0, 0, b"x"))),
-        ("PRIORITY", 5000, Box::new(|_| one(kind::PRIORITY, 0, 1, &[0, 0, 0, 3, 1]))),
-        ("WINDOW_UPDATE", 5000, Box::new(|_| one(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]))),
-        ("GOAWAY, PING", 5000, Box::new(|_| one(kind::PING, flag::ACK, 0, &[0; 8]))),
+        ("SETTINGS", 5000, Box::new(|_| h2::frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]))),
+        ("PING", 5000, Box::new(|_| h2::frame(kind::PING, 0, 0, &[0; 8]))),
+        ("unknown frames", 5000, Box::new(|_| h2::frame(0x77, 0, 0, b"x"))),
+        ("PRIORITY", 5000, Box::new(|_| h2::frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 3, 1]))),
+        ("WINDOW_UPDATE", 5000, Box::new(|_| h2::frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]))),
+        ("GOAWAY, PING", 5000, Box::new(|_| h2::frame(kind::PING, flag::ACK, 0, &[0; 8]))),
     ];
     for (what, most, frames) in floods {
         // A server for each: a source that misbehaved has less.
@@ -91,23 +91,23 @@ fn floods_end_in_enhance_your_calm() {
 fn field_blocks_have_an_end() {
     let server = serve("", "");
     // Without an end.
-    let mut c = Client::new(&server);
-    c.send(&head(1, flag::END_STREAM));
+    let mut c = h2::Client::new(&server);
+    c.send(&h2::get(1, flag::END_STREAM));
     for _ in 0..9 {
         c.frame(kind::CONTINUATION, 0, 1, &[0x82; 16_000]);
     }
     assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
     // Of empty frames.
-    let mut c = Client::new(&server);
-    c.send(&head(1, flag::END_STREAM));
+    let mut c = h2::Client::new(&server);
+    c.send(&h2::get(1, flag::END_STREAM));
     let mut out = Vec::new();
     for _ in 0..20 {
-        out.extend(one(kind::CONTINUATION, 0, 1, b""));
+        out.extend(h2::frame(kind::CONTINUATION, 0, 1, b""));
     }
     c.send(&out);
     assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
     // One field of four kilobytes, referred to again and again.
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     let mut block = vec![0x82, 0x86, 0x84];
     encode::indexed_plain(&mut block, encode::AUTHORITY, b"localhost");
     block.push(0x40);
@@ -126,9 +126,9 @@ fn field_blocks_have_an_end() {
 #[test]
 fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
     let server = serve("", "send_timeout 1s;");
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     c.reads = false;
-    c.send(&one(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    c.send(&h2::frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
     for i in 0..200 {
         c.request(1 + 2 * i, "/large", &[], true);
     }
@@ -151,14 +151,14 @@ fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
 #[test]
 fn a_client_that_never_stops_asking_does_not_hold_up_others() {
     let server = serve("keepalive_requests 100000000;", "location / { return 204; }");
-    let client = Client::new(&server);
+    let client = h2::Client::new(&server);
     let (mut writing, mut reading) = (client.stream.try_clone().expect("clone"), &client.stream);
     let (asked, over) = (AtomicU32::new(0), AtomicBool::new(false));
     let asked = &asked;
     let (others, meanwhile) = std::thread::scope(|scope| {
         scope.spawn(|| {
             for batch in 0.. {
-                let frames: Vec<u8> = (0..16).flat_map(|n| head(1 + 2 * (16 * batch + n), 5)).collect();
+                let frames: Vec<u8> = (0..16).flat_map(|n| h2::get(1 + 2 * (16 * batch + n), 5)).collect();
                 if over.load(Relaxed) || writing.write_all(&frames).is_err() {
                     return;
                 }
@@ -193,10 +193,10 @@ fn slow_clients_do_not_take_the_service_down() {
            location /up { client_max_body_size 0; proxy_pass http://127.0.0.1:%PORT1%; } }\n\
          server { listen 127.0.0.1:%PORT1%; return 200 ok; } }",
     );
-    server.site.write("html/index.html", "one");
-    server.site.write("html/large", &"x".repeat(1 << 20));
+    server.write("html/index.html", "one");
+    server.write("html/large", &"x".repeat(1 << 20));
     let one = 1u32.to_be_bytes();
-    type Trickle<'a> = &'a dyn Fn(&mut Client, u32) -> bool;
+    type Trickle<'a> = &'a dyn Fn(&mut h2::Client, u32) -> bool;
     let attacks: [(&str, Trickle, usize); 3] = [
         ("/up", &|c, id| c.frame(kind::DATA, 0, id, b"x"), 2),
         (
@@ -209,9 +209,9 @@ fn slow_clients_do_not_take_the_service_down() {
     let text = "client is too slow and its connection is needed while processing HTTP/2 connection, client";
     let mut lines = 0;
     for (path, trickle, streams) in attacks {
-        let mut slow: Vec<Client> = (0..80)
+        let mut slow: Vec<h2::Client> = (0..80)
             .map(|_| {
-                let mut c = Client::new(&server);
+                let mut c = h2::Client::new(&server);
                 for id in (1..).step_by(2).take(streams) {
                     let method = if path == "/up" { "POST" } else { "GET" };
                     c.request(id, path, &[(":method", method)], path != "/up");
@@ -225,7 +225,7 @@ fn slow_clients_do_not_take_the_service_down() {
         let addr = server.addr(0);
         std::thread::spawn(move || {
             for _ in 0..3 {
-                let _ = sender.send(crate::harness::raw(addr, b"GET / HTTP/1.0\r\n\r\n"));
+                let _ = sender.send(raw(addr, b"GET / HTTP/1.0\r\n\r\n"));
             }
         });
         let mut served = 0;
@@ -262,12 +262,11 @@ fn slow_clients_do_not_take_the_service_down() {
 /// which the request is refused is not judged.
 #[test]
 fn sizes_of_fields_at_the_edge() {
-    let server = Server::start(
-        "error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
-         http { access_log off; server { http2 on; listen 127.0.0.1:%PORT0%; large_client_header_buffers 4 2k; return 200; } }",
-    );
+    let server = Server::start(http(
+        "server { http2 on; listen 127.0.0.1:%PORT0%; large_client_header_buffers 4 2k; return 200; }",
+    ));
     let status = |fields: &[(String, String)]| {
-        let mut c = Client::new(&server);
+        let mut c = h2::Client::new(&server);
         let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         c.request(1, "/", &fields, true);
         c.answer(1).field(":status").to_owned()
@@ -302,7 +301,7 @@ fn a_large_field_ends_its_request_alone() {
         "",
         "error_page 494 /large; location = /large { return 200 large; } location = / { return 200 ok; } location /up { proxy_pass http://127.0.0.1:%PORT0%/echo; } location /echo { return 200 ok; }",
     );
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     c.request(1, "/up", &[(":method", "POST")], false);
     let mut stream = 3;
     let sizes = [
@@ -339,7 +338,7 @@ fn a_large_field_ends_its_request_alone() {
     c.request(stream, "/small", &[], true);
     assert_eq!(c.answer(stream).field(":status"), "200");
     // Memory is bounded all the same.
-    let mut c = Client::new(&server);
+    let mut c = h2::Client::new(&server);
     let mut block = vec![0x82, 0x86, 0x84];
     encode::field(&mut block, b"cookie", &[b'{'; 200_000]);
     let mut frames = Vec::new();
@@ -357,7 +356,7 @@ fn a_head_that_stalls_ends_its_stream() {
     );
     let lines = |count: usize| {
         let log = wait_for("lines", || {
-            Some(server.site.read("logs/access.log")).filter(|log| log.matches("\" 408 0 ").count() == count)
+            Some(server.read("logs/access.log")).filter(|log| log.matches("\" 408 0 ").count() == count)
         });
         assert!(log.lines().filter(|l| l.contains("\" 408 ")).all(|l| l.contains("\"-\" 408 0")), "{log}");
     };
@@ -367,15 +366,15 @@ fn a_head_that_stalls_ends_its_stream() {
     frame::push_header(&mut all, block.len(), kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3);
     all.extend_from_slice(&block);
     // A block without an end, one that breaks off in a field, and a frame that does.
-    let open = one(kind::HEADERS, flag::END_STREAM, 3, &block);
-    let cut = one(kind::HEADERS, flag::END_STREAM, 3, &block[..block.len() - 3]);
-    let rest = |from: usize| one(kind::CONTINUATION, flag::END_HEADERS, 3, &block[from..]);
+    let open = h2::frame(kind::HEADERS, flag::END_STREAM, 3, &block);
+    let cut = h2::frame(kind::HEADERS, flag::END_STREAM, 3, &block[..block.len() - 3]);
+    let rest = |from: usize| h2::frame(kind::CONTINUATION, flag::END_HEADERS, 3, &block[from..]);
     let stalls =
         [(open, rest(block.len())), (cut, rest(block.len() - 3)), (all[..12].to_vec(), all[12..].to_vec())];
     let mut count = 0;
     for upload in [false, true] {
         for (begin, rest) in &stalls {
-            let mut c = Client::new(&server);
+            let mut c = h2::Client::new(&server);
             if upload {
                 c.request(1, "/up", &[(":method", "POST")], false);
             } else {
@@ -404,7 +403,7 @@ fn a_head_that_stalls_ends_its_stream() {
     }
     // A client that goes, or breaks the rules, within a head has its line, too.
     let begun = || {
-        let mut c = Client::new(&server);
+        let mut c = h2::Client::new(&server);
         assert!(c.send(&stalls[1].0));
         c
     };
@@ -412,10 +411,10 @@ fn a_head_that_stalls_ends_its_stream() {
     let mut broken = begun();
     broken.frame(kind::PING, 0, 0, b"together");
     assert_eq!(broken.goodbye(), Some(Code::ProtocolError as u32));
-    let mut undecoded = Client::new(&server);
+    let mut undecoded = h2::Client::new(&server);
     undecoded.frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &[0xff, 0xff, 0xff, 0xff, 0xff]);
     while undecoded.next().is_some() {}
     wait_for("three lines", || {
-        (server.site.read("logs/access.log").matches("\"-\" 400 0 ").count() == 3).then_some(())
+        (server.read("logs/access.log").matches("\"-\" 400 0 ").count() == 3).then_some(())
     });
 }

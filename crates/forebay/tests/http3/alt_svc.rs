@@ -1,7 +1,7 @@
 //! `Alt-Svc` over TCP.
 
 use super::{Client, field, serve, site};
-use crate::harness::{Server, run};
+use forebay_testkit::{Server, run, wait_until};
 
 /// Values of `Alt-Svc` of a response that curl gets.
 fn alt_svc(url: &str, args: &[&str]) -> Vec<String> {
@@ -49,11 +49,11 @@ fn responses_over_tls_name_the_port() {
     }
     let plain = format!("http://127.0.0.1:{}/page", port(2));
     assert_eq!((alt_svc(&plain, &[]), alt_svc(&plain, &[])), (vec![], vec![]));
-    let socket = server.site.dir().join("s").display().to_string();
+    let socket = server.dir().join("s").display().to_string();
     assert_eq!(alt_svc("https://localhost/page", &["--unix-socket", &socket]), Vec::<String>::new());
     alt_svc(&url(0, "/page?log=1"), &[]);
     let line = format!("{} [{}]", port(0), usual[0]);
-    crate::harness::wait_for("the log", || server.site.read("logs/access.log").contains(&line).then_some(()));
+    wait_until("the log", || server.read("logs/access.log").contains(&line));
 }
 
 #[test]

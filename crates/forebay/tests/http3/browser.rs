@@ -1,8 +1,7 @@
 //! A browser over HTTP/3.
 
 use super::site;
-use crate::differential::tool;
-use crate::harness::Server;
+use forebay_testkit::{Server, tool, wait_for};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
@@ -55,9 +54,9 @@ fn a_browser_loads_a_page_and_uploads_a_file() {
         .expect("chromium runs");
     let page = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(page.contains("status 201 page h3"), "{page} {}", server.error_log());
-    assert_eq!(std::fs::read(server.site.dir().join("up/file")).expect("the file").len(), 3_000_000);
-    let log = crate::harness::wait_for("lines of both requests", || {
-        let log = server.site.read("logs/quic.log");
+    assert_eq!(std::fs::read(server.dir().join("up/file")).expect("the file").len(), 3_000_000);
+    let log = wait_for("lines of both requests", || {
+        let log = server.read("logs/quic.log");
         log.contains("PUT").then_some(log)
     });
     assert!(

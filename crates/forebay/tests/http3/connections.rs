@@ -1,9 +1,8 @@
 //! Handshakes, and connections over reloads, moves of the client, and the end of the server.
 
 use super::{Client, conf, serve, site};
-use crate::harness::{Server, raw, wait_for};
 use forebay_sys::datagrams::Batch;
-use nix::sys::signal::Signal;
+use forebay_testkit::{Server, Signal, ask, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::net::UdpSocket;
 
@@ -42,7 +41,7 @@ fn client_certificates() {
         told["text"].as_str().is_some_and(|t| t.contains("No required SSL certificate was sent")),
         "{told}"
     );
-    let file = |name: &str| server.site.dir().join(name).display().to_string();
+    let file = |name: &str| server.dir().join(name).display().to_string();
     let own = json!({"cert": file("client.crt"), "key": file("client.key")});
     client.connect_with("with", &server, own);
     assert_eq!(client.get("with", "/")["text"], "SUCCESS CN=client");
@@ -278,7 +277,7 @@ fn addresses_change() {
         client.call("move", json!({"on": "a", "address": address, "request": first}));
         assert_eq!(client.answer("first")["text"], before);
         assert_eq!(client.get("a", "/page")["length"], 10_000);
-        wait_for("the proof", || (client.get("a", "/address")["text"] == address).then_some(()));
+        wait_until("the proof", || client.get("a", "/address")["text"] == address);
         before = address;
     }
 }
@@ -309,8 +308,7 @@ fn numbered(listen: &str, version: u32) -> String {
 }
 
 fn reload(server: &Server, http: &str) {
-    server.site.write("nginx.conf", &conf(http));
-    server.signal(Signal::SIGHUP);
+    server.reload_with(conf(http));
 }
 
 /// A UDP port goes from the stream block to QUIC and back. Sockets stay open over a reload; their options are those of their use.
@@ -327,13 +325,13 @@ fn a_port_moves_between_stream_and_http() {
     let server = Server::start_on(site);
     let wait = |what: &str| {
         let request = b"GET / HTTP/1.0\r\n\r\n";
-        let all = || String::from_utf8_lossy(&raw(server.site.addr(0), request)).into_owned();
-        wait_for(what, || all().ends_with(what).then_some(()));
+        let all = || ask(server.addr(0), request);
+        wait_until(what, || all().ends_with(what));
     };
     let ask = || {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
         forebay_sys::sockets::set_ecn_info(&socket, false).expect("option");
-        socket.send_to(b"?", server.site.addr(0)).expect("sent");
+        socket.send_to(b"?", server.addr(0)).expect("sent");
         let mut batch = Batch::new();
         wait_for("an answer", || batch.receive(&socket, 1).ok());
         (batch.get(0).expect("a datagram").bytes.to_vec(), batch.ecn(0))
@@ -344,8 +342,7 @@ fn a_port_moves_between_stream_and_http() {
     wait("second");
     client.connect("a", &server);
     assert_eq!(client.get("a", "/")["text"], "quic");
-    server.site.write("nginx.conf", &stream(&told("third")));
-    server.signal(Signal::SIGHUP);
+    server.reload_with(stream(&told("third")));
     wait("third");
     assert_eq!(ask(), (b"hello".to_vec(), 0));
     assert!(!server.error_log().contains("[alert]"), "{}", server.error_log());

@@ -2,8 +2,7 @@
 //! test says. And every rule of RFC 9000 and 9001 that a client can break in frames, packets and transport parameters.
 
 use super::{Client, conf, serve, site};
-use crate::harness::{Server, children, memory, wait_for};
-use crate::tls::openssl;
+use forebay_testkit::{Server, children, connect, memory, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -210,7 +209,7 @@ fn clients_that_are_not_there() {
     // A chain of 24 KB.
     let one = long.read("localhost.crt");
     let big = "req -x509 -newkey rsa:4096 -nodes -keyout big.key -out big.crt -days 30 -subj /CN=big";
-    openssl(&long, big);
+    long.openssl(big);
     let more = long.read("big.crt");
     long.write("localhost.crt", &format!("{one}{}", more.repeat(16)));
     for server in [serve(""), Server::start_on(long)] {
@@ -293,8 +292,7 @@ fn connections_without_room() {
     let server = crowded(24);
     let port = server.addr(0).port();
     let names: Vec<String> = (0..6).map(|n| format!("quic {n}")).collect();
-    let mut early: Vec<TcpStream> =
-        (0..6).map(|_| TcpStream::connect(server.addr(1)).expect("a connection")).collect();
+    let mut early: Vec<TcpStream> = (0..6).map(|_| connect(server.addr(1))).collect();
     for stream in &mut early {
         assert!(get_kept(stream).expect("an answer"));
     }
@@ -304,7 +302,7 @@ fn connections_without_room() {
     }
     let mut late: Vec<TcpStream> = (0..12)
         .map(|_| {
-            let mut stream = TcpStream::connect(server.addr(1)).expect("a connection");
+            let mut stream = connect(server.addr(1));
             assert!(get_kept(&mut stream).expect("an answer"));
             stream
         })

@@ -1,21 +1,21 @@
 //! `forebay bench --http3` against the server.
 
 use super::serve;
-use crate::harness::{PROGRAM, Server, run, wait_for};
+use forebay_testkit::{Server, program, run, wait_for};
 use serde_json::Value;
 
 /// Loads a path of the server. Returns the exit code and the result.
 fn bench(server: &Server, path: &str, args: &[&str]) -> (i32, Value) {
     let url = format!("https://{}{path}", server.addr(0));
     let all = [&["bench", "--http3", "--insecure", "-q", "--json", "-", &url], args].concat();
-    let (code, text, errors) = run(PROGRAM, &all).expect("runs");
+    let (code, text, errors) = run(program(), &all).expect("runs");
     (code, serde_json::from_str(&text).unwrap_or_else(|e| panic!("{all:?}: {e}: {text}{errors}")))
 }
 
 /// Waits until the access log has so many lines and returns it.
 fn log(server: &Server, lines: usize) -> String {
     wait_for("the access log", || {
-        let text = server.site.read("logs/access.log");
+        let text = server.read("logs/access.log");
         (text.lines().count() >= lines).then_some(text)
     })
 }
@@ -71,18 +71,17 @@ fn load_resumes_sessions_and_proves_its_address() {
 #[test]
 fn load_sends_content() {
     let server = serve("client_max_body_size 10m; location /put/ { dav_methods PUT; }");
-    let (dir, all) =
-        (server.site.dir().join("html/put"), std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    let (dir, all) = (server.dir().join("html/put"), std::os::unix::fs::PermissionsExt::from_mode(0o777));
     std::fs::create_dir(&dir).expect("a directory");
     // The worker may be another user.
     std::fs::set_permissions(&dir, all).expect("permissions");
-    server.site.write("content", &"x".repeat(1 << 20));
-    let content = format!("@{}", server.site.dir().join("content").display());
+    server.write("content", &"x".repeat(1 << 20));
+    let content = format!("@{}", server.dir().join("content").display());
     let args = ["-n", "20", "-c", "2", "-m", "2", "-X", "PUT", "-b", &content];
     let (code, told) = bench(&server, "/put/file", &args);
     assert_eq!((code, &told["requests"]["ok"]), (0, &20.into()), "{told}");
     assert!(told["bytes"]["sent"].as_u64().is_some_and(|sent| sent > 20 << 20), "{told}");
-    assert_eq!(server.site.read("html/put/file").len(), 1 << 20);
+    assert_eq!(server.read("html/put/file").len(), 1 << 20);
 }
 
 #[test]
@@ -94,7 +93,7 @@ fn wrong_ways_to_ask_for_load_are_told() {
         (&["https://127.0.0.1:1/", "--pipeline", "2"], "--pipeline is for HTTP/1.1"),
         (&["tcp://127.0.0.1:1"], "--http3 is for HTTP"),
     ] {
-        let (code, _, errors) = run(PROGRAM, &[&["bench", "--http3"], args].concat()).expect("runs");
+        let (code, _, errors) = run(program(), &[&["bench", "--http3"], args].concat()).expect("runs");
         assert!(code == 1 && errors.contains(words), "{args:?}: {code} {errors}");
     }
 }
@@ -106,6 +105,6 @@ fn load_compares_servers_that_are_started_for_it() {
         (format!("https://{}/", site.addr(0)), format!("forebay:{}/nginx.conf", site.dir().display()));
     let args = ["bench", "compare", "--http3", "--insecure", "--rounds", "4", "--turn", "500ms", "-c", "2"];
     let all = [&args[..], &["--url", &url, &conf, &conf]].concat();
-    let (code, out, errors) = run(PROGRAM, &all).expect("runs");
+    let (code, out, errors) = run(program(), &all).expect("runs");
     assert!(code == 0 && out.contains("95 %"), "{out}{errors}");
 }

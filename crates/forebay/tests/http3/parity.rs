@@ -1,10 +1,8 @@
 //! The same requests over HTTP/2 and HTTP/3 get the same answers.
 
 use super::{Client, site};
-use crate::harness::fastcgi;
-use crate::harness::{Server, expires_after, origin, wait_for};
-use crate::http2;
 use forebay_http::h2::frame::{flag, kind};
+use forebay_testkit::{Origin, Server, connect, expires_after, fastcgi, h2, wait_until};
 use serde_json::{Value, json};
 
 /// Request, by parts that most do without.
@@ -56,7 +54,7 @@ fn sorted(mut fields: Vec<(String, String)>) -> Vec<(String, String)> {
 }
 
 /// Asks over HTTP/2.
-fn old(client: &mut http2::Client, stream: u32, case: &Case) -> Told {
+fn old(client: &mut h2::Client, stream: u32, case: &Case) -> Told {
     let mut fields = vec![(":method", case.method)];
     fields.extend(&case.fields);
     let bodiless = case.length == 0 && !case.trailers;
@@ -122,7 +120,7 @@ fn new(client: &mut Client, case: &Case) -> Told {
 }
 
 fn server() -> Server {
-    let up = origin::start(|mut asked| {
+    let up = Origin::start(|asked| {
         let target = asked.target().to_owned();
         let length = asked.text.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
         match target.as_str() {
@@ -132,27 +130,20 @@ fn server() -> Server {
             ),
             "/slow" => {
                 let head = "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\nX-Up: a\r\nX-Up: b\r\nConnection: keep-alive\r\n\r\n";
-                asked.write(head.as_bytes());
-                for _ in 0..10 {
-                    asked.write(&[b'z'; 10_000]);
-                }
+                asked.write(&head);
+                (0..10).all(|_| asked.write([b'z'; 10_000]))
             }
             "/redirect" => asked.answer("302 Found", "Location: http://up/there\r\nSet-Cookie: a=b; path=/\r\n", ""),
             "/cut" => {
-                asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
-                return false;
+                asked.close_with(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")
             }
-            "/bad" => {
-                asked.write(b"nonsense\r\n\r\n");
-                return false;
-            }
+            "/bad" => asked.close_with(b"nonsense\r\n\r\n"),
             "/cached" => asked.answer("200 OK", "Cache-Control: max-age=60\r\nETag: \"x\"\r\n", "cached content"),
             _ => {
                 let text = format!("{} {}", asked.text.lines().next().unwrap_or_default(), length);
-                asked.answer("200 OK", "Content-Type: text/plain\r\n", &text);
+                asked.answer("200 OK", "Content-Type: text/plain\r\n", &text)
             }
         }
-        true
     });
     let program = fastcgi::start(|asked| {
         let (method, length) = (asked.get("REQUEST_METHOD").to_owned(), asked.stdin.len());
@@ -308,7 +299,7 @@ fn answers_are_those_of_http2() {
     let Some(mut client) = Client::start() else { return };
     let server = server();
     client.connect("a", &server);
-    let mut h2 = http2::Client::on(std::net::TcpStream::connect(server.addr(1)).expect("connect"));
+    let mut h2 = h2::Client::on(connect(server.addr(1)));
     let mut failures = Vec::new();
     let mut stream = 1;
     for case in cases() {
@@ -334,14 +325,14 @@ fn answers_are_those_of_http2() {
             failures.push(format!("{what}:\n  {}\n  {}", show(&told.0), show(&told.1)));
         }
         if told.0.fields.is_empty() {
-            h2 = http2::Client::on(std::net::TcpStream::connect(server.addr(1)).expect("connect"));
+            h2 = h2::Client::on(connect(server.addr(1)));
             stream = 1;
         }
     }
     assert!(failures.is_empty(), "{}\n{}", failures.join("\n"), server.error_log());
     let count = cases().len();
-    let log = |name: &str| server.site.read(&format!("logs/{name}.log"));
+    let log = |name: &str| server.read(&format!("logs/{name}.log"));
     let lines = |name: &str| log(name).lines().count();
-    wait_for("the access logs", || (lines("h2") >= count && lines("h3") >= count).then_some(()));
+    wait_until("the access logs", || lines("h2") >= count && lines("h3") >= count);
     assert_eq!(log("h2"), log("h3"));
 }

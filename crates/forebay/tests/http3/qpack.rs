@@ -1,9 +1,9 @@
 //! The dynamic tables: that of what the server sends has another implementation as its decoder.
 
 use super::{Client, serve};
-use crate::harness::{Server, wait_for};
 use forebay_http::h3::frame::{Header, push_settings};
 use forebay_http::h3::{encode, qpack};
+use forebay_testkit::{Server, wait_until};
 use serde_json::{Value, json};
 
 const CAPACITY: u64 = 4096;
@@ -116,7 +116,7 @@ fn sections_are_acknowledged_once_the_client_pauses() {
     // `x: y` is the first insertion.
     send(&mut client, "uni2", &[2, 0x3f, 0xa9, 0x01, 0x41, b'x', 1, b'y'], false);
     let mut told = |what: &str| {
-        wait_for(what, || (client.call("ping", json!({"on": "a"}))["uni"]["7"] == what).then_some(()));
+        wait_until(what, || client.call("ping", json!({"on": "a"}))["uni"]["7"] == what);
         // A field section that needs the insertion.
         let mut section = vec![0x02, 0x00];
         let fields =

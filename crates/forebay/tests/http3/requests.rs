@@ -1,7 +1,7 @@
 //! Requests and their answers.
 
 use super::{Client, field, serve, site};
-use crate::harness::{Server, origin, wait_for};
+use forebay_testkit::{Asked, Origin, Server, wait_for, wait_until};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn files() {
     let text = variables["text"].as_str().unwrap_or_default();
     assert!(text.starts_with("HTTP/3.0 h3 localhost 127.0.0.1 TLSv1.3 "), "{text}");
     let line = "HTTP/3.0 [h3] GET /page 200 10000 \"GET /page HTTP/3.0\" https on";
-    wait_for("the access log", || server.site.read("logs/access.log").contains(line).then_some(()));
+    wait_until("the access log", || server.read("logs/access.log").contains(line));
     assert!(server.get("/page").contains("400 Bad Request"), "TLS on the TCP port");
 }
 
@@ -48,7 +48,7 @@ fn small_answers_through_small_windows() {
     let server = serve("");
     let sizes = [0, 1, 100, 1000, 4000];
     for size in sizes {
-        server.site.write(&format!("html/{size}"), &"0123456789".repeat(size)[..size]);
+        server.write(format!("html/{size}"), &"0123456789".repeat(size)[..size]);
     }
     for window in [1, 77, 300, 3000] {
         // The connection's window holds several streams up, too.
@@ -76,8 +76,8 @@ fn a_hundred_requests_at_a_time() {
 }
 
 /// A server that passes requests on, and the upstream.
-fn proxied(lines: &str, answer: impl Fn(origin::Asked) -> bool + Send + Sync + 'static) -> Server {
-    let up = origin::start(answer);
+fn proxied(lines: &str, answer: impl Fn(&mut Asked) -> bool + Send + Sync + 'static) -> Server {
+    let up = Origin::start(answer);
     serve(&format!("client_max_body_size 10m; location / {{ proxy_pass http://{up}; {lines} }}"))
 }
 
@@ -85,7 +85,7 @@ fn proxied(lines: &str, answer: impl Fn(origin::Asked) -> bool + Send + Sync + '
 fn uploads() {
     let Some(mut client) = Client::start() else { return };
     for lines in ["", "proxy_request_buffering off; proxy_http_version 1.1;"] {
-        let server = proxied(lines, |mut asked| {
+        let server = proxied(lines, |asked| {
             let body = asked.text.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
             let told = format!("{} {}", asked.field("content-length"), body);
             asked.answer("200 OK", "", &told);
@@ -120,15 +120,14 @@ fn uploads() {
 #[test]
 fn trailers_and_early_hints_of_an_upstream() {
     let Some(mut client) = Client::start() else { return };
-    let server =
-        proxied("early_hints $http3; proxy_pass_trailers on; proxy_http_version 1.1;", |mut asked| {
-            asked.write(
-                b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n\
+    let server = proxied("early_hints $http3; proxy_pass_trailers on; proxy_http_version 1.1;", |asked| {
+        asked.write(
+            b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n\
               HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
               3\r\nabc\r\n0\r\nX-Sum: 6\r\n\r\n",
-            );
-            true
-        });
+        );
+        true
+    });
     client.connect("a", &server);
     let told = client.ask("a", json!({"fields": [["te", "trailers"]]}));
     assert_eq!((&told["status"], &told["text"]), (&json!(200), &json!("abc")));
@@ -176,7 +175,7 @@ fn requests_that_are_given_up() {
             _ => json!({"method": "POST", "length": 10, "end": false, "fields": [["content-length", "20"]]}),
         };
         client.request("a", "r", request);
-        wait_for("a request upstream", || (begun.load(Ordering::SeqCst) == 1).then_some(()));
+        wait_until("a request upstream", || begun.load(Ordering::SeqCst) == 1);
         if how == "stop" {
             client.call("answer", json!({"of": "r", "until": "head"}));
         }
@@ -193,10 +192,7 @@ fn requests_that_are_given_up() {
 #[test]
 fn a_large_field_ends_its_request_alone() {
     let Some(mut client) = Client::start() else { return };
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "stored");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "stored"));
     let server = serve(&format!(
         "error_page 494 /large; location = /large {{ return 200 large; }} location / {{ return 200 ok; }}\n\
          location /up {{ proxy_pass http://{up}; }}"

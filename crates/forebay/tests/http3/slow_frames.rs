@@ -1,13 +1,13 @@
 //! A client whose frames come in parts.
 
 use super::serve;
-use crate::harness::{DEADLINE, wait_for};
 use forebay_http::h3::client::request_section;
 use forebay_http::h3::frame::{Header, kind, push_settings};
 use forebay_net::quic::client::{Client, Dialling, Limits};
 use forebay_net::quic::{Dir, Event};
 use forebay_net::tls::certified::VerifyLater;
 use forebay_sys::datagrams::Batch;
+use forebay_testkit::{DEADLINE, wait_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ fn the_begin_of_a_frame_stops_nobody() {
     let (sent, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let client = scope.spawn(|| send(server.addr(0), &bytes, (&sent, &stop)));
-        wait_for("the request", || sent.load(Ordering::SeqCst).then_some(()));
+        wait_until("the request", || sent.load(Ordering::SeqCst));
         let begun = Instant::now();
         // The log line comes from the thread that waits, which has to see the time.
         server.wait_for_log("client timed out", 1);

@@ -1,8 +1,7 @@
 //! Connections whose datagrams arrive at another thread or another process than their own.
 
 use super::{Client, site};
-use crate::harness::{Server, Site, alive, children, kill, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Server, Signal, Site, alive, children, kill, wait_for, wait_until};
 use serde_json::{Value, json};
 
 /// A server whose answers tell the process.
@@ -62,7 +61,7 @@ fn an_upgrade_feeds_the_connections_of_the_former_program() {
     }
     let first = pid(&mut client, "a");
     server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
     let second = wait_for("its worker", || server.workers(new).first().copied());
     wait_for("connections of the new process", || {
         client.connect("new", &server);
@@ -83,7 +82,7 @@ fn an_upgrade_feeds_the_connections_of_the_former_program() {
         let told = client.call("wait", json!({"on": name, "for": "closed"}));
         assert_eq!(told["closed"]["code"], 0x100, "H3_NO_ERROR");
     }
-    wait_for("the end of the old process", || (!alive(old)).then_some(()));
+    wait_until("the end of the old process", || !alive(old));
     assert_eq!(pid(&mut client, "new"), second);
     assert_eq!(server.workers(new), [second]);
 }
@@ -105,7 +104,7 @@ fn clients_that_come_between_two_programs() {
     let new = wait_for("the new program", || children(old).into_iter().find(|pid| *pid != worker));
     // Until it is a program of its own, the former one waits for it.
     let environment = |pid: i32| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    wait_for("a program of its own", || environment(new).windows(6).any(|w| w == b"NGINX=").then_some(()));
+    wait_until("a program of its own", || environment(new).windows(6).any(|w| w == b"NGINX="));
     kill(new, Signal::SIGSTOP);
     kill(old, Signal::SIGQUIT);
     server.wait_for_log("gracefully shutting down", 1);
@@ -128,7 +127,7 @@ fn an_upgrade_that_is_given_up() {
     let first = pid(&mut client, "a");
     for signal in [Signal::SIGQUIT, Signal::SIGKILL] {
         server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
         let second = wait_for("its worker", || server.workers(new).first().copied());
         wait_for("connections of the new process", || {
             client.connect("new", &server);
@@ -144,8 +143,8 @@ fn an_upgrade_that_is_given_up() {
             // Its worker goes on without a master, as nginx's.
             kill(second, signal);
         }
-        wait_for("the end of the new process", || (!alive(second) && !alive(new)).then_some(()));
-        wait_for("the pid file", || (server.site.pid() == Some(old)).then_some(()));
+        wait_until("the end of the new process", || !alive(second) && !alive(new));
+        wait_until("the pid file", || server.pid_in_file() == Some(old));
         assert_eq!(pid(&mut client, "a"), first);
         for n in 0..8 {
             let name = format!("{signal} {n}");
@@ -225,8 +224,7 @@ fn a_listener_that_comes_back() {
         client.call("answer", json!({"of": format!("running {name}"), "until": "head"}));
     }
     for (n, text) in [without, again].iter().enumerate() {
-        server.site.write("nginx.conf", text);
-        server.signal(Signal::SIGHUP);
+        server.reload_with(text);
         if n == 0 {
             client.call("wait", json!({"on": "0", "for": "goaway"}));
         }

@@ -1,9 +1,7 @@
 //! HTTP/3 to upstreams: Forebay on both sides.
 
 use super::{conf, serve, site};
-use crate::harness::origin::{self, Asked};
-use crate::harness::{DEADLINE, Server, Site, wait_for};
-use nix::sys::signal::Signal;
+use forebay_testkit::{Asked, DEADLINE, Origin, Server, Signal, Site, Talk, kill, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,17 +35,14 @@ pub(super) fn body(answer: &str) -> &str {
 
 fn met(front: &Server, lines: usize) -> Vec<String> {
     wait_for("lines of the access log", || {
-        let text = front.site.read("logs/met.log");
+        let text = front.read("logs/met.log");
         (text.lines().count() >= lines).then(|| text.lines().map(str::to_owned).collect())
     })
 }
 
 /// Opens a connection and sends a request.
 fn ask(server: &Server, request: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(server.addr(0)).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    stream.write_all(request.as_bytes()).expect("sent");
-    stream
+    server.send(&request)
 }
 
 fn get(server: &Server, uri: &str) -> TcpStream {
@@ -100,9 +95,7 @@ fn requests_share_a_connection() {
         &large[..300]
     );
     assert!(front.get("/none").starts_with("HTTP/1.1 404 "));
-    let head =
-        String::from_utf8_lossy(&front.raw(b"HEAD /page HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
-            .into_owned();
+    let head = front.ask(b"HEAD /page HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(head.contains("Content-Length: 10000\r\n") && body(&head).is_empty(), "{head}");
     let told = front.get("/told");
     assert_eq!(body(&told).split_whitespace().next(), Some(words[0]), "HEAD leaves the connection open");
@@ -118,8 +111,8 @@ fn requests_share_a_connection() {
 }
 
 /// An upstream over HTTP/3 whose answers come from an origin.
-fn behind(lines: &str, answer: impl Fn(Asked) -> bool + Send + Sync + 'static) -> Server {
-    let origin = origin::start(answer);
+fn behind(lines: &str, answer: impl Fn(&mut Asked) -> bool + Send + Sync + 'static) -> Server {
+    let origin = Origin::start(answer);
     serve(&format!(
         "{TELLS} client_max_body_size 0; proxy_http_version 1.1; proxy_buffering off; proxy_request_buffering off;\n\
          early_hints 1; proxy_pass_trailers on; {lines} location /o/ {{ proxy_pass http://{origin}; }}"
@@ -140,7 +133,7 @@ fn connections(answers: &[String]) -> Vec<usize> {
 fn a_hundred_requests_at_a_time_share_a_connection() {
     let (gate, waiting) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let (pass, counter) = (gate.clone(), waiting.clone());
-    let back = behind("add_header X-Connection $connection always;", move |mut asked| {
+    let back = behind("add_header X-Connection $connection always;", move |asked| {
         counter.fetch_add(1, Ordering::SeqCst);
         pass.pass();
         asked.answer("200 OK", "", "done");
@@ -148,7 +141,7 @@ fn a_hundred_requests_at_a_time_share_a_connection() {
     });
     let front = front(back.addr(0), "", "");
     let all: Vec<TcpStream> = (0..100).map(|n| get(&front, &format!("/o/{n}"))).collect();
-    wait_for("all requests", || (waiting.load(Ordering::SeqCst) == 100).then_some(()));
+    wait_until("all requests", || waiting.load(Ordering::SeqCst) == 100);
     gate.open();
     let answers: Vec<String> = all.into_iter().map(rest).collect();
     assert!(answers.iter().all(|a| body(a) == "done"), "{:?}", answers.iter().find(|a| body(a) != "done"));
@@ -159,18 +152,16 @@ fn a_hundred_requests_at_a_time_share_a_connection() {
 fn more_requests_than_allowed_take_another_connection() {
     let (gate, waiting) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let (pass, counter) = (gate.clone(), waiting.clone());
-    let back = behind(
-        "add_header X-Connection $connection always; http3_max_concurrent_streams 5;",
-        move |mut asked| {
+    let back =
+        behind("add_header X-Connection $connection always; http3_max_concurrent_streams 5;", move |asked| {
             counter.fetch_add(1, Ordering::SeqCst);
             pass.pass();
             asked.answer("200 OK", "", "done");
             false
-        },
-    );
+        });
     let front = front(back.addr(0), "", "proxy_http3_max_concurrent_streams 50;");
     let all: Vec<TcpStream> = (0..12).map(|n| get(&front, &format!("/o/{n}"))).collect();
-    wait_for("all requests", || (waiting.load(Ordering::SeqCst) == 12).then_some(()));
+    wait_until("all requests", || waiting.load(Ordering::SeqCst) == 12);
     gate.open();
     let answers: Vec<String> = all.into_iter().map(rest).collect();
     assert!(answers.iter().all(|a| body(a) == "done"), "{answers:?}");
@@ -179,7 +170,7 @@ fn more_requests_than_allowed_take_another_connection() {
 
 #[test]
 fn content_goes_both_ways() {
-    let back = behind("", |mut asked| {
+    let back = behind("", |asked| {
         let sum: u64 = asked.text.split_once("\r\n\r\n").map_or("", |(_, b)| b).bytes().map(u64::from).sum();
         let text = format!("{} {sum}", asked.text.split_once("\r\n\r\n").map_or(0, |(_, b)| b.len()));
         asked.answer("200 OK", "", &text);
@@ -199,8 +190,8 @@ fn content_goes_both_ways() {
         let mut interim = [0; 25];
         pieces.read_exact(&mut interim).expect("an interim response");
         assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
-        pieces.write_all(b"abc").expect("sent");
-        pieces.write_all(b"def").expect("sent");
+        pieces.send(b"abc");
+        pieces.send(b"def");
         assert_eq!(body(&rest(pieces)), "6 597", "{buffering}");
     }
 }
@@ -235,7 +226,7 @@ fn content_without_a_length() {
 
 #[test]
 fn interim_responses_and_trailers_pass() {
-    let back = behind("", |mut asked| {
+    let back = behind("", |asked| {
         asked.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n");
         asked.write(
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n4\r\nmore\r\n0\r\nX-Sum: 42\r\n\r\n",
@@ -255,7 +246,7 @@ fn interim_responses_and_trailers_pass() {
 fn a_slow_client_holds_the_server_back() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = sent.clone();
-    let back = behind("", move |mut asked| {
+    let back = behind("", move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         for _ in 0..4000 {
             asked.write(&[b'x'; 16384]);
@@ -289,7 +280,7 @@ fn a_slow_client_holds_the_server_back() {
 fn a_client_that_leaves_cancels_its_request() {
     let gone = Arc::new(AtomicUsize::new(0));
     let counter = gone.clone();
-    let back = behind("", move |mut asked| {
+    let back = behind("", move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         let end = Instant::now() + DEADLINE;
         while Instant::now() < end && asked.stream.write_all(&[b'x'; 16384]).is_ok() {}
@@ -301,7 +292,7 @@ fn a_client_that_leaves_cancels_its_request() {
     let mut stream = get(&front, "/o/endless");
     stream.read_exact(&mut [0; 1000]).expect("a part");
     drop(stream);
-    wait_for("the end at the origin", || (gone.load(Ordering::SeqCst) == 1).then_some(()));
+    wait_until("the end at the origin", || gone.load(Ordering::SeqCst) == 1);
     let again = body(&front.get("/told")).to_owned();
     assert_eq!(
         first.split(' ').next(),
@@ -314,25 +305,25 @@ fn a_client_that_leaves_cancels_its_request() {
 #[test]
 fn a_server_that_dies_and_comes_back() {
     let mut back = serve(&format!("{TELLS} location /slow {{ limit_rate 1k; root %DIR%/html; }}"));
-    back.site.write("html/slow/page", &"0123456789".repeat(1000));
+    back.write("html/slow/page", &"0123456789".repeat(1000));
     let front = front(back.addr(0), "", "proxy_http3_fallback off; proxy_connect_timeout 5s;");
     assert!(body(&front.get("/told")).contains("HTTP/3.0"));
     let mut under_way = get(&front, "/slow/page");
     under_way.read_exact(&mut [0; 100]).expect("a part");
     let master = back.pid();
     for worker in back.workers(master) {
-        crate::harness::kill(worker, Signal::SIGSTOP);
+        kill(worker, Signal::SIGSTOP);
     }
     let workers = back.workers(master);
-    crate::harness::kill(master, Signal::SIGKILL);
-    workers.iter().for_each(|worker| crate::harness::kill(*worker, Signal::SIGKILL));
+    kill(master, Signal::SIGKILL);
+    workers.iter().for_each(|worker| kill(*worker, Signal::SIGKILL));
     back.wait_end();
     let failed = front.get("/told");
     assert!(failed.starts_with("HTTP/1.1 502 "), "{failed} {}", front.error_log());
     let cut = rest(under_way);
     assert!(cut.len() < 10_000, "the response breaks off: {}", cut.len());
     front.wait_for_log("connect() failed (111: Connection refused) while connecting to upstream", 1);
-    std::fs::remove_file(back.site.dir().join("logs/nginx.pid")).expect("a stale pid file");
+    std::fs::remove_file(back.dir().join("logs/nginx.pid")).expect("a stale pid file");
     back.restart_dead();
     let again = front.get("/told");
     assert!(body(&again).contains("HTTP/3.0"), "{again} {}", front.error_log());
@@ -342,13 +333,13 @@ fn a_server_that_dies_and_comes_back() {
 fn nothing_is_lost_when_a_server_quits() {
     let (gate, waiting) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let (pass, counter) = (gate.clone(), waiting.clone());
-    let first = behind("", move |mut asked| {
+    let first = behind("", move |asked| {
         counter.fetch_add(1, Ordering::SeqCst);
         pass.pass();
         asked.answer("200 OK", "", "first");
         false
     });
-    let second = behind("", |mut asked| {
+    let second = behind("", |asked| {
         asked.answer("200 OK", "", "second");
         false
     });
@@ -365,7 +356,7 @@ fn nothing_is_lost_when_a_server_quits() {
         .replace("ssl_certificate localhost.crt; ssl_certificate_key localhost.key;", ""),
     ));
     let under_way: Vec<TcpStream> = (0..10).map(|n| get(&front, &format!("/o/{n}"))).collect();
-    wait_for("all requests", || (waiting.load(Ordering::SeqCst) == 10).then_some(()));
+    wait_until("all requests", || waiting.load(Ordering::SeqCst) == 10);
     first.signal(Signal::SIGQUIT);
     first.wait_for_log("gracefully shutting down", 1);
     // The server may have taken some of these before its GOAWAY.
@@ -432,7 +423,7 @@ fn a_silent_server_is_asked_over_tcp() {
 #[test]
 fn certificates_are_verified() {
     let back = serve(TELLS);
-    let dir = back.site.dir().display();
+    let dir = back.dir().display();
     let good = format!(
         "proxy_ssl_verify on; proxy_ssl_trusted_certificate {dir}/localhost.crt; proxy_ssl_name localhost;"
     );
@@ -466,7 +457,7 @@ fn a_certificate_for_the_server_is_shown() {
     let back = serve(&format!(
         "ssl_verify_client optional_no_ca; {TELLS} location /who {{ return 200 $ssl_client_s_dn; }}"
     ));
-    let dir = back.site.dir().display();
+    let dir = back.dir().display();
     let front = front(
         back.addr(0),
         "",
@@ -479,12 +470,12 @@ fn a_certificate_for_the_server_is_shown() {
 #[test]
 fn a_reload_leaves_a_download_alone() {
     let back = serve(&format!("{TELLS} location /slow/ {{ limit_rate 400k; root %DIR%/html; }}"));
-    back.site.write("html/slow/page", &"0123456789".repeat(100_000));
+    back.write("html/slow/page", &"0123456789".repeat(100_000));
     let front = front(back.addr(0), "", "proxy_buffering off;");
     let first = body(&front.get("/told")).to_owned();
     let mut stream = get(&front, "/slow/page");
     stream.read_exact(&mut [0; 1000]).expect("a part");
-    front.signal(Signal::SIGHUP);
+    front.reload();
     let again = wait_for("a new connection", || {
         let told = body(&front.get("/told")).to_owned();
         (told.split(' ').next() != first.split(' ').next()).then_some(told)
@@ -584,7 +575,7 @@ fn connections_come_from_the_address_that_is_set() {
     let back = serve("location /from { return 200 '$remote_addr $connection'; }");
     let front = front(back.addr(0), "", "proxy_http3_fallback off; proxy_bind $arg_a;");
     let from = |address: &str| {
-        let told = front.get(&format!("/from?a={address}"));
+        let told = front.get(format!("/from?a={address}"));
         let words: Vec<String> = body(&told).split(' ').map(str::to_owned).collect();
         assert_eq!(words.len(), 2, "{told} {}", front.error_log());
         (words[0].clone(), words[1].clone())

@@ -2,9 +2,7 @@
 
 use super::upstream::{TELLS, body, front};
 use super::{serve, site};
-use crate::harness::{DEADLINE, Server};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use forebay_testkit::{Server, Talk, connect};
 
 /// A server over TCP and QUIC. `said`: lines that say where it takes HTTP/3, `quic`: another server.
 fn back(said: &str, quic: &str) -> Server {
@@ -29,7 +27,7 @@ fn protocol(front: &Server, path: &str) -> String {
 }
 
 fn verifies(back: &Server) -> String {
-    let dir = back.site.dir().display();
+    let dir = back.dir().display();
     format!(
         "proxy_ssl_verify on; proxy_ssl_trusted_certificate {dir}/localhost.crt; proxy_ssl_name localhost;"
     )
@@ -37,11 +35,9 @@ fn verifies(back: &Server) -> String {
 
 /// Answer at another port.
 fn get_on(server: &Server, port: usize, path: &str) -> String {
-    let mut stream = TcpStream::connect(server.addr(port)).expect("connects");
-    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("sent");
-    let mut told = String::new();
-    stream.read_to_string(&mut told).expect("text");
+    let mut stream = connect(server.addr(port));
+    stream.send(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
+    let told = stream.rest();
     told
 }
 

@@ -1,8 +1,8 @@
 //! WebSockets by extended CONNECT (RFC 9220), to upstreams that speak HTTP/1.
 
 use super::{Client, field, serve, site};
-use crate::harness::{Server, wait_for};
 use crate::websocket;
+use forebay_testkit::{Server, wait_until};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
@@ -54,9 +54,9 @@ fn bytes_pass_both_ways() {
     client.call("body", json!({"of": "other", "end": true}));
     let told = client.answer("other");
     assert_eq!((&told["text"], &told["ended"], &told["closed"]), (&json!("bye"), &json!(true), &json!(null)));
-    wait_for("the end of the upstream's connection", || (gone.load(Ordering::SeqCst) == 1).then_some(()));
+    wait_until("the end of the upstream's connection", || gone.load(Ordering::SeqCst) == 1);
     let line = format!("GET /chat HTTP/3.0 200 websocket 101 {}", sum + 3);
-    wait_for("the access log", || server.site.read("logs/access.log").contains(&line).then_some(()));
+    wait_until("the access log", || server.read("logs/access.log").contains(&line));
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //! where the rules say so.
 
 use super::{Client, serve};
-use crate::harness::{Server, origin};
 use forebay_http::compression::{Field, Sink, push_int};
 use forebay_http::h3::frame::{Header, push_settings};
 use forebay_http::h3::qpack::Decoder;
+use forebay_testkit::{Origin, Server};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 
@@ -138,10 +138,7 @@ fn status(told: &Value) -> u16 {
 }
 
 fn server() -> Server {
-    let up = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "up");
-        true
-    });
+    let up = Origin::start(|asked| asked.answer("200 OK", "", "up"));
     serve(&format!("location = /up {{ proxy_pass http://{up}; }}"))
 }
 

@@ -1,7 +1,6 @@
 //! Upstreams that break the rules of HTTP/3: each request fails with an answer and a line in the log, and nothing else does.
 
 use super::{conf, site};
-use crate::harness::{Server, Site};
 use forebay_http::h3::encode;
 use forebay_http::h3::frame::{Header, kind, push_goaway, push_settings};
 use forebay_net::quic::{
@@ -10,6 +9,7 @@ use forebay_net::quic::{
 };
 use forebay_net::tls::hello::Hello;
 use forebay_sys::datagrams::Batch;
+use forebay_testkit::{DEADLINE, Server, Site, wait_for, wait_until};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ struct Late {
 impl Late {
     /// Waits for an instruction on the front's decoder stream.
     fn wait_for_feedback(&self, instruction: u8) {
-        crate::harness::wait_for("feedback", || {
+        wait_for("feedback", || {
             let told = self.told.lock().expect("lock");
             let feedback = told.values().find(|bytes| bytes.first() == Some(&3))?;
             feedback.contains(&instruction).then_some(())
@@ -122,7 +122,7 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
     let chooser: Rc<dyn Choose> = Rc::new(Chooser(tls));
     let mut batch = Batch::new();
     let mut blocked = Vec::new();
-    let end = Instant::now() + crate::harness::DEADLINE;
+    let end = Instant::now() + DEADLINE;
     while Instant::now() < end {
         let now = Instant::now();
         let count = endpoint.receive(&mut batch).unwrap_or(0);
@@ -336,7 +336,7 @@ fn the_begin_of_a_frame_stops_nobody() {
         let front = front(back);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| front.get("/"));
-            crate::harness::wait_for("the request", || (counter.load(Ordering::SeqCst) == 1).then_some(()));
+            wait_until("the request", || counter.load(Ordering::SeqCst) == 1);
             let begun = Instant::now();
             for _ in 0..20 {
                 assert!(front.get("/here").ends_with("here"), "{begin:?}");
@@ -374,7 +374,7 @@ fn sections_wait_for_insertions() {
         let front = front_with(back, "proxy_read_timeout 20s; proxy_pass_trailers on;");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| front.get("/"));
-            crate::harness::wait_for("the request", || (counter.load(Ordering::SeqCst) == 1).then_some(()));
+            wait_until("the request", || counter.load(Ordering::SeqCst) == 1);
             assert!(front.get("/here").ends_with("here"));
             assert!(!waits.is_finished());
             late.may_insert.store(true, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! An API server that is just enough for the controller: lists, watches, and what is written to it.
 
-use crate::harness::origin::{Asked, start};
+use forebay_testkit::{Asked, Origin};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -42,8 +42,8 @@ impl ApiServer {
     pub(super) fn start() -> ApiServer {
         let state = Arc::<Mutex<State>>::default();
         let served = state.clone();
-        let addr = start(move |asked| serve(&served, asked));
-        ApiServer { state, addr }
+        let addr = Origin::start(move |asked| serve(&served, asked));
+        ApiServer { state, addr: addr.addr }
     }
 
     /// Adds an object, or replaces it.
@@ -77,7 +77,7 @@ fn name(object: &Value) -> String {
     format!("{}/{}", text("namespace"), text("name"))
 }
 
-fn serve(state: &Mutex<State>, mut asked: Asked) -> bool {
+fn serve(state: &Mutex<State>, asked: &mut Asked) -> bool {
     let target = asked.target().to_owned();
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let plural = path.rsplit('/').next().unwrap_or_default();

@@ -1,8 +1,7 @@
 //! Backends of other protocols than HTTP/1.1 without encryption. They show a request as the others do.
 
 use super::Table;
-use crate::harness::certificates::RSA;
-use crate::harness::{Server, Site, fastcgi};
+use forebay_testkit::{RSA, Server, Site, fastcgi, http};
 use std::path::Path;
 
 /// Names of the backends: FastCGI, HTTP/2, and TLS.
@@ -24,13 +23,11 @@ pub(super) fn fast() -> u16 {
 pub(super) fn start(dir: &Path, port: u16) -> Server {
     let all = "http2 on; location / { proxy_set_header Host $http_host; proxy_set_header X-Protocol $server_protocol;\n\
                proxy_set_header X-Tls-Name $ssl_server_name; proxy_set_header X-Tls-Client $ssl_client_s_dn;";
-    let site = Site::new(&format!(
-        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; underscores_in_headers on; ignore_invalid_headers off;\n\
+    let site = Site::new(http!(
+        "underscores_in_headers on; ignore_invalid_headers off;\n\
          server {{ listen 127.0.0.1:%PORT0%; {all} proxy_pass http://127.0.0.1:{port}; }} }}\n\
          server {{ listen 127.0.0.1:%PORT1% ssl; ssl_certificate backend.crt; ssl_certificate_key backend.key;\n\
-         ssl_verify_client optional_no_ca; {all} proxy_pass http://127.0.0.1:{port}; }} }}\n\
-         }}"
+         ssl_verify_client optional_no_ca; {all} proxy_pass http://127.0.0.1:{port}; }} }}"
     ));
     for name in ["backend.crt", "backend.key"] {
         std::fs::copy(dir.join(name), site.dir().join(name)).expect("copied");

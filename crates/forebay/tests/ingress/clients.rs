@@ -1,9 +1,9 @@
 //! Clients of the tables that speak what openssl does not: TLS behind a PROXY header, HTTP/2 and HTTP/3.
 
-use crate::harness::{DEADLINE, Server};
-use crate::{http2, http3};
+use crate::http3;
 use forebay_http::h2::frame::{flag, kind};
 use forebay_net::tls::certified::VerifyLater;
+use forebay_testkit::{DEADLINE, Server, h2};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -120,7 +120,7 @@ fn text(version: u8, fields: &[(String, String)], body: &str, trailers: &[(Strin
 /// Sends a request over HTTP/2.
 pub(super) fn http2(dir: &Path, request: &Request<'_>) -> String {
     let Some((stream, certificate)) = connect(dir, request, "h2") else { return String::new() };
-    let mut client = http2::Client::over(stream);
+    let mut client = h2::Client::over(stream);
     let scheme = if request.sni.is_some() { "https" } else { "http" };
     let mut id = 1;
     if let Some(host) = request.first {
@@ -147,7 +147,7 @@ pub(super) fn http2(dir: &Path, request: &Request<'_>) -> String {
 pub(super) fn http3(client: &mut http3::Client, server: &Server, request: &Request<'_>) -> String {
     let mut options = json!({"name": request.sni.unwrap_or(request.host), "port": request.port, "within": 5});
     if let Some(name) = request.certificate {
-        let file = |ext: &str| server.site.dir().join(format!("{name}.{ext}")).display().to_string();
+        let file = |ext: &str| server.dir().join(format!("{name}.{ext}")).display().to_string();
         options["cert"] = file("crt").into();
         options["key"] = file("key").into();
     }

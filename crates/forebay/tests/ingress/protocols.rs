@@ -2,8 +2,8 @@
 
 use super::cases::read;
 use super::{Table, table};
-use crate::harness::free_pair;
-use crate::{http3, tls};
+use crate::http3;
+use forebay_testkit::free_pair;
 use serde_json::json;
 use std::fmt::Write;
 
@@ -207,7 +207,7 @@ fn sessions_of_other_hosts() {
     let (table, _) = Table::start(&settings, &cases, &[]);
     let ask = |host: &str, more: &str| {
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        tls::s_client(&table.server, 1, &format!("-servername {host} {more}"), &request)
+        forebay_testkit::s_client(&table.server, 1, &format!("-servername {host} {more}"), &request)
     };
     for version in ["-tls1_2", "-tls1_3"] {
         for (from, own) in [("c0.test", ""), ("c2.test", "-cert client.crt -key client.key")] {

@@ -1,7 +1,7 @@
 //! Proxies in front: PROXY headers and forwarded fields, and whose count.
 
 use super::table;
-use crate::harness::free_pair;
+use forebay_testkit::free_pair;
 
 #[test]
 fn proxy_protocol() {

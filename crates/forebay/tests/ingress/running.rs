@@ -2,7 +2,7 @@
 
 use super::api::ApiServer;
 use super::certified;
-use crate::harness::{PROGRAM, Site, free_port, kill, origin, raw, run, wait_for};
+use forebay_testkit::{Origin, Signal, Site, free_port, kill, program, run, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ struct Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        kill(self.child.id() as i32, nix::sys::signal::Signal::SIGTERM);
+        kill(self.child.id() as i32, Signal::SIGTERM);
         let _ = self.child.wait();
     }
 }
@@ -35,7 +35,7 @@ impl Controller {
         let kubeconfig = site.write("kubeconfig", &config.to_string()).display().to_string();
         let ports = [free_port(), free_port(), free_port()];
         let [http, https, health] = ports.map(|p| p.to_string());
-        let child = Command::new(PROGRAM)
+        let child = Command::new(program())
             .args(["ingress", "--kubeconfig", &kubeconfig, "--configmap", "default/config"])
             .args(["--http-port", &http, "--https-port", &https, "--healthz-port", &health])
             .args(["--disable-leader-election", "--watch-ingress-without-class"])
@@ -54,7 +54,7 @@ impl Controller {
     }
 
     fn wait_for(&self, host: &str, status: u16) {
-        wait_for(&format!("{status} of {host}"), || (self.status(host, "/") == status).then_some(()));
+        wait_until(&format!("{status} of {host}"), || self.status(host, "/") == status);
     }
 
     fn health(&self, path: &str) -> String {
@@ -67,7 +67,7 @@ fn ask(addr: SocketAddr, host: &str, path: &str) -> String {
         return String::new();
     }
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    String::from_utf8_lossy(&raw(addr, request.as_bytes())).into_owned()
+    forebay_testkit::ask(addr, &request)
 }
 
 fn ingress(name: &str, annotations: Value) -> Value {
@@ -85,10 +85,7 @@ fn ingress(name: &str, annotations: Value) -> Value {
 
 /// Adds the Service `web` with a server behind it, and the Ingress `forwarded`, which passes requests on to it.
 fn serve_web(api: &ApiServer) {
-    let port = origin::start(|mut asked| {
-        asked.answer("200 OK", "", "web");
-        true
-    });
+    let port = Origin::start(|asked| asked.answer("200 OK", "", "web"));
     let port = port.port();
     api.set(json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
@@ -349,7 +346,7 @@ fn one_route_holds_nobody_up() {
     let _controller = Controller::start(&api, &[]);
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
     let status = |host: &str| ask(addr, host, "/x").get(9..12).unwrap_or_default().to_owned();
-    wait_for("the good route", || (status("good.test") == "301").then_some(()));
+    wait_until("the good route", || status("good.test") == "301");
     (0..wrong.len()).for_each(|i| assert_eq!(status(&format!("bad{i}.test")), "500", "{}", wrong[i]));
 }
 

@@ -1,8 +1,7 @@
 //! `ssl_ocsp` in the stream block.
 
 use super::{Authority, CERTIFICATE, send, site_of};
-use crate::harness::{Server, free_port, origin, wait_for};
-use crate::tls::s_client;
+use forebay_testkit::{DEADLINE, Origin, Server, free_port, s_client, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -25,8 +24,8 @@ fn with(server: &Server, port: usize, name: &str, args: &str) -> String {
 #[test]
 fn clients_of_stream_are_asked_about() {
     let authority = Authority::new();
-    let lie = origin::start(|mut asked| {
-        send(&mut asked, b"lie");
+    let lie = Origin::start(|asked| {
+        send(asked, b"lie");
         false
     });
     let dead = free_port();
@@ -89,10 +88,10 @@ fn resumed_sessions_of_stream_are_asked_about() {
         assert!(got.contains("state:SUCCESSr;"), "{version}: {got}");
         assert_eq!(authority.asked() - before, 1, "{version}");
     }
-    let index = server.site.read("index");
+    let index = server.read("index");
     let (valid, revoked) = ("V\t351231000000Z\t\t1002", "R\t351231000000Z\t260101000000Z\t1002");
     assert!(index.contains(valid), "{index}");
-    std::fs::write(server.site.dir().join("index"), index.replacen(valid, revoked, 1)).expect("write");
+    std::fs::write(server.dir().join("index"), index.replacen(valid, revoked, 1)).expect("write");
     for (version, port) in sessions {
         let got = with(&server, port, "good", &format!("{version} -sess_in s{port}{version}"));
         assert!(!got.contains("state:"), "{version}: {got}");
@@ -105,15 +104,14 @@ fn a_slow_responder_holds_up_its_own_session_only() {
     let authority = Authority::new();
     let (gate, asked) = (Arc::new((Mutex::new(false), Condvar::new())), Arc::new(AtomicBool::new(false)));
     let (answers, shut, noted) = (authority.state.clone(), gate.clone(), asked.clone());
-    let slow = origin::start(move |mut question| {
+    let slow = Origin::start(move |question| {
         noted.store(true, Ordering::SeqCst);
         let open = shut.0.lock().expect("gate");
-        let (open, late) =
-            shut.1.wait_timeout_while(open, crate::harness::DEADLINE, |open| !*open).expect("gate");
+        let (open, late) = shut.1.wait_timeout_while(open, DEADLINE, |open| !*open).expect("gate");
         assert!(!late.timed_out(), "nobody opened");
         drop(open);
         let body = answers.answer(question.target());
-        send(&mut question, &body);
+        send(question, &body);
         false
     });
     let server = serve(
@@ -126,7 +124,7 @@ fn a_slow_responder_holds_up_its_own_session_only() {
     );
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| with(&server, 0, "good", ""));
-        wait_for("the question", || asked.load(Ordering::SeqCst).then_some(()));
+        wait_until("the question", || asked.load(Ordering::SeqCst));
         assert!(with(&server, 1, "good", "").contains("state:SUCCESS.;"));
         assert!(!waiting.is_finished());
         *gate.0.lock().expect("gate") = true;
@@ -139,7 +137,7 @@ fn a_slow_responder_holds_up_its_own_session_only() {
 #[test]
 fn a_responder_that_hangs_ends_the_session() {
     let authority = Authority::new();
-    let hanging = origin::start(|asked| {
+    let hanging = Origin::start(|asked| {
         // Holds the connection until the server gives up.
         let mut stream = &asked.stream;
         let _ = std::io::Read::read(&mut stream, &mut [0]);

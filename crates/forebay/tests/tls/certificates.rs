@@ -1,7 +1,7 @@
 //! Certificates of clients, servers and upstreams, their keys, and verdicts on them.
 
-use super::{GET, Kept, openssl, revocation_list, s_client, site};
-use crate::harness::{Server, wait_for};
+use super::{GET, site};
+use forebay_testkit::{Kept, Server, run, s_client, wait_for};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -56,9 +56,9 @@ fn locked_keys_are_opened_by_their_passwords() {
          server { listen 127.0.0.1:%PORT2% ssl; ssl_certificate_key des.key; ssl_certificate rsa.crt; \
          ssl_password_file words; }",
     );
-    openssl(&site, "pkcs8 -topk8 -in rsa.key -v2 aes-256-cbc -passout pass:second -out aes.key");
-    openssl(&site, "rsa -in rsa.key -aes128 -traditional -passout pass:second -out old.key");
-    openssl(&site, "pkcs8 -topk8 -in rsa.key -v2 des3 -passout pass:second -out des.key");
+    site.openssl("pkcs8 -topk8 -in rsa.key -v2 aes-256-cbc -passout pass:second -out aes.key");
+    site.openssl("rsa -in rsa.key -aes128 -traditional -passout pass:second -out old.key");
+    site.openssl("pkcs8 -topk8 -in rsa.key -v2 des3 -passout pass:second -out des.key");
     site.write("words", "first\nsecond\n");
     let server = Server::start_on(site);
     for port in 0..3 {
@@ -73,7 +73,7 @@ fn renewed_certificates_are_used_without_a_reload() {
         |name: &str| s_client(&server, 0, "", GET).contains(&format!("subject=CN = {name}")).then_some(());
     assert!(subject("rsa").is_some());
     let copy = |from: &str, to: &str| {
-        std::fs::copy(server.site.dir().join(from), server.site.dir().join(to)).expect("copy");
+        std::fs::copy(server.dir().join(from), server.dir().join(to)).expect("copy");
     };
     // Half of a new pair is refused.
     copy("client.crt", "rsa.crt");
@@ -178,12 +178,10 @@ fn names_of_certificates_are_escaped() {
         "[req]\ndistinguished_name=dn\nprompt=no\nutf8=yes\nstring_mask=default\n[dn]\nC=DE\nO=a/CN=b+c\\, \\\\ d\n\
          1.OU=x\\r\\nSet-Cookie: y\n2.OU=\u{e9}\u{20ac}\nbusinessCategory=Private\n1.2.3.4.5=odd\nCN=<end>\n",
     );
-    openssl(
-        &site,
+    site.openssl(
         "req -x509 -config names.cnf -newkey rsa:2048 -nodes -keyout names.key -out names.crt -days 9",
     );
-    openssl(
-        &site,
+    site.openssl(
         "req -x509 -subj /CN=a+OU=b/O=x -newkey rsa:2048 -nodes -keyout several.key -out several.crt",
     );
     let server = Server::start_on(site);
@@ -200,7 +198,7 @@ fn names_of_certificates_are_escaped() {
         assert_eq!(lines.next(), Some(legacy), "{got}");
         let told = Command::new("openssl")
             .args(["x509", "-noout", "-subject", "-nameopt", "RFC2253", "-in", &format!("{name}.crt")])
-            .current_dir(server.site.dir())
+            .current_dir(server.dir())
             .output()
             .expect("openssl");
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
@@ -221,16 +219,15 @@ fn a_verdict_does_not_outlive_its_reason() {
         )
     };
     let site = site(&conf("", "ec", "on"));
-    revocation_list(&site, "none.crl", false);
-    revocation_list(&site, "revoked.crl", true);
+    site.revocation_list("none.crl", false);
+    site.revocation_list("revoked.crl", true);
     let server = Server::start_on(site);
-    let written = server.site.read("nginx.conf");
+    let written = server.read("nginx.conf");
     let mut loads = 0;
     let mut reload = |from: &str, to: &str| {
-        let text = server.site.read("nginx.conf");
+        let text = server.read("nginx.conf");
         assert!(text.contains(from), "{from}");
-        server.site.write("nginx.conf", &text.replacen(from, to, 1));
-        server.signal(nix::sys::signal::Signal::SIGHUP);
+        server.reload_with(text.replacen(from, to, 1));
         loads += 1;
         // Every thread has it when a request of its own shows it.
         server.wait_for_log("signal 1 (SIGHUP) received", loads);
@@ -260,7 +257,7 @@ fn a_verdict_does_not_outlive_its_reason() {
     reload("ssl_client_certificate ec.crt", "ssl_client_certificate client.crt");
     until(&mut conn, "The SSL certificate error");
     // A client that was not asked has to come again to be asked.
-    server.site.write("nginx.conf", &written.replace("ssl_verify_client on;", "ssl_verify_client off;"));
+    server.write("nginx.conf", &written.replace("ssl_verify_client on;", "ssl_verify_client off;"));
     reload("keepalive_timeout 60s", "keepalive_timeout 62s");
     let mut conn = wait_for("no verification", || {
         let mut conn = Kept::open(&server, 0, args);
@@ -305,15 +302,15 @@ fn folded_values_are_one_line() {
          server {{ listen 127.0.0.1:%PORT1%; return 200 \"{echo}\\n\"; }}"
     ));
     let server = Server::start_on(site);
-    let pem = server.site.read("client.crt");
+    let pem = server.read("client.crt");
     let cert = pem.trim_end().replace('\n', " ");
     let url = |path: &str| format!("https://{}{path}", server.addr(0));
-    let dir = server.site.dir().display().to_string();
+    let dir = server.dir().display().to_string();
     let (cert_file, key_file) = (format!("{dir}/client.crt"), format!("{dir}/client.key"));
     let get = |version: &str, path: &str| {
         let url = url(path);
         let args = ["-ski", "-m", "30", version, "--cert", &cert_file, "--key", &key_file, &url];
-        crate::harness::run("curl", &args).expect("curl").1.replace("\r\n", "\n")
+        run("curl", &args).expect("curl").1.replace("\r\n", "\n")
     };
     for version in ["--http1.1", "--http2"] {
         for path in ["/", "/input", "/h2", "/grpc"] {
@@ -359,7 +356,7 @@ fn certificates_of_conf_command_are_presented() {
     assert!(ec.contains("subject=CN = ec"), "{ec}");
     let get = |path: &str| {
         let url = format!("http://{}{path}", server.addr(1));
-        crate::harness::run("curl", &["-s", "-m", "30", &url]).expect("curl").1
+        run("curl", &["-s", "-m", "30", &url]).expect("curl").1
     };
     assert!(get("/own").ends_with("[CN=rsa]"), "{}", get("/own"));
     assert!(get("/other").ends_with("[CN=client]"), "{}", get("/other"));
@@ -373,8 +370,8 @@ fn rsa_pss_keys_sign() {
          server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate pss.crt; ssl_certificate_key pss.key; ssl_certificate rsa.crt; \
            ssl_certificate_key rsa.key; return 200 \"is $ssl_sigalg\\n\"; }",
     );
-    openssl(&site, "genpkey -algorithm RSA-PSS -out pss.key -pkeyopt rsa_keygen_bits:2048");
-    openssl(&site, "req -x509 -key pss.key -out pss.crt -days 9 -subj /CN=pss");
+    site.openssl("genpkey -algorithm RSA-PSS -out pss.key -pkeyopt rsa_keygen_bits:2048");
+    site.openssl("req -x509 -key pss.key -out pss.crt -days 9 -subj /CN=pss");
     let server = Server::start_on(site);
     for (port, args, subject) in [
         (0, "-tls1_3", "pss"),

@@ -3,9 +3,8 @@
 
 mod matrix;
 
-use super::{GET, Kept, openssl, s_client};
-use crate::harness::{Server, Site, raw, wait_for};
-use nix::sys::signal::Signal;
+use super::GET;
+use forebay_testkit::{Kept, Server, Site, raw, s_client, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -19,7 +18,7 @@ fn site(blocks: &str) -> Site {
         let made = format!(
             "req -x509 -newkey {key} -nodes -keyout {name}.key -out {name}.crt -days 30 -subj /CN={name}.test"
         );
-        openssl(&site, &made);
+        site.openssl(&made);
     }
     site
 }
@@ -71,10 +70,9 @@ fn a_resumed_session_meets_the_demands_of_the_server() {
 
 /// Replaces a part of the configuration, and waits until the server has read it.
 fn reload(server: &Server, times: usize, from: &str, to: &str) {
-    let text = server.site.read("nginx.conf");
+    let text = server.read("nginx.conf");
     assert!(text.contains(from), "{from}");
-    server.site.write("nginx.conf", &text.replacen(from, to, 1));
-    server.signal(Signal::SIGHUP);
+    server.reload_with(text.replacen(from, to, 1));
     server.wait_for_log("signal 1 (SIGHUP) received", times);
 }
 

@@ -1,7 +1,7 @@
 //! Handshakes and records in pieces, cut off, or without room.
 
-use super::{GET, s_client, site};
-use crate::harness::{Server, wait_for};
+use super::{GET, site};
+use forebay_testkit::{Origin, Server, Talk, s_client, wait_until};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,8 +10,7 @@ use std::time::Duration;
 fn half_a_handshake_is_given_up() {
     let server =
         Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; client_header_timeout 300ms; }"));
-    let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
-    stream.write_all(&[0x16, 3, 1, 0, 200, 1]).expect("write");
+    let mut stream = server.send(&[0x16, 3, 1, 0, 200, 1]);
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
     assert_eq!(std::io::Read::read(&mut stream, &mut [0; 10]).expect("end"), 0);
     server.wait_for_log("client timed out (110: Connection timed out) while SSL handshaking", 1);
@@ -22,8 +21,7 @@ fn half_a_handshake_is_given_up() {
 fn an_alert_arrives_before_the_end() {
     let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
     for begin in [&[22, 3, 1, 0, 5, 9, 9, 9, 9, 9][..], &[22, 3, 1, 255, 255]] {
-        let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
-        stream.write_all(&[begin, &[7; 40_000]].concat()).expect("write");
+        let mut stream = server.send(&[begin, &[7; 40_000]].concat());
         let mut got = Vec::new();
         std::io::Read::read_to_end(&mut stream, &mut got).expect("an end");
         assert_eq!((got.len(), got[0]), (7, 21), "{got:?}");
@@ -51,8 +49,7 @@ fn old_hello() -> Vec<u8> {
 fn an_interleaved_handshake_ends_with_an_alert() {
     use std::io::Read;
     let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
-    let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
-    stream.write_all(&old_hello()).expect("write");
+    let mut stream = server.send(&old_hello());
     let mut got = Vec::new();
     // ServerHelloDone is the last message of the server's flight.
     while !got.ends_with(&[14, 0, 0, 0]) {
@@ -61,9 +58,8 @@ fn an_interleaved_handshake_ends_with_an_alert() {
         got.push(byte[0]);
     }
     let piece = [&[22, 3, 3, 0, 9, 16, 0, 0, 33, 32][..], &[7; 4]].concat();
-    stream.write_all(&[&piece[..], &[20, 3, 3, 0, 1, 1]].concat()).expect("write");
-    let mut end = Vec::new();
-    stream.read_to_end(&mut end).expect("an end");
+    stream.send(&[&piece[..], &[20, 3, 3, 0, 1, 1]].concat());
+    let end = stream.rest_bytes();
     assert_eq!(end, [21, 3, 3, 0, 2, 2, 10]);
 }
 
@@ -88,7 +84,7 @@ fn joiner(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
                 };
                 let mut hello = Vec::new();
                 read(&mut hello);
-                server.write_all(&hello).expect("write");
+                server.send(&hello);
                 let mut last = Vec::new();
                 // ChangeCipherSpec and Finished are shorter, with the request it is longer.
                 while last.len() < 200 && read(&mut last) > 0 {}
@@ -113,7 +109,7 @@ fn a_request_may_come_with_the_end_of_the_handshake() {
         .stderr(Stdio::null())
         .spawn()
         .expect("openssl");
-    child.stdin.take().expect("stdin").write_all(request.as_bytes()).expect("write");
+    child.stdin.take().expect("stdin").write_all(request.as_bytes()).expect("written");
     let done = child.wait_with_output().expect("end");
     assert!(String::from_utf8_lossy(&done.stdout).contains("\nfine\n"), "{done:?}");
 }
@@ -153,7 +149,7 @@ fn cutter(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
 /// A response that ends with its connection may have been cut off by an attacker. It is sent to the client, but not stored.
 #[test]
 fn a_response_that_may_be_cut_off_is_not_kept() {
-    let origin = crate::harness::origin::start(|mut asked| {
+    let origin = Origin::start(|asked| {
         asked.write(b"HTTP/1.0 200 OK\r\nCache-Control: max-age=60\r\n\r\nhalf a page");
         false
     });
@@ -174,14 +170,14 @@ fn a_response_that_may_be_cut_off_is_not_kept() {
         got.contains("X-Cache: HIT")
     };
     // A response is kept a moment after it was sent.
-    wait_for("what came whole", || cached("/whole").then_some(()));
+    wait_until("what came whole", || cached("/whole"));
     for _ in 0..3 {
         assert!(!cached("/cut"));
     }
     assert!(front.get("/stored").contains("half a page"));
     front.wait_for_log("upstream closed connection without close_notify, response is not kept", 4);
     assert!(!front.error_log().contains("GET /whole"), "it ended as it should");
-    assert!(!front.site.dir().join("stored").exists());
+    assert!(!front.dir().join("stored").exists());
 }
 
 /// A handshake whose messages do not fit into the socket continues once there is room.
@@ -241,7 +237,7 @@ fn answers_of_busy_turns_arrive_whole() {
     let server = Server::start_on(site);
     for old in [None, Some("1.2")] {
         let mut python = Command::new("python3");
-        python.arg(&script).arg(server.addr(0).port().to_string()).arg(server.site.dir().join("html/long"));
+        python.arg(&script).arg(server.addr(0).port().to_string()).arg(server.dir().join("html/long"));
         let out = python.args(old).output().expect("python3 runs");
         assert!(out.status.success(), "{old:?}: {}", String::from_utf8_lossy(&out.stderr));
     }
@@ -250,7 +246,7 @@ fn answers_of_busy_turns_arrive_whole() {
 /// Gets files of these sizes in bytes over HTTP/2, each on a connection of its own with a small receive buffer. The client pauses
 /// before each read of at most 2 KiB.
 fn get_over_http2(server: &Server, pause: Duration, sizes: &[usize]) {
-    let script = server.site.write(
+    let script = server.write(
         "http2.py",
         "import socket, ssl, struct, sys, time\n\
          port, pause = int(sys.argv[1]), float(sys.argv[2])\n\
@@ -285,7 +281,7 @@ fn get_over_http2(server: &Server, pause: Duration, sizes: &[usize]) {
          \x20   assert content == size, (content, size)\n",
     );
     for size in sizes {
-        server.site.write(&format!("html/{size}"), &"x".repeat(*size));
+        server.write(format!("html/{size}"), &"x".repeat(*size));
     }
     let mut python = Command::new("python3");
     python.arg(&script).arg(server.addr(0).port().to_string()).arg(pause.as_secs_f64().to_string());
@@ -354,7 +350,7 @@ fn pieces_of_records_do_not_keep_a_connection() {
 /// curl before 8.2 loses an answer that is in one record with the reset behind it.
 #[test]
 fn curl_gets_answers_that_come_before_the_end_of_its_upload() {
-    let up = crate::exchange::upstream(|asked| {
+    let up = Origin::at_head(|asked| {
         asked.write(b"HTTP/1.1 409 Early\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
         false
     });
@@ -374,7 +370,7 @@ fn curl_gets_answers_that_come_before_the_end_of_its_upload() {
         let done = Command::new("curl")
             .args(["-sk", "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}"])
             .args(["--data-binary", "@upload", &format!("https://{}/{status}", server.addr(0))])
-            .current_dir(server.site.dir())
+            .current_dir(server.dir())
             .output()
             .expect("curl");
         let said = String::from_utf8_lossy(&done.stdout).into_owned();

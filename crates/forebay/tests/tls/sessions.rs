@@ -1,7 +1,7 @@
 //! Sessions: resumed, shared, kept across reloads, and early data.
 
-use super::{GET, revocation_list, s_client, site};
-use crate::harness::{Server, wait_for};
+use super::{GET, site};
+use forebay_testkit::{Server, s_client, wait_until};
 
 #[test]
 fn sessions_are_resumed_where_they_may_be() {
@@ -18,7 +18,7 @@ fn sessions_are_resumed_where_they_may_be() {
         for version in ["-tls1_2", "-tls1_3"] {
             let first = s_client(&server, port, &format!("{version} -sess_out s{port}"), GET);
             assert!(first.contains("\nreused:.\n"), "{port} {version}");
-            if !server.site.dir().join(format!("s{port}")).exists() {
+            if !server.dir().join(format!("s{port}")).exists() {
                 assert!(!resumes, "{port} {version}: no session");
                 continue;
             }
@@ -46,13 +46,13 @@ fn sessions_outlive_a_reload_and_are_shared_by_processes_with_the_same_key() {
     }
     let (one, two) = (Server::start_on(one), Server::start_on(two));
     let kinds = || (0..3).flat_map(|port| ["-tls1_2", "-tls1_3"].map(|version| (port, version)));
-    let file = |port: usize, version: &str| one.site.dir().join(format!("s{port}{version}"));
+    let file = |port: usize, version: &str| one.dir().join(format!("s{port}{version}"));
     for (port, version) in kinds() {
         let file = file(port, version);
         let first = s_client(&one, port, &format!("{version} -sess_out {}", file.display()), GET);
         assert!(first.contains("\nreused:.\n"), "{port} {version}");
     }
-    one.signal(nix::sys::signal::Signal::SIGHUP);
+    one.reload();
     one.wait_for_log("reconfiguring", 1);
     for (port, version) in kinds() {
         let with = format!("{version} -sess_in {}", file(port, version).display());
@@ -78,14 +78,14 @@ fn early_data_is_taken_once_and_marked() {
     let server = Server::start_on(site);
     let first = s_client(&server, 0, "-tls1_3 -sess_out s", GET);
     assert!(first.contains("early:[] reused:."), "{first}");
-    std::fs::copy(server.site.dir().join("s"), server.site.dir().join("replayed")).expect("copy");
+    std::fs::copy(server.dir().join("s"), server.dir().join("replayed")).expect("copy");
     let early = s_client(&server, 0, "-tls1_3 -sess_in s -early_data early", "");
     assert!(early.contains("Early data was accepted") && early.contains("early:[1] reused:r"), "{early}");
     // The same session, and so the same bytes, a second time: not as early data.
     let again = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data early", GET);
     assert!(again.contains("Early data was rejected") && !again.contains("early:[1]"), "{again}");
     // However many records come behind it, it is counted once against what is passed over.
-    std::fs::write(server.site.dir().join("long"), [b'x'; 9000]).expect("write");
+    std::fs::write(server.dir().join("long"), [b'x'; 9000]).expect("write");
     let long = s_client(&server, 0, "-tls1_3 -sess_in replayed -early_data long", GET);
     assert!(long.contains("Early data was rejected") && long.contains("early:[]"), "{long}");
     let off = s_client(&server, 1, "-tls1_3 -sess_out s2", GET);
@@ -113,18 +113,17 @@ fn a_session_does_not_outlive_what_it_was_judged_by() {
         "server { listen 127.0.0.1:%PORT0% ssl; ssl_client_certificate ec.crt; ssl_verify_client on; ssl_crl none.crl; \
          ssl_session_cache shared:S:1m; return 200 \"$ssl_client_verify $ssl_session_reused;end\"; }",
     );
-    revocation_list(&site, "none.crl", false);
-    revocation_list(&site, "revoked.crl", true);
+    site.revocation_list("none.crl", false);
+    site.revocation_list("revoked.crl", true);
     let server = Server::start_on(site);
     let get = |args: &str| s_client(&server, 0, &format!("-cert ec.crt -key ec.key {args}"), GET);
     for version in ["tls1_2", "tls1_3"] {
         assert!(get(&format!("-{version} -sess_out {version}")).contains("SUCCESS .;end"), "{version}");
         assert!(get(&format!("-{version} -sess_in {version}")).contains("SUCCESS r;end"), "{version}");
     }
-    let text = server.site.read("nginx.conf").replace("none.crl", "revoked.crl");
-    server.site.write("nginx.conf", &text);
-    server.signal(nix::sys::signal::Signal::SIGHUP);
-    wait_for("the new list", || get("").contains("The SSL certificate error").then_some(()));
+    let text = server.read("nginx.conf").replace("none.crl", "revoked.crl");
+    server.reload_with(text);
+    wait_until("the new list", || get("").contains("The SSL certificate error"));
     for version in ["tls1_2", "tls1_3"] {
         let later = get(&format!("-{version} -sess_in {version}"));
         assert!(later.contains("The SSL certificate error") && !later.contains("Reused, "), "{later}");

@@ -1,10 +1,9 @@
 //! Every mode of a default server with every mode of a named one, by certificate and names of the client.
 
 use super::{OF_D, OWN, TRUST, site};
-use crate::differential::{Oracle, is_before, oracle};
-use crate::harness::{DEADLINE, Server, Site};
-use crate::{http2, http3};
+use crate::http3;
 use forebay_net::tls::certified::VerifyLater;
+use forebay_testkit::{Oracle, Server, Site, connect, h2, is_before, oracle};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -168,8 +167,7 @@ impl<'s> Visitor<'s> {
     }
 
     fn connect(&self, visit: &Visit) -> StreamOwned<ClientConnection, TcpStream> {
-        let stream = TcpStream::connect(self.site.addr(visit.port)).expect("connect");
-        stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        let stream = connect(self.site.addr(visit.port));
         // An address is no server name.
         let name = visit.sni.clone().unwrap_or_else(|| "127.0.0.1".to_owned());
         let name = ServerName::try_from(name).expect("a name");
@@ -195,7 +193,7 @@ impl<'s> Visitor<'s> {
     }
 
     fn http2(&self, visit: &Visit) -> String {
-        let mut client = http2::Client::over(self.connect(visit));
+        let mut client = h2::Client::over(self.connect(visit));
         client.request(1, "/", &[(":scheme", "https"), (":authority", &visit.host)], true);
         let answer = client.answer(1);
         told(answer.field(":status"), &String::from_utf8_lossy(&answer.body))
@@ -258,7 +256,7 @@ fn demands_hold_over_quic() {
             let mut options = json!({ "port": server.addr(v.port).port(), "name": v.sni });
             if let Some(name) = v.certificate {
                 for (option, ext) in [("cert", "crt"), ("key", "key")] {
-                    options[option] = json!(server.site.dir().join(format!("{name}.{ext}")));
+                    options[option] = json!(server.dir().join(format!("{name}.{ext}")));
                 }
             }
             let told = client.connect_with(&open, &server, options);

@@ -1,6 +1,6 @@
 //! A FastCGI server whose every answer a test chooses, and PHP's.
 
-use super::{free_port, wait_for};
+use crate::{free_port, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -241,7 +241,7 @@ impl Fpm {
 impl Drop for Fpm {
     fn drop(&mut self) {
         // It ends its children when it is asked to.
-        super::kill(self.child.id() as i32, nix::sys::signal::Signal::SIGTERM);
+        crate::kill(self.child.id() as i32, crate::Signal::SIGTERM);
         let _ = self.child.wait();
     }
 }
