@@ -77,8 +77,7 @@ fn bytes(n: usize) -> Vec<u8> {
 }
 
 fn get(server: &Server, uri: &str, fields: &str) -> Vec<u8> {
-    let request = format!("GET {uri} HTTP/1.1\r\nHost: h\r\n{fields}Connection: close\r\n\r\n");
-    server.raw(&request)
+    server.raw(format!("GET {uri} HTTP/1.1\r\nHost: h\r\n{fields}Connection: close\r\n\r\n"))
 }
 
 #[test]

@@ -6,113 +6,12 @@ mod files;
 mod rewriting;
 
 use forebay_testkit::{
-    Oracle, Server, Site, compare, get, is_before, open_up, oracle, page_files, program, raw, wait_until,
-    wrap,
+    Oracle, Server, Site, get, is_before, open_up, oracle, page_files, program, raw, wait_until, wrap,
 };
 use std::process::Stdio;
 
-/// Heads that are refused before a host is known are the default server's, not those of the server without a name.
-#[test]
-fn refused_heads_and_odd_names() {
-    compare(
-        r#"
-        server { listen 127.0.0.1:%PORT0%; server_name first; error_page 400 414 /first; location / { return 200 "first"; } }
-        server { listen 127.0.0.1:%PORT0%; server_name ""; error_page 400 /none; location / { return 200 "none"; } }
-        server { listen 127.0.0.1:%PORT0%; server_name *.wild.org .dot.net; location / { return 200 "odd $server_name"; } }"#,
-        &[
-            "get / HTTP/1.1\r\n\r\n".to_owned(),
-            "GET / HTTP/1.1\r\nX\r\n\r\n".into(),
-            "GET / HTTP/1.1\r\n\r\n".into(),
-            "GET / HTTP/1.0\r\n\r\n".into(),
-            "GET / HTTP/1.0\r\nContent-Length: x\r\n\r\n".into(),
-            "GET / HTTP/1.1\r\nHost: .wild.org\r\nConnection: close\r\n\r\n".into(),
-            "GET / HTTP/1.1\r\nHost: .dot.net\r\nConnection: close\r\n\r\n".into(),
-            "HEAD /a b HTTP/1.1\r\nHost: dot.net\r\n\r\n".into(),
-            "HEAD / HTTP/9.1\r\nHost: dot.net\r\n\r\n".into(),
-        ],
-    );
-}
-
-/// Once a head has named its host, what that server takes counts, not what the default server takes.
-#[test]
-fn heads_by_server() {
-    let long = "y".repeat(9000);
-    let heads = [
-        "X_Y: 1\r\nA.B: 2\r\nP Q: 3\r\n".to_owned(),
-        "x_y: 1\r\n".to_owned(),
-        format!("X: {long}\r\n"),
-        "Transfer_Encoding: chunked\r\n".to_owned(),
-    ];
-    let ask = |host: &str, fields: &str| {
-        format!("GET //a//b HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{fields}\r\n")
-    };
-    let requests: Vec<String> =
-        ["default", "under", "odd", "large"].iter().flat_map(|h| heads.iter().map(|f| ask(h, f))).collect();
-    compare(
-        r#"
-        server { listen 127.0.0.1:%PORT0%; server_name default; location / { return 200 "$uri $http_x_y $http_a_b"; } }
-        server { listen 127.0.0.1:%PORT0%; server_name under; underscores_in_headers on; location / { return 200 "u $http_x_y $http_a_b"; } }
-        server { listen 127.0.0.1:%PORT0%; server_name odd; ignore_invalid_headers off; location / { return 200 "o $http_x_y $http_a_b"; } }
-        server { listen 127.0.0.1:%PORT0%; server_name large; merge_slashes off; large_client_header_buffers 4 20k; location / { return 200 "l $uri"; } }"#,
-        &requests,
-    );
-}
-
-#[test]
-fn headers_and_hosts() {
-    compare(
-        r#"
-        server { listen 127.0.0.1:%PORT0%; server_name default; location / { return 200 "default $server_name $host"; }
-            location /h/ { alias %DIR%/html/; add_header X-A one; add_header X-B $arg_b always; expires 1h; }
-            location /max/ { alias %DIR%/html/; expires max; } location /ep/ { alias %DIR%/html/; expires epoch; } location /neg/ { alias %DIR%/html/; expires -1; }
-            location /cs/ { alias %DIR%/html/; charset utf-8; }
-            location /ka/ { alias %DIR%/html/; keepalive_timeout 10s 20s; } location /nochunk { chunked_transfer_encoding off; return 200 x; }
-            location /small { client_max_body_size 2; return 200 x; } location /deny { limit_except GET { deny all; } return 200 x; } }
-        server { listen 127.0.0.1:%PORT0%; server_name www.example.org *.wild.org tail.* .dot.net ~^(?<sub>\w+)\.re\.org$; location / { return 200 "second $server_name $host $sub"; } }
-        "#,
-        &[
-            "www.example.org",
-            "WWW.Example.ORG:80",
-            "a.wild.org",
-            "wild.org",
-            "tail.x",
-            "dot.net",
-            "a.b.dot.net",
-            "abc.re.org",
-            "nobody",
-            "www.example.org.",
-            "bad..host",
-            "a b",
-        ]
-        .iter()
-        .map(|h| format!("GET / HTTP/1.1\r\nHost: {h}\r\nConnection: close\r\n\r\n"))
-        .chain([
-            get("/h/none?b=1"),
-            get("/cs/page.html"),
-            get("/cs/style.css"),
-            get("/max/page.html"),
-            get("/ep/page.html"),
-            get("/ka/page.html"),
-            get("/nochunk"),
-            "GET http://www.example.org/ HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n".into(),
-            "GET / HTTP/1.1\r\nConnection: close\r\n\r\n".into(),
-            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".into(),
-            "GET / HTTP/3.0\r\nHost: a\r\n\r\n".into(),
-            "get / HTTP/1.1\r\nHost: a\r\n\r\n".into(),
-            "GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\nConnection: close\r\n\r\n".into(),
-            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n".into(),
-            "GET /%00 HTTP/1.1\r\nHost: a\r\n\r\n".into(),
-            "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n".into(),
-            "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nConnection: close\r\n\r\n0123456789"
-                .into(),
-            "POST /deny HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into(),
-            get("/deny"),
-            format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(9000)),
-            format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(9000)),
-        ])
-        .collect::<Vec<_>>(),
-    );
-}
+forebay_testkit::cases!("cases/differential.cases":
+    refused_heads_and_odd_names, heads_by_server, headers_and_hosts, broken_bodies);
 
 #[test]
 fn configurations_are_judged_alike() {
@@ -236,30 +135,6 @@ fn configurations_are_judged_alike() {
         }
     }
     assert!(differences.is_empty(), "{differences}");
-}
-
-/// A body that is broken where it begins: what is refused for another reason stays refused for that.
-#[test]
-fn broken_bodies() {
-    let ask = |uri: &str| {
-        format!(
-            "POST {uri} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGET /ok HTTP/1.0\r\n\r\n"
-        )
-    };
-    compare(
-        r#"
-        server {
-            listen 127.0.0.1:%PORT0%;
-            location /ok { return 200 "ok"; }
-            location /no { return 403; }
-            location /text { return 404 "text"; }
-            location /denied { deny all; }
-            location /page { error_page 404 /page.html; }
-            location /change { error_page 404 =200 /ok; }
-        }"#,
-        &["/ok", "/no", "/text", "/denied", "/page/x", "/change/x", "/page.html", "/dir", "/nothing"]
-            .map(ask),
-    );
 }
 
 /// Lines in the error log of a server about the same requests, from the number of the connection on.

@@ -13,8 +13,7 @@ fn puppet() -> SocketAddr {
             .collect();
         let others = asked.text.lines().filter(|l| l.starts_with("X-") && !l.starts_with("X-Answer"));
         let body: String = [asked.target()].into_iter().chain(others).map(|l| format!("{l}\n")).collect();
-        asked.answer("200 OK", &fields, &body);
-        true
+        asked.answer("200 OK", &fields, &body)
     })
     .addr
 }
@@ -302,8 +301,7 @@ fn types_and_ages_of_answers_without_content() {
                   Expires: Thu, 01 Jan 2030 00:00:00 GMT\r\nCache-Control: up\r\n\r\nhello"
             }
         };
-        asked.write(answer);
-        true
+        asked.write(answer)
     });
     let server = format!(
         "server {{ listen 127.0.0.1:%PORT0%;

@@ -100,8 +100,7 @@ fn generous() -> SocketAddr {
             _ => ("200 OK", content.as_str()),
         };
         let fields: String = fields.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
-        asked.answer(status, &fields, body);
-        true
+        asked.answer(status, &fields, body)
     })
     .addr
 }
@@ -284,8 +283,7 @@ fn uris_of_internal_redirects_stay_as_they_are() {
     let up = Origin::start(|asked| {
         let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
         let target = asked.target().to_owned();
-        asked.answer("200 OK", if target.starts_with("/accel") { &fields } else { "" }, &target);
-        true
+        asked.answer("200 OK", if target.starts_with("/accel") { &fields } else { "" }, &target)
     });
     let targets = [
         "/dl/a//b",
@@ -398,8 +396,7 @@ fn the_missing_slash_of_every_kind_of_location() {
 fn an_upstream_gets_the_path_of_the_client_behind_try_files() {
     let up = Origin::start(|asked| {
         let target = asked.target().to_owned();
-        asked.answer("200 OK", "", &target);
-        true
+        asked.answer("200 OK", "", &target)
     });
     let tails = [
         format!("proxy_pass http://{up};"),
@@ -449,8 +446,7 @@ fn errors_in_pages_of_errors_are_intercepted() {
     let up = Origin::start(|asked| {
         let status = asked.target().split("/s").nth(1).map_or("200", |s| &s[..3]).to_owned();
         let body = format!("up {}", asked.target());
-        asked.answer(&format!("{status} Own"), "X-Up: 1\r\n", &body);
-        true
+        asked.answer(&format!("{status} Own"), "X-Up: 1\r\n", &body)
     });
     let inner = [
         "proxy_intercept_errors on; error_page 503 /page;",
@@ -603,8 +599,7 @@ fn answers_without_a_head_are_passed_on() {
             "nul" => b"\0\0\0",
             _ => b"",
         };
-        asked.write(answer);
-        false
+        asked.close_with(answer)
     });
     let ways = [
         "",

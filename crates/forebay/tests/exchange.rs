@@ -47,8 +47,7 @@ fn the_body_of_an_upgrade_is_sent_once() {
         assert!(String::from_utf8_lossy(&body).contains("abc"), "{body:?}");
         a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
         let word = a.take(9);
-        a.write(&word);
-        false
+        a.close_with(&word)
     });
     let location = |name: &str, more: &str| {
         format!(
@@ -155,8 +154,7 @@ const UNBUFFERED: &str = "proxy_request_buffering off;";
 fn an_answer_before_the_end_of_the_body() {
     let up = Origin::at_head(|a| match a.target() {
         "/large" => {
-            a.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
-            false
+            a.close_with(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
         }
         "/gone" => false,
         "/early" => {
@@ -378,8 +376,7 @@ fn an_answer_that_is_not_asked_for_elsewhere() {
             }
             let piece = if a.target() == "/streamed" { "3\r\nabc\r\n" } else { "abc" };
             a.take(piece.len());
-            a.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 3\r\nConnection: close\r\n\r\nown");
-            false
+            a.close_with(b"HTTP/1.1 503 Busy\r\nContent-Length: 3\r\nConnection: close\r\n\r\nown")
         })
     };
     let server = serve(
@@ -521,10 +518,7 @@ fn a_body_that_another_upstream_had() {
 /// Log lines about a response name the upstream while the response is read, as in nginx.
 #[test]
 fn the_log_names_who_breaks_off() {
-    let up = Origin::at_head(|a| {
-        a.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart");
-        false
-    });
+    let up = Origin::at_head(|a| a.close_with(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart"));
     let server = serve("", &format!("location / {{ proxy_pass http://{up}; }}"));
     assert!(server.get("/x").ends_with("part"));
     let line = wait_for("a line", || {
@@ -654,8 +648,7 @@ fn a_failed_tunnel_has_its_error_page() {
          server { listen 127.0.0.1:%PORT0%; server_name returns; return 200 ok; }";
     let server = serve(&[servers.concat().as_str(), others].concat(), "server_name last;");
     let ask = |host: &str| {
-        let request = format!("CONNECT {host}:80 HTTP/1.1\r\nHost: {host}:80\r\nConnection: close\r\n\r\n");
-        server.ask(&request)
+        server.ask(format!("CONNECT {host}:80 HTTP/1.1\r\nHost: {host}:80\r\nConnection: close\r\n\r\n"))
     };
     // A page that leads to a tunnel again, and servers that have none.
     for host in ["again", "last", "returns"] {

@@ -282,10 +282,7 @@ fn a_server_that_hangs_or_resets() {
         "location / {{ fastcgi_pass {backend}; fastcgi_param HOW $uri; fastcgi_read_timeout 100ms; \
          fastcgi_buffering off; }}"
     )));
-    let get = |uri: &str| {
-        let text = format!("GET {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-        server.ask(&text)
-    };
+    let get = |uri: &str| server.ask(format!("GET {uri} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
     assert!(get("/hang").starts_with("HTTP/1.1 504 "));
     let _ = end_hang.send(());
     let got = get("/later");

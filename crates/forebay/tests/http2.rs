@@ -315,8 +315,7 @@ fn line_breaks_in_variables_make_no_fields() {
 #[test]
 fn an_answer_before_the_end_of_the_body() {
     let up = Origin::at_head(|asked| {
-        asked.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
-        false
+        asked.close_with(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
     });
     let server = serve(
         "",
@@ -347,8 +346,7 @@ fn a_response_to_head_ends_before_the_upstreams_body() {
     let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nCache-Control: max-age=60\r\n\r\nSEE-");
         let _ = wait.lock().expect("lock").recv();
-        asked.write(b"THIS");
-        true
+        asked.write(b"THIS")
     });
     let server = Server::start(http!(
         "http2 on; \
@@ -370,8 +368,7 @@ fn a_response_to_head_ends_before_the_upstreams_body() {
 fn added_fields_are_those_of_http1() {
     let up = Origin::start(|asked| {
         let fields = "ETag: \"up\"\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nCache-Control: max-age=60\r\nContent-Type: a/b\r\n";
-        asked.answer("200 OK", fields, "up");
-        true
+        asked.answer("200 OK", fields, "up")
     });
     let kinds = [
         "alias %DIR%/html/;".to_owned(),

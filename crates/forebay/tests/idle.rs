@@ -42,8 +42,7 @@ fn one_connection_is_enough_for_all_threads() {
             "/none" => ("", ""),
             _ => ("X: y\r\n", "text"),
         };
-        asked.answer("200 OK", fields, body);
-        true
+        asked.answer("200 OK", fields, body)
     });
     let server = Server::start(group(upstream, "keepalive 1;"));
     for n in 0..60 {
@@ -78,8 +77,7 @@ fn a_backend_that_serves_one_connection_at_a_time() {
 fn limits_hold_wherever_a_connection_is() {
     let upstream = Origin::start(|asked| {
         let body = asked.peer.port().to_string();
-        asked.answer("200 OK", "", &body);
-        true
+        asked.answer("200 OK", "", &body)
     });
     let ports = |server: &Server, uris: &[&str]| {
         let answers = uris.iter().map(|uri| body(&get(server.addr(0), uri)).to_owned());
@@ -146,8 +144,7 @@ fn threads_take_from_each_other_under_load() {
     let seen = peers.clone();
     let upstream = Origin::start(move |asked| {
         seen.lock().expect("lock").insert(asked.peer);
-        asked.answer("200 OK", "", "text");
-        true
+        asked.answer("200 OK", "", "text")
     });
     let server = Server::start(group(upstream, "keepalive 16;"));
     assert_eq!(load(server.addr(0), 8, |n| n < 200), 1600);

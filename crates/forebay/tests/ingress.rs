@@ -491,8 +491,7 @@ fn table(text: &str, more: &[&str]) -> usize {
     // A request that is refused before a location is chosen sets none of the variables in the log format.
     let told = settings.iter().any(|(key, value)| key == "use-proxy-protocol" && value == "true");
     let header = if told { "PROXY UNKNOWN\r\n" } else { "" };
-    let request = format!("{header}GET / HTTP/1.1\r\nHost: a b\r\n\r\n");
-    let refused = raw(table.server.addr(0), &request);
+    let refused = raw(table.server.addr(0), format!("{header}GET / HTTP/1.1\r\nHost: a b\r\n\r\n"));
     assert!(refused.starts_with(b"HTTP/1.1 400"), "{}", String::from_utf8_lossy(&refused));
     let log = table.server.read("stderr");
     assert!(!log.contains("using uninitialized"), "{log}");

@@ -139,8 +139,7 @@ fn prometheus_answers_the_queries_that_were_made_for_ingress_nginx() {
     }
     let up = Origin::start(|asked| {
         let status = if asked.target() == "/fails" { "500 No" } else { "200 OK" };
-        asked.answer(status, "", "well");
-        true
+        asked.answer(status, "", "well")
     });
     let server = server(up);
     let ask = |path: &str, canary: &str| {

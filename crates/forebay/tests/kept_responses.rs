@@ -27,8 +27,7 @@ impl Slow {
         socket.connect(&addr.into()).expect("connect");
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-        let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-        stream.send(&request);
+        stream.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
         Slow(stream)
     }
 
@@ -254,8 +253,7 @@ fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
                     number += 1;
                     let target = format!("/{location}/{fault}/{framing}/{number}");
                     let mut stream = server.connect();
-                    let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-                    stream.send(&request);
+                    stream.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
                     if !leaves {
                         // Some answer, or an end. A reset is an end, too.
                         let ended = stream.read_to_end(&mut Vec::new());

@@ -62,8 +62,10 @@ impl Sites {
     /// Checks the answer of each host. Each comes over a connection of its own, and so from any thread.
     fn check(&self, when: &str) {
         for (n, answer) in &self.wanted {
-            let request = format!("GET / HTTP/1.1\r\nHost: h{n}\r\nConnection: close\r\n\r\n");
-            let got = ask(self.server.addr(0), &request);
+            let got = ask(
+                self.server.addr(0),
+                format!("GET / HTTP/1.1\r\nHost: h{n}\r\nConnection: close\r\n\r\n"),
+            );
             assert!(got.ends_with(answer.as_str()), "{when}, host {n}: {got}, not {answer}");
         }
     }

@@ -29,8 +29,7 @@ impl Memcached {
 
     fn set(&self, key: &str, flags: u32, value: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.1)).expect("connect");
-        let text = format!("set {key} {flags} 0 {}\r\n{value}\r\n", value.len());
-        stream.send(&text);
+        stream.send(format!("set {key} {flags} 0 {}\r\n{value}\r\n", value.len()));
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).expect("a line");
         assert_eq!(line, "STORED\r\n");

@@ -102,8 +102,7 @@ fn answers_that_are_not_passed_on_count() {
     let up = Origin::start(|asked| {
         let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /none\r\n" } else { "" };
         let status = if asked.target().ends_with("no") { "500 No" } else { "200 OK" };
-        asked.answer(status, to, "well");
-        true
+        asked.answer(status, to, "well")
     });
     let server = Server::start(&conf(&format!(
         "upstream u {{ server {up}; }} proxy_intercept_errors on; error_page 500 /none;"
@@ -243,10 +242,7 @@ fn times_of_servers_zones_and_resolvers() {
          server {{ listen 127.0.0.1:%PORT1%; location / {{ proxy_pass http://sick; }} \
          location /name {{ proxy_pass http://$arg_h/; }} location /lone {{ proxy_pass http://lone; }} }}"
     )));
-    let get = |uri: &str| {
-        let text = format!("GET {uri} HTTP/1.0\r\n\r\n");
-        ask(server.addr(1), &text)
-    };
+    let get = |uri: &str| ask(server.addr(1), format!("GET {uri} HTTP/1.0\r\n\r\n"));
     let peers = |group: &str| json(&server, &format!("/api/9/http/upstreams/{group}"))["peers"].clone();
     let now = || json(&server, "/api/9/nginx")["timestamp"].as_str().expect("a time").to_owned();
     assert!(peers("lone")[0].get("selected").is_none());

@@ -1,12 +1,19 @@
 //! Pages with SSI commands, and bodies of subrequests around a body.
 
-mod cases;
-
-use cases::CASES;
 use forebay_testkit::{Origin, Server, Site, Talk, compare_with, raw, through, tool};
 use std::io::Read;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
+
+/// Commands of pages, one a line: nginx and Forebay must make the same of each.
+const COMMANDS: &str = include_str!("pages/commands.cases");
+
+/// The same with a line break.
+const BROKEN: &str = "a<!--#set var=\"v\" value=\"a\nb\" --><!--#echo var=\"v\" -->b";
+
+fn commands() -> impl Iterator<Item = &'static str> {
+    COMMANDS.lines().chain([BROKEN])
+}
 
 const SITE: &str = "server { listen 127.0.0.1:%PORT0%; root %DIR%/pages; default_type text/html; ssi on; set $conf confval;
  location / {}
@@ -60,8 +67,8 @@ fn files() -> Vec<(String, String)> {
     ]
     .map(|(name, text)| (format!("pages/{name}"), text.to_owned()))
     .into();
-    for (i, case) in CASES.iter().enumerate() {
-        all.push((format!("pages/c{i}.html"), (*case).to_owned()));
+    for (i, case) in commands().enumerate() {
+        all.push((format!("pages/c{i}.html"), case.to_owned()));
     }
     all
 }
@@ -73,7 +80,8 @@ fn get(uri: &str, fields: &str) -> String {
 
 #[test]
 fn commands_do_what_they_do_in_nginx() {
-    let mut requests: Vec<String> = (0..CASES.len()).map(|i| get(&format!("/c{i}.html"), "")).collect();
+    let mut requests: Vec<String> =
+        (0..commands().count()).map(|i| get(&format!("/c{i}.html"), "")).collect();
     for uri in [
         "/silent/bad.html",
         "/short/ten.html",
@@ -153,8 +161,7 @@ fn an_include_is_sent_as_it_comes() {
         asked.write(&[b'u'; 100_000]);
         wait.lock().expect("lock").recv().expect("a sign");
         asked.write(&[b'u'; 100_000]);
-        asked.write(b"after");
-        true
+        asked.write(b"after")
     });
     let server = server(up, "", &[("p.html", "A<!--#include virtual=\"/up/x\" -->Z")]);
     let mut client = server.send(b"GET /p.html HTTP/1.0\r\n\r\n");
@@ -180,8 +187,7 @@ fn a_pause_of_an_unbuffered_upstream_flushes_the_compressed_page() {
     let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 10\r\n\r\nearly");
         wait.lock().expect("lock").recv().expect("a sign");
-        asked.write(b" late");
-        true
+        asked.write(b" late")
     });
     let server = server(up, "gzip on; gzip_min_length 0; proxy_buffering off;", &[]);
     let mut client = server.connect();
@@ -217,8 +223,7 @@ fn includes_are_fetched_at_the_same_time() {
             "3" => here.lock().expect("lock").send(()).expect("sent"),
             _ => {}
         }
-        asked.answer("200 OK", "", &format!("<{n}>"));
-        true
+        asked.answer("200 OK", "", &format!("<{n}>"))
     });
     let page: String = ["A", "B", "C"]
         .iter()
@@ -277,8 +282,7 @@ fn parts_of_a_page_inherit_fields_and_body() {
         all.lock().expect("seen").push(asked.text.clone());
         let body =
             if asked.target() == "/up/page" { "<!--#include virtual=\"/up/part?x=1\" -->" } else { "part" };
-        asked.answer("200 OK", "Content-Type: text/html\r\n", body);
-        true
+        asked.answer("200 OK", "Content-Type: text/html\r\n", body)
     });
     let server = server(up, "", &[]);
     let request = "POST /up/page HTTP/1.0\r\nX-Mine: 1\r\nContent-Length: 3\r\n\r\nabc";

@@ -9,19 +9,22 @@ fn conf(rest: &str) -> Conf {
     server!("{rest}")
 }
 
+forebay_testkit::cases!("cases/proxied_answers.cases":
+    a_status_below_100_is_one_with_a_body, ranges_of_what_an_upstream_sends_whole,
+    a_pattern_for_cookie_domains_sees_the_leading_dot, limit_req_comes_before_limit_conn,
+    the_log_has_the_status_that_was_sent);
+
 /// Ten bytes, of which a HEAD request only hears.
 fn ten() -> SocketAddr {
     Origin::start(|asked| {
         let body = if asked.text.starts_with("HEAD") { "" } else { "0123456789" };
-        asked.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 10\r\nAccept-Ranges: none\r\n\r\n{body}"));
-        true
+        asked.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 10\r\nAccept-Ranges: none\r\n\r\n{body}"))
     })
     .addr
 }
 
 fn ask(server: &Server, method: &str, uri: &str, fields: &str) -> String {
-    let text = format!("{method} {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n");
-    server.ask(&text)
+    server.ask(format!("{method} {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n"))
 }
 
 #[test]
@@ -46,72 +49,6 @@ fn head_leaves_stored_files_alone() {
     assert!(!kept.join("none").exists());
 }
 
-#[test]
-fn a_status_below_100_is_one_with_a_body() {
-    let up = Origin::start(|asked| asked.write(b"HTTP/1.1 099 Odd\r\nContent-Length: 2\r\n\r\nok"));
-    let server = Server::start(&conf(&format!(
-        "location / {{ proxy_pass http://{up}; }} location /own {{ return 204; }}"
-    )));
-    let answer = server
-        .raw(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /own HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let (_, rest) = answer.split_once("\r\n\r\n").expect("a head");
-    assert!(answer.starts_with("HTTP/1.1 099 Odd\r\n") && rest.starts_with("okHTTP/1.1 204"), "{answer}");
-}
-
-#[test]
-fn ranges_of_what_an_upstream_sends_whole() {
-    let up = ten();
-    let server = Server::start(&conf(&format!(
-        "proxy_force_ranges on; location / {{ proxy_pass http://{up}; }}\n\
-         location /as-it-comes {{ proxy_buffering off; proxy_pass http://{up}; }}\n\
-         location /not {{ proxy_force_ranges off; proxy_pass http://{up}; }}"
-    )));
-    for uri in ["/", "/as-it-comes"] {
-        let one = ask(&server, "GET", uri, "Range: bytes=1-2\r\n");
-        assert!(one.starts_with("HTTP/1.1 206 ") && one.ends_with("\r\n\r\n12"), "{one}");
-        assert!(
-            one.contains("Content-Range: bytes 1-2/10\r\n") && one.contains("Content-Length: 2\r\n"),
-            "{one}"
-        );
-        assert!(ask(&server, "GET", uri, "Range: bytes=-3\r\n").ends_with("\r\n\r\n789"));
-        assert!(ask(&server, "GET", uri, "Range: bytes=30-\r\n").starts_with("HTTP/1.1 416 "));
-        for fields in ["", "Range: bytes=1-2,4-5\r\n"] {
-            let whole = ask(&server, "GET", uri, fields);
-            assert!(
-                whole.starts_with("HTTP/1.1 200 ") && whole.contains("Accept-Ranges: bytes\r\n"),
-                "{whole}"
-            );
-            assert!(whole.ends_with("0123456789"), "{whole}");
-        }
-    }
-    let not = ask(&server, "GET", "/not", "Range: bytes=1-2\r\n");
-    assert!(not.contains("Accept-Ranges: none\r\n") && not.ends_with("0123456789"), "{not}");
-}
-
-#[test]
-fn a_pattern_for_cookie_domains_sees_the_leading_dot() {
-    let up = Origin::start(|asked| {
-        let fields = "Set-Cookie: a=b; domain=.other\r\nSet-Cookie: c=d; domain=.up.example; path=/\r\n";
-        asked.answer("200 OK", fields, "");
-        true
-    });
-    let server = Server::start(&conf(&format!(
-        "location / {{ proxy_cookie_domain ~\\.oth(.*)$ x$1; proxy_cookie_domain ~^up\\.(.*)$ $1; proxy_pass http://{up}; }}\n\
-         location /text {{ proxy_cookie_domain up.example dn.example; proxy_cookie_domain ~^\\.other$ ok; proxy_pass http://{up}; }}"
-    )));
-    let answer = ask(&server, "GET", "/", "");
-    assert!(
-        answer.contains("domain=xer\r\n") && answer.contains("domain=.up.example; path=/\r\n"),
-        "{answer}"
-    );
-    let answer = ask(&server, "GET", "/text", "");
-    assert!(
-        answer.contains("domain=ok\r\n") && answer.contains("domain=.dn.example; path=/\r\n"),
-        "{answer}"
-    );
-}
-
 /// As in nginx an older answer stands in for a server that fails, not for a status that `proxy_cache_use_stale` does not name.
 #[test]
 fn stale_if_error_is_for_servers_that_fail() {
@@ -126,8 +63,7 @@ fn stale_if_error_is_for_servers_that_fail() {
             _ => return false,
         };
         let fields = if status == "200 OK" { "Cache-Control: max-age=1, stale-if-error=100\r\n" } else { "" };
-        asked.answer(status, fields, status);
-        true
+        asked.answer(status, fields, status)
     });
     let site = Site::new(http!(
         "proxy_cache_path %DIR%/cache keys_zone=c:1m;\n\
@@ -162,38 +98,6 @@ fn a_name_that_comes_up_is_looked_up_as_the_system_does() {
     let none = ask(&server, "GET", "/none", "");
     assert!(none.starts_with("HTTP/1.1 502 "), "{none}");
     server.wait_for_log("no.such.name.invalid could not be resolved", 1);
-}
-
-/// nginx counts requests before connections: what `limit_req` refuses takes no place.
-#[test]
-fn limit_req_comes_before_limit_conn() {
-    let site = Site::new(http(
-        "limit_req_zone $arg_k zone=r:1m rate=1r/m; limit_conn_zone $arg_k zone=c:1m;\n\
-         limit_req_status 429; limit_conn_status 509;\n\
-         server { listen 127.0.0.1:%PORT0%; location / { limit_conn c 1; limit_req zone=r; empty_gif;\n\
-           add_header X-R $limit_req_status always; add_header X-C $limit_conn_status always; } }",
-    ));
-    let server = Server::start_on(site);
-    let passed = ask(&server, "GET", "/?k=1", "");
-    assert!(passed.contains("X-R: PASSED\r\n") && passed.contains("X-C: PASSED\r\n"), "{passed}");
-    let refused = ask(&server, "GET", "/?k=1", "");
-    assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("X-R: REJECTED\r\n"), "{refused}");
-    assert!(!refused.contains("X-C:"), "{refused}");
-}
-
-#[test]
-fn the_log_has_the_status_that_was_sent() {
-    let server = Server::start(http(
-        "log_format s '$status $request_uri $server_protocol'; access_log logs/access.log s; server { listen 127.0.0.1:%PORT0%; return 204; }",
-    ));
-    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "q".repeat(40000));
-    assert!(server.raw(&long).starts_with(b"HTTP/1.1 400 "));
-    assert!(server.raw(b"G@T / HTTP/1.1\r\n\r\n").starts_with(b"HTTP/1.1 400 "));
-    let logged = wait_for("two lines", || {
-        let text = server.read("logs/access.log");
-        (text.lines().count() == 2).then_some(text)
-    });
-    assert_eq!(logged, "400 / HTTP/1.1\n400 - -\n");
 }
 
 /// Connections begin with the header, and are for the client that it names only.
@@ -241,8 +145,7 @@ fn line_breaks_in_variables_make_no_fields() {
     let count = asked.clone();
     let up = Origin::start(move |asked| {
         count.fetch_add(1, Ordering::SeqCst);
-        asked.answer("200 OK", "", "from the upstream");
-        true
+        asked.answer("200 OK", "", "from the upstream")
     });
     let own = [
         "return 302 $uri;",
@@ -290,8 +193,7 @@ fn line_breaks_in_variables_make_no_fields() {
 fn log_lines_name_the_upstream_behind_a_redirect() {
     let up = Origin::start(|asked| {
         let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
-        asked.answer("200 OK", &fields, "");
-        true
+        asked.answer("200 OK", &fields, "")
     });
     let server = Server::start(&conf(&format!(
         "location / {{ proxy_pass http://{up}; }} location /none/ {{ internal; }}"

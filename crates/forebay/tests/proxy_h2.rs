@@ -97,8 +97,7 @@ fn bodies_go_both_ways() {
     // Behind the second server one that answers with what it was sent.
     let echo = Origin::start(|asked| {
         let body = asked.text.split_once("\r\n\r\n").map_or("", |(_, b)| b).to_owned();
-        asked.answer("200 OK", "", &body);
-        true
+        asked.answer("200 OK", "", &body)
     });
     let server = Server::start(&conf(&format!(
         "upstream u {{ server 127.0.0.1:%PORT1%; keepalive 4; }}\n\
@@ -395,8 +394,7 @@ fn an_empty_body_ends_with_a_frame_of_its_own() {
         assert_eq!(over_http2(uri, Some("0"), None), "HEADERS 0, DATA of 0 end", "{uri}");
         assert_eq!(over_http2(uri, None, Some(b"hello")), format!("HEADERS{five}, DATA of 5 end"), "{uri}");
         for fields in ["Content-Length: 0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] {
-            let request = format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}");
-            server.raw(&request);
+            server.raw(format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}"));
             assert_eq!(line(uri), "HEADERS 0, DATA of 0 end", "{uri} {fields}");
         }
         server.raw(format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));

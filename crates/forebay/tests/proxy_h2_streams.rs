@@ -1,7 +1,7 @@
 //! Several requests at a time on a connection over HTTP/2 to an upstream, whose frames are made here.
 
 use forebay_http::h2::frame::{Code, flag, kind, setting};
-use forebay_testkit::{DEADLINE, Origin, P256, Server, Site, Talk, body, h2, http, wait_for};
+use forebay_testkit::{Answer, DEADLINE, Origin, P256, Server, Site, Talk, h2, http, wait_for};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -435,7 +435,7 @@ fn uploads_take_turns() {
                 let head = format!(
                     "PUT / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {LENGTH}\r\n\r\n"
                 );
-                body(&server.ask([head.as_bytes(), &[b'x'; LENGTH]].concat())).to_owned()
+                Answer::of(&server.raw([head.as_bytes(), &[b'x'; LENGTH]].concat())).text()
             })
         })
         .collect();

@@ -25,8 +25,10 @@ fn server(upstream: SocketAddr, settings: &str) -> Server {
 }
 
 fn ask(server: &Server, method: &str) -> String {
-    let text = format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    let answer = raw(server.addr(0), &text);
+    let answer = raw(
+        server.addr(0),
+        format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+    );
     String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap_or_default().to_owned()
 }
 

@@ -222,8 +222,7 @@ fn pipelined_and_byte_by_byte() {
     let write = std::thread::spawn(move || {
         for n in 0..1000 {
             let last = if n == 999 { "Connection: close\r\n" } else { "" };
-            let request = format!("GET /n?n={n} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n");
-            writer.send(&request);
+            writer.send(format!("GET /n?n={n} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n"));
         }
     });
     let all = stream.rest();

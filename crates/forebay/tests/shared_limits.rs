@@ -25,8 +25,7 @@ fn conf(store: &str, zone: &str, limit: &str) -> String {
 
 /// Sends a request over a connection that is kept, and returns the status.
 fn ask(stream: &mut TcpStream, uri: &str) -> u16 {
-    let request = format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    stream.send(&request);
+    stream.send(format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     answer(stream)
 }
 
@@ -189,8 +188,7 @@ fn replicas_count_requests_under_way_together() {
     let held = open.clone();
     let origin = Origin::start(move |asked| {
         wait_until("the gate", || held.load(Relaxed));
-        asked.answer("200 OK", "", "well");
-        true
+        asked.answer("200 OK", "", "well")
     });
     let conf = format!(
         "worker_processes 1; error_log logs/error.log notice; pid logs/nginx.pid; events {{}}\n\

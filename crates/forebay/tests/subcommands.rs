@@ -587,8 +587,7 @@ fn doctor_finds_places_and_reasons() {
 fn proxy_passes_to_an_application() {
     let up = Origin::start(|asked| {
         let told = format!("{} {} {}", asked.target(), asked.field("Host"), asked.text.len());
-        asked.answer("200 OK", "", &told);
-        true
+        asked.answer("200 OK", "", &told)
     });
     let port = free_port();
     let output =

@@ -53,10 +53,13 @@ fn the_page_of_a_refusal_is_no_consent() {
 fn large_bodies_find_their_directory() {
     let up = Origin::start(|asked| {
         let body = asked.text.split("\r\n\r\n").nth(1).map_or(0, str::len);
-        asked.answer("200 OK", "", &format!("{body} bytes"));
-        true
+        asked.answer("200 OK", "", &format!("{body} bytes"))
     });
-    let server = server!("location / {{ proxy_pass http://{up}; }}").start();
+    let conf = format!(
+        "pid logs/nginx.pid; error_log logs/error.log; events {{}}\n\
+         http {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{up}; }} }} }}"
+    );
+    let server = Server::start(conf);
     assert!(server.dir().join("client_body_temp").is_dir());
     assert!(server.dir().join("proxy_temp").is_dir());
     let head = "POST / HTTP/1.0\r\nContent-Length: 100000\r\n\r\n";
@@ -81,8 +84,7 @@ fn another_location_decides_on_access() {
          location = /auth {{ internal; proxy_pass http://{auth}; add_header X-Not here; }}"
     ));
     let ask = |token: &str| {
-        let text = format!("POST /x HTTP/1.0\r\nContent-Length: 3\r\nX-Token: {token}\r\n\r\nabc");
-        server.ask(&text)
+        server.ask(format!("POST /x HTTP/1.0\r\nContent-Length: 3\r\nX-Token: {token}\r\n\r\nabc"))
     };
     for _ in 0..3 {
         let good = ask("good");
@@ -128,10 +130,7 @@ fn copies_go_elsewhere() {
          location /gone {{ proxy_pass http://127.0.0.1:1; }}\n\
          location @told {{ proxy_pass http://{told}; proxy_set_header X-What \"$status $upstream_addr $request_completion\"; }}"
     ));
-    let post = |uri: &str| {
-        let text = format!("POST {uri} HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc");
-        server.ask(&text)
-    };
+    let post = |uri: &str| server.ask(format!("POST {uri} HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc"));
     assert!(post("/?q").ends_with("well"));
     wait_until("two copies", || copy.asked() == 2);
     for copy in copy.requests() {
@@ -157,8 +156,7 @@ fn requests_under_way_are_limited() {
     let up = Origin::start(move |asked| {
         let _ = begun.lock().expect("sender").send(());
         drop(gate.lock());
-        asked.answer("200 OK", "", "well");
-        true
+        asked.answer("200 OK", "", "well")
     });
     let text = http!(
         "limit_conn_zone $arg_k zone=z:1m; limit_conn_status 429;\n\
@@ -187,8 +185,7 @@ fn requests_under_way_are_limited() {
 fn connections_come_from_where_they_are_told_to() {
     let up = Origin::start(|asked| {
         let from = asked.peer.ip().to_string();
-        asked.answer("200 OK", "Set-Cookie: a=1; Domain=up; path=/in/x\r\n", &from);
-        true
+        asked.answer("200 OK", "Set-Cookie: a=1; Domain=up; path=/in/x\r\n", &from)
     });
     let server = Server::start(http!(
         "upstream u {{ server {up}; keepalive 8; }} server {{ listen 127.0.0.1:%PORT0%;\n\
@@ -214,8 +211,7 @@ fn hints_come_early() {
     let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\nServer: x\r\n\r\n");
         let _ = wait.lock().expect("receiver").recv_timeout(Duration::from_secs(20));
-        asked.answer("200 OK", "", "well");
-        true
+        asked.answer("200 OK", "", "well")
     });
     let server = server!("early_hints $arg_h; location / {{ proxy_pass http://{up}; }}").start();
     let mut client = server.connect();
@@ -238,8 +234,7 @@ fn hints_come_early_by_http2() {
     }
     let up = Origin::start(|asked| {
         asked.write(b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\n\r\n");
-        asked.answer("200 OK", "", "well");
-        true
+        asked.answer("200 OK", "", "well")
     });
     let server = server!("http2 on; early_hints 1; location / {{ proxy_pass http://{up}; }}").start();
     let url = format!("http://{}/", server.addr(0));
@@ -260,8 +255,7 @@ fn connect_makes_a_tunnel() {
     server.write("users", "me:{PLAIN}secret\n");
     let ask = |port: usize, target: &str, more: &str| {
         let get = "GET /in HTTP/1.0\r\n\r\n";
-        let text = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n{more}\r\n{get}");
-        ask(server.addr(port), &text)
+        ask(server.addr(port), format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n{more}\r\n{get}"))
     };
     let me = "Proxy-Authorization: Basic bWU6c2VjcmV0\r\n";
     let up = up.to_string();
@@ -304,10 +298,7 @@ fn errors_of_a_post_action_are_of_the_request() {
 /// Without a status there is no consent (HTTP/0.9).
 #[test]
 fn an_answer_without_a_head_is_no_consent() {
-    let bare = Origin::start(|asked| {
-        asked.write(b"welcome");
-        false
-    });
+    let bare = Origin::start(|asked| asked.close_with(b"welcome"));
     let server = Server::start(server!(
         "location / {{ auth_request /auth; try_files none @in; }} location @in {{ return 200 in; }}\n\
          location = /auth {{ proxy_pass http://{bare}; }}"

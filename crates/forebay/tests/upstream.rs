@@ -490,8 +490,7 @@ fn sessions_by_a_field_and_with_an_end() {
         b.addr
     ));
     let ask = |uri: &str, field: &str| {
-        let text = format!("GET {uri} HTTP/1.1\r\nHost: a\r\n{field}\r\nConnection: close\r\n\r\n");
-        server.ask(&text)
+        server.ask(format!("GET {uri} HTTP/1.1\r\nHost: a\r\n{field}\r\nConnection: close\r\n\r\n"))
     };
     let of = |text: &str, start: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(start)).unwrap_or_else(|| panic!("{text}"));
@@ -563,8 +562,7 @@ fn cookies_have_marks_and_are_secure_by_a_value() {
         b.addr
     ));
     let cookie = |uri: &str, cookie: &str| {
-        let text = format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n");
-        let answer = server.ask(&text);
+        let answer = server.ask(format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n"));
         let line = answer.split("Set-Cookie: ").nth(1).and_then(|c| c.split("\r\n").next());
         line.expect("a cookie").to_owned()
     };
@@ -600,10 +598,7 @@ fn cookies_stay_where_they_are_if_a_failure_is_not_to_change_them() {
         group("stays", "change_on_failure=off max_age=2h"),
         group("moves", "expires=1h max_age=2h")
     ));
-    let ask = |uri: &str, cookie: &str| {
-        let text = format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n");
-        server.ask(&text)
-    };
+    let ask = |uri: &str, cookie: &str| server.ask(format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n"));
     for name in ["stays", "moves"] {
         let uri = format!("/{name}");
         let first = server.get(&uri);

@@ -108,8 +108,7 @@ fn fields_that_are_the_upstreams_business() {
         let own = if asked.target().ends_with("own") { "Server: up\r\nDate: never\r\n" } else { "" };
         let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /file\r\n" } else { "" };
         let status = if asked.target().ends_with("no") { "404 No" } else { "200 OK" };
-        asked.write(format!("HTTP/1.1 {status}\r\n{own}{to}Content-Length: 2\r\n\r\nok"));
-        true
+        asked.write(format!("HTTP/1.1 {status}\r\n{own}{to}Content-Length: 2\r\n\r\nok"))
     });
     let both = "proxy_pass_header Server; proxy_pass_header Date;";
     let conf = conf(&format!(
@@ -164,8 +163,7 @@ fn times_of_answers_that_are_not_passed_on() {
     let up = Origin::start(|asked| {
         let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /file\r\n" } else { "" };
         let status = if asked.target().ends_with("no") { "404 No" } else { "200 OK" };
-        asked.write(format!("HTTP/1.1 {status}\r\n{to}Content-Length: 2\r\n\r\nok"));
-        true
+        asked.write(format!("HTTP/1.1 {status}\r\n{to}Content-Length: 2\r\n\r\nok"))
     });
     let conf = conf(&format!(
         "map $upstream_response_time $time {{ ~^[0-9.]+$ some; default $upstream_response_time; }}\n\
@@ -188,8 +186,7 @@ fn times_of_answers_that_are_not_passed_on() {
 fn redirects_that_lead_nowhere() {
     let up = Origin::start(|asked| {
         let to = asked.target().strip_prefix("/to/").expect("where").to_owned();
-        asked.write(format!("HTTP/1.1 200 OK\r\nX-Own: mine\r\nX-Accel-Redirect: {to}\r\n\r\n"));
-        false
+        asked.close_with(format!("HTTP/1.1 200 OK\r\nX-Own: mine\r\nX-Accel-Redirect: {to}\r\n\r\n"))
     });
     let conf = conf(&format!(
         "log_format u '$status|$upstream_http_x_own|$upstream_http_x_accel_redirect'; access_log logs/a.log u;\n\
@@ -224,14 +221,8 @@ fn upstream_variables_name_the_failure() {
 #[test]
 fn lengths_of_responses_without_heads() {
     let up = Origin::start(|asked| match asked.target() {
-        "/old" => {
-            asked.write(b"no head");
-            false
-        }
-        _ => {
-            asked.answer("200 OK", "", "content");
-            true
-        }
+        "/old" => asked.close_with(b"no head"),
+        _ => asked.answer("200 OK", "", "content"),
     });
     let server = Server::start(&conf(&format!(
         "log_format l '$uri $upstream_response_length $body_bytes_sent'; access_log logs/a.log l;\n\

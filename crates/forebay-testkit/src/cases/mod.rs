@@ -20,7 +20,7 @@
 //! ```
 //!
 //! - `http`, `server`, `stream`, `main`: the configuration, see [`crate::Conf`]; words after it are directives of the main context.
-//!   `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
+//!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
 //! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files.
 //! - `origin NAME`: an upstream, by target ([`rules`]).
 //! - `requests`: each on a connection of its own, which is closed; `requests nginx` compares the answers to those of nginx, too.
@@ -33,7 +33,7 @@
 pub mod row;
 pub mod rules;
 
-use crate::{Conf, DEADLINE, Oracle, Origin, Server, Site, oracle, page_files, stamp, wait_for};
+use crate::{Conf, DEADLINE, Oracle, Origin, Server, Site, oracle, page_files, stamp, wait_for, wrap};
 use row::{Row, unescape};
 use std::time::Instant;
 
@@ -128,6 +128,7 @@ fn conf_of(kind: &str, text: &str) -> Option<Conf> {
         "server" => crate::server(text),
         "stream" => crate::stream(text),
         "main" => crate::main(text),
+        "compared" => crate::main(wrap(text)),
         _ => return None,
     })
 }
@@ -152,7 +153,7 @@ impl Case<'_> {
         let site = conf.clone().site();
         for section in self.sections {
             match section.kind {
-                "pages" => page_files(&site),
+                "pages" | "compared" => page_files(&site),
                 "directory" => drop(site.make_dir(section.argument)),
                 "file" => {
                     let text = section.text.strip_suffix('\n').unwrap_or_default();
@@ -209,8 +210,8 @@ impl Case<'_> {
                 let said = conf.refusal();
                 assert!(said.contains(&unescape(message)), "{text}: {said}");
             }),
-            "http" | "server" | "stream" | "main" | "outside" | "file" | "directory" | "pages" | "origin" => {
-            }
+            "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "directory"
+            | "pages" | "origin" => {}
             other => panic!("no section {other}"),
         }
     }

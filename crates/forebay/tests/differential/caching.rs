@@ -1,6 +1,6 @@
 //! Responses from a cache.
 
-use forebay_testkit::{compare, get, get_with, is_before, oracle};
+use forebay_testkit::{compare, get, is_before, oracle};
 
 /// Asks for each path twice, so that the second answer shows what was stored.
 fn twice(paths: &[&str]) -> Vec<String> {
@@ -75,54 +75,5 @@ fn a_cache_keeps_the_responses_that_nginx_keeps() {
     );
 }
 
-#[test]
-fn conditions_and_ranges_of_cached_responses() {
-    let mut requests = Vec::new();
-    for place in
-        ["/c/digits.txt", "/f/digits.txt", "/n/digits.txt", "/c/page.html", "/c/none", "/b/digits.txt?b=1"]
-    {
-        for fields in [
-            "",
-            "Range: bytes=1-3\r\n",
-            "Range: bytes=1-3,5-7\r\n",
-            "Range: bytes=-4\r\n",
-            "If-Modified-Since: Tue, 14 Nov 2023 22:13:20 GMT\r\n",
-            "If-Modified-Since: Tue, 14 Nov 2023 22:13:19 GMT\r\n",
-            "If-Unmodified-Since: Tue, 14 Nov 2023 22:13:19 GMT\r\n",
-            "If-None-Match: \"6553f100-24\"\r\n",
-            "If-None-Match: \"x\"\r\n",
-            "If-Match: \"x\"\r\n",
-            "Range: bytes=1-3\r\nIf-Range: \"6553f100-24\"\r\n",
-            "Range: bytes=1-3\r\nIf-Range: \"x\"\r\n",
-        ] {
-            // Part of a list of ranges: a boundary that differs from answer to answer.
-            if fields.contains(',') && fields.starts_with("Range") {
-                continue;
-            }
-            requests.push(get_with(place, fields));
-        }
-        requests.push(format!("HEAD {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-        requests.push(format!("POST {place} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-    }
-    // A first request that is one of these, too.
-    for (i, fields) in ["Range: bytes=1-3\r\n", "If-None-Match: \"6553f100-24\"\r\n", "If-Match: \"x\"\r\n"]
-        .iter()
-        .enumerate()
-    {
-        for _ in 0..2 {
-            requests.push(get_with(&format!("/c/digits.txt?fresh{i}"), fields));
-        }
-    }
-    let head = "HEAD /c/digits.txt?head HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    requests.extend([head.to_owned(), get("/c/digits.txt?head")]);
-    compare(
-        "proxy_cache_path %DIR%/cache keys_zone=one:10m levels=1:2 use_temp_path=off;\n\
-         server { listen 127.0.0.1:%PORT0%; add_header X-Cache $upstream_cache_status; proxy_cache_valid 200 404 1h;\n\
-         location /c/ { proxy_pass http://127.0.0.1:%PORT1%/; proxy_cache one; }\n\
-         location /f/ { proxy_pass http://127.0.0.1:%PORT1%/; proxy_cache one; proxy_force_ranges on; }\n\
-         location /n/ { proxy_pass http://127.0.0.1:%PORT1%/; proxy_cache one; proxy_no_cache 1; }\n\
-         location /b/ { proxy_pass http://127.0.0.1:%PORT1%/; proxy_cache one; proxy_cache_bypass $arg_b; } }\n\
-         server { listen 127.0.0.1:%PORT1%; }",
-        &requests,
-    );
-}
+forebay_testkit::cases!("../cases/differential/caching.cases":
+    conditions_and_ranges_of_cached_responses);

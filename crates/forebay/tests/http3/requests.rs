@@ -88,8 +88,7 @@ fn uploads() {
         let server = proxied(lines, |asked| {
             let body = asked.text.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
             let told = format!("{} {}", asked.field("content-length"), body);
-            asked.answer("200 OK", "", &told);
-            true
+            asked.answer("200 OK", "", &told)
         });
         client.connect("a", &server);
         let fields = json!([["content-length", "200000"]]);

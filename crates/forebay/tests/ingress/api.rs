@@ -108,6 +108,5 @@ fn serve(state: &Mutex<State>, asked: &mut Asked) -> bool {
         "kind": format!("{kind}List"), "apiVersion": version,
         "metadata": {"resourceVersion": state.version.to_string()}, "items": items,
     });
-    asked.answer("200 OK", "Content-Type: application/json\r\n", &list.to_string());
-    true
+    asked.answer("200 OK", "Content-Type: application/json\r\n", &list.to_string())
 }

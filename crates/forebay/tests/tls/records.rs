@@ -150,8 +150,7 @@ fn cutter(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
 #[test]
 fn a_response_that_may_be_cut_off_is_not_kept() {
     let origin = Origin::start(|asked| {
-        asked.write(b"HTTP/1.0 200 OK\r\nCache-Control: max-age=60\r\n\r\nhalf a page");
-        false
+        asked.close_with(b"HTTP/1.0 200 OK\r\nCache-Control: max-age=60\r\n\r\nhalf a page")
     });
     let behind = Server::start_on(site(&format!(
         "server {{ listen 127.0.0.1:%PORT0% ssl; location / {{ proxy_pass http://{origin}; }} }}"
@@ -351,8 +350,7 @@ fn pieces_of_records_do_not_keep_a_connection() {
 #[test]
 fn curl_gets_answers_that_come_before_the_end_of_its_upload() {
     let up = Origin::at_head(|asked| {
-        asked.write(b"HTTP/1.1 409 Early\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
-        false
+        asked.close_with(b"HTTP/1.1 409 Early\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
     });
     let site = site(&format!(
         "server {{ listen 127.0.0.1:%PORT0% ssl; http2 on; client_max_body_size 0;
