@@ -12,12 +12,20 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Takes an answer apart. One without an end of its head has no content.
+    /// Takes an answer apart, whose chunks have to be complete.
     pub fn of(bytes: &[u8]) -> Answer {
+        let mut answer = Answer::of_part(bytes);
+        if answer.field("Transfer-Encoding") == Some("chunked") {
+            answer.body = dechunked(body_of(bytes));
+        }
+        answer
+    }
+
+    /// Takes an answer apart that may break off. One without an end of its head has no content.
+    pub fn of_part(bytes: &[u8]) -> Answer {
         let at = bytes.windows(4).position(|w| w == b"\r\n\r\n").unwrap_or(bytes.len());
         let head = String::from_utf8_lossy(&bytes[..at]).into_owned();
-        let body = content_of(bytes);
-        Answer { head, body }
+        Answer { head, body: content_of(bytes) }
     }
 
     /// Returns the status, or an empty text.

@@ -228,6 +228,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Reads the next frame; `None` at the end of the connection.
+    #[allow(clippy::should_implement_trait, reason = "a frame, then maybe something else")]
     pub fn next(&mut self) -> Option<Frame> {
         next(&mut self.stream, &mut self.buf)
     }
@@ -315,6 +316,7 @@ pub struct Peer {
 
 impl Peer {
     /// Reads the next frame; `None` at the end.
+    #[allow(clippy::should_implement_trait, reason = "a frame, then maybe something else")]
     pub fn next(&mut self) -> Option<Frame> {
         next(&mut self.stream, &mut self.buf)
     }

@@ -209,8 +209,12 @@ fn a_responder_that_fails_costs_a_line_and_no_handshake() {
         of(|s, a| send(a, &signed_by(s, a.target(), "other"))),
         of(|_, a| send(a, b"garbage")),
         of(|_, _| std::thread::sleep(Duration::from_secs(60))),
-        of(|_, a| drop(a.answer("404 Not Found", "", "no"))),
-        of(|_, a| drop(a.answer("200 OK", "", "<html>"))),
+        of(|_, a| {
+            a.answer("404 Not Found", "", "no");
+        }),
+        of(|_, a| {
+            a.answer("200 OK", "", "<html>");
+        }),
         // It speaks about another certificate.
         of(|s, a| {
             let dir = s.dir.get().expect("directory");

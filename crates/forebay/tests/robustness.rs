@@ -16,12 +16,6 @@ fn serve(main: &str, connections: u32, server: &str) -> Server {
     Server::start_on(site)
 }
 
-fn connect(server: &Server) -> TcpStream {
-    let stream = server.connect();
-    stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
-    stream
-}
-
 /// Reads an answer with `Content-Length`; its status line, empty if the connection ended.
 fn answer(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();

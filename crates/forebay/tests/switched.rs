@@ -1,7 +1,7 @@
 //! Connections that leave HTTP: their requests end as others do, though only the relay is left of them meanwhile.
 
 use forebay_testkit::{DEADLINE, Oracle, Server, Site, Talk, accept, connect, oracle, wait_for};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Starts a server that switches to a protocol which echoes, until the client has sent `end`.
@@ -33,16 +33,6 @@ fn resetting() -> SocketAddr {
         }
     });
     addr
-}
-
-/// Reads until the text ends so.
-fn until(stream: &mut TcpStream, end: &str) -> String {
-    let mut text = Vec::new();
-    let mut byte = [0];
-    while !text.ends_with(end.as_bytes()) && matches!(stream.read(&mut byte), Ok(1)) {
-        text.push(byte[0]);
-    }
-    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn open(addr: SocketAddr) -> TcpStream {

@@ -136,7 +136,7 @@ impl Row {
     }
 
     fn judge(&self, expected: &[String], bytes: &[u8]) -> Result<(), String> {
-        let answer = Answer::of(bytes);
+        let answer = Answer::of_part(bytes);
         let text = String::from_utf8_lossy(bytes).into_owned();
         match expected.iter().find(|expected| !holds(expected, &answer, &text)) {
             Some(failed) => Err(format!("{}: not {failed}: {text}\n", self.text)),

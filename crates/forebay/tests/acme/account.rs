@@ -50,7 +50,7 @@ impl<'s> Account<'s> {
     }
 
     fn sign(&self, text: &str) -> Vec<u8> {
-        let key = pem::private_key(self.site.read("account.key").as_bytes(), &[]).expect("a key");
+        let key = pem::private_key(self.read("account.key").as_bytes(), &[]).expect("a key");
         let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).expect("a key");
         let signer = key.choose_scheme(&[SignatureScheme::ECDSA_NISTP256_SHA256]).expect("a key of P-256");
         numbers(&signer.sign(text.as_bytes()).expect("a signature"))
@@ -63,7 +63,7 @@ impl<'s> Account<'s> {
         let nonce = head
             .lines()
             .find_map(|l| l.to_ascii_lowercase().starts_with("replay-nonce: ").then(|| l[14..].trim()));
-        let kid = self.site.read("account.url");
+        let kid = self.read("account.url");
         let protected =
             json!({"alg": "ES256", "kid": kid.trim(), "nonce": nonce.expect("a nonce"), "url": url});
         let payload = payload.map(|p| p.to_string()).unwrap_or_default();
@@ -102,7 +102,7 @@ impl<'s> Account<'s> {
 
     /// Deactivates the authorizations of all orders. Returns their number.
     fn deactivate(&self) -> usize {
-        let account = self.post(self.site.read("account.url").trim(), None);
+        let account = self.post(self.read("account.url").trim(), None);
         let orders = self.post(account["orders"].as_str().expect("a URL"), None);
         let orders = orders["orders"].as_array().expect("a list").iter().filter_map(Value::as_str);
         let authorizations: Vec<Value> = orders
