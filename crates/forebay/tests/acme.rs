@@ -101,7 +101,7 @@ impl Authority {
         let names = settings.names.unwrap_or_else(free_port);
         let (http, tls) = settings.ports.unwrap_or_else(|| (site.addr(0).port(), site.addr(1).port()));
         own_certificate(site);
-        site.write("pebble.json", &format!(
+        site.write("pebble.json", format!(
             r#"{{"pebble": {{"listenAddress": "127.0.0.1:%PORT2%", "managementListenAddress": "127.0.0.1:{management}",
             "certificate": "own.pem", "privateKey": "own.key", "httpPort": {http}, "tlsPort": {tls},
             "externalAccountBindingRequired": {external},
@@ -212,7 +212,7 @@ fn issued(site: &Site, name: &str, old: &str) -> String {
 
 /// A site with an issuer. `inside`: more lines of its block; `server`: lines of the server.
 fn site(inside: &str, server: &str) -> Site {
-    Site::new(&format!(
+    Site::new(format!(
         "events {{}} error_log logs/error.log notice;\n\
          http {{ access_log off;\n\
          acme_issuer pebble {{ uri https://127.0.0.1:%PORT2%/dir; ssl_trusted_certificate %DIR%/ca.pem; \

@@ -66,7 +66,7 @@ fn upstream(open: Arc<AtomicUsize>) -> SocketAddr {
                 asked.write(format!("{head}data: 1\n\n"));
             }
             "/long" => {
-                asked.answer("200 OK", "", &"0123456789abcdef".repeat(LONG / 16));
+                asked.answer("200 OK", "", "0123456789abcdef".repeat(LONG / 16));
                 open.fetch_add(1, SeqCst);
             }
             "/ranges" => {

@@ -425,7 +425,7 @@ fn loads_of_bytes_have_all_outputs() {
     assert!(out.contains("UDP, 64 bytes there and back") && out.contains("from due"), "{out}");
     let (code, out, _) = bench(&["compare", "--rounds", "4", "--turn", "500ms", "-c", "2", &tcp, &tcp]);
     assert!(code == 0 && out.contains("95 %"), "{out}");
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "error_log logs/e;\npid logs/p;\nevents {{}}\nstream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass {}; }} }}\n",
         tcp.trim_start_matches("tcp://")
     ));
@@ -475,7 +475,7 @@ fn options_without_sense_for_bytes_are_refused() {
 #[test]
 fn bytes_pass_through_a_stream_proxy() {
     let (_backend, [tcp, udp]) = backend();
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "error_log logs/error.log;\nevents {{}}\nstream {{ ssl_certificate %DIR%/c.crt; ssl_certificate_key %DIR%/c.key;\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass {0}; }}\n\
          server {{ listen 127.0.0.1:%PORT1% ssl; proxy_pass {0}; }}\n\

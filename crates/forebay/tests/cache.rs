@@ -521,7 +521,7 @@ fn an_entry_is_renewed_under_its_key() {
     let ask = || {
         let text = "PROXY TCP4 192.0.2.7 192.0.2.8 5 6\r\nGET / HTTP/1.1\r\nHost: h\r\nX-Real-IP: 192.0.2.9\r\n\
                     Connection: close\r\n\r\n";
-        String::from_utf8(raw(server.addr(1), &text)).expect("text")
+        String::from_utf8(raw(server.addr(1), text)).expect("text")
     };
     let first = ask();
     let said = "X-Said: 192.0.2.7/127.0.0.1/1, X-Said-Id: ";

@@ -63,7 +63,7 @@ fn test_and_dump() {
 fn a_warning_is_printed_once_and_not_at_all_when_quiet() {
     let server = |n| format!("server {{ listen 127.0.0.1:%PORT0%; server_name n{n}; include part.conf; }} ");
     let names: String = (0..20).map(server).collect();
-    let site = Site::new(&format!("events {{}} http {{ access_log off; {names} }}"));
+    let site = Site::new(format!("events {{}} http {{ access_log off; {names} }}"));
     site.write("part.conf", "directio 1m;\n");
     let (code, _, err) = texts(&site.run(&["-t"]));
     assert_eq!(code, Some(0), "{err}");
@@ -100,7 +100,7 @@ fn signals_without_a_server() {
 #[test]
 fn an_address_in_use() {
     let server = Server::start(CONF);
-    let site = Site::new(&CONF.replace("%PORT0%", &server.addr(0).port().to_string()));
+    let site = Site::new(CONF.replace("%PORT0%", &server.addr(0).port().to_string()));
     assert_eq!(site.run(&["-t"]).status.code(), Some(0), "-t passes over it");
     let (code, _, err) = texts(&site.run(&[]));
     assert_eq!(code, Some(1));
@@ -110,7 +110,7 @@ fn an_address_in_use() {
 
 #[test]
 fn a_working_directory_that_is_missing() {
-    let site = Site::new(&format!("working_directory none;\n{CONF}"));
+    let site = Site::new(format!("working_directory none;\n{CONF}"));
     assert_eq!(site.run(&["-t"]).status.code(), Some(0), "-t passes over it");
     let (code, _, err) = texts(&site.run(&[]));
     assert_eq!(code, Some(1));

@@ -20,7 +20,7 @@ fn site(server: &str) -> Site {
     for (name, lines) in
         [("small.html", 2), ("page.html", 400), ("big.txt", 60_000), ("a.css", 30), ("a.png", 30)]
     {
-        site.write(format!("html/{name}"), &text(lines));
+        site.write(format!("html/{name}"), text(lines));
     }
     site.write("html/tiny.html", "tiny");
     site.write("html/empty.html", "");
@@ -50,8 +50,8 @@ fn compare(conf: &str, requests: &[String]) {
     let (ours, theirs) = (Server::start_on(site(conf)), Oracle::start(&nginx, site(conf)));
     let mut differences = String::new();
     for r in requests {
-        let a = Answer::of(&raw(theirs.addr(), &r));
-        let b = Answer::of(&ours.raw(&r));
+        let a = Answer::of(&raw(theirs.addr(), r));
+        let b = Answer::of(&ours.raw(r));
         let built_in = String::from_utf8_lossy(&b.decoded()).contains("<center>forebay");
         if a.comparable() != b.comparable() || (!built_in && a.decoded() != b.decoded()) {
             let (a, b) = (a.comparable(), b.comparable());
@@ -227,7 +227,7 @@ fn a_form_is_made_once_and_anew_when_the_file_changes() {
         assert!(a.body == b.body, "byte for byte");
     }
     assert_eq!(ask(&server, "/cached/page.html", GZIP).field("X-Cache"), Some("HIT"));
-    server.write("html/page.html", &text(300));
+    server.write("html/page.html", text(300));
     let a = ask(&server, "/page.html", GZIP);
     assert!(a.decoded() == text(300).as_bytes(), "the new content");
     assert!(ask(&server, "/cached/page.html", GZIP).decoded() == text(400).as_bytes(), "the cached one");

@@ -23,7 +23,7 @@ fn conf(up: impl std::fmt::Display, more: &str) -> Conf {
 }
 
 fn start(more: &str) -> Server {
-    Server::start(&conf(backend(), more))
+    Server::start(conf(backend(), more))
 }
 
 fn backend() -> std::net::SocketAddr {
@@ -139,7 +139,7 @@ fn a_server_that_gets_a_zone_is_counted_once() {
     let second = |zone: &str| {
         conf(up, &format!("server {{ listen 127.0.0.1:%PORT1%; server_name two.test; {zone} return 204; }}"))
     };
-    let server = Server::start(&second(""));
+    let server = Server::start(second(""));
     let ask = |n: usize| (0..n).for_each(|_| assert!(ask_second(&server).contains(" 204 ")));
     ask(15);
     server.reload_with(second("status_zone two.test;"));
@@ -151,7 +151,7 @@ fn a_server_that_gets_a_zone_is_counted_once() {
 #[test]
 fn reloads_show_their_changes_and_the_reason_of_a_refusal() {
     let up = backend();
-    let server = Server::start(&conf(up, ""));
+    let server = Server::start(conf(up, ""));
     let reloads = || json(&server, "/api/9/forebay/reloads");
     assert_eq!((&reloads()["generation"], &reloads()["events"]), (&json!(1), &json!([])));
     server.reload_with(conf(up, "server { listen 127.0.0.1:%PORT0%; server_name more.test; }"));
@@ -179,7 +179,7 @@ fn reloads_show_their_changes_and_the_reason_of_a_refusal() {
 fn with_tls() -> Server {
     let more = "server { listen 127.0.0.1:%PORT1% ssl; http2 on; server_name a.test; ssl_certificate %DIR%/a.pem; ssl_certificate_key \
                 %DIR%/a.key; root /; location / { return 204; } }";
-    let site = Site::new(&conf(backend(), more));
+    let site = Site::new(conf(backend(), more));
     site.openssl(
         "req -x509 -nodes -days 10 -subj /CN=x -addext subjectAltName=DNS:a.test,DNS:b.test -newkey ec -pkeyopt \
          ec_paramgen_curve:prime256v1 -keyout a.key -out a.pem",

@@ -196,7 +196,7 @@ fn an_upload_that_breaks_off_changes_nothing() {
     let count = || std::fs::read_dir(&temp).map_or(0, Iterator::count);
     let mut client = server.connect();
     let head = "PUT /f HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n";
-    client.send(&[head.as_bytes(), &[b'n'; 50_000]].concat());
+    client.send([head.as_bytes(), &[b'n'; 50_000]].concat());
     wait_until("a part of the body in a file", || count() > 0);
     assert_eq!(server.read("dav/f"), "old");
     drop(client);

@@ -71,7 +71,7 @@ fn cookies_of_upstreams() {
         for v in values {
             // All in one answer: each is rewritten for itself.
             let fields: String = cookies.iter().map(|c| format!("X-Answer: Set-Cookie: {c}\r\n")).collect();
-            requests.push(get_with(&format!("/{i}/?v={v}"), &fields));
+            requests.push(get_with(format!("/{i}/?v={v}"), &fields));
         }
     }
     server.push('}');
@@ -126,7 +126,7 @@ fn variables_that_set_changes() {
     for (i, body) in locations.iter().enumerate() {
         server.push_str(&format!("location /{i}/ {{ {body} }}\n"));
         for rest in ["?q=1&w=%202", "", "?", "a%20b?q=1"] {
-            requests.push(get_with(&format!("/{i}/{rest}"), "Foo: real\r\nCookie: c=real\r\n"));
+            requests.push(get_with(format!("/{i}/{rest}"), "Foo: real\r\nCookie: c=real\r\n"));
         }
     }
     server.push('}');
@@ -216,7 +216,7 @@ fn fields_beside_an_x_accel_redirect() {
         "/f/../../page.html",
         "/f/%2e%2e/page.html",
     ];
-    compare_fields(&server, &targets.map(|t| get(&format!("/app?to={t}"))));
+    compare_fields(&server, &targets.map(|t| get(format!("/app?to={t}"))));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn fields_that_proxy_set_header_gives_twice() {
             ));
             for args in ["", "?a=A", "?b=B"] {
                 requests
-                    .push(get_with(&format!("/{i}-{version}/{args}"), "Foo: 1\r\nFoo: 2\r\nX-A: client\r\n"));
+                    .push(get_with(format!("/{i}-{version}/{args}"), "Foo: 1\r\nFoo: 2\r\nX-A: client\r\n"));
             }
         }
     }
@@ -357,7 +357,7 @@ fn redirects_for_internet_explorer() {
     ];
     let mut requests: Vec<String> = uris.iter().map(|uri| get_with(uri, &ie)).collect();
     for name in ["xMSIE 7.", "xMSIE 7.0", "MSIE 9.0 Opera", "MSIE 9.0 Chrome/", "Chrome/ x", "msie 7.0"] {
-        requests.extend(["/301", "/404"].map(|uri| get_with(uri, &agent(name))));
+        requests.extend(["/301", "/404"].map(|uri| get_with(uri, agent(name))));
     }
     requests.push(get("/301"));
     requests.push(get_with("/301", &ie).replace("GET", "HEAD"));
@@ -374,7 +374,7 @@ fn an_x_accel_expires_without_a_time() {
     );
     let values = ["@0", "0", "@1", "@x", "x", "@", "-1", "5x", "00"];
     let ask =
-        |(i, v): (usize, &&str)| get_with(&format!("/{i}"), &format!("X-Answer: X-Accel-Expires: {v}\r\n"));
+        |(i, v): (usize, &&str)| get_with(format!("/{i}"), format!("X-Answer: X-Accel-Expires: {v}\r\n"));
     let requests: Vec<String> = values.iter().enumerate().map(ask).flat_map(|r| [r.clone(), r]).collect();
     compare_fields(&server, &requests);
 }
@@ -394,7 +394,7 @@ fn variants_of_cached_answers() {
     fields.extend(other);
     fields.push("X-Kind: a\r\nX-Kind: b\r\n".into());
     let vary = "X-Answer: Vary: Accept-Encoding, X-Kind\r\n";
-    let ask = |f: &String| get_with("/a", &format!("{vary}{f}"));
+    let ask = |f: &String| get_with("/a", format!("{vary}{f}"));
     let requests: Vec<String> = fields.iter().map(ask).collect();
     for (request, a, b) in nginx_answers(&server, &[], &requests) {
         let state = |answer: &str| answer.lines().find(|l| l.starts_with("X-Cache: ")).map(str::to_owned);

@@ -193,14 +193,14 @@ fn fields_that_are_hidden_or_ignored_decide_as_in_nginx() {
             for path in paths {
                 let (path, fields) = path.split_once('|').unwrap_or((path, ""));
                 let fields = if fields.is_empty() { String::new() } else { format!("{fields}\r\n") };
-                requests.push(get_with(&format!("/{name}{i}/{path}"), &fields));
+                requests.push(get_with(format!("/{name}{i}/{path}"), &fields));
             }
         }
         let own = if change.starts_with("ignore") { "" } else { change };
         server += &format!(
             "location = /auth{i} {{ internal; proxy_pass http://{up}/401/; {own} }} location = /asks{i} {{ auth_request /auth{i}; }}\n"
         );
-        requests.push(get(&format!("/asks{i}")));
+        requests.push(get(format!("/asks{i}")));
     }
     server.push('}');
     compare(&server, &[], &requests);
@@ -267,10 +267,10 @@ fn fields_that_are_held_apart_are_replaced_as_in_nginx() {
                     "location /{kind}{i}{always}/ {{ {directives} add_header {field} {always}; }}\n"
                 );
                 requests.extend(
-                    asked.map(|fields| get_with(&format!("/{kind}{i}{always}/page.html?e=%22e%22"), fields)),
+                    asked.map(|fields| get_with(format!("/{kind}{i}{always}/page.html?e=%22e%22"), fields)),
                 );
             }
-            requests.push(get(&format!("/{kind}{i}always/none")));
+            requests.push(get(format!("/{kind}{i}always/none")));
         }
     }
     server.push('}');
@@ -316,7 +316,7 @@ fn uris_of_internal_redirects_stay_as_they_are() {
         for target in targets {
             let others = ["/dl2/", "/dl3/", "/file/"].map(|name| target.replacen("/dl/", name, 1));
             for target in [target.to_owned()].into_iter().chain(others) {
-                requests.push(get_with(way, &format!("X-To: {target}\r\n")));
+                requests.push(get_with(way, format!("X-To: {target}\r\n")));
             }
         }
     }
@@ -427,7 +427,7 @@ fn an_upstream_gets_the_path_of_the_client_behind_try_files() {
                 for rest in
                     ["page.html", "pag%65.html?a=b", ".//page.html", "dir?x", "dir/", "none", "a%20b.html"]
                 {
-                    requests.push(get(&format!("/{place}{k}{i}/{rest}")));
+                    requests.push(get(format!("/{place}{k}{i}/{rest}")));
                 }
             }
             files.extend(
@@ -474,7 +474,7 @@ fn errors_in_pages_of_errors_are_intercepted() {
                      error_page 500 502 404 {target}; }}\n\
                      location {place} {{ recursive_error_pages {recursive}; proxy_pass http://{up}{uri}; {inner} }}\n"
                 );
-                requests.extend([500, 404, 401, 503, 200].map(|status| get(&format!("/a{n}/s{status}"))));
+                requests.extend([500, 404, 401, 503, 200].map(|status| get(format!("/a{n}/s{status}"))));
                 n += 1;
             }
         }
@@ -526,10 +526,10 @@ fn failures_of_servers_are_cached_as_in_nginx() {
              add_header X-Cache $upstream_cache_status always; }}\n"
         );
         for path in ["x", "half", "503"] {
-            requests.extend(["?b=1", "", "", ""].map(|query| get(&format!("/p{i}/{path}{query}"))));
+            requests.extend(["?b=1", "", "", ""].map(|query| get(format!("/p{i}/{path}{query}"))));
         }
         requests.push(format!("HEAD /p{i}/head HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
-        requests.push(get(&format!("/p{i}/head")));
+        requests.push(get(format!("/p{i}/head")));
         requests.extend(["POST", "POST"].map(|method| {
             format!(
                 "{method} /p{i}/post HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -541,7 +541,7 @@ fn failures_of_servers_are_cached_as_in_nginx() {
             "location /{name}/ {{ {name}_pass 127.0.0.1:1; {name}_cache {zone}; {name}_cache_key $uri; {name}_cache_valid any 1h;\n\
              add_header X-Cache $upstream_cache_status always; }}\n"
         );
-        requests.extend([1, 2].map(|_| get(&format!("/{name}/"))));
+        requests.extend([1, 2].map(|_| get(format!("/{name}/"))));
     }
     server.push('}');
     compare(&server, &[], &requests);
@@ -569,13 +569,13 @@ fn a_failed_renewal_is_cached_as_in_nginx() {
     let mut server = String::from(
         "proxy_cache_path %DIR%/cache keys_zone=one:10m use_temp_path=off; server { listen 127.0.0.1:%PORT0%;\n",
     );
-    let mut requests: Vec<String> = (0..rules.len()).map(|i| get(&format!("/p{i}/"))).collect();
+    let mut requests: Vec<String> = (0..rules.len()).map(|i| get(format!("/p{i}/"))).collect();
     for (i, rule) in rules.iter().enumerate() {
         server += &format!(
             "location /p{i}/ {{ proxy_pass http://{up}; proxy_cache one; proxy_cache_key $uri; proxy_cache_valid any 1h; {rule} \
              add_header X-Cache $upstream_cache_status always; }}\n"
         );
-        requests.extend([1, 2, 3].map(|_| get(&format!("/p{i}/"))));
+        requests.extend([1, 2, 3].map(|_| get(format!("/p{i}/"))));
     }
     server.push('}');
     // Both servers have their first answers before either is refused one.
@@ -618,14 +618,14 @@ fn answers_without_a_head_are_passed_on() {
     for (i, way) in ways.iter().enumerate() {
         server += &format!("location /w{i}/ {{ proxy_pass http://{up}; {way} add_header X-A b; }}\n");
         for path in ["icy", "old", "line", "half", "blank", "nul", "none"] {
-            requests.push(get_with(&format!("/w{i}/{path}"), "Accept-Encoding: gzip\r\n"));
+            requests.push(get_with(format!("/w{i}/{path}"), "Accept-Encoding: gzip\r\n"));
         }
         // nginx answers one to a cache with content.
         if !way.contains("proxy_cache") {
             requests.push(format!("HEAD /w{i}/old HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
         }
         requests.push(format!("GET /w{i}/old HTTP/1.0\r\n\r\n"));
-        requests.push(get_with(&format!("/w{i}/old"), "Range: bytes=1-2\r\n"));
+        requests.push(get_with(format!("/w{i}/old"), "Range: bytes=1-2\r\n"));
     }
     server.push('}');
     compare(&server, &[], &requests);
@@ -660,21 +660,21 @@ fn fragments_that_break_off_do_not_end_their_page() {
                      <!--# echo var=\"v\" --><!--# include virtual=\"/p/fine\" --><c>"
                 );
                 files.push((format!("html/{name}"), page));
-                requests.push(get(&format!("/page/{name}")));
+                requests.push(get(format!("/page/{name}")));
             }
         }
         files.push((
             format!("html/nested{kind}.html"),
             format!("<n><!--# include virtual=\"/page/{kind}p0.html\" --></n><!--# include virtual=\"/p/fine\" -->"),
         ));
-        requests.push(get(&format!("/page/nested{kind}.html")));
+        requests.push(get(format!("/page/nested{kind}.html")));
         server += &format!(
             "location /before{kind}/ {{ add_before_body /p/{kind}; add_after_body /p/fine; alias %DIR%/html/; }}\n\
              location /after{kind}/ {{ add_before_body /p/fine; add_after_body /p/{kind}; alias %DIR%/html/; }}\n\
              location /main{kind}/ {{ add_before_body /p/fine; add_after_body /p/fine; addition_types *; proxy_pass http://{up}; }}\n"
         );
-        requests.extend(["before", "after"].map(|place| get(&format!("/{place}{kind}/page.html"))));
-        requests.push(get(&format!("/main{kind}/{kind}")));
+        requests.extend(["before", "after"].map(|place| get(format!("/{place}{kind}/page.html"))));
+        requests.push(get(format!("/main{kind}/{kind}")));
     }
     server.push('}');
     compare(&server, &files, &requests);

@@ -135,7 +135,7 @@ fn faulty() -> (Origin, Arc<AtomicU8>) {
 #[test]
 fn a_sick_upstream_is_not_noticed() {
     let ((sick, mode), (well, _)) = (faulty(), faulty());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {sick} max_fails=0; server {well}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; proxy_read_timeout 200ms;\n\
          proxy_next_upstream error timeout invalid_header; }} }}"
@@ -158,7 +158,7 @@ fn a_sick_upstream_is_not_noticed() {
 #[test]
 fn half_a_body_is_not_passed_off_as_a_whole() {
     let (addr, mode) = faulty();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{addr}; }} }}"
     )));
     mode.store(HALF_BODY, SeqCst);
@@ -200,7 +200,7 @@ fn an_upstream_is_killed_under_load() {
     }
     let site = Site::new("");
     let ((first, a), (_second, b)) = (haproxy(&site, "a"), haproxy(&site, "b"));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ zone u 64k; server 127.0.0.1:{a}; server 127.0.0.1:{b}; keepalive 16; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}"
     )));
@@ -256,7 +256,7 @@ fn an_address_changes_under_load() {
             let _ = names.send_to(&m, from);
         }
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "resolver {dns} ipv6=off; upstream u {{ zone u 64k; server app.test:{port} resolve; keepalive 8; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}"
     )));
@@ -275,7 +275,7 @@ fn an_address_changes_under_load() {
 #[test]
 fn descriptors_run_out() {
     let (addr, _) = faulty();
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "worker_processes 1; worker_rlimit_nofile 64; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ access_log off; upstream u {{ server {addr}; keepalive 4; }} server {{ listen 127.0.0.1:%PORT0%;\n\
          location / {{ proxy_pass http://u; }} }} }}"
@@ -294,7 +294,7 @@ fn descriptors_run_out() {
 #[test]
 fn the_worker_is_killed_under_load() {
     let (addr, _) = faulty();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{addr}; }} }}"
     )));
     let load = Load::start(server.addr(0), 8, "/");
@@ -320,7 +320,7 @@ fn real_clients_and_applications() {
     let _python = Process(python.expect("python3 starts"));
     wait_for("python", || TcpStream::connect(("127.0.0.1", port)).ok());
     let echo = free_port();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "map $http_upgrade $c {{ default upgrade; '' ''; }} server {{ listen 127.0.0.1:%PORT0%;\n\
          location / {{ proxy_pass http://127.0.0.1:{port}; }} location /ws {{ proxy_pass http://127.0.0.1:{echo};\n\
          proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $c; }} }}"

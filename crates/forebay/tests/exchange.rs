@@ -68,7 +68,7 @@ fn the_body_of_an_upgrade_is_sent_once() {
                 client.send(format!("{head}{body}{early}"));
                 assert!(client.until("\r\n\r\n").starts_with("HTTP/1.1 101 "), "{path} {body}");
                 let word = &"firstword"[early.len()..];
-                client.send(&word);
+                client.send(word);
                 assert_eq!(client.until("firstword"), "firstword", "{path} {body} {early}");
             }
         }
@@ -83,7 +83,7 @@ fn a_tunnel_waits_for_each_side_by_its_own_time() {
     let up = Origin::at_head(|a| {
         a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
         if a.target().ends_with("push") {
-            a.write(&vec![b'x'; LONG]);
+            a.write(vec![b'x'; LONG]);
         } else if a.target().ends_with("deaf") {
             std::thread::sleep(DEADLINE);
         }
@@ -218,7 +218,7 @@ fn an_answer_beside_the_body() {
         for (piece, framed) in
             [("hello", "5\r\nhello\r\n"), ("world", "5\r\nworld\r\n"), ("END", "3\r\nEND\r\n0\r\n\r\n")]
         {
-            client.send(&piece);
+            client.send(piece);
             assert!(client.until(framed).ends_with(framed), "{path} {piece}");
         }
         assert!(server.error_log().lines().all(|l| !l.contains("[error]")), "{}", server.error_log());
@@ -227,7 +227,7 @@ fn an_answer_beside_the_body() {
     let mut client =
         server.send(format!("PUT /buffered HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 8 << 20));
     for _ in 0..128 {
-        client.send(&[b'x'; 65536]);
+        client.send([b'x'; 65536]);
     }
     let answer = client.all_until("\r\n0\r\n\r\n");
     assert_eq!(answer.bytes().filter(|b| *b == b'x').count(), 8 << 20);
@@ -251,7 +251,7 @@ fn a_connection_with_half_a_request_on_it() {
     let mut client =
         server.send(format!("PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 32 << 20));
     for _ in 0..512 {
-        client.send(&[b'x'; 65536]);
+        client.send([b'x'; 65536]);
     }
     assert!(client.until("early").starts_with("HTTP/1.1 200 "));
     assert!(ask(&mut client, "/", "conn1").ends_with("conn1"));
@@ -307,7 +307,7 @@ fn a_head_that_drips_in() {
             _ => "HTTP/1.1 103 Early Hints\r\n\r\n",
         };
         let begun = std::time::Instant::now();
-        while begun.elapsed() < DEADLINE && a.write(&line) {
+        while begun.elapsed() < DEADLINE && a.write(line) {
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         false
@@ -456,7 +456,7 @@ fn a_body_that_is_there_goes_to_the_next_server() {
         let length = a.text.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
         let body = a.take(length.unwrap_or(0));
         let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-        a.write(&[text.as_bytes(), &body].concat())
+        a.write([text.as_bytes(), &body].concat())
     });
     let server = serve(
         &format!("upstream u {{ server {bad} max_fails=0; server {good} backup; }}"),
@@ -508,7 +508,7 @@ fn a_body_that_another_upstream_had() {
         let mut client = server.connect();
         let length = if then.is_empty() { 12 } else { first.len() + then.len() };
         client.send(format!("PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{first}"));
-        client.send(&then);
+        client.send(then);
         let answer = client.until(end);
         assert!(answer.ends_with(end), "{path} {first}: {answer}");
         assert_eq!(answer.starts_with("HTTP/1.1 502 "), end.contains("html"), "{path} {first}: {answer}");

@@ -171,7 +171,7 @@ fn answers_in_single_bytes() {
         "location / {{ fastcgi_pass {slow}; }} location /u {{ fastcgi_pass {slow}; fastcgi_buffering off; }}"
     )));
     for uri in ["/", "/u"] {
-        let got = server.ask(&request(&format!("GET {uri}"), "", b""));
+        let got = server.ask(request(&format!("GET {uri}"), "", b""));
         assert!(got.starts_with("HTTP/1.1 201 Made\r\n") && got.contains("X-Head: yes\r\n"), "{got}");
         assert!(got.ends_with("\r\n\r\nhello") && !got.contains("Status:"), "{got}");
     }
@@ -241,7 +241,7 @@ fn bad_answers() {
         Server::start(server(&format!("location / {{ fastcgi_pass {backend}; fastcgi_param N $arg_n; }}")));
     for (n, (_, status, text)) in answers.iter().enumerate() {
         let before = server.error_log().matches(text).count();
-        let got = server.ask(&request(&format!("GET /?n={n}"), "", b""));
+        let got = server.ask(request(&format!("GET /?n={n}"), "", b""));
         assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{text}: {got}");
         assert!(*status != "200" || got.ends_with("\r\n\r\npart"), "{text}: {got}");
         server.wait_for_log(text, before + 1);
@@ -346,7 +346,7 @@ fn another_server_has_its_turn() {
            location /said {{ fastcgi_pass {fatal}; fastcgi_catch_stderr nothing; }} }}"
     )));
     for uri in ["/a", "/b"] {
-        let got = server.raw(&request(&format!("POST {uri}"), "", b"content"));
+        let got = server.raw(request(&format!("POST {uri}"), "", b"content"));
         let got = String::from_utf8_lossy(&got).into_owned();
         assert!(got.ends_with("sound content") && got.contains(&format!(", {sound}:502, 200\r\n")), "{got}");
     }
@@ -436,7 +436,7 @@ fn fields_of_cached_responses_are_forgotten() {
     // The same connection, so that the same memory serves both.
     wait_for("a hit", || {
         let both = "GET /a HTTP/1.1\r\nHost: h\r\n\r\nGET /told HTTP/1.0\r\n\r\n";
-        let answers = ask(server.addr(0), &both);
+        let answers = ask(server.addr(0), both);
         assert!(answers.contains("page") && answers.ends_with("[]"), "{answers}");
         answers.contains("X-Cache: HIT\r\n").then_some(())
     });
@@ -538,8 +538,7 @@ fn php_on_kept_connections() {
 #[test]
 fn mistakes_in_the_words_of_nginx() {
     let says = |http: &str| {
-        let site =
-            Site::new(&format!("events {{}} http {{ {http} server {{ listen 127.0.0.1:%PORT0%; }} }}"));
+        let site = Site::new(format!("events {{}} http {{ {http} server {{ listen 127.0.0.1:%PORT0%; }} }}"));
         String::from_utf8_lossy(&site.run(&["-t"]).stderr).into_owned()
     };
     let pass = |what: &str| says(&format!("server {{ location / {{ {what} }} }}"));
@@ -575,7 +574,7 @@ fn a_field_proxy_is_no_parameter() {
     let server = Server::start(server(&locations));
     let ask = |path: &str| {
         let fields = "Proxy: evil\r\npROXY: worse\r\nProxy-Connection: x\r\nX-Proxy: y\r\n";
-        server.ask(&request(&format!("GET {path}"), fields, b""))
+        server.ask(request(&format!("GET {path}"), fields, b""))
     };
     let answer = ask("/");
     assert!(!answer.contains("HTTP_PROXY="), "{answer}");

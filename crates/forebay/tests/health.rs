@@ -101,7 +101,7 @@ fn variables_that_a_check_requires() {
 #[test]
 fn require_takes_variables_only() {
     for (words, mistake) in [("x", "invalid variable name \"x\""), ("", "invalid \"require\" in \"match\"")] {
-        let site = Site::new(&format!("events {{}} http {{ match m {{ require {words}; }} }}"));
+        let site = Site::new(format!("events {{}} http {{ match m {{ require {words}; }} }}"));
         let out = site.run(&["-t"]);
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(!out.status.success() && text.contains(mistake), "{text}");

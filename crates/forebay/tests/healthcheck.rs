@@ -6,8 +6,8 @@ use std::net::TcpListener;
 /// Runs the subcommand on a site whose configuration has this `listen`: exit code and standard error.
 fn healthcheck(site: &Site, listen: &str, more: &[&str]) -> (Option<i32>, String) {
     let name = "checked.conf";
-    site.write(name, &format!("events {{}} http {{ include listen.conf; }} # {listen}"));
-    site.write("listen.conf", &format!("server {{ {listen} }}"));
+    site.write(name, format!("events {{}} http {{ include listen.conf; }} # {listen}"));
+    site.write("listen.conf", format!("server {{ {listen} }}"));
     let mut command = std::process::Command::new(program());
     command.arg("healthcheck").arg("-p").arg(site.dir()).args(["-c", name]).args(more);
     let output = command.output().expect("runs");
@@ -19,7 +19,7 @@ fn a_server_that_answers_is_healthy() {
     // The application never answers: a check of a resource would wait for it.
     let application = TcpListener::bind("127.0.0.1:0").expect("bind");
     let application = application.local_addr().expect("bound");
-    let mut server = Server::start(&format!(
+    let mut server = Server::start(format!(
         "pid logs/nginx.pid; error_log logs/error.log; events {{}}
         http {{ log_format status $status; access_log logs/access.log status;
             server {{ listen 127.0.0.1:%PORT2% ssl; ssl_reject_handshake on; }}

@@ -8,12 +8,12 @@ use forebay_testkit::{Origin, Server, Site, h2, http, wait_for};
 use std::io::{Read, Write};
 
 pub fn serve(http: &str, server: &str) -> Server {
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 1;\nerror_log logs/error.log info;\nevents {{ worker_connections 256; }}\nhttp {{ access_log \
          logs/access.log; http2 on; {http}\nserver {{ listen 127.0.0.1:%PORT0%; {server} }} }}\n"
     ));
-    site.write("html/page", &"x".repeat(10_000));
-    site.write("html/large", &"0123456789".repeat(30_000));
+    site.write("html/page", "x".repeat(10_000));
+    site.write("html/large", "0123456789".repeat(30_000));
     site.write("html/small", "small");
     Server::start_on(site)
 }

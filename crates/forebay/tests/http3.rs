@@ -122,13 +122,13 @@ pub fn field<'a>(told: &'a Value, name: &str) -> &'a str {
 
 /// A site with certificates for `localhost` and `other`, and the lines of the http block.
 pub fn site(http: &str) -> Site {
-    let site = Site::new(&conf(http));
+    let site = Site::new(conf(http));
     for name in ["localhost", "other", "client"] {
         site.certificate(name, P256, name, "");
     }
     site.write("html/index.html", "hello");
-    site.write("html/page", &"0123456789".repeat(1000));
-    site.write("html/large", &"0123456789".repeat(200_000));
+    site.write("html/page", "0123456789".repeat(1000));
+    site.write("html/large", "0123456789".repeat(200_000));
     site
 }
 

@@ -24,8 +24,8 @@ fn group(upstream: impl std::fmt::Display, more: &str) -> Conf {
 fn get(addr: SocketAddr, uri: &str) -> String {
     let mut stream = connect(addr);
     stream.send(format!("GET {uri} HTTP/1.0\r\n\r\n"));
-    let answer = stream.rest();
-    answer
+
+    stream.rest()
 }
 
 fn body(answer: &str) -> &str {

@@ -73,7 +73,7 @@ fn upstream(keeps: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> Ups
 }
 
 fn serve(rest: &str) -> Server {
-    Server::start(&format!(
+    Server::start(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ client_body_temp_path %DIR%/body; map $http_upgrade $connection_upgrade {{ default upgrade; '' close; }}\n\
          log_format l '$upstream_addr $upstream_status'; access_log logs/a.log l;\n\

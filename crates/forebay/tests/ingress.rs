@@ -407,7 +407,7 @@ fn written(site: &Site, secret: &serde_json::Value, pairs: &[(&str, String)]) ->
                 {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}},
     ]);
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
-    let path = site.write("written.json", &list.to_string()).display().to_string();
+    let path = site.write("written.json", list.to_string()).display().to_string();
     let args =
         ["ingress", "render", "-f", &path, "--watch-ingress-without-class", "--configmap", "default/config"];
     let more = [
@@ -790,7 +790,7 @@ fn the_known_variables_exist() {
     let stream = text(forebay_k8s::variables::known_in_stream().collect());
     site.write(
         "nginx.conf",
-        &format!(
+        format!(
             "events {{}} http {{ log_format x '{http}'; access_log logs/x x; server {{ listen 127.0.0.1:8; }} }}\n\
              stream {{ log_format x '{stream}'; access_log logs/x x; server {{ listen 127.0.0.1:9; ssl_preread on; proxy_pass 127.0.0.1:7; }} }}"
         ),
@@ -906,7 +906,7 @@ fn a_rendered_text_hides_keys() {
     let (crt, key) = (site.read("server.crt"), site.read("server.key"));
     let data = serde_json::json!({"tls.crt": crt, "tls.key": key});
     let secret = format!("---\napiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {data}\n");
-    let path = site.write("m.yaml", &format!("{manifest}{secret}")).display().to_string();
+    let path = site.write("m.yaml", format!("{manifest}{secret}")).display().to_string();
     let (code, text, problems) =
         run(program(), &["ingress", "render", "-f", &path, "--ingress-class", "nginx"]).expect("runs");
     assert_eq!(code, 1, "{problems}");

@@ -24,7 +24,7 @@ impl Prometheus {
     fn start(server: &Server) -> Prometheus {
         let config = server.write(
             "prometheus.yml",
-            &format!(
+            format!(
                 "global: {{scrape_interval: 100ms}}\nscrape_configs:\n- job_name: ingress\n  static_configs:\n  - targets: ['{}']\n",
                 server.addr(1)
             ),
@@ -64,7 +64,7 @@ fn there(program: &str) -> bool {
 
 /// A server with the labels that the ingress controller sets.
 fn server(up: impl std::fmt::Display) -> Server {
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 2; events {{}} http {{ access_log off; uninitialized_variable_warn off;\n\
          prometheus_labels host=$server_name namespace=$namespace ingress=$ingress service=$service path=$path canary=$canary;\n\
          map $http_x_canary $chosen {{ default ''; always shop-new-80; }}\n\

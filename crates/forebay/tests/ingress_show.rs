@@ -39,7 +39,7 @@ fn a_host_is_shown_with_its_endpoints_and_certificates() {
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "shop"},
         "stringData": {"tls.crt": site.read("tls.crt"), "tls.key": site.read("tls.key")},
     });
-    let objects = site.write("objects.yaml", &format!("{OBJECTS}{secret}\n"));
+    let objects = site.write("objects.yaml", format!("{OBJECTS}{secret}\n"));
     let objects = objects.to_str().expect("a path");
     let plugin = site.dir().join("kubectl-forebay");
     std::os::unix::fs::symlink(program(), &plugin).expect("a link");

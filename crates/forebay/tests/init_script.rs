@@ -95,7 +95,7 @@ fn the_packaged_init_script_and_logrotate_lead_it() {
         return println!("skipped: there is no {tool}");
     }
     let port = free_port();
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "pid /run/nginx.pid; error_log /var/log/nginx/error.log notice; events {{}}\nhttp {{ access_log \
          /var/log/nginx/access.log; server {{ listen 127.0.0.1:{port}; location / {{ return 200 one; }} }} }}"
     ));

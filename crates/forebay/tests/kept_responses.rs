@@ -32,8 +32,7 @@ impl Slow {
     }
 
     fn rest(mut self) -> Vec<u8> {
-        let all = self.0.rest_bytes();
-        all
+        self.0.rest_bytes()
     }
 }
 
@@ -84,7 +83,7 @@ fn whole(asked: &mut Asked) -> bool {
         "chunked" => (format!("Transfer-Encoding: chunked\r\n\r\n{:x}", body.len()), "\r\n0\r\n\r\n"),
         _ => ("Connection: close\r\n".into(), ""),
     };
-    asked.write(&[format!("HTTP/1.1 200 OK\r\n{head}\r\n").as_bytes(), &body, tail.as_bytes()].concat());
+    asked.write([format!("HTTP/1.1 200 OK\r\n{head}\r\n").as_bytes(), &body, tail.as_bytes()].concat());
     parts[2] != "close"
 }
 

@@ -80,14 +80,14 @@ fn slow_bodies_and_slow_readers_do_not_take_the_service_down() {
          server { listen 127.0.0.1:%PORT1%; return 200 ok; } }",
     );
     server.write("html/index.html", "one");
-    server.write("html/large", &"x".repeat(8 << 20));
+    server.write("html/large", "x".repeat(8 << 20));
     let body = "POST /up HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n";
     let attacks = [
         (body, "while reading client request body"),
         ("GET /large HTTP/1.1\r\nHost: x\r\n\r\n", "while sending"),
     ];
     for (request, doing) in attacks {
-        let mut slow: Vec<TcpStream> = (0..80).map(|_| server.send(&request)).collect();
+        let mut slow: Vec<TcpStream> = (0..80).map(|_| server.send(request)).collect();
         let (sender, answers) = std::sync::mpsc::channel();
         let addr = server.addr(0);
         std::thread::spawn(move || {
@@ -295,7 +295,7 @@ fn answers_that_found_no_room_arrive_whole() {
     const CLIENTS: usize = 24;
     const REQUESTS: usize = 60;
     let text = "x".repeat(3000);
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
          http {{ access_log logs/access.log; server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; lingering_close off;\n\
          location / {{ return 200 \"$request_uri {text}\"; }} }} }}"
@@ -344,7 +344,7 @@ fn answers_that_found_no_room_arrive_whole() {
 fn an_answer_without_room_is_not_cut_by_the_keepalive_timeout() {
     const CLIENTS: usize = 40;
     let text = "x".repeat(3000);
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
          http {{ access_log logs/access.log; server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; keepalive_timeout 1ms;\n\
          location / {{ return 200 \"$request_uri {text}\"; }} location = /status {{ return 204; access_log off; }} }} }}"
@@ -376,7 +376,7 @@ fn an_answer_without_room_is_not_cut_by_the_keepalive_timeout() {
 #[test]
 fn a_client_that_does_not_read_is_waited_for_once() {
     let text = "x".repeat(3000);
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
          http {{ access_log logs/access.log; send_timeout 1s; reset_timedout_connection on;\n\
          server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; location / {{ return 200 {text}; }} }} }}"

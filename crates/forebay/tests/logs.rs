@@ -56,7 +56,7 @@ fn converse(addr: SocketAddr, name: &str, most: usize, answered: &AtomicUsize) -
 /// twice.
 fn killed_under_load(log: &str, read: impl Fn(&Site) -> String) {
     const KILLS: usize = 6;
-    let mut server = Server::start(&conf(log));
+    let mut server = Server::start(conf(log));
     let addr = server.addr(0);
     let (done, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     let connections: Vec<Vec<String>> = std::thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn numbers_change_with_a_reload() {
         let conf = conf("off").replace("worker_processes 2", "worker_processes 1");
         conf.replace("location", &format!("{}location", each.collect::<String>()))
     };
-    let mut server = Server::start(&logs("a b c"));
+    let mut server = Server::start(logs("a b c"));
     for name in ["a", "b", "c"] {
         assert!(server.get(format!("/{name}/1")).ends_with("hello"));
     }
@@ -157,7 +157,7 @@ fn numbers_change_with_a_reload() {
     server.reload_with(logs("c a"));
     wait_until("flushed buffers", || server.read("logs/b.log") == "/b/1 200 5 end\n");
     let serves = || server.get("/b/x").ends_with("hello");
-    wait_until("the new configuration", || serves());
+    wait_until("the new configuration", serves);
     for name in ["a", "c"] {
         assert!(server.get(format!("/{name}/2")).ends_with("hello"));
     }
@@ -174,7 +174,7 @@ fn numbers_change_with_a_reload() {
 /// Lines that a killed worker left go to the file that is open after USR1.
 #[test]
 fn reopened_files_get_what_is_left() {
-    let mut server = Server::start(&conf("logs/a.log line buffer=64k"));
+    let mut server = Server::start(conf("logs/a.log line buffer=64k"));
     assert!(server.get("/1").ends_with("hello"));
     let logs = server.dir().join("logs");
     std::fs::rename(logs.join("a.log"), logs.join("a.log.1")).expect("rename");
@@ -206,8 +206,8 @@ fn a_request_under_way_keeps_its_log_over_a_reload() {
     let slow =
         "location /slow { limit_rate 1k; limit_rate_after 1; root html; access_log logs/old.log line; } ";
     let with = |slow: &str| conf("logs/z.log line").replace("location", &format!("{slow}location"));
-    let site = Site::new(&with(slow));
-    site.write("html/slow", &"x".repeat(3000));
+    let site = Site::new(with(slow));
+    site.write("html/slow", "x".repeat(3000));
     let mut server = Server::start_on(site);
     let mut stream = server.send(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.read_exact(&mut [0; 20]).expect("it began");
@@ -222,7 +222,7 @@ fn a_request_under_way_keeps_its_log_over_a_reload() {
 
 #[test]
 fn one_process_keeps_its_lines() {
-    let mut server = Server::start(&format!("master_process off;\n{}", conf("logs/a.log line buffer=64k")));
+    let mut server = Server::start(format!("master_process off;\n{}", conf("logs/a.log line buffer=64k")));
     let lines = |server: &Server, n: usize| (server.read("logs/a.log").lines().count() == n).then_some(());
     assert!(server.get("/1").ends_with("hello"));
     assert!(lines(&server, 0).is_some());
@@ -239,7 +239,7 @@ fn one_process_keeps_its_lines() {
 
 #[test]
 fn an_upgrade_keeps_lines_and_both_masters_save_them() {
-    let server = Server::start_daemon(&conf("logs/a.log line buffer=64k"));
+    let server = Server::start_daemon(conf("logs/a.log line buffer=64k"));
     let old = server.pid();
     let worker_of = |master: i32| wait_for("a worker", || server.workers(master).first().copied());
     let has = |line: &str| server.read("logs/a.log").contains(&format!("{line} 200 5 end\n")).then_some(());
@@ -268,7 +268,7 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
 /// A pipe gets whole lines, also from the master when the worker was killed.
 #[test]
 fn a_pipe_gets_whole_lines() {
-    let site = Site::new(&conf("logs/pipe line buffer=32k"));
+    let site = Site::new(conf("logs/pipe line buffer=32k"));
     let path = site.dir().join("logs/pipe");
     assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
     let out = std::fs::File::create(site.dir().join("out")).expect("file");
@@ -382,7 +382,7 @@ fn errors_of_the_system_are_logged_as_in_nginx() {
     ));
     let server = Server::start_limited(site, 64);
     let head = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
-    let answer = server.raw(&[head.as_bytes(), &[b'x'; 200_000]].concat());
+    let answer = server.raw([head.as_bytes(), &[b'x'; 200_000]].concat());
     assert!(answer.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&answer));
     server.wait_for_log("failed (27: File too large), client: ", 1);
 }

@@ -31,7 +31,7 @@ impl Sites {
         let mut wanted = BTreeMap::new();
         for n in 0..count {
             let (text, answer) = variant(n, n);
-            site.write(&name(n), &text);
+            site.write(name(n), &text);
             wanted.insert(n, answer);
         }
         Sites { server: Server::start_on(site), wanted }
@@ -42,7 +42,7 @@ impl Sites {
         match form {
             Some(form) => {
                 let (text, answer) = variant(n, form);
-                self.server.write(&name(n), &text);
+                self.server.write(name(n), &text);
                 self.wanted.insert(n, answer);
             }
             None => {
@@ -140,19 +140,19 @@ fn files_that_have_changed_take_effect_and_others_stay() {
     assert!(on_connection(&mut kept, "h3").ends_with("3-21 common\n"), "a kept connection gets the new one");
     // A mistake in one file changes nothing.
     let good = sites.server.read(&name(4));
-    sites.server.write(&name(4), "server { listen 127.0.0.1:%PORT0%; server_name h4;\n    bogus; }");
+    sites.server.write(name(4), "server { listen 127.0.0.1:%PORT0%; server_name h4;\n    bogus; }");
     let (done, text) = sites.reload();
     assert!(
         !done && text.contains("unknown directive \"bogus\" in ") && text.contains("04.conf:2"),
         "{text}"
     );
     sites.check("after a reload that was refused");
-    sites.server.write(&name(4), &good);
+    sites.server.write(name(4), &good);
     // What another file defines is missing.
     sites
         .server
         .site
-        .write(&name(6), "server { listen 127.0.0.1:%PORT0%; location / { return 200 $nowhere; } }");
+        .write(name(6), "server { listen 127.0.0.1:%PORT0%; location / { return 200 $nowhere; } }");
     let (done, text) = sites.reload();
     assert!(!done && text.contains("unknown \"nowhere\" variable"), "{text}");
     sites.write(6, Some(6));

@@ -52,7 +52,7 @@ fn values_are_responses() {
     memcached.set("/empty", 0, "");
     let long = "0123456789".repeat(50_000);
     memcached.set("/long", 2, &long);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server 127.0.0.1:{0}; keepalive 2; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; set $memcached_key $uri; types {{ text/html html; }}\n\
            location / {{ memcached_gzip_flag 2; memcached_pass u; error_page 404 = @made; }}\n\
@@ -77,7 +77,7 @@ fn values_are_responses() {
         let got = server.get("/long");
         assert!(got.contains("\r\nContent-Encoding: gzip\r\n") && got.ends_with(&format!("\r\n\r\n{long}")));
     }
-    let ask = |text: &str| server.ask(&text);
+    let ask = |text: &str| server.ask(text);
     let got = ask("GET /value HTTP/1.1\r\nHost: x\r\nConnection: close\r\nRange: bytes=1-2\r\n\r\n");
     assert!(got.starts_with("HTTP/1.1 206 ") && got.ends_with("\r\n\r\nel"), "{got}");
     let got = ask("HEAD /value HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -140,7 +140,7 @@ fn servers_that_say_something_else() {
         ("VALUE /k 0 50\r\nhello", "200", "upstream prematurely closed connection while"),
     ];
     let addr = says(cases.iter().map(|c| c.0).collect());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {addr} max_fails=0; keepalive 2; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ set $memcached_key /k; memcached_gzip_flag 1; memcached_pass u; }} }}"
     )));

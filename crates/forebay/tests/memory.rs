@@ -44,9 +44,9 @@ fn upstream(asked_for: Arc<AtomicUsize>) -> SocketAddr {
         let begun =
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Accel-Buffering: no\r\n\r\ndata: 1\n\n";
         match asked.target() {
-            "/large" => asked.answer("200 OK", "", &"x".repeat(1 << 20)),
+            "/large" => asked.answer("200 OK", "", "x".repeat(1 << 20)),
             "/gzip" => {
-                asked.answer("200 OK", "Content-Type: text/plain\r\n", &"0123456789abcdef\n".repeat(4 << 10))
+                asked.answer("200 OK", "Content-Type: text/plain\r\n", "0123456789abcdef\n".repeat(4 << 10))
             }
             "/unanswered" => true,
             _ => asked.write(begun),
@@ -80,7 +80,7 @@ fn burst(
     let mut clients: Vec<TcpStream> = Vec::with_capacity(count);
     for _ in 0..count {
         let mut client = TcpStream::connect_timeout(&server.addr(listener), DEADLINE).expect("connect");
-        client.send(&bytes);
+        client.send(bytes);
         clients.push(client);
     }
     wait_until(kind, || asked.load(SeqCst) - before >= count);

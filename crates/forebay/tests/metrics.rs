@@ -24,7 +24,7 @@ fn conf(rest: &str) -> Conf {
 
 fn start() -> Server {
     let up = Origin::start(|asked| asked.answer("200 OK", "", "well"));
-    Server::start(&conf(&format!("upstream u {{ server {up}; server 127.0.0.1:1 backup; }}")))
+    Server::start(conf(&format!("upstream u {{ server {up}; server 127.0.0.1:1 backup; }}")))
 }
 
 pub(crate) fn body(answer: &str) -> &str {
@@ -104,7 +104,7 @@ fn answers_that_are_not_passed_on_count() {
         let status = if asked.target().ends_with("no") { "500 No" } else { "200 OK" };
         asked.answer(status, to, "well")
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {up}; }} proxy_intercept_errors on; error_page 500 /none;"
     )));
     for uri in ["/ok", "/to", "/no"] {
@@ -131,7 +131,7 @@ fn counters_add_up() {
     assert!(server.get("/none").starts_with("HTTP/1.1 404"));
     // A request is counted when its answer has been sent.
     let requests = || json(&server, "/api/9/http/server_zones/front")["responses"]["codes"]["404"] == 1;
-    wait_until("the last one", || requests());
+    wait_until("the last one", requests);
     let app = json(&server, "/api/9/http/location_zones")["app"].clone();
     assert_eq!((app["requests"].as_u64(), app["responses"]["2xx"].as_u64()), (Some(10), Some(10)));
     assert!(app["sent"].as_u64() > Some(1000) && app["received"].as_u64() > Some(500), "{app}");
@@ -235,7 +235,7 @@ fn times_of_servers_zones_and_resolvers() {
             let _ = dns.send_to(&m[..len], from);
         }
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "resolver {dns_addr} ipv6=off status_zone=names; ssl_session_cache shared:tls:1m;\n\
          upstream u {{ server {up}; }} upstream lone {{ server {up}; }}\n\
          upstream sick {{ server {sick} fail_timeout=1s; server {up}; server {up} down; }}\n\

@@ -134,7 +134,7 @@ fn site(authority: &Authority, servers: &str) -> Site {
 const CERTIFICATE: &str = "ssl_certificate ec.crt; ssl_certificate_key ec.key;";
 
 fn site_of(authority: &Authority, blocks: &str) -> Site {
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n{blocks}"
     ));
     authority.issue(&site);
@@ -467,7 +467,7 @@ fn mistakes_are_told_in_nginx_words() {
     for (lines, message) in mistakes {
         site.write(
             "nginx.conf",
-            &base.replace(
+            base.replace(
                 "access_log off;",
                 &format!("access_log off; ssl_client_certificate ca.crt; {lines}"),
             ),

@@ -104,7 +104,7 @@ fn a_check_that_cannot_be_made_takes_no_server_out() {
     let a = application(false);
     let b = application(false);
     let udp = echo();
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ access_log off; upstream u {{ zone u 64k; server {a}; server {b}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location = /own {{ return 200 own; }}\n\
@@ -150,7 +150,7 @@ fn a_check_that_cannot_be_made_takes_no_server_out() {
 fn idle_connections_to_servers_give_way() {
     let a = application(true);
     let b = application(true);
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ access_log off; upstream a {{ server {a}; keepalive 4; }} upstream b {{ server {b}; keepalive 4; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location /a {{ proxy_pass http://a; }}\n\
@@ -181,7 +181,7 @@ fn requests_without_a_descriptor_mark_nobody() {
         pass("own", "return 200 own"),
     ]
     .concat();
-    let server = Server::start_on(Site::new(&format!(
+    let server = Server::start_on(Site::new(format!(
         "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ access_log off; upstream u {{ zone u 64k; server {a} max_fails=1 fail_timeout=1h;\n\
          server {refused} backup max_fails=1 fail_timeout=1h; }}\n\

@@ -158,9 +158,9 @@ fn an_include_is_sent_as_it_comes() {
     let wait = Mutex::new(wait);
     let up = Origin::start(move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200005\r\n\r\n");
-        asked.write(&[b'u'; 100_000]);
+        asked.write([b'u'; 100_000]);
         wait.lock().expect("lock").recv().expect("a sign");
-        asked.write(&[b'u'; 100_000]);
+        asked.write([b'u'; 100_000]);
         asked.write(b"after")
     });
     let server = server(up, "", &[("p.html", "A<!--#include virtual=\"/up/x\" -->Z")]);
@@ -223,7 +223,7 @@ fn includes_are_fetched_at_the_same_time() {
             "3" => here.lock().expect("lock").send(()).expect("sent"),
             _ => {}
         }
-        asked.answer("200 OK", "", &format!("<{n}>"))
+        asked.answer("200 OK", "", format!("<{n}>"))
     });
     let page: String = ["A", "B", "C"]
         .iter()
@@ -286,7 +286,7 @@ fn parts_of_a_page_inherit_fields_and_body() {
     });
     let server = server(up, "", &[]);
     let request = "POST /up/page HTTP/1.0\r\nX-Mine: 1\r\nContent-Length: 3\r\n\r\nabc";
-    assert!(text(&server.raw(&request)).ends_with("\r\n\r\npart"));
+    assert!(text(&server.raw(request)).ends_with("\r\n\r\npart"));
     let seen = seen.lock().expect("seen");
     assert_eq!(seen.len(), 2);
     assert!(seen[1].starts_with("GET /up/part?x=1 ") && seen[1].contains("X-Mine: 1"), "{}", seen[1]);

@@ -66,7 +66,7 @@ fn reload_keeps_the_worker_and_a_bad_file_changes_nothing() {
     let server = Server::start(CONF);
     let pid = server.pid();
     let worker = one_worker(&server, pid);
-    server.write("nginx.conf", &CONF.replace("one", "two"));
+    server.write("nginx.conf", CONF.replace("one", "two"));
     let output = server.run(&["-s", "reload"]);
     assert!(output.status.success());
     wait_until("the new configuration", || server.get("/").ends_with("two\n"));
@@ -332,7 +332,7 @@ fn reloads_refuse_nobody() {
 
 #[test]
 fn one_process_without_a_master() {
-    let mut server = Server::start(&format!("master_process off;\n{CONF}"));
+    let mut server = Server::start(format!("master_process off;\n{CONF}"));
     let pid = server.pid();
     assert!(server.workers(pid).is_empty());
     assert!(server.get("/").ends_with("one\n"));
@@ -364,7 +364,7 @@ fn takes_over_from_nginx() {
         return;
     };
     // Packaged builds of nginx have paths of their own for what is not named here.
-    let site = Site::new(&format!("pid logs/nginx.pid;\n{CONF}"));
+    let site = Site::new(format!("pid logs/nginx.pid;\n{CONF}"));
     let program = site.dir().join("nginx");
     std::fs::copy(&nginx, &program).expect("copy");
     let started =
@@ -399,7 +399,7 @@ fn the_environment_of_the_worker_is_what_is_named() {
         ("", "glibc.malloc.tcache_count=512"),
         ("env GLIBC_TUNABLES=glibc.malloc.tcache_count=9;", "glibc.malloc.tcache_count=9"),
     ] {
-        let server = Server::start(&format!(
+        let server = Server::start(format!(
             "pid logs/nginx.pid; error_log logs/error.log; env A=one; env PATH; {more}\n\
              events {{}} http {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; }} }}"
         ));
@@ -420,7 +420,7 @@ fn a_worker_keeps_the_capability_for_foreign_addresses() {
     let root = nix::unistd::geteuid().is_root();
     let user = if root { "user daemon;" } else { "" };
     let capabilities = |bind: &str| {
-        let server = Server::start(&format!(
+        let server = Server::start(format!(
             "{user} worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {{}}\n\
              stream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass 127.0.0.1:1; {bind} }} }}"
         ));

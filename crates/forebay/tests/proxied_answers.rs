@@ -30,7 +30,7 @@ fn ask(server: &Server, method: &str, uri: &str, fields: &str) -> String {
 #[test]
 fn head_leaves_stored_files_alone() {
     let up = ten();
-    let site = Site::new(&conf(&format!(
+    let site = Site::new(conf(&format!(
         "location / {{ root %DIR%/kept; proxy_store on; proxy_pass http://{up}; }}"
     )));
     let kept = site.dir().join("kept");
@@ -90,7 +90,7 @@ fn stale_if_error_is_for_servers_that_fail() {
 fn a_name_that_comes_up_is_looked_up_as_the_system_does() {
     let up = ten();
     let port = up.port();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "location / {{ set $name localhost; proxy_pass http://$name:{port}; }}\n\
          location /none {{ set $name no.such.name.invalid; resolver_timeout 5s; proxy_pass http://$name:{port}; }}"
     )));
@@ -166,7 +166,7 @@ fn line_breaks_in_variables_make_no_fields() {
     for (i, body) in own.into_iter().chain(passed.iter().map(String::as_str)).enumerate() {
         rest.push_str(&format!("location /{i}/ {{ {body} }}\n"));
     }
-    let server = Server::start(&conf(&rest));
+    let server = Server::start(conf(&rest));
     for i in 0..own.len() + passed.len() {
         for evil in ["%0d%0aEvil:%20x", "%0aEvil:%20x", "%0dEvil:%20x"] {
             let answer = ask(&server, "GET", &format!("/{i}/{evil}"), "");
@@ -195,7 +195,7 @@ fn log_lines_name_the_upstream_behind_a_redirect() {
         let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
         asked.answer("200 OK", &fields, "")
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "location / {{ proxy_pass http://{up}; }} location /none/ {{ internal; }}"
     )));
     for to in ["/none/file", "@none", "/a/../../file"] {
@@ -228,7 +228,7 @@ fn the_proxy_protocol_is_spoken_over_unix_sockets() {
     let ask = |name: &str, header: &[u8]| {
         let path = server.dir().join(name);
         let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connect");
-        stream.send(&[header, b"GET / HTTP/1.0\r\n\r\n"].concat());
+        stream.send([header, b"GET / HTTP/1.0\r\n\r\n"].concat());
         let got = stream.rest_bytes();
         let got = String::from_utf8_lossy(&got).into_owned();
         got.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
@@ -297,7 +297,7 @@ fn bodies_are_kept_below_the_levels_of_their_path() {
 /// `client_body_in_file_only` makes a file of each body, and none where there is no body.
 #[test]
 fn requests_without_a_body_leave_no_file() {
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "client_body_in_file_only on; http2 on;\n\
          location / {{ proxy_pass http://{up}; }} location /copy {{ mirror /mirrored; proxy_pass http://{up}; }}\n\
          location /mirrored {{ internal; proxy_pass http://{up}; }} location /php {{ fastcgi_pass 127.0.0.1:1; fastcgi_temp_path %DIR%/f; }}",

@@ -148,7 +148,7 @@ fn an_unbuffered_upload_passes_piece_by_piece() {
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood").expect("an answer");
     });
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "worker_processes 1;\nevents {{}}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; location / {{ \
          proxy_pass http://{up}; proxy_request_buffering off; }} }} }}\n"
     ));
@@ -197,7 +197,7 @@ fn long_responses_are_passed_on_as_they_are() {
                 true
             }
             "/short" => asked.write(&body[..LEN - 1]),
-            "/more" => asked.write(&[&body[..], b"more"].concat()),
+            "/more" => asked.write([&body[..], b"more"].concat()),
             _ => asked.write(&body),
         };
         peers.lock().expect("no panic").push(asked.peer);

@@ -99,7 +99,7 @@ fn bodies_go_both_ways() {
         let body = asked.text.split_once("\r\n\r\n").map_or("", |(_, b)| b).to_owned();
         asked.answer("200 OK", "", &body)
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server 127.0.0.1:%PORT1%; keepalive 4; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
            location /streamed {{ proxy_request_buffering off; proxy_buffering off; proxy_pass http://u; }} }}\n\
@@ -237,7 +237,7 @@ fn grpc_servers_get_what_nginx_sends_and_give_trailers() {
             .concat()
     };
     let there = frames(vec![answer(), answer(), answer()]);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream dead {{ server 127.0.0.1:1; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; http2 on;\n\
            location / {{ grpc_set_header X-Set $host; grpc_set_header Accept ''; grpc_pass grpc://127.0.0.1:%PORT1%; }}\n\
@@ -285,7 +285,7 @@ fn grpc_servers_get_what_nginx_sends_and_give_trailers() {
 #[test]
 fn a_response_comes_beside_the_rest_of_the_request() {
     let there = echo();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {there}; keepalive 4; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }}\n\
            location /set {{ proxy_set_body $request_body; client_body_in_single_buffer on;\n\
@@ -366,7 +366,7 @@ fn listen_to(mut stream: TcpStream, report: &std::sync::mpsc::Sender<String>) {
 fn an_empty_body_ends_with_a_frame_of_its_own() {
     let (report, reports) = std::sync::mpsc::channel();
     let there = listening(report);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; http2 on; location /grpc {{ grpc_pass {there}; }}\n\
            location /kept {{ proxy_pass http://{there}; }}\n\
            location /streamed {{ proxy_request_buffering off; proxy_pass http://{there}; }} }}"
@@ -404,7 +404,7 @@ fn an_empty_body_ends_with_a_frame_of_its_own() {
 
 #[test]
 fn a_connection_serves_many_requests() {
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         "upstream u { server 127.0.0.1:%PORT1%; keepalive 4; }\n\
          server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://u; }\n\
            location /one { proxy_http_version 1.1; proxy_pass http://u; }\n\
@@ -431,7 +431,7 @@ fn connections_without_a_group_close_after_their_request() {
     let (report, _reports) = std::sync::mpsc::channel();
     // Takes the next connection when the last one has been closed.
     std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| listen_to(stream, &report)));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{there}; }}\n\
            location /grpc {{ grpc_pass {there}; }} }}"
     )));
@@ -445,7 +445,7 @@ fn connections_without_a_group_close_after_their_request() {
 
 #[test]
 fn http2_is_agreed_on_where_it_is_encrypted() {
-    let site = Site::new(&conf(
+    let site = Site::new(conf(
         "server { listen 127.0.0.1:%PORT0%; location / { proxy_pass https://127.0.0.1:%PORT1%; } }\n\
          server { listen 127.0.0.1:%PORT1% ssl; http2 on; ssl_certificate a.crt; ssl_certificate_key a.key;\n\
            location / { return 200 \"$server_protocol $scheme $ssl_alpn_protocol.\"; } }",
@@ -488,7 +488,7 @@ fn servers_that_break_the_protocol() {
         (Vec::new(), "prematurely closed connection"),
     ];
     let addr = frames(cases.iter().map(|c| c.0.clone()).collect());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{addr}; }} }}"
     )));
     for (i, (_, text)) in cases.iter().enumerate() {
@@ -509,7 +509,7 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
     let busy = frames(vec![refused]);
     let good = || [headers(&[(":status", "200")], 0), data(b"good", END)].concat();
     let (one, two) = (frames(vec![good()]), frames(vec![good()]));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream a {{ server {leaving}; server {one} backup; }} upstream b {{ server {busy}; server {two} backup; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; location /a {{ proxy_pass http://a; }} location /b {{ proxy_pass http://b; }} }}"
     )));
@@ -529,7 +529,7 @@ fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
     frame::push_reset(&mut refused, 1, Code::RefusedStream);
     let busy = frames(vec![refused.clone(), refused.clone(), refused]);
     let there = echo();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {busy} max_fails=0; server {there} backup; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_request_buffering off; client_body_buffer_size 16;\n\
            location / {{ proxy_pass http://u; }} location /grpc {{ grpc_pass u; }} }}"
@@ -592,7 +592,7 @@ fn flood(came: std::sync::mpsc::Sender<usize>) -> SocketAddr {
 fn a_request_goes_on_beside_a_response_that_stands_still() {
     let (tell, came) = std::sync::mpsc::channel();
     let there = flood(tell);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0% sndbuf=16k; proxy_request_buffering off;\n\
            location / {{ proxy_pass http://{there}; }} }}"
     )));
@@ -611,9 +611,9 @@ fn nginx_is_asked_over_http2() {
          server { listen 127.0.0.1:%PORT0% http2; root html; location = /v { return 200 $server_protocol; }\n\
          location = /none { return 204; } } }",
     );
-    site.write("html/large", &"0123456789".repeat(200_000));
+    site.write("html/large", "0123456789".repeat(200_000));
     let there = Oracle::start(&nginx, site);
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {}; keepalive 2; }} server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
         there.addr()
     )));

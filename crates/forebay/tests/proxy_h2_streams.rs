@@ -57,7 +57,7 @@ fn requests_share_a_connection() {
         let begun = connections.load(SeqCst);
         assert_eq!(content(get(&server, uri)), format!("{}.1", begun + 1));
         let clients: Vec<_> = (0..COUNT).map(|_| get(&server, uri)).collect();
-        let mut answers: Vec<_> = clients.into_iter().map(|c| content(c)).collect();
+        let mut answers: Vec<_> = clients.into_iter().map(content).collect();
         answers.sort_unstable();
         answers.dedup();
         assert_eq!(answers.len(), COUNT, "{uri}: {answers:?}");
@@ -100,7 +100,7 @@ fn the_server_says_how_many_requests_there_are() {
         let server = front(there, "keepalive 10;", "");
         get(&server, "/").rest();
         let clients: Vec<_> = (0..6).map(|_| get(&server, "/")).collect();
-        for answer in clients.into_iter().map(|c| content(c)) {
+        for answer in clients.into_iter().map(content) {
             let most: u32 = answer.split(':').nth(1).expect("a number").parse().expect("a number");
             assert!(most <= allowed, "{allowed}: {answer}");
         }
@@ -417,7 +417,7 @@ fn uploads_take_turns() {
             }
             if h.has(END) {
                 peer.answer(h.stream, &format!("{number} {all}"));
-            } else if h.payload.len() > 0 && h.kind == kind::DATA {
+            } else if !h.payload.is_empty() && h.kind == kind::DATA {
                 let increment = (h.payload.len() as u32).to_be_bytes();
                 peer.send(&[
                     h2::frame(kind::WINDOW_UPDATE, 0, h.stream, &increment),

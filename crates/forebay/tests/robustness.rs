@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 fn serve(main: &str, connections: u32, server: &str) -> Server {
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 1;\n{main}\nerror_log logs/error.log info;\nevents {{ worker_connections {connections}; \
          }}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%PORT0%; {server} }} }}\n"
     ));
-    site.write("html/page", &"x".repeat(10_000));
+    site.write("html/page", "x".repeat(10_000));
     Server::start_on(site)
 }
 
@@ -145,7 +145,7 @@ fn reloads_do_not_grow_the_worker() {
             let second = if i % 2 == 0 { "" } else { "listen 127.0.0.1:%PORT1%;" };
             server.write(
                 "nginx.conf",
-                &format!(
+                format!(
                     "worker_processes 1; error_log logs/error.log notice; events {{ worker_connections 512; }} http {{ \
                      access_log off; server {{ listen 127.0.0.1:%PORT0%; {second} }} server {{ listen \
                      127.0.0.1:%PORT0%; server_name n{i}; }} }}"
@@ -174,7 +174,7 @@ fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
          $request_length \"$request\"'; access_log logs/access.log t; server {{ listen 127.0.0.1:%PORT0%; \
          {timeouts} }}"
     ));
-    site.write("html/page", &"x".repeat(10_000));
+    site.write("html/page", "x".repeat(10_000));
     let server = Server::start_on(site);
     let send = |bytes: &[u8]| server.send(bytes);
     let mut slow = [send(b""), send(b"GET / HT"), send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")];
@@ -229,7 +229,7 @@ fn pipelined_and_byte_by_byte() {
     for byte in
         b"POST /n?n=1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     {
-        stream.send(&[*byte]);
+        stream.send([*byte]);
     }
     assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
     stream.send(GET);
@@ -373,7 +373,7 @@ fn a_pattern_that_is_given_up_denies_the_request() {
 fn a_thread_that_ends_takes_the_process_with_it_and_another_follows() {
     // Which of the worker threads is the first to end is open.
     for (name, thread) in [("worker", "worker "), ("cache manager", "cache manager\"")] {
-        let site = Site::new(&format!(
+        let site = Site::new(format!(
             "worker_processes 2;\nenv \"FOREBAY_TEST_PANIC={name}\";\nerror_log logs/error.log notice;\nevents {{}}\n\
              http {{ access_log off; proxy_cache_path cache keys_zone=z:1m; server {{ listen 127.0.0.1:%PORT0%; location / \
              {{ return 200 one; }} }} }}\n"

@@ -28,7 +28,7 @@ const CASES: [Case; 4] = [
 fn put(site: &Site, name: &str, to: &str, encrypted: bool) {
     let key = if encrypted { "encrypted" } else { "key" };
     for (from, end) in [("crt", "crt"), (key, "key")] {
-        let next = site.write("next", &site.read(&format!("{name}.{from}")));
+        let next = site.write("next", site.read(&format!("{name}.{from}")));
         std::fs::rename(next, site.dir().join(format!("{to}.{end}"))).expect("renamed");
     }
 }

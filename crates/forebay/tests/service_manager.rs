@@ -84,7 +84,7 @@ fn start_reloads_and_end_are_reported() {
         // By now it serves, without a try in vain.
         assert_eq!(get(&site), "one");
 
-        site.write("nginx.conf", &CONF.replace("one", "two"));
+        site.write("nginx.conf", CONF.replace("one", "two"));
         kill(pid(&child), Signal::SIGHUP);
         let [reloading, stamp, other] = manager.next(["RELOADING", "MONOTONIC_USEC", "READY"]);
         assert_eq!((reloading.as_str(), other.as_str()), ("1", "-"));
@@ -150,7 +150,7 @@ fn an_upgrade_changes_the_main_process_and_its_way_back_too() {
 fn a_reload_that_is_waited_for_is_in_effect_when_it_returns() {
     for mode in ["", "master_process off; "] {
         let conf = |text: &str| format!("{mode}{}", CONF.replace("one", text));
-        let mut server = Server::start(&conf("one"));
+        let mut server = Server::start(conf("one"));
         let dir = server.dir().to_owned();
         let reload = || {
             let mut command = Command::new(program());
@@ -159,14 +159,14 @@ fn a_reload_that_is_waited_for_is_in_effect_when_it_returns() {
             (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
         for i in 0..20 {
-            server.write("nginx.conf", &conf(&format!("answer{i}")));
+            server.write("nginx.conf", conf(&format!("answer{i}")));
             assert_eq!(reload(), (Some(0), String::new()), "{mode}");
             assert_eq!(get(&server.site), format!("answer{i}"), "{mode}");
         }
         // The command finds nothing wrong with an address that another program has; the master cannot bind it.
         let taken = TcpListener::bind("127.0.0.1:0").expect("bind");
         let other = format!("listen {}; location", taken.local_addr().expect("bound"));
-        server.write("nginx.conf", &conf("one").replacen("location", &other, 1));
+        server.write("nginx.conf", conf("one").replacen("location", &other, 1));
         let (code, text) = reload();
         assert_eq!(code, Some(1), "{text}");
         let refused = "forebay: the new configuration was refused, the one before stays in effect: still could not bind()";

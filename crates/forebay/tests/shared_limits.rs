@@ -305,7 +305,7 @@ fn the_store_may_ask_for_a_password_and_tls() {
     let start = |password: &str, ca: &str| {
         let store =
             format!("rediss://127.0.0.1:{port}/3 user=limits password=file:%DIR%/password {ca} prefix=our:");
-        let site = Site::new(&conf(&store, "rate=1r/m sync exact", "nodelay"));
+        let site = Site::new(conf(&store, "rate=1r/m sync exact", "nodelay"));
         site.write("password", password);
         Server::start_on(site)
     };
@@ -329,7 +329,7 @@ fn the_store_may_ask_for_a_password_and_tls() {
 #[test]
 fn mistakes_in_the_configuration_are_named() {
     let refused = |http: &str, expected: &str| {
-        let site = Site::new(&format!("error_log stderr; events {{}} http {{\n{http}\n}}"));
+        let site = Site::new(format!("error_log stderr; events {{}} http {{\n{http}\n}}"));
         site.write("empty", "\n");
         let output = site.command(program(), &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -152,7 +152,7 @@ fn a_replica_catches_up_on_purges() {
     way.cut();
     purge(&near, "/c");
     let told = || metric(&near, "forebay_shared_purges_told_total") == 3.0;
-    wait_until("the purge", || told());
+    wait_until("the purge", told);
     redis.says("DEL forebay:purges");
     purge(&near, "/d");
     wait_until("the purge", || redis.says("XLEN forebay:purges") == ":1\r\n");
@@ -231,7 +231,7 @@ fn foreign_entries_of_the_purge_log_do_no_harm() {
 #[test]
 fn mistakes_are_named() {
     let refused = |http: &str, expected: &str| {
-        let site = Site::new(&format!("error_log stderr; events {{}}\nhttp {{ {http} }}"));
+        let site = Site::new(format!("error_log stderr; events {{}}\nhttp {{ {http} }}"));
         let output = site.command(program(), &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(expected), "{http}: {text}");

@@ -171,7 +171,7 @@ fn a_replica_that_was_cut_off_catches_up() {
         far.wait_for_log("can be used again", round);
         wait_until("the move", || go_on(&far, "k") == moved);
         let missed = || metric(&far, "forebay_shared_messages_missed_total") == f64::from(u8::from(lost));
-        wait_until("the gap", || missed());
+        wait_until("the gap", missed);
         home = moved;
     }
     assert_eq!(metric(&near, "forebay_shared_messages_missed_total"), 0.0);
@@ -277,7 +277,7 @@ fn rights_that_lack_are_named() {
 #[test]
 fn sync_needs_a_store() {
     let refused = |conf: &str, expected: &str| {
-        let site = Site::new(&format!("error_log stderr; events {{}}\n{conf}"));
+        let site = Site::new(format!("error_log stderr; events {{}}\n{conf}"));
         let output = site.command(program(), &["-t"]).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(expected), "{conf}: {text}");

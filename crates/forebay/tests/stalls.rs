@@ -3,14 +3,15 @@
 use crate::alone;
 use forebay_testkit::{accept, program, run};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Answers at once, but stops for one second in every ten, five seconds after the start: what it has read by then, it
 /// answers a second later.
 fn stalling() -> SocketAddr {
     let start = Instant::now();
-    let addr = accept(move |mut stream, _| {
+
+    accept(move |mut stream, _| {
         let due = || (start.elapsed().as_secs() + 5) / 10;
         let (mut buf, mut stops) = ([0; 4096], due());
         while stream.read(&mut buf).is_ok_and(|n| n > 0) {
@@ -26,8 +27,7 @@ fn stalling() -> SocketAddr {
                 return;
             }
         }
-    });
-    addr
+    })
 }
 
 /// Coordinated omission: a closed loop sends nothing while the server stops, so that of the stop nothing is left in its

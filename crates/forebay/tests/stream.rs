@@ -16,7 +16,7 @@ fn conf(stream: &str) -> String {
 #[test]
 fn bytes_pass_both_ways_and_are_logged() {
     let (backend, _) = echo();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; proxy_half_close on; }}"
     )));
     let stream = server.connect();
@@ -45,7 +45,7 @@ fn bytes_pass_both_ways_and_are_logged() {
 fn a_dead_server_is_passed_over() {
     let (backend, _) = echo();
     let dead = format!("127.0.0.1:{}", free_port());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {dead}; server {backend}; }}\n\
          upstream d {{ server {dead}; server {dead} backup; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass u; }}\n\
@@ -68,7 +68,7 @@ fn a_dead_server_is_passed_over() {
 fn reloads_do_not_touch_connections() {
     let (backend, count) = echo();
     let server =
-        Server::start(&conf(&format!("server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; }}")));
+        Server::start(conf(&format!("server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; }}")));
     let mut kept = server.connect();
     assert_eq!(kept.echo(b"before"), b"before");
     let before = count.load(SeqCst);
@@ -109,14 +109,14 @@ fn hello(addr: SocketAddr, name: &str) -> String {
     let mut stream = connect(addr);
     stream.set_nodelay(true).expect("option");
     for byte in client_hello(name) {
-        stream.send(&[byte]);
+        stream.send([byte]);
     }
     stream.rest()
 }
 
 #[test]
 fn names_of_tls_choose_the_server_without_its_certificate() {
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         "map $ssl_preread_server_name $to { a.example a; default b; }\n\
          upstream a { server 127.0.0.1:%PORT1%; } upstream b { server 127.0.0.1:%PORT2%; }\n\
          server { listen 127.0.0.1:%PORT0%; ssl_preread on; proxy_pass $to; }\n\
@@ -129,7 +129,7 @@ fn names_of_tls_choose_the_server_without_its_certificate() {
 
 #[test]
 fn a_proxy_header_in_pieces_names_the_client() {
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         "server { listen 127.0.0.1:%PORT0% proxy_protocol; set_real_ip_from 127.0.0.1; deny 192.0.2.2;\n\
          return $remote_addr:$remote_port; }",
     ));
@@ -151,7 +151,7 @@ fn a_proxy_header_in_pieces_names_the_client() {
 #[test]
 fn silence_ends_a_session() {
     let (backend, _) = echo();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; proxy_timeout 200ms; }}"
     )));
     assert_eq!(server.connect().rest(), "");
@@ -161,7 +161,7 @@ fn silence_ends_a_session() {
 /// The name in a ClientHello that is only read chooses the server as well. The default server's settings count until then.
 #[test]
 fn names_of_hellos_choose_the_server() {
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         "server { listen 127.0.0.1:%PORT0%; ssl_preread on; server_name a.x; return 'a $server_name'; }\n\
          server { listen 127.0.0.1:%PORT0%; server_name b.x; access_log off; return 'b $server_name'; }\n\
          server { listen 127.0.0.1:%PORT0%; server_name *.c.x; return c; }\n\
@@ -207,7 +207,7 @@ fn connections_pass_to_other_listeners() {
     let get = "GET / HTTP/1.0\r\n\r\n";
     let ask = |port: usize, text: &str| {
         let mut stream = connect(server.addr(port));
-        stream.send(&text);
+        stream.send(text);
         let mut answer = Vec::new();
         // A refused connection is reset, since bytes of it have not been read.
         let _ = stream.read_to_end(&mut answer);
@@ -249,7 +249,7 @@ fn connections_pass_to_other_listeners() {
 #[test]
 fn proxy_headers_by_variable_and_server() {
     let (backend, _) = echo();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "map $ssl_preread_server_name $version {{ one.example v1; two.example v2; bad.example maybe; default ''; }}\n\
          upstream u {{ server {backend} proxy_protocol=v2; }}\n\
          proxy_protocol_tlv authority $ssl_preread_server_name; proxy_protocol_tlv alpn $ssl_preread_alpn_protocols;\n\
@@ -259,7 +259,7 @@ fn proxy_headers_by_variable_and_server() {
     )));
     let greet = |port: usize, name: &str, most: usize| {
         let mut stream = connect(server.addr(port));
-        stream.send(&client_hello(name));
+        stream.send(client_hello(name));
         let mut answer = vec![0; most];
         stream.read_exact(&mut answer).map(|()| answer).ok()
     };
@@ -276,7 +276,7 @@ fn proxy_headers_by_variable_and_server() {
     let own = greet(1, "two.example", 36).expect("an answer");
     assert_eq!((&own[..14], &own[28..34]), (&two[..14], &b"\xe0\x00\x04id-"[..]));
     let refused = |line: &str| {
-        let site = Site::new(&conf(&format!("upstream u {{ server 127.0.0.1:1; }} {line}")));
+        let site = Site::new(conf(&format!("upstream u {{ server 127.0.0.1:1; }} {line}")));
         String::from_utf8_lossy(&site.run(&["-t"]).stderr).into_owned()
     };
     for (line, text) in [
@@ -321,7 +321,7 @@ fn the_examples_of_the_manual_are_configurations() {
 #[test]
 fn groups_without_servers_have_fallbacks() {
     let (backend, _) = echo();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream none {{ fallback some; }} upstream some {{ server {backend}; }} upstream lost {{ fallback off; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass none; }} server {{ listen 127.0.0.1:%PORT1%; proxy_pass lost; }}"
     )));
@@ -329,7 +329,7 @@ fn groups_without_servers_have_fallbacks() {
     assert_eq!(connect(server.addr(1)).rest(), "");
     server.wait_for_log("no live upstreams while connecting to upstream", 1);
     let site =
-        Site::new(&conf("upstream u { fallback =503; } server { listen 127.0.0.1:%PORT0%; proxy_pass u; }"));
+        Site::new(conf("upstream u { fallback =503; } server { listen 127.0.0.1:%PORT0%; proxy_pass u; }"));
     let out = site.run(&["-t"]);
     assert!(String::from_utf8_lossy(&out.stderr).contains("\"fallback\" directive invalid value"));
 }

@@ -83,7 +83,7 @@ fn encrypted_connections() {
             case.front
         );
     }
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          stream {{ server {{ listen 127.0.0.1:%PORT0%; return ready; }}\n{servers} }}"
     ));
@@ -96,8 +96,8 @@ fn encrypted_connections() {
     // The worker, which may be another user, reads it in a handshake.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(site.dir().join("ec.key"), mode).expect("mode");
-    site.write("chain.crt", &[site.read("leaf.crt"), site.read("inter.crt")].concat());
-    let copy = site.write("copy.crt", &site.read("ec.crt"));
+    site.write("chain.crt", [site.read("leaf.crt"), site.read("inter.crt")].concat());
+    let copy = site.write("copy.crt", site.read("ec.crt"));
     site.revocation_list("none.crl", false);
     site.revocation_list("revoked.crl", true);
     let server = Server::start_on(site);
@@ -146,7 +146,7 @@ fn sockets_have_options() {
     const SMALL: u64 = 32 * 1024;
     let ((alive, with), (plain, without)) = (deaf(), deaf());
     let ((small_to, narrow), (small_from, slow)) = (deaf(), deaf());
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\nstream {{\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass {with}; proxy_socket_keepalive on; }}\n\
          server {{ listen 127.0.0.1:%PORT1%; proxy_pass {without}; }}\n\
@@ -177,7 +177,7 @@ fn limits_and_logs() {
     let (backend, _) = echo();
     let deaf: Vec<_> = (0..3).map(|_| deaf()).collect();
     let deaf_servers: String = deaf.iter().map(|(_, addr)| format!("server {addr};")).collect();
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\nstream {{\n\
          log_format l '$server_port $status [$upstream_addr]'; access_log logs/access.log l;\n\
          limit_conn_zone $hostname zone=one:1m;\n\

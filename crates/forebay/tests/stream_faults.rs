@@ -63,7 +63,7 @@ fn reset_as_asked(mut stream: TcpStream) {
     match &byte {
         _ if asked.is_err() => {}
         b"m" => {
-            stream.send(&[b'y'; SOME]);
+            stream.send([b'y'; SOME]);
             stream.read_exact(&mut byte).expect("the client has them");
         }
         b"e" => assert_eq!(stream.read(&mut byte).expect("the end"), 0),
@@ -75,7 +75,7 @@ fn reset_as_asked(mut stream: TcpStream) {
 #[test]
 fn servers_and_clients_that_reset() {
     let (at_once, as_asked) = (serve(reset), serve(reset_as_asked));
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         EVENTS,
         &format!(
             "server {{ listen 127.0.0.1:%PORT2%; proxy_pass {at_once}; }}\n\
@@ -86,7 +86,7 @@ fn servers_and_clients_that_reset() {
     assert_eq!(connect(server.addr(2)).rest(), "");
     for asked in ["d", "m", "e"] {
         let mut stream = connect(server.addr(3));
-        stream.send(&asked);
+        stream.send(asked);
         match asked {
             "m" => {
                 let mut some = [0; SOME];
@@ -101,12 +101,12 @@ fn servers_and_clients_that_reset() {
     let text = |side| {
         format!("recv() failed (104: Connection reset by peer) while proxying and reading from {side}")
     };
-    server.wait_for_log(&text("upstream"), 3);
+    server.wait_for_log(text("upstream"), 3);
     // The first one may be noticed before it counts as connected.
     server.wait_for_log("failed (104: Connection reset by peer) while", 4);
     server.wait_for_log("upstream disconnected, bytes from/to client:2/100000", 1);
     reset(other);
-    server.wait_for_log(&text("client"), 1);
+    server.wait_for_log(text("client"), 1);
     wait_for_the_end_of_all(&server);
 }
 
@@ -121,7 +121,7 @@ fn a_client_that_stops_reading() {
         }
         panic!("all bytes were taken");
     });
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         EVENTS,
         &format!("server {{ listen 127.0.0.1:%PORT2%; proxy_pass {endless}; proxy_timeout 300ms; }}"),
     ));
@@ -143,7 +143,7 @@ fn a_client_that_stops_reading() {
 #[test]
 fn a_rate_outlives_a_reload() {
     const LEN: usize = 60_000;
-    let backend = serve(|mut stream| stream.send(&[b'r'; LEN]));
+    let backend = serve(|mut stream| stream.send([b'r'; LEN]));
     let text = |rate: &str| {
         format!("server {{ listen 127.0.0.1:%PORT2%; proxy_pass {backend}; proxy_download_rate {rate}; }}")
     };
@@ -166,7 +166,7 @@ fn a_rate_outlives_a_reload() {
 #[test]
 fn beginnings_that_are_never_completed() {
     let (backend, _) = echo();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         EVENTS,
         &format!(
             "server {{ listen 127.0.0.1:%PORT2% proxy_protocol; proxy_protocol_timeout 200ms; return x; }}\n\
@@ -193,7 +193,7 @@ fn beginnings_that_are_never_completed() {
 #[test]
 fn descriptors_run_out() {
     let udp = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         "worker_rlimit_nofile 60; events { worker_connections 500; }",
         &format!(
             "server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass {}; proxy_timeout 500ms; }}\n\
@@ -219,7 +219,7 @@ fn descriptors_run_out() {
 #[test]
 fn a_flood_of_clients_over_udp() {
     let echo = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         EVENTS,
         &format!("server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass {}; proxy_timeout 500ms; }}", echo.addr),
     ));
@@ -248,7 +248,7 @@ fn the_smallest_and_the_largest_datagram() {
             backend.send_to(&buf[..count], from).expect("sent");
         }
     });
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         EVENTS,
         &format!("server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass {to}; proxy_timeout 300ms; }}"),
     ));
@@ -266,7 +266,7 @@ fn the_smallest_and_the_largest_datagram() {
 fn a_client_that_is_gone_before_its_answer() {
     let late = UdpSocket::bind("127.0.0.1:0").expect("bind");
     late.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         EVENTS,
         &format!(
             "server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass {}; proxy_timeout 1s; }}",

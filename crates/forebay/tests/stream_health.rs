@@ -25,7 +25,7 @@ fn failure(server: &Server, group: &str) -> String {
 fn a_dead_server_gets_no_sessions_until_it_is_back() {
     let (alive, _) = echo();
     let dead = format!("127.0.0.1:{}", free_port());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ zone u 64k; server {dead} max_fails=0; server {alive}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass u; health_check interval=50ms; }}"
     )));
@@ -66,7 +66,7 @@ fn an_exchange_decides() {
     };
     let greets = "127.0.0.1:%PORT0%";
     let echo = echo.to_string();
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "health_check_timeout 300ms;\n{}{}{}{}{}{}{}{}\n\
          server {{ listen 127.0.0.1:%PORT0%; return \"220 Ready\\r\\n\"; }}",
         group("literal", greets, "expect \"220 \";"),
@@ -96,7 +96,7 @@ fn an_exchange_decides() {
 /// A bound on what is looked at: the word comes after it.
 #[test]
 fn no_more_than_the_buffer_is_looked_at() {
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         "match word { expect word; }\n\
          upstream all { zone all 64k; server 127.0.0.1:%PORT0%; }\n\
          upstream part { zone part 64k; server 127.0.0.1:%PORT0%; }\n\
@@ -140,7 +140,7 @@ fn datagrams_are_answered_or_at_least_not_refused() {
              server {{ listen unix:%DIR%/{name}.sock; proxy_pass {name}; health_check mandatory udp interval=50ms {check}; }}\n"
         )
     };
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "health_check_timeout 200ms;\n\
          match ping {{ send \"\\x00ping\"; expect ~ \"^\\x00pong$\"; }}\n{}{}{}{}{}\n\
          server {{ listen 127.0.0.1:%PORT0%; return ready; }}",
@@ -164,7 +164,7 @@ fn datagrams_are_answered_or_at_least_not_refused() {
 /// `proxy_ssl` and `proxy_protocol` of the server that has the check count for it.
 #[test]
 fn checks_connect_as_sessions_do() {
-    let site = Site::new(&conf(
+    let site = Site::new(conf(
         "match text { expect served; } match protocol { expect \"served with postgresql.\"; }\n\
          upstream good { zone good 64k; server 127.0.0.1:%PORT1%; }\n\
          upstream name { zone name 64k; server 127.0.0.1:%PORT1%; }\n\
@@ -198,7 +198,7 @@ fn checks_connect_as_sessions_do() {
 fn a_server_that_is_back_starts_slowly() {
     let (alive, _) = echo();
     let slow = format!("127.0.0.1:{}", free_port());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream slow {{ zone slow 64k; server {slow} slow_start=1h; server {alive}; }}\n\
          upstream fast {{ zone fast 64k; server {slow}; server {alive}; }}\n\
          log_format l '$server_port $upstream_addr'; access_log logs/access.log l;\n\
@@ -236,12 +236,12 @@ fn servers_come_from_a_file_and_stay_unhealthy_over_a_reload() {
          server { listen 127.0.0.1:%PORT0%; proxy_pass u; health_check interval=50ms fails=2; }",
     );
     let site = Site::new(&text);
-    site.write("state/u.conf", &format!("server {dead};\n"));
+    site.write("state/u.conf", format!("server {dead};\n"));
     let server = Server::start_on(site);
     failure(&server, "u");
     assert_eq!(server.connect().rest(), "");
     server.wait_for_log("no live upstreams while connecting to upstream", 1);
-    server.write("state/u.conf", &format!("server {dead};\nserver {alive};\n"));
+    server.write("state/u.conf", format!("server {dead};\nserver {alive};\n"));
     server.reload();
     let answers = || {
         let mut session = server.connect();
@@ -263,7 +263,7 @@ fn checks_come_from_the_local_address() {
     let (tcp, udp) = (TcpListener::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
     let (tcp, udp) = (tcp.expect("a port"), udp.expect("a port"));
     udp.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    let _server = Server::start(&conf(&format!(
+    let _server = Server::start(conf(&format!(
         "proxy_bind 127.0.0.2; proxy_protocol v2;\n\
          upstream t {{ zone t 64k; server {}; }} upstream u {{ zone u 64k; server {}; }}\n\
          server {{ listen unix:%DIR%/t.sock; proxy_pass t; health_check interval=50ms; }}\n\

@@ -18,12 +18,11 @@ fn conf(stream: &str) -> String {
 
 /// Starts a server that writes its name and then sends back what it receives.
 fn named(name: &'static str) -> SocketAddr {
-    let addr = accept(move |mut stream, _| {
+    accept(move |mut stream, _| {
         let mut from = stream.try_clone().expect("clone");
         let _ = stream.write_all(name.as_bytes());
         let _ = std::io::copy(&mut from, &mut stream);
-    });
-    addr
+    })
 }
 
 fn text(bytes: &str) -> Vec<u8> {
@@ -66,7 +65,7 @@ fn wait_for_line_in(server: &Server, log: &str, line: &str) {
 #[test]
 fn mqtt_is_routed_by_client_id() {
     let (a, b) = (named("A"), named("B"));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ hash $mqtt_preread_clientid consistent; server {a}; server {b}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; mqtt_preread on; ssl_preread on; rdp_preread on; proxy_pass u; }}"
     )));
@@ -84,9 +83,9 @@ fn mqtt_is_routed_by_client_id() {
     let mut slow = server.connect();
     slow.set_nodelay(true).expect("set");
     let (last, most) = packet.split_last().expect("bytes");
-    most.iter().for_each(|byte| slow.send(&[*byte]));
+    most.iter().for_each(|byte| slow.send([*byte]));
     let mut answer = vec![0; 1 + packet.len()];
-    slow.send(&[*last]);
+    slow.send([*last]);
     slow.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, [&[reached[3] as u8], packet.as_slice()].concat());
     drop(slow);
@@ -97,7 +96,7 @@ fn mqtt_is_routed_by_client_id() {
 #[test]
 fn mqtt_is_read_behind_tls() {
     let a = named("A");
-    let site = Site::new(&conf(&format!(
+    let site = Site::new(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_certificate %DIR%/c.crt; ssl_certificate_key %DIR%/c.key;\n\
            mqtt_preread on; proxy_pass {a}; }}\n\
          server {{ listen 127.0.0.1:%PORT1%; proxy_ssl on; proxy_pass 127.0.0.1:%PORT0%; }}"
@@ -112,7 +111,7 @@ fn mqtt_is_read_behind_tls() {
 #[test]
 fn other_bytes_than_mqtt_are_passed_on() {
     let a = named("A");
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "mqtt_preread on;\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass {a}; }}\n\
          server {{ listen 127.0.0.1:%PORT1%; proxy_pass {a}; preread_buffer_size 16; }}\n\
@@ -139,7 +138,7 @@ fn other_bytes_than_mqtt_are_passed_on() {
 #[test]
 fn rdp_is_routed_by_its_cookie() {
     let (a, b) = (named("A"), named("B"));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "map $rdp_cookie_mstshash $to {{ alice {a}; default {b}; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; rdp_preread on; proxy_pass $to; }}"
     )));
@@ -154,7 +153,7 @@ fn rdp_is_routed_by_its_cookie() {
     let mut slow = server.connect();
     slow.set_nodelay(true).expect("set");
     let request = rdp("Cookie: mstshash=alice");
-    request.iter().for_each(|byte| slow.send(&[*byte]));
+    request.iter().for_each(|byte| slow.send([*byte]));
     let mut answer = vec![0; 1 + request.len()];
     slow.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, [b"A", request.as_slice()].concat());
@@ -200,7 +199,7 @@ fn a_client_that_is_learnt_keeps_its_server() {
 fn a_dead_sticky_server_gives_way() {
     let b = named("B").to_string();
     let dead = format!("127.0.0.1:{}", free_port());
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "{}\
          server {{ listen 127.0.0.1:%PORT0%; mqtt_preread on; proxy_pass u; }}\n\
          {}\
@@ -220,7 +219,7 @@ fn a_dead_sticky_server_gives_way() {
     wait_for_line_in(&server, "logs/sticky.log", &format!("200 NEW [{b}]"));
     // A strict group has no other server for it.
     let mut strict = connect(server.addr(1));
-    strict.send(&mqtt("c", "a"));
+    strict.send(mqtt("c", "a"));
     let mut rest = Vec::new();
     let _ = strict.read_to_end(&mut rest);
     assert_eq!(rest, b"");
@@ -233,14 +232,14 @@ fn a_dead_sticky_server_gives_way() {
 fn a_route_may_need_a_secret() {
     let (a, b) = (named("A").to_string(), named("B").to_string());
     let sticky = "sticky route $rdp_cookie_msts; sticky_secret salt; sticky_strict on;";
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "{}server {{ listen 127.0.0.1:%PORT0%; rdp_preread on; proxy_pass u; }}",
         weighted(&a, &b, sticky)
     )));
     let mut stream = server.connect();
     // printf bsalt | md5sum
     assert_eq!(server_of(&mut stream, &rdp("Cookie: msts=962d76aee3a009625027690183c56864")), 'B');
-    let mut plain = server.send(&rdp("Cookie: msts=b"));
+    let mut plain = server.send(rdp("Cookie: msts=b"));
     let mut rest = Vec::new();
     let _ = plain.read_to_end(&mut rest);
     assert_eq!(rest, b"");
@@ -262,7 +261,7 @@ fn a_session_over_udp_is_learnt() {
         addr
     };
     let learn = "sticky learn create=$remote_addr lookup=$remote_addr zone=s:64k;";
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "upstream u {{ server {}; server {}; {learn} }}\n\
          server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass u; proxy_responses 1; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; return up; }}",

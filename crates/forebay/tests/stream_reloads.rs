@@ -32,13 +32,12 @@ fn numbered(n: usize, tcp: SocketAddr, udp: SocketAddr, upgrade: SocketAddr) -> 
 
 /// Starts a server of HTTP that switches to a protocol which echoes.
 fn upgrading() -> SocketAddr {
-    let addr = accept(move |stream, _| {
+    accept(move |stream, _| {
         head(&stream);
         let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-        (&stream).send(&answer);
+        (&stream).send(answer);
         let _ = std::io::copy(&mut &stream, &mut &stream);
-    });
-    addr
+    })
 }
 
 /// Reads a head of HTTP.
@@ -53,7 +52,7 @@ fn head(mut stream: &TcpStream) -> String {
 /// Opens a connection by a request of HTTP.
 fn open(addr: SocketAddr, request: &str, status: &str) -> TcpStream {
     let mut stream = connect(addr);
-    stream.send(&request);
+    stream.send(request);
     let answer = head(&stream);
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
     stream
@@ -124,7 +123,7 @@ fn descriptors(pid: i32) -> usize {
 fn a_hundred_reloads_under_load() {
     let ((tcp, _), udp, upgrade) = (echo(), Echo::start(), upgrading());
     let text = |n: usize| numbered(n, tcp, udp.addr, upgrade);
-    let server = Server::start(&text(0));
+    let server = Server::start(text(0));
     let worker = server.worker();
     // Enough connections for both threads, so that both have opened what they need.
     (0..20).for_each(|_| assert_eq!(server.connect().rest(), "0"));
@@ -175,7 +174,7 @@ fn an_upgrade_of_the_program_with_sessions_open() {
     let late = UdpSocket::bind("127.0.0.1:0").expect("bind");
     late.set_read_timeout(Some(DEADLINE)).expect("timeout");
     let to_late = late.local_addr().expect("bound");
-    let server = Server::start_daemon(&conf(
+    let server = Server::start_daemon(conf(
         "worker_processes 1; events {}",
         &format!(
             "server {{ listen 127.0.0.1:%PORT1%; proxy_pass {backend}; }}\n\

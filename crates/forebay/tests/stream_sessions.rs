@@ -253,7 +253,7 @@ fn sessions_end() {
 #[test]
 fn headers_are_counted_as_sent() {
     let (echo, _) = echo();
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\nstream {{\n\
          log_format l '$server_port $bytes_received $bytes_sent $upstream_bytes_sent $upstream_bytes_received';\n\
          access_log logs/access.log l;\n\

@@ -40,7 +40,7 @@ pub(crate) fn wait_for_lines(server: &Server, count: usize) -> String {
 #[test]
 fn datagrams_pass_both_ways() {
     let echo = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         ONE,
         &format!(
             "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_timeout 300ms; }}\n\
@@ -86,7 +86,7 @@ fn datagrams_pass_both_ways() {
 #[test]
 fn servers_see_the_client() {
     let echo = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         ONE,
         &format!(
             "proxy_bind 127.0.0.9; proxy_responses 1; proxy_requests 2;\n\
@@ -120,7 +120,7 @@ fn servers_see_the_client() {
 #[test]
 fn sessions_end_after_the_datagrams_that_are_expected() {
     let echo = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         ONE,
         &format!(
             "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {0}; proxy_requests 2; proxy_responses 1; }}\n\
@@ -150,7 +150,7 @@ fn sessions_end_after_the_datagrams_that_are_expected() {
 fn late_answers_do_not_reach_the_next_session() {
     let upstream = UdpSocket::bind("127.0.0.1:0").expect("bind");
     upstream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         ONE,
         &format!(
             "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
@@ -181,7 +181,7 @@ fn late_answers_do_not_reach_the_next_session() {
 #[test]
 fn a_dying_server_loses_its_sessions_to_the_other() {
     let (mut dying, living) = (Echo::start(), Echo::start());
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         ONE,
         &format!(
             "upstream u {{ server {}; server {}; }}\n\
@@ -229,7 +229,7 @@ fn sessions_outlive_reloads() {
         let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", to.addr);
         conf(main, &udp).replace("return ready", &format!("return {n}"))
     };
-    let server = Server::start(&with(0, &echo));
+    let server = Server::start(with(0, &echo));
     let socket = forebay_testkit::udp(server.addr(0));
     let first = port(&socket);
     for n in 1..=20 {
@@ -277,7 +277,7 @@ fn datagrams_wait_for_the_server() {
         names.local_addr().expect("bound"),
         echo.addr.port()
     );
-    let server = Server::start(&conf(ONE, &udp));
+    let server = Server::start(conf(ONE, &udp));
     let socket = forebay_testkit::udp(server.addr(0));
     let mut query = [0; 512];
     socket.send(b"0").expect("sent");
@@ -306,7 +306,7 @@ fn a_graceful_shutdown_waits_for_answers() {
         "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
         late.local_addr().expect("bound")
     );
-    let mut server = Server::start(&conf(ONE, &udp));
+    let mut server = Server::start(conf(ONE, &udp));
     let socket = forebay_testkit::udp(server.addr(0));
     socket.send(b"x").expect("sent");
     let mut buf = [0; 10];
@@ -322,7 +322,7 @@ fn a_graceful_shutdown_waits_for_answers() {
 fn the_oldest_session_makes_way_for_a_new_client() {
     let echo = Echo::start();
     let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
-    let server = Server::start(&conf("worker_processes 1; events { worker_connections 8; }", &udp));
+    let server = Server::start(conf("worker_processes 1; events { worker_connections 8; }", &udp));
     let first = forebay_testkit::udp(server.addr(0));
     let (before, busy) = (port(&first), forebay_testkit::udp(server.addr(0)));
     let kept = port(&busy);
@@ -345,7 +345,7 @@ fn sessions_without_a_descriptor_are_refused() {
     let echo = Echo::start();
     let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
     let main = "worker_processes 1; worker_rlimit_nofile 60; events { worker_connections 500; }";
-    let server = Server::start(&conf(main, &udp));
+    let server = Server::start(conf(main, &udp));
     let first = forebay_testkit::udp(server.addr(0));
     let kept = port(&first);
     let others: Vec<UdpSocket> = (0..80).map(|_| forebay_testkit::udp(server.addr(0))).collect();
@@ -375,7 +375,7 @@ fn sessions_that_are_cut_off_are_logged() {
         silent.local_addr().expect("bound"),
         listener.local_addr().expect("bound"),
     );
-    let mut server = Server::start(&conf(&format!("{ONE} worker_shutdown_timeout 200ms;"), &servers));
+    let mut server = Server::start(conf(&format!("{ONE} worker_shutdown_timeout 200ms;"), &servers));
     forebay_testkit::udp(server.addr(0)).send(b"abc").expect("sent");
     silent.recv_from(&mut [0; 10]).expect("the datagram");
     let mut connection = connect(server.addr(1));
@@ -399,7 +399,7 @@ fn a_session_that_ends_is_remembered() {
     let servers = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
     let [first, second] = servers.each_ref().map(|s| s.local_addr().expect("bound"));
     servers.iter().for_each(|s| s.set_read_timeout(Some(DEADLINE)).expect("timeout"));
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         ONE,
         &format!(
             "upstream two {{ zone two 64k; server {first}; server {second};\n\
@@ -430,7 +430,7 @@ fn sessions_that_wait_for_a_name_leave_room() {
         silent.local_addr().expect("bound"),
         echo.addr
     );
-    let server = Server::start(&conf("worker_processes 1; events { worker_connections 8; }", &servers));
+    let server = Server::start(conf("worker_processes 1; events { worker_connections 8; }", &servers));
     let first = forebay_testkit::udp(server.addr(0));
     let kept = port(&first);
     for _ in 0..20 {
@@ -451,7 +451,7 @@ fn connections_leave_half_of_the_places_to_sessions() {
          server {{ listen 127.0.0.1:%PORT1%; proxy_pass 127.0.0.1:%PORT2%; }}",
         echo.addr
     );
-    let server = Server::start(&conf("worker_processes 1; events { worker_connections 16; }", &servers));
+    let server = Server::start(conf("worker_processes 1; events { worker_connections 16; }", &servers));
     let accepted = TcpListener::bind(server.addr(2)).expect("bind");
     let sessions: Vec<UdpSocket> = (0..16).map(|_| forebay_testkit::udp(server.addr(0))).collect();
     let ports: Vec<u16> = sessions.iter().map(port).collect();
@@ -472,7 +472,7 @@ fn answers_come_from_the_address_that_was_asked() {
         "server {{ listen %PORT0% udp; listen [::]:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
         echo.addr
     );
-    let server = Server::start(&conf(ONE, &udp));
+    let server = Server::start(conf(ONE, &udp));
     for host in ["127.0.0.1", "127.0.0.7"] {
         let at = SocketAddr::new(host.parse().expect("address"), server.addr(0).port());
         // A connected socket takes answers of that address only.
@@ -495,7 +495,7 @@ fn answers_come_from_the_address_that_was_asked() {
 fn bursts() {
     let echo = Echo::start();
     let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
-    let server = Server::start(&conf(ONE, &udp));
+    let server = Server::start(conf(ONE, &udp));
     let socket = forebay_testkit::udp(server.addr(0));
     let from = port(&socket);
     for round in 0..20 {
@@ -509,7 +509,7 @@ fn bursts() {
 
 #[test]
 fn the_check_knows_udp() {
-    let site = Site::new(&conf(ONE, "server { listen 127.0.0.1:%PORT1% udp ssl; return a; }"));
+    let site = Site::new(conf(ONE, "server { listen 127.0.0.1:%PORT1% udp ssl; return a; }"));
     let output = site.run(&["-t"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let error = "\"listen\" directive \"ssl\" parameter is incompatible with \"udp\"";
@@ -521,7 +521,7 @@ fn the_check_knows_udp() {
 #[test]
 fn datagrams_name_their_client() {
     let echo = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         ONE,
         &format!(
             "set_real_ip_from 127.0.0.1;\n\

@@ -43,7 +43,7 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn clients_with_names_have_sessions() {
     let echo = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         MAIN,
         &format!(
             "server {{ listen unix:%DIR%/u.sock udp rcvbuf=64k; proxy_pass {}; proxy_timeout 500ms; }}\n\
@@ -93,7 +93,7 @@ fn clients_with_names_have_sessions() {
 #[test]
 fn clients_without_names_get_no_answers() {
     let echo = Echo::start();
-    let server = Server::start(&conf(
+    let server = Server::start(conf(
         MAIN,
         &format!(
             "server {{ listen unix:%DIR%/u.sock udp; proxy_pass {}; }}\n\
@@ -113,7 +113,7 @@ fn clients_without_names_get_no_answers() {
 /// The server receives every datagram by itself. As in nginx it gets no name that it could answer to.
 #[test]
 fn servers_with_unix_sockets() {
-    let site = Site::new(&conf(
+    let site = Site::new(conf(
         MAIN,
         "upstream back { server unix:%DIR%/b.sock; }\n\
          server { listen unix:%DIR%/u.sock udp; proxy_pass back; proxy_responses 1; proxy_timeout 300ms; }\n\
@@ -149,7 +149,7 @@ fn files_live_as_long_as_their_listeners() {
     let echo = Echo::start();
     let kept = format!("server {{ listen unix:%DIR%/u.sock udp; proxy_pass {}; }}", echo.addr);
     let gone = "server { listen unix:%DIR%/g.sock udp; return gone; }";
-    let mut server = Server::start(&conf(MAIN, &format!("{kept}\n{gone}")));
+    let mut server = Server::start(conf(MAIN, &format!("{kept}\n{gone}")));
     let dir = server.dir().to_owned();
     let client = named(&server.site, "c", "u.sock");
     let session = ask(&client, "x");
@@ -171,7 +171,7 @@ fn files_live_as_long_as_their_listeners() {
 #[test]
 fn an_upgrade_of_the_program_keeps_the_file() {
     let text = "server { listen unix:%DIR%/u.sock udp; return $pid; }";
-    let server = Server::start_daemon(&conf(MAIN, text));
+    let server = Server::start_daemon(conf(MAIN, text));
     let (old, at) = (server.pid(), server.dir().join("u.sock"));
     let client = named(&server.site, "c", "u.sock");
     let former = ask(&client, "x");
@@ -187,7 +187,7 @@ fn an_upgrade_of_the_program_keeps_the_file() {
 
 #[test]
 fn a_file_that_a_killed_server_left_is_replaced() {
-    let site = Site::new(&conf(MAIN, "server { listen unix:%DIR%/u.sock udp; return hi; }"));
+    let site = Site::new(conf(MAIN, "server { listen unix:%DIR%/u.sock udp; return hi; }"));
     drop(UnixDatagram::bind(site.dir().join("u.sock")).expect("bind"));
     let server = Server::start_on(site);
     assert_eq!(ask(&named(&server.site, "c", "u.sock"), "x"), "hi");

@@ -436,7 +436,7 @@ fn a_printed_configuration_starts() {
             .env("TMPDIR", site.dir())
             .output()
             .expect("runs");
-        let conf = site.write("printed.conf", &String::from_utf8_lossy(&output.stdout)).display().to_string();
+        let conf = site.write("printed.conf", String::from_utf8_lossy(&output.stdout)).display().to_string();
         while_it_serves(&["-c", &conf, "-e", "stderr"], port, |addr| {
             let answer = raw(addr, b"GET / HTTP/1.0\r\n\r\n");
             let answer = String::from_utf8_lossy(&answer);
@@ -611,7 +611,7 @@ fn proxy_passes_to_an_application() {
     wait_for("a server that accepts", || std::net::TcpStream::connect(addr).ok());
     // A body too large for memory goes through a file, which the worker can write.
     let head = "POST /x HTTP/1.0\r\nHost: own.test\r\nContent-Length: 50000\r\n\r\n";
-    let answer = raw(addr, &[head.as_bytes(), &[b'x'; 50_000]].concat());
+    let answer = raw(addr, [head.as_bytes(), &[b'x'; 50_000]].concat());
     let answer = String::from_utf8_lossy(&answer).into_owned();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("/app/x own.test 50"), "{answer}");
     kill(child.id() as i32, Signal::SIGINT);

@@ -45,7 +45,7 @@ fn the_page_of_a_refusal_is_no_consent() {
         let got = server.get(path);
         assert!(!got.starts_with("HTTP/1.1 200") && !got.contains("secret"), "{path}: {got}");
     }
-    let requests: Vec<String> = paths.iter().map(|path| get(path)).collect();
+    let requests: Vec<String> = paths.iter().map(get).collect();
     compare(&servers, &requests);
 }
 
@@ -53,7 +53,7 @@ fn the_page_of_a_refusal_is_no_consent() {
 fn large_bodies_find_their_directory() {
     let up = Origin::start(|asked| {
         let body = asked.text.split("\r\n\r\n").nth(1).map_or(0, str::len);
-        asked.answer("200 OK", "", &format!("{body} bytes"))
+        asked.answer("200 OK", "", format!("{body} bytes"))
     });
     let conf = format!(
         "pid logs/nginx.pid; error_log logs/error.log; events {{}}\n\
@@ -63,7 +63,7 @@ fn large_bodies_find_their_directory() {
     assert!(server.dir().join("client_body_temp").is_dir());
     assert!(server.dir().join("proxy_temp").is_dir());
     let head = "POST / HTTP/1.0\r\nContent-Length: 100000\r\n\r\n";
-    let answer = server.raw(&[head.as_bytes(), &[b'x'; 100_000]].concat());
+    let answer = server.raw([head.as_bytes(), &[b'x'; 100_000]].concat());
     assert!(String::from_utf8_lossy(&answer).ends_with("100000 bytes"), "{}", server.error_log());
 }
 

@@ -6,15 +6,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Starts a server that switches to a protocol which echoes, until the client has sent `end`.
 fn echo() -> SocketAddr {
-    let addr = accept(move |mut stream, _| {
+    accept(move |mut stream, _| {
         stream.until("\r\n\r\n");
         let head =
             "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\nX-Up: yes\r\n\r\n";
-        stream.send(&head);
+        stream.send(head);
         let text = stream.until("end");
         let _ = stream.write_all(text.as_bytes());
-    });
-    addr
+    })
 }
 
 /// Starts a server that switches to another protocol and resets the connection.
@@ -25,7 +24,7 @@ fn resetting() -> SocketAddr {
         for mut stream in listener.incoming().flatten() {
             stream.until("\r\n\r\n");
             let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-            stream.send(&head);
+            stream.send(head);
             // Once the client has the head, it sends a byte.
             stream.until("x");
             let zero = Some(std::time::Duration::ZERO);
@@ -39,12 +38,12 @@ fn open(addr: SocketAddr) -> TcpStream {
     let mut stream = connect(addr);
     let head = "GET /chat/room?x=7 HTTP/1.1\r\nHost: h.example\r\nConnection: upgrade\r\nUpgrade: x\r\n\
                 Authorization: Basic bWU6c2VjcmV0\r\nUser-Agent: \"me\"\r\n\r\n";
-    stream.send(&head);
+    stream.send(head);
     stream
 }
 
 fn site(up: SocketAddr) -> Site {
-    Site::new(&format!(
+    Site::new(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;\n\
          map $arg_x $kind {{ 7 seven; default none; }}\n\
@@ -149,7 +148,7 @@ fn a_reset_of_a_switched_connection_is_logged() {
 #[test]
 fn numbers_of_connections_are_those_of_the_end() {
     let up = echo();
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;\n\
          log_format l '$status $connections_active $connections_waiting';\n\

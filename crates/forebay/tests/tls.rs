@@ -75,9 +75,9 @@ fn versions_ciphers_and_both_kinds_of_keys() {
     let refused = get("-tls1_2 -cipher AES256-SHA");
     assert!(refused.contains("sslv3 alert handshake failure"), "{refused}");
     // Plain HTTP is told so, and bytes that are neither end the connection.
-    let plain = server.ask(&GET);
+    let plain = server.ask(GET);
     assert!(plain.starts_with("HTTP/1.1 400") && plain.contains("plain HTTP request was sent to HTTPS port"));
-    assert_eq!(server.raw(&[0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9]).first(), Some(&21), "an alert");
+    assert_eq!(server.raw([0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9]).first(), Some(&21), "an alert");
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn mistakes_are_told_in_nginx_words() {
     ];
     for (lines, message) in mistakes {
         let site =
-            Site::new(&format!("events {{}}\nhttp {{ server {{ listen 127.0.0.1:%PORT0% ssl; {lines} }} }}"));
+            Site::new(format!("events {{}}\nhttp {{ server {{ listen 127.0.0.1:%PORT0% ssl; {lines} }} }}"));
         site.write("bad.crl", "-----BEGIN X509 CRL-----\nMAMCAQE=\n-----END X509 CRL-----\n");
         for name in ["rsa", "other"] {
             site.openssl(&format!(
@@ -277,11 +277,11 @@ fn mistakes_are_told_in_nginx_words() {
         let sound = site.read("rsa.crt");
         site.write(
             "junk.pem",
-            &format!("{sound}-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n"),
+            format!("{sound}-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n"),
         );
         site.write(
             "broken.pem",
-            &format!("{sound}-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"),
+            format!("{sound}-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"),
         );
         site.openssl("rsa -in rsa.key -aes256 -passout pass:x -out locked.key");
         let told = site.run(&["-t"]);
@@ -333,7 +333,7 @@ fn files_that_do_not_end_are_refused() {
             ("sparse", "File too large"),
             (".", "Is a directory"),
         ] {
-            site.write("nginx.conf", &main(&text(file)));
+            site.write("nginx.conf", main(&text(file)));
             let told = site.run(&["-t"]);
             let said = String::from_utf8_lossy(&told.stderr).into_owned();
             assert!(!told.status.success() && said.contains(reason), "{}: {said}", text(file));
@@ -341,16 +341,16 @@ fn files_that_do_not_end_are_refused() {
     }
     // Each file includes the next one twice.
     for n in 0..60 {
-        site.write(format!("d{n}"), &format!("include d{0}; include d{0};\n", n + 1));
+        site.write(format!("d{n}"), format!("include d{0}; include d{0};\n", n + 1));
     }
     site.write("d60", "\n");
-    site.write("nginx.conf", &main("include d0;"));
+    site.write("nginx.conf", main("include d0;"));
     let told = site.run(&["-t"]);
     let said = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(!told.status.success() && said.contains("too many files are included"), "{said}");
     site.write(
         "nginx.conf",
-        &tls("ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_password_file /dev/null;"),
+        tls("ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_password_file /dev/null;"),
     );
     assert!(site.run(&["-t"]).status.success(), "an empty file");
 }
@@ -379,7 +379,7 @@ fn reloads_of_many_servers_leave_nothing_behind() {
         server.reload_with(text.replace("v0;", &format!("v{version};")));
         let request = b"GET / HTTP/1.0\r\n\r\n";
         let serves = || raw(server.addr(1), request).ends_with(format!("v{version}").as_bytes());
-        wait_until("the new configuration", || serves());
+        wait_until("the new configuration", serves);
         if version == 3 {
             before = [server.pid(), worker].map(memory);
         }

@@ -12,7 +12,7 @@ const BAD: &str = "# my server\nworker_processes 1;\nevents { worker_connections
 
 fn site() -> Site {
     let site = Site::new("events {}\n");
-    site.write("nginx.conf", &BAD.replace("ROOT", &site.dir().display().to_string()));
+    site.write("nginx.conf", BAD.replace("ROOT", &site.dir().display().to_string()));
     site
 }
 
@@ -185,7 +185,7 @@ fn servers_are_loaded_over_http3() {
     // A port for QUIC alone accepts no connection over TCP.
     let listens =
         "listen 443 quic; listen 443 ssl; listen 8443 quic; ssl_certificate c; ssl_certificate_key k;";
-    site.write("nginx.conf", &BAD.replace("listen 80;   # public", listens).replace("ROOT", "html"));
+    site.write("nginx.conf", BAD.replace("listen 80;   # public", listens).replace("ROOT", "html"));
     let mut run = tune(&site, &["--http3", "--budget", "60s"]);
     let mut run = run.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
     let mut lines = BufReader::new(run.stdout.take().expect("piped")).lines().map_while(Result::ok);

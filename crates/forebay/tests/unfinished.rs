@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 /// Connects and sends bytes.
 fn send(addr: SocketAddr, bytes: &str) -> TcpStream {
     let mut stream = connect(addr);
-    stream.send(&bytes);
+    stream.send(bytes);
     stream
 }
 
@@ -32,7 +32,7 @@ fn count(log: &str, part: &str) -> usize {
 
 /// An upstream that takes connections and says nothing, but switches protocols for `/switch`.
 fn silent() -> SocketAddr {
-    let addr = accept(move |mut stream, _| {
+    accept(move |mut stream, _| {
         let mut got = Vec::new();
         let mut buf = [0; 4096];
         while let Ok(n @ 1..) = stream.read(&mut buf) {
@@ -43,14 +43,13 @@ fn silent() -> SocketAddr {
                 stream.send(head);
             }
         }
-    });
-    addr
+    })
 }
 
 /// The end of `worker_shutdown_timeout` cuts off requests of all versions and in all conditions, and each has its line.
 #[test]
 fn requests_cut_off_by_a_shutdown_are_logged() {
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 2; worker_shutdown_timeout 500ms; error_log logs/error.log info; events {{}}\n\
          http {{ access_log logs/access.log; http2 on; keepalive_timeout 1m; client_header_timeout 1m; client_body_timeout 1m;\n\
          server {{ listen 127.0.0.1:%PORT0%; location /slow {{ limit_rate 1k; alias html/page; }}\n\
@@ -59,7 +58,7 @@ fn requests_cut_off_by_a_shutdown_are_logged() {
          client_body_temp_path %DIR%/body; proxy_temp_path %DIR%/temp; proxy_pass http://{}; }} }} }}\n",
         silent()
     ));
-    site.write("html/page", &"x".repeat(500_000));
+    site.write("html/page", "x".repeat(500_000));
     let mut server = Server::start_on(site);
     let addr = server.addr(0);
     let mut slow = get(addr, "/slow?one", "");
@@ -109,7 +108,7 @@ fn heads_on_connections_that_are_closed_are_logged() {
         )
     };
     let both = "listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1%;";
-    let server = Server::start(&conf(both));
+    let server = Server::start(conf(both));
     let begun = send(server.addr(1), "GET /removed HTTP/1.1\r\nHo");
     let silent = send(server.addr(1), "");
     assert!(server.get("/x").contains("200"));

@@ -30,7 +30,7 @@ fn echo(server: &str) -> Server {
             if more.contains("proxy_pass") { String::new() } else { format!("proxy_pass http://{up};") };
         format!("location /{name} {{ {more} {pass} }}")
     });
-    Server::start(&format!(
+    Server::start(format!(
         "worker_processes 1; events {{}}\n\
          http {{ access_log off; client_body_temp_path %DIR%/body; client_max_body_size 0; proxy_http_version 1.1; \
          proxy_set_header Connection ''; upstream u {{ server {up}; keepalive 4; }}\n\
@@ -88,7 +88,7 @@ fn bodies_arrive_as_they_were_sent() {
             let mut sender = client.try_clone().expect("a second handle");
             let sending = std::thread::spawn(move || {
                 for (i, len) in lengths.into_iter().enumerate() {
-                    sender.send(&request(path, &content(len, i), chunk));
+                    sender.send(request(path, &content(len, i), chunk));
                 }
             });
             for (i, len) in lengths.into_iter().enumerate() {
@@ -175,13 +175,13 @@ fn upstreams_that_do_not_read_to_the_end() {
             false
         }
     });
-    let server = Server::start(&format!(
+    let server = Server::start(format!(
         "worker_processes 1; events {{}}\n\
          http {{ access_log off; client_max_body_size 0; server {{ listen 127.0.0.1:%PORT0%; proxy_request_buffering off; \
          location / {{ proxy_pass http://{up}; }} }} }}"
     ));
     let bytes = |path: &str| request(path, &content(3_000_000, 9), 0);
-    let mut client = server.send(&bytes("slow"));
+    let mut client = server.send(bytes("slow"));
     assert_eq!(response(&mut client).1, b"true ");
     for (path, status, text) in [("early", "413", "big"), ("gone", "502", "")] {
         let mut client = server.connect();

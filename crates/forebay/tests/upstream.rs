@@ -432,10 +432,10 @@ fn servers_in_a_state_file() {
     // There is none yet.
     assert!(server.get("/").contains("502 Bad Gateway"));
     server.wait_for_log("no live upstreams", 1);
-    server.write("state/u.conf", &format!("server {};\nserver {} down;\n", a.addr, b.addr));
+    server.write("state/u.conf", format!("server {};\nserver {} down;\n", a.addr, b.addr));
     server.reload();
     wait_until("the first server", || by(&server.get("/"), &a));
-    server.write("state/u.conf", &format!("server {} down;\nserver {};\n", a.addr, b.addr));
+    server.write("state/u.conf", format!("server {} down;\nserver {};\n", a.addr, b.addr));
     server.reload();
     wait_until("the second server", || by(&server.get("/"), &b));
     server.write("state/u.conf", "zone x 64k;");

@@ -203,7 +203,7 @@ fn redirects_that_lead_nowhere() {
 fn upstream_variables_name_the_failure() {
     let mute = Origin::start(|_| false);
     let up = Origin::start(|asked| asked.answer("200 OK", "", "well"));
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "access_log off; upstream mute {{ server {mute}; server {up} backup; }}\n\
          upstream none {{ server 127.0.0.1:%PORT1%; server {up} backup; }}\n\
          server {{ listen 127.0.0.1:%PORT0%;\n\
@@ -224,7 +224,7 @@ fn lengths_of_responses_without_heads() {
         "/old" => asked.close_with(b"no head"),
         _ => asked.answer("200 OK", "", "content"),
     });
-    let server = Server::start(&conf(&format!(
+    let server = Server::start(conf(&format!(
         "log_format l '$uri $upstream_response_length $body_bytes_sent'; access_log logs/a.log l;\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{up}; }} }}"
     )));

@@ -12,7 +12,7 @@ const CONF: &str = "worker_processes 2; error_log logs/error.log info; pid logs/
 
 /// A server that has one request hold up its thread, in the first worker process.
 fn stalling(how: &str) -> Server {
-    Server::start(&format!("env \"FOREBAY_TEST_STALL=/stall:{how}\"; {CONF}"))
+    Server::start(format!("env \"FOREBAY_TEST_STALL=/stall:{how}\"; {CONF}"))
 }
 
 fn stall(server: &Server) -> TcpStream {

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 fn dns_site(http: &str, server: &str) -> Site {
     let site = site("challenge dns-01;", server);
     let conf = site.read("nginx.conf");
-    site.write("nginx.conf", &conf.replacen("access_log off;", &format!("access_log off; {http}"), 1));
+    site.write("nginx.conf", conf.replacen("access_log off;", &format!("access_log off; {http}"), 1));
     site
 }
 
@@ -81,7 +81,7 @@ fn questions_over_ipv6_are_answered() {
         return eprintln!("skipped: ::1 cannot be bound ({e})");
     }
     let port = free_port();
-    let _server = Server::start(&answering(&format!("[::1]:{port}")));
+    let _server = Server::start(answering(&format!("[::1]:{port}")));
     let to = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port));
     assert_nothing(&wait_for("an answer", || ask_datagram("::1", to, RECORD)));
     let refused = wait_for("an answer", || ask_datagram("::1", to, "b.test"));
@@ -93,7 +93,7 @@ fn questions_over_ipv6_are_answered() {
 fn questions_are_answered_through_an_upgrade() {
     use Signal;
     let port = free_port();
-    let server = Server::start_daemon(&answering(&format!("127.0.0.1:{port}")));
+    let server = Server::start_daemon(answering(&format!("127.0.0.1:{port}")));
     let to = SocketAddr::from(([127, 0, 0, 1], port));
     let both = || {
         assert_nothing(&wait_for("an answer", || ask_datagram("127.0.0.1", to, RECORD)));
@@ -121,7 +121,7 @@ fn questions_are_answered_through_an_upgrade() {
 fn silent_strangers_do_not_keep_questions_waiting() {
     use std::io::Read;
     let port = free_port();
-    let _server = Server::start(&answering(&format!("127.0.0.1:{port}")));
+    let _server = Server::start(answering(&format!("127.0.0.1:{port}")));
     let strangers: Vec<TcpStream> =
         (0..400).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connected")).collect();
     let begun = Instant::now();
@@ -196,7 +196,7 @@ fn an_answer_over_http_by_a_hook_location() {
     let conf = site.read("nginx.conf");
     let http = "access_log off; log_format calls '$acme_hook_name $acme_hook_challenge $acme_hook_domain $status'; \
                 map $acme_hook_name $method { add PUT; remove DELETE; } map $acme_hook_name $body { add $acme_hook_keyauth; }";
-    site.write("nginx.conf", &conf.replacen("access_log off;", http, 1));
+    site.write("nginx.conf", conf.replacen("access_log off;", http, 1));
     let answers = site.dir().join("answers");
     std::fs::create_dir(&answers).expect("a directory");
     std::fs::set_permissions(&answers, PermissionsExt::from_mode(0o777)).expect("mode");
@@ -264,7 +264,7 @@ fn a_reload_leaves_no_record_behind() {
     let names = free_port();
     let site = program_site(names, WILDCARD);
     let conf = site.read("nginx.conf");
-    site.write("nginx.conf", &conf.replace("delay=0s", "delay=600s"));
+    site.write("nginx.conf", conf.replace("delay=0s", "delay=600s"));
     let _authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
     let server = Server::start_on(site);
     let calls = |step: &str| server.read("calls").matches(&format!("extra {step} ")).count();

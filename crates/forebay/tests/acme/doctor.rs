@@ -48,7 +48,7 @@ fn name_of(mut question: &[u8]) -> (String, &[u8]) {
 
 /// A site with certificates of Let's Encrypt for these names.
 fn wanting(dns: SocketAddr, listens: &str, names: &str) -> Site {
-    Site::new(&format!(
+    Site::new(format!(
         "events {{}} pid logs/nginx.pid; error_log logs/error.log notice;\n\
          http {{ access_log off; resolver {dns};\n\
          acme_issuer le {{ uri https://acme-v02.api.letsencrypt.org/directory; accept_terms_of_service; state_path %DIR%/state; }}\n\
@@ -138,10 +138,10 @@ fn doctor_connects_to_the_port_of_the_challenge() {
              ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key; }} }}\n"
         )
     };
-    let server = Server::start_on(Site::new(&conf("%PORT0%")));
+    let server = Server::start_on(Site::new(conf("%PORT0%")));
     assert_eq!(findings(&server.site, &[]), []);
     // The server does not have the new configuration yet.
-    server.write("nginx.conf", &conf("%PORT2%"));
+    server.write("nginx.conf", conf("%PORT2%"));
     let found = findings(&server.site, &[]);
     let text = format!("no connection to {}: 111: Connection refused", server.addr(2));
     assert_eq!(found, [("acme-port-closed".to_owned(), text)]);

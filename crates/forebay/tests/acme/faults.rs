@@ -6,7 +6,7 @@ use forebay_testkit::{Server, Signal, Site, free_port, wait_for};
 /// A site whose own server is the authority. `directory` and `order`: directives of these locations; `more`: others.
 fn own_authority(directory: &str, order: &str, more: &str) -> Site {
     let base = "https://127.0.0.1:%PORT2%";
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "events {{}} error_log logs/error.log notice;\n\
          http {{ access_log off; default_type application/json;\n\
          acme_issuer own {{ uri {base}/dir; ssl_trusted_certificate %DIR%/ca.pem; state_path off; }}\n\
@@ -154,7 +154,7 @@ fn a_test_reports_each_name() {
 
 /// A site whose client tries again after a second. `staging`: its other directory.
 fn impatient(staging: &str) -> Site {
-    Site::new(&format!(
+    Site::new(format!(
         "events {{}} error_log logs/error.log notice;\n\
          http {{ access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
          acme_client c https://127.0.0.1:%PORT2%/dir staging_uri={staging} \

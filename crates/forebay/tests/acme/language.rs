@@ -5,7 +5,7 @@ use forebay_testkit::{Server, Site, raw, wait_for};
 
 /// A site with Angie's directives. `client`: more parameters; `servers`: servers but the first.
 fn angie(client: &str, servers: &str) -> Site {
-    Site::new(&format!(
+    Site::new(format!(
         "events {{}} error_log logs/error.log notice;\n\
          http {{ access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
          acme_client Example https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem email=admin@example.com {client};\n\

@@ -66,7 +66,7 @@ fn the_real_ports() {
         )
     };
     let by = |challenge: &str, names: &str| {
-        let site = Site::new(&format!(
+        let site = Site::new(format!(
             "events {{}} error_log logs/error.log notice;\n\
              http {{ access_log off; acme on; {issuer}\n\
              server {{ listen 127.0.0.1:%PORT0%; listen 80; listen 443 ssl; listen 127.0.0.1:%PORT1% ssl; \

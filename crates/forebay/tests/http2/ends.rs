@@ -107,7 +107,7 @@ fn connections_without_requests_end_behind_a_reload() {
         )
     };
     let old: String = (0..20).map(|n| format!("location /{n} {{ return 204; }} ")).collect();
-    let server = Server::start(&conf("listen 127.0.0.1:%PORT0%;", &old));
+    let server = Server::start(conf("listen 127.0.0.1:%PORT0%;", &old));
     assert!(server.get("/19").starts_with("HTTP/1.1 204"));
     server.reload_with(conf("listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1%;", ""));
     // Nobody else is answered there before the new configuration is in effect.

@@ -194,7 +194,7 @@ fn slow_clients_do_not_take_the_service_down() {
          server { listen 127.0.0.1:%PORT1%; return 200 ok; } }",
     );
     server.write("html/index.html", "one");
-    server.write("html/large", &"x".repeat(1 << 20));
+    server.write("html/large", "x".repeat(1 << 20));
     let one = 1u32.to_be_bytes();
     type Trickle<'a> = &'a dyn Fn(&mut h2::Client, u32) -> bool;
     let attacks: [(&str, Trickle, usize); 3] = [

@@ -321,7 +321,7 @@ fn a_port_moves_between_stream_and_http() {
         format!("{} stream {{ server {{ listen 127.0.0.1:%PORT0% udp; return hello; }} }}", conf(http))
     };
     let site = site(&told("first"));
-    site.write("nginx.conf", &stream(&told("first")));
+    site.write("nginx.conf", stream(&told("first")));
     let server = Server::start_on(site);
     let wait = |what: &str| {
         let request = b"GET / HTTP/1.0\r\n\r\n";

@@ -211,7 +211,7 @@ fn clients_that_are_not_there() {
     let big = "req -x509 -newkey rsa:4096 -nodes -keyout big.key -out big.crt -days 30 -subj /CN=big";
     long.openssl(big);
     let more = long.read("big.crt");
-    long.write("localhost.crt", &format!("{one}{}", more.repeat(16)));
+    long.write("localhost.crt", format!("{one}{}", more.repeat(16)));
     for server in [serve(""), Server::start_on(long)] {
         let port = server.addr(0).port();
         let told = client.call("hello", json!({"port": port, "seconds": 3}));

@@ -75,7 +75,7 @@ fn load_sends_content() {
     std::fs::create_dir(&dir).expect("a directory");
     // The worker may be another user.
     std::fs::set_permissions(&dir, all).expect("permissions");
-    server.write("content", &"x".repeat(1 << 20));
+    server.write("content", "x".repeat(1 << 20));
     let content = format!("@{}", server.dir().join("content").display());
     let args = ["-n", "20", "-c", "2", "-m", "2", "-X", "PUT", "-b", &content];
     let (code, told) = bench(&server, "/put/file", &args);

@@ -21,8 +21,8 @@ fn conf(lines: &str) -> String {
 fn prepared(lines: &str) -> Site {
     let site = site(&http(lines));
     site.write("host.key", "secret");
-    site.write("html/middle", &"0123456789".repeat(30_000));
-    site.write("nginx.conf", &conf(lines));
+    site.write("html/middle", "0123456789".repeat(30_000));
+    site.write("nginx.conf", conf(lines));
     site
 }
 
@@ -93,7 +93,7 @@ fn clients_that_come_between_two_programs() {
     let Some(mut client) = Client::start() else { return };
     let site = prepared("");
     // One socket, which the former program reads as long as it has a connection.
-    site.write("nginx.conf", &super::conf(&http("")));
+    site.write("nginx.conf", super::conf(&http("")));
     let server = Server::daemon_on(site);
     client.connect("a", &server);
     client.request("a", "running", json!({"path": "/middle"}));
@@ -203,7 +203,7 @@ fn a_host_key_has_to_be_there() {
         ("missing", "missing\" failed (2: No such file or directory) in"),
         ("empty", "empty\" zero key size in"),
     ] {
-        site.write("nginx.conf", &conf(&format!("quic_host_key {name};")));
+        site.write("nginx.conf", conf(&format!("quic_host_key {name};")));
         let output = site.run(&["-t"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(text), "{said}");

@@ -19,7 +19,7 @@ pub(super) fn front(back: SocketAddr, http: &str, location: &str) -> Server {
 
 fn front_site(back: SocketAddr, http: &str, location: &str) -> Site {
     Site::new(
-        &conf(&format!(
+        conf(&format!(
             "{http} server {{ listen 127.0.0.1:%PORT0%; client_max_body_size 0;\n\
              location / {{ proxy_http_version 3; proxy_pass https://{back}; {location} }} }}"
         ))
@@ -42,7 +42,7 @@ fn met(front: &Server, lines: usize) -> Vec<String> {
 
 /// Opens a connection and sends a request.
 fn ask(server: &Server, request: &str) -> TcpStream {
-    server.send(&request)
+    server.send(request)
 }
 
 fn get(server: &Server, uri: &str) -> TcpStream {
@@ -249,7 +249,7 @@ fn a_slow_client_holds_the_server_back() {
     let back = behind("", move |asked| {
         asked.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         for _ in 0..4000 {
-            asked.write(&[b'x'; 16384]);
+            asked.write([b'x'; 16384]);
             counter.fetch_add(16384, Ordering::SeqCst);
         }
         false
@@ -305,7 +305,7 @@ fn a_client_that_leaves_cancels_its_request() {
 #[test]
 fn a_server_that_dies_and_comes_back() {
     let mut back = serve(&format!("{TELLS} location /slow {{ limit_rate 1k; root %DIR%/html; }}"));
-    back.write("html/slow/page", &"0123456789".repeat(1000));
+    back.write("html/slow/page", "0123456789".repeat(1000));
     let front = front(back.addr(0), "", "proxy_http3_fallback off; proxy_connect_timeout 5s;");
     assert!(body(&front.get("/told")).contains("HTTP/3.0"));
     let mut under_way = get(&front, "/slow/page");
@@ -349,7 +349,7 @@ fn nothing_is_lost_when_a_server_quits() {
         second.addr(0)
     );
     let front = Server::start_on(Site::new(
-        &conf(&format!(
+        conf(&format!(
             "{group} server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_http_version 3; proxy_http3_fallback off;\n\
              proxy_pass https://group; proxy_next_upstream error timeout non_idempotent; }} }}"
         ))
@@ -470,7 +470,7 @@ fn a_certificate_for_the_server_is_shown() {
 #[test]
 fn a_reload_leaves_a_download_alone() {
     let back = serve(&format!("{TELLS} location /slow/ {{ limit_rate 400k; root %DIR%/html; }}"));
-    back.write("html/slow/page", &"0123456789".repeat(100_000));
+    back.write("html/slow/page", "0123456789".repeat(100_000));
     let front = front(back.addr(0), "", "proxy_buffering off;");
     let first = body(&front.get("/told")).to_owned();
     let mut stream = get(&front, "/slow/page");
@@ -506,7 +506,7 @@ fn idle_connections_are_closed_in_time() {
     let group =
         format!("upstream group {{ server {}; keepalive 4; keepalive_timeout 300ms; }}", back.addr(0));
     let front = Server::start_on(Site::new(
-        &conf(&format!(
+        conf(&format!(
             "{group} server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_http_version 3; proxy_pass https://group; }} }}"
         ))
         .replace("ssl_certificate localhost.crt; ssl_certificate_key localhost.key;", ""),
@@ -552,7 +552,7 @@ fn configurations_that_cannot_work() {
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback maybe;", "invalid parameter \"maybe\""),
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback on after=x;", "invalid parameter \"after=x\""),
     ] {
-        let site = Site::new(&format!(
+        let site = Site::new(format!(
             "events {{}} http {{ server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_http_version 3; {lines} }} }} }}"
         ));
         let tested = site.run(&["-t"]);

@@ -37,8 +37,8 @@ fn verifies(back: &Server) -> String {
 fn get_on(server: &Server, port: usize, path: &str) -> String {
     let mut stream = connect(server.addr(port));
     stream.send(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
-    let told = stream.rest();
-    told
+
+    stream.rest()
 }
 
 const FOLLOWS: &str = "proxy_http3_alt_svc on;";

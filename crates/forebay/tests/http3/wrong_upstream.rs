@@ -223,7 +223,7 @@ fn front(back: SocketAddr) -> Server {
 
 fn front_with(back: SocketAddr, lines: &str) -> Server {
     Server::start_on(Site::new(
-        &conf(&format!(
+        conf(&format!(
             "server {{ listen 127.0.0.1:%PORT0%; location = /here {{ return 200 here; }} location / {{ proxy_http_version 3;\n\
              proxy_http3_fallback off; {lines} proxy_pass https://{back}; }} }}"
         ))

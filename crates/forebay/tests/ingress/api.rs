@@ -90,7 +90,7 @@ fn serve(state: &Mutex<State>, asked: &mut Asked) -> bool {
     }
     let Some((kind, version, _)) = KINDS.iter().find(|(.., p)| *p == plural) else {
         let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
-        asked.answer("404 Not Found", "Content-Type: application/json\r\n", &body.to_string());
+        asked.answer("404 Not Found", "Content-Type: application/json\r\n", body.to_string());
         return true;
     };
     if query.contains("watch=") {
@@ -108,5 +108,5 @@ fn serve(state: &Mutex<State>, asked: &mut Asked) -> bool {
         "kind": format!("{kind}List"), "apiVersion": version,
         "metadata": {"resourceVersion": state.version.to_string()}, "items": items,
     });
-    asked.answer("200 OK", "Content-Type: application/json\r\n", &list.to_string())
+    asked.answer("200 OK", "Content-Type: application/json\r\n", list.to_string())
 }

@@ -32,7 +32,7 @@ impl Controller {
             "users": [{"name": "u", "user": {}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         });
-        let kubeconfig = site.write("kubeconfig", &config.to_string()).display().to_string();
+        let kubeconfig = site.write("kubeconfig", config.to_string()).display().to_string();
         let ports = [free_port(), free_port(), free_port()];
         let [http, https, health] = ports.map(|p| p.to_string());
         let child = Command::new(program())

@@ -158,7 +158,7 @@ fn names_of_authorities_are_told_once() {
         "server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; ssl_client_certificate all.crt; return 200 fine; }",
     );
     let (ec, rsa) = (site.read("ec.crt"), site.read("rsa.crt"));
-    site.write("all.crt", &[ec.as_str(), &rsa, &ec].concat());
+    site.write("all.crt", [ec.as_str(), &rsa, &ec].concat());
     let server = Server::start_on(site);
     let got = s_client(&server, 0, "", GET);
     let names = got.split("Acceptable client certificate CA names\n").nth(1).expect("names");
@@ -257,7 +257,7 @@ fn a_verdict_does_not_outlive_its_reason() {
     reload("ssl_client_certificate ec.crt", "ssl_client_certificate client.crt");
     until(&mut conn, "The SSL certificate error");
     // A client that was not asked has to come again to be asked.
-    server.write("nginx.conf", &written.replace("ssl_verify_client on;", "ssl_verify_client off;"));
+    server.write("nginx.conf", written.replace("ssl_verify_client on;", "ssl_verify_client off;"));
     reload("keepalive_timeout 60s", "keepalive_timeout 62s");
     let mut conn = wait_for("no verification", || {
         let mut conn = Kept::open(&server, 0, args);
@@ -396,9 +396,9 @@ fn pem_of_other_systems_is_read() {
     );
     let marked =
         |name: &str| format!("\u{feff}Bag Attributes: x\r\n{}", site.read(name).replace('\n', "\r\n"));
-    site.write("marked.crt", &marked("rsa.crt"));
-    site.write("marked.key", &marked("rsa.key"));
-    site.write("all.pem", &format!("{}more: text\n{}", marked("ec.crt"), marked("client.crt")));
+    site.write("marked.crt", marked("rsa.crt"));
+    site.write("marked.key", marked("rsa.key"));
+    site.write("all.pem", format!("{}more: text\n{}", marked("ec.crt"), marked("client.crt")));
     let server = Server::start_on(site);
     for name in ["ec", "client"] {
         let said = s_client(&server, 0, &format!("-cert {name}.crt -key {name}.key"), GET);

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 
 /// A site with these blocks and the certificates `d`, `n`, `valid` and `foreign`, all signed by themselves.
 fn site(blocks: &str) -> Site {
-    let site = Site::new(&format!(
+    let site = Site::new(format!(
         "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{ worker_connections 512; }}\n{blocks}"
     ));
     for name in ["d", "n", "valid", "foreign"] {

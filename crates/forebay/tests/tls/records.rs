@@ -10,7 +10,7 @@ use std::time::Duration;
 fn half_a_handshake_is_given_up() {
     let server =
         Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; client_header_timeout 300ms; }"));
-    let mut stream = server.send(&[0x16, 3, 1, 0, 200, 1]);
+    let mut stream = server.send([0x16, 3, 1, 0, 200, 1]);
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
     assert_eq!(std::io::Read::read(&mut stream, &mut [0; 10]).expect("end"), 0);
     server.wait_for_log("client timed out (110: Connection timed out) while SSL handshaking", 1);
@@ -21,7 +21,7 @@ fn half_a_handshake_is_given_up() {
 fn an_alert_arrives_before_the_end() {
     let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
     for begin in [&[22, 3, 1, 0, 5, 9, 9, 9, 9, 9][..], &[22, 3, 1, 255, 255]] {
-        let mut stream = server.send(&[begin, &[7; 40_000]].concat());
+        let mut stream = server.send([begin, &[7; 40_000]].concat());
         let mut got = Vec::new();
         std::io::Read::read_to_end(&mut stream, &mut got).expect("an end");
         assert_eq!((got.len(), got[0]), (7, 21), "{got:?}");
@@ -49,7 +49,7 @@ fn old_hello() -> Vec<u8> {
 fn an_interleaved_handshake_ends_with_an_alert() {
     use std::io::Read;
     let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
-    let mut stream = server.send(&old_hello());
+    let mut stream = server.send(old_hello());
     let mut got = Vec::new();
     // ServerHelloDone is the last message of the server's flight.
     while !got.ends_with(&[14, 0, 0, 0]) {
@@ -58,7 +58,7 @@ fn an_interleaved_handshake_ends_with_an_alert() {
         got.push(byte[0]);
     }
     let piece = [&[22, 3, 3, 0, 9, 16, 0, 0, 33, 32][..], &[7; 4]].concat();
-    stream.send(&[&piece[..], &[20, 3, 3, 0, 1, 1]].concat());
+    stream.send([&piece[..], &[20, 3, 3, 0, 1, 1]].concat());
     let end = stream.rest_bytes();
     assert_eq!(end, [21, 3, 3, 0, 2, 2, 10]);
 }
@@ -280,7 +280,7 @@ fn get_over_http2(server: &Server, pause: Duration, sizes: &[usize]) {
          \x20   assert content == size, (content, size)\n",
     );
     for size in sizes {
-        server.write(format!("html/{size}"), &"x".repeat(*size));
+        server.write(format!("html/{size}"), "x".repeat(*size));
     }
     let mut python = Command::new("python3");
     python.arg(&script).arg(server.addr(0).port().to_string()).arg(pause.as_secs_f64().to_string());
@@ -362,7 +362,7 @@ fn curl_gets_answers_that_come_before_the_end_of_its_upload() {
     ));
     site.write("users", "");
     site.write("html/405", "a file");
-    site.write("upload", &"x".repeat(2_000_000));
+    site.write("upload", "x".repeat(2_000_000));
     let server = Server::start_on(site);
     for status in ["413", "401", "403", "302", "405", "409"] {
         let done = Command::new("curl")
