@@ -1,12 +1,40 @@
-//! HTTP/3 (RFC 9114) and QPACK (RFC 9204): frames, settings, field compression. No I/O. Hot path.
+//! HTTP/3 (RFC 9114) and QPACK (RFC 9204): frames, settings, field compression, and the state of a connection. No I/O. Hot path.
+//!
+//! An end has a [`connection::Connection`] for what its requests share, and for each request an [`input::Input`] and an
+//! [`output::Output`]. They move bytes by a [`transport::Transport`], the streams of QUIC. The server is in forebay-server, the
+//! client of upstreams too, and the load generator in forebay-bench.
 
+pub mod budget;
+mod buffers;
 pub mod client;
+pub mod connection;
 pub mod encode;
 pub mod encoder;
 pub mod frame;
+pub mod input;
+pub mod output;
+mod peer;
 pub mod qpack;
 pub mod repeats;
 mod static_table;
+pub mod tables;
+pub mod transport;
+
+/// Connection error of the peer (RFC 9114, section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fatal {
+    /// Code for the peer.
+    pub code: Code,
+    /// Text for the log, to be written after the name of the peer.
+    pub reason: &'static str,
+}
+
+impl Fatal {
+    /// Creates an error.
+    pub const fn new(code: Code, reason: &'static str) -> Fatal {
+        Fatal { code, reason }
+    }
+}
 
 /// Error codes of HTTP/3 (RFC 9114, section 8.1) and QPACK (RFC 9204, section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +61,13 @@ pub enum Code {
     DecompressionFailed = 0x200,
     EncoderStreamError = 0x201,
     DecoderStreamError = 0x202,
+}
+
+impl Code {
+    /// Returns the number that QUIC carries.
+    pub const fn number(self) -> u64 {
+        self as u64
+    }
 }
 
 /// Returns the name of an error code of a peer; `None` for one that no RFC named above knows.

@@ -8,6 +8,7 @@ mod budget;
 mod cid;
 pub mod client;
 mod congestion;
+mod http;
 mod session;
 mod settings;
 mod tally;

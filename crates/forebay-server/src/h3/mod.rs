@@ -5,15 +5,10 @@
 //! connections together ([`Quic::step`]). A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and
 //! bodies know nothing of QUIC.
 
-pub mod controls;
 mod handover;
 mod heads;
-pub mod input;
-pub mod output;
-mod pieces;
-pub mod session;
+mod session;
 mod stream;
-pub mod uni;
 
 pub use handover::{start as start_process, succeed};
 pub use session::Session;

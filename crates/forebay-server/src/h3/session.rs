@@ -3,9 +3,6 @@
 mod control;
 mod state;
 
-use super::controls::{Controls, FAILED, OVERHEAD_OF_REQUEST, Required};
-use super::input::{Failure, Next};
-use super::uni::Unis;
 use super::{Common, HQ, Stream};
 use crate::connection::Work;
 use crate::connection::unread::{self, HeadFailure};
@@ -19,10 +16,12 @@ use forebay_core::transfers::{Transfer, Transfers};
 use forebay_http::field::Name;
 use forebay_http::h1::{self, request::Limits};
 use forebay_http::h2::request::{self, Outcome, Refusal, Trailers};
-use forebay_http::h3::Code;
-use forebay_http::h3::frame::setting;
-use forebay_http::h3::qpack::{self, TABLE_CAPACITY};
+use forebay_http::h3::budget::OVERHEAD_OF_REQUEST;
+use forebay_http::h3::input::{Failure, Next};
+use forebay_http::h3::qpack;
 use forebay_http::h3::repeats::Origin;
+use forebay_http::h3::tables::{Acknowledge, FAILED, Required};
+use forebay_http::h3::{Code, Fatal};
 use forebay_http::priority::Priority;
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::addr::Peer;
@@ -34,12 +33,6 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Resets without a finished response in between after which the connection ends, as over HTTP/2.
-const RESETS: u32 = 200;
-
-/// Request that GOAWAY names as long as further requests are taken: the greatest number of a stream that a client opens.
-const LAST_REQUEST: u64 = (1 << 62) - 4;
-
 /// An HTTP/3 connection.
 pub struct Session {
     io: Rc<Io>,
@@ -50,16 +43,12 @@ pub struct Session {
     client: RefCell<Rc<Client>>,
     transfers: Rc<Transfers>,
     state: RefCell<State>,
-    /// Unidirectional streams of the client.
-    unis: Unis,
     /// The client speaks HTTP/0.9 (nginx: http3_hq).
     hq: Cell<bool>,
     /// Error of the client that a handler has found while it read.
     found: Cell<Option<Fatal>>,
     /// Number of streams that are blocked on the client.
     waits: Cell<usize>,
-    /// Requests that the client may have open at a time.
-    streams_at_a_time: u32,
     /// Number of writes so far.
     turns: Cell<u64>,
     pace: RefCell<Option<Rc<Transfer>>>,
@@ -77,9 +66,6 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// End of a connection because of the client: the code for it, and the reason, to be written behind "client ".
-pub type Fatal = (Code, &'static str);
-
 impl Session {
     pub(super) fn new(
         thread: &Thread,
@@ -91,13 +77,11 @@ impl Session {
         Rc::new(Session {
             io: thread.io.clone(),
             front: thread.front,
-            streams_at_a_time,
             quic: OnceCell::new(),
             common,
             client: RefCell::new(client),
             transfers: thread.transfers.clone(),
-            state: RefCell::new(State::new()),
-            unis: Unis::default(),
+            state: RefCell::new(State::new(streams_at_a_time)),
             hq: Cell::new(false),
             found: Cell::new(None),
             waits: Cell::new(0),
@@ -112,7 +96,7 @@ impl Session {
     /// Returns the time since which there is no request; `None` if there is one, or the connection is closing.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let s = self.state.borrow();
-        (s.streams.is_empty() && !s.closed && !s.leaving).then(|| self.idle_since.get())
+        (s.streams.is_empty() && !s.closed && !s.connection.is_leaving()).then(|| self.idle_since.get())
     }
 
     /// Returns the rank in which the connection is closed to make room, as [`crate::connection::rank`] does for those over TCP.
@@ -217,10 +201,10 @@ impl Session {
         }
         let now = thread.io.poller.now();
         if link.is_excessive(now) {
-            self.fail(thread, (Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
+            self.fail(thread, Fatal::new(Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
         }
         if link.take_pause() {
-            self.state.borrow_mut().controls.hurry();
+            self.state.borrow_mut().connection.tables.hurry();
         }
         self.send_unsent(link);
         // QUIC ends connections without packets. One whose client only sends PING frames ends here.
@@ -248,7 +232,7 @@ impl Session {
             self.established(thread, *facts);
         }
         if !self.has_begun.get() {
-            self.begin_http(link);
+            self.begin_http(thread, link);
         }
     }
 
@@ -259,7 +243,7 @@ impl Session {
             self.count(Count::Early);
             self.early(thread, *facts);
         }
-        self.begin_http(link);
+        self.begin_http(thread, link);
     }
 
     /// Counts something at the endpoint.
@@ -270,14 +254,16 @@ impl Session {
     }
 
     /// Opens our own streams.
-    fn begin_http(&self, link: &Rc<Link>) {
+    fn begin_http(&self, thread: &Rc<Thread>, link: &Link) {
         self.has_begun.set(true);
         if self.hq.get() {
             return;
         }
+        let mut s = self.state.borrow_mut();
+        // A field that is longer would be refused in each request.
+        s.connection.tables.limit_strings(self.limits(thread).large_client_header_buffers.1);
         // A client may allow too few streams. Then it gets no SETTINGS, and requests are served all the same.
-        let more = [(setting::ENABLE_CONNECT_PROTOCOL, 1)];
-        self.state.borrow_mut().controls.open(link, TABLE_CAPACITY, &more);
+        let _ = s.connection.open(link);
     }
 
     fn stream_event(
@@ -299,13 +285,11 @@ impl Session {
                 }
             },
             StreamEvent::Opened { dir: Dir::Uni } => loop {
-                let id = link.streams().accept(Dir::Uni);
+                let id = self.state.borrow_mut().connection.accept(link.as_ref())?;
                 let Some(id) = id else { return Ok(()) };
-                self.state.borrow_mut().controls.spend(1)?;
-                self.unis.add(id);
                 self.read_uni(thread, link, id)?;
             },
-            StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_uni(thread, link, id),
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_uni(thread, link, id.0),
             StreamEvent::Readable { id } => match self.stream(id) {
                 Some(stream) => self.readable(thread, &stream, None),
                 None => Ok(()),
@@ -325,10 +309,7 @@ impl Session {
                     stream.break_off(Some(Code::RequestCancelled));
                     self.count_reset()
                 }
-                None if self.is_critical(id) => {
-                    Err((Code::ClosedCriticalStream, "stopped a critical stream"))
-                }
-                None => Ok(()),
+                None => self.state.borrow().connection.stopped(id.0),
             },
             StreamEvent::Finished { .. } => {
                 self.close_if_over();
@@ -336,10 +317,6 @@ impl Session {
             }
             StreamEvent::Available { .. } | StreamEvent::Writable { .. } => Ok(()),
         }
-    }
-
-    fn is_critical(&self, id: StreamId) -> bool {
-        self.state.borrow().controls.own().any(|own| own == id)
     }
 
     fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
@@ -355,8 +332,8 @@ impl Session {
     /// Begins a request stream.
     fn open_request(self: &Rc<Self>, thread: &Rc<Thread>, id: StreamId) -> Result<(), Fatal> {
         let mut s = self.state.borrow_mut();
-        s.next = id.0 + 4;
-        if s.leaving {
+        let priority = s.connection.begin_request(id.0);
+        if s.connection.is_leaving() {
             drop(s);
             if let Some(link) = self.link() {
                 reject(link, id);
@@ -365,10 +342,11 @@ impl Session {
         }
         let limits = self.limits(thread);
         let (number, size) = limits.large_client_header_buffers;
+        s.connection.tables.limit_strings(size);
         let (longest, is_bare) = (number.saturating_mul(size), self.hq.get());
         let stream = thread.quic.take_stream(|| Stream::new(self, id, longest, is_bare));
         s.streams.push((id, stream.clone()));
-        if let Some(priority) = s.early.take(id.0) {
+        if let Some(priority) = priority {
             stream.update_priority(priority);
         }
         drop(s);
@@ -419,7 +397,7 @@ impl Session {
 
     /// Tells the client's encoder that a field section will not be decoded (RFC 9204, section 4.4.2).
     pub(super) fn cancel_sections(&self, id: StreamId) {
-        self.state.borrow_mut().controls.cancel(id);
+        self.state.borrow_mut().connection.tables.cancel(id.0);
         if let Some(link) = self.link() {
             self.send_unsent(link);
         }
@@ -457,7 +435,7 @@ impl Session {
                 Ok(())
             }
             Ok(_) => Ok(()),
-            Err(Failure::Connection(code, reason)) => Err((code, reason)),
+            Err(Failure::Connection(fatal)) => Err(fatal),
             Err(Failure::Reset) => {
                 self.log_begun_head(thread, stream, HeadFailure::Closed);
                 let incomplete = stream.is_incomplete();
@@ -490,7 +468,7 @@ impl Session {
         let begun = self.decode(thread, stream, section, limits);
         if begun.is_err() {
             self.log_unread(thread, HeadFailure::Broken);
-            self.state.borrow_mut().controls.cancel(stream.id);
+            self.state.borrow_mut().connection.tables.cancel(stream.id.0);
         }
         begun
     }
@@ -514,18 +492,18 @@ impl Session {
         };
         let end = stream.ends();
         let mut repeats = thread.h2.repeats.borrow_mut();
-        let table = (required > 0).then(|| s.controls.table_state(&mut repeats, required));
+        let table = (required > 0).then(|| s.connection.tables.state(&mut repeats, required));
         let origin = Origin { section: &section, table, limits: &limits, end_stream: end };
         let mut head = thread.h2.take_used_head();
         let outcome = if repeats.find(&origin, &mut head) {
             Outcome::Complete
         } else {
             head.clear();
-            let Controls { decoder, scratch, .. } = &mut s.controls;
-            let built = request::build(Version::Http3, end, &mut head, &limits, |fields| {
-                decoder.decode(&section, scratch, fields).map(|_| ())
+            let built = s.connection.tables.decode(|decoder, scratch| {
+                request::build(Version::Http3, end, &mut head, &limits, |fields| {
+                    decoder.decode(&section, scratch, fields).map(|_| ())
+                })
             });
-            s.controls.clear_scratch();
             let outcome = built.map_err(|_: qpack::Error| FAILED)?;
             if outcome == Outcome::Complete {
                 repeats.note(&origin, &head);
@@ -533,7 +511,7 @@ impl Session {
             outcome
         };
         if required > 0 {
-            s.controls.acknowledge(stream.id, true);
+            s.connection.tables.acknowledge(stream.id.0, Acknowledge::Later);
         }
         let refusal = match outcome {
             Outcome::Complete => None,
@@ -582,52 +560,46 @@ impl Session {
         thread.runners.queue(Job { token: Token::NONE, work: Work::Http3(stream.clone()) });
     }
 
-    /// Returns the number of insertions that trailers have to wait for; `None` if they can be handled at once.
-    pub(super) fn trailers_wait(&self, section: &[u8]) -> Result<Option<u64>, Fatal> {
-        Ok(self.state.borrow().required(section)?.awaited())
+    /// Returns the number of insertions that trailers need.
+    pub(super) fn required(&self, section: &[u8]) -> Result<Required, Fatal> {
+        self.state.borrow().required(section)
     }
 
     /// Handles the trailers of a request: their fields are not used. Returns `true` if they are well-formed.
     pub(super) fn trailers(&self, id: StreamId, section: &[u8]) -> Result<bool, Fatal> {
         let mut s = self.state.borrow_mut();
-        let controls = &mut s.controls;
+        let tables = &mut s.connection.tables;
         let mut trailers = Trailers::default();
-        let decoded = controls.decoder.decode(section, &mut controls.scratch, &mut trailers);
+        let decoded = tables.decode(|decoder, scratch| decoder.decode(section, scratch, &mut trailers));
         let Ok(dynamic) = decoded else {
-            controls.cancel(id);
+            tables.cancel(id.0);
             return Err(FAILED);
         };
-        controls.clear_scratch();
         if dynamic {
-            controls.acknowledge(id, true);
+            tables.acknowledge(id.0, Acknowledge::Later);
         }
         Ok(!trailers.pseudo)
     }
 
     /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.
     pub(super) fn push_section(&self, id: StreamId, section: &[u8], out: &mut Vec<u8>) {
-        let link = self.link();
-        let inserted = {
-            let mut s = self.state.borrow_mut();
-            s.controls.push_section(link.map(Rc::as_ref), id, section, out)
-        };
-        if let Some(link) = link.filter(|_| inserted) {
-            self.send_unsent(link);
+        if let Some(link) = self.link() {
+            self.state.borrow_mut().connection.push_section(link.as_ref(), id.0, section, out);
         }
     }
 
     /// Sends what waits on our own streams.
     fn send_unsent(&self, link: &Link) {
-        self.state.borrow_mut().controls.send_unsent(link);
+        self.state.borrow_mut().connection.send(link);
     }
 
     /// Asks the client for no further requests, and takes those that are on their way (RFC 9114, section 5.2).
     pub fn announce(&self) {
         let mut s = self.state.borrow_mut();
-        if s.leaving || s.closed {
+        if s.connection.is_leaving() || s.closed {
             return;
         }
-        s.controls.push_goaway(LAST_REQUEST);
+        s.connection.announce();
         drop(s);
         if let Some(link) = self.link() {
             self.send_unsent(link);
@@ -638,12 +610,10 @@ impl Session {
     /// Has the connection take no further requests.
     pub fn leave(&self) {
         let mut s = self.state.borrow_mut();
-        if s.leaving || s.closed {
+        if s.connection.is_leaving() || s.closed {
             return;
         }
-        s.leaving = true;
-        let next = s.next;
-        s.controls.push_goaway(next);
+        s.connection.leave();
         drop(s);
         if let Some((endpoint, link)) = self.quic.get() {
             self.send_unsent(link);
@@ -659,10 +629,10 @@ impl Session {
     /// would discard what is on its way.
     fn close_if_over(&self) {
         let s = self.state.borrow();
-        if !s.leaving || s.closed || !s.streams.is_empty() {
+        if !s.connection.is_leaving() || s.closed || !s.streams.is_empty() {
             return;
         }
-        let own = s.controls.own().count();
+        let own = s.connection.own().count();
         drop(s);
         if self.link().is_none_or(|link| link.streams().send_streams() <= own) {
             self.close(Code::NoError, b"");
@@ -672,21 +642,21 @@ impl Session {
     fn close(&self, why: Code, reason: &'static [u8]) {
         self.state.borrow_mut().closed = true;
         if let Some(link) = self.link() {
-            link.close(self.io.poller.now(), code(why), reason);
+            link.close(self.io.poller.now(), why.number(), reason);
         }
         self.notify();
     }
 
     /// Ends the connection because of an error of the client.
-    fn fail(&self, thread: &Rc<Thread>, (why, reason): Fatal) {
+    fn fail(&self, thread: &Rc<Thread>, Fatal { code, reason }: Fatal) {
         if self.state.borrow().closed {
             return;
         }
-        if why == Code::ExcessiveLoad {
+        if code == Code::ExcessiveLoad {
             self.count(Count::Floods);
         }
         self.log(thread, Level::Info, &format!("client {reason}"));
-        if why == Code::DecompressionFailed
+        if code == Code::DecompressionFailed
             && let Some((endpoint, link)) = self.quic.get()
         {
             // The end of the connection would discard the cancellation of the section.
@@ -694,7 +664,7 @@ impl Session {
             endpoint.send(link, self.io.poller.now());
         }
         // nginx's phrase; the log has the reason.
-        self.close(why, b"stream error");
+        self.close(code, b"stream error");
         self.lost(thread, HeadFailure::Broken);
     }
 
@@ -716,12 +686,7 @@ impl Session {
 
     /// Counts a request that ended before its response did.
     pub(super) fn count_reset(&self) -> Result<(), Fatal> {
-        let mut s = self.state.borrow_mut();
-        s.resets += 1;
-        match s.resets > RESETS {
-            true => Err((Code::ExcessiveLoad, "reset too many requests")),
-            false => Ok(()),
-        }
+        self.state.borrow_mut().connection.budget.reset()
     }
 
     /// Removes a stream that is over. `finished`: its response was sent whole.
@@ -732,8 +697,7 @@ impl Session {
             self.idle_since.set(self.io.poller.now());
         }
         if finished {
-            s.resets = s.resets.saturating_sub(1);
-            s.controls.note_finished();
+            s.connection.budget.finished();
         }
         drop(s);
         if let Some(link) = self.link().filter(|_| finished) {
@@ -779,7 +743,7 @@ impl Session {
         match reason {
             Reason::PeerClosed { .. } | Reason::TimedOut | Reason::Reset => {}
             other => {
-                if self.state.borrow().controls.own().next().is_none() {
+                if self.state.borrow().connection.own().next().is_none() {
                     thread.counters.tls_failed.add(1);
                 }
                 self.log(thread, Level::Info, &format!("QUIC connection failed: {other}"));
@@ -798,16 +762,11 @@ impl Session {
     }
 }
 
-/// Returns a code for QUIC.
-pub fn code(code: Code) -> u64 {
-    code as u64
-}
-
 /// Refuses a request that was not looked at: the client may send it again elsewhere.
 fn reject(link: &Link, id: StreamId) {
     let mut streams = link.streams();
-    let _ = streams.stop(id, code(Code::RequestRejected));
-    let _ = streams.reset(id, code(Code::RequestRejected));
+    let _ = streams.stop(id, Code::RequestRejected.number());
+    let _ = streams.reset(id, Code::RequestRejected.number());
 }
 
 /// Head of a request, boxed because streams take it over.

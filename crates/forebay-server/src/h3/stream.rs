@@ -2,20 +2,22 @@
 
 use super::Session;
 use super::heads::Waiting;
-use super::input::{CUT, Failure, Input, Next};
-use super::output::{Output, Place};
-use super::session::{Fatal, Head, code};
+use super::session::Head;
 use crate::connection::mux::{RequestStream, Reset, Reused};
 use crate::thread::Thread;
 use bytes::Bytes;
 use forebay_core::client::Client;
 use forebay_http::field::Name;
 use forebay_http::h2::request::Refusal;
-use forebay_http::h3::Code;
+use forebay_http::h3::input::{Failure, Input, Next};
+use forebay_http::h3::output::Output;
+use forebay_http::h3::tables::Required;
+use forebay_http::h3::transport::Unwritten;
+use forebay_http::h3::{Code, Fatal};
 use forebay_http::priority::Priority;
 use forebay_http::request::Framing;
 use forebay_net::mux::Mux;
-use forebay_net::quic::{StreamId, WriteError};
+use forebay_net::quic::{Link, StreamId};
 use forebay_net::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -76,11 +78,11 @@ impl Stream {
             head_len: Cell::new(0),
             begun: Cell::new(false),
             waiting: RefCell::default(),
-            input: RefCell::new(Input::new(longest)),
+            input: RefCell::new(Input::new(id.0, longest)),
             blocked_section: RefCell::new(None),
             promised: Cell::new(None),
             malformed: Cell::new(false),
-            output: RefCell::new(Output::new(is_bare)),
+            output: RefCell::new(Output::new(id.0, is_bare)),
             broken: Cell::new(false),
             finished: Cell::new(false),
             waits: Cell::new(0),
@@ -127,7 +129,7 @@ impl Stream {
 
     /// Notes that QUIC has something to read.
     pub(super) fn note_readable(&self) {
-        self.input.borrow_mut().readable = true;
+        self.input.borrow_mut().note_readable();
     }
 
     /// Reads the field section of the request, or its line.
@@ -136,18 +138,9 @@ impl Stream {
             return Ok(Next::Nothing);
         }
         let Some(link) = self.session.link() else { return Ok(Next::Nothing) };
-        let mut input = self.input.borrow_mut();
-        loop {
-            let next = if self.is_bare { input.line() } else { input.next()? };
-            match next {
-                Next::End => return Err(Failure::Reset),
-                Next::Nothing => {}
-                found => return Ok(found),
-            }
-            if !input.fill(link, self.id)? {
-                input.detach();
-                return Ok(Next::Nothing);
-            }
+        match self.input.borrow_mut().head(link.as_ref(), self.is_bare)? {
+            Next::End => Err(Failure::Reset),
+            found => Ok(found),
         }
     }
 
@@ -171,14 +164,14 @@ impl Stream {
     pub(super) fn stop_waiting(&self) -> bool {
         let waited = self.blocked_section.take().is_some();
         if waited {
-            self.input.borrow_mut().ended = true;
+            self.input.borrow_mut().cut_off();
         }
         waited
     }
 
     /// Returns `true` if the client has ended the stream before its request was complete.
     pub(super) fn is_incomplete(&self) -> bool {
-        self.input.borrow().ended
+        self.input.borrow().has_ended()
     }
 
     /// Returns `true` if the request has no content: its end has been received with the head.
@@ -188,9 +181,9 @@ impl Stream {
             && let Some(link) = self.session.link()
         {
             // The end often comes with the head.
-            let _ = input.fill(link, self.id);
+            let _ = input.fill(link.as_ref());
         }
-        input.ended && input.is_drained()
+        input.has_ended() && input.is_drained()
     }
 
     /// Begins the request.
@@ -261,9 +254,9 @@ impl Stream {
     /// Has the client stop sending, if it has not ended its side.
     fn stop(&self, why: Code) {
         let waiting = self.blocked_section.take().is_some();
-        let ended = self.input.borrow().ended;
+        let ended = self.input.borrow().has_ended();
         if !ended && let Some(link) = self.session.link() {
-            let _ = link.streams().stop(self.id, code(why));
+            let _ = link.streams().stop(self.id, why.number());
         }
         if !ended || waiting {
             self.session.cancel_sections(self.id);
@@ -274,7 +267,7 @@ impl Stream {
     fn tell(&self, why: Code) {
         self.stop(why);
         if let Some(link) = self.session.link() {
-            let _ = link.streams().reset(self.id, code(why));
+            let _ = link.streams().reset(self.id, why.number());
         }
         self.session.notify();
     }
@@ -292,13 +285,10 @@ impl Stream {
     }
 
     /// Has QUIC take bytes by `send`.
-    fn give<R>(
-        &self,
-        send: impl FnOnce(&mut Output, Place<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, Errno> {
+    fn give<R>(&self, send: impl FnOnce(&mut Output, &Link) -> Result<R, Unwritten>) -> Result<R, Errno> {
         let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
         let mut output = self.output.borrow_mut();
-        let sent = send(&mut output, (link, self.id));
+        let sent = send(&mut output, link);
         if output.take_progress() {
             self.turn.set(self.session.next_turn());
             self.session.notify();
@@ -309,7 +299,7 @@ impl Stream {
 
     /// Sends what waits.
     fn send_pending(&self) -> Result<bool, Errno> {
-        self.give(Output::flush)
+        self.give(|output, link| output.flush(link))
     }
 
     /// Queues a HEADERS frame. Returns `false` if there is none to send.
@@ -335,9 +325,9 @@ impl Stream {
 
     /// Handles the trailers, or has them wait for insertions.
     fn trailers(&self, section: Bytes) -> Result<(), Fatal> {
-        match self.session.trailers_wait(&section)? {
-            Some(required) => *self.blocked_section.borrow_mut() = Some((required, section)),
-            None => self.end_by_trailers(&section)?,
+        match self.session.required(&section)? {
+            Required::Awaited(required) => *self.blocked_section.borrow_mut() = Some((required, section)),
+            Required::Here(_) => self.end_by_trailers(&section)?,
         }
         Ok(())
     }
@@ -359,26 +349,17 @@ impl Stream {
         }
         let mut input = self.input.borrow_mut();
         loop {
-            match input.next().map_err(|failure| self.note(failure))? {
-                Next::Content => {
-                    let n = input.take_content(buf);
-                    if n > 0 || buf.capacity() == buf.len() {
-                        return self.check_length(n);
-                    }
-                    if input.is_cut() {
-                        return Err(self.note(CUT));
-                    }
-                }
+            let before = buf.len();
+            match input.read(link.as_ref(), buf).map_err(|failure| self.note(failure))? {
+                Next::Content => return self.check_length(buf.len() - before),
                 Next::Section(section) => {
-                    self.trailers(section)
-                        .map_err(|(code, reason)| self.note(Failure::Connection(code, reason)))?;
+                    self.trailers(section).map_err(|fatal| self.note(Failure::Connection(fatal)))?;
                     if self.malformed.get() {
                         return Err(Errno::PROTO);
                     }
                     if self.is_waiting() {
                         return Err(Errno::AGAIN);
                     }
-                    continue;
                 }
                 Next::TooLarge => {
                     self.skip_trailers();
@@ -393,10 +374,7 @@ impl Stream {
                         _ => Ok(0),
                     };
                 }
-                Next::Nothing => {}
-            }
-            if !input.fill(link, self.id).map_err(|failure| self.note(failure))? {
-                return Err(Errno::AGAIN);
+                Next::Nothing => return Err(Errno::AGAIN),
             }
         }
     }
@@ -423,46 +401,28 @@ impl Stream {
         }
         let Some(link) = self.session.link() else { return };
         let mut input = self.input.borrow_mut();
-        let outcome = loop {
-            if input.ended && input.is_empty() {
-                return;
-            }
-            match input.next() {
-                Ok(Next::Content) => {
-                    input.skip_content();
-                    if input.is_cut() {
-                        break Err(CUT);
-                    }
-                    if !input.is_drained() {
-                        continue;
-                    }
-                }
-                Ok(Next::Section(section)) => match self.trailers(section) {
-                    Ok(()) => continue,
-                    Err((code, reason)) => break Err(Failure::Connection(code, reason)),
-                },
+        loop {
+            let skipped = match input.drain(link.as_ref(), |_| {}) {
+                Ok(Next::Section(section)) => self.trailers(section).map_err(Failure::Connection),
                 Ok(Next::TooLarge) => {
                     self.skip_trailers();
-                    continue;
+                    Ok(())
                 }
-                Ok(Next::End) => return,
-                Ok(Next::Nothing) => {}
-                Err(failure) => break Err(failure),
+                Ok(_) => return,
+                Err(failure) => Err(failure),
+            };
+            match skipped {
+                Ok(()) => {}
+                Err(Failure::Connection(fatal)) => return self.session.blame(fatal),
+                Err(Failure::Reset) => return,
             }
-            match input.fill(link, self.id) {
-                Ok(true) => {}
-                other => break other.map(drop),
-            }
-        };
-        if let Err(Failure::Connection(code, reason)) = outcome {
-            self.session.blame((code, reason));
         }
     }
 
     /// Notes a failure, for the connection.
     fn note(&self, failure: Failure) -> Errno {
-        if let Failure::Connection(code, reason) = failure {
-            self.session.blame((code, reason));
+        if let Failure::Connection(fatal) = failure {
+            self.session.blame(fatal);
         }
         self.broken.set(true);
         Errno::CONNRESET
@@ -488,7 +448,7 @@ impl Reused for Stream {
 
     fn retire(&mut self, nobody: Rc<Session>) {
         self.session = nobody;
-        self.input = RefCell::new(Input::new(0));
+        self.input = RefCell::new(Input::new(0, 0));
         self.blocked_section = RefCell::default();
         self.output = RefCell::default();
         self.reader = RefCell::default();
@@ -582,7 +542,7 @@ impl Mux for Stream {
         if self.broken.get() {
             return Err(Errno::CONNRESET);
         }
-        let done = self.give(|output, place| output.send(place, bytes))?;
+        let done = self.give(|output, link| output.send(link, bytes))?;
         Ok(self.moved(done, bytes.len()))
     }
 
@@ -590,9 +550,9 @@ impl Mux for Stream {
         if self.broken.get() {
             return Err(Errno::CONNRESET);
         }
-        let done = self.give(|output, place| match then {
-            Then::Close => output.send_last(place, bytes),
-            _ => output.send_shared(place, bytes),
+        let done = self.give(|output, link| match then {
+            Then::Close => output.send_last(link, bytes),
+            _ => output.send_shared(link, bytes),
         })?;
         Ok(self.moved(done, bytes.len()))
     }
@@ -623,7 +583,7 @@ impl Mux for Stream {
     fn whole(&self) -> Option<usize> {
         let mut input = self.input.borrow_mut();
         if let Some(link) = self.session.link() {
-            while !input.ended && input.held() < HELD && input.fill(link, self.id).unwrap_or(false) {}
+            while !input.has_ended() && input.held() < HELD && input.fill(link.as_ref()).unwrap_or(false) {}
         }
         let whole = input.whole()?;
         self.promised.get().is_none_or(|promised| promised == whole as u64).then_some(whole)

@@ -1,50 +1,37 @@
-//! State of a connection: its streams, the tables of its fields, and what its client has spent.
+//! State of a connection: its requests, and what they share.
 
 use super::super::Stream;
-use super::super::controls::{Controls, Required};
 use super::Fatal;
+use forebay_http::h3::connection::{Connection, Offer, Role};
 use forebay_http::h3::qpack::TABLE_CAPACITY;
-use forebay_http::priority::Early;
+use forebay_http::h3::tables::Required;
 use forebay_net::quic::StreamId;
 use std::rc::Rc;
 
 /// Streams whose places are kept while there are none.
 const KEPT: usize = 16;
+/// What clients get for their fields.
+const OFFER: Offer = Offer { table: TABLE_CAPACITY, blocked_streams: 16 };
 
 /// State of a connection.
 #[derive(Debug)]
 pub(super) struct State {
     /// Streams by their identifiers, which stand beside them: a search that went to each of them would wait for memory.
     pub(super) streams: Vec<(StreamId, Rc<Stream>)>,
-    pub(super) controls: Controls,
-    /// GOAWAY has been sent.
-    pub(super) leaving: bool,
-    /// First request stream that the client has not opened.
-    pub(super) next: u64,
-    /// Priorities that came before their requests.
-    pub(super) early: Early,
-    pub(super) max_push: Option<u64>,
-    pub(super) goaway: Option<u64>,
+    pub(super) connection: Connection,
     pub(super) requests: u32,
-    pub(super) resets: u32,
     pub(super) closed: bool,
     /// Content received and sent, bytes.
     pub(super) moved: u64,
 }
 
 impl State {
-    /// Creates the state of a connection that begins.
-    pub(super) fn new() -> State {
+    /// Creates the state of a connection that begins. `requests`: those that the client may have open at a time.
+    pub(super) fn new(requests: u32) -> State {
         State {
             streams: Vec::new(),
-            controls: Controls::new(TABLE_CAPACITY),
-            leaving: false,
-            next: 0,
-            early: Early::default(),
-            max_push: None,
-            goaway: None,
+            connection: Connection::new(Role::Server { requests }, OFFER),
             requests: 0,
-            resets: 0,
             closed: false,
             moved: 0,
         }
@@ -77,6 +64,6 @@ impl State {
     /// Returns the number of insertions that a field section needs. Only so many streams may wait for some.
     pub(super) fn required(&self, section: &[u8]) -> Result<Required, Fatal> {
         let blocked = |(_, stream): &&(StreamId, Rc<Stream>)| stream.is_waiting();
-        self.controls.required(section, || self.streams.iter().filter(blocked).count())
+        self.connection.tables.required(section, || self.streams.iter().filter(blocked).count())
     }
 }

@@ -6,14 +6,14 @@ mod control;
 use super::lane::Lane;
 use super::stream::Stream;
 use super::{Key, Limits, Need, refused};
-use crate::h3::controls::{Controls, FAILED, OVERHEAD_OF_REQUEST};
-use crate::h3::session::{Fatal, code};
-use crate::h3::uni::Unis;
 use crate::upstream::pooled::{self, Life, PATIENCE, Problem, ProblemKind, Session as _, Trouble};
 use bytes::Bytes;
 use forebay_core::tls::client::{Unencrypted, Wanted};
+use forebay_http::h3::budget::OVERHEAD_OF_REQUEST;
 use forebay_http::h3::client::{BadBlock, Section, response_head};
-use forebay_http::h3::{Code, code_name};
+use forebay_http::h3::connection::{Connection, Offer, Role};
+use forebay_http::h3::tables::{Acknowledge, FAILED, Required};
+use forebay_http::h3::{Code, Fatal, code_name};
 use forebay_net::quic::client::{Dialling, NO_OWNER, established};
 use forebay_net::quic::{Dir, Event, Link, Reason, StreamEvent, StreamId};
 use std::borrow::Cow;
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Error of QUIC for the alert `no_application_protocol` (RFC 7301, section 3.2).
 const NO_PROTOCOL: u64 = 0x178;
+/// Streams whose field sections may wait for insertions.
+const BLOCKED_STREAMS: usize = 16;
 /// Protocol of ALPN.
 pub(crate) const H3: &[u8] = b"h3";
 
@@ -30,8 +32,7 @@ pub(crate) const H3: &[u8] = b"h3";
 struct State {
     /// Requests, in the order of their identifiers.
     streams: Vec<(StreamId, Weak<Stream>)>,
-    controls: Controls,
-    goaway: Option<u64>,
+    connection: Connection,
 }
 
 /// A connection to an upstream.
@@ -43,7 +44,6 @@ pub(crate) struct Session {
     pub(super) link: Rc<Link>,
     wanted: Wanted,
     state: RefCell<State>,
-    unis: Unis,
     /// The server allows no further streams for now.
     full: Cell<bool>,
     /// STREAM frames received, when they were last counted.
@@ -70,6 +70,7 @@ impl Session {
     ) -> Result<Rc<Session>, Trouble> {
         let (now, number) = (lane.now(), lane.number());
         let link = lane.client.connect(now, dialling, name, number).map_err(|e| tls(e.to_string()))?;
+        let offer = Offer { table: need.shared.key.limits.table, blocked_streams: BLOCKED_STREAMS };
         let session = Rc::new(Session {
             number,
             key: need.shared.key.clone(),
@@ -79,10 +80,8 @@ impl Session {
             wanted: need.wanted.clone(),
             state: RefCell::new(State {
                 streams: Vec::new(),
-                controls: Controls::new(need.shared.key.limits.table),
-                goaway: None,
+                connection: Connection::new(Role::Client, offer),
             }),
-            unis: Unis::default(),
             full: Cell::new(false),
             frames: Cell::new(0),
         });
@@ -163,7 +162,7 @@ impl Session {
         if !self.life.end() {
             return;
         }
-        self.lane.client.close(&self.link, code(why));
+        self.lane.client.close(&self.link, why.number());
         self.lane.ask();
         let gone = || Problem { text: "connection was closed".into(), kind: ProblemKind::Gone };
         let problem = problem.unwrap_or_else(gone);
@@ -185,9 +184,9 @@ impl Session {
     }
 
     /// Ends it because of an error of the server.
-    pub(super) fn fail(&self, (why, reason): Fatal) {
-        let text = Cow::Owned(format!("{reason} ({})", code_name(why as u64).unwrap_or_default()));
-        self.end(why, Some(Problem { text, kind: ProblemKind::Invalid }));
+    pub(super) fn fail(&self, Fatal { code, reason }: Fatal) {
+        let text = Cow::Owned(format!("{reason} ({})", code_name(code.number()).unwrap_or_default()));
+        self.end(code, Some(Problem { text, kind: ProblemKind::Invalid }));
     }
 
     /// Ends it because nobody listens at the server's port.
@@ -225,7 +224,7 @@ impl Session {
         let Ok(at) = s.streams.binary_search_by_key(&id, |(id, _)| *id) else { return };
         s.streams.remove(at);
         if finished {
-            s.controls.note_finished();
+            s.connection.budget.finished();
         }
         let is_idle = s.streams.is_empty();
         drop(s);
@@ -276,7 +275,7 @@ impl Session {
         let frames = self.link.quic().stats().received_stream_frames;
         self.link.note_progress(0, frames - self.frames.replace(frames));
         if self.link.is_excessive(self.lane.now()) {
-            self.fail((Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
+            self.fail(Fatal::new(Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
         }
         self.send_unsent();
     }
@@ -295,10 +294,7 @@ impl Session {
             self.give_up(Trouble::Unspoken("does not speak HTTP/3".to_owned()));
             return Ok(());
         }
-        if !self.state.borrow_mut().controls.open(&self.link, self.key.limits.table, &[]) {
-            // RFC 9114, section 6.2: at least three.
-            return Err((Code::StreamCreationError, "allows too few unidirectional streams"));
-        }
+        self.state.borrow_mut().connection.open(self.link.as_ref())?;
         self.life.establish(self.lane.now());
         Ok(())
     }
@@ -306,13 +302,11 @@ impl Session {
     fn stream_event(self: &Rc<Self>, event: StreamEvent) -> Result<(), Fatal> {
         match event {
             StreamEvent::Opened { dir: Dir::Uni } => loop {
-                let id = self.link.streams().accept(Dir::Uni);
+                let id = self.state.borrow_mut().connection.accept(self.link.as_ref())?;
                 let Some(id) = id else { return Ok(()) };
-                self.state.borrow_mut().controls.spend(1)?;
-                self.unis.add(id);
                 self.read_uni(id)?;
             },
-            StreamEvent::Readable { id } if id.dir() == Dir::Uni => return self.read_uni(id),
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => return self.read_uni(id.0),
             StreamEvent::Readable { id } => {
                 if let Some(stream) = self.stream(id) {
                     stream.readable();
@@ -325,10 +319,7 @@ impl Session {
             }
             StreamEvent::Stopped { id, .. } => match self.stream(id) {
                 Some(stream) => stream.stopped(),
-                None if self.state.borrow().controls.own().any(|own| own == id) => {
-                    return Err((Code::ClosedCriticalStream, "stopped a critical stream"));
-                }
-                None => {}
+                None => return self.state.borrow().connection.stopped(id.0),
             },
             StreamEvent::Available { dir: Dir::Bi } => {
                 self.full.set(false);
@@ -378,18 +369,18 @@ impl Session {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
         let blocked = |(_, stream): &&(_, Weak<Stream>)| stream.upgrade().is_some_and(|s| s.is_blocked());
-        let required = s.controls.required(bytes, || s.streams.iter().filter(blocked).count())?;
-        if let Some(required) = required.awaited() {
+        let tables = &mut s.connection.tables;
+        let required = tables.required(bytes, || s.streams.iter().filter(blocked).count())?;
+        if let Required::Awaited(required) = required {
             return Ok(Ok(Decoded::Waits(required)));
         }
         let mut out = Vec::new();
         let section = Section { bytes, trailers, limit };
         let (dynamic, status) =
-            response_head(&s.controls.decoder, &section, &mut s.controls.scratch, &mut out);
-        s.controls.clear_scratch();
+            tables.decode(|decoder, scratch| response_head(decoder, &section, scratch, &mut out));
         match status {
             Err(BadBlock::Compression) => return Err(FAILED),
-            _ if dynamic => s.controls.acknowledge(id, false),
+            _ if dynamic => tables.acknowledge(id.0, Acknowledge::AtOnce),
             _ => {}
         }
         Ok(status.map(|status| Decoded::Lines(status, out)))
@@ -397,32 +388,23 @@ impl Session {
 
     /// Returns `true` if so many insertions have come.
     pub(super) fn has_inserted(&self, required: u64) -> bool {
-        self.state.borrow().controls.decoder.inserted() >= required
+        self.state.borrow().connection.tables.inserted() >= required
     }
 
     /// Tells the server's encoder that the field sections of a stream will not be decoded (RFC 9204, section 4.4.2).
     pub(super) fn cancel_sections(&self, id: StreamId) {
-        if self.key.limits.table == 0 {
-            return;
-        }
-        self.state.borrow_mut().controls.cancel(id);
+        self.state.borrow_mut().connection.tables.cancel(id.0);
         self.send_unsent();
     }
 
     /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.
     pub(super) fn push_section(&self, id: StreamId, section: &[u8], out: &mut Vec<u8>) {
-        let inserted = {
-            let mut s = self.state.borrow_mut();
-            s.controls.push_section(Some(&self.link), id, section, out)
-        };
-        if inserted {
-            self.send_unsent();
-        }
+        self.state.borrow_mut().connection.push_section(self.link.as_ref(), id.0, section, out);
     }
 
     /// Sends what waits on our own streams.
     fn send_unsent(&self) {
-        self.state.borrow_mut().controls.send_unsent(&self.link);
+        self.state.borrow_mut().connection.send(self.link.as_ref());
     }
 }
 

@@ -1,15 +1,15 @@
 //! A request to an upstream and its response. Heads and trailers come by methods of their own, content as from any wire. Hot path.
 
 use super::session::{Blocked, Decoded, Session};
-use crate::h3::input::{Failure, Input, Next, Phase};
-use crate::h3::output::{Output, Place};
-use crate::h3::session::code;
 use crate::upstream::pooled::{Problem, ProblemKind, RequestStream};
 use bytes::Bytes;
 use forebay_http::h3::client::{BadBlock, each_line, request_section};
+use forebay_http::h3::input::{Failure, Input, Next};
+use forebay_http::h3::output::Output;
+use forebay_http::h3::transport::Unwritten;
 use forebay_http::h3::{Code, code_name};
 use forebay_net::mux::Mux;
-use forebay_net::quic::{StreamId, WriteError};
+use forebay_net::quic::{Link, StreamId};
 use forebay_net::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -59,7 +59,7 @@ impl Drop for Stream {
             return;
         }
         // The end often comes with the last frame.
-        if !self.received.get() && self.input.borrow().phase != Phase::Head && self.skip_to_end() {
+        if !self.received.get() && !self.input.borrow().awaits_head() && self.skip_to_end() {
             self.received.set(true);
         }
         self.cancel();
@@ -73,13 +73,13 @@ impl Stream {
         Stream {
             id,
             session: session.clone(),
-            input: RefCell::new(Input::new(longest)),
+            input: RefCell::new(Input::new(id.0, longest)),
             blocked_section: RefCell::new(None),
             interim: Cell::new(0),
             trailers: RefCell::default(),
             received: Cell::new(false),
             uncounted: Cell::new(0),
-            output: RefCell::default(),
+            output: RefCell::new(Output::new(id.0, false)),
             stopped: Cell::new(false),
             problem: RefCell::new(None),
             drains: Cell::new(false),
@@ -103,7 +103,7 @@ impl Stream {
 
     /// Notes that QUIC has something to read.
     pub(super) fn readable(&self) {
-        self.input.borrow_mut().readable = true;
+        self.input.borrow_mut().note_readable();
         // A statement of its own: handlers use the link.
         let reset = self.session.link.streams().received_reset(self.id);
         match reset {
@@ -122,7 +122,7 @@ impl Stream {
     /// Notes that the server reads no more of the request. Its response may still come (RFC 9114, section 4.1).
     pub(super) fn stopped(&self) {
         self.stopped.set(true);
-        let _ = self.session.link.streams().reset(self.id, code(Code::NoError));
+        let _ = self.session.link.streams().reset(self.id, Code::NoError.number());
         self.session.notify();
         wake(&self.writer);
     }
@@ -146,7 +146,7 @@ fn wake(waker: &RefCell<Option<Waker>>) {
 /// Returns the problem of a stream that the server has reset.
 fn reset_by(number: u64) -> Problem {
     let name = code_name(number).map_or_else(|| format!("0x{number:x}"), str::to_owned);
-    let kind = match number == Code::RequestRejected as u64 {
+    let kind = match number == Code::RequestRejected.number() {
         true => ProblemKind::Unsent,
         false => ProblemKind::Gone,
     };
@@ -173,40 +173,30 @@ impl Stream {
 
     /// Takes the next head, if it has come.
     fn take_head(&self, limit: usize) -> Result<Option<Vec<u8>>, Problem> {
-        loop {
-            if let Some(problem) = self.problem().filter(|_| !self.drains.get()) {
-                return Err(problem);
-            }
-            let waiting = self.blocked_section.take();
-            let next = match waiting {
-                Some((_, section)) => Ok(Next::Section(section)),
-                None => self.input.borrow_mut().next(),
-            };
-            match next {
-                Ok(Next::Section(section)) => match self.section(section, false, limit)? {
-                    Some((status, lines)) => {
-                        self.take_status(status)?;
-                        return Ok(Some(lines));
-                    }
-                    // The insertions that it waits for will not come on a connection that is gone.
-                    None => return self.drained().map(|()| None),
-                },
-                Ok(Next::TooLarge) => {
-                    return Err(self.give_up(invalid("sent too big header"), Code::ExcessiveLoad));
+        if let Some(problem) = self.problem().filter(|_| !self.drains.get()) {
+            return Err(problem);
+        }
+        let waiting = self.blocked_section.take();
+        let next = match waiting {
+            Some((_, section)) => Ok(Next::Section(section)),
+            None => self.input.borrow_mut().head(self.session.link.as_ref(), false),
+        };
+        match next {
+            Ok(Next::Section(section)) => match self.section(section, false, limit)? {
+                Some((status, lines)) => {
+                    self.take_status(status)?;
+                    Ok(Some(lines))
                 }
-                Ok(Next::End) => {
-                    self.received.set(true);
-                    return Err(self.give_up(invalid("closed stream without a response"), Code::NoError));
-                }
-                // The input has no content before a head.
-                Ok(Next::Nothing | Next::Content) => {}
-                Err(failure) => return Err(self.failed(failure)),
+                // The insertions that it waits for will not come on a connection that is gone.
+                None => self.drained().map(|()| None),
+            },
+            Ok(Next::TooLarge) => Err(self.give_up(invalid("sent too big header"), Code::ExcessiveLoad)),
+            Ok(Next::End) => {
+                self.received.set(true);
+                Err(self.give_up(invalid("closed stream without a response"), Code::NoError))
             }
-            let filled = self.input.borrow_mut().fill(&self.session.link, self.id);
-            if !filled.map_err(|failure| self.failed(failure))? {
-                self.input.borrow_mut().detach();
-                return self.drained().map(|()| None);
-            }
+            Ok(Next::Nothing | Next::Content) => self.drained().map(|()| None),
+            Err(failure) => Err(self.failed(failure)),
         }
     }
 
@@ -218,7 +208,7 @@ impl Stream {
         limit: usize,
     ) -> Result<Option<(u16, Vec<u8>)>, Problem> {
         let decoded = self.session.decode(self.id, &section, trailers, limit);
-        let decoded = decoded.map_err(|fatal| self.failed(Failure::Connection(fatal.0, fatal.1)))?;
+        let decoded = decoded.map_err(|fatal| self.failed(Failure::Connection(fatal)))?;
         match decoded {
             Ok(Decoded::Waits(required)) => {
                 *self.blocked_section.borrow_mut() = Some((required, section));
@@ -245,7 +235,7 @@ impl Stream {
             }
             100..200 => {
                 self.interim.set(self.interim.get() + 1);
-                self.input.borrow_mut().phase = Phase::Head;
+                self.input.borrow_mut().await_head();
                 Ok(())
             }
             _ => Ok(()),
@@ -261,7 +251,7 @@ impl Stream {
     /// Fails the request, and the connection if that is at fault.
     fn failed(&self, failure: Failure) -> Problem {
         match failure {
-            Failure::Connection(code, reason) => self.session.fail((code, reason)),
+            Failure::Connection(fatal) => self.session.fail(fatal),
             Failure::Reset => {
                 let text = "reset the request".into();
                 self.problem.borrow_mut().get_or_insert(Problem { text, kind: ProblemKind::Gone });
@@ -276,40 +266,23 @@ impl Stream {
             if self.is_blocked() && !self.end_by_trailers()? {
                 return self.drained().map(|()| 0);
             }
-            let mut input = self.input.borrow_mut();
-            match input.next() {
-                Ok(Next::Content) => {
-                    let n = input.take_content(buf);
-                    if n > 0 || buf.capacity() == buf.len() {
-                        return Ok(n);
-                    }
-                    if input.is_cut() {
-                        drop(input);
-                        return Err(self.failed(crate::h3::input::CUT));
-                    }
-                }
+            let before = buf.len();
+            // A statement of its own: what follows uses the input.
+            let next = self.input.borrow_mut().read(self.session.link.as_ref(), buf);
+            match next {
+                Ok(Next::Content) => return Ok(buf.len() - before),
                 Ok(Next::Section(section)) => {
                     *self.blocked_section.borrow_mut() = Some((0, section));
-                    continue;
                 }
                 Ok(Next::TooLarge) => {
-                    drop(input);
                     return Err(self.give_up(invalid("sent too big trailers"), Code::ExcessiveLoad));
                 }
                 Ok(Next::End) => {
                     self.received.set(true);
                     return Ok(0);
                 }
-                Ok(Next::Nothing) => {}
-                Err(failure) => {
-                    drop(input);
-                    return Err(self.failed(failure));
-                }
-            }
-            let filled = input.fill(&self.session.link, self.id);
-            drop(input);
-            if !filled.map_err(|failure| self.failed(failure))? {
-                return self.drained().map(|()| 0);
+                Ok(Next::Nothing) => return self.drained().map(|()| 0),
+                Err(failure) => return Err(self.failed(failure)),
             }
         }
     }
@@ -323,7 +296,7 @@ impl Stream {
     /// Decodes the trailers. Returns `false` if they wait for insertions.
     fn end_by_trailers(&self) -> Result<bool, Problem> {
         let Some((_, section)) = self.blocked_section.take() else { return Ok(true) };
-        let limit = self.input.borrow().longest;
+        let limit = self.input.borrow().longest();
         let lines = self.section(section, true, limit)?;
         if let Some((_, lines)) = lines {
             *self.trailers.borrow_mut() = lines;
@@ -335,42 +308,39 @@ impl Stream {
     /// Looks whether nothing but the end is left. Returns `true` if the response has come whole.
     fn skip_to_end(&self) -> bool {
         let mut input = self.input.borrow_mut();
-        if input.is_empty() && !input.ended {
+        if input.is_empty() && !input.has_ended() {
             // Without the end nothing has changed.
-            let _ = input.fill(&self.session.link, self.id);
+            let _ = input.fill(self.session.link.as_ref());
         }
-        input.ended && input.is_empty()
+        input.has_ended() && input.is_empty()
     }
 
     /// Cancels what is not over: the server need not send the response, nor read the request (RFC 9114, section 4.1.1).
     fn cancel(&self) {
         let why = self.why.get();
         if !self.received.get() {
-            let _ = self.session.link.streams().stop(self.id, code(why));
+            let _ = self.session.link.streams().stop(self.id, why.number());
             self.session.cancel_sections(self.id);
         }
         if !self.output.borrow().has_ended() && !self.stopped.get() {
             let why = if self.received.get() { Code::NoError } else { why };
-            let _ = self.session.link.streams().reset(self.id, code(why));
+            let _ = self.session.link.streams().reset(self.id, why.number());
         }
     }
 
     /// Has QUIC take bytes by `send`.
-    fn give<R>(
-        &self,
-        send: impl FnOnce(&mut Output, Place<'_>) -> Result<R, WriteError>,
-    ) -> Result<R, Errno> {
+    fn give<R>(&self, send: impl FnOnce(&mut Output, &Link) -> Result<R, Unwritten>) -> Result<R, Errno> {
         if self.problem.borrow().is_some() {
             return Err(Errno::CONNRESET);
         }
         let mut output = self.output.borrow_mut();
-        let sent = send(&mut output, (&self.session.link, self.id));
+        let sent = send(&mut output, &self.session.link);
         if output.take_progress() {
             self.session.notify();
         }
         drop(output);
         sent.map_err(|e| {
-            if matches!(e, WriteError::Stopped(_)) {
+            if e == Unwritten::Stopped {
                 self.stopped.set(true);
             }
             if self.stopped.get() { Errno::PIPE } else { Errno::CONNRESET }
@@ -379,7 +349,7 @@ impl Stream {
 
     /// Sends what waits.
     fn send_pending(&self) -> Result<bool, Errno> {
-        self.give(Output::flush)
+        self.give(|output, link| output.flush(link))
     }
 
     /// Returns the outcome of taking `done` bytes of `len`.
@@ -436,7 +406,7 @@ impl Mux for Stream {
         if self.stopped.get() {
             return Err(Errno::PIPE);
         }
-        let done = self.give(|output, place| output.send(place, bytes))?;
+        let done = self.give(|output, link| output.send(link, bytes))?;
         self.sent(done, bytes.len())
     }
 
@@ -444,7 +414,7 @@ impl Mux for Stream {
         if self.stopped.get() {
             return Err(Errno::PIPE);
         }
-        let done = self.give(|output, place| output.send_shared(place, bytes))?;
+        let done = self.give(|output, link| output.send_shared(link, bytes))?;
         self.sent(done, bytes.len())
     }
 

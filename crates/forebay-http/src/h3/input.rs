@@ -1,17 +1,19 @@
-//! Bytes of a request stream on their way to the handler, and of a response from an upstream: frames are taken apart here (RFC 9114, section 7). Hot path.
+//! Bytes of a request stream on their way from QUIC, at either end: frames are taken apart here (RFC 9114, section 7). Hot path.
 
+use super::frame::{Header, kind};
+use super::transport::{Follows, Received, Transport};
+use super::{Code, Fatal};
 use bytes::{Buf, Bytes, BytesMut};
-use forebay_http::h3::Code;
-use forebay_http::h3::frame::{Header, kind};
-use forebay_net::quic::{Link, Next as Follows, ReadError, StreamId};
 
-/// Most bytes that are taken from QUIC at a time.
+/// Largest number of bytes that are taken from QUIC at a time.
 const PIECE: usize = 16 * 1024;
 
 /// Part of the request that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
+    /// The head.
     Head,
+    /// The content, or trailers.
     Content,
     /// Trailers have been read.
     End,
@@ -30,23 +32,26 @@ impl Phase {
 /// Bytes that have been taken from QUIC.
 #[derive(Debug)]
 pub struct Input {
+    id: u64,
     /// A part of the datagram that they came with, as long as nothing had to be put together.
     raw: Bytes,
     /// Bytes of the payload of a DATA frame that have not been read.
     content: u64,
     /// Bytes of an unknown frame that have not been skipped.
     skip: u64,
-    pub(crate) phase: Phase,
-    /// The client has sent everything.
-    pub ended: bool,
+    phase: Phase,
+    /// Everything has been received.
+    ended: bool,
     /// QUIC may have more.
-    pub readable: bool,
+    readable: bool,
     /// The bytes held here are only the beginning of a frame.
     starved: bool,
     /// Longest field section, bytes.
-    pub longest: usize,
+    longest: usize,
     /// Frames without effect.
     idle_frames: u32,
+    /// Bytes received.
+    received: u64,
 }
 
 /// Result of looking for the next frame.
@@ -68,31 +73,36 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The connection ends.
-    Connection(Code, &'static str),
-    /// The client has given the request up.
+    Connection(Fatal),
+    /// The peer has given the request up.
     Reset,
 }
 
 /// The stream ends where a frame does not.
-pub const CUT: Failure = Failure::Connection(Code::FrameError, "ended a stream within a frame");
+pub const CUT: Failure = Failure::Connection(Fatal::new(Code::FrameError, "ended a stream within a frame"));
 
 fn unexpected<T>(reason: &'static str) -> Result<T, Failure> {
-    Err(Failure::Connection(Code::FrameUnexpected, reason))
+    Err(Failure::Connection(Fatal::new(Code::FrameUnexpected, reason)))
 }
 
 /// Puts bytes together. Takes amortized constant time for each byte while nothing else refers to the first ones.
-fn append(first: Bytes, more: &[u8]) -> Bytes {
+pub(super) fn append(first: Bytes, more: Bytes) -> Bytes {
+    if first.is_empty() {
+        return more;
+    }
     let mut all = first.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    all.extend_from_slice(more);
+    all.extend_from_slice(&more);
     all.freeze()
 }
 
-/// Most frames of unknown types and empty DATA frames of a stream.
+/// Largest number of frames of unknown types and of empty DATA frames of a stream.
 const IDLE_FRAMES: u32 = 100;
 
 impl Input {
-    pub(crate) fn new(longest: usize) -> Input {
+    /// Creates the input of a stream. `longest`: length of the longest field section, bytes.
+    pub fn new(id: u64, longest: usize) -> Input {
         Input {
+            id,
             raw: Bytes::new(),
             content: 0,
             skip: 0,
@@ -102,6 +112,7 @@ impl Input {
             starved: false,
             longest,
             idle_frames: 0,
+            received: 0,
         }
     }
 
@@ -132,37 +143,71 @@ impl Input {
         }
     }
 
+    /// Returns `true` if everything has been received.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Has the stream end, since the peer has reset it.
+    pub fn cut_off(&mut self) {
+        self.ended = true;
+    }
+
+    /// Notes that QUIC has something to read.
+    pub fn note_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// Returns the length of the longest field section, bytes.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Returns the number of bytes received.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Returns `true` if the head has not been read.
+    pub fn awaits_head(&self) -> bool {
+        self.phase == Phase::Head
+    }
+
+    /// Has another head follow: the one before was of an interim response.
+    pub fn await_head(&mut self) {
+        self.phase = Phase::Head;
+    }
+
     /// Takes bytes from QUIC. Returns `true` if there are new ones, or the end.
-    pub fn fill(&mut self, link: &Link, id: StreamId) -> Result<bool, Failure> {
+    ///
+    /// # Errors
+    /// The peer has reset the stream.
+    pub fn fill(&mut self, quic: &impl Transport) -> Result<bool, Failure> {
         if self.ended || !self.readable {
             return Ok(false);
         }
-        // Whether something is to be sent is found at the end of the turn.
-        let read = link.streams().read(id, PIECE);
-        match read {
-            Ok(Some(chunk)) => {
+        match quic.read(self.id, PIECE) {
+            Received::Bytes(bytes, follows) => {
                 self.starved = false;
-                self.raw = match self.raw.is_empty() {
-                    true => chunk.bytes,
-                    false => append(std::mem::take(&mut self.raw), &chunk.bytes),
-                };
-                match chunk.next {
+                self.received += bytes.len() as u64;
+                self.raw = append(std::mem::take(&mut self.raw), bytes);
+                match follows {
                     Follows::End => self.ended = true,
                     Follows::Blocked => self.readable = false,
                     Follows::More => {}
                 }
                 Ok(true)
             }
-            Ok(None) => {
+            Received::End => {
                 self.ended = true;
                 Ok(true)
             }
-            Err(ReadError::Blocked) => {
+            Received::Blocked => {
                 self.readable = false;
                 Ok(false)
             }
-            Err(ReadError::Reset(_)) => Err(Failure::Reset),
-            Err(ReadError::Closed) => {
+            Received::Reset => Err(Failure::Reset),
+            Received::Closed => {
                 self.readable = false;
                 Err(Failure::Reset)
             }
@@ -170,14 +215,82 @@ impl Input {
     }
 
     /// Copies what waits for more, so that a few bytes do not keep a datagram.
-    pub fn detach(&mut self) {
+    fn detach(&mut self) {
         if !self.raw.is_empty() {
             self.raw = Bytes::copy_from_slice(&self.raw);
         }
     }
 
+    /// Looks for the field section of a head, or its line if it `is_bare` (HTTP/0.9). Content is not returned.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn head(&mut self, quic: &impl Transport, is_bare: bool) -> Result<Next, Failure> {
+        loop {
+            match if is_bare { self.line() } else { self.next()? } {
+                Next::Nothing | Next::Content => {}
+                found => return Ok(found),
+            }
+            if !self.fill(quic)? {
+                self.detach();
+                return Ok(Next::Nothing);
+            }
+        }
+    }
+
+    /// Reads content into the spare capacity of `out`, or finds what comes in its place. Returns [`Next::Content`] also if there is no
+    /// capacity.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn read(&mut self, quic: &impl Transport, out: &mut Vec<u8>) -> Result<Next, Failure> {
+        loop {
+            match self.next()? {
+                Next::Content => {
+                    let n = self.take_content(out);
+                    if n > 0 || out.capacity() == out.len() {
+                        return Ok(Next::Content);
+                    }
+                    if self.is_cut() {
+                        return Err(CUT);
+                    }
+                }
+                Next::Nothing => {}
+                found => return Ok(found),
+            }
+            if !self.fill(quic)? {
+                return Ok(Next::Nothing);
+            }
+        }
+    }
+
+    /// Passes all content to `f`, up to what comes in its place.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn drain(&mut self, quic: &impl Transport, mut f: impl FnMut(&[u8])) -> Result<Next, Failure> {
+        loop {
+            match self.next()? {
+                Next::Content => {
+                    self.skip_content(&mut f);
+                    if self.is_cut() {
+                        return Err(CUT);
+                    }
+                    if !self.is_drained() {
+                        continue;
+                    }
+                }
+                Next::Nothing => {}
+                found => return Ok(found),
+            }
+            if !self.fill(quic)? {
+                return Ok(Next::Nothing);
+            }
+        }
+    }
+
     /// Looks for the next frame that means something.
-    pub fn next(&mut self) -> Result<Next, Failure> {
+    fn next(&mut self) -> Result<Next, Failure> {
         loop {
             if self.skip > 0 {
                 let n = usize::try_from(self.skip).unwrap_or(usize::MAX).min(self.rest().len());
@@ -222,7 +335,7 @@ impl Input {
     }
 
     /// Looks for the request line of HTTP/0.9, which the end of the stream ends, too.
-    pub fn line(&mut self) -> Next {
+    fn line(&mut self) -> Next {
         let end = memchr::memchr(b'\n', self.rest()).map(|at| at + 1);
         let rest = self.rest();
         let line = match end {
@@ -240,7 +353,10 @@ impl Input {
     fn count_idle(&mut self) -> Result<(), Failure> {
         self.idle_frames += 1;
         if self.idle_frames > IDLE_FRAMES {
-            return Err(Failure::Connection(Code::ExcessiveLoad, "sent too many frames without effect"));
+            return Err(Failure::Connection(Fatal::new(
+                Code::ExcessiveLoad,
+                "sent too many frames without effect",
+            )));
         }
         Ok(())
     }
@@ -277,7 +393,7 @@ impl Input {
     }
 
     /// Moves content to the spare capacity of `out`. Returns the number of bytes.
-    pub fn take_content(&mut self, out: &mut Vec<u8>) -> usize {
+    fn take_content(&mut self, out: &mut Vec<u8>) -> usize {
         let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(out.capacity() - out.len());
         let n = self.rest().len().min(most);
         if let Some(bytes) = self.rest().get(..n) {
@@ -288,9 +404,10 @@ impl Input {
         n
     }
 
-    /// Drops the content that is there.
-    pub fn skip_content(&mut self) {
+    /// Passes the content that is there to `f`.
+    fn skip_content(&mut self, f: &mut impl FnMut(&[u8])) {
         let n = usize::try_from(self.content).unwrap_or(usize::MAX).min(self.rest().len());
+        f(self.rest().get(..n).unwrap_or_default());
         self.content -= n as u64;
         self.advance(n);
     }
@@ -318,17 +435,18 @@ impl Input {
     }
 
     /// Returns `true` if the payload of a frame is not complete and nothing follows.
-    pub fn is_cut(&self) -> bool {
+    fn is_cut(&self) -> bool {
         self.ended && self.rest().is_empty() && (self.content > 0 || self.skip > 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::transport::memory::Memory;
     use super::*;
 
     fn input(bytes: &[u8], ended: bool) -> Input {
-        Input { raw: Bytes::copy_from_slice(bytes), ended, readable: false, ..Input::new(100) }
+        Input { raw: Bytes::copy_from_slice(bytes), ended, readable: false, ..Input::new(0, 100) }
     }
 
     fn section(bytes: &[u8]) -> Next {
@@ -341,7 +459,7 @@ mod tests {
         let datagram = Bytes::from(all.clone());
         let mut raw = datagram.slice(..1);
         for at in 1..all.len() {
-            raw = append(raw, &all[at..=at]);
+            raw = append(raw, Bytes::copy_from_slice(&all[at..=at]));
         }
         assert_eq!((&raw[..], &datagram[..]), (&all[..], &all[..]));
     }
@@ -361,9 +479,9 @@ mod tests {
         assert_eq!((i.next(), i.next()), (Ok(section(&[5])), Ok(Next::End)));
         let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0x21, 0, 0, 2, b'c'], true);
         assert_eq!((i.next(), i.next()), (Ok(section(&[])), Ok(Next::Content)));
-        i.skip_content();
+        i.skip_content(&mut |_| {});
         assert_eq!((i.next(), i.is_cut(), i.is_empty()), (Ok(Next::Content), false, false));
-        i.skip_content();
+        i.skip_content(&mut |_| {});
         assert!(i.is_cut() && i.is_drained() && !i.is_empty(), "a byte is missing");
         let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0, 1, b'c'], true);
         i.next().expect("a section");
@@ -393,7 +511,7 @@ mod tests {
             (&[0x21], Code::FrameError),
         ] {
             let failed = input(bytes, true).next();
-            assert!(matches!(failed, Err(Failure::Connection(c, _)) if c == code), "{bytes:?}: {failed:?}");
+            assert!(matches!(failed, Err(Failure::Connection(e)) if e.code == code), "{bytes:?}: {failed:?}");
         }
         let mut i = input(&[1, 0, 1, 0, 1, 0], true);
         assert_eq!((i.next(), i.next()), (Ok(section(&[])), Ok(section(&[]))));
@@ -402,10 +520,51 @@ mod tests {
         let large = [1, 0x40, 0x65];
         let mut i = input(&[&large, &[0; 0x65][..], &[0, 1, b'a'], &large, &[0; 0x64]].concat(), true);
         assert_eq!((i.next(), i.next()), (Ok(Next::TooLarge), Ok(Next::Content)));
-        i.skip_content();
+        i.skip_content(&mut |_| {});
         assert_eq!((i.next(), i.next()), (Ok(Next::TooLarge), Err(CUT)));
         let mut many = input(&[vec![1, 0], [0x21, 0].repeat(101)].concat(), true);
         many.next().expect("a section");
-        assert!(matches!(many.next(), Err(Failure::Connection(Code::ExcessiveLoad, _))));
+        assert!(matches!(many.next(), Err(Failure::Connection(e)) if e.code == Code::ExcessiveLoad));
+    }
+
+    #[test]
+    fn a_request_is_read_as_it_comes() {
+        let (quic, mut i) = (Memory::default(), Input::new(0, 100));
+        quic.push(0, &[1, 2, 7]);
+        assert_eq!((i.head(&quic, false), i.may_give()), (Ok(Next::Nothing), false));
+        quic.push(0, &[8, 0, 2, b'a']);
+        i.note_readable();
+        assert_eq!((i.head(&quic, false), i.received()), (Ok(section(&[7, 8])), 7));
+        let mut out = Vec::with_capacity(8);
+        assert_eq!(
+            (i.read(&quic, &mut out), i.read(&quic, &mut out)),
+            (Ok(Next::Content), Ok(Next::Nothing))
+        );
+        quic.push(0, &[b'b', 1, 1, 5, 0x21, 0]);
+        quic.end(0);
+        i.note_readable();
+        assert_eq!(
+            (i.read(&quic, &mut out), i.read(&quic, &mut out)),
+            (Ok(Next::Content), Ok(section(&[5])))
+        );
+        assert_eq!((i.drain(&quic, |_| {}), i.has_ended()), (Ok(Next::End), true));
+        assert_eq!(out, b"ab");
+        // All content is passed on, and the end must not be within a frame.
+        let (mut i, mut all) = (Input::new(4, 100), Vec::new());
+        quic.push(4, &[1, 0, 0, 2, b'a', b'b', 0, 2, b'c']);
+        quic.end(4);
+        assert_eq!(i.head(&quic, false), Ok(section(&[])));
+        assert_eq!((i.drain(&quic, |piece| all.extend_from_slice(piece)), &all[..]), (Err(CUT), &b"abc"[..]));
+    }
+
+    #[test]
+    fn a_request_line_ends_with_the_stream() {
+        let (quic, mut i) = (Memory::default(), Input::new(0, 100));
+        quic.push(0, b"GET /");
+        assert_eq!(i.head(&quic, true), Ok(Next::Nothing));
+        quic.end(0);
+        i.note_readable();
+        assert_eq!(i.head(&quic, true), Ok(section(b"GET /\n")));
+        assert_eq!(i.head(&quic, true), Ok(Next::End));
     }
 }

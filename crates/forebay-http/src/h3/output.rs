@@ -1,9 +1,9 @@
 //! Bytes of a request stream on their way to QUIC, at either end: frames are put together here (RFC 9114, section 7). Hot path.
 
-use super::pieces;
+use super::buffers;
+use super::frame::{Header, kind};
+use super::transport::{Transport, Unwritten};
 use bytes::Bytes;
-use forebay_http::h3::frame::{Header, kind};
-use forebay_net::quic::{Link, StreamId, Streams, WriteError};
 
 /// Longest content that is copied behind its frame header, and the head, into one piece for QUIC, bytes. A piece of its own costs more.
 const GATHERED: usize = 4096;
@@ -13,6 +13,7 @@ const ROOM: usize = 64 * 1024;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Output {
+    id: u64,
     /// Content has no frames (HTTP/0.9).
     is_bare: bool,
     /// Frames that QUIC has not taken.
@@ -29,19 +30,16 @@ pub struct Output {
     has_moved: bool,
 }
 
-/// Stream that bytes go to.
-pub type Place<'l> = (&'l Link, StreamId);
-
 impl Output {
-    /// Creates an output without frames if `is_bare`.
-    pub fn new(is_bare: bool) -> Output {
-        Output { is_bare, ..Output::default() }
+    /// Creates the output of a stream, without frames if `is_bare`.
+    pub fn new(id: u64, is_bare: bool) -> Output {
+        Output { id, is_bare, ..Output::default() }
     }
 
     /// Returns the buffer to which a frame can be appended.
     pub fn frames(&mut self) -> &mut Vec<u8> {
         if self.pending.capacity() == 0 {
-            self.pending = pieces::take();
+            self.pending = buffers::take();
         }
         &mut self.pending
     }
@@ -90,7 +88,7 @@ impl Output {
     ///
     /// # Errors
     /// The stream is gone, or the peer reads no more.
-    pub fn send(&mut self, place: Place<'_>, bytes: &[u8]) -> Result<usize, WriteError> {
+    pub fn send(&mut self, quic: &impl Transport, bytes: &[u8]) -> Result<usize, Unwritten> {
         let mut done = 0;
         while done < bytes.len() {
             let len = self.begin_frame(bytes.len() - done);
@@ -101,15 +99,13 @@ impl Output {
                 self.owed -= len;
                 done += len;
             }
-            if !self.flush(place)? {
+            if !self.flush(quic)? {
                 break;
             }
             if gathered {
                 continue;
             }
-            let n = self.give(place, len, |streams, done| {
-                streams.write_slice(place.1, piece.get(done..).unwrap_or_default())
-            })?;
+            let n = self.give(len, |id, done| quic.write(id, piece.get(done..).unwrap_or_default()))?;
             done += n;
             self.owed -= n;
             if n < len {
@@ -123,15 +119,16 @@ impl Output {
     ///
     /// # Errors
     /// Those of [`Output::send`].
-    pub fn send_shared(&mut self, place: Place<'_>, bytes: &Bytes) -> Result<usize, WriteError> {
+    pub fn send_shared(&mut self, quic: &impl Transport, bytes: &Bytes) -> Result<usize, Unwritten> {
         if bytes.len() <= GATHERED {
-            return self.send(place, bytes);
+            return self.send(quic, bytes);
         }
         let len = self.begin_frame(bytes.len());
-        if !self.flush(place)? {
+        if !self.flush(quic)? {
             return Ok(0);
         }
-        let n = self.give_shared(place, &mut bytes.slice(..len))?;
+        let mut piece = bytes.slice(..len);
+        let n = self.give(len, |id, _| quic.write_shared(id, &mut piece))?;
         self.owed -= n;
         Ok(n)
     }
@@ -140,32 +137,30 @@ impl Output {
     ///
     /// # Errors
     /// Those of [`Output::send`].
-    pub fn send_last(&mut self, place: Place<'_>, bytes: &Bytes) -> Result<usize, WriteError> {
+    pub fn send_last(&mut self, quic: &impl Transport, bytes: &Bytes) -> Result<usize, Unwritten> {
         self.ends = self.owed == 0 && !self.is_full && bytes.len() <= GATHERED;
-        self.send_shared(place, bytes)
+        self.send_shared(quic, bytes)
     }
 
     /// Has QUIC take what waits, and the end behind it. Returns `true` if nothing waits any more.
     ///
     /// # Errors
     /// Those of [`Output::send`].
-    pub fn flush(&mut self, place: Place<'_>) -> Result<bool, WriteError> {
+    pub fn flush(&mut self, quic: &impl Transport) -> Result<bool, Unwritten> {
         if self.waits() {
             let mut rest = std::mem::take(&mut self.pending);
-            let taken = self.give(place, rest.len(), |streams, done| {
-                streams.write_slice(place.1, rest.get(done..).unwrap_or_default())
-            });
+            let taken =
+                self.give(rest.len(), |id, done| quic.write(id, rest.get(done..).unwrap_or_default()));
             rest.drain(..taken.unwrap_or(rest.len()));
             match rest.is_empty() {
-                true => pieces::give(rest),
+                true => buffers::give(rest),
                 false => self.pending = rest,
             }
             taken?;
         }
         let is_empty = !self.waits();
         if is_empty && self.ends && !std::mem::replace(&mut self.has_ended, true) {
-            let (link, id) = place;
-            let _ = link.streams().finish(id);
+            quic.finish(self.id);
             self.has_moved = true;
         }
         Ok(is_empty)
@@ -182,27 +177,20 @@ impl Output {
         len.min(self.owed)
     }
 
-    /// Has QUIC take bytes without a copy. Those that it has not taken stay. Returns the number of those that it took.
-    fn give_shared(&mut self, place: Place<'_>, bytes: &mut Bytes) -> Result<usize, WriteError> {
-        self.give(place, bytes.len(), |streams, _| streams.write(place.1, bytes))
-    }
-
-    /// Has QUIC take `len` bytes by `write`, which gets the number of those that it has taken. Returns their number.
+    /// Has QUIC take `len` bytes by `write`, which gets the stream and the number of bytes that it has taken. Returns their number.
     fn give(
         &mut self,
-        (link, _): Place<'_>,
         len: usize,
-        mut write: impl FnMut(&mut Streams, usize) -> Result<usize, WriteError>,
-    ) -> Result<usize, WriteError> {
-        let mut streams = link.streams();
+        mut write: impl FnMut(u64, usize) -> Result<usize, Unwritten>,
+    ) -> Result<usize, Unwritten> {
         let mut done = 0;
         while done < len {
-            match write(&mut streams, done) {
+            match write(self.id, done) {
                 Ok(n) => {
                     done += n;
                     self.has_moved = true;
                 }
-                Err(WriteError::Blocked) => {
+                Err(Unwritten::Blocked) => {
                     self.is_full = true;
                     break;
                 }
@@ -210,5 +198,45 @@ impl Output {
             }
         }
         Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::transport::memory::Memory;
+    use super::*;
+
+    #[test]
+    fn short_content_leaves_with_the_head_and_the_end() {
+        let (quic, mut out) = (Memory::default(), Output::new(4, false));
+        out.frames().extend_from_slice(&[1, 1, 7]);
+        assert_eq!(out.send_last(&quic, &Bytes::from_static(b"ab")), Ok(2));
+        assert_eq!(quic.take(4), [1, 1, 7, 0, 2, b'a', b'b']);
+        assert!(out.has_ended() && out.take_progress() && !out.is_cut());
+        assert_eq!(*quic.finished.borrow(), [4]);
+    }
+
+    #[test]
+    fn a_frame_that_quic_cannot_take_goes_on_later() {
+        let (quic, mut out) = (Memory::default(), Output::new(0, false));
+        let content = Bytes::from(vec![5; GATHERED + 1]);
+        quic.room.set(100);
+        assert_eq!(out.send_shared(&quic, &content), Ok(97));
+        assert!(out.is_full() && out.is_cut() && !out.waits(), "the header took three bytes");
+        quic.room.set(usize::MAX);
+        out.note_room();
+        out.end();
+        assert_eq!(out.send(&quic, &content[97..]), Ok(content.len() - 97));
+        assert_eq!(out.flush(&quic), Ok(true));
+        let sent = quic.take(0);
+        assert_eq!((sent.len(), &sent[..3]), (content.len() + 3, &[0, 0x50, 0x01][..]), "one frame");
+        assert!(out.has_ended() && !out.is_cut());
+    }
+
+    #[test]
+    fn bare_content_has_no_frames() {
+        let (quic, mut out) = (Memory::default(), Output::new(0, true));
+        assert_eq!(out.send(&quic, b"ab"), Ok(2));
+        assert_eq!(quic.take(0), b"ab");
     }
 }
