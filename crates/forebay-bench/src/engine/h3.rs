@@ -2,28 +2,22 @@
 
 mod sections;
 mod stream;
-pub(super) mod uni;
 
 use super::context::Ctx;
 use super::flight::Flight;
 use crate::clock;
 use crate::record::Failure;
-use forebay_http::h3::{Code, code_name};
+use forebay_http::h3::connection;
+use forebay_http::h3::{Code, Fatal, code_name};
 use forebay_net::quic::client::{self, Client, Established};
-use forebay_net::quic::{Dir, Event, Link, Next, ReadError, Reason, StreamEvent, StreamId, WriteError};
+use forebay_net::quic::{Dir, Event, Link, Reason, StreamEvent, StreamId, WriteError};
 use sections::Sections;
 use std::cell::Cell;
 use std::rc::Rc;
-use stream::Stream;
-use uni::Uni;
+use stream::{End, Stream};
 
-/// Reason for which the connection ends, for the server and in words.
-type Fatal = (Code, &'static str);
-
-/// Code in the form of QUIC.
-fn number(code: Code) -> u64 {
-    code as u64
-}
+/// Unidirectional streams that the server may have open at a time.
+pub(super) const UNIS: u32 = 16;
 
 /// State of the handshake after events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +40,7 @@ pub(super) struct H3 {
     next: Cell<Option<StreamId>>,
     /// Since when the server lets no request be sent though none is under way, ns.
     stuck_since: Cell<Option<u64>>,
-    unis: Vec<Uni>,
     sections: Sections,
-    has_settings: bool,
-    /// First stream that the server does not serve.
-    goaway: Option<u64>,
-    /// Our stream for what the QPACK decoder has to say.
-    feedback: Option<StreamId>,
     /// Streams that have ended; their memory is used again.
     spare: Vec<Stream>,
     /// No request is sent before this time, ns ([`crate::load::Load::think`]).
@@ -69,11 +57,7 @@ impl H3 {
             streams: Vec::with_capacity(parallel),
             next: Cell::new(None),
             stuck_since: Cell::new(None),
-            unis: Vec::new(),
             sections: Sections::default(),
-            has_settings: false,
-            goaway: None,
-            feedback: None,
             spare: Vec::new(),
             gate: 0,
         }
@@ -84,23 +68,23 @@ impl H3 {
         client::established(&self.link)
     }
 
-    /// Opens the control stream with our settings, after the handshake.
+    /// Opens our control and decoder streams, after the handshake.
     pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
         self.open = true;
-        self.open_uni(&uni::settings()).map(|sent| ctx.count_out(sent.1)).ok_or(Failure::Protocol)
+        let opened = self.sections.connection.open(self.link.as_ref());
+        opened.map_err(|fatal| self.fail(ctx, fatal))?;
+        self.send_unsent(ctx);
+        Ok(())
     }
 
-    /// Opens a unidirectional stream that begins with these bytes. Returns it and their number.
-    fn open_uni(&self, bytes: &[u8]) -> Option<(StreamId, u64)> {
-        let mut streams = self.link.streams();
-        let id = streams.open(Dir::Uni)?;
-        streams.write_slice(id, bytes).ok().filter(|n| *n == bytes.len())?;
-        Some((id, bytes.len() as u64))
+    /// Sends what waits on our own streams.
+    fn send_unsent(&mut self, ctx: &mut Ctx<'_>) {
+        ctx.count_out(self.sections.connection.send(self.link.as_ref()) as u64);
     }
 
     /// Returns `true` if another request may be sent.
     pub(super) fn has_room(&self, parallel: usize) -> bool {
-        if !self.open || self.goaway.is_some() || self.streams.len() >= parallel {
+        if !self.open || self.is_ending() || self.streams.len() >= parallel {
             return false;
         }
         if self.next.get().is_none() {
@@ -119,7 +103,7 @@ impl H3 {
 
     /// Returns `true` if the server wants the connection to end.
     pub(super) fn is_ending(&self) -> bool {
-        self.goaway.is_some()
+        self.sections.connection.goaway().is_some()
     }
 
     /// Returns the requests under way.
@@ -168,6 +152,7 @@ impl H3 {
             };
             done.map_err(|fatal| self.fail(ctx, fatal))?;
         }
+        self.send_unsent(ctx);
         // Windows were opened, and what was read is acknowledged.
         self.client.mark_sending(&self.link);
         Ok(match () {
@@ -181,8 +166,11 @@ impl H3 {
     fn stream_event(&mut self, ctx: &mut Ctx<'_>, event: StreamEvent) -> Result<(), Fatal> {
         match event {
             StreamEvent::Readable { id } if id.dir() == Dir::Bi => self.read(ctx, id),
-            StreamEvent::Readable { id } => self.read_uni(ctx, id),
-            StreamEvent::Opened { dir: Dir::Uni } => self.accept(ctx),
+            StreamEvent::Readable { id } => self.read_uni(ctx, id.0),
+            StreamEvent::Opened { dir: Dir::Uni } => loop {
+                let Some(id) = self.sections.connection.accept(self.link.as_ref())? else { return Ok(()) };
+                self.read_uni(ctx, id)?;
+            },
             StreamEvent::Writable { id } => {
                 if let Some(stream) = self.streams.iter_mut().find(|s| s.id == id) {
                     stream.send(ctx, &mut self.link.streams());
@@ -194,7 +182,7 @@ impl H3 {
                 if let Some(stream) = self.streams.iter_mut().find(|s| s.id == id) {
                     stream.stop_sending();
                 }
-                let _ = self.link.streams().reset(id, number(Code::NoError));
+                let _ = self.link.streams().reset(id, Code::NoError.number());
                 Ok(())
             }
             // We let the server open none that go both ways; room for requests is looked for after all events.
@@ -208,49 +196,52 @@ impl H3 {
     /// Reads what has come of a response.
     fn read(&mut self, ctx: &mut Ctx<'_>, id: StreamId) -> Result<(), Fatal> {
         let Some(at) = self.position(id) else { return Ok(()) };
-        let H3 { streams, sections, link, .. } = self;
-        let Some(stream) = streams.get_mut(at) else { return Ok(()) };
-        let mut receiving = link.streams();
-        let end = loop {
-            if stream.is_blocked() {
-                break None;
-            }
-            // Whether something is to be sent is found at the end of the turn.
-            match receiving.read(id, usize::MAX) {
-                Ok(Some(chunk)) => {
-                    ctx.count_in(chunk.bytes.len() as u64);
-                    stream.bytes(ctx, sections, &chunk.bytes)?;
-                    match chunk.next {
-                        Next::More => {}
-                        Next::Blocked => break None,
-                        Next::End => break Some(None),
-                    }
-                }
-                Ok(None) => break Some(None),
-                Err(ReadError::Blocked | ReadError::Closed) => break None,
-                Err(ReadError::Reset(code)) => break Some(Some(code)),
-            }
-        };
-        drop(receiving);
-        match end {
+        let Some(stream) = self.streams.get_mut(at) else { return Ok(()) };
+        match stream.read(ctx, &self.link, &mut self.sections)? {
             None => {}
-            Some(None) => {
-                if let Some(stream) = self.streams.get(at) {
-                    stream.end(ctx);
-                    self.gate = ctx.gate();
-                }
+            Some(End::Reset(code)) => self.reset(ctx, at, code),
+            Some(end) => {
+                stream.end(ctx, end);
+                self.gate = ctx.gate();
+                self.sections.connection.budget.finished();
                 self.remove(at);
             }
-            Some(Some(code)) => self.reset(ctx, at, code),
         }
-        self.tell()
+        Ok(())
+    }
+
+    /// Reads what has come of a unidirectional stream.
+    fn read_uni(&mut self, ctx: &mut Ctx<'_>, id: u64) -> Result<(), Fatal> {
+        let before = self.sections.connection.received();
+        while let Some(event) = self.sections.connection.receive(self.link.as_ref(), id)? {
+            match event {
+                connection::Event::GoAway(first) => self.go_away(ctx, first),
+                connection::Event::Inserted(_) => self.unblock(ctx)?,
+                // Clients give priorities.
+                connection::Event::Priority { .. } => {}
+            }
+        }
+        ctx.count_in(self.sections.connection.received() - before);
+        Ok(())
+    }
+
+    /// Goes on with responses that have waited for the dynamic table.
+    fn unblock(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Fatal> {
+        let H3 { streams, sections, .. } = self;
+        let mut ready = Vec::new();
+        for stream in streams.iter_mut() {
+            if stream.unblock(sections)? {
+                ready.push(stream.id);
+            }
+        }
+        ready.into_iter().try_for_each(|id| self.read(ctx, id))
     }
 
     /// Handles the reset of a response.
     fn reset(&mut self, ctx: &mut Ctx<'_>, at: usize, code: u64) {
         let Some(flight) = self.streams.get(at).map(|s| s.flight) else { return };
         // RFC 9114, section 4.1.1: not processed, may be sent again.
-        if code == number(Code::RequestRejected) {
+        if code == Code::RequestRejected.number() {
             ctx.again(flight);
         } else {
             ctx.note(|| format!("the server reset a stream: {}", code_text(code)));
@@ -261,12 +252,11 @@ impl H3 {
 
     /// Gives up requests that the server will not serve, so that they are sent again.
     fn go_away(&mut self, ctx: &mut Ctx<'_>, first: u64) {
-        self.goaway = Some(first);
         while let Some(at) = self.streams.iter().position(|s| s.id.0 >= first) {
             let Some((id, flight)) = self.streams.get(at).map(|s| (s.id, s.flight)) else { return };
             let mut streams = self.link.streams();
-            let _ = streams.stop(id, number(Code::RequestCancelled));
-            let _ = streams.reset(id, number(Code::RequestCancelled));
+            let _ = streams.stop(id, Code::RequestCancelled.number());
+            let _ = streams.reset(id, Code::RequestCancelled.number());
             drop(streams);
             ctx.again(flight);
             self.remove(at);
@@ -274,9 +264,9 @@ impl H3 {
     }
 
     /// Ends the connection for a fault of the server.
-    fn fail(&self, ctx: &mut Ctx<'_>, (code, what): Fatal) -> Failure {
-        ctx.note(|| format!("{what}: {}", code_text(code as u64)));
-        self.client.close(&self.link, number(code));
+    fn fail(&self, ctx: &mut Ctx<'_>, Fatal { code, reason }: Fatal) -> Failure {
+        ctx.note(|| format!("the server {reason}: {}", code_text(code.number())));
+        self.client.close(&self.link, code.number());
         Failure::Protocol
     }
 
@@ -297,7 +287,7 @@ impl H3 {
 
     /// Closes the connection.
     pub(super) fn close(&self) {
-        self.client.close(&self.link, number(Code::NoError));
+        self.client.close(&self.link, Code::NoError.number());
     }
 }
 

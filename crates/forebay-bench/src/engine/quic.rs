@@ -1,8 +1,7 @@
 //! QUIC of a thread: sockets to the servers, and their connections. Hot path.
 
 use super::conn::Conn;
-use super::h3::H3;
-use super::h3::uni::UNIS;
+use super::h3::{H3, UNIS};
 use crate::load::{Load, Protocol};
 use crate::{Error, clock};
 use forebay_net::quic::Link;
