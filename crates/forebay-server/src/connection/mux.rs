@@ -9,10 +9,14 @@ use crate::tls;
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_http::h2::request::Refusal;
+use forebay_http::priority::Priority;
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::mux::Mux;
 use forebay_net::wire::Wire;
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 /// Reason for ending a stream without a whole response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,18 +27,196 @@ pub enum Reset {
     Cancelled,
 }
 
+/// State of a request on a stream that does not depend on the version of HTTP.
+#[derive(Debug)]
+pub struct RequestState {
+    /// Number of the request on its connection.
+    pub number: Cell<u32>,
+    /// The request, until its runner takes it.
+    head: RefCell<Option<Box<RequestHead>>>,
+    /// Reason for refusing the request.
+    refusal: Cell<Option<Refusal>>,
+    /// Bytes of the field section as received.
+    head_len: Cell<u32>,
+    /// Bytes of the announced `Content-Length` that have not arrived.
+    promised: Cell<Option<u64>>,
+    /// The length of the content differs from `Content-Length`, or trailers are malformed (RFC 9113, section 8.1.1; RFC 9114, section
+    /// 4.1.2).
+    malformed: Cell<bool>,
+    /// The stream or the connection is gone.
+    broken: Cell<bool>,
+    /// The response is over.
+    finished: Cell<bool>,
+    pub priority: Cell<Priority>,
+    /// Number of current waits for the client.
+    waits: Cell<u32>,
+    reader: RefCell<Option<Waker>>,
+    writer: RefCell<Option<Waker>>,
+}
+
+/// Effect of a wait that begins or ends, on a stream that may have several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitChange {
+    /// The stream still waits for its client, or still does not.
+    None,
+    /// The stream has just begun to wait, or does not wait any more.
+    Changed,
+}
+
+impl RequestState {
+    #[inline]
+    pub fn new() -> RequestState {
+        RequestState {
+            number: Cell::new(0),
+            head: RefCell::new(None),
+            refusal: Cell::new(None),
+            head_len: Cell::new(0),
+            promised: Cell::new(None),
+            malformed: Cell::new(false),
+            broken: Cell::new(false),
+            finished: Cell::new(false),
+            priority: Cell::new(Priority::DEFAULT),
+            waits: Cell::new(0),
+            reader: RefCell::default(),
+            writer: RefCell::default(),
+        }
+    }
+
+    /// Releases the memory that it holds.
+    pub fn retire(&mut self) {
+        self.reader = RefCell::default();
+        self.writer = RefCell::default();
+    }
+
+    /// Takes the request; `None` from the second call on.
+    pub(super) fn take_head(&self) -> Option<Box<RequestHead>> {
+        self.head.take()
+    }
+
+    /// Keeps a request for its runner. `len`: bytes of its field section as received.
+    pub fn begin(&self, head: Box<RequestHead>, len: usize, refusal: Option<Refusal>) {
+        self.head_len.set(u32::try_from(len).unwrap_or(u32::MAX));
+        self.refusal.set(refusal);
+        *self.head.borrow_mut() = Some(head);
+    }
+
+    /// Returns `true` if the content or the trailers are malformed.
+    pub fn is_malformed(&self) -> bool {
+        self.malformed.get()
+    }
+
+    /// Returns `true` if anything of the request is malformed, so that its stream is reset.
+    pub fn ends_malformed(&self) -> bool {
+        self.malformed.get() || self.refusal.get().is_some_and(|refusal| refusal.malformed)
+    }
+
+    /// Notes that the request is malformed.
+    pub fn set_malformed(&self) {
+        self.malformed.set(true);
+    }
+
+    /// Sets the length that `Content-Length` announces, bytes.
+    pub fn promise(&self, len: u64) {
+        self.promised.set(Some(len));
+    }
+
+    /// Returns the bytes of `Content-Length` that have not arrived.
+    pub fn promised(&self) -> Option<u64> {
+        self.promised.get()
+    }
+
+    /// Counts content against `Content-Length`. `ends`: no more follows.
+    ///
+    /// # Errors
+    /// `PROTO` if the lengths differ, which makes the request malformed.
+    #[inline]
+    pub fn receive(&self, len: usize, ends: bool) -> Result<(), Errno> {
+        let Some(promised) = self.promised.get() else { return Ok(()) };
+        match promised.checked_sub(len as u64).filter(|left| !ends || *left == 0) {
+            Some(left) => {
+                self.promised.set(Some(left));
+                Ok(())
+            }
+            None => {
+                self.malformed.set(true);
+                Err(Errno::PROTO)
+            }
+        }
+    }
+
+    /// Returns `true` if the stream or the connection is gone.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// Notes that the stream or the connection is gone. Returns `true` if it was before.
+    pub fn set_broken(&self) -> bool {
+        self.broken.replace(true)
+    }
+
+    /// Returns `true` if the response is over.
+    pub fn has_finished(&self) -> bool {
+        self.finished.get()
+    }
+
+    /// Notes that the response is over. Returns `true` if it was before.
+    pub fn set_finished(&self) -> bool {
+        self.finished.replace(true)
+    }
+
+    /// Wakes the task that reads the request.
+    #[inline]
+    pub fn wake_reader(&self) {
+        if let Some(w) = self.reader.borrow_mut().take() {
+            w.wake();
+        }
+    }
+
+    /// Wakes the task that writes the response.
+    #[inline]
+    pub fn wake_writer(&self) {
+        if let Some(w) = self.writer.borrow_mut().take() {
+            w.wake();
+        }
+    }
+
+    /// Is ready if `is_readable` or the stream is gone. Else the task is woken as the reader.
+    #[inline]
+    pub fn poll_reader(&self, is_readable: bool, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_broken() || is_readable {
+            return Poll::Ready(());
+        }
+        *self.reader.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Is ready if `is_writable` or the stream is gone. Else the task is woken as the writer.
+    #[inline]
+    pub fn poll_writer(&self, is_writable: bool, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_broken() || is_writable {
+            return Poll::Ready(());
+        }
+        *self.writer.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Notes that a wait for the client begins or ends.
+    pub fn wait(&self, begins: bool) -> WaitChange {
+        let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
+        match (self.waits.replace(n) == 0) == (n == 0) {
+            true => WaitChange::None,
+            false => WaitChange::Changed,
+        }
+    }
+}
+
 /// Stream with a request.
 pub trait RequestStream: Mux {
+    /// Returns the state of the request.
+    fn state(&self) -> &RequestState;
     /// Returns the client of the connection.
     fn client(&self) -> Rc<Client>;
-    /// Returns the number of the request on its connection.
-    fn number(&self) -> u32;
-    /// Takes the request; `None` from the second call on.
-    fn take_head(&self) -> Option<Box<RequestHead>>;
-    /// Returns the size of the field section as received (`$request_length`), in bytes.
-    fn head_len(&self) -> u32;
-    /// Returns the reason for refusing the request.
-    fn refusal(&self) -> Option<Refusal>;
     /// Has the connection take no further requests.
     fn leave(&self);
     /// Sets the length of DATA frames (nginx: http2_chunk_size).
@@ -110,15 +292,16 @@ impl<S: RequestStream> Drop for StreamGuard<S> {
 /// Serves the request of a stream.
 pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Request, stream: Rc<S>) {
     let guard = StreamGuard(stream.clone());
-    let Some(head) = stream.take_head() else { return };
+    let state = stream.state();
+    let Some(head) = state.take_head() else { return };
     thread.h2.give(std::mem::replace(&mut req.head, head));
-    req.take_stream(Wire::Mux(stream.clone()), stream.client(), stream.number());
+    req.take_stream(Wire::Mux(stream.clone()), stream.client(), state.number.get());
     if req.head.is_websocket {
         websocket::complete(&mut req.head);
     }
     thread.io.poller.note_place(req.conn.client.number);
     req.begin_request();
-    req.received = u64::from(stream.head_len());
+    req.received = u64::from(state.head_len.get());
     thread.counters.requests.add(1);
     match req.head.version {
         Version::Http2 => &thread.counters.http2,
@@ -129,7 +312,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     let unknown_server = req.choose_server().err().map(|_| 500);
     let old = req.connection_is_old(&req.own_location().settings.core);
     req.log_ignored();
-    if let Some(refusal) = stream.refusal() {
+    if let Some(refusal) = state.refusal.get() {
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
         Box::pin(phases::refuse(req, refusal.status)).await;

@@ -64,9 +64,9 @@ pub fn log(thread: &Rc<Thread>, version: Version, (client, number): (Rc<Client>,
 
 /// Logs the request of a stream that no runner will serve, since the thread ends.
 pub fn log_unserved(thread: &Rc<Thread>, stream: &impl RequestStream) {
-    if let Some(head) = stream.take_head() {
+    if let Some(head) = stream.state().take_head() {
         // nginx's status for a request whose client does not get a response.
-        end(begun(thread, head, (stream.client(), stream.number())), 499);
+        end(begun(thread, head, (stream.client(), stream.state().number.get())), 499);
     }
 }
 

@@ -454,7 +454,7 @@ fn process(
     let mut number = session.state.borrow().requests - count as u32;
     for stream in started.drain(..) {
         number += 1;
-        stream.number.set(number);
+        stream.request.number.set(number);
         thread.runners.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
     }
     thread.h2.streams.replace(started);

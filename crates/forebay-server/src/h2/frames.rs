@@ -267,21 +267,16 @@ impl Session {
         if window < 0 {
             return self.reset(stream.id, Code::FlowControlError);
         }
-        let n = data.content.len() as u64;
-        if let Some(left) = stream.promised.get() {
-            if !data.keeps(left) {
-                stream.wrong_length.set(true);
-                stream.ended.set(data.end_stream);
-                stream.wake_reader();
-                return Ok(());
-            }
-            stream.promised.set(Some(left - n));
+        if stream.request.receive(data.content.len(), data.end_stream).is_err() {
+            stream.ended.set(data.end_stream);
+            stream.request.wake_reader();
+            return Ok(());
         }
-        self.state.borrow_mut().moved += n;
+        self.state.borrow_mut().moved += data.content.len() as u64;
         stream.received.borrow_mut().extend_from_slice(data.content);
         stream.skip_padding((data.len - data.content.len()) as u32);
         stream.ended.set(data.end_stream);
-        stream.wake_reader();
+        stream.request.wake_reader();
         Ok(())
     }
 
@@ -368,17 +363,16 @@ impl Session {
         let parsed =
             request::parse(&mut s.decoder, block, section.end_stream, &mut head, cx.scratch, cx.limits);
         s.undecoded = parsed.is_err();
-        match parsed? {
-            Outcome::Complete => {}
-            Outcome::Refused(r) => stream.refusal.set(Some(r)),
-        }
+        let refusal = match parsed? {
+            Outcome::Complete => None,
+            Outcome::Refused(refusal) => Some(refusal),
+        };
         s.prioritize(&stream, &head);
         if let Framing::Length(n) = head.framing {
-            stream.promised.set(Some(n));
+            stream.request.promise(n);
         }
         stream.ended.set(section.end_stream);
-        stream.head_len.set(block.len() as u32);
-        *stream.head.borrow_mut() = Some(head);
+        stream.request.begin(head, block.len(), refusal);
         s.streams.push(stream.clone());
         s.requests += 1;
         drop(guard);
@@ -411,11 +405,11 @@ impl Session {
         if stream.ended.get() {
             return self.reset(stream.id, Code::StreamClosed);
         }
-        if malformed || stream.promised.get().is_some_and(|left| left > 0) {
+        if malformed || stream.request.promised().is_some_and(|left| left > 0) {
             return self.reset(stream.id, Code::ProtocolError);
         }
         stream.ended.set(true);
-        stream.wake_reader();
+        stream.request.wake_reader();
         Ok(())
     }
 }
@@ -438,10 +432,10 @@ impl SessionState {
     /// the field.
     fn prioritize(&mut self, stream: &Stream, head: &RequestHead) {
         if let Some(text) = head.get(Name::Priority) {
-            stream.priority.set(Priority::parse(text));
+            stream.request.priority.set(Priority::parse(text));
         }
         if let Some(early) = self.early.take(u64::from(stream.id)) {
-            stream.priority.set(early);
+            stream.request.priority.set(early);
         }
     }
 }
@@ -452,7 +446,7 @@ impl Session {
         calm(s.budget.priority())?;
         let p = Priority::parse(value);
         if let Some(stream) = s.stream(id) {
-            stream.priority.set(p);
+            stream.request.priority.set(p);
         } else if id > s.last {
             s.early.note(u64::from(id), p);
         }

@@ -360,7 +360,7 @@ impl SessionState {
     fn remove(&mut self, id: u32, by_us: bool) {
         if let Ok(at) = self.streams.binary_search_by_key(&id, |s| s.id) {
             let stream = self.streams.remove(at);
-            let (promised, window) = (stream.promised.get(), stream.send_window.get());
+            let (promised, window) = (stream.request.promised(), stream.send_window.get());
             self.remember(Ended { id, by_us, promised, window });
         }
         if !self.waiting.is_empty() {
@@ -388,7 +388,7 @@ impl SessionState {
             return;
         }
         // The sort is stable: incremental streams of the same urgency stay in the order of their waiting.
-        self.waiting.sort_by_key(|s| s.priority.get().order(u64::from(s.id)));
+        self.waiting.sort_by_key(|s| s.request.priority.get().order(u64::from(s.id)));
         let mut left = (OUT - self.out.len()).min(window);
         let mut still = Vec::new();
         for s in std::mem::take(&mut self.waiting) {
@@ -396,9 +396,9 @@ impl SessionState {
                 still.push(s);
                 continue;
             }
-            left = if s.priority.get().incremental { left.saturating_sub(SHARE) } else { 0 };
+            left = if s.request.priority.get().incremental { left.saturating_sub(SHARE) } else { 0 };
             s.granted.set(true);
-            s.wake_writer();
+            s.request.wake_writer();
         }
         self.waiting = still;
     }

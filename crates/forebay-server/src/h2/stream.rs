@@ -1,20 +1,17 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
 use super::{Session, SessionState};
-use crate::connection::mux::{RequestStream, Reset, Reused};
+use crate::connection::mux::{RequestState, RequestStream, Reset, Reused, WaitChange};
 use crate::thread::Thread;
 use forebay_core::client::Client;
 use forebay_http::h2::connection::Window;
 use forebay_http::h2::frame::{self, Code, flag, kind};
-use forebay_http::h2::request::Refusal;
-use forebay_http::priority::Priority;
-use forebay_http::request::RequestHead;
 use forebay_net::mux::Mux;
 use forebay_net::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// A stream.
@@ -23,12 +20,7 @@ pub struct Stream {
     /// Stream number; odd, since clients open streams.
     pub id: u32,
     session: Rc<Session>,
-    /// Number of the request on its connection.
-    pub(super) number: Cell<u32>,
-    /// The request, until its runner takes it.
-    pub(super) head: RefCell<Option<Box<RequestHead>>>,
-    /// Reason for refusing the request.
-    pub refusal: Cell<Option<Refusal>>,
+    pub(super) request: RequestState,
     pub(super) send_window: Cell<Window>,
     pub(super) recv_window: Cell<i64>,
     /// Content received, not read by the handler yet.
@@ -37,30 +29,15 @@ pub struct Stream {
     read: Cell<u32>,
     /// The client has sent END_STREAM.
     pub(super) ended: Cell<bool>,
-    /// Bytes of the announced `Content-Length` that have not arrived.
-    pub(super) promised: Cell<Option<u64>>,
-    /// The length of the content differs from `Content-Length`.
-    pub(super) wrong_length: Cell<bool>,
     /// END_STREAM has been queued.
     end_sent: Cell<bool>,
-    /// Bytes of the field block as received.
-    pub(super) head_len: Cell<u32>,
     /// The handler has begun to read, so the window was widened beyond `http2_body_preread_size`.
     widened: Cell<bool>,
-    /// The stream or the connection is gone.
-    broken: Cell<bool>,
-    /// The response is complete.
-    finished: Cell<bool>,
-    pub(super) priority: Cell<Priority>,
     pub(super) granted: Cell<bool>,
     /// Offset of this stream's last frame header, counted like `SessionState::out_start`.
     frame: Cell<Option<u64>>,
     /// `http2_chunk_size` of the location.
     chunk: Cell<usize>,
-    /// Number of current waits for the client.
-    waits: Cell<u32>,
-    reader: RefCell<Option<Waker>>,
-    writer: RefCell<Option<Waker>>,
 }
 
 impl Stream {
@@ -69,53 +46,30 @@ impl Stream {
         Stream {
             id,
             session: session.clone(),
-            number: Cell::new(0),
-            head: RefCell::new(None),
-            refusal: Cell::new(None),
+            request: RequestState::new(),
             send_window: Cell::new(send_window),
             recv_window: Cell::new(i64::from(session.settings.window)),
             received: RefCell::default(),
             read: Cell::new(0),
             ended: Cell::new(false),
-            promised: Cell::new(None),
-            wrong_length: Cell::new(false),
             end_sent: Cell::new(false),
-            head_len: Cell::new(0),
             widened: Cell::new(false),
-            broken: Cell::new(false),
-            finished: Cell::new(false),
-            priority: Cell::new(Priority::DEFAULT),
             granted: Cell::new(false),
             frame: Cell::new(None),
             chunk: Cell::new(8192),
-            waits: Cell::new(0),
-            reader: RefCell::default(),
-            writer: RefCell::default(),
         }
     }
 
     /// Ends the stream and wakes its reader and writer. Also sends RST_STREAM if there is a code.
     pub(super) fn break_off(&self, reset: Option<Code>) {
-        self.broken.set(true);
+        self.request.set_broken();
         self.received.replace(Vec::new());
         if let Some(code) = reset {
             let mut s = self.session.state.borrow_mut();
             s.push_reset(self.id, code);
         }
-        self.wake_reader();
-        self.wake_writer();
-    }
-
-    pub(super) fn wake_reader(&self) {
-        if let Some(w) = self.reader.borrow_mut().take() {
-            w.wake();
-        }
-    }
-
-    pub(super) fn wake_writer(&self) {
-        if let Some(w) = self.writer.borrow_mut().take() {
-            w.wake();
-        }
+        self.request.wake_reader();
+        self.request.wake_writer();
     }
 
     /// Returns `n` bytes of window to the client. Sends WINDOW_UPDATE only from half a window on, or when the window is
@@ -160,30 +114,17 @@ impl Reused for Stream {
     fn retire(&mut self, nobody: Rc<Session>) {
         self.session = nobody;
         self.received = RefCell::default();
-        self.reader = RefCell::default();
-        self.writer = RefCell::default();
+        self.request.retire();
     }
 }
 
 impl RequestStream for Stream {
+    fn state(&self) -> &RequestState {
+        &self.request
+    }
+
     fn client(&self) -> Rc<Client> {
         self.session.client.clone()
-    }
-
-    fn number(&self) -> u32 {
-        self.number.get()
-    }
-
-    fn take_head(&self) -> Option<Box<RequestHead>> {
-        self.head.borrow_mut().take()
-    }
-
-    fn head_len(&self) -> u32 {
-        self.head_len.get()
-    }
-
-    fn refusal(&self) -> Option<Refusal> {
-        self.refusal.get()
     }
 
     fn leave(&self) {
@@ -196,13 +137,13 @@ impl RequestStream for Stream {
 
     /// If the request is incomplete or malformed, also resets the stream (RFC 9113, sections 8.1 and 8.1.1).
     fn finish(&self) {
-        if self.finished.replace(true) || self.broken.get() {
+        if self.request.set_finished() || self.request.is_broken() {
             return;
         }
         let mut s = self.session.state.borrow_mut();
         self.end_sending(&mut s);
         let open = !self.ended.get();
-        let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
+        let malformed = self.request.ends_malformed();
         if malformed || open {
             let code = if malformed { Code::ProtocolError } else { Code::NoError };
             s.push_reset(self.id, code);
@@ -214,15 +155,15 @@ impl RequestStream for Stream {
             s.excess(what);
         }
         drop(s);
-        self.broken.set(true);
+        self.request.set_broken();
         self.session.notify();
     }
 
     fn reset(&self, why: Reset) {
-        if self.finished.replace(true) || self.broken.get() {
+        if self.request.set_finished() || self.request.is_broken() {
             return;
         }
-        self.broken.set(true);
+        self.request.set_broken();
         let mut s = self.session.state.borrow_mut();
         let code = match why {
             Reset::Internal => Code::InternalError,
@@ -244,13 +185,13 @@ impl RequestStream for Stream {
 
 impl Mux for Stream {
     fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
-        if self.broken.get() {
+        if self.request.is_broken() {
             return Err(Errno::CONNRESET);
         }
         let mut received = self.received.borrow_mut();
         let n = received.len().min(buf.capacity() - buf.len());
         if n == 0 {
-            if self.wrong_length.get() {
+            if self.request.is_malformed() {
                 return Err(Errno::PROTO);
             }
             return if self.ended.get() { Ok(0) } else { Err(Errno::AGAIN) };
@@ -265,7 +206,7 @@ impl Mux for Stream {
     }
 
     fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
-        if self.broken.get() {
+        if self.request.is_broken() {
             return Err(Errno::CONNRESET);
         }
         let mut s = self.session.state.borrow_mut();
@@ -297,7 +238,7 @@ impl Mux for Stream {
     }
 
     fn send_head(&self, block: &[u8], _: Then) {
-        if self.broken.get() {
+        if self.request.is_broken() {
             return;
         }
         let mut s = self.session.state.borrow_mut();
@@ -314,33 +255,30 @@ impl Mux for Stream {
     }
 
     fn end(&self) {
-        if !self.broken.get() {
+        if !self.request.is_broken() {
             self.end_sending(&mut self.session.state.borrow_mut());
             self.session.notify();
         }
     }
 
     fn whole(&self) -> Option<usize> {
-        (self.ended.get() && !self.wrong_length.get()).then(|| self.received.borrow().len())
+        (self.ended.get() && !self.request.is_malformed()).then(|| self.received.borrow().len())
     }
 
     fn is_broken(&self) -> bool {
-        self.broken.get()
+        self.request.is_broken()
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() || self.ended.get() || !self.received.borrow().is_empty() {
-            return Poll::Ready(());
-        }
-        *self.reader.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
+        let is_readable = self.ended.get() || !self.received.borrow().is_empty();
+        self.request.poll_reader(is_readable, cx)
     }
 
     fn poll_writable(self: Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() || self.granted.replace(false) {
+        let is_granted = !self.request.is_broken() && self.granted.replace(false);
+        if self.request.poll_writer(is_granted, cx).is_ready() {
             return Poll::Ready(());
         }
-        *self.writer.borrow_mut() = Some(cx.waker().clone());
         let mut s = self.session.state.borrow_mut();
         if !s.waiting.iter().any(|w| w.id == self.id) {
             s.waiting.push(self.clone());
@@ -352,17 +290,11 @@ impl Mux for Stream {
     }
 
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() {
-            return Poll::Ready(());
-        }
-        *self.reader.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
+        self.request.poll_reader(false, cx)
     }
 
     fn wait_for_client(&self, begins: bool, now: Instant) {
-        let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
-        let before = self.waits.replace(n);
-        if (before == 0) != (n == 0) {
+        if self.request.wait(begins) == WaitChange::Changed {
             self.session.stream_waits(begins, now);
         }
     }

@@ -3,7 +3,7 @@
 use super::Session;
 use super::heads::Waiting;
 use super::session::Head;
-use crate::connection::mux::{RequestStream, Reset, Reused};
+use crate::connection::mux::{RequestState, RequestStream, Reset, Reused, WaitChange};
 use crate::thread::Thread;
 use bytes::Bytes;
 use forebay_core::client::Client;
@@ -22,7 +22,7 @@ use forebay_net::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// Content that is taken from QUIC to see whether it is whole, bytes.
@@ -35,34 +35,18 @@ pub struct Stream {
     session: Rc<Session>,
     /// The request and its response are those of HTTP/0.9: bytes without frames.
     is_bare: bool,
-    /// Number of the request on its connection.
-    number: Cell<u32>,
-    /// The request, until its runner takes it.
-    head: RefCell<Option<Head>>,
-    refusal: Cell<Option<Refusal>>,
-    head_len: Cell<u32>,
+    request: RequestState,
     begun: Cell<bool>,
     /// The head is not complete: the time that it has.
     waiting: RefCell<Option<Waiting>>,
     input: RefCell<Input>,
     /// Field section that waits for so many insertions.
     pub(super) blocked_section: RefCell<Option<(u64, Bytes)>>,
-    /// Bytes of the announced `Content-Length` that have not arrived.
-    promised: Cell<Option<u64>>,
-    /// The length of the content differs from `Content-Length`, or trailers are malformed (RFC 9114, section 4.1.2).
-    malformed: Cell<bool>,
     output: RefCell<Output>,
-    /// The stream or the connection is gone.
-    broken: Cell<bool>,
-    finished: Cell<bool>,
-    waits: Cell<u32>,
-    priority: Cell<Priority>,
     /// A PRIORITY_UPDATE frame has set it, which takes precedence over the field.
     updated: Cell<bool>,
     /// Turn of the last write.
     turn: Cell<u64>,
-    reader: RefCell<Option<Waker>>,
-    writer: RefCell<Option<Waker>>,
 }
 
 impl Stream {
@@ -72,25 +56,14 @@ impl Stream {
             id,
             session: session.clone(),
             is_bare,
-            number: Cell::new(0),
-            head: RefCell::new(None),
-            refusal: Cell::new(None),
-            head_len: Cell::new(0),
+            request: RequestState::new(),
             begun: Cell::new(false),
             waiting: RefCell::default(),
             input: RefCell::new(Input::new(id.0, longest)),
             blocked_section: RefCell::new(None),
-            promised: Cell::new(None),
-            malformed: Cell::new(false),
             output: RefCell::new(Output::new(id.0, is_bare)),
-            broken: Cell::new(false),
-            finished: Cell::new(false),
-            waits: Cell::new(0),
-            priority: Cell::new(Priority::DEFAULT),
             updated: Cell::new(false),
             turn: Cell::new(0),
-            reader: RefCell::default(),
-            writer: RefCell::default(),
         }
     }
 
@@ -113,7 +86,7 @@ impl Stream {
     }
 
     fn set_priority(&self, priority: Priority) {
-        if self.priority.replace(priority) == priority {
+        if self.request.priority.replace(priority) == priority {
             return;
         }
         if let Some(link) = self.session.link() {
@@ -123,7 +96,7 @@ impl Stream {
 
     /// Returns the place among the streams that may write. Those that take turns are in the order of their last writes.
     pub(super) fn order(&self) -> (u8, u64, u64) {
-        let (urgency, number) = self.priority.get().order(self.id.index());
+        let (urgency, number) = self.request.priority.get().order(self.id.index());
         (urgency, number, self.turn.get())
     }
 
@@ -157,7 +130,9 @@ impl Stream {
 
     /// Returns `true` if some of the head has come, and no runner has the request.
     pub(super) fn has_begun_head(&self) -> bool {
-        !self.begun.get() && !self.broken.get() && (self.is_waiting() || self.input.borrow().held() > 0)
+        !self.begun.get()
+            && !self.request.is_broken()
+            && (self.is_waiting() || self.input.borrow().held() > 0)
     }
 
     /// Stops waiting for insertions: the client has reset the stream. Returns `false` if the head did not wait.
@@ -190,20 +165,18 @@ impl Stream {
     pub(super) fn begin(&self, number: u32, head: Head, len: usize, refusal: Option<Refusal>) {
         self.begun.set(true);
         self.waiting.take();
-        self.number.set(number);
-        self.head_len.set(u32::try_from(len).unwrap_or(u32::MAX));
-        self.refusal.set(refusal);
+        self.request.number.set(number);
         if let Framing::Length(n) = head.framing
             && head.get(Name::ContentLength).is_some()
         {
-            self.promised.set(Some(n));
+            self.request.promise(n);
         }
-        *self.head.borrow_mut() = Some(head);
+        self.request.begin(head, len, refusal);
     }
 
     /// Sets the time that an incomplete head has. Without an entry it has any.
     pub(super) fn wait_for_head(&self, waiting: Waiting) {
-        if !self.begun.get() && !self.broken.get() {
+        if !self.begun.get() && !self.request.is_broken() {
             self.waiting.replace(Some(waiting));
         }
     }
@@ -217,11 +190,11 @@ impl Stream {
     /// Wakes the handler if there is something for it, or the request has been given up.
     pub(super) fn look(&self) -> Result<(), Fatal> {
         let reset = self.session.link().is_some_and(|link| link.streams().received_reset(self.id).is_some());
-        if reset && !self.broken.get() {
+        if reset && !self.request.is_broken() {
             self.break_off(Some(Code::RequestCancelled));
             return self.session.count_reset();
         }
-        self.wake_reader();
+        self.request.wake_reader();
         Ok(())
     }
 
@@ -229,16 +202,16 @@ impl Stream {
     pub(super) fn writable(&self) {
         self.output.borrow_mut().note_room();
         let _ = self.send_pending();
-        if self.finished.get() && self.output.borrow().has_ended() {
-            self.broken.set(true);
+        if self.request.has_finished() && self.output.borrow().has_ended() {
+            self.request.set_broken();
             self.session.remove(self.id, true);
         }
-        self.wake_writer();
+        self.request.wake_writer();
     }
 
     /// Ends the stream, and wakes its reader and writer. Tells the client if there is a code.
     pub(super) fn break_off(&self, reset: Option<Code>) {
-        if self.broken.replace(true) {
+        if self.request.set_broken() {
             return;
         }
         if let Some(why) = reset {
@@ -247,8 +220,8 @@ impl Stream {
                 self.session.remove(self.id, false);
             }
         }
-        self.wake_reader();
-        self.wake_writer();
+        self.request.wake_reader();
+        self.request.wake_writer();
     }
 
     /// Has the client stop sending, if it has not ended its side.
@@ -272,18 +245,6 @@ impl Stream {
         self.session.notify();
     }
 
-    fn wake_reader(&self) {
-        if let Some(w) = self.reader.borrow_mut().take() {
-            w.wake();
-        }
-    }
-
-    fn wake_writer(&self) {
-        if let Some(w) = self.writer.borrow_mut().take() {
-            w.wake();
-        }
-    }
-
     /// Has QUIC take bytes by `send`.
     fn give<R>(&self, send: impl FnOnce(&mut Output, &Link) -> Result<R, Unwritten>) -> Result<R, Errno> {
         let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
@@ -304,7 +265,7 @@ impl Stream {
 
     /// Queues a HEADERS frame. Returns `false` if there is none to send.
     fn push_section(&self, section: &[u8]) -> bool {
-        if self.broken.get() || self.is_bare {
+        if self.request.is_broken() || self.is_bare {
             return false;
         }
         self.session.push_section(self.id, section, self.output.borrow_mut().frames());
@@ -320,7 +281,7 @@ impl Stream {
     /// Notes trailers that are too large: the request is malformed (RFC 9114, section 4.2.2).
     fn skip_trailers(&self) {
         self.session.cancel_sections(self.id);
-        self.malformed.set(true);
+        self.request.set_malformed();
     }
 
     /// Handles the trailers, or has them wait for insertions.
@@ -335,9 +296,9 @@ impl Stream {
     /// Handles trailers whose insertions are there.
     pub(super) fn end_by_trailers(&self, section: &[u8]) -> Result<(), Fatal> {
         if !self.session.trailers(self.id, section)? {
-            self.malformed.set(true);
+            self.request.set_malformed();
         }
-        self.wake_reader();
+        self.request.wake_reader();
         Ok(())
     }
 
@@ -351,10 +312,14 @@ impl Stream {
         loop {
             let before = buf.len();
             match input.read(link.as_ref(), buf).map_err(|failure| self.note(failure))? {
-                Next::Content => return self.check_length(buf.len() - before),
+                Next::Content => {
+                    let n = buf.len() - before;
+                    self.session.moved(n);
+                    return self.request.receive(n, false).map(|()| n);
+                }
                 Next::Section(section) => {
                     self.trailers(section).map_err(|fatal| self.note(Failure::Connection(fatal)))?;
-                    if self.malformed.get() {
+                    if self.request.is_malformed() {
                         return Err(Errno::PROTO);
                     }
                     if self.is_waiting() {
@@ -365,33 +330,10 @@ impl Stream {
                     self.skip_trailers();
                     return Err(Errno::PROTO);
                 }
-                Next::End => {
-                    return match self.promised.get() {
-                        Some(1..) => {
-                            self.malformed.set(true);
-                            Err(Errno::PROTO)
-                        }
-                        _ => Ok(0),
-                    };
-                }
+                Next::End => return self.request.receive(0, true).map(|()| 0),
                 Next::Nothing => return Err(Errno::AGAIN),
             }
         }
-    }
-
-    /// Checks content against `Content-Length`.
-    fn check_length(&self, n: usize) -> Result<usize, Errno> {
-        self.session.moved(n);
-        if let Some(left) = self.promised.get() {
-            match left.checked_sub(n as u64) {
-                Some(left) => self.promised.set(Some(left)),
-                None => {
-                    self.malformed.set(true);
-                    return Err(Errno::PROTO);
-                }
-            }
-        }
-        Ok(n)
     }
 
     /// Reads what has arrived behind the part that the handler wanted: mistakes there count as anywhere else.
@@ -424,7 +366,7 @@ impl Stream {
         if let Failure::Connection(fatal) = failure {
             self.session.blame(fatal);
         }
-        self.broken.set(true);
+        self.request.set_broken();
         Errno::CONNRESET
     }
 }
@@ -451,30 +393,17 @@ impl Reused for Stream {
         self.input = RefCell::new(Input::new(0, 0));
         self.blocked_section = RefCell::default();
         self.output = RefCell::default();
-        self.reader = RefCell::default();
-        self.writer = RefCell::default();
+        self.request.retire();
     }
 }
 
 impl RequestStream for Stream {
+    fn state(&self) -> &RequestState {
+        &self.request
+    }
+
     fn client(&self) -> Rc<Client> {
         self.session.client()
-    }
-
-    fn number(&self) -> u32 {
-        self.number.get()
-    }
-
-    fn take_head(&self) -> Option<Head> {
-        self.head.borrow_mut().take()
-    }
-
-    fn head_len(&self) -> u32 {
-        self.head_len.get()
-    }
-
-    fn refusal(&self) -> Option<Refusal> {
-        self.refusal.get()
     }
 
     fn leave(&self) {
@@ -483,12 +412,12 @@ impl RequestStream for Stream {
 
     /// A client that is still sending is told to stop (RFC 9114, sections 4.1 and 4.1.2).
     fn finish(&self) {
-        if self.finished.replace(true) || self.broken.get() {
+        if self.request.set_finished() || self.request.is_broken() {
             self.session.remove(self.id, false);
             return;
         }
         self.skip_rest();
-        let malformed = self.malformed.get() || self.refusal.get().is_some_and(|r| r.malformed);
+        let malformed = self.request.ends_malformed();
         let cut = self.output.borrow().is_cut();
         if cut {
             self.tell(Code::InternalError);
@@ -498,17 +427,17 @@ impl RequestStream for Stream {
         self.stop(if malformed { Code::MessageError } else { Code::NoError });
         // Until QUIC has taken everything the stream must be found when it becomes writable.
         if self.output.borrow().has_ended() || cut {
-            self.broken.set(true);
+            self.request.set_broken();
             self.session.remove(self.id, !malformed && !cut);
         }
         self.session.notify();
     }
 
     fn reset(&self, why: Reset) {
-        if self.finished.replace(true) {
+        if self.request.set_finished() {
             return;
         }
-        if !self.broken.replace(true) {
+        if !self.request.set_broken() {
             self.tell(match why {
                 Reset::Internal => Code::InternalError,
                 Reset::Cancelled => Code::RequestCancelled,
@@ -524,10 +453,10 @@ impl RequestStream for Stream {
 
 impl Mux for Stream {
     fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
-        if self.broken.get() {
+        if self.request.is_broken() {
             return Err(Errno::CONNRESET);
         }
-        if self.malformed.get() {
+        if self.request.is_malformed() {
             return Err(Errno::PROTO);
         }
         let read = self.pull(buf);
@@ -539,7 +468,7 @@ impl Mux for Stream {
     }
 
     fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
-        if self.broken.get() {
+        if self.request.is_broken() {
             return Err(Errno::CONNRESET);
         }
         let done = self.give(|output, link| output.send(link, bytes))?;
@@ -547,7 +476,7 @@ impl Mux for Stream {
     }
 
     fn send_shared(&self, bytes: &Bytes, then: Then) -> Result<Sent, Errno> {
-        if self.broken.get() {
+        if self.request.is_broken() {
             return Err(Errno::CONNRESET);
         }
         let done = self.give(|output, link| match then {
@@ -558,7 +487,7 @@ impl Mux for Stream {
     }
 
     fn room(&self) -> usize {
-        if self.broken.get() { 0 } else { self.output.borrow().room() }
+        if self.request.is_broken() { 0 } else { self.output.borrow().room() }
     }
 
     fn send_head(&self, block: &[u8], then: Then) {
@@ -573,7 +502,7 @@ impl Mux for Stream {
 
     fn end(&self) {
         let mut output = self.output.borrow_mut();
-        if !self.broken.get() && !output.has_ended() {
+        if !self.request.is_broken() && !output.has_ended() {
             output.end();
             drop(output);
             let _ = self.send_pending();
@@ -586,42 +515,28 @@ impl Mux for Stream {
             while !input.has_ended() && input.held() < HELD && input.fill(link.as_ref()).unwrap_or(false) {}
         }
         let whole = input.whole()?;
-        self.promised.get().is_none_or(|promised| promised == whole as u64).then_some(whole)
+        self.request.promised().is_none_or(|promised| promised == whole as u64).then_some(whole)
     }
 
     fn is_broken(&self) -> bool {
-        self.broken.get()
+        self.request.is_broken()
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let input = self.input.borrow();
-        if self.broken.get() || self.malformed.get() || input.may_give() && !self.is_waiting() {
-            return Poll::Ready(());
-        }
-        *self.reader.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
+        let may_give = self.input.borrow().may_give() && !self.is_waiting();
+        self.request.poll_reader(self.request.is_malformed() || may_give, cx)
     }
 
     fn poll_writable(self: Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() || !self.output.borrow().is_full() {
-            return Poll::Ready(());
-        }
-        *self.writer.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
+        self.request.poll_writer(!self.output.borrow().is_full(), cx)
     }
 
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() {
-            return Poll::Ready(());
-        }
-        *self.reader.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
+        self.request.poll_reader(false, cx)
     }
 
     fn wait_for_client(&self, begins: bool, now: Instant) {
-        let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
-        let before = self.waits.replace(n);
-        if (before == 0) != (n == 0) {
+        if self.request.wait(begins) == WaitChange::Changed {
             self.session.stream_waits(begins, now);
         }
     }
