@@ -19,14 +19,10 @@ const LAST_REQUEST: u64 = (1 << 62) - 4;
 
 /// Our side of the connection. It decides which frames the peer may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Role {
-    /// Client.
     Client,
-    /// Server.
-    Server {
-        /// Requests that the client may have open at a time.
-        requests: u32,
-    },
+    Server,
 }
 
 /// What we offer the peer.
@@ -36,6 +32,8 @@ pub struct Offer {
     pub table: usize,
     /// Streams whose field sections may wait for insertions.
     pub blocked_streams: usize,
+    /// Requests that a client may have open at a time.
+    pub requests: u32,
 }
 
 /// Something that an end has to act upon.
@@ -113,7 +111,7 @@ impl Connection {
             let blocked = (setting::QPACK_BLOCKED_STREAMS, self.offer.blocked_streams as u64);
             match self.role {
                 Role::Client => frame::push_settings(waiting, &[table, blocked]),
-                Role::Server { .. } => frame::push_settings(waiting, &[table, blocked, connect]),
+                Role::Server => frame::push_settings(waiting, &[table, blocked, connect]),
             }
         }
         match self.tables.open(quic) && self.control.is_some() {
@@ -272,7 +270,7 @@ impl Connection {
                 // Neither side pushes.
                 return Err(Fatal::new(Code::IdError, "cancelled a push that does not exist"));
             }
-            (kind::MAX_PUSH_ID, Role::Server { .. }) => {
+            (kind::MAX_PUSH_ID, Role::Server) => {
                 let id = id()?;
                 if self.max_push.replace(id).is_some_and(|before| id < before) {
                     return Err(Fatal::new(
@@ -281,10 +279,8 @@ impl Connection {
                     ));
                 }
             }
-            (kind::PRIORITY_UPDATE, Role::Server { requests }) => {
-                return self.update_priority(payload, requests);
-            }
-            (kind::PRIORITY_UPDATE_PUSH, Role::Server { .. }) => {
+            (kind::PRIORITY_UPDATE, Role::Server) => return self.update_priority(payload),
+            (kind::PRIORITY_UPDATE_PUSH, Role::Server) => {
                 return Err(Fatal::new(Code::IdError, "sent PRIORITY_UPDATE frame for no push"));
             }
             (kind::DATA | kind::HEADERS | kind::PUSH_PROMISE, _)
@@ -319,13 +315,13 @@ impl Connection {
         Ok(Event::GoAway(id))
     }
 
-    /// Takes the priority of a request. Returns an event if the request has begun; else the priority is kept. `requests`: those that the
-    /// client may have open.
-    fn update_priority(&mut self, payload: &[u8], requests: u32) -> Result<Option<Event>, Fatal> {
+    /// Takes the priority of a request. Returns an event if the request has begun; else the priority is kept.
+    fn update_priority(&mut self, payload: &[u8]) -> Result<Option<Event>, Fatal> {
         let (stream, value) = frame::priority_update(payload)
             .map_err(|code| Fatal::new(code, "sent malformed PRIORITY_UPDATE frame"))?;
         // No stream beyond can have been allowed: for each that ends there is one more.
-        if !stream.is_multiple_of(4) || stream >= self.next.saturating_add(4 * u64::from(requests)) {
+        if !stream.is_multiple_of(4) || stream >= self.next.saturating_add(4 * u64::from(self.offer.requests))
+        {
             return Err(Fatal::new(Code::IdError, "sent PRIORITY_UPDATE frame for no request"));
         }
         let priority = Priority::parse(value);
@@ -341,7 +337,7 @@ impl Connection {
         let code = match self.role {
             // Without MAX_PUSH_ID none is allowed (RFC 9114, section 4.6).
             Role::Client => Code::IdError,
-            Role::Server { .. } => Code::StreamCreationError,
+            Role::Server => Code::StreamCreationError,
         };
         Fatal::new(code, "opened a push stream")
     }

@@ -1,5 +1,6 @@
 //! Bytes of a request stream on their way from QUIC, at either end: frames are taken apart here (RFC 9114, section 7). Hot path.
 
+use super::connection::Role;
 use super::frame::{Header, kind};
 use super::transport::{Follows, Received, Transport};
 use super::{Code, Fatal};
@@ -32,6 +33,7 @@ impl Phase {
 /// Bytes that have been taken from QUIC.
 #[derive(Debug)]
 pub struct Input {
+    role: Role,
     id: u64,
     /// A part of the datagram that they came with, as long as nothing had to be put together.
     raw: Bytes,
@@ -100,8 +102,9 @@ const IDLE_FRAMES: u32 = 100;
 
 impl Input {
     /// Creates the input of a stream. `longest`: length of the longest field section, bytes.
-    pub fn new(id: u64, longest: usize) -> Input {
+    pub fn new(role: Role, id: u64, longest: usize) -> Input {
         Input {
+            role,
             id,
             raw: Bytes::new(),
             content: 0,
@@ -276,7 +279,7 @@ impl Input {
                     if self.is_cut() {
                         return Err(CUT);
                     }
-                    if !self.is_drained() {
+                    if self.ended || !self.is_drained() {
                         continue;
                     }
                 }
@@ -314,6 +317,10 @@ impl Input {
                 kind::HEADERS if self.phase != Phase::End => return self.section(header, len),
                 kind::DATA | kind::HEADERS => {
                     return unexpected("sent DATA or HEADERS frame out of order");
+                }
+                // Without MAX_PUSH_ID none is allowed (RFC 9114, section 7.2.5).
+                kind::PUSH_PROMISE if self.role == Role::Client => {
+                    return Err(Failure::Connection(Fatal::new(Code::IdError, "promised a push")));
                 }
                 kind::SETTINGS
                 | kind::CANCEL_PUSH

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use forebay_core::client::Client;
 use forebay_http::field::Name;
 use forebay_http::h2::request::Refusal;
+use forebay_http::h3::connection::Role;
 use forebay_http::h3::input::{Failure, Input, Next};
 use forebay_http::h3::output::Output;
 use forebay_http::h3::tables::Required;
@@ -59,7 +60,7 @@ impl Stream {
             request: RequestState::new(),
             begun: Cell::new(false),
             waiting: RefCell::default(),
-            input: RefCell::new(Input::new(id.0, longest)),
+            input: RefCell::new(Input::new(Role::Server, id.0, longest)),
             blocked_section: RefCell::new(None),
             output: RefCell::new(Output::new(id.0, is_bare)),
             updated: Cell::new(false),
@@ -390,7 +391,7 @@ impl Reused for Stream {
 
     fn retire(&mut self, nobody: Rc<Session>) {
         self.session = nobody;
-        self.input = RefCell::new(Input::new(0, 0));
+        self.input = RefCell::new(Input::new(Role::Server, 0, 0));
         self.blocked_section = RefCell::default();
         self.output = RefCell::default();
         self.request.retire();

@@ -6,6 +6,7 @@ use super::is_blocked;
 use super::sections::{Meaning, Sections};
 use crate::record;
 use bytes::Bytes;
+use forebay_http::h3::connection::Role;
 use forebay_http::h3::input::{CUT, Failure, Input, Next};
 use forebay_http::h3::{Code, Fatal};
 use forebay_net::quic::{Dir, Link, Side, StreamId, Streams};
@@ -50,7 +51,7 @@ impl Default for Stream {
             status: 0,
             length: None,
             got: 0,
-            input: Input::new(NONE.0, SECTION),
+            input: Input::new(Role::Client, NONE.0, SECTION),
             blocked: None,
             sent: None,
             content: Vec::new(),
@@ -62,7 +63,7 @@ impl Stream {
     /// Begins a request; keeps memory of the last one.
     pub(super) fn begin(&mut self, id: StreamId, flight: Flight) {
         self.content.clear();
-        let (input, content) = (Input::new(id.0, SECTION), std::mem::take(&mut self.content));
+        let (input, content) = (Input::new(Role::Client, id.0, SECTION), std::mem::take(&mut self.content));
         *self = Stream { id, flight, input, content, sent: Some(0), ..Stream::default() };
     }
 

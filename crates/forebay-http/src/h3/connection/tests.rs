@@ -3,8 +3,8 @@ use super::*;
 use crate::h3::encode;
 use crate::h3::tables::{Acknowledge, FAILED, Required};
 
-const OFFER: Offer = Offer { table: 4096, blocked_streams: 2 };
-const SERVER: Role = Role::Server { requests: 10 };
+const OFFER: Offer = Offer { table: 4096, blocked_streams: 2, requests: 10 };
+const SERVER: Role = Role::Server;
 /// SETTINGS without a setting.
 const SETTINGS: [u8; 2] = [4, 0];
 

@@ -2,7 +2,7 @@ use super::super::transport::memory::Memory;
 use super::*;
 
 fn input(bytes: &[u8], ended: bool) -> Input {
-    Input { raw: Bytes::copy_from_slice(bytes), ended, readable: false, ..Input::new(0, 100) }
+    Input { raw: Bytes::copy_from_slice(bytes), ended, readable: false, ..Input::new(Role::Server, 0, 100) }
 }
 
 fn section(bytes: &[u8]) -> Next {
@@ -63,12 +63,15 @@ fn frames_out_of_order_end_the_connection() {
         (&[0u8, 1, 1][..], Code::FrameUnexpected),
         (&[4, 0], Code::FrameUnexpected),
         (&[2, 0], Code::FrameUnexpected),
+        (&[5, 1, 0], Code::FrameUnexpected),
         (&[1, 2, 0], Code::FrameError),
         (&[0x21], Code::FrameError),
     ] {
         let failed = input(bytes, true).next();
         assert!(matches!(failed, Err(Failure::Connection(e)) if e.code == code), "{bytes:?}: {failed:?}");
     }
+    let promise = Input { role: Role::Client, ..input(&[5, 1, 0], true) }.next();
+    assert!(matches!(promise, Err(Failure::Connection(e)) if e.code == Code::IdError));
     let mut i = input(&[1, 0, 1, 0, 1, 0], true);
     assert_eq!((i.next(), i.next()), (Ok(section(&[])), Ok(section(&[]))));
     assert!(i.next().is_err(), "a section behind the trailers");
@@ -85,7 +88,7 @@ fn frames_out_of_order_end_the_connection() {
 
 #[test]
 fn a_request_is_read_as_it_comes() {
-    let (quic, mut i) = (Memory::default(), Input::new(0, 100));
+    let (quic, mut i) = (Memory::default(), Input::new(Role::Server, 0, 100));
     quic.push(0, &[1, 2, 7]);
     assert_eq!((i.head(&quic, false), i.may_give()), (Ok(Next::Nothing), false));
     quic.push(0, &[8, 0, 2, b'a']);
@@ -99,8 +102,16 @@ fn a_request_is_read_as_it_comes() {
     assert_eq!((i.read(&quic, &mut out), i.read(&quic, &mut out)), (Ok(Next::Content), Ok(section(&[5]))));
     assert_eq!((i.drain(&quic, |_| {}), i.has_ended()), (Ok(Next::End), true));
     assert_eq!(out, b"ab");
+    // The end may come with the last content.
+    let mut i = Input::new(Role::Server, 8, 100);
+    quic.input
+        .borrow_mut()
+        .entry(8)
+        .or_default()
+        .push_back(Received::Bytes(Bytes::from_static(&[1, 0, 0, 1, b'a']), Follows::End));
+    assert_eq!((i.head(&quic, false), i.drain(&quic, |_| {})), (Ok(section(&[])), Ok(Next::End)));
     // All content is passed on, and the end must not be within a frame.
-    let (mut i, mut all) = (Input::new(4, 100), Vec::new());
+    let (mut i, mut all) = (Input::new(Role::Server, 4, 100), Vec::new());
     quic.push(4, &[1, 0, 0, 2, b'a', b'b', 0, 2, b'c']);
     quic.end(4);
     assert_eq!(i.head(&quic, false), Ok(section(&[])));
@@ -109,7 +120,7 @@ fn a_request_is_read_as_it_comes() {
 
 #[test]
 fn a_request_line_ends_with_the_stream() {
-    let (quic, mut i) = (Memory::default(), Input::new(0, 100));
+    let (quic, mut i) = (Memory::default(), Input::new(Role::Server, 0, 100));
     quic.push(0, b"GET /");
     assert_eq!(i.head(&quic, true), Ok(Next::Nothing));
     quic.end(0);

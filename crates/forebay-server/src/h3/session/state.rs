@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 /// Streams whose places are kept while there are none.
 const KEPT: usize = 16;
-/// What clients get for their fields.
-const OFFER: Offer = Offer { table: TABLE_CAPACITY, blocked_streams: 16 };
+/// Streams whose field sections may wait for insertions.
+const BLOCKED_STREAMS: usize = 16;
 
 /// State of a connection.
 #[derive(Debug)]
@@ -28,9 +28,10 @@ pub(super) struct State {
 impl State {
     /// Creates the state of a connection that begins. `requests`: those that the client may have open at a time.
     pub(super) fn new(requests: u32) -> State {
+        let offer = Offer { table: TABLE_CAPACITY, blocked_streams: BLOCKED_STREAMS, requests };
         State {
             streams: Vec::new(),
-            connection: Connection::new(Role::Server { requests }, OFFER),
+            connection: Connection::new(Role::Server, offer),
             requests: 0,
             closed: false,
             moved: 0,

@@ -70,7 +70,8 @@ impl Session {
     ) -> Result<Rc<Session>, Trouble> {
         let (now, number) = (lane.now(), lane.number());
         let link = lane.client.connect(now, dialling, name, number).map_err(|e| tls(e.to_string()))?;
-        let offer = Offer { table: need.shared.key.limits.table, blocked_streams: BLOCKED_STREAMS };
+        let offer =
+            Offer { table: need.shared.key.limits.table, blocked_streams: BLOCKED_STREAMS, requests: 0 };
         let session = Rc::new(Session {
             number,
             key: need.shared.key.clone(),

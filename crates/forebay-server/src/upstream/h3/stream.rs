@@ -4,6 +4,7 @@ use super::session::{Blocked, Decoded, Session};
 use crate::upstream::pooled::{Problem, ProblemKind, RequestStream};
 use bytes::Bytes;
 use forebay_http::h3::client::{BadBlock, each_line, request_section};
+use forebay_http::h3::connection::Role;
 use forebay_http::h3::input::{Failure, Input, Next};
 use forebay_http::h3::output::Output;
 use forebay_http::h3::transport::Unwritten;
@@ -73,7 +74,7 @@ impl Stream {
         Stream {
             id,
             session: session.clone(),
-            input: RefCell::new(Input::new(id.0, longest)),
+            input: RefCell::new(Input::new(Role::Client, id.0, longest)),
             blocked_section: RefCell::new(None),
             interim: Cell::new(0),
             trailers: RefCell::default(),
