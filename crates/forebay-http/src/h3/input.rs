@@ -11,7 +11,7 @@ const PIECE: usize = 16 * 1024;
 
 /// Part of the request that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+enum Phase {
     /// The head.
     Head,
     /// The content, or trailers.
