@@ -47,6 +47,7 @@ pub struct RequestState {
     broken: Cell<bool>,
     /// The response is over.
     finished: Cell<bool>,
+    /// Its priority (RFC 9218).
     pub priority: Cell<Priority>,
     /// Number of current waits for the client.
     waits: Cell<u32>,
@@ -64,6 +65,7 @@ pub enum WaitChange {
 }
 
 impl RequestState {
+    /// Makes the state of a stream without a request.
     #[inline]
     pub fn new() -> RequestState {
         RequestState {

@@ -10,7 +10,6 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 mod origin;
