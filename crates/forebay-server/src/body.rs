@@ -13,7 +13,7 @@ mod write;
 pub use outlet::{Outlet, PIECE};
 pub use send::{Attempt, send, send_at_once};
 pub use source::{Further, Progress, Source};
-pub use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};
+pub use write::{Broken, Done, flush_answers, send_continue, write_all, write_last, write_shared};
 
 use crate::draft::{Draft, Readable};
 use crate::modules::core::{BodyInFile, TempDir};

@@ -11,10 +11,8 @@
 
 mod seen;
 
-use crate::compress::forms::Forms;
 use crate::file_watch::{Changes, Unwatched, Watches, WayId};
-use crate::modules::ssi::ScriptPlace;
-use crate::response::sent::SentHeads;
+use crate::response::stored::Made;
 use bytes::Bytes;
 use forebay_net::tls::record;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -113,12 +111,8 @@ pub struct OpenFile {
     again: Cell<bool>,
     /// `ETag`, with quotes.
     pub etag: Box<[u8]>,
-    /// Compressed forms of the content.
-    pub forms: Forms,
-    /// The content as an SSI page.
-    pub script: ScriptPlace,
-    /// Heads of plain answers as they were sent last.
-    pub heads: SentHeads,
+    /// What has been made of the content.
+    pub made: Made,
     /// The file is in the cache, so that the next request will find data kept with it.
     pub kept: Cell<bool>,
     identity: Identity,
@@ -514,7 +508,7 @@ impl FileCache {
 
 fn content_len(f: &Found) -> u64 {
     match f {
-        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.forms.len() + f.script.len(),
+        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.made.len(),
         _ => 0,
     }
 }
@@ -558,9 +552,7 @@ impl Regular {
             whole: OnceCell::new(),
             again: Cell::new(false),
             etag: format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes().into(),
-            forms: Forms::default(),
-            script: ScriptPlace::default(),
-            heads: SentHeads::default(),
+            made: Made::default(),
             kept: Cell::new(false),
             identity,
         }

@@ -1,19 +1,23 @@
 //! Responses that consist of their own body and the bodies of subrequests (nginx: the postpone filter). The request that is
 //! sending has the client's connection. Later ones may have been started, but wait before they send.
 
-use super::outlet::{Follows, Outlet, filter, most_at_once};
+use super::outlet::{Follows, Outlet, PIECE, filter, most_at_once};
 use super::pace::{Pace, limit_rate};
 use super::pump::Pump;
 use super::write::{Broken, Done, after_last, client_gone_within};
 use crate::access_log;
 use crate::module;
-use crate::modules::ssi;
+use crate::request::rare::Unused;
+use crate::request::states::Slot;
 use crate::request::{Origin, Request, SubBody};
-use crate::response::BodyFilter;
 use crate::response::head::BodyFraming;
+use crate::response::{BodyFilter, Part, Response, Window};
 use crate::subrequest::{Headed, Walk};
+use bytes::Bytes;
 use forebay_conf::error::Level;
 use forebay_core::vars::VarStore;
+use forebay_sys::pooled::Pooled;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,10 +28,34 @@ use std::time::Duration;
 pub struct Join {
     /// Filters before this place work on the response's own content, those after it on the whole.
     pub own_filters: usize,
-    /// The content has SSI commands.
-    pub page: Option<ssi::Page>,
+    /// Commands in the content.
+    pub page: Option<Box<dyn Page>>,
     /// Paths of subrequests whose bodies come before and after the content (nginx: add_before_body, add_after_body).
     pub around: [Option<std::sync::Arc<[u8]>>; 2],
+}
+
+/// Content with commands, which are run as it is sent (nginx: ssi). A command may include the bodies of subrequests.
+pub trait Page {
+    /// Sends text of the content, and runs the commands in it.
+    ///
+    /// # Errors
+    /// The connection cannot be used for another response.
+    fn run<'a>(&'a mut self, out: &'a mut Outlet, req: &'a mut Request, text: &'a [u8]) -> Pooled<'a, Done>;
+
+    /// Sends what is left when the content is over.
+    ///
+    /// # Errors
+    /// As [`Page::run`].
+    fn end<'a>(&'a mut self, out: &'a mut Outlet, req: &'a mut Request) -> Pooled<'a, Done>;
+
+    /// Returns `true` if the commands of all of this content are known.
+    fn has_script(&self, content: &Bytes) -> bool;
+
+    /// Sends all of the content, and runs the commands that are known.
+    ///
+    /// # Errors
+    /// As [`Page::run`].
+    fn run_script<'a>(&'a mut self, out: &'a mut Outlet, req: &'a mut Request) -> Pooled<'a, Done>;
 }
 
 /// Deepest nesting of subrequests (nginx: 50 inside the first).
@@ -70,7 +98,7 @@ pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, m
 /// Filters and SSI commands of one response, which its content passes before it becomes part of the whole.
 pub(super) struct Stage<'p> {
     filters: Vec<Box<dyn BodyFilter>>,
-    page: Option<&'p mut ssi::Page>,
+    page: Option<&'p mut (dyn Page + 'static)>,
 }
 
 impl Stage<'_> {
@@ -115,9 +143,9 @@ impl Stage<'_> {
 type Emitting<'a> = Pin<Box<dyn Future<Output = Done> + 'a>>;
 
 /// Returns the page of a response that consists of nothing else, and whose commands are known.
-fn page_at_hand<'j>(req: &Request, join: &'j mut Join) -> Option<&'j mut ssi::Page> {
+fn page_at_hand<'j>(req: &Request, join: &'j mut Join) -> Option<&'j mut Box<dyn Page>> {
     let alone = join.around == [None, None] && req.resp.filters.is_empty();
-    let content = ssi::content(&req.resp).filter(|_| alone)?;
+    let content = content(&req.resp).filter(|_| alone)?;
     join.page.as_mut().filter(|page| page.has_script(&content))
 }
 
@@ -131,7 +159,7 @@ fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Em
             add(out, req, &path).await?;
         }
         let filters = std::mem::take(&mut req.resp.filters);
-        let stage = Stage { filters, page: join.page.as_mut() };
+        let stage = Stage { filters, page: join.page.as_deref_mut() };
         let mut pump = Pump::staged(req, out, Some(stage));
         let done = pump.run(req).await;
         pump.end(req).await;
@@ -176,17 +204,58 @@ pub enum Included {
     Broken,
 }
 
+/// Number of subrequests of a request and of its subrequests.
+#[derive(Debug, Default)]
+struct Subrequests(Option<Rc<Cell<u32>>>);
+
+static SUBREQUESTS: Slot<Subrequests> = Slot::new();
+
+impl Unused for Subrequests {
+    const UNUSED: &'static Subrequests = &Subrequests(None);
+
+    fn clear(&mut self) {
+        match self.0.as_mut().and_then(Rc::get_mut) {
+            // The request that has made the counter uses its memory again.
+            Some(count) => count.set(0),
+            None => self.0 = None,
+        }
+    }
+}
+
+/// Counts a subrequest. Returns `false` if there have been as many as may be already.
+pub(crate) fn count(req: &mut Request) -> bool {
+    let count = SUBREQUESTS.of_mut(req).0.get_or_insert_default();
+    count.set(count.get() + 1);
+    count.get() <= MAX_SUBREQUESTS
+}
+
+/// Returns the content of a response if it is one part that is in memory, short, and sent as a whole.
+pub fn content(r: &Response) -> Option<Bytes> {
+    let [part] = r.body.as_slice() else { return None };
+    if r.source.is_some() || r.window != Window::default() || part.len() > PIECE as u64 {
+        return None;
+    }
+    match part {
+        Part::Static(b) => Some(Bytes::from_static(b)),
+        Part::Bytes(b) => Some(b.clone()),
+        Part::Text { .. } => None,
+        Part::File { file, start: 0, end } => file.bytes().filter(|b| b.len() as u64 == *end).cloned(),
+        Part::File { .. } => None,
+    }
+}
+
 /// Makes a subrequest, and gives its path and query back to the spare buffers. Returns `None` if there are too many, which is logged.
 fn make(req: &mut Request, what: &mut Include) -> Option<Box<Request>> {
     let too_deep = matches!(req.origin, Origin::Sub { depth, .. } if depth >= MAX_DEPTH);
-    if too_deep || !ssi::count(req, MAX_SUBREQUESTS) {
+    if too_deep || !count(req) {
         let uri = String::from_utf8_lossy(&what.uri).into_owned();
         req.log(Level::Error, &format!("subrequests cycle while processing \"{uri}\""));
         return None;
     }
     let body = if req.body.stored.complete { SubBody::Shared } else { SubBody::None };
     let mut sub = Request::subrequest(req, &what.uri, &what.args, body);
-    ssi::share(req, &mut sub);
+    SUBREQUESTS.of_mut(&mut sub).0.clone_from(&SUBREQUESTS.of(req).0);
+    module::share(req, &mut sub);
     for text in [&mut what.uri, &mut what.args] {
         if text.capacity() > 0 {
             req.give_buf(std::mem::take(text));
@@ -343,7 +412,7 @@ async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Op
     if !keep
         && sub.resp.join.is_none()
         && sub.resp.filters.is_empty()
-        && let Some(content) = ssi::content(&sub.resp)
+        && let Some(content) = content(&sub.resp)
     {
         out.push(sub, &content).await?;
         return Ok(None);
@@ -378,7 +447,7 @@ async fn go_on(sub: &Request, done: Done) -> Done {
 
 /// Sends the text that takes the place of an empty body. It may have SSI commands itself.
 async fn send_stub(out: &mut Outlet, sub: &mut Request, stub: &[u8]) -> Done {
-    match ssi::page_of_stub(sub) {
+    match module::page(sub) {
         Some(mut page) => {
             page.run(out, sub, stub).await?;
             page.end(out, sub).await

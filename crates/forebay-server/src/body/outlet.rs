@@ -3,9 +3,8 @@
 
 use super::pace::Pace;
 use super::write::{Ahead, Broken, Done, client_gone_within, write_on, write_some};
-use crate::modules::headers;
 use crate::request::Request;
-use crate::response::fields::{Sink, push_trailers};
+use crate::response::fields::{Sink, add_trailers, push_trailers};
 use crate::response::head::BodyFraming;
 use crate::response::streamed::Body;
 use crate::response::{BodyFilter, FilterError};
@@ -326,7 +325,7 @@ impl Outlet {
     pub(super) async fn finish(&mut self, req: &mut Request, then: Then, ahead: Option<&mut Body>) -> Done {
         self.return_filters(req);
         if self.framing == BodyFraming::Chunked {
-            headers::trailers(req);
+            add_trailers(req);
             self.pending.extend_from_slice(b"0\r\n");
             push_trailers(&req.resp, &mut Sink::Http1(&mut self.pending));
             self.pending.extend_from_slice(b"\r\n");

@@ -24,7 +24,7 @@ pub enum Broken {
 }
 
 /// Result of sending a part of a response.
-pub(crate) type Done = Result<(), Broken>;
+pub type Done = Result<(), Broken>;
 
 /// Answers `Expect: 100-continue`.
 pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {

@@ -5,13 +5,11 @@ use super::Cache;
 use super::bells::Bell;
 use super::entry::{FIXED, Meta};
 use super::index::{Node, Renewal};
-use crate::compress::forms::Forms;
 use crate::file_cache::{self, Identity, Inspected, OpenFile, Opened};
 use crate::module::thread::{ThreadSlot, ThreadState};
-use crate::modules::ssi::ScriptPlace;
 use crate::response::Part;
-use crate::response::sent::SentHeads;
-use bytes::Bytes;
+use crate::response::stored::{Content, Made, Stored};
+use crate::thread::Thread;
 use forebay_core::spare::Ended;
 use forebay_core::thread::Thread as WorkerThread;
 use forebay_net::reactor::NOTICE_CACHES;
@@ -36,15 +34,6 @@ const UNUSED: Duration = Duration::from_secs(60);
 /// Memory that an entry takes in addition to its content, bytes (an estimate).
 const OVERHEAD: usize = 512;
 
-/// The body of an entry.
-#[derive(Debug)]
-pub enum EntryContent {
-    /// In memory.
-    Memory(Bytes),
-    /// In its file, from an offset on.
-    File(Rc<OpenFile>, u64),
-}
-
 /// A cached response.
 #[derive(Debug)]
 pub struct Entry {
@@ -53,16 +42,34 @@ pub struct Entry {
     /// Node in the index.
     pub node: Arc<Node>,
     /// Body.
-    pub content: EntryContent,
-    /// Response heads as last sent, without `Date`, for reuse.
-    pub heads: SentHeads,
-    /// Compressed forms of the body.
-    pub forms: Forms,
-    /// The body as an SSI page.
-    pub script: ScriptPlace,
+    pub content: Content,
+    /// What has been made of the body.
+    pub made: Made,
     generation: u64,
     /// State of the file.
     read: Identity,
+}
+
+impl Stored for Entry {
+    fn status(&self) -> u16 {
+        self.meta.status
+    }
+
+    fn content(&self) -> &Content {
+        &self.content
+    }
+
+    fn made(&self) -> &Made {
+        &self.made
+    }
+
+    fn is_current(&self) -> bool {
+        self.current()
+    }
+
+    fn grew(&self, thread: &Thread, bytes: u64) {
+        CACHED.of(thread).grew(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
 }
 
 impl Entry {
@@ -79,10 +86,7 @@ impl Entry {
 
     /// Returns the length of the body in bytes.
     pub fn len(&self) -> u64 {
-        match &self.content {
-            EntryContent::Memory(b) => b.len() as u64,
-            EntryContent::File(f, start) => f.size.saturating_sub(*start),
-        }
+        self.content.len()
     }
 
     /// Returns `true` if the body is empty.
@@ -93,21 +97,19 @@ impl Entry {
     /// Returns the body as a part of a response.
     pub fn part(&self) -> Part {
         match &self.content {
-            EntryContent::Memory(b) => Part::Bytes(b.clone()),
-            EntryContent::File(file, start) => {
-                Part::File { file: file.clone(), start: *start, end: file.size }
-            }
+            Content::Memory(b) => Part::Bytes(b.clone()),
+            Content::File(file, start) => Part::File { file: file.clone(), start: *start, end: file.size },
         }
     }
 
     fn cost(&self) -> usize {
-        let body = if let EntryContent::Memory(b) = &self.content { b.len() } else { 0 };
-        let made = (self.forms.len() + self.script.len()) as usize;
+        let body = if let Content::Memory(b) = &self.content { b.len() } else { 0 };
+        let made = self.made.len() as usize;
         OVERHEAD + body + self.meta.head.len() + self.meta.key.len() + made
     }
 
     fn is_file(&self) -> bool {
-        matches!(self.content, EntryContent::File(..))
+        matches!(self.content, Content::File(..))
     }
 }
 
@@ -350,19 +352,10 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
     }
     let read = file.state();
     let content = match &file.content {
-        Some(c) => EntryContent::Memory(c.slice(body_start..)),
-        None => EntryContent::File(Rc::new(file), body_start as u64),
+        Some(c) => Content::Memory(c.slice(body_start..)),
+        None => Content::File(Rc::new(file), body_start as u64),
     };
-    Ok(Entry {
-        meta,
-        node: node.clone(),
-        content,
-        heads: SentHeads::default(),
-        forms: Forms::default(),
-        script: ScriptPlace::default(),
-        generation,
-        read,
-    })
+    Ok(Entry { meta, node: node.clone(), content, made: Made::default(), generation, read })
 }
 
 const TOO_SMALL: Unusable = Unusable::Broken("is too small");

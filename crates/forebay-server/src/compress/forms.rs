@@ -2,7 +2,6 @@
 //! together with its content. Hot path.
 
 use super::{Coding, encoder};
-use crate::cache::local::{CACHED, Entry, EntryContent};
 use crate::file_cache::OpenFile;
 use crate::modules::LocationSettings;
 use crate::modules::brotli;
@@ -10,6 +9,7 @@ use crate::modules::gzip;
 use crate::modules::zstd;
 use crate::request::Request;
 use crate::response::Part;
+use crate::response::stored::{Content, Derived, Stored};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -80,13 +80,14 @@ impl Forms {
         self.ready.borrow().iter().find(|f| f.key == key).cloned()
     }
 
-    /// Returns the size of all forms, in bytes.
-    pub fn len(&self) -> u64 {
-        self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
-    }
-
     fn busy(&self, key: FormKey) -> Option<Arc<Notify>> {
         self.making.borrow().iter().find(|(k, _)| *k == key).map(|(_, n)| n.clone())
+    }
+}
+
+impl Derived for Forms {
+    fn len(&self) -> u64 {
+        self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
     }
 }
 
@@ -117,15 +118,15 @@ pub enum Subject {
     /// A file.
     File(Rc<OpenFile>),
     /// A cached response.
-    Entry(Rc<Entry>),
+    Entry(Rc<dyn Stored>),
 }
 
 impl Subject {
     /// Returns the forms of the content.
-    pub fn forms(&self) -> &Forms {
+    pub fn forms(&self) -> Rc<Forms> {
         match self {
-            Subject::File(f) => &f.forms,
-            Subject::Entry(e) => &e.forms,
+            Subject::File(f) => f.made.of(),
+            Subject::Entry(e) => e.made().of(),
         }
     }
 
@@ -133,7 +134,7 @@ impl Subject {
     pub fn len(&self) -> u64 {
         match self {
             Subject::File(f) => f.size,
-            Subject::Entry(e) => e.len(),
+            Subject::Entry(e) => e.content().len(),
         }
     }
 
@@ -141,9 +142,9 @@ impl Subject {
     fn source(&self) -> Option<Plain> {
         match self {
             Subject::File(f) => Plain::of_file(f, 0),
-            Subject::Entry(e) => match &e.content {
-                EntryContent::Memory(b) => Some(Plain::Memory(b.clone())),
-                EntryContent::File(f, start) => Plain::of_file(f, *start),
+            Subject::Entry(e) => match e.content() {
+                Content::Memory(b) => Some(Plain::Memory(b.clone())),
+                Content::File(f, start) => Plain::of_file(f, *start),
             },
         }
     }
@@ -192,7 +193,8 @@ pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
     }
     let [part] = r.body.as_slice() else { return None };
     if let Some(e) = &r.entry {
-        return (Some(e.len()) == len && part.len() == e.len()).then(|| Subject::Entry(e.clone()));
+        let own = e.content().len();
+        return (Some(own) == len && part.len() == own).then(|| Subject::Entry(e.clone()));
     }
     match part {
         Part::File { file, start: 0, end } if *end == file.size && file.kept.get() => {
@@ -204,7 +206,7 @@ pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
 
 /// Makes a form, or waits for the request that is making it. Returns `None` if that fails.
 pub async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<Arc<Form>> {
-    let forms = subject.forms();
+    let forms = &*subject.forms();
     for _ in 0..2 {
         if let Some(form) = forms.get(key) {
             return Some(form);
@@ -228,7 +230,7 @@ pub async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<
     drop(maker);
     match subject {
         Subject::File(f) => req.thread.files.borrow_mut().grew(f, grown),
-        Subject::Entry(_) => CACHED.of(&req.thread).grew(form.bytes.len()),
+        Subject::Entry(e) => e.grew(&req.thread, grown),
     }
     Some(form)
 }

@@ -9,6 +9,7 @@ pub mod thread;
 
 pub use settings::{Directives, SettingsOf};
 
+use crate::body::compose;
 use crate::config::Scope;
 use crate::config::http::{Http, LocationBuild};
 use crate::modules::LocationSettings;
@@ -20,7 +21,7 @@ use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
 use forebay_sys::pooled::Pooled;
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A module. Fields that it does not need come from [`Module::NONE`].
 pub struct Module {
@@ -36,8 +37,14 @@ pub struct Module {
     pub hooks: &'static [PhaseHook],
     /// Header filters.
     pub header_filters: &'static [HeaderFilter],
+    /// Shares state with a subrequest whose content becomes part of the response.
+    pub share: Option<fn(&mut Request, &mut Request)>,
+    /// Returns the commands for a text that is part of the response, if its location has any.
+    pub page: Option<fn(&mut Request) -> Option<Box<dyn compose::Page>>>,
+    /// Adds trailers to the response, after its content, when variables have their final values.
+    pub trailers: Option<RequestHook>,
     /// Hook of the log phase.
-    pub log: Option<LogHook>,
+    pub log: Option<RequestHook>,
     /// Prepares the process for a configuration, before its first connection.
     pub prepare: Option<fn(&Http)>,
     /// Begins the work for a configuration that goes on independently of requests.
@@ -55,6 +62,9 @@ impl Module {
         variables: &[],
         hooks: &[],
         header_filters: &[],
+        share: None,
+        page: None,
+        trailers: None,
         log: None,
         prepare: None,
         begin: None,
@@ -256,8 +266,8 @@ pub enum FilterScope {
     Included,
 }
 
-/// Hook of the log phase.
-pub struct LogHook {
+/// Function that runs at the end of a request.
+pub struct RequestHook {
     /// Condition.
     pub enabled: Enabled,
     /// Function.
@@ -354,6 +364,8 @@ pub struct Plan {
     included_filters: Box<[Filter]>,
     /// Facts that the head of a plain answer for a file depends on.
     pub head: Head,
+    /// Functions that add trailers.
+    pub trailers: Box<[fn(&mut Request)]>,
     /// Hooks of the log phase.
     pub log: Box<[fn(&mut Request)]>,
 }
@@ -367,6 +379,7 @@ impl Default for Plan {
             header_filters: Box::default(),
             included_filters: Box::default(),
             head: Head::Request,
+            trailers: Box::default(),
             log: Box::default(),
         }
     }
@@ -391,6 +404,10 @@ impl Plan {
             // A hook that is left out could be one that decides on access.
             ends[phase as usize] = u8::try_from(hooks.len()).expect("fewer than 256 hooks");
         }
+        let hooks_of = |hook: fn(&Module) -> Option<&RequestHook>| {
+            let enabled = modules.iter().filter_map(|m| hook(m)).filter(|h| (h.enabled)(s));
+            enabled.map(|h| h.hook).collect()
+        };
         let filters = || modules.iter().flat_map(|m| m.header_filters).filter(|f| (f.enabled)(s));
         let head = filters().map(|f| f.head).max().unwrap_or(Head::File);
         Plan {
@@ -402,12 +419,8 @@ impl Plan {
                 .map(|f| f.filter)
                 .collect(),
             head: if s.core.has_fixed_head() { head } else { Head::Request },
-            log: modules
-                .iter()
-                .filter_map(|m| m.log.as_ref())
-                .filter(|l| (l.enabled)(s))
-                .map(|l| l.hook)
-                .collect(),
+            trailers: hooks_of(|m| m.trailers.as_ref()),
+            log: hooks_of(|m| m.log.as_ref()),
         }
     }
 
@@ -430,6 +443,19 @@ impl Plan {
 pub fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
     let hooks = modules.iter().flat_map(|module| module.hooks);
     hooks.filter(|h| matches!(h.enabled, Condition::Http(is) if is(http))).map(|h| h.hook).collect()
+}
+
+/// Has modules share their state with a subrequest whose content becomes part of the response.
+pub fn share(req: &mut Request, sub: &mut Request) {
+    type Share = fn(&mut Request, &mut Request);
+    static ALL: OnceLock<Vec<Share>> = OnceLock::new();
+    let all = ALL.get_or_init(|| crate::modules::all().iter().filter_map(|module| module.share).collect());
+    all.iter().for_each(|share| share(req, sub));
+}
+
+/// Returns the commands for a text that is part of the response, if its location has any.
+pub fn page(req: &mut Request) -> Option<Box<dyn compose::Page>> {
+    crate::modules::all().iter().filter_map(|module| module.page).find_map(|page| page(req))
 }
 
 /// Runs the filters of a subrequest whose content becomes part of another.

@@ -3,7 +3,7 @@
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::keyword;
-use crate::module::{Directives, HeaderFilter, Module, SettingsOf};
+use crate::module::{Directives, HeaderFilter, Module, RequestHook, SettingsOf};
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
@@ -52,8 +52,12 @@ impl Directives for Written {
 }
 
 /// `headers`.
-pub static MODULE: Module =
-    Module { settings: &[&SETTINGS], header_filters: &[HeaderFilter::new(enabled, filter)], ..Module::NONE };
+pub static MODULE: Module = Module {
+    settings: &[&SETTINGS],
+    header_filters: &[HeaderFilter::new(enabled, filter)],
+    trailers: Some(RequestHook { enabled, hook: trailers }),
+    ..Module::NONE
+};
 
 keyword! {
     /// Inheritance of lines from the level above: if this level has none, never, or in addition to its own.
@@ -237,10 +241,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Makes the trailers. Runs after the body has been sent, when variables have their final values.
-pub fn trailers(req: &mut Request) {
-    if !req.resp.expect_trailers {
-        return;
-    }
+fn trailers(req: &mut Request) {
     let http = req.http();
     let good = good_status(req.resp.status);
     for l in SETTINGS.of(&http.location(req).settings).add_trailer.0.iter().filter(|l| good || l.always) {

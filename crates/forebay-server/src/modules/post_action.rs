@@ -1,7 +1,7 @@
 //! `post_action`: a subrequest to another location after a request (nginx: ngx_http_core_module).
 
 use crate::background;
-use crate::module::{LogHook, Module};
+use crate::module::{Module, RequestHook};
 use crate::modules::auth_request::SubrequestUri;
 use crate::request::{Origin, Request, SubBody};
 
@@ -13,7 +13,7 @@ crate::module_settings! {
 /// `post_action`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
-    log: Some(LogHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), hook: begin }),
+    log: Some(RequestHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), hook: begin }),
     ..Module::NONE
 };
 

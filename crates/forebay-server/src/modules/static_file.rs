@@ -342,7 +342,7 @@ pub async fn run(settings: &LocationSettings, req: &mut Request) -> Outcome {
             Outcome::Status(405)
         }
         Found::File(f) => {
-            match sent::ready(req, &f.heads) {
+            match sent::ready(req, &f.made.heads) {
                 Some(ready) => {
                     let end = f.size;
                     req.resp.status = 200;

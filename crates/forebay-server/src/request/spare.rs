@@ -427,7 +427,7 @@ mod tests {
         u.trailers.push(b"X", b"secret");
         *CALL.of_mut(req) =
             Call { status_line: Some(true), reuse: Reuse::Group, encrypted: true, ..Call::default() };
-        crate::modules::ssi::count(req, 9);
+        crate::body::compose::count(req);
         let cached = proxy_cache::STATE.of_mut(req);
         cached.status = Some(CacheStatus::Hit);
         (cached.etag, cached.key) = (secret(), secret());

@@ -344,6 +344,14 @@ fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> R
     sink.own(Own::ContentType, text)
 }
 
+/// Makes the trailers, if a module adds any.
+pub fn add_trailers(req: &mut Request) {
+    if req.resp.expect_trailers {
+        let http = req.http();
+        http.location(req).plan.trailers.iter().for_each(|add| add(req));
+    }
+}
+
 /// Appends the trailers of the response. The status has been sent already, so one with CR, LF or NUL is left out.
 pub fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
     sink.begin_trailers();

@@ -4,6 +4,7 @@ pub mod fields;
 pub mod head;
 pub mod respond;
 pub mod sent;
+pub mod stored;
 pub mod streamed;
 
 use crate::body::Further;
@@ -380,7 +381,7 @@ pub struct Response {
     /// Came from an upstream, through a cache or on its way into one: conditions are judged here.
     pub cacheable: bool,
     /// Came from a cache, with this entry.
-    pub entry: Option<Rc<crate::cache::local::Entry>>,
+    pub entry: Option<Rc<dyn stored::Stored>>,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
     pub ready: Option<Rc<sent::SentHead>>,
     /// `true` if a request gets at most one range of the response.

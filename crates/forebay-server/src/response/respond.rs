@@ -7,7 +7,7 @@ use crate::connection::{switched, websocket};
 use crate::error_page;
 use crate::phases;
 use crate::request::Request;
-use crate::response::fields::{Sink, push_trailers};
+use crate::response::fields::{Sink, add_trailers, push_trailers};
 use crate::response::head::{self, BodyFraming};
 use crate::response::sent;
 use crate::thread::Thread;
@@ -99,7 +99,7 @@ fn send_trailers(req: &mut Request, out: &mut Vec<u8>) {
         return;
     }
     out.clear();
-    crate::modules::headers::trailers(req);
+    add_trailers(req);
     push_trailers(&req.resp, &mut Sink::new(req.head.version, out));
     if !out.is_empty() {
         req.conn.wire.send_head(out, Then::More);

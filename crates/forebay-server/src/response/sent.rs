@@ -1,6 +1,7 @@
 //! Heads of responses that are used again for the same file or cached response. Hot path.
 
 use super::Part;
+use super::stored::Stored;
 use crate::compress::{self, accept::Ranked, forms::Form};
 use crate::config::http::Location;
 use crate::file_cache::OpenFile;
@@ -170,8 +171,8 @@ fn is_stored(req: &Request) -> bool {
 pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let r = &req.resp;
     let heads = match (&file, &r.entry) {
-        (Some(f), _) if is_of_file(req, f) => &f.heads,
-        (None, Some(e)) if is_of_entry(req, e) => &e.heads,
+        (Some(f), _) if is_of_file(req, f) => &f.made.heads,
+        (None, Some(e)) if is_of_entry(req, &**e) => &e.made().heads,
         _ => return,
     };
     if r.source.is_some() || r.head_only || !r.filters.is_empty() {
@@ -212,12 +213,12 @@ fn is_of_file(req: &Request, f: &OpenFile) -> bool {
 }
 
 /// Returns `true` if the head depends on the entry of a cache alone.
-fn is_of_entry(req: &Request, e: &crate::cache::local::Entry) -> bool {
+fn is_of_entry(req: &Request, e: &dyn Stored) -> bool {
     let r = &req.resp;
     let depends = r.leaves_date
         || r.limit_rate != 0
-        || r.status != e.meta.status
-        || r.content_length != len_of_form(req, e.len())
+        || r.status != e.status()
+        || r.content_length != len_of_form(req, e.content().len())
         || !r.override_charset.is_empty();
     !depends && is_plain(req, req.own_location()) && is_stored(req)
 }

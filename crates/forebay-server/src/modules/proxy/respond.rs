@@ -379,7 +379,7 @@ pub(super) fn cached(
     req.resp.status = e.meta.status;
     req.resp.allow_ranges = s.force_ranges;
     req.resp.entry = Some(e.clone());
-    if let Some(head) = crate::response::sent::ready(req, &e.heads) {
+    if let Some(head) = crate::response::sent::ready(req, &e.made.heads) {
         crate::response::sent::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
     }

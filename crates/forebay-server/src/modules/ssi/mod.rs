@@ -8,7 +8,7 @@ pub mod parser;
 mod script;
 mod value;
 
-use crate::body::compose::Join;
+use crate::body::compose::{self, Join};
 use crate::compress;
 use crate::config::mime_types::MimeTypes;
 use crate::config::value::Size;
@@ -23,8 +23,7 @@ use forebay_core::vars::VarError;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-pub use page::Page;
-pub use script::{ScriptPlace, content};
+use page::Page;
 
 crate::module_settings! {
     /// `ssi`.
@@ -44,6 +43,8 @@ pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     variables: &[VARIABLES],
     header_filters: &[HeaderFilter::new(enabled, filter).included()],
+    share: Some(share),
+    page: Some(page),
     ..Module::NONE
 };
 
@@ -68,7 +69,12 @@ impl Unused for SsiState {
     const UNUSED: &'static SsiState = &SsiState { shared: None, time_format: None };
 
     fn clear(&mut self) {
-        *self = SsiState::default();
+        self.time_format = None;
+        match self.shared.as_mut().and_then(Rc::get_mut) {
+            // The request that has made it uses its memory again.
+            Some(shared) => shared.get_mut().clear(),
+            None => self.shared = None,
+        }
     }
 }
 
@@ -80,10 +86,18 @@ struct SharedState {
     /// Names and texts of blocks. The first block with a name counts.
     blocks: Vec<(Vec<u8>, Rc<[u8]>)>,
     bytes: usize,
-    subrequests: u32,
 }
 
 impl SharedState {
+    /// Forgets everything.
+    fn clear(&mut self) {
+        // Named one by one, so that none is forgotten.
+        let SharedState { variables, blocks, bytes } = self;
+        variables.clear();
+        blocks.clear();
+        *bytes = 0;
+    }
+
     /// Counts stored bytes. Returns `false`, and counts nothing, if that exceeds [`SHARED`].
     fn spend(&mut self, bytes: usize) -> bool {
         let fits = self.bytes.saturating_add(bytes) <= SHARED;
@@ -121,16 +135,8 @@ fn shared(req: &mut Request) -> Rc<RefCell<SharedState>> {
 }
 
 /// Shares the state of a request with its subrequest.
-pub fn share(req: &mut Request, sub: &mut Request) {
+fn share(req: &mut Request, sub: &mut Request) {
     STATE.of_mut(sub).shared = Some(shared(req));
-}
-
-/// Counts a subrequest. Returns `false` if there have been `most` already.
-pub fn count(req: &mut Request, most: u32) -> bool {
-    let shared = shared(req);
-    let mut s = shared.borrow_mut();
-    s.subrequests += 1;
-    s.subrequests <= most
 }
 
 /// Returns `true` if a location processes SSI.
@@ -160,7 +166,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     if page.find_script(req) && req.is_subrequest() {
         return Ok(());
     }
-    let page = Some(page);
+    let page: Option<Box<dyn compose::Page>> = Some(Box::new(page));
     let own_filters = req.resp.filters.len();
     match &mut req.resp.join {
         Some(join) => join.page = page,
@@ -169,10 +175,10 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Returns a page for a stub of a subrequest, or `None` if its location does not process SSI.
-pub fn page_of_stub(sub: &mut Request) -> Option<Page> {
-    let http = sub.http();
-    enabled(&http.location(sub).settings).then(|| Page::new(sub))
+/// Returns a page for a text, or `None` if the location of the request does not process SSI.
+fn page(req: &mut Request) -> Option<Box<dyn compose::Page>> {
+    let http = req.http();
+    enabled(&http.location(req).settings).then(|| Box::new(Page::new(req)) as _)
 }
 
 const VARIABLES: &[Row] = &[

@@ -5,13 +5,14 @@ use super::script::{self, Piece, Script};
 use super::value::{self, Problem};
 use super::{SETTINGS, STATE};
 use super::{Settings, shared};
-use crate::body::compose::{Include, Included, Started, include};
-use crate::body::{Broken, Outlet};
+use crate::body::compose::{self, Include, Included, Started, include};
+use crate::body::{Broken, Done, Outlet};
 use crate::request::Request;
 use bytes::Bytes;
 use forebay_conf::error::Level;
 use forebay_core::pattern::fleeting::Matched;
 use forebay_http::uri::escape_html;
+use forebay_sys::pooled::Pooled;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -25,7 +26,7 @@ const ERROR: &[u8] = b"[an error occurred while processing the directive]";
 const MAX_IFS: usize = 32;
 
 /// A page being sent.
-pub struct Page {
+pub(super) struct Page {
     parser: Parser,
     /// The content, if it is in memory, and the page taken apart.
     script: Option<(Rc<Script>, Bytes)>,
@@ -141,9 +142,27 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
+impl compose::Page for Page {
+    fn run<'a>(&'a mut self, out: &'a mut Outlet, req: &'a mut Request, text: &'a [u8]) -> Pooled<'a, Done> {
+        Pooled::new(Page::run(self, out, req, text))
+    }
+
+    fn end<'a>(&'a mut self, out: &'a mut Outlet, req: &'a mut Request) -> Pooled<'a, Done> {
+        Pooled::new(Page::end(self, out, req))
+    }
+
+    fn has_script(&self, content: &Bytes) -> bool {
+        Page::has_script(self, content)
+    }
+
+    fn run_script<'a>(&'a mut self, out: &'a mut Outlet, req: &'a mut Request) -> Pooled<'a, Done> {
+        Pooled::new(Page::run_script(self, out, req))
+    }
+}
+
 impl Page {
     /// Creates the page for a response.
-    pub fn new(req: &Request) -> Page {
+    pub(super) fn new(req: &Request) -> Page {
         let http = req.http();
         let s: &Settings = SETTINGS.of(&http.location(req).settings);
         Page {
@@ -168,7 +187,7 @@ impl Page {
     }
 
     /// Returns `true` if the page can be sent by [`Page::run_script`]: its content is still the one that it was made for.
-    pub fn has_script(&self, content: &Bytes) -> bool {
+    fn has_script(&self, content: &Bytes) -> bool {
         let same = |own: &Bytes| own.as_ptr() == content.as_ptr() && own.len() == content.len();
         self.script.as_ref().is_some_and(|(_, own)| same(own))
     }
@@ -177,7 +196,7 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub async fn run_script(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+    async fn run_script(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
         let Some((script, content)) = self.script.take() else { return Ok(()) };
         let mut done = self.run_pieces(out, req, &script, &content).await;
         if done.is_ok() && !self.queue.is_empty() {
@@ -223,7 +242,7 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
+    async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
         let mut done = self.run_piece(out, req, piece).await;
         if done.is_ok() {
             done = self.send_queue(out, req, 0).await;
@@ -280,7 +299,7 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub async fn end(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+    async fn end(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
         let held = self.parser.end();
         self.text(out, req, held).await
     }

@@ -1,10 +1,10 @@
 //! Pages taken apart: text and commands in order. Made once for a content that stays in memory, and kept with it. Hot path.
 
 use super::parser::{Command, Event, Parser};
-use crate::body::PIECE;
-use crate::cache::local::{CACHED, EntryContent};
+use crate::body::compose::content;
 use crate::request::Request;
-use crate::response::{Part, Response, Window};
+use crate::response::Part;
+use crate::response::stored::{Content, Derived};
 use bytes::Bytes;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -108,14 +108,15 @@ impl Script {
 
 /// The script of a content, for the limit that was asked for last.
 #[derive(Debug, Default)]
-pub struct ScriptPlace(RefCell<Option<Rc<Script>>>);
+pub(super) struct ScriptPlace(RefCell<Option<Rc<Script>>>);
 
-impl ScriptPlace {
-    /// Returns the memory that the script takes, in bytes.
-    pub fn len(&self) -> u64 {
+impl Derived for ScriptPlace {
+    fn len(&self) -> u64 {
         self.0.borrow().as_ref().map_or(0, |script| script.size as u64)
     }
+}
 
+impl ScriptPlace {
     /// Returns the script of a content. Calls `grew` with its size if it was made.
     fn get(&self, content: &[u8], longest_value: usize, grew: impl FnOnce(u64)) -> Option<Rc<Script>> {
         if let Some(script) = self.0.borrow().as_ref().filter(|s| s.longest_value == longest_value) {
@@ -129,21 +130,6 @@ impl ScriptPlace {
     }
 }
 
-/// Returns the content of a response if it is one part that is in memory, short, and sent as a whole.
-pub fn content(r: &Response) -> Option<Bytes> {
-    let [part] = r.body.as_slice() else { return None };
-    if r.source.is_some() || r.window != Window::default() || part.len() > PIECE as u64 {
-        return None;
-    }
-    match part {
-        Part::Static(b) => Some(Bytes::from_static(b)),
-        Part::Bytes(b) => Some(b.clone()),
-        Part::Text { .. } => None,
-        Part::File { file, start: 0, end } => file.bytes().filter(|b| b.len() as u64 == *end).cloned(),
-        Part::File { .. } => None,
-    }
-}
-
 /// Returns the script of a response's content, if that is kept in memory and nothing changes it.
 pub(super) fn find(req: &Request, longest_value: usize) -> Option<(Rc<Script>, Bytes)> {
     let r = &req.resp;
@@ -154,15 +140,19 @@ pub(super) fn find(req: &Request, longest_value: usize) -> Option<(Rc<Script>, B
     let [part] = r.body.as_slice() else { return None };
     if let Part::File { file, .. } = part {
         let grew = |n| req.thread.files.borrow_mut().grew(file, n);
-        let script = if file.kept.get() { file.script.get(&bytes, longest_value, grew) } else { None };
+        let script = if file.kept.get() {
+            file.made.of::<ScriptPlace>().get(&bytes, longest_value, grew)
+        } else {
+            None
+        };
         return script.map(|script| (script, bytes));
     }
     let entry = r.entry.as_ref()?;
-    match &entry.content {
+    match entry.content() {
         // The entry's content, and no part of it.
-        EntryContent::Memory(all) if all.as_ptr() == bytes.as_ptr() && all.len() == bytes.len() => {
-            let grew = |n| CACHED.of(&req.thread).grew(n as usize);
-            entry.script.get(&bytes, longest_value, grew).map(|script| (script, bytes))
+        Content::Memory(all) if all.as_ptr() == bytes.as_ptr() && all.len() == bytes.len() => {
+            let grew = |n| entry.grew(&req.thread, n);
+            entry.made().of::<ScriptPlace>().get(&bytes, longest_value, grew).map(|script| (script, bytes))
         }
         _ => None,
     }
