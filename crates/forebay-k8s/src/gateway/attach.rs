@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::gateways::Ours;
 use super::listener::{Attached, Owner};
-use super::objects::{GROUP, GatewayKind, ParentRef, Route};
+use super::objects::{GROUP, GatewayKind, ListenerSet, ParentRef, Route};
 
 /// Host that a listener and a route have in common. An empty text stands for all hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,58 @@ pub(crate) struct Parent {
     pub accepted: (&'static str, String),
 }
 
+/// Kind of object whose listeners a route attaches to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ParentKind {
+    Gateway,
+    ListenerSet,
+}
+
+/// Reference of a route to a Gateway or ListenerSet.
+struct Reference<'a> {
+    written: &'a ParentRef,
+    kind: ParentKind,
+    namespace: &'a str,
+}
+
+impl<'a> Reference<'a> {
+    /// Returns `None` for a reference to an object of another kind. `own`: namespace of the route.
+    fn new(written: &'a ParentRef, own: &'a str) -> Option<Reference<'a>> {
+        if written.group.as_deref().unwrap_or(GROUP) != GROUP {
+            return None;
+        }
+        let kind = match written.kind.as_deref().unwrap_or("Gateway") {
+            "Gateway" => ParentKind::Gateway,
+            "ListenerSet" => ParentKind::ListenerSet,
+            _ => return None,
+        };
+        Some(Reference { written, kind, namespace: written.namespace.as_deref().unwrap_or(own) })
+    }
+
+    /// Returns the index of the Gateway that the reference is to, or that the ListenerSet belongs to.
+    fn gateway(&self, ours: &[Ours]) -> Option<usize> {
+        ours.iter().position(|o| match self.kind {
+            ParentKind::Gateway => o.key.namespace == self.namespace && o.key.name == self.written.name,
+            ParentKind::ListenerSet => o.sets.iter().any(|(set, allowed)| *allowed && self.is_to(set)),
+        })
+    }
+
+    fn is_to(&self, set: &ListenerSet) -> bool {
+        set.metadata.name == self.written.name && set.metadata.namespace == self.namespace
+    }
+
+    /// Returns `true` if the reference names a listener of its Gateway.
+    fn names(&self, l: &Attached) -> bool {
+        let owned = match &l.owner {
+            Owner::Gateway => self.kind == ParentKind::Gateway,
+            Owner::Set(set) => self.kind == ParentKind::ListenerSet && self.is_to(set),
+        };
+        owned
+            && self.written.section_name.as_ref().is_none_or(|s| l.listener.name == *s)
+            && self.written.port.is_none_or(|p| l.listener.port == p)
+    }
+}
+
 /// Finds the listeners that a route attaches to by a reference; `None` if the reference is not to one of our Gateways.
 pub(crate) fn parent(
     cluster: Cluster<'_>,
@@ -34,54 +86,24 @@ pub(crate) fn parent(
     reference: &ParentRef,
 ) -> Option<Parent> {
     let own = &route.metadata.namespace;
-    let namespace = reference.namespace.as_deref().unwrap_or(own);
-    if reference.group.as_deref().unwrap_or(GROUP) != GROUP {
-        return None;
-    }
-    let set = |o: &Ours| {
-        o.sets.iter().any(|(s, allowed)| {
-            *allowed && s.metadata.name == reference.name && s.metadata.namespace == namespace
-        })
-    };
-    let (gateway, to_set) = match reference.kind.as_deref().unwrap_or("Gateway") {
-        "Gateway" => {
-            (ours.iter().position(|o| o.key.namespace == namespace && o.key.name == reference.name)?, false)
-        }
-        "ListenerSet" => (ours.iter().position(set)?, true),
-        _ => return None,
-    };
-    let is_candidate = |l: &Attached| {
-        let owned = match &l.owner {
-            Owner::Gateway => !to_set,
-            Owner::Set(s) => to_set && s.metadata.name == reference.name && s.metadata.namespace == namespace,
-        };
-        owned
-            && reference.section_name.as_ref().is_none_or(|s| l.listener.name == *s)
-            && reference.port.is_none_or(|p| l.listener.port == p)
-    };
+    let reference = Reference::new(reference, own)?;
+    let gateway = reference.gateway(ours)?;
     let candidates: Vec<(usize, &Attached)> =
-        ours.get(gateway)?.listeners.iter().enumerate().filter(|(_, l)| is_candidate(l)).collect();
-    let (mut permitted, mut listeners) = (false, Vec::new());
-    for (index, l) in &candidates {
+        ours.get(gateway)?.listeners.iter().enumerate().filter(|(_, l)| reference.names(l)).collect();
+    let permits = |l: &Attached| {
         let allowed = &l.listener.allowed_routes.namespaces;
-        if !l.kinds.contains(&kind.name()) || !cluster.allows(allowed.as_ref(), &l.namespace, own, "Same") {
-            continue;
-        }
-        permitted = true;
-        let hosts = intersection(&l.host(), &route.spec.hostnames);
-        if !hosts.is_empty() {
-            listeners.push((*index, hosts));
-        }
-    }
-    let accepted = match (candidates.is_empty(), permitted, listeners.is_empty()) {
-        (true, ..) => ("NoMatchingParent", "no listener has this name or port".to_owned()),
-        (_, false, _) => {
-            ("NotAllowedByListeners", "no listener allows routes of this kind and namespace".to_owned())
-        }
-        (_, _, true) => ("NoMatchingListenerHostname", "no listener has one of the hosts".to_owned()),
-        _ => ("Accepted", String::new()),
+        l.kinds.contains(&kind.name()) && cluster.allows(allowed.as_ref(), &l.namespace, own, "Same")
     };
-    Some(Parent { gateway, listeners, accepted })
+    let permitted: Vec<_> = candidates.iter().filter(|(_, l)| permits(l)).collect();
+    let common = permitted.iter().map(|(index, l)| (*index, intersection(&l.host(), &route.spec.hostnames)));
+    let listeners: Vec<_> = common.filter(|(_, hosts)| !hosts.is_empty()).collect();
+    let accepted = match (candidates.is_empty(), permitted.is_empty(), listeners.is_empty()) {
+        (true, ..) => ("NoMatchingParent", "no listener has this name or port"),
+        (_, true, _) => ("NotAllowedByListeners", "no listener allows routes of this kind and namespace"),
+        (_, _, true) => ("NoMatchingListenerHostname", "no listener has one of the hosts"),
+        _ => ("Accepted", ""),
+    };
+    Some(Parent { gateway, listeners, accepted: (accepted.0, accepted.1.to_owned()) })
 }
 
 /// Returns the hosts that a listener and a route have in common. An empty text stands for all hosts.

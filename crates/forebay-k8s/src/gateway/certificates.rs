@@ -1,8 +1,8 @@
 //! Certificates that listeners refer to: their own, and those of authorities.
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Referrer};
 use super::listener::{Attached, Clients};
-use super::objects::{GROUP, Gateway, GatewayKind, ObjectRef};
+use super::objects::{Gateway, GatewayKind, ObjectRef};
 use crate::groups::short_hash;
 use crate::ingress::certificate_files;
 use crate::model::{CertificateFiles, File};
@@ -11,7 +11,7 @@ use crate::objects::Key;
 pub(super) fn certificate(
     cluster: Cluster<'_>,
     reference: &ObjectRef,
-    (kind, namespace): (&str, &str),
+    referrer: Referrer<'_>,
 ) -> Result<CertificateFiles, (&'static str, String)> {
     let invalid = |text: String| ("InvalidCertificateRef", text);
     if !reference.group.as_deref().unwrap_or("").is_empty()
@@ -19,8 +19,8 @@ pub(super) fn certificate(
     {
         return Err(invalid(format!("\"{}\" is no Secret", reference.name)));
     }
-    let key = Key::new(reference.namespace.as_deref().unwrap_or(namespace), reference.name.as_str());
-    if !cluster.is_granted((GROUP, kind, namespace), ("", "Secret"), &key) {
+    let key = Key::new(reference.namespace.as_deref().unwrap_or(referrer.namespace), reference.name.as_str());
+    if !cluster.is_granted(referrer, "Secret", &key) {
         return Err(("RefNotPermitted", format!("no ReferenceGrant allows the Secret {key}")));
     }
     let Some(secret) = cluster.objects.secret(&key) else {
@@ -71,7 +71,8 @@ fn authority(
         return Err(("InvalidCACertificateKind", format!("\"{}\" is no ConfigMap", reference.name)));
     }
     let key = Key::new(reference.namespace.as_deref().unwrap_or(&gateway.namespace), reference.name.as_str());
-    if !cluster.is_granted((GROUP, "Gateway", &gateway.namespace), ("", "ConfigMap"), &key) {
+    let referrer = Referrer { kind: "Gateway", namespace: &gateway.namespace };
+    if !cluster.is_granted(referrer, "ConfigMap", &key) {
         return Err(("RefNotPermitted", format!("no ReferenceGrant allows the ConfigMap {key}")));
     }
     authorities_of_map(cluster, &key)

@@ -1,6 +1,6 @@
 //! What a translation of the Gateway API reads: objects, and which of them may refer to which.
 
-use super::objects::{AllowedNamespaces, GatewayObjects, ReferenceGrant};
+use super::objects::{AllowedNamespaces, GROUP, GatewayObjects, ReferenceGrant};
 use crate::judge::Judge;
 use crate::objects::{Key, Objects};
 use crate::taken::Taken;
@@ -20,19 +20,32 @@ pub(crate) struct Cluster<'a> {
     pub taken: &'a Taken,
 }
 
+/// Object that refers to another one, in the words of a ReferenceGrant.
+#[derive(Clone, Copy)]
+pub(crate) struct Referrer<'a> {
+    /// Kind. Its group is that of the Gateway API.
+    pub kind: &'a str,
+    /// Namespace.
+    pub namespace: &'a str,
+}
+
 impl Cluster<'_> {
-    /// Returns `true` if a ReferenceGrant lets an object refer to one in another namespace.
-    pub(crate) fn is_granted(&self, from: (&str, &str, &str), to: (&str, &str), target: &Key) -> bool {
-        let (group, kind, namespace) = from;
-        if namespace == target.namespace {
+    /// Returns `true` if an object may refer to one of a kind of the core group: both are in one namespace, or a ReferenceGrant
+    /// allows it.
+    pub(crate) fn is_granted(&self, from: Referrer<'_>, kind: &str, target: &Key) -> bool {
+        if from.namespace == target.namespace {
             return true;
         }
         let here =
             |key: &Key, grant: &ReferenceGrant| key.namespace == target.namespace && grant.unread.is_empty();
         self.gateway.grants.iter().filter(|(key, grant)| here(key, grant)).any(|(_, grant)| {
-            grant.spec.from.iter().any(|f| f.group == group && f.kind == kind && f.namespace == namespace)
+            grant
+                .spec
+                .from
+                .iter()
+                .any(|f| f.group == GROUP && f.kind == from.kind && f.namespace == from.namespace)
                 && grant.spec.to.iter().any(|t| {
-                    t.group == to.0 && t.kind == to.1 && t.name.as_ref().is_none_or(|n| *n == target.name)
+                    t.group.is_empty() && t.kind == kind && t.name.as_ref().is_none_or(|n| *n == target.name)
                 })
         })
     }

@@ -2,7 +2,7 @@
 
 use super::GatewayOptions;
 use super::certificates::{certificate, verify_clients};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Referrer};
 use super::listener::{Attached, Owner, Speaks, attach};
 use super::objects::{Gateway, ListenerSet};
 use crate::model::CertificateFiles;
@@ -70,46 +70,13 @@ pub(crate) fn age<'a>(metadata: &'a Metadata, key: &'a Key) -> (&'a str, &'a Key
 }
 
 fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>, options: &GatewayOptions) -> Ours {
-    let mut listeners: Vec<Attached> = (gateway.spec.listeners.iter())
-        .map(|l| attach(cluster, l, Owner::Gateway, ("Gateway", &key.namespace)))
-        .collect();
-    let mut sets: Vec<(Arc<ListenerSet>, bool)> = (cluster.gateway.listener_sets.iter())
-        .filter(|(set_key, set)| {
-            let parent = &set.spec.parent_ref;
-            parent.name == key.name
-                && parent.namespace.as_deref().unwrap_or(&set_key.namespace) == key.namespace
-                && parent.kind.as_deref().unwrap_or("Gateway") == "Gateway"
-        })
-        .map(|(set_key, set)| {
-            let allowed = gateway.spec.allowed_listeners.namespaces.as_ref();
-            (set.clone(), cluster.allows(allowed, &key.namespace, &set_key.namespace, "None"))
-        })
-        .collect();
-    let name = |set: &ListenerSet| {
-        (set.metadata.creation_timestamp.clone(), set.metadata.namespace.clone(), set.metadata.name.clone())
-    };
-    sets.sort_by_key(|(set, _)| name(set));
-    for (set, _) in sets.iter().filter(|(_, allowed)| *allowed) {
-        let owner = ("ListenerSet", set.metadata.namespace.as_str());
-        listeners
-            .extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), owner)));
-    }
-    find_conflicts(&mut listeners);
-    for l in listeners.iter_mut().filter(|l| l.speaks == Some(Speaks::Https)) {
-        verify_clients(cluster, key, gateway, l);
-    }
-    let reference = gateway.spec.tls.backend.as_ref().and_then(|b| b.client_certificate_ref.as_ref());
-    let client_certificate = reference.map(|reference| {
-        certificate(cluster, reference, ("Gateway", &key.namespace)).map_err(|(reason, text)| match reason {
-            "RefNotPermitted" => (reason, text),
-            _ => ("InvalidClientCertificateRef", text),
-        })
-    });
+    let sets = listener_sets(cluster, key, gateway);
+    let mut listeners = listeners(cluster, key, gateway, &sets);
     let mut notes = Vec::new();
     let problem = refusal(gateway, &mut listeners, &mut notes);
     notes.extend(unheard(gateway).filter(|_| options.service.is_none()));
     Ours {
-        client_certificate,
+        client_certificate: client_certificate(cluster, key, gateway),
         key: key.clone(),
         gateway: gateway.clone(),
         listeners,
@@ -119,6 +86,63 @@ fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>, options: &Gatew
         notes,
         sets,
     }
+}
+
+/// Returns the ListenerSets of a Gateway, the oldest first, and whether each may attach.
+fn listener_sets(cluster: Cluster<'_>, key: &Key, gateway: &Gateway) -> Vec<(Arc<ListenerSet>, bool)> {
+    let is_parent = |set_key: &Key, set: &ListenerSet| {
+        let parent = &set.spec.parent_ref;
+        parent.name == key.name
+            && parent.namespace.as_deref().unwrap_or(&set_key.namespace) == key.namespace
+            && parent.kind.as_deref().unwrap_or("Gateway") == "Gateway"
+    };
+    let allowed = gateway.spec.allowed_listeners.namespaces.as_ref();
+    let mut sets: Vec<(Arc<ListenerSet>, bool)> = (cluster.gateway.listener_sets.iter())
+        .filter(|(set_key, set)| is_parent(set_key, set))
+        .map(|(set_key, set)| {
+            (set.clone(), cluster.allows(allowed, &key.namespace, &set_key.namespace, "None"))
+        })
+        .collect();
+    let name = |set: &ListenerSet| {
+        (set.metadata.creation_timestamp.clone(), set.metadata.namespace.clone(), set.metadata.name.clone())
+    };
+    sets.sort_by_key(|(set, _)| name(set));
+    sets
+}
+
+/// Returns the listeners of a Gateway and of the ListenerSets that may attach to it.
+fn listeners(
+    cluster: Cluster<'_>,
+    key: &Key,
+    gateway: &Gateway,
+    sets: &[(Arc<ListenerSet>, bool)],
+) -> Vec<Attached> {
+    let own = Referrer { kind: "Gateway", namespace: &key.namespace };
+    let mut listeners: Vec<Attached> =
+        gateway.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Gateway, own)).collect();
+    for (set, _) in sets.iter().filter(|(_, allowed)| *allowed) {
+        let own = Referrer { kind: "ListenerSet", namespace: &set.metadata.namespace };
+        listeners.extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), own)));
+    }
+    find_conflicts(&mut listeners);
+    for l in listeners.iter_mut().filter(|l| l.speaks == Some(Speaks::Https)) {
+        verify_clients(cluster, key, gateway, l);
+    }
+    listeners
+}
+
+/// Finds the certificate that backends see. `None`: the Gateway names none.
+fn client_certificate(
+    cluster: Cluster<'_>,
+    key: &Key,
+    gateway: &Gateway,
+) -> Option<Result<CertificateFiles, (&'static str, String)>> {
+    let reference = gateway.spec.tls.backend.as_ref()?.client_certificate_ref.as_ref()?;
+    let own = Referrer { kind: "Gateway", namespace: &key.namespace };
+    Some(certificate(cluster, reference, own).map_err(|(reason, text)| match reason {
+        "RefNotPermitted" => (reason, text),
+        _ => ("InvalidClientCertificateRef", text),
+    }))
 }
 
 /// Fields of a Gateway that are not read and that change nothing of what is served.
@@ -137,18 +161,7 @@ fn refusal(gateway: &Gateway, listeners: &mut [Attached], notes: &mut Vec<String
             None => closed = Some(("Accepted", "Invalid", format!("the field {path} is not supported"))),
         }
     }
-    let sets = listeners.iter_mut().filter_map(|l| match &l.owner {
-        Owner::Set(set) => Some((set.clone(), l)),
-        Owner::Gateway => None,
-    });
-    for (set, l) in sets {
-        let is_own = |path: &&String| {
-            let named = listener_of(path).and_then(|index| set.spec.listeners.get(index));
-            named.is_none_or(|named| named.name == l.listener.name)
-        };
-        let unread = set.unread.iter().find(is_own).map(|path| format!("the field {path} is not supported"));
-        l.unsupported = unread.or(l.unsupported.take());
-    }
+    close_listeners_of_sets(listeners);
     let parameters = gateway.spec.infrastructure.as_ref().and_then(|wishes| wishes.parameters_ref.as_ref());
     if let Some(parameters) = parameters {
         let kind = parameters.kind.as_deref().unwrap_or_default();
@@ -156,6 +169,19 @@ fn refusal(gateway: &Gateway, listeners: &mut [Attached], notes: &mut Vec<String
             Some(("Accepted", "InvalidParameters", format!("parameters of the kind {kind} are not known")));
     }
     closed
+}
+
+/// Marks the listeners of ListenerSets that have a field that is not read.
+fn close_listeners_of_sets(listeners: &mut [Attached]) {
+    for l in listeners {
+        let Owner::Set(set) = &l.owner else { continue };
+        let is_own = |path: &&String| {
+            let named = listener_of(path).and_then(|index| set.spec.listeners.get(index));
+            named.is_none_or(|named| named.name == l.listener.name)
+        };
+        let unread = set.unread.iter().find(is_own).map(|path| format!("the field {path} is not supported"));
+        l.unsupported = unread.or(l.unsupported.take());
+    }
 }
 
 /// Returns what is said about labels and annotations that no object gets.
@@ -177,38 +203,39 @@ fn find_conflicts(listeners: &mut [Attached]) {
     let mut hosts: BTreeMap<((bool, u16), String), usize> = BTreeMap::new();
     for i in 0..listeners.len() {
         let Some(l) = listeners.get(i) else { continue };
-        let port = l.port();
-        let (protocol, place) =
-            ((l.listener.protocol.clone(), l.speaks.map(Speaks::shared)), (port, l.host()));
+        let (protocol, place) = (protocol(l), (l.port(), l.host()));
         let of_set = matches!(l.owner, Owner::Set(_));
-        let first = protocols.entry(port).or_insert_with(|| protocol.clone());
+        let first = protocols.entry(l.port()).or_insert_with(|| protocol.clone());
         if *first != protocol {
-            let first = first.clone();
+            let port = l.port();
             mark(listeners, i, "ProtocolConflict");
             if !of_set {
-                // Listeners of one Gateway conflict with each other, none wins.
-                let same = |l: &Attached| {
-                    l.port() == port
-                        && (&l.listener.protocol, l.speaks.map(Speaks::shared)) == (&first.0, first.1)
-                        && matches!(l.owner, Owner::Gateway)
-                };
-                let others: Vec<usize> =
-                    listeners.iter().enumerate().filter(|(_, l)| same(l)).map(|(i, _)| i).collect();
-                others.into_iter().for_each(|other| mark(listeners, other, "ProtocolConflict"));
+                mark_gateway(listeners, port, first);
             }
             continue;
         }
-        match hosts.get(&place) {
-            None => {
-                hosts.insert(place, i);
+        if let Some(other) = hosts.get(&place).copied() {
+            mark(listeners, i, "HostnameConflict");
+            if !of_set {
+                mark(listeners, other, "HostnameConflict");
             }
-            Some(other) => {
-                let other = *other;
-                mark(listeners, i, "HostnameConflict");
-                if !of_set {
-                    mark(listeners, other, "HostnameConflict");
-                }
-            }
+        } else {
+            hosts.insert(place, i);
+        }
+    }
+}
+
+/// Returns the protocol of a listener, as far as two listeners of a port have to agree on it.
+fn protocol(l: &Attached) -> (String, Option<Speaks>) {
+    (l.listener.protocol.clone(), l.speaks.map(Speaks::shared))
+}
+
+/// Marks the listeners of the Gateway that have a port for a protocol. Listeners of one Gateway conflict with each other, none wins.
+fn mark_gateway(listeners: &mut [Attached], port: (bool, u16), of: &(String, Option<Speaks>)) {
+    for i in 0..listeners.len() {
+        let same = |l: &Attached| l.port() == port && protocol(l) == *of && matches!(l.owner, Owner::Gateway);
+        if listeners.get(i).is_some_and(same) {
+            mark(listeners, i, "ProtocolConflict");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Listeners of Gateways and ListenerSets, with what follows from the cluster.
 
 use super::certificates::certificate;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Referrer};
 use super::objects::{GROUP, Listener, ListenerSet, RouteKind};
 use crate::model::{CertificateFiles, File};
 use std::sync::Arc;
@@ -173,49 +173,51 @@ impl Attached {
         }
         self.listener.hostname.clone().unwrap_or_default().to_ascii_lowercase()
     }
+
+    /// Finds the certificates that the listener names.
+    fn find_certificates(&mut self, cluster: Cluster<'_>, referrer: Referrer<'_>) {
+        if !self.ends_tls() {
+            return;
+        }
+        for reference in self.listener.tls.iter().flat_map(|tls| &tls.certificate_refs) {
+            match certificate(cluster, reference, referrer) {
+                Ok(files) => self.certificates.push(files),
+                Err(why) => self.unresolved = Some(why),
+            }
+        }
+        if self.certificates.is_empty() && self.unresolved.is_none() {
+            self.unresolved = Some(("InvalidCertificateRef", "there is no certificate".into()));
+        }
+    }
 }
 
+/// Makes a listener of a Gateway or ListenerSet, which `referrer` names.
 pub(super) fn attach(
     cluster: Cluster<'_>,
     listener: &Listener,
     owner: Owner,
-    (kind, namespace): (&str, &str),
+    referrer: Referrer<'_>,
 ) -> Attached {
     let speaks = Speaks::of(listener);
     let all = speaks.map_or(&[][..], Speaks::kinds);
     let asked = &listener.allowed_routes.kinds;
-    let is_asked = |name: &str| {
-        asked.is_empty()
-            || asked.iter().any(|k| k.kind == name && k.group.as_deref().unwrap_or(GROUP) == GROUP)
-    };
-    let kinds: Vec<&'static str> = all.iter().copied().filter(|name| is_asked(name)).collect();
-    let known =
-        |k: &&RouteKind| !(k.group.as_deref().unwrap_or(GROUP) == GROUP && all.contains(&k.kind.as_str()));
+    let of_group = |k: &RouteKind| k.group.as_deref().unwrap_or(GROUP) == GROUP;
+    let is_asked = |name: &str| asked.is_empty() || asked.iter().any(|k| k.kind == name && of_group(k));
     let mut attached = Attached {
         listener: listener.clone(),
         speaks,
         owner,
-        namespace: namespace.to_owned(),
+        namespace: referrer.namespace.to_owned(),
         certificates: Vec::new(),
         unresolved: None,
-        invalid_kinds: asked.iter().any(|k| known(&k)),
-        kinds,
+        invalid_kinds: asked.iter().any(|k| !(of_group(k) && all.contains(&k.kind.as_str()))),
+        kinds: all.iter().copied().filter(|name| is_asked(name)).collect(),
         conflict: None,
         unavailable: None,
         unsupported: None,
         routes: 0,
         clients: Clients::Any,
     };
-    if attached.ends_tls() {
-        for reference in listener.tls.iter().flat_map(|tls| &tls.certificate_refs) {
-            match certificate(cluster, reference, (kind, namespace)) {
-                Ok(files) => attached.certificates.push(files),
-                Err(why) => attached.unresolved = Some(why),
-            }
-        }
-        if attached.certificates.is_empty() && attached.unresolved.is_none() {
-            attached.unresolved = Some(("InvalidCertificateRef", "there is no certificate".into()));
-        }
-    }
+    attached.find_certificates(cluster, referrer);
     attached
 }

@@ -86,6 +86,22 @@ pub struct GatewayPart {
     pub problems: Vec<Problem>,
 }
 
+impl GatewayPart {
+    /// Adds the servers of a port.
+    fn extend(&mut self, servers: GatewayPart) {
+        self.http.extend(servers.http);
+        self.files.extend(servers.files);
+        self.specs.extend(servers.specs);
+        self.places.extend(servers.places);
+    }
+
+    fn add_streams(&mut self, streams: Streams) {
+        self.stream = streams.nodes;
+        self.stream_groups = streams.groups;
+        self.files.extend(streams.files);
+    }
+}
+
 /// Keeps what stays from one translation to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Gateways {
@@ -102,6 +118,34 @@ impl Gateways {
         let judge = &others.globals.options.judge;
         let taken = &others.globals.taken;
         let cluster = Cluster { objects, gateway, controller: &options.controller, judge, taken };
+        let mut ours = self.ours(cluster, others);
+        let mut routes = place::place_routes(cluster, &ours, others);
+        ports::yield_hosts(&ours, &mut routes, others);
+        count_routes(&mut ours, &routes);
+        let policies = Policies::new(cluster, others);
+        let mut part = GatewayPart {
+            statuses: conditions::statuses(cluster, &ours, &routes, &policies, options),
+            services: services::services(&ours, options),
+            http: policies.zones(others.globals),
+            files: policies.files().collect(),
+            auth_cache: policies.keep_answers(),
+            problems: refusals(gateway).collect(),
+            ..GatewayPart::default()
+        };
+        part.statuses.extend(policies.statuses(cluster, &ours, &routes));
+        for port in Port::all(&ours, others).iter().filter(|port| port.speaks.is_http()) {
+            part.extend(servers::servers(cluster, &policies, port, &routes, others));
+        }
+        part.add_streams(Streams::new(&ours, &policies, &routes, others));
+        part.specs.extend(place::specs_of_copies(cluster, &routes));
+        let mut known = BTreeSet::new();
+        part.specs.retain(|spec| known.insert(spec.name()));
+        part
+    }
+
+    /// Returns the Gateways that are ours, with their addresses and what is refused of them.
+    fn ours(&mut self, cluster: Cluster<'_>, others: &Others<'_>) -> Vec<gateways::Ours> {
+        let options = &others.globals.options.gateway;
         let mut ours = gateways::gateways(cluster, options);
         ours.retain(|o| others.aside(GatewayKind::Gateway, &o.key) != Some(&Aside::Absent));
         for o in &mut ours {
@@ -113,36 +157,7 @@ impl Gateways {
         ports::settle(&mut ours, others);
         let unheard = route_policy::unheard(others.globals);
         ours.iter_mut().for_each(|o| o.notes.extend(unheard.clone()));
-        let mut routes = place::place_routes(cluster, &ours, others);
-        ports::yield_hosts(&ours, &mut routes, others);
-        count_routes(&mut ours, &routes);
-        let policies = Policies::new(cluster, others);
-        let mut part = GatewayPart {
-            statuses: conditions::statuses(cluster, &ours, &routes, &policies, options),
-            services: services::services(&ours, options),
-            ..GatewayPart::default()
-        };
-        part.statuses.extend(policies.statuses(cluster, &ours, &routes, &options.controller));
-        part.http.extend(policies.zones(others.globals));
-        part.files.extend(policies.files());
-        part.auth_cache = policies.keep_answers();
-        part.problems.extend(refusals(gateway));
-        let mut streams = Streams::default();
-        for port in Port::all(&ours, others) {
-            if port.speaks.is_http() {
-                servers::servers((cluster, &policies), &port, &routes, others, &mut part);
-            } else {
-                streams.port(&policies, &port, &routes, others.globals);
-            }
-        }
-        part.stream = streams.nodes;
-        part.stream_groups = streams.groups;
-        part.files.extend(streams.files);
-        let mut known = BTreeSet::new();
-        let specs: Vec<Arc<Spec>> =
-            part.specs.drain(..).chain(place::specs_of_copies(cluster, &routes)).collect();
-        part.specs = specs.into_iter().filter(|spec| known.insert(spec.name())).collect();
-        part
+        ours
     }
 }
 

@@ -4,9 +4,9 @@ use super::attach::{self, Parent};
 use super::cluster::Cluster;
 use super::gateways::{Ours, age};
 use super::listener::Speaks;
-use super::objects::{GatewayKind, Route};
+use super::objects::{BackendRef, GatewayKind, Route, Rule};
 use super::ports::Others;
-use super::rules::{self, Choice, Unresolved, faults, matches};
+use super::rules::{self, Backend, Choice, Lookup, Unresolved, faults, matches};
 use crate::groups::Spec;
 use crate::objects::Key;
 use std::sync::Arc;
@@ -29,6 +29,42 @@ pub(crate) struct Placed<'a> {
 }
 
 impl Placed<'_> {
+    /// Finds the backends of a rule, and what the rule asks for and does not get.
+    fn add_rule(&mut self, lookup: Lookup<'_>, index: usize, rule: &Rule) {
+        let kind = self.kind;
+        let backends = lookup.of_rule(rule);
+        let mut faults = Vec::new();
+        if !kind.is_http() && !has_one_tls(&backends.choices) {
+            faults.push("its backends have different BackendTLSPolicies".into());
+        }
+        self.choices.push(backends.choices);
+        self.unresolved.extend(backends.unresolved);
+        let refused = backends.refused.iter();
+        self.partly.extend(refused.map(|fault| format!("rules[{index}].backendRefs: {fault}")));
+        for copy in rule.filters.iter().filter_map(|f| f.request_mirror.as_ref()) {
+            self.unresolved.extend(self.backend(lookup, &copy.backend_ref).err());
+        }
+        faults.extend(faults::of_rule(rule, kind));
+        for filter in rule.filters.iter().filter_map(|f| f.external_auth.as_ref()) {
+            if let Err((reason, text)) = self.backend(lookup, &filter.backend_ref) {
+                faults.push(format!("ExternalAuth: {text}"));
+                self.unresolved.push((reason, text));
+            }
+        }
+        if let Some(all) = self.faults.get_mut(index) {
+            all.extend(faults);
+        }
+        for (number, found) in rule.matches.iter().enumerate().filter(|_| kind.is_http()) {
+            let faults = matches::faults(found, kind).into_iter();
+            self.partly.extend(faults.map(|fault| format!("rules[{index}].matches[{number}]: {fault}")));
+        }
+    }
+
+    /// Finds the backend of a filter.
+    fn backend(&self, lookup: Lookup<'_>, reference: &BackendRef) -> Result<Backend, Unresolved> {
+        rules::backend(lookup.cluster, self.route, self.kind, reference)
+    }
+
     /// Returns what a rule asks for and does not get, as part of its route.
     pub(crate) fn faults(&self, rule: usize) -> &[String] {
         match self.whole.as_slice() {
@@ -80,8 +116,8 @@ fn place<'a>(
     key: &'a Key,
     route: &'a Arc<Route>,
 ) -> Option<Placed<'a>> {
-    let parents: Vec<_> =
-        route.spec.parent_refs.iter().map(|r| attach::parent(cluster, ours, route, kind, r)).collect();
+    let references = route.spec.parent_refs.iter();
+    let parents: Vec<_> = references.map(|r| attach::parent(cluster, ours, route, kind, r)).collect();
     if parents.iter().all(Option::is_none) {
         return None;
     }
@@ -98,43 +134,12 @@ fn place<'a>(
         unresolved: Vec::new(),
     };
     unread_fields(&mut placed);
-    let encrypts = encrypts(ours, &placed);
     if rules.iter().map(|r| r.matches.len().max(1)).sum::<usize>() > faults::MOST_MATCHES {
         placed.whole.push(format!("a route has at most {} matches", faults::MOST_MATCHES));
     }
+    let lookup = Lookup { cluster, route, kind, encrypts: encrypts(ours, &placed) };
     for (index, rule) in rules.iter().enumerate() {
-        let mut refused = Vec::new();
-        let choices =
-            rules::choices(cluster, (route, kind, encrypts), rule, &mut placed.unresolved, &mut refused);
-        if !kind.is_http()
-            && !has_one_tls(&choices)
-            && let Some(faults) = placed.faults.get_mut(index)
-        {
-            faults.push("its backends have different BackendTLSPolicies".into());
-        }
-        placed.choices.push(choices);
-        let in_backends = refused.iter().map(|fault| format!("rules[{index}].backendRefs: {fault}"));
-        placed.partly.extend(in_backends);
-        for copy in rule.filters.iter().filter_map(|f| f.request_mirror.as_ref()) {
-            placed.unresolved.extend(rules::backend(cluster, route, kind, &copy.backend_ref).err());
-        }
-        let mut own = faults::of_rule(rule, kind);
-        for filter in rule.filters.iter().filter_map(|f| f.external_auth.as_ref()) {
-            if let Err((reason, text)) = rules::backend(cluster, route, kind, &filter.backend_ref) {
-                own.push(format!("ExternalAuth: {text}"));
-                placed.unresolved.push((reason, text));
-            }
-        }
-        if let Some(all) = placed.faults.get_mut(index) {
-            all.extend(own);
-        }
-        if kind.is_http() {
-            let of_match = |(number, found)| {
-                let faults = matches::faults(found, kind).into_iter();
-                faults.map(move |fault| format!("rules[{index}].matches[{number}]: {fault}"))
-            };
-            placed.partly.extend(rule.matches.iter().enumerate().flat_map(of_match));
-        }
+        placed.add_rule(lookup, index, rule);
     }
     Some(placed)
 }

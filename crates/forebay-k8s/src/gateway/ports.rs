@@ -130,43 +130,67 @@ pub(crate) fn of_options(options: &Options) -> BTreeSet<u16> {
 /// Refuses listeners whose port belongs to something else: the servers of Ingresses, or a listener of an older Gateway. `ours` is in the
 /// order of age.
 pub(crate) fn settle(ours: &mut [Ours], others: &Others<'_>) {
-    type Place = (Option<IpAddr>, (bool, u16));
-    let mut protocols: BTreeMap<Place, (Speaks, Key)> = BTreeMap::new();
-    let mut hosts: BTreeMap<(Place, String), (Clients, Speaks, Key)> = BTreeMap::new();
+    let mut claims = Claims::default();
     for o in ours.iter_mut().filter(|o| o.problem.is_none()) {
         let (address, key) = (o.address, &o.key);
         for l in o.listeners.iter_mut().filter(|l| l.conflict.is_none()) {
-            let (Some(speaks), port) = (l.speaks, l.listener.port) else { continue };
-            if let Some(why) = others.forbids(address, port, speaks) {
+            let Some(speaks) = l.speaks else { continue };
+            if let Some(why) = others.forbids(address, l.listener.port, speaks) {
                 l.unavailable = Some(why);
                 continue;
             }
-            let place = (address, l.port());
-            let (first, by) = protocols.entry(place).or_insert_with(|| (speaks, key.clone()));
-            let text = format!("Gateway {by} has port {port} for {}", first.name());
-            if first.shared() != speaks.shared() {
-                l.conflict = Some(("ProtocolConflict", text));
-                continue;
-            }
-            // Without names of hosts, nothing tells two listeners apart.
-            if !speaks.has_hosts() && by != key {
-                l.unavailable = Some(text);
-                continue;
-            }
-            // The server of a host has one rule about certificates of clients. Whichever of two it were, one of the Gateways would
-            // get requests that it does not want.
-            let (clients, other, by) =
-                hosts.entry((place, l.host())).or_insert_with(|| (l.clients.clone(), speaks, key.clone()));
-            if *other != speaks {
-                let text = format!("Gateway {by} has the same host and port for {}", other.name());
-                l.conflict = Some(("HostnameConflict", text));
-            } else if !clients.is_same(&l.clients) {
-                let text = format!(
-                    "Gateway {by} has the same host and port with other rules for certificates of clients"
-                );
-                l.conflict = Some(("HostnameConflict", text));
+            match claims.claim(address, key, speaks, l) {
+                Claim::Granted => {}
+                Claim::Unavailable(why) => l.unavailable = Some(why),
+                Claim::Conflict(reason, why) => l.conflict = Some((reason, why)),
             }
         }
+    }
+}
+
+/// Port at an address, of UDP or TCP.
+type Socket = (Option<IpAddr>, (bool, u16));
+
+/// Ports and hosts that listeners have.
+#[derive(Default)]
+struct Claims {
+    protocols: BTreeMap<Socket, (Speaks, Key)>,
+    hosts: BTreeMap<(Socket, String), (Clients, Speaks, Key)>,
+}
+
+/// Answer to a listener that asks for its port and host.
+enum Claim {
+    Granted,
+    Unavailable(String),
+    /// Reason of the condition `Conflicted`, and message.
+    Conflict(&'static str, String),
+}
+
+impl Claims {
+    /// Asks for the port and host of a listener of a Gateway.
+    fn claim(&mut self, address: Option<IpAddr>, key: &Key, speaks: Speaks, l: &Attached) -> Claim {
+        let socket = (address, l.port());
+        let (first, by) = self.protocols.entry(socket).or_insert_with(|| (speaks, key.clone()));
+        let text = format!("Gateway {by} has port {} for {}", l.listener.port, first.name());
+        if first.shared() != speaks.shared() {
+            return Claim::Conflict("ProtocolConflict", text);
+        }
+        // Without names of hosts, nothing tells two listeners apart.
+        if !speaks.has_hosts() && by != key {
+            return Claim::Unavailable(text);
+        }
+        // The server of a host has one rule about certificates of clients. Whichever of two it were, one of the Gateways would
+        // get requests that it does not want.
+        let own = || (l.clients.clone(), speaks, key.clone());
+        let (clients, other, by) = self.hosts.entry((socket, l.host())).or_insert_with(own);
+        let why = if *other != speaks {
+            format!("for {}", other.name())
+        } else if !clients.is_same(&l.clients) {
+            "with other rules for certificates of clients".to_owned()
+        } else {
+            return Claim::Granted;
+        };
+        Claim::Conflict("HostnameConflict", format!("Gateway {by} has the same host and port {why}"))
     }
 }
 

@@ -8,7 +8,7 @@ use super::objects::{self, GatewayKind, Match, Rule};
 use super::place::Placed;
 use super::ports::{Member, Others, Port, map_word, specificity};
 use super::route_policy::Policies;
-use super::rules::{self, Place, Ruled, SHOWN, Serving};
+use super::rules::{self, Place, Ruled, SHOWN, Served, Serving};
 use crate::groups::short_hash;
 use crate::ingress::Globals;
 use crate::model::File;
@@ -30,12 +30,13 @@ struct Candidate<'a> {
 
 /// Makes the servers of a port.
 pub(super) fn servers(
-    context: (Cluster<'_>, &Policies),
+    cluster: Cluster<'_>,
+    policies: &Policies,
     port: &Port<'_>,
     routes: &[Placed<'_>],
     others: &Others<'_>,
-    part: &mut GatewayPart,
-) {
+) -> GatewayPart {
+    let mut part = GatewayPart::default();
     let misdirection = Misdirection::new(port);
     part.http.extend(misdirection.as_ref().map(|m| m.map.clone()));
     let hosts = hosts_of_port(port, routes, others);
@@ -49,8 +50,12 @@ pub(super) fn servers(
             first.push(crate::tree::lookalikes(others.globals));
         }
         first.extend(misdirection.as_ref().map(|m| m.check(port.owner(&host))));
-        server(context, port, (&host, &candidates), first, others.globals, part);
+        let host = Host { port, name: &host, candidates: &candidates, globals: others.globals };
+        let mut server = ServerBuilder::new(host, first, &mut part);
+        candidates.iter().for_each(|c| server.add(c, cluster, policies));
+        server.finish();
     }
+    part
 }
 
 /// Returns `true` if a match names a field that is left out of requests by default (nginx: `ignore_invalid_headers`). Requests with it
@@ -109,12 +114,8 @@ struct AtListener<'a> {
     hosts: &'a [Common],
 }
 
-/// Returns the hosts of the listeners of a port, and of the routes that are attached to them, with the rules of each in order.
-fn hosts_of_port<'a>(
-    port: &Port<'a>,
-    routes: &'a [Placed<'a>],
-    others: &Others<'_>,
-) -> BTreeMap<String, Vec<Candidate<'a>>> {
+/// Returns the routes at the listeners of a port.
+fn routes_at<'a>(port: &Port<'a>, routes: &'a [Placed<'a>]) -> Vec<AtListener<'a>> {
     let mut attached: Vec<AtListener<'a>> = Vec::new();
     for (route, placed) in routes.iter().enumerate() {
         for parent in placed.parents.iter().flatten() {
@@ -126,6 +127,16 @@ fn hosts_of_port<'a>(
     }
     // The oldest Gateway of a route counts.
     attached.sort_by_key(|at| (at.route, at.member.gateway));
+    attached
+}
+
+/// Returns the hosts of the listeners of a port, and of the routes that are attached to them, with the rules of each in order.
+fn hosts_of_port<'a>(
+    port: &Port<'a>,
+    routes: &'a [Placed<'a>],
+    others: &Others<'_>,
+) -> BTreeMap<String, Vec<Candidate<'a>>> {
+    let attached = routes_at(port, routes);
     let mut hosts: BTreeMap<String, Vec<Candidate<'a>>> = BTreeMap::new();
     if !port.of_ingresses {
         // Requests for hosts without a listener get an answer, too.
@@ -141,18 +152,23 @@ fn hosts_of_port<'a>(
         }
     }
     hosts.retain(|host, _| !others.serve(port.address, port.number, host));
-    for (host, candidates) in &mut hosts {
-        let owner = port.owner(host);
-        for at in attached.iter().filter(|at| Some(at.member.attached.host()) == owner) {
-            for own in at.hosts.iter().filter(|own| covers(&own.host, host)) {
-                add_candidates(at, own, candidates);
-            }
-        }
-        sort(candidates);
-    }
+    hosts.iter_mut().for_each(|(host, candidates)| *candidates = candidates_of(host, port, &attached));
     // The server of Ingresses for all other hosts answers what no route wants.
     hosts.retain(|host, candidates| !(port.of_ingresses && host.is_empty() && candidates.is_empty()));
     hosts
+}
+
+/// Returns the rules for a host of a port, in order.
+fn candidates_of<'a>(host: &str, port: &Port<'a>, attached: &[AtListener<'a>]) -> Vec<Candidate<'a>> {
+    let mut candidates = Vec::new();
+    let owner = port.owner(host);
+    for at in attached.iter().filter(|at| Some(at.member.attached.host()) == owner) {
+        for own in at.hosts.iter().filter(|own| covers(&own.host, host)) {
+            add_candidates(at, own, &mut candidates);
+        }
+    }
+    sort(&mut candidates);
+    candidates
 }
 
 fn add_candidates<'a>(at: &AtListener<'a>, common: &Common, all: &mut Vec<Candidate<'a>>) {
@@ -207,60 +223,98 @@ fn sort(candidates: &mut [Candidate<'_>]) {
     });
 }
 
-/// Makes the server of a host.
-fn server(
-    (cluster, policies): (Cluster<'_>, &Policies),
-    port: &Port<'_>,
-    (host, candidates): (&str, &[Candidate<'_>]),
-    first: Vec<Node>,
-    globals: &Globals,
-    part: &mut GatewayPart,
-) {
-    let is_rest = host.is_empty();
-    let mut nodes = port.listen(is_rest && !port.of_ingresses, globals);
-    let name = match (is_rest, port.of_ingresses) {
-        (true, false) => "_",
-        // The default server is that of Ingresses. A regular expression comes after all names.
-        (true, true) => "~^",
-        _ => host,
-    };
-    nodes.push(Node::new("server_name").arg(name));
-    nodes.push(Node::new("http2").arg("on"));
-    // The log format of Ingresses shows these.
-    nodes.extend(
-        ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
-    );
-    nodes.extend(first);
-    nodes.extend(blocked(globals));
-    // Nobody but this server says what a client has shown.
-    nodes.push(Node::new("more_clear_input_headers").args(SHOWN.iter().map(|(name, _)| *name)));
-    let own = listener(port, host, candidates);
-    if port.encrypted() {
-        nodes.extend(tls(port, own, part));
+/// Host of a port.
+#[derive(Clone, Copy)]
+struct Host<'a> {
+    port: &'a Port<'a>,
+    /// Name; empty for all other hosts.
+    name: &'a str,
+    /// Matches of rules for it, in order.
+    candidates: &'a [Candidate<'a>],
+    globals: &'a Globals,
+}
+
+impl Host<'_> {
+    fn is_rest(&self) -> bool {
+        self.name.is_empty()
     }
-    let verified = own.is_some_and(|own| matches!(own.attached.clients, Clients::Of { .. }));
-    let mut locations = Vec::new();
-    if is_rest && port.of_ingresses && !candidates.iter().any(is_for_probes) {
-        nodes.push(Node::new("route").args(["@probes", "$uri", &format!("={PROBES}")]));
-        let (log, answer) = (Node::new("access_log").arg("off"), Node::new("return").arg("200"));
-        locations.push(Node::new("location").arg("@probes").block(vec![log, answer]));
+
+    fn server_name(&self) -> &str {
+        match (self.is_rest(), self.port.of_ingresses) {
+            (true, false) => "_",
+            // The default server is that of Ingresses. A regular expression comes after all names.
+            (true, true) => "~^",
+            _ => self.name,
+        }
     }
-    let (name, none) = (format!("{} {host}", port.name()), Rule::default());
-    let mut made = BTreeSet::new();
-    for c in candidates {
-        let (placed, listener) = (c.placed, &c.member.attached.listener.name);
+}
+
+/// Builder of the server of a host.
+struct ServerBuilder<'a> {
+    host: Host<'a>,
+    nodes: Vec<Node>,
+    locations: Vec<Node>,
+    /// Clients show certificates.
+    verified: bool,
+    /// Names of what the server has already.
+    made: BTreeSet<String>,
+    part: &'a mut GatewayPart,
+}
+
+impl<'a> ServerBuilder<'a> {
+    /// Begins a server. `first`: directives that come before all others of its own.
+    fn new(host: Host<'a>, first: Vec<Node>, part: &'a mut GatewayPart) -> ServerBuilder<'a> {
+        let Host { port, globals, .. } = host;
+        let mut nodes = port.listen(host.is_rest() && !port.of_ingresses, globals);
+        nodes.push(Node::new("server_name").arg(host.server_name()));
+        nodes.push(Node::new("http2").arg("on"));
+        // The log format of Ingresses shows these.
+        let shown = ["$proxy_upstream_name", "$proxy_alternative_upstream_name"];
+        nodes.extend(shown.map(|v| Node::new("set").args([v, ""])));
+        nodes.extend(first);
+        nodes.extend(blocked(globals));
+        // Nobody but this server says what a client has shown.
+        nodes.push(Node::new("more_clear_input_headers").args(SHOWN.iter().map(|(name, _)| *name)));
+        let own = listener(port, host.name, host.candidates);
+        if port.encrypted() {
+            nodes.extend(tls(port, own, part));
+        }
+        let verified = own.is_some_and(|own| matches!(own.attached.clients, Clients::Of { .. }));
+        let (locations, made) = (Vec::new(), BTreeSet::new());
+        let mut server = ServerBuilder { host, nodes, locations, verified, made, part };
+        server.probes();
+        server
+    }
+
+    /// Adds the answer for the probes of balancers, where no route has their path.
+    fn probes(&mut self) {
+        let is_default = self.host.is_rest() && self.host.port.of_ingresses;
+        if is_default && !self.host.candidates.iter().any(is_for_probes) {
+            self.nodes.push(Node::new("route").args(["@probes", "$uri", &format!("={PROBES}")]));
+            let (log, answer) = (Node::new("access_log").arg("off"), Node::new("return").arg("200"));
+            self.locations.push(Node::new("location").arg("@probes").block(vec![log, answer]));
+        }
+    }
+
+    /// Adds what a match of a rule does.
+    fn add(&mut self, c: &Candidate<'_>, cluster: Cluster<'_>, policies: &Policies) {
+        let Host { port, globals, .. } = self.host;
+        let placed = c.placed;
+        let name = format!("{} {}", port.name(), self.host.name);
         let of_place = format!("{name} {} {} {} {}", placed.key, placed.kind.name(), c.rule, c.number);
-        part.places.insert(short_hash(&of_place), (placed.kind, placed.key.clone()));
-        let certificate = c.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
+        self.part.places.insert(short_hash(&of_place), (placed.kind, placed.key.clone()));
         let place = Place {
             server: &name,
             id: short_hash(&of_place),
             port: port.number,
             found: &c.found,
-            verified,
-            certificate,
+            verified: self.verified,
+            certificate: c.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok()),
+            index: None,
         };
+        let listener = &c.member.attached.listener.name;
         let policy = policies.of(placed, c.rule, &c.member.ours.key, listener);
+        let none = Rule::default();
         let ruled = Ruled {
             rule: placed.route.spec.rules.get(c.rule).unwrap_or(&none),
             choices: placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default(),
@@ -268,16 +322,23 @@ fn server(
             policy: &policy,
         };
         let serving = Serving { cluster, globals, route: placed.route, kind: placed.kind };
-        let served = rules::serve(serving, ruled, &place, &mut made);
-        part.http.extend(served.http);
-        nodes.extend(served.routes);
-        locations.extend(served.locations);
-        part.files.extend(served.files);
-        part.specs.extend(served.specs);
+        let served = rules::serve(serving, ruled, &place, &mut self.made);
+        self.take(served);
     }
-    nodes.extend(locations);
-    nodes.push(Node::new("location").arg("/").block(vec![Node::new("return").arg("404")]));
-    part.http.push(Node::new("server").block(nodes));
+
+    fn take(&mut self, served: Served) {
+        self.part.http.extend(served.http);
+        self.nodes.extend(served.routes);
+        self.locations.extend(served.locations);
+        self.part.files.extend(served.files);
+        self.part.specs.extend(served.specs);
+    }
+
+    fn finish(mut self) {
+        self.nodes.append(&mut self.locations);
+        self.nodes.push(Node::new("location").arg("/").block(vec![Node::new("return").arg("404")]));
+        self.part.http.push(Node::new("server").block(self.nodes));
+    }
 }
 
 /// Returns the checks of what clients say about themselves. The variables are those of Ingresses.

@@ -5,9 +5,10 @@
 //! have servers, too (`ssl_passthrough`).
 
 use super::attach::{Common, covers};
+use super::gateways::Ours;
 use super::listener::Speaks;
 use super::place::Placed;
-use super::ports::{Member, Port, map_word, specificity};
+use super::ports::{Member, Others, Port, map_word, specificity};
 use super::route_policy::Policies;
 use super::rules::{percent, tls};
 use crate::groups::{Spec, short_hash};
@@ -100,48 +101,34 @@ fn hosts<'a, 'r>(
 }
 
 impl Streams {
-    /// Makes the servers of a port.
-    pub(super) fn port(
-        &mut self,
+    /// Makes the servers of all ports.
+    pub(super) fn new(
+        ours: &[Ours],
         policies: &Policies,
-        port: &Port<'_>,
         routes: &[Placed<'_>],
-        globals: &Globals,
-    ) {
-        let attached = attachments(port, routes);
-        if attached.is_empty() {
-            // Nobody listens: connections are refused.
-            return;
+        others: &Others<'_>,
+    ) -> Streams {
+        let mut streams = Streams::default();
+        for port in Port::all(ours, others).iter().filter(|port| !port.speaks.is_http()) {
+            streams.port(policies, port, &attachments(port, routes), others.globals);
         }
+        streams
+    }
+
+    /// Makes the servers of a port.
+    fn port(&mut self, policies: &Policies, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
+        // Without a route nobody listens: connections are refused.
+        let Some(first) = attached.first() else { return };
         match port.speaks {
             // A server has one list of networks.
             Speaks::TlsPassthrough | Speaks::TlsTerminate
                 if port.encrypted()
                     || attached.iter().any(|at| networks(policies, at) != Some(Vec::new())) =>
             {
-                self.ends(policies, port, &attached, globals);
+                self.ends(policies, port, attached, globals);
             }
-            Speaks::TlsPassthrough | Speaks::TlsTerminate => {
-                let variable = format!("$gateway_tls_{}", short_hash(&port.name()));
-                let mut entries = vec![Node::new("hostnames")];
-                let mut rest = NONE.to_owned();
-                for (host, at) in hosts(port, &attached) {
-                    let target = at.map_or_else(|| NONE.to_owned(), |at| self.target(at).0);
-                    if host.is_empty() {
-                        rest = target;
-                    } else {
-                        entries.push(Node::new(map_word(&host).as_str()).arg(target));
-                    }
-                }
-                entries.push(Node::new("default").arg(rest));
-                self.nodes.push(
-                    Node::new("map").args(["$ssl_preread_server_name", variable.as_str()]).block(entries),
-                );
-                let read = Node::new("ssl_preread").arg("on");
-                self.server(port.listen(false, globals), vec![read, pass(&variable)]);
-            }
+            Speaks::TlsPassthrough | Speaks::TlsTerminate => self.by_name(port, attached, globals),
             _ => {
-                let Some(first) = attached.first() else { return };
                 let mut nodes = self.passes(policies, first);
                 if port.speaks == Speaks::Udp {
                     nodes.push(Node::new("proxy_timeout").arg(UDP_IDLE));
@@ -151,6 +138,26 @@ impl Streams {
         }
     }
 
+    /// Makes the server of a port where all TLS passes as it is.
+    fn by_name(&mut self, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
+        let variable = format!("$gateway_tls_{}", short_hash(&port.name()));
+        let mut entries = vec![Node::new("hostnames")];
+        let mut rest = NONE.to_owned();
+        for (host, at) in hosts(port, attached) {
+            let target = at.map_or_else(|| NONE.to_owned(), |at| self.target(at).0);
+            if host.is_empty() {
+                rest = target;
+            } else {
+                entries.push(Node::new(map_word(&host).as_str()).arg(target));
+            }
+        }
+        entries.push(Node::new("default").arg(rest));
+        let map = Node::new("map").args(["$ssl_preread_server_name", variable.as_str()]);
+        self.nodes.push(map.block(entries));
+        let read = Node::new("ssl_preread").arg("on");
+        self.server(port.listen(false, globals), vec![read, pass(&variable)]);
+    }
+
     /// Makes the servers of a port where TLS ends.
     fn ends(&mut self, policies: &Policies, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
         let mut hosts = hosts(port, attached);
@@ -158,26 +165,29 @@ impl Streams {
         for (host, at) in hosts {
             let rest = host.is_empty();
             let mut nodes = vec![Node::new("server_name").arg(if rest { "_" } else { host.as_str() })];
-            match at {
-                Some(at) if at.passes() => {
-                    nodes.push(Node::new("ssl_passthrough").arg("on"));
-                    nodes.extend(self.passes(policies, at));
+            if let Some(at) = at {
+                match at.passes() {
+                    true => nodes.push(Node::new("ssl_passthrough").arg("on")),
+                    false => nodes.extend(self.certificates(at)),
                 }
-                Some(at) => {
-                    for files in &at.member.attached.certificates {
-                        nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
-                        nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
-                        self.files.extend([files.chain.clone(), files.key.clone()]);
-                    }
-                    nodes.extend(self.passes(policies, at));
-                }
-                None => {
-                    nodes.push(Node::new("ssl_reject_handshake").arg("on"));
-                    nodes.push(Node::new("return").arg(""));
-                }
+                nodes.extend(self.passes(policies, at));
+            } else {
+                nodes.push(Node::new("ssl_reject_handshake").arg("on"));
+                nodes.push(Node::new("return").arg(""));
             }
             self.server(port.listen(rest, globals), nodes);
         }
+    }
+
+    /// Returns the directives for the certificates of a listener.
+    fn certificates(&mut self, at: &Attachment<'_>) -> Vec<Node> {
+        let mut nodes = Vec::new();
+        for files in &at.member.attached.certificates {
+            nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
+            nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
+            self.files.extend([files.chain.clone(), files.key.clone()]);
+        }
+        nodes
     }
 
     fn server(&mut self, listen: Vec<Node>, nodes: Vec<Node>) {
@@ -218,31 +228,21 @@ impl Streams {
     fn backends(&mut self, placed: &Placed<'_>) -> String {
         // A route of these kinds has no conditions, so that only its first rule can be met.
         let choices = placed.choices.first().map(Vec::as_slice).unwrap_or_default();
-        let used: Vec<_> = choices.iter().filter(|c| c.weight > 0).collect();
-        let targets: Vec<String> = used
-            .iter()
+        let used = choices.iter().filter(|c| c.weight > 0);
+        let mut targets: Vec<(u32, String)> = used
             .map(|c| match &c.backend {
-                Some(backend) => self.group(&backend.spec),
-                None => NONE.to_owned(),
+                Some(backend) => (c.weight, self.group(&backend.spec)),
+                None => (c.weight, NONE.to_owned()),
             })
             .collect();
         if let [] | [_] = targets.as_slice() {
-            return targets.into_iter().next().unwrap_or_else(|| NONE.to_owned());
+            return targets.pop().map_or_else(|| NONE.to_owned(), |(_, target)| target);
         }
         let variable = format!("$choice_{}", short_hash(&format!("{} {}", placed.kind.name(), placed.key)));
         if self.made.insert(variable.clone()) {
-            let total: u64 = used.iter().map(|c| u64::from(c.weight)).sum();
-            let mut parts = Vec::new();
-            for (index, (choice, target)) in used.iter().zip(targets).enumerate() {
-                let last = index + 1 == used.len();
-                let share = if last { "*".to_owned() } else { percent(u64::from(choice.weight), total) };
-                // A share that is rounded to nothing cannot be written.
-                if share != "0.00%" {
-                    parts.push(Node::new(share.as_str()).arg(target));
-                }
-            }
             // No two sessions have the same text.
             let text = "$remote_addr $remote_port $connection";
+            let parts = shares(targets);
             self.nodes.push(Node::new("split_clients").args([text, variable.as_str()]).block(parts));
         }
         variable
@@ -270,6 +270,18 @@ fn networks(policies: &Policies, at: &Attachment<'_>) -> Option<Vec<Node>> {
         nodes.push(Node::new("deny").arg("all"));
     }
     (!applied.is_closed()).then_some(nodes)
+}
+
+/// Returns the entries of `split_clients` for targets with their weights.
+fn shares(targets: Vec<(u32, String)>) -> Vec<Node> {
+    let total: u64 = targets.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    let last = targets.len() - 1;
+    let entry = |(index, (weight, target)): (usize, (u32, String))| {
+        let share = if index == last { "*".to_owned() } else { percent(u64::from(weight), total) };
+        // A share that is rounded to nothing cannot be written.
+        (share != "0.00%").then(|| Node::new(share.as_str()).arg(target))
+    };
+    targets.into_iter().enumerate().filter_map(entry).collect()
 }
 
 fn pass(target: &str) -> Node {

@@ -153,7 +153,8 @@ impl GatewayObjects {
     }
 
     /// Returns the metadata of a Gateway, a route or a RoutePolicy.
-    pub(crate) fn metadata(&self, (kind, key): &Place) -> Option<&Metadata> {
+    pub(crate) fn metadata(&self, place: &Place) -> Option<&Metadata> {
+        let (kind, key) = place;
         let routes = match kind {
             GatewayKind::Gateway => return self.gateways.get(key).map(|g| &g.metadata),
             GatewayKind::RoutePolicy => return self.route_policies.get(key).map(|p| &p.metadata),

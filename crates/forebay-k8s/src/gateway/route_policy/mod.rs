@@ -73,8 +73,40 @@ impl Known {
     }
 }
 
-/// What a policy is about: kind, name in the namespace of the policy, and the name of a part.
-type Target = (String, Key, Option<String>);
+/// What a policy is about.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Target {
+    kind: String,
+    /// Name in the namespace of the policy.
+    key: Key,
+    /// Name of a part.
+    section: Option<String>,
+}
+
+/// Gateways and routes that policies may be about.
+#[derive(Clone, Copy)]
+struct Targets<'a> {
+    cluster: Cluster<'a>,
+    ours: &'a [Ours],
+    routes: &'a [Placed<'a>],
+}
+
+/// Result of the search for a target.
+enum Search {
+    /// The target is of another controller.
+    Foreign,
+    Found,
+    /// Missing, and what.
+    Missing(String),
+}
+
+/// Setting of the ConfigMap that closes rules of a route.
+pub(crate) struct ClosedBy {
+    /// Why it closes them.
+    pub setting: Arc<str>,
+    /// It closes all rules.
+    pub all: bool,
+}
 
 /// The policies of a cluster, the oldest first.
 #[derive(Default)]
@@ -106,7 +138,7 @@ impl Policies {
     }
 
     fn find(&self, kind: &str, key: &Key, section: Option<&str>) -> Option<&Known> {
-        let target = (kind.to_owned(), key.clone(), section.map(str::to_owned));
+        let target = Target { kind: kind.to_owned(), key: key.clone(), section: section.map(str::to_owned) };
         self.first.get(&target).and_then(|index| self.known.get(*index))
     }
 
@@ -149,8 +181,8 @@ impl Policies {
         applied.setting = why.map(|why| why.as_str().into());
     }
 
-    /// Returns why the ConfigMap closes rules of a route, and whether it closes all of them.
-    pub(crate) fn settings_of(&self, placed: &Placed<'_>, ours: &[Ours]) -> Option<(Arc<str>, bool)> {
+    /// Returns the setting of the ConfigMap that closes rules of a route.
+    pub(crate) fn settings_of(&self, placed: &Placed<'_>, ours: &[Ours]) -> Option<ClosedBy> {
         let rules = placed.route.spec.rules.len().max(1);
         let of_listener = |gateway: &Ours, index: usize| {
             let listener = gateway.listeners.get(index)?.listener.name.clone();
@@ -164,8 +196,8 @@ impl Policies {
             (0..rules).map(move |rule| self.of(placed, rule, gateway, listener).setting)
         });
         let all: Vec<Option<Arc<str>>> = all.collect();
-        let why = all.iter().flatten().next()?.clone();
-        Some((why, all.iter().all(Option::is_some)))
+        let setting = all.iter().flatten().next()?.clone();
+        Some(ClosedBy { setting, all: all.iter().all(Option::is_some) })
     }
 
     /// Returns `true` if a policy is about a rule of a route that has no such name.
@@ -173,8 +205,9 @@ impl Policies {
         let names =
             |section: &str| placed.route.spec.rules.iter().any(|r| r.name.as_deref() == Some(section));
         let kind = placed.kind.name();
-        self.first.keys().any(|(of, key, section)| {
-            of == kind && key == placed.key && section.as_deref().is_some_and(|section| !names(section))
+        self.first.keys().any(|target| {
+            let lost = target.section.as_deref().is_some_and(|section| !names(section));
+            target.kind == kind && target.key == *placed.key && lost
         })
     }
 
@@ -208,30 +241,37 @@ impl Policies {
         cluster: Cluster<'_>,
         ours: &[Ours],
         routes: &[Placed<'_>],
-        controller: &str,
     ) -> Vec<StatusUpdate> {
+        let targets = Targets { cluster, ours, routes };
         let status = |(index, known): (usize, &Known)| {
-            let of = |target: &PolicyTarget| {
-                let (reason, text) = self.verdict(index, known, target, (cluster, ours, routes))?;
-                let accepted =
-                    condition(&known.object.metadata, "Accepted", reason == "Accepted", reason, &text);
-                let mut ancestor = json!({ "group": target.group, "kind": target.kind, "namespace": known.key.namespace, "name": target.name });
-                if let Some(section) = &target.section_name {
-                    ancestor["sectionName"] = json!(section);
-                }
-                Some(
-                    json!({ "ancestorRef": ancestor, "controllerName": controller, "conditions": [accepted] }),
-                )
-            };
-            let ancestors: Vec<Value> = known.written.targets.iter().filter_map(of).collect();
-            let status = json!({ "ancestors": ancestors });
+            let all = known.written.targets.iter();
+            let ancestors: Vec<Value> =
+                all.filter_map(|target| self.ancestor(index, known, target, targets)).collect();
             (!ancestors.is_empty()).then(|| StatusUpdate {
                 kind: GatewayKind::RoutePolicy,
                 key: known.key.clone(),
-                status,
+                status: json!({ "ancestors": ancestors }),
             })
         };
         self.known.iter().enumerate().filter_map(status).collect()
+    }
+
+    /// Returns what the status of a policy says about a target. `None`: the target is of another controller.
+    fn ancestor(
+        &self,
+        index: usize,
+        known: &Known,
+        target: &PolicyTarget,
+        targets: Targets<'_>,
+    ) -> Option<Value> {
+        let (reason, text) = self.verdict(index, known, target, targets)?;
+        let accepted = condition(&known.object.metadata, "Accepted", reason == "Accepted", reason, &text);
+        let mut ancestor = json!({ "group": target.group, "kind": target.kind, "namespace": known.key.namespace, "name": target.name });
+        if let Some(section) = &target.section_name {
+            ancestor["sectionName"] = json!(section);
+        }
+        let controller = targets.cluster.controller;
+        Some(json!({ "ancestorRef": ancestor, "controllerName": controller, "conditions": [accepted] }))
     }
 
     /// Returns reason and message of the condition `Accepted` for a target. `None`: the target is of another controller.
@@ -240,14 +280,16 @@ impl Policies {
         index: usize,
         known: &Known,
         target: &PolicyTarget,
-        (cluster, ours, routes): (Cluster<'_>, &[Ours], &[Placed<'_>]),
+        targets: Targets<'_>,
     ) -> Option<(&'static str, String)> {
         let place = place_of(&known.key, target);
         let first = self.first.get(&place).copied().unwrap_or(index);
-        if known.is_valid()
-            && let Some(missing) = missing(cluster, ours, routes, &place)?
-        {
-            return Some(("TargetNotFound", missing));
+        if known.is_valid() {
+            match targets.search(&place) {
+                Search::Found => {}
+                Search::Foreign => return None,
+                Search::Missing(what) => return Some(("TargetNotFound", what)),
+            }
         }
         if first != index {
             let winner = self.known.get(first).map(|k| k.key.to_string()).unwrap_or_default();
@@ -264,31 +306,45 @@ impl Policies {
 
 fn place_of(policy: &Key, target: &PolicyTarget) -> Target {
     let key = Key::new(policy.namespace.as_str(), target.name.as_str());
-    (target.kind.clone(), key, target.section_name.clone())
+    Target { kind: target.kind.clone(), key, section: target.section_name.clone() }
 }
 
-/// Returns what is missing of a target; `None` in the first place if it is of another controller.
-#[allow(clippy::option_option, reason = "the outer one is about whose it is")]
-fn missing(
-    cluster: Cluster<'_>,
-    ours: &[Ours],
-    routes: &[Placed<'_>],
-    (kind, key, section): &Target,
-) -> Option<Option<String>> {
-    let absent = || Some(Some(format!("there is no {kind} {key}")));
-    if kind == "Gateway" {
-        let Some(gateway) = cluster.gateway.gateways.get(key) else { return absent() };
-        ours.iter().find(|o| o.key == *key)?;
-        let has = |section: &str| gateway.spec.listeners.iter().any(|l| l.name == section);
-        let lost = section.as_deref().filter(|section| !has(section));
-        return Some(lost.map(|section| format!("{kind} {key} has no listener {section}")));
+impl Targets<'_> {
+    fn search(self, target: &Target) -> Search {
+        if target.kind == "Gateway" { self.gateway(target) } else { self.route(target) }
     }
-    let all = if kind == "GRPCRoute" { &cluster.gateway.grpc_routes } else { &cluster.gateway.http_routes };
-    let Some(route) = all.get(key) else { return absent() };
-    routes.iter().find(|r| r.kind.name() == kind && r.key == key)?;
-    let has = |section: &str| route.spec.rules.iter().any(|r| r.name.as_deref() == Some(section));
-    let lost = section.as_deref().filter(|section| !has(section));
-    Some(lost.map(|section| format!("{kind} {key} has no rule {section}; all of it answers 503")))
+
+    fn gateway(self, Target { kind, key, section }: &Target) -> Search {
+        let Some(gateway) = self.cluster.gateway.gateways.get(key) else {
+            return Search::Missing(format!("there is no {kind} {key}"));
+        };
+        if !self.ours.iter().any(|o| o.key == *key) {
+            return Search::Foreign;
+        }
+        let has = |section: &str| gateway.spec.listeners.iter().any(|l| l.name == section);
+        match section.as_deref().filter(|section| !has(section)) {
+            Some(section) => Search::Missing(format!("{kind} {key} has no listener {section}")),
+            None => Search::Found,
+        }
+    }
+
+    fn route(self, Target { kind, key, section }: &Target) -> Search {
+        let gateway = self.cluster.gateway;
+        let all = if kind == "GRPCRoute" { &gateway.grpc_routes } else { &gateway.http_routes };
+        let Some(route) = all.get(key) else {
+            return Search::Missing(format!("there is no {kind} {key}"));
+        };
+        if !self.routes.iter().any(|r| r.kind.name() == kind && r.key == key) {
+            return Search::Foreign;
+        }
+        let has = |section: &str| route.spec.rules.iter().any(|r| r.name.as_deref() == Some(section));
+        match section.as_deref().filter(|section| !has(section)) {
+            Some(section) => {
+                Search::Missing(format!("{kind} {key} has no rule {section}; all of it answers 503"))
+            }
+            None => Search::Found,
+        }
+    }
 }
 
 /// Returns a text about an annotation as one about the field.
@@ -305,42 +361,47 @@ impl Applied {
         if !known.is_valid() {
             return Applied { closed: true, ..self };
         }
-        let general = known.made.general_authority.or(self.general);
-        let (outer, inner) = (Policy::clone(&self.policy), &known.made.policy);
-        let by_name = |outer: Vec<(String, String)>, inner: &[(String, String)]| {
-            let replaced = |name: &str| inner.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
-            let kept = outer.into_iter().filter(|(name, _)| !replaced(name));
-            kept.chain(inner.iter().cloned()).collect::<Vec<_>>()
-        };
-        let mut networks = outer.networks;
-        networks.deny.extend(inner.networks.deny.iter().cloned());
-        networks.deny.sort();
-        networks.deny.dedup();
-        if !inner.networks.allow.is_empty() {
-            networks.allow.clone_from(&inner.networks.allow);
-        }
-        let replaced = |name: &str| inner.plain.iter().any(|own| own.name == name);
-        let plain = outer.plain.into_iter().filter(|d| !replaced(d.name)).chain(inner.plain.iter().cloned());
-        let policy = Policy {
-            id: short_hash(&format!("{} {}", outer.id, inner.id)),
-            plain: plain.collect(),
-            networks,
-            passwords: inner.passwords.clone().or(outer.passwords),
-            authority: inner.authority.clone().or(outer.authority),
-            limits: if inner.limits.limits.is_empty() { outer.limits } else { inner.limits.clone() },
-            headers: by_name(outer.headers, &inner.headers),
-            response_headers: by_name(outer.response_headers, &inner.response_headers),
-            ..Policy::default()
-        };
+        let inner = &known.made.policy;
         Applied {
-            policy: Arc::new(policy),
+            policy: Arc::new(over(Policy::clone(&self.policy), inner)),
             cors: inner.cors.as_ref().map(cors).or(self.cors),
             stay: known.made.sticky.clone().or(self.stay),
             balance: known.made.balance.clone().or(self.balance),
-            general,
+            general: known.made.general_authority.or(self.general),
             ..self
         }
     }
+}
+
+/// Returns a policy with the parts that a more specific one replaces.
+fn over(outer: Policy, inner: &Policy) -> Policy {
+    let mut networks = outer.networks;
+    networks.deny.extend(inner.networks.deny.iter().cloned());
+    networks.deny.sort();
+    networks.deny.dedup();
+    if !inner.networks.allow.is_empty() {
+        networks.allow.clone_from(&inner.networks.allow);
+    }
+    let replaced = |name: &str| inner.plain.iter().any(|own| own.name == name);
+    let plain = outer.plain.into_iter().filter(|d| !replaced(d.name)).chain(inner.plain.iter().cloned());
+    Policy {
+        id: short_hash(&format!("{} {}", outer.id, inner.id)),
+        plain: plain.collect(),
+        networks,
+        passwords: inner.passwords.clone().or(outer.passwords),
+        authority: inner.authority.clone().or(outer.authority),
+        limits: if inner.limits.limits.is_empty() { outer.limits } else { inner.limits.clone() },
+        headers: by_name(outer.headers, &inner.headers),
+        response_headers: by_name(outer.response_headers, &inner.response_headers),
+        ..Policy::default()
+    }
+}
+
+/// Returns fields, those of a more specific policy in place of their namesakes.
+fn by_name(outer: Vec<(String, String)>, inner: &[(String, String)]) -> Vec<(String, String)> {
+    let replaced = |name: &str| inner.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+    let kept = outer.into_iter().filter(|(name, _)| !replaced(name));
+    kept.chain(inner.iter().cloned()).collect()
 }
 
 /// Returns the answers to pages of other origins as a filter of a rule.

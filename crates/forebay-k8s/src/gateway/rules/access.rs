@@ -1,6 +1,6 @@
 //! Who is let in to a rule: what closes it, and its checks.
 
-use super::Ruled;
+use super::{Place, Ruled, paths};
 use crate::gateway::route_policy::Applied;
 use crate::ingress::Globals;
 use crate::tree::guard::{self, Guard};
@@ -15,15 +15,15 @@ pub(super) fn closed(ruled: &Ruled<'_>) -> Option<&'static str> {
     ruled.policy.is_closed().then_some("503")
 }
 
-/// Makes the checks of a rule for a path of a server. `made` has the names of what the server has already.
+/// Makes the checks of a rule at a place. `made` has the names of what the server has already.
 pub(super) fn guard(
     ruled: &Ruled<'_>,
-    place: (&str, &str),
+    place: &Place<'_>,
     globals: &Globals,
     made: &mut BTreeSet<String>,
 ) -> Guard {
     let policy = &ruled.policy.policy;
-    let mut guard = guard::guard(place, policy, globals, made);
+    let mut guard = guard::guard(place.server, &paths::prefix(place.found), policy, globals, made);
     // The service gets no field of the client beside one of these.
     let asked = policy.authority.iter().flat_map(|authority| authority.headers.iter());
     guard.gate.extend(other_spellings(asked.map(|(name, _)| name.as_str())));

@@ -16,10 +16,10 @@ pub(crate) mod persistence;
 pub(crate) mod tls;
 
 pub(crate) use access::SHOWN;
-pub(crate) use backends::{Backend, BackendTls, Choice, Unresolved, backend, choices};
+pub(crate) use backends::{Backend, BackendTls, Choice, Lookup, Unresolved, backend};
 
 use super::cluster::Cluster;
-use super::objects::{Cors, Filter, GatewayKind, Match, Route, Rule};
+use super::objects::{Cors, Filter, GatewayKind, Match, Redirect, Route, Rule};
 use super::route_policy::Applied;
 use crate::groups::{Spec, port_text};
 use crate::ingress::Globals;
@@ -74,6 +74,8 @@ pub(crate) struct Place<'a> {
     pub verified: bool,
     /// Certificate that backends see.
     pub certificate: Option<&'a CertificateFiles>,
+    /// Index of the backend that the place is of, if the rule has several.
+    pub index: Option<usize>,
 }
 
 /// Directives for one match of a rule.
@@ -142,16 +144,14 @@ pub(crate) fn serve(
         served.locations.push(node("location", [name]).block(vec![node("return", [status])]));
         return served;
     }
-    let path = paths::prefix(place.found);
-    let guard = access::guard(&ruled, (place.server, &path), serving.globals, made);
+    let guard = access::guard(&ruled, place, serving.globals, made);
     served.http.extend(guard.http.iter().cloned());
     served.locations.extend(guard.helpers.iter().cloned());
     if let Some(cors) = wanted_cors(&ruled) {
         let asked = matches::words(place.found, serving.kind, true);
         cors::preflight(cors, &asked.words, &guard.lists, place, &mut served);
     }
-    let rule = Making { serving, ruled, guard: &guard };
-    rule.serve(&matches.words, place, &mut served);
+    RuleBuilder { serving, ruled, guard: &guard, served: &mut served }.serve(&matches.words, place);
     served
 }
 
@@ -189,45 +189,47 @@ fn wanted_cors<'a>(ruled: &Ruled<'a>) -> Option<&'a Cors> {
     own.or(ruled.policy.cors.as_ref())
 }
 
-/// A rule while its directives are made.
-struct Making<'a> {
+/// Builder of the directives of a rule for one match.
+struct RuleBuilder<'a> {
     serving: Serving<'a>,
     ruled: Ruled<'a>,
     guard: &'a Guard,
+    served: &'a mut Served,
 }
 
-impl Making<'_> {
-    fn serve(&self, conditions: &[String], place: &Place<'_>, served: &mut Served) {
-        let rule = self.ruled.rule;
-        let used: Vec<&Choice> = self.ruled.choices.iter().filter(|c| c.weight > 0).collect();
-        let redirect = rule.filters.iter().find_map(|f| f.request_redirect.as_ref());
+impl RuleBuilder<'_> {
+    fn serve(&mut self, conditions: &[String], place: &Place<'_>) {
         let name = format!("@{}", place.id);
-        if let Some(redirect) = redirect {
-            served.routes.push(route_line(&name, conditions, []));
-            let check = self.external(place, served);
-            let gate = gate(self.guard, check.gate, self.serving.globals);
-            let mut body = check.after;
-            body.extend(paths::redirect_body(redirect, rule, place));
-            served.locations.extend(gated(&name, gate, body, true));
-            return;
+        if let Some(redirect) = self.ruled.rule.filters.iter().find_map(|f| f.request_redirect.as_ref()) {
+            self.served.routes.push(route_line(&name, conditions, []));
+            return self.redirect(&name, redirect, place);
         }
+        let used: Vec<&Choice> = self.ruled.choices.iter().filter(|c| c.weight > 0).collect();
         if used.len() < 2 {
-            served.routes.push(route_line(&name, conditions, []));
-            self.location(&name, used.first().copied(), None, place, served);
-            return;
+            self.served.routes.push(route_line(&name, conditions, []));
+            return self.location(&name, used.first().copied(), place);
         }
-        let variable = self.choose(&used, place, served);
+        let variable = self.choose(&used, place);
         for (index, choice) in used.iter().enumerate() {
             let name = format!("@{}_{index}", place.id);
-            served.routes.push(route_line(&name, conditions, [variable.clone(), format!("={index}")]));
-            let own = Place { id: format!("{}_{index}", place.id), ..place.clone() };
-            self.location(&name, Some(choice), Some(index), &own, served);
+            self.served.routes.push(route_line(&name, conditions, [variable.clone(), format!("={index}")]));
+            let id = format!("{}_{index}", place.id);
+            self.location(&name, Some(choice), &Place { id, index: Some(index), ..place.clone() });
         }
+    }
+
+    /// Adds the location of a redirect.
+    fn redirect(&mut self, name: &str, redirect: &Redirect, place: &Place<'_>) {
+        let check = self.external(place);
+        let gate = gate(self.guard, check.gate, self.serving.globals);
+        let mut body = check.after;
+        body.extend(paths::redirect_body(redirect, self.ruled.rule, place));
+        self.served.locations.extend(gated(name, gate, body, true));
     }
 
     /// Makes the variable with the number of the backend of a request. The choice is a condition like the others. It stays the same for a
     /// request, as its number does.
-    fn choose(&self, used: &[&Choice], place: &Place<'_>, served: &mut Served) -> String {
+    fn choose(&mut self, used: &[&Choice], place: &Place<'_>) -> String {
         let variable = format!("$choice_{}", place.id);
         let total: u64 = used.iter().map(|c| u64::from(c.weight)).sum();
         let mut parts = Vec::new();
@@ -241,18 +243,24 @@ impl Making<'_> {
                 parts.push(node(&share, [index.to_string()]));
             }
         }
-        served.http.push(node("split_clients", ["$request_id", &variable]).block(parts));
-        let Some(stay) = self.stay(&place.id) else { return variable };
-        // The cookie of a backend leads back to it.
-        let mut entries = vec![node("default", [variable.as_str()])];
+        self.served.http.push(node("split_clients", ["$request_id", &variable]).block(parts));
+        match self.stay(&place.id) {
+            Some(stay) => self.keep_choice(&stay, variable, used.len(), place),
+            None => variable,
+        }
+    }
+
+    /// Makes the variable with the number of the backend that the cookie of a client names, else that of `variable`.
+    fn keep_choice(&mut self, stay: &Stay, variable: String, backends: usize, place: &Place<'_>) -> String {
+        let mut entries = vec![node("default", [variable])];
         let mut source = String::new();
-        for index in 0..used.len() {
-            let (variable, pattern) = persistence::sign(&stay, index);
+        for index in 0..backends {
+            let (variable, pattern) = persistence::sign(stay, index);
             source = variable;
             entries.push(node(&pattern, [index.to_string()]));
         }
         let chosen = format!("$stay_{}", place.id);
-        served.http.push(node("map", [source.as_str(), &chosen]).block(entries));
+        self.served.http.push(node("map", [source.as_str(), &chosen]).block(entries));
         chosen
     }
 
@@ -265,134 +273,140 @@ impl Making<'_> {
     }
 
     /// Makes the check by the service that a filter names.
-    fn external(&self, place: &Place<'_>, served: &mut Served) -> external_auth::Check {
+    fn external(&mut self, place: &Place<'_>) -> external_auth::Check {
         let filter = self.ruled.rule.filters.iter().find_map(|f| f.external_auth.as_ref());
         let Some(filter) = filter else { return external_auth::Check::default() };
         let Serving { cluster, route, kind, .. } = self.serving;
         let mut check = match backend(cluster, route, kind, &filter.backend_ref) {
             Ok(backend) => {
-                served.specs.push(backend.spec.clone());
-                external_auth::check(filter, &backend, &place.id, place.certificate, &mut served.files)
+                self.served.specs.push(backend.spec.clone());
+                external_auth::check(filter, &backend, place, &mut self.served.files)
             }
             // The rule is closed before it comes to this.
             Err(_) => {
                 external_auth::Check { gate: vec![node("deny", ["all"])], ..external_auth::Check::default() }
             }
         };
-        served.locations.append(&mut check.locations);
+        self.served.locations.append(&mut check.locations);
         check
     }
 
     /// Makes the location for a backend.
-    fn location(
-        &self,
-        name: &str,
-        choice: Option<&Choice>,
-        index: Option<usize>,
-        place: &Place<'_>,
-        served: &mut Served,
-    ) {
+    fn location(&mut self, name: &str, choice: Option<&Choice>, place: &Place<'_>) {
         let Some((choice, backend)) = choice.and_then(|c| Some((c, c.backend.as_ref()?))) else {
-            served.locations.push(node("location", [name]).block(vec![node("return", ["500"])]));
+            self.served.locations.push(node("location", [name]).block(vec![node("return", ["500"])]));
             return;
         };
-        let check = self.external(place, served);
+        let check = self.external(place);
         let gate = gate(self.guard, check.gate, self.serving.globals);
         let early = !check.after.is_empty();
         let mut body = check.after;
-        body.extend(self.body((choice, backend), index, check.fields, place, served));
-        served.locations.extend(gated(name, gate, body, early));
+        body.extend(self.body(choice, backend, check.fields, place));
+        self.served.locations.extend(gated(name, gate, body, early));
     }
 
     /// Makes the body of the location for a backend. `given` are fields that a service has given.
     fn body(
-        &self,
-        (choice, backend): (&Choice, &Backend),
-        index: Option<usize>,
+        &mut self,
+        choice: &Choice,
+        backend: &Backend,
         given: Vec<(String, String)>,
         place: &Place<'_>,
-        served: &mut Served,
     ) -> Vec<Node> {
-        let (rule, globals) = (self.ruled.rule, self.serving.globals);
-        let spec = self.group(backend, index, &place.id);
-        served.specs.push(spec.clone());
-        let filters: Vec<&Filter> = rule.filters.iter().chain(&choice.filters).collect();
-        let mut nodes = names(self.serving, backend);
-        // `rewrite ... break` ends the directives of its kind, so it comes after all `set` and `if`.
-        let mut rewrites = Vec::new();
-        let mut headers = Headers::new(backend.protocol, globals);
-        self.policy_fields(&mut headers, &mut nodes);
-        for filter in &filters {
-            if let Some(changes) = &filter.request_header_modifier {
-                headers.change(changes, &place.id, &mut nodes);
-            }
-            if let Some(changes) = &filter.response_header_modifier {
-                answer_fields(changes, &mut nodes);
-            }
-            if let Some(rewrite) = &filter.url_rewrite {
-                if let Some(host) = &rewrite.hostname {
-                    headers.set("Host", literal(host));
-                }
-                rewrites.extend(
-                    rewrite.path.iter().flat_map(|p| paths::rewrite_path(p, &paths::prefix(place.found))),
-                );
-            }
-        }
+        let backend = Backend { spec: self.group(backend, place), ..backend.clone() };
+        self.served.specs.push(backend.spec.clone());
+        let filters: Vec<&Filter> = self.ruled.rule.filters.iter().chain(&choice.filters).collect();
+        let mut location = LocationBuilder::new(self.serving, &backend);
+        location.add_policy(self.ruled.policy);
+        filters.iter().for_each(|filter| location.add_filter(filter, place));
         // Nobody but this server and the service set these.
         let shown = access::shown(place.verified);
         for (name, value) in shown.chain(given).chain(self.guard.fields.iter().cloned()) {
-            headers.set(&name, value);
+            location.headers.set(&name, value);
         }
+        let mut nodes = location.nodes;
         if let Some(cors) = wanted_cors(&self.ruled) {
-            cors::answer(cors, &place.id, &mut served.http, &mut nodes);
+            cors::answer(cors, &place.id, &mut self.served.http, &mut nodes);
         }
         let copies = filters.iter().filter_map(|f| f.request_mirror.as_ref());
-        let fields = headers.of_copy(globals);
-        nodes.extend(mirror::mirrors(&self.serving, copies, &fields, &place.id, place.certificate, served));
-        nodes.extend(rewrites);
-        nodes.extend(headers.nodes());
-        let own = limits::limits(rule, backend.protocol);
-        nodes.extend(self.policy_settings(backend.protocol, &own));
-        nodes.extend(own);
-        let backend = Backend { spec, ..backend.clone() };
-        nodes.extend(tls::pass(&backend, place.certificate, &mut served.files));
+        let fields = location.headers.of_copy(self.serving.globals);
+        nodes.extend(mirror::mirrors(&self.serving, copies, &fields, place, self.served));
+        nodes.extend(location.rewrites);
+        nodes.extend(location.headers.nodes());
+        nodes.extend(self.settings(backend.protocol));
+        nodes.extend(tls::pass(&backend, place.certificate, &mut self.served.files));
         nodes
     }
 
     /// Returns the group of a backend, with what the rule and the policy say about the choice of its servers.
-    fn group(&self, backend: &Backend, index: Option<usize>, id: &str) -> Arc<Spec> {
-        let spec = staying(&backend.spec, self.stay(id).as_ref(), index);
+    fn group(&self, backend: &Backend, place: &Place<'_>) -> Arc<Spec> {
+        let spec = staying(&backend.spec, self.stay(&place.id).as_ref(), place.index);
         match self.ruled.policy.balance.clone() {
             Some(balance) => Arc::new(Spec { balance, ..Spec::clone(&spec) }),
             None => spec,
         }
     }
 
-    fn policy_fields(&self, headers: &mut Headers, nodes: &mut Vec<Node>) {
-        let applied = self.ruled.policy;
-        if applied.policy.passwords.is_some() {
-            // The password is for this server.
-            headers.set("Authorization", String::new());
-        }
-        for (name, value) in access::unasked(applied) {
-            headers.set(name, value);
-        }
-        for (name, value) in &applied.policy.headers {
-            headers.set(name, value.clone());
-        }
-        let fields = applied.policy.response_headers.iter();
-        nodes.extend(fields.map(|(name, value)| node("more_set_headers", [format!("{name}: {value}")])));
-    }
-
-    /// Returns the settings of the policy that the rule does not have itself.
-    fn policy_settings(&self, protocol: Protocol, own: &[Node]) -> Vec<Node> {
+    /// Returns the settings of the rule, and those of the policy that the rule does not have itself.
+    fn settings(&self, protocol: Protocol) -> Vec<Node> {
+        let own = limits::limits(self.ruled.rule, protocol);
         let protocol = match protocol {
             Protocol::Grpc => model::Protocol::Grpc,
             Protocol::Http | Protocol::Http2 => model::Protocol::Http,
         };
         let mut nodes = guard::settings(&self.ruled.policy.policy, protocol);
         nodes.retain(|n| !own.iter().any(|o| o.name == n.name));
+        nodes.extend(own);
         nodes
+    }
+}
+
+/// Builder of the location of a backend.
+struct LocationBuilder {
+    nodes: Vec<Node>,
+    /// Lines with new paths. `rewrite ... break` ends the directives of its kind, so they come after all `set` and `if`.
+    rewrites: Vec<Node>,
+    /// Fields of requests.
+    headers: Headers,
+}
+
+impl LocationBuilder {
+    fn new(serving: Serving<'_>, backend: &Backend) -> LocationBuilder {
+        let headers = Headers::new(backend.protocol, serving.globals);
+        LocationBuilder { nodes: names(serving, backend), rewrites: Vec::new(), headers }
+    }
+
+    /// Adds the fields that policies set.
+    fn add_policy(&mut self, applied: &Applied) {
+        if applied.policy.passwords.is_some() {
+            // The password is for this server.
+            self.headers.set("Authorization", String::new());
+        }
+        for (name, value) in access::unasked(applied) {
+            self.headers.set(name, value);
+        }
+        for (name, value) in &applied.policy.headers {
+            self.headers.set(name, value.clone());
+        }
+        let fields = applied.policy.response_headers.iter();
+        self.nodes.extend(fields.map(|(name, value)| node("more_set_headers", [format!("{name}: {value}")])));
+    }
+
+    /// Adds what a filter changes of requests and answers.
+    fn add_filter(&mut self, filter: &Filter, place: &Place<'_>) {
+        if let Some(changes) = &filter.request_header_modifier {
+            self.headers.change(changes, &place.id, &mut self.nodes);
+        }
+        if let Some(changes) = &filter.response_header_modifier {
+            answer_fields(changes, &mut self.nodes);
+        }
+        if let Some(rewrite) = &filter.url_rewrite {
+            if let Some(host) = &rewrite.hostname {
+                self.headers.set("Host", literal(host));
+            }
+            let path = rewrite.path.iter();
+            self.rewrites.extend(path.flat_map(|p| paths::rewrite_path(p, &paths::prefix(place.found))));
+        }
     }
 }
 

@@ -24,13 +24,36 @@ pub(crate) struct Guard {
 
 /// Makes the checks of a policy for a path of a server. `made` has the names of what the server has already.
 pub(crate) fn guard(
-    (server, path): (&str, &str),
+    server: &str,
+    path: &str,
     policy: &Arc<Policy>,
     globals: &Globals,
     made: &mut BTreeSet<String>,
 ) -> Guard {
-    let server = Server {
-        host: HostName::Name(server.to_owned()),
+    let server = named(server);
+    let path = if path.is_empty() { "/" } else { path };
+    let own_made = std::mem::take(made);
+    let mut out = Out { globals, server: &server, http: Vec::new(), helpers: Vec::new(), made: own_made };
+    let mut guard = Guard::default();
+    let networks: Networks = policy.networks.clone();
+    let only_networks = Policy { id: policy.id.clone(), networks, ..Policy::default() };
+    access::checks(&mut out, &guarded(path, Arc::new(only_networks)), &mut guard.lists);
+    let all = guarded(path, policy.clone());
+    access::checks(&mut out, &all, &mut guard.gate);
+    guard.fields = access::authority(&mut out, &all, &mut guard.gate);
+    // Bodies are measured where the request is first.
+    let settings = settings(policy, Protocol::Http).into_iter();
+    guard.gate.extend(settings.filter(|n| n.name == b"client_max_body_size"));
+    guard.helpers = out.helpers;
+    guard.http = out.http;
+    *made = out.made;
+    guard
+}
+
+/// Returns a server that has nothing but a name.
+fn named(name: &str) -> Server {
+    Server {
+        host: HostName::Name(name.to_owned()),
         aliases: Vec::new(),
         tls: Tls::default(),
         routes: Vec::new(),
@@ -40,32 +63,18 @@ pub(crate) fn guard(
         wants_tls: false,
         zones: Vec::new(),
         snippet: Vec::new(),
-    };
-    let path = if path.is_empty() { "/" } else { path };
-    let route = |policy: Arc<Policy>| Route {
+    }
+}
+
+/// Returns a route for a path with a policy.
+fn guarded(path: &str, policy: Arc<Policy>) -> Route {
+    Route {
         path: PathMatch::Prefix(path.to_owned()),
         slash: false,
         origin: Origin::default(),
         action: Action::Answer(503),
         policy,
-    };
-    let own_made = std::mem::take(made);
-    let mut out = Out { globals, server: &server, http: Vec::new(), helpers: Vec::new(), made: own_made };
-    let mut guard = Guard::default();
-    let networks: Networks = policy.networks.clone();
-    let only_networks = Policy { id: policy.id.clone(), networks, ..Policy::default() };
-    access::checks(&mut out, &route(Arc::new(only_networks)), &mut guard.lists);
-    let all = route(policy.clone());
-    access::checks(&mut out, &all, &mut guard.gate);
-    guard.fields = access::authority(&mut out, &all, &mut guard.gate);
-    // Bodies are measured where the request is first.
-    guard
-        .gate
-        .extend(settings(policy, Protocol::Http).into_iter().filter(|n| n.name == b"client_max_body_size"));
-    guard.helpers = out.helpers;
-    guard.http = out.http;
-    *made = out.made;
-    guard
+    }
 }
 
 /// Returns the directives of one word and the like, with the names that a protocol has for them.
