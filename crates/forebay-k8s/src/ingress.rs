@@ -645,8 +645,7 @@ impl Making<'_> {
     fn app_root(&self, parsed: &Parsed) -> Option<AppRoot> {
         let path = parsed.annotations.get("app-root").filter(|_| !parsed.canary)?;
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        let (https, https_always) = self.https(parsed);
-        Some(AppRoot { path, https, https_always })
+        Some(AppRoot { path, https: self.https(parsed) })
     }
 
     fn use_group(&mut self, parsed: &Parsed, spec: Spec, field: &str) -> String {

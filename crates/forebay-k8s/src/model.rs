@@ -103,10 +103,31 @@ pub struct Server {
 pub struct AppRoot {
     /// Path.
     pub path: String,
-    /// Requests without TLS are redirected to https first.
-    pub https: bool,
-    /// Also if the server has no certificate of its own.
-    pub https_always: bool,
+    /// Whether requests without TLS are redirected to https first.
+    pub https: Https,
+}
+
+/// Redirect of requests without TLS to https.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Https {
+    /// There is none.
+    #[default]
+    Optional,
+    /// There is one if the server has a certificate.
+    WithCertificate,
+    /// There is one in any case.
+    Always,
+}
+
+impl Https {
+    /// Returns the redirect of the settings `ssl-redirect` and `force-ssl-redirect`.
+    pub fn new(wanted: bool, forced: bool) -> Https {
+        match (wanted, forced) {
+            (_, true) => Https::Always,
+            (true, false) => Https::WithCertificate,
+            (false, false) => Https::Optional,
+        }
+    }
 }
 
 /// Condition of a route on the path.
@@ -379,10 +400,8 @@ pub struct Policy {
     pub id: String,
     /// Directives that need no more than their words.
     pub plain: Vec<Plain>,
-    /// Requests without TLS are redirected to https.
-    pub https: bool,
-    /// Also if the server has no certificate of its own.
-    pub https_always: bool,
+    /// Whether requests without TLS are redirected to https.
+    pub https: Https,
     /// Networks that are let in.
     pub networks: Networks,
     /// Names and passwords.

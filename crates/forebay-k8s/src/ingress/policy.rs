@@ -9,7 +9,7 @@ pub(super) use access::valid_times;
 
 use super::{Making, Parsed, is_name};
 use crate::groups::{LIMIT_ZONES, Spec, short_hash};
-use crate::model::{Cors, Errors, Limit, LimitKind, Limits, Mirror, Networks, Plain, Policy};
+use crate::model::{Cors, Errors, Https, Limit, LimitKind, Limits, Mirror, Networks, Plain, Policy};
 use crate::objects::{Key, PortRef};
 use crate::problem::Severity;
 use crate::reach;
@@ -75,7 +75,7 @@ impl Making<'_> {
         self.firewall(parsed);
         self.cookie_path(parsed);
         self.simple(parsed, &mut policy);
-        (policy.https, policy.https_always) = self.https(parsed);
+        policy.https = self.https(parsed);
         self.several_words(parsed, &mut policy);
         self.buffers(parsed, &mut policy);
         self.upstream_tls(parsed, &mut policy);
@@ -148,13 +148,13 @@ impl Making<'_> {
         }
     }
 
-    /// Reports whether requests without TLS are redirected to https, and whether also without a certificate of the host.
-    pub(super) fn https(&self, parsed: &Parsed) -> (bool, bool) {
+    /// Returns the redirect of requests without TLS.
+    pub(super) fn https(&self, parsed: &Parsed) -> Https {
         let flag = |name: &'static str| {
             let own = parsed.annotations.get(name).and_then(parse_bool);
             own.unwrap_or_else(|| self.globals.settings.flag(name))
         };
-        (flag("ssl-redirect"), flag("force-ssl-redirect"))
+        Https::new(flag("ssl-redirect"), flag("force-ssl-redirect"))
     }
 
     fn several_words(&mut self, parsed: &Parsed, policy: &mut Policy) {

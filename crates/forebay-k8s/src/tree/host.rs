@@ -39,17 +39,7 @@ impl Out<'_> {
 /// Makes the directives of a host's file.
 pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
     let mut out = Out { globals, server, http: Vec::new(), helpers: Vec::new(), made: BTreeSet::new() };
-    let mut nodes = Vec::new();
-    let names = std::iter::once(server.host.as_str()).chain(server.aliases.iter().map(String::as_str));
-    nodes.push(node("server_name", names.map(one_label)));
-    listen(server, globals, &mut nodes);
-    certificates(server, globals, &mut nodes);
-    if server.tls.clients.is_some() {
-        // For locations of snippets.
-        let certificate = fields::Family::Proxy.set(&fields::certificate(server, false));
-        nodes.extend(merge::join(fields::Family::Proxy.set(&globals.headers), &certificate));
-    }
-    nodes.extend(blocked(globals));
+    let mut nodes = own_directives(server, globals);
     // Two locations of the same words are an error. Those of a snippet count, and those of the ConfigMap's before others.
     let mut theirs = BTreeSet::new();
     for snippet in [&globals.snippets.server, &server.snippet] {
@@ -71,6 +61,21 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
     http.push(Node::new("server").block(nodes));
     http.extend(redirecting(server, globals));
     http
+}
+
+/// Makes the directives of a server that come before those of snippets.
+fn own_directives(server: &Server, globals: &Globals) -> Vec<Node> {
+    let names = std::iter::once(server.host.as_str()).chain(server.aliases.iter().map(String::as_str));
+    let mut nodes = vec![node("server_name", names.map(one_label))];
+    listen(server, globals, &mut nodes);
+    certificates(server, globals, &mut nodes);
+    if server.tls.clients.is_some() {
+        // For locations of snippets.
+        let certificate = fields::Family::Proxy.set(&fields::certificate(server, false));
+        nodes.extend(merge::join(fields::Family::Proxy.set(&globals.headers), &certificate));
+    }
+    nodes.extend(blocked(globals));
+    nodes
 }
 
 /// Makes the refusal of clients that the ConfigMap names.
@@ -175,17 +180,9 @@ fn locations(out: &mut Out<'_>) -> Vec<Node> {
     let mut routes: Vec<&Route> = server.routes.iter().collect();
     // Of regular expressions the first that matches counts, so the longest path comes first, and an exact one before others.
     routes.sort_by_key(|r| (std::cmp::Reverse(r.path.path().len()), !matches!(r.path, PathMatch::Exact(_))));
-    let root = |r: &&Route| r.path.path() == "/" && !matches!(r.path, PathMatch::Exact(_));
-    let exact_root = routes.iter().any(|r| matches!(&r.path, PathMatch::Exact(p) if p == "/"));
-    if let Some(root) = server.app_root.as_ref().filter(|_| !exact_root) {
-        let target = format!("$pass_access_scheme://$best_http_host{}", root.path);
-        let mut body = location::variables(out, None, &[]);
-        body.extend(location::redirect(out, "/", (root.https, root.https_always)));
-        body.extend(access::subject(out, "/"));
-        body.push(node("return", ["302", target.as_str()]));
-        nodes.push(node("location", ["=", "/"]).block(body));
-    }
-    let has_root = routes.iter().any(root);
+    nodes.extend(app_root(out));
+    let is_root = |r: &&Route| r.path.path() == "/" && !matches!(r.path, PathMatch::Exact(_));
+    let has_root = routes.iter().any(is_root);
     for route in routes {
         let body = location::body(out, route);
         for words in conditions(server, route) {
@@ -197,6 +194,20 @@ fn locations(out: &mut Out<'_>) -> Vec<Node> {
     }
     nodes.extend(probes(server));
     nodes
+}
+
+/// Makes the redirect of `app-root`, unless a route has the path `/` alone.
+fn app_root(out: &Out<'_>) -> Option<Node> {
+    let root = out.server.app_root.as_ref()?;
+    if out.server.routes.iter().any(|r| matches!(&r.path, PathMatch::Exact(p) if p == "/")) {
+        return None;
+    }
+    let target = format!("$pass_access_scheme://$best_http_host{}", root.path);
+    let mut body = location::variables(out, None, &[]);
+    body.extend(location::redirect(out, "/", root.https));
+    body.extend(access::subject(out, "/"));
+    body.push(node("return", ["302", target.as_str()]));
+    Some(node("location", ["=", "/"]).block(body))
 }
 
 /// Adds `/nginx_status`, which monitors ask the default server for. The address of the connection decides: clients may name others in

@@ -106,14 +106,7 @@ pub(super) fn authority(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>)
     if is_exempt(out.globals, "no-auth-locations", route.path.path()) {
         return Vec::new();
     }
-    // What is kept belongs to one path, so a service whose answers are kept is asked from a location of the path.
-    let id = match authority.cache {
-        Some(_) => {
-            let (path, policy) = (route_id(out.server, route), policy_id(out.server, route));
-            short_hash(&format!("{path} {policy} {}", authority.url))
-        }
-        None => policy_id(out.server, route),
-    };
+    let id = authority_id(out, route, authority);
     let path = format!("/_external-auth-{id}");
     nodes.push(node("auth_request", [path.as_str()]));
     nodes.push(node("auth_request_set", ["$auth_cookie", "$upstream_http_set_cookie"]));
@@ -123,6 +116,29 @@ pub(super) fn authority(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>)
         words.extend(["-s", "200 201 204 206 301 302 303 304 307 308"]);
     }
     nodes.push(node("more_set_headers", words).arg("Set-Cookie: $auth_cookie"));
+    let fields = response_fields(authority, nodes);
+    if authority.signin.is_some() {
+        nodes.push(node("error_page", ["401".to_owned(), "=".into(), format!("@signin_{id}")]));
+    }
+    if out.once(&path) {
+        make_authority(out, route, authority, &id);
+        make_signin(out, route, authority, &id);
+    }
+    fields
+}
+
+/// Returns the name of a service. What is kept belongs to one path, so a service whose answers are kept is asked from a location of
+/// the path.
+fn authority_id(out: &Out<'_>, route: &Route, authority: &Authority) -> String {
+    let policy = policy_id(out.server, route);
+    match authority.cache {
+        Some(_) => short_hash(&format!("{} {policy} {}", route_id(out.server, route), authority.url)),
+        None => policy,
+    }
+}
+
+/// Adds the variables of the fields of a service's answers. Returns the fields with their variables.
+fn response_fields(authority: &Authority, nodes: &mut Vec<Node>) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     for (i, name) in authority.response_headers.iter().enumerate() {
         let variable = format!("$authheader{i}");
@@ -130,49 +146,26 @@ pub(super) fn authority(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>)
         nodes.push(node("auth_request_set", [variable.clone(), format!("$upstream_http_{source}")]));
         fields.push((name.clone(), variable));
     }
-    if authority.signin.is_some() {
-        let name = format!("@signin_{id}");
-        nodes.push(node("error_page", ["401".to_owned(), "=".into(), name]));
-    }
-    if out.once(&path) {
-        make_authority(out, route, authority, &id, &path);
-    }
     fields
 }
 
-fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &str, path: &str) {
+/// Makes the location in which a service is asked.
+fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &str) {
     let none: [&str; 0] = [];
     let mut body = vec![node("internal", none)];
     if !out.globals.settings.flag("enable-auth-access-log") {
         body.push(node("access_log", ["off"]));
     }
     body.push(node("proxy_pass_request_body", ["off"]));
-    let mut own = vec![
-        ("Content-Length".to_owned(), String::new()),
-        ("Upgrade".into(), String::new()),
-        ("Connection".into(), String::new()),
-        ("Host".into(), authority.host.clone()),
-        ("X-Original-URI".into(), "$request_uri".into()),
-        ("X-Original-URL".into(), "$pass_access_scheme://$best_http_host$request_uri".into()),
-        ("X-Original-Method".into(), "$request_method".into()),
-        ("X-Sent-From".into(), "nginx-ingress-controller".into()),
-        (
-            "X-Auth-Request-Redirect".into(),
-            authority.redirect.clone().unwrap_or_else(|| "$request_uri".into()),
-        ),
-    ];
-    own.retain(|(name, _)| !authority.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name)));
-    own.extend(authority.headers.iter().cloned());
-    body.extend(fields::with(out, &own));
+    body.extend(fields::with(out, &request_fields(authority)));
     if let Some(method) = &authority.method {
         body.push(node("proxy_method", [method.as_str()]));
     }
-    body.push(node("proxy_buffering", ["off"]));
+    body.extend(authority.cache.is_none().then(|| node("proxy_buffering", ["off"])));
     body.push(node("proxy_request_buffering", ["on"]));
     body.push(node("proxy_ssl_server_name", ["on"]));
     if let Some((key, times)) = &authority.cache {
         body.push(node("proxy_buffering", ["on"]));
-        body.retain(|n| !(n.name == b"proxy_buffering" && n.args == [b"off".to_vec()]));
         body.push(node("proxy_cache", ["auth_cache"]));
         // An answer is kept although it sets a cookie.
         body.push(node("proxy_ignore_headers", ["Set-Cookie"]));
@@ -184,23 +177,44 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
         Some(pass) => body.push(pass),
         None => body.extend(pass_url(&authority.url)),
     }
-    let set = location::helper_variables(out, route, &body);
-    out.helpers.push(node("location", ["=", path]).block(set.into_iter().chain(body).collect()));
-    if let Some((page, parameter)) = &authority.signin {
-        let separator = if page.contains('?') { '&' } else { '?' };
-        let query = page.split_once('?').map_or("", |(_, query)| query);
-        let named = query.split('&').any(|pair| pair.split('=').next() == Some(parameter.as_str()));
-        let back = "$pass_access_scheme://$best_http_host$escaped_request_uri";
-        let target = if named { page.clone() } else { format!("{page}{separator}{parameter}={back}") };
-        let mut body = vec![node("internal", none), node("add_header", ["Set-Cookie", "$auth_cookie"])];
-        if let Some(cors) = &route.policy.cors {
-            body.extend(location::cors_answers(out, route, cors));
-        }
-        body.push(node("return", ["302", target.as_str()]));
-        let set = location::helper_variables(out, route, &body);
-        let name = format!("@signin_{id}");
-        out.helpers.push(node("location", [name]).block(set.into_iter().chain(body).collect()));
+    location::add_helper(out, route, ["=".to_owned(), format!("/_external-auth-{id}")], body);
+}
+
+/// Returns the fields that a service gets beside the general ones.
+fn request_fields(authority: &Authority) -> Vec<(String, String)> {
+    let redirect = authority.redirect.as_deref().unwrap_or("$request_uri");
+    let general = [
+        ("Content-Length", ""),
+        ("Upgrade", ""),
+        ("Connection", ""),
+        ("Host", &authority.host),
+        ("X-Original-URI", "$request_uri"),
+        ("X-Original-URL", "$pass_access_scheme://$best_http_host$request_uri"),
+        ("X-Original-Method", "$request_method"),
+        ("X-Sent-From", "nginx-ingress-controller"),
+        ("X-Auth-Request-Redirect", redirect),
+    ];
+    let is_new = |name: &str| !authority.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+    let general = general.into_iter().filter(|(name, _)| is_new(name));
+    let general = general.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    general.chain(authority.headers.iter().cloned()).collect()
+}
+
+/// Makes the location that sends clients to the page to log in at.
+fn make_signin(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &str) {
+    let Some((page, parameter)) = &authority.signin else { return };
+    let separator = if page.contains('?') { '&' } else { '?' };
+    let query = page.split_once('?').map_or("", |(_, query)| query);
+    let named = query.split('&').any(|pair| pair.split('=').next() == Some(parameter.as_str()));
+    let back = "$pass_access_scheme://$best_http_host$escaped_request_uri";
+    let target = if named { page.clone() } else { format!("{page}{separator}{parameter}={back}") };
+    let none: [&str; 0] = [];
+    let mut body = vec![node("internal", none), node("add_header", ["Set-Cookie", "$auth_cookie"])];
+    if let Some(cors) = &route.policy.cors {
+        body.extend(location::cors_answers(out, route, cors));
     }
+    body.push(node("return", ["302", target.as_str()]));
+    location::add_helper(out, route, [format!("@signin_{id}")], body);
 }
 
 /// Makes the group of a service with connections that are kept open, and the directive that passes to it.

@@ -20,24 +20,34 @@ pub(super) fn errors(out: &mut Out<'_>, route: &Route, errors: &Errors, nodes: &
         } else {
             nodes.push(node("error_page", [code.to_string(), "=".into(), name.clone()]));
         }
-        if !out.once(&name) {
-            continue;
+        if out.once(&name) {
+            StandIn { name, code: *code, group: &errors.group, at_root: true }.add(out, route);
         }
-        let rewrite = node("rewrite", ["^", "/", "break"]);
-        in_place(out, route, *code, &errors.group, name, Some(rewrite));
     }
 }
 
-/// Adds the location in which a default backend answers in place of an upstream, and is told why.
-fn in_place(out: &mut Out<'_>, route: &Route, code: u16, group: &str, name: String, rewrite: Option<Node>) {
-    let mut own = fields::reasons(code, route);
-    own.extend(fields::password(out, route));
-    let mut body = vec![node("internal", [] as [&str; 0]), node("proxy_intercept_errors", ["off"])];
-    body.extend(fields::beside(out, route, &own));
-    body.extend(rewrite);
-    body.push(node("proxy_pass", [format!("http://{group}")]));
-    let set = location::helper_variables(out, route, &body);
-    out.helpers.push(node("location", [name]).block(set.into_iter().chain(body).collect()));
+/// Default backend that answers in place of a route's upstream.
+struct StandIn<'a> {
+    /// Name of its location.
+    name: String,
+    /// Status that it is told.
+    code: u16,
+    group: &'a str,
+    /// Its path is `/`, whatever the path of the request.
+    at_root: bool,
+}
+
+impl StandIn<'_> {
+    /// Adds the location of the default backend.
+    fn add(self, out: &mut Out<'_>, route: &Route) {
+        let mut own = fields::reasons(self.code, route);
+        own.extend(fields::password(out, route));
+        let mut body = vec![node("internal", [] as [&str; 0]), node("proxy_intercept_errors", ["off"])];
+        body.extend(fields::beside(out, route, &own));
+        body.extend(self.at_root.then(|| node("rewrite", ["^", "/", "break"])));
+        body.push(node("proxy_pass", [format!("http://{}", self.group)]));
+        location::add_helper(out, route, [self.name], body);
+    }
 }
 
 /// Adds the default backend of an Ingress, for while the Service of a route has no servers.
@@ -45,7 +55,7 @@ pub(super) fn stand_in(out: &mut Out<'_>, route: &Route, group: &str, nodes: &mu
     let name = format!("@empty_{}", route_id(out.server, route));
     nodes.push(node("error_page", [NO_SERVERS.to_string(), "=".into(), name.clone()]));
     if out.once(&name) {
-        in_place(out, route, 503, group, name, None);
+        StandIn { name, code: 503, group, at_root: false }.add(out, route);
     }
 }
 
@@ -70,6 +80,5 @@ pub(super) fn mirror(out: &mut Out<'_>, route: &Route, mirror: &Mirror, nodes: &
     }
     body.extend(fields::beside(out, route, &own));
     body.extend(access::pass_url(&mirror.target));
-    let set = location::helper_variables(out, route, &body);
-    out.helpers.push(node("location", ["=", path.as_str()]).block(set.into_iter().chain(body).collect()));
+    location::add_helper(out, route, ["=".to_owned(), path], body);
 }

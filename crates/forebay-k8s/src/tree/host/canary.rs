@@ -3,7 +3,8 @@
 use super::super::node;
 use super::Out;
 use crate::groups::short_hash;
-use crate::model::{Alternative, HeaderValue};
+use crate::model::{Alternative, HeaderChoice, HeaderValue};
+use forebay_conf::Node;
 
 /// Returns a key of a `map` for a text in exactly these letters. Texts as keys have no regard to case.
 fn exactly(text: &str) -> String {
@@ -30,57 +31,94 @@ pub(super) fn choose(out: &mut Out<'_>, id: &str, group: &str, alternative: &Alt
         return;
     }
     let there = alternative.group.as_str();
-    let mut variable = match alternative.share {
-        0 => group.to_owned(),
-        10_000.. => there.to_owned(),
-        share => {
-            let percent = format!("{}.{:02}%", share / 100, share % 100);
-            let split = vec![node(&percent, [there]), node("*", [group])];
-            out.http.push(
-                node("split_clients", [format!("${{request_id}}{id}"), format!("$canary_share_{id}")])
-                    .block(split),
-            );
-            format!("$canary_share_{id}")
-        }
-    };
+    let mut choice = Choice { out, id, group, there, variable: String::new() };
+    choice.by_share(alternative.share);
     if let Some(cookie) = &alternative.cookie {
-        let name = format!("$canary_cookie_{id}");
-        let mut entries = vec![node("default", [variable.as_str()])];
-        entries.extend([node(&exactly("always"), [there]), node(&exactly("never"), [group])]);
-        let source = cookie_variable(out, cookie, &format!("canary_value_{id}"));
-        out.http.push(node("map", [source, name.clone()]).block(entries));
-        variable = name;
+        choice.by_cookie(cookie);
     }
     if let Some(header) = &alternative.header {
-        let name = format!("$canary_header_{id}");
-        let mut entries = vec![node("default", [variable.as_str()])];
-        match &header.value {
-            None => entries.extend([node(&exactly("always"), [there]), node(&exactly("never"), [group])]),
-            Some(HeaderValue::Exact(text)) => entries.push(node(&exactly(text), [there])),
-            // An asterisk at its beginning would take the regard to case away.
-            Some(HeaderValue::Regex(regex)) => entries.push(node(&format!("~(?:{regex})"), [there])),
-        }
-        let source = format!(
-            "$http_{}",
-            header.name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_")
-        );
-        out.http.push(node("map", [source, name.clone()]).block(entries));
-        variable = name;
+        choice.by_header(header);
     }
-    // Whoever has a cookie of a group stays with it. One with another mark is of a canary that is gone.
-    if let Some((cookie, mark)) = &alternative.sticky {
-        let source = cookie_variable(out, cookie, &format!("sticky_value_{id}"));
-        let entries = vec![
-            node("default", [group]),
-            node("", [variable.as_str()]),
-            node(&format!("~^{mark}\\."), [there]),
-            node("~\\.", [variable.as_str()]),
-        ];
-        out.http.push(node("map", [source, format!("$canary_{id}")]).block(entries));
-    } else {
-        let entries = vec![node("default", [variable])];
-        out.http.push(node("map", ["$host".to_owned(), format!("$canary_{id}")]).block(entries));
-    }
+    choice.keep(alternative.sticky.as_ref());
     let named = vec![node("default", [""]), node(there, [alternative.name.as_str()])];
-    out.http.push(node("map", [format!("$canary_{id}"), format!("$canary_name_{id}")]).block(named));
+    choice.map(format!("$canary_{id}"), format!("$canary_name_{id}"), named);
+}
+
+/// Choice between two groups while it is made.
+struct Choice<'o, 'a> {
+    out: &'o mut Out<'a>,
+    /// Text that no other choice has.
+    id: &'o str,
+    group: &'o str,
+    /// The other group.
+    there: &'o str,
+    /// Variable with the choice, or the group that is always chosen.
+    variable: String,
+}
+
+impl Choice<'_, '_> {
+    fn map(&mut self, from: String, to: String, entries: Vec<Node>) {
+        self.out.http.push(node("map", [from, to]).block(entries));
+    }
+
+    fn by_share(&mut self, share: u32) {
+        self.variable = match share {
+            0 => self.group.to_owned(),
+            10_000.. => self.there.to_owned(),
+            share => {
+                let variable = format!("$canary_share_{}", self.id);
+                let percent = format!("{}.{:02}%", share / 100, share % 100);
+                let split = vec![node(&percent, [self.there]), node("*", [self.group])];
+                let words = [format!("${{request_id}}{}", self.id), variable.clone()];
+                self.out.http.push(node("split_clients", words).block(split));
+                variable
+            }
+        };
+    }
+
+    /// Returns the entries for the words that choose a group.
+    fn words(&self) -> [Node; 2] {
+        [node(&exactly("always"), [self.there]), node(&exactly("never"), [self.group])]
+    }
+
+    fn by_cookie(&mut self, cookie: &str) {
+        let name = format!("$canary_cookie_{}", self.id);
+        let mut entries = vec![node("default", [self.variable.as_str()])];
+        entries.extend(self.words());
+        let source = cookie_variable(self.out, cookie, &format!("canary_value_{}", self.id));
+        self.map(source, name.clone(), entries);
+        self.variable = name;
+    }
+
+    fn by_header(&mut self, header: &HeaderChoice) {
+        let name = format!("$canary_header_{}", self.id);
+        let mut entries = vec![node("default", [self.variable.as_str()])];
+        match &header.value {
+            None => entries.extend(self.words()),
+            Some(HeaderValue::Exact(text)) => entries.push(node(&exactly(text), [self.there])),
+            // An asterisk at its beginning would take the regard to case away.
+            Some(HeaderValue::Regex(regex)) => entries.push(node(&format!("~(?:{regex})"), [self.there])),
+        }
+        let field = header.name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        self.map(format!("$http_{field}"), name.clone(), entries);
+        self.variable = name;
+    }
+
+    /// Makes the variable with the result. Whoever has a cookie of a group stays with it; one with another mark is of a canary that is
+    /// gone.
+    fn keep(&mut self, sticky: Option<&(String, String)>) {
+        let (source, entries) = match sticky {
+            Some((cookie, mark)) => {
+                let entries = vec![
+                    node("default", [self.group]),
+                    node("", [self.variable.as_str()]),
+                    node(&format!("~^{mark}\\."), [self.there]),
+                    node("~\\.", [self.variable.as_str()]),
+                ];
+                (cookie_variable(self.out, cookie, &format!("sticky_value_{}", self.id)), entries)
+            }
+            None => ("$host".to_owned(), vec![node("default", [self.variable.as_str()])]),
+        };
+        self.map(source, format!("$canary_{}", self.id), entries);
+    }
 }

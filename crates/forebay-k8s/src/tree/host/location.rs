@@ -5,7 +5,7 @@ use super::fields::{self, Family};
 use super::{Out, is_exempt, policy_id, route_id, target};
 use super::{access, beside, canary};
 use crate::ingress::upstream_name;
-use crate::model::{Action, Cors, Forward, HostName, Protocol, Route};
+use crate::model::{Action, Cors, Forward, HostName, Https, Plain, Protocol, Route};
 use crate::variables;
 use forebay_conf::Node;
 
@@ -24,57 +24,70 @@ pub(in crate::tree) const OF_LOCATION: &[&str] = &[
 
 /// Makes the directives of a route's location.
 pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
-    let mut nodes = to_https(out, Some(route));
-    let policy = route.policy.clone();
+    let mut location = LocationBuilder { nodes: to_https(out, Some(route)), route };
     match &route.action {
-        Action::Answer(status) => nodes.push(node("return", [status.to_string()])),
-        Action::Redirect { code, url } => {
-            if let Some(cors) = &policy.cors {
-                self::cors(out, route, cors, &mut nodes);
-            }
-            access::checks(out, route, &mut nodes);
-            let form = |d: &&crate::model::Plain| {
-                matches!(d.name, "absolute_redirect" | "port_in_redirect" | "access_log")
-            };
-            nodes.extend(
-                policy.plain.iter().filter(form).map(|d| node(d.name, d.words.iter().map(String::as_str))),
-            );
-            for own in [&out.globals.snippets.location, &policy.snippet] {
-                nodes = merge::join(nodes, own);
-            }
-            nodes.extend(answers(route));
-            nodes.push(node("return", [code.to_string(), url.clone()]));
-        }
-        Action::Forward(forward) => {
-            if let Some(cors) = &policy.cors {
-                self::cors(out, route, cors, &mut nodes);
-            }
-            access::checks(out, route, &mut nodes);
-            let authorized = access::authority(out, route, &mut nodes);
-            plain(forward.protocol, &policy.plain, &mut nodes);
-            headers(out, route, forward.protocol, authorized, &mut nodes);
-            if let Some(errors) = &policy.errors {
-                beside::errors(out, route, errors, &mut nodes);
-            }
-            if let Some(group) = &policy.stand_in {
-                beside::stand_in(out, route, group, &mut nodes);
-            }
-            if let Some(mirror) = &policy.mirror {
-                beside::mirror(out, route, mirror, &mut nodes);
-            }
-            // A snippet comes before the rewriting of the path, and may have a `proxy_pass` of its own.
-            let mut passing = Vec::new();
-            pass(out, route, forward, &mut passing);
-            for own in [&out.globals.snippets.location, &policy.snippet] {
-                nodes = merge::join(nodes, own);
-                merge::give_way(&mut passing, own);
-            }
-            nodes.extend(passing);
-        }
+        Action::Answer(status) => location.nodes.push(node("return", [status.to_string()])),
+        Action::Redirect { code, url } => location.redirect(out, *code, url),
+        Action::Forward(forward) => location.forward(out, forward),
     }
-    let mut all = variables(out, Some(route), &nodes);
-    all.extend(nodes);
+    let mut all = variables(out, Some(route), &location.nodes);
+    all.extend(location.nodes);
     all
+}
+
+/// Builder of the location of a route.
+struct LocationBuilder<'a> {
+    nodes: Vec<Node>,
+    route: &'a Route,
+}
+
+impl LocationBuilder<'_> {
+    /// Adds the answers to pages of other origins and the checks of access, which come first.
+    fn checks(&mut self, out: &mut Out<'_>) {
+        if let Some(answers) = &self.route.policy.cors {
+            cors(out, self.route, answers, &mut self.nodes);
+        }
+        access::checks(out, self.route, &mut self.nodes);
+    }
+
+    fn redirect(&mut self, out: &mut Out<'_>, code: i64, url: &str) {
+        let policy = &self.route.policy;
+        self.checks(out);
+        let form = |d: &&Plain| matches!(d.name, "absolute_redirect" | "port_in_redirect" | "access_log");
+        let words = |d: &Plain| node(d.name, d.words.iter().map(String::as_str));
+        self.nodes.extend(policy.plain.iter().filter(form).map(words));
+        for own in [&out.globals.snippets.location, &policy.snippet] {
+            self.nodes = merge::join(std::mem::take(&mut self.nodes), own);
+        }
+        self.nodes.extend(answers(self.route));
+        self.nodes.push(node("return", [code.to_string(), url.to_owned()]));
+    }
+
+    fn forward(&mut self, out: &mut Out<'_>, forward: &Forward) {
+        let (route, policy) = (self.route, &self.route.policy);
+        self.checks(out);
+        let nodes = &mut self.nodes;
+        let authorized = access::authority(out, route, nodes);
+        plain(forward.protocol, &policy.plain, nodes);
+        headers(out, route, forward.protocol, authorized, nodes);
+        if let Some(errors) = &policy.errors {
+            beside::errors(out, route, errors, nodes);
+        }
+        if let Some(group) = &policy.stand_in {
+            beside::stand_in(out, route, group, nodes);
+        }
+        if let Some(mirror) = &policy.mirror {
+            beside::mirror(out, route, mirror, nodes);
+        }
+        // A snippet comes before the rewriting of the path, and may have a `proxy_pass` of its own.
+        let mut passing = Vec::new();
+        pass(out, route, forward, &mut passing);
+        for own in [&out.globals.snippets.location, &policy.snippet] {
+            self.nodes = merge::join(std::mem::take(&mut self.nodes), own);
+            merge::give_way(&mut passing, own);
+        }
+        self.nodes.extend(passing);
+    }
 }
 
 /// Makes the answer for paths without a route.
@@ -111,31 +124,25 @@ pub(super) fn variables(out: &Out<'_>, route: Option<&Route>, nodes: &[Node]) ->
     made(out, route, nodes, out.globals.variables.clone())
 }
 
-/// Makes the variables that the directives of a helper refer to. The location that leads to it has set those for all.
-pub(super) fn helper_variables(out: &Out<'_>, route: &Route, nodes: &[Node]) -> Vec<Node> {
-    made(out, Some(route), nodes, Vec::new())
+/// Adds a location that a route needs, with the variables that its directives refer to. The location that leads to it has set those
+/// for all.
+pub(super) fn add_helper<const N: usize>(
+    out: &mut Out<'_>,
+    route: &Route,
+    words: [String; N],
+    body: Vec<Node>,
+) {
+    let set = made(out, Some(route), &body, Vec::new());
+    out.helpers.push(node("location", words).block(set.into_iter().chain(body).collect()));
 }
 
 fn made(out: &Out<'_>, route: Option<&Route>, nodes: &[Node], mut wanted: Vec<&'static str>) -> Vec<Node> {
     collect(nodes, &mut wanted);
-    let origin = route.map(|r| r.origin.clone()).unwrap_or_default();
-    let text = |name: &str| match name {
-        "proxy_upstream_name" | "proxy_host" => match route {
-            Some(_) => upstream_name(&origin.object.namespace, &origin.service, &origin.port),
-            None => "upstream-default-backend".to_owned(),
-        },
-        "namespace" => origin.object.namespace.clone(),
-        "ingress_name" => origin.object.name.clone(),
-        "service_name" => origin.service.clone(),
-        "service_port" => origin.port.clone(),
-        "location_path" => route.map_or("/", |r| r.path.path()).to_owned(),
-        _ => String::new(),
-    };
+    let forward = route.map(|r| &r.action);
+    let has_canary = matches!(forward, Some(Action::Forward(f)) if !f.alternatives.is_empty());
     let mut made = Vec::new();
     for name in OF_LOCATION.iter().filter(|n| wanted.contains(n)) {
         let variable = format!("${name}");
-        let has_canary =
-            matches!(route.map(|r| &r.action), Some(Action::Forward(f)) if !f.alternatives.is_empty());
         made.push(match *name {
             "escaped_request_uri" => node("set_escape_uri", [variable.as_str(), "$request_uri"]),
             // A `map` in `http` gives it an empty value elsewhere.
@@ -146,10 +153,27 @@ fn made(out: &Out<'_>, route: Option<&Route>, nodes: &[Node], mut wanted: Vec<&'
                 None => continue,
             },
             // A dollar sign would begin a variable.
-            _ => node("set", [variable, crate::gateway::literal(&text(name))]),
+            _ => node("set", [variable, crate::gateway::literal(&text_of(name, route))]),
         });
     }
     made
+}
+
+/// Returns the value of a variable of a location.
+fn text_of(name: &str, route: Option<&Route>) -> String {
+    let origin = route.map(|r| r.origin.clone()).unwrap_or_default();
+    match name {
+        "proxy_upstream_name" | "proxy_host" => match route {
+            Some(_) => upstream_name(&origin.object.namespace, &origin.service, &origin.port),
+            None => "upstream-default-backend".to_owned(),
+        },
+        "namespace" => origin.object.namespace,
+        "ingress_name" => origin.object.name,
+        "service_name" => origin.service,
+        "service_port" => origin.port,
+        "location_path" => route.map_or("/", |r| r.path.path()).to_owned(),
+        _ => String::new(),
+    }
 }
 
 /// Adds the variables of locations that directives mention.
@@ -169,24 +193,27 @@ pub(crate) fn collect(nodes: &[Node], wanted: &mut Vec<&'static str>) {
 
 /// Makes the redirect of requests without TLS.
 pub(super) fn to_https(out: &Out<'_>, route: Option<&Route>) -> Vec<Node> {
-    let globals = out.globals;
-    let path = route.map_or("/", |r| r.path.path());
-    let closed = matches!(route.map(|r| &r.action), Some(Action::Answer(_)));
-    if closed {
+    let settings = &out.globals.settings;
+    if matches!(route.map(|r| &r.action), Some(Action::Answer(_))) {
         return Vec::new();
     }
-    let wanted = match route {
-        Some(route) => (route.policy.https, route.policy.https_always),
-        None => (globals.settings.flag("ssl-redirect"), globals.settings.flag("force-ssl-redirect")),
+    let https = match route {
+        Some(route) => route.policy.https,
+        None => Https::new(settings.flag("ssl-redirect"), settings.flag("force-ssl-redirect")),
     };
-    redirect(out, path, wanted)
+    redirect(out, route.map_or("/", |r| r.path.path()), https)
 }
 
-/// Makes the redirect of requests without TLS for a path. `wanted`: it is wished for, and also without a certificate of the host.
-pub(super) fn redirect(out: &Out<'_>, path: &str, (wanted, always): (bool, bool)) -> Vec<Node> {
+/// Makes the redirect of requests without TLS for a path.
+pub(super) fn redirect(out: &Out<'_>, path: &str, https: Https) -> Vec<Node> {
     let globals = out.globals;
     let has_tls = out.server.tls.certificate.is_some() || out.server.wants_tls && globals.default_certificate;
-    if !(always || wanted && has_tls) || is_exempt(globals, "no-tls-redirect-locations", path) {
+    let redirects = match https {
+        Https::Optional => false,
+        Https::WithCertificate => has_tls,
+        Https::Always => true,
+    };
+    if !redirects || is_exempt(globals, "no-tls-redirect-locations", path) {
         return Vec::new();
     }
     let code = globals.settings.get("http-redirect-code");
@@ -198,7 +225,7 @@ pub(super) fn redirect(out: &Out<'_>, path: &str, (wanted, always): (bool, bool)
     vec![node("if", ["($redirect_to_https)"]).block(vec![node("return", [code, target.as_str()])])]
 }
 
-pub(super) fn plain(protocol: Protocol, directives: &[crate::model::Plain], nodes: &mut Vec<Node>) {
+pub(super) fn plain(protocol: Protocol, directives: &[Plain], nodes: &mut Vec<Node>) {
     for directive in directives {
         let Some(name) = name_for(protocol, directive.name) else { continue };
         // FastCGI has no gateways that answer by these.
@@ -262,34 +289,37 @@ fn headers(
     nodes.extend(if family == Family::Fastcgi { fastcgi(route, set) } else { set });
 }
 
+/// Parameters that FastCGI programs expect.
+const FASTCGI_PARAMETERS: [(&str, &str); 18] = [
+    ("QUERY_STRING", "$query_string"),
+    ("REQUEST_METHOD", "$request_method"),
+    ("CONTENT_TYPE", "$content_type"),
+    ("CONTENT_LENGTH", "$content_length"),
+    ("SCRIPT_FILENAME", "$document_root$fastcgi_script_name"),
+    ("SCRIPT_NAME", "$fastcgi_script_name"),
+    ("REQUEST_URI", "$request_uri"),
+    ("DOCUMENT_URI", "$document_uri"),
+    ("DOCUMENT_ROOT", "$document_root"),
+    ("SERVER_PROTOCOL", "$server_protocol"),
+    ("REQUEST_SCHEME", "$pass_access_scheme"),
+    ("GATEWAY_INTERFACE", "CGI/1.1"),
+    ("REMOTE_ADDR", "$remote_addr"),
+    ("REMOTE_PORT", "$remote_port"),
+    ("SERVER_ADDR", "$server_addr"),
+    ("SERVER_PORT", "$server_port"),
+    ("SERVER_NAME", "$server_name"),
+    ("REDIRECT_STATUS", "200"),
+];
+
 /// Returns the parameters for FastCGI. `fields`: those of fields of the request.
 fn fastcgi(route: &Route, fields: Vec<Node>) -> Vec<Node> {
-    let general = [
-        ("QUERY_STRING", "$query_string"),
-        ("REQUEST_METHOD", "$request_method"),
-        ("CONTENT_TYPE", "$content_type"),
-        ("CONTENT_LENGTH", "$content_length"),
-        ("SCRIPT_FILENAME", "$document_root$fastcgi_script_name"),
-        ("SCRIPT_NAME", "$fastcgi_script_name"),
-        ("REQUEST_URI", "$request_uri"),
-        ("DOCUMENT_URI", "$document_uri"),
-        ("DOCUMENT_ROOT", "$document_root"),
-        ("SERVER_PROTOCOL", "$server_protocol"),
-        ("REQUEST_SCHEME", "$pass_access_scheme"),
-        ("GATEWAY_INTERFACE", "CGI/1.1"),
-        ("REMOTE_ADDR", "$remote_addr"),
-        ("REMOTE_PORT", "$remote_port"),
-        ("SERVER_ADDR", "$server_addr"),
-        ("SERVER_PORT", "$server_port"),
-        ("SERVER_NAME", "$server_name"),
-        ("REDIRECT_STATUS", "200"),
-    ];
     let parameters = |(n, v): (&str, &str)| node("fastcgi_param", [n, v]);
     let own = route.policy.fastcgi.iter().map(|(n, v)| (n.as_str(), v.as_str()));
     let own: Vec<Node> = own.map(parameters).collect();
     // Programs take any value for yes.
     let https = node("fastcgi_param", ["HTTPS", "$secure_cookie", "if_not_empty"]);
-    merge::join(general.into_iter().map(parameters).chain([https]).chain(fields).collect(), &own)
+    let general = FASTCGI_PARAMETERS.into_iter().map(parameters);
+    merge::join(general.chain([https]).chain(fields).collect(), &own)
 }
 
 fn pass(out: &mut Out<'_>, route: &Route, forward: &Forward, nodes: &mut Vec<Node>) {
@@ -331,21 +361,7 @@ pub(super) fn cors_answers(out: &mut Out<'_>, route: &Route, cors: &Cors) -> Vec
     let all = cors.origins.is_empty();
     let origin = if all { "*".to_owned() } else { format!("$cors_origin_{id}") };
     if out.once(&format!("cors {id}")) && !all {
-        let mut entries = vec![node("default", [""])];
-        entries.extend(cors.origins.iter().map(|o| node(&origin_key(o), ["$http_origin"])));
-        out.http.push(node("map", ["$http_origin".to_owned(), origin.clone()]).block(entries));
-        // Only an origin that is allowed gets the fields, and an answer to its question.
-        let yes = |name: &str, value: &str| {
-            node("map", [origin.clone(), format!("$cors_{name}_{id}")])
-                .block(vec![node("default", [value]), node("", [""])])
-        };
-        for (name, value) in cors_fields(cors) {
-            out.http.push(yes(name, &value));
-        }
-        let ask = vec![node("default", [""]), node("~^OPTIONS .", ["1"])];
-        out.http.push(
-            node("map", [format!("$request_method $cors_origin_{id}"), format!("$cors_ask_{id}")]).block(ask),
-        );
+        cors_variables(out, cors, &origin, &id);
     }
     let mut fields = vec![node("more_set_headers", [format!("Access-Control-Allow-Origin: {origin}")])];
     for (name, value) in cors_fields(cors) {
@@ -363,6 +379,21 @@ pub(super) fn cors_answers(out: &mut Out<'_>, route: &Route, cors: &Cors) -> Vec
         fields.push(node("more_set_headers", ["-a", "Vary: Origin"]));
     }
     fields
+}
+
+/// Makes the variables of the answers to pages of listed origins. `origin`: the variable of the origin itself.
+fn cors_variables(out: &mut Out<'_>, cors: &Cors, origin: &str, id: &str) {
+    let mut entries = vec![node("default", [""])];
+    entries.extend(cors.origins.iter().map(|o| node(&origin_key(o), ["$http_origin"])));
+    out.http.push(node("map", ["$http_origin", origin]).block(entries));
+    // Only an origin that is allowed gets the fields, and an answer to its question.
+    for (name, value) in cors_fields(cors) {
+        let entries = vec![node("default", [value]), node("", [""])];
+        out.http.push(node("map", [origin, &format!("$cors_{name}_{id}")]).block(entries));
+    }
+    let ask = vec![node("default", [""]), node("~^OPTIONS .", ["1"])];
+    let words = [format!("$request_method $cors_origin_{id}"), format!("$cors_ask_{id}")];
+    out.http.push(node("map", words).block(ask));
 }
 
 fn cors_fields(cors: &Cors) -> Vec<(&'static str, String)> {

@@ -21,25 +21,9 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     }
     let mut nodes = vec![node("upstream_start_unresolved", ["on"])];
     settings(globals, &mut nodes);
-    if !globals.options.resolvers.is_empty() {
-        nodes.push(node("resolver", globals.options.resolvers.iter().map(String::as_str)));
-    }
-    // The address of a PROXY header counts in logs, and is passed on by those that this server sends.
-    if globals.settings.flag("enable-real-ip") {
-        nodes.extend(super::forwarded::trusted(globals));
-    }
     // A snippet that does not work may have been one that keeps clients out.
     let closed = globals.settings.closed.iter().any(|key| ["main-snippet", "stream-snippet"].contains(key));
-    let mut made = BTreeSet::new();
-    for port in parts.stream {
-        if made.insert(port.group.clone()) {
-            nodes.push(group(&port.group, &port.spec, &port.servers, globals));
-        }
-        // Groups of passthrough hosts have no port of their own.
-        if port.port != 0 {
-            nodes.push(server(port, closed, globals));
-        }
-    }
+    ports(parts, closed, &mut nodes);
     if passthrough {
         pass_sessions(parts, closed, &mut nodes);
     }
@@ -47,6 +31,20 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     nodes.extend(globals.snippets.stream.iter().cloned());
     nodes.extend(parts.stream_snippets.iter().cloned());
     Some(Node::new("stream").block(nodes))
+}
+
+/// Makes the servers of ports and their groups. `closed`: nobody is let in.
+fn ports(parts: &Main<'_>, closed: bool, nodes: &mut Vec<Node>) {
+    let mut made = BTreeSet::new();
+    for port in parts.stream {
+        if made.insert(port.group.clone()) {
+            nodes.push(group(&port.group, &port.spec, &port.servers, parts.globals));
+        }
+        // Groups of passthrough hosts have no port of their own.
+        if port.port != 0 {
+            nodes.push(server(port, closed, parts.globals));
+        }
+    }
 }
 
 fn settings(globals: &Globals, nodes: &mut Vec<Node>) {
@@ -70,6 +68,13 @@ fn settings(globals: &Globals, nodes: &mut Vec<Node>) {
     let time = parse_time(s.get("proxy-stream-next-upstream-timeout")).unwrap_or_else(|| "600s".into());
     nodes.push(node("proxy_next_upstream_timeout", [time]));
     nodes.push(node("proxy_next_upstream_tries", [s.get("proxy-stream-next-upstream-tries")]));
+    if !globals.options.resolvers.is_empty() {
+        nodes.push(node("resolver", globals.options.resolvers.iter().map(String::as_str)));
+    }
+    // The address of a PROXY header counts in logs, and is passed on by those that this server sends.
+    if s.flag("enable-real-ip") {
+        nodes.extend(super::forwarded::trusted(globals));
+    }
 }
 
 /// Makes the `upstream` block of a group.
@@ -131,8 +136,7 @@ fn one_label(host: &str) -> String {
 /// The first sends all sessions on with a PROXY header, from which the `http` block learns who the client is. Sessions of hosts with
 /// passthrough go to a second one, which takes the header off again, since their servers do not expect it.
 fn pass_sessions(parts: &Main<'_>, closed: bool, nodes: &mut Vec<Node>) {
-    let globals = parts.globals;
-    let own = globals.options.ssl_passthrough_proxy_port;
+    let own = parts.globals.options.ssl_passthrough_proxy_port;
     let second = own.saturating_sub(1).max(1);
     let hostnames = || node("hostnames", [] as [&str; 0]);
     let map = |to: &str, default: &str, group: &dyn Fn(&str) -> String| {
@@ -146,22 +150,24 @@ fn pass_sessions(parts: &Main<'_>, closed: bool, nodes: &mut Vec<Node>) {
     for (name, port) in [(TLS_HERE, own), ("tls_through", second)] {
         nodes.push(node("upstream", [name]).block(vec![node("server", [format!("127.0.0.1:{port}")])]));
     }
-    let mut inner = Vec::new();
-    let decode = globals.settings.flag("use-proxy-protocol").then_some("proxy_protocol");
-    let port = globals.options.https_port;
-    for address in super::super::addresses(globals, port) {
-        inner.push(node("listen", [address]).args(decode));
-    }
-    if decode.is_some() {
-        // Without it the balancer would be the client.
-        inner.extend(super::forwarded::trusted(globals));
-    }
-    inner.push(node("ssl_preread", ["on"]));
-    inner.push(node("proxy_protocol", ["on"]));
-    inner.push(node("proxy_pass", ["$tls_way"]));
-    nodes.push(Node::new("server").block(inner));
+    nodes.push(sorting(parts.globals));
     let mut through = vec![node("listen", [format!("127.0.0.1:{second}"), "proxy_protocol".into()])];
     through.extend(closed.then(|| node("deny", ["all"])));
     through.extend([node("ssl_preread", ["on"]), node("proxy_pass", ["$tls_group"])]);
     nodes.push(Node::new("server").block(through));
+}
+
+/// Makes the server that sends TLS sessions on by their names.
+fn sorting(globals: &Globals) -> Node {
+    let decode = globals.settings.flag("use-proxy-protocol").then_some("proxy_protocol");
+    let addresses = super::super::addresses(globals, globals.options.https_port).into_iter();
+    let mut nodes: Vec<Node> = addresses.map(|address| node("listen", [address]).args(decode)).collect();
+    if decode.is_some() {
+        // Without it the balancer would be the client.
+        nodes.extend(super::forwarded::trusted(globals));
+    }
+    nodes.push(node("ssl_preread", ["on"]));
+    nodes.push(node("proxy_protocol", ["on"]));
+    nodes.push(node("proxy_pass", ["$tls_way"]));
+    Node::new("server").block(nodes)
 }
