@@ -16,46 +16,29 @@ impl Making<'_> {
         path: &HostPath,
         routes: &mut BTreeMap<PathMatch, Route>,
     ) {
-        if !routes.contains_key(&path.path) {
+        let report = |reason: &'static str, text: String| {
+            parsed.problem(format!("{}.path", path.field), text).reason(reason)
+        };
+        let Some(route) = routes.get_mut(&path.path) else {
             let text = "no other Ingress has this host and path, so the canary takes no requests";
-            let problem = parsed.problem(format!("{}.path", path.field), text);
-            self.problems.push(problem.reason("CanaryAlone"));
-            return;
-        }
-        if let Some(owner) = routes.get(&path.path).map(|route| &route.origin.object)
-            && owner.namespace != parsed.key.namespace
-        {
+            return self.problems.push(report("CanaryAlone", text.to_owned()));
+        };
+        let owner = &route.origin.object;
+        if owner.namespace != parsed.key.namespace {
             let text =
                 format!("the path is that of {owner}, and a canary takes no requests of another namespace");
-            let problem = parsed.problem(format!("{}.path", path.field), text);
-            self.problems.push(problem.reason("CanaryForeign"));
-            return;
+            return self.problems.push(report("CanaryForeign", text));
         }
         let Some(mut spec) = self.spec(parsed, path) else { return };
         spec.fallback = None;
-        let sticky = self.stays(parsed, routes.get(&path.path), &mut spec);
+        let sticky = self.stays(parsed, Some(route), &mut spec);
         let group = self.use_group(parsed, spec, &format!("{}.backend", path.field));
-        let a = &parsed.annotations;
-        let value = match (a.get("canary-by-header-value"), a.get("canary-by-header-pattern")) {
-            (Some(text), _) => Some(HeaderValue::Exact(text.to_owned())),
-            (None, Some(regex)) => Some(HeaderValue::Regex(regex.to_owned())),
-            (None, None) => None,
-        };
-        let header = a.get("canary-by-header").map(|name| HeaderChoice { name: name.to_owned(), value });
-        let total = a.number("canary-weight-total").unwrap_or(100).max(1);
-        let weight = a.number("canary-weight").unwrap_or(0).clamp(0, total);
-        let share = u32::try_from(weight.saturating_mul(10_000) / total).unwrap_or(0);
-        let cookie = a.get("canary-by-cookie").map(str::to_owned);
-        let (service, port) = path.backend.clone().unwrap_or_default();
-        let name = upstream_name(&parsed.key.namespace, &service, &port_text(&port));
-        if let Some(Action::Forward(forward)) = routes.get_mut(&path.path).map(|r| &mut r.action) {
-            if forward.alternatives.is_empty() {
-                forward.alternatives.push(Alternative { group, name, header, cookie, share, sticky });
-            } else {
-                let text = "the path has a canary already, the older Ingress counts";
-                self.problems
-                    .push(parsed.problem(format!("{}.path", path.field), text).reason("PathConflict"));
-            }
+        let Action::Forward(forward) = &mut route.action else { return };
+        if forward.alternatives.is_empty() {
+            forward.alternatives.push(Alternative { sticky, ..alternative(parsed, path, group) });
+        } else {
+            let text = "the path has a canary already, the older Ingress counts";
+            self.problems.push(report("PathConflict", text.to_owned()));
         }
     }
 
@@ -77,5 +60,26 @@ impl Making<'_> {
         mark.truncate(MARK_DIGITS);
         sticky.words.push(format!("mark={mark}"));
         Some((sticky.name.clone(), mark))
+    }
+}
+
+/// Makes the alternative of a canary Ingress.
+fn alternative(parsed: &Parsed, path: &HostPath, group: String) -> Alternative {
+    let a = &parsed.annotations;
+    let value = match (a.get("canary-by-header-value"), a.get("canary-by-header-pattern")) {
+        (Some(text), _) => Some(HeaderValue::Exact(text.to_owned())),
+        (None, Some(regex)) => Some(HeaderValue::Regex(regex.to_owned())),
+        (None, None) => None,
+    };
+    let total = a.number("canary-weight-total").unwrap_or(100).max(1);
+    let weight = a.number("canary-weight").unwrap_or(0).clamp(0, total);
+    let (service, port) = path.backend.clone().unwrap_or_default();
+    Alternative {
+        group,
+        name: upstream_name(&parsed.key.namespace, &service, &port_text(&port)),
+        header: a.get("canary-by-header").map(|name| HeaderChoice { name: name.to_owned(), value }),
+        cookie: a.get("canary-by-cookie").map(str::to_owned),
+        share: u32::try_from(weight.saturating_mul(10_000) / total).unwrap_or(0),
+        sticky: None,
     }
 }

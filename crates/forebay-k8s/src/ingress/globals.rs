@@ -181,22 +181,17 @@ impl Reading<'_> {
         let Some(url) = s.some("global-auth-url") else { return broken };
         broken |= s.refused_any("global-auth-", &keys);
         if let Some(why) = unreachable(url, self.options) {
-            let problem = self.problem("global-auth-url", format!("{why}; {CLOSED}"));
-            self.problems.push(problem.reason("InvalidValue").at(url, 0));
+            self.wrong("global-auth-url", url, &format!("{why}; {CLOSED}"));
             broken = true;
         }
         if let Some(text) = s.some("global-auth-signin").filter(|t| !crate::reach::is_link(t)) {
-            let problem =
-                "it must be a path or a URL of http or https; clients get the status of the service";
-            self.problems
-                .push(self.problem("global-auth-signin", problem).reason("InvalidValue").at(text, 0));
+            let why = "it must be a path or a URL of http or https; clients get the status of the service";
+            self.wrong("global-auth-signin", text, why);
         }
-        if let Some(text) =
-            s.some("global-auth-cache-duration").filter(|t| super::policy::valid_times(t).is_none())
-        {
-            let problem = format!("it must be statuses and a time, such as 200 401 5m; {CLOSED}");
-            self.problems
-                .push(self.problem("global-auth-cache-duration", problem).reason("InvalidValue").at(text, 0));
+        let times = s.some("global-auth-cache-duration");
+        if let Some(text) = times.filter(|t| super::policy::valid_times(t).is_none()) {
+            let why = format!("it must be statuses and a time, such as 200 401 5m; {CLOSED}");
+            self.wrong("global-auth-cache-duration", text, &why);
             broken = true;
         }
         if s.set("global-auth-snippet").is_some() {
@@ -205,6 +200,12 @@ impl Reading<'_> {
             broken |= self.problems.len() > before;
         }
         broken
+    }
+
+    /// Reports a value that is not valid.
+    fn wrong(&mut self, key: &'static str, value: &str, why: &str) {
+        let problem = self.problem(key, why).reason("InvalidValue");
+        self.problems.push(problem.at(value, 0));
     }
 
     fn snippet(&mut self, key: &'static str, context: Contexts) -> Vec<Node> {

@@ -158,58 +158,49 @@ impl Making<'_> {
     }
 
     fn several_words(&mut self, parsed: &Parsed, policy: &mut Policy) {
+        self.pair(parsed, "proxy-cookie-domain", "proxy_cookie_domain", policy);
+        self.pair(parsed, "proxy-cookie-path", "proxy_cookie_path", policy);
+        self.proxy_redirect(parsed, policy);
+        self.next_upstream(parsed, policy);
+    }
+
+    fn proxy_redirect(&mut self, parsed: &Parsed, policy: &mut Policy) {
         let a = &parsed.annotations;
-        if let Some(value) = a.get("proxy-cookie-domain") {
-            self.pair(parsed, "proxy-cookie-domain", "proxy_cookie_domain", value, policy);
-        }
-        if let Some(value) = a.get("proxy-cookie-path") {
-            self.pair(parsed, "proxy-cookie-path", "proxy_cookie_path", value, policy);
-        }
-        match (a.get("proxy-redirect-from"), a.get("proxy-redirect-to")) {
+        let why = match (a.get("proxy-redirect-from"), a.get("proxy-redirect-to")) {
+            (None, None) => return,
             // The default replaces names of groups, which no backend knows.
-            (Some("off" | "default"), _) => plain(policy, "proxy_redirect", ["off"]),
+            (Some("off" | "default"), _) => return plain(policy, "proxy_redirect", ["off"]),
             (Some(from), Some(to)) if to != "off" => {
-                match crate::value::regex_lint(from.trim_start_matches(['~', '*'])) {
-                    Some(why) if from.starts_with('~') => {
-                        self.problems.push(
-                            parsed.annotation_problem("proxy-redirect-from", why).reason("InvalidValue"),
-                        );
-                    }
-                    _ => plain(policy, "proxy_redirect", [from, to]),
+                let regex = Some(from).filter(|from| from.starts_with('~'));
+                match regex.and_then(|r| crate::value::regex_lint(r.trim_start_matches(['~', '*']))) {
+                    None => return plain(policy, "proxy_redirect", [from, to]),
+                    Some(why) => why,
                 }
             }
-            (Some(_), _) | (_, Some(_)) => {
-                let text = "proxy-redirect-from and proxy-redirect-to only work together";
-                self.problems
-                    .push(parsed.annotation_problem("proxy-redirect-from", text).reason("InvalidValue"));
-            }
-            (None, None) => {}
+            _ => "proxy-redirect-from and proxy-redirect-to only work together".into(),
+        };
+        self.problems.push(parsed.annotation_problem("proxy-redirect-from", why).reason("InvalidValue"));
+    }
+
+    fn next_upstream(&mut self, parsed: &Parsed, policy: &mut Policy) {
+        let Some(value) = parsed.annotations.get("proxy-next-upstream") else { return };
+        let mut words: Vec<&str> = value.split_ascii_whitespace().collect();
+        if let Some(bad) = words.iter().find(|w| !NEXT_UPSTREAM.contains(w)) {
+            let at = value.find(bad).unwrap_or(0);
+            let text = format!("there is no condition \"{bad}\"");
+            let problem = parsed.annotation_problem("proxy-next-upstream", text);
+            self.problems.push(problem.reason("InvalidValue").at(value, at));
+            return;
         }
-        if let Some(value) = a.get("proxy-next-upstream") {
-            let mut words: Vec<&str> = value.split_ascii_whitespace().collect();
-            if let Some(bad) = words.iter().find(|w| !NEXT_UPSTREAM.contains(w)) {
-                let at = value.find(bad).unwrap_or(0);
-                let problem = parsed
-                    .annotation_problem("proxy-next-upstream", format!("there is no condition \"{bad}\""));
-                self.problems.push(problem.reason("InvalidValue").at(value, at));
-                return;
-            }
-            if self.globals.settings.flag("retry-non-idempotent") && !words.contains(&"non_idempotent") {
-                words.push("non_idempotent");
-            }
-            plain(policy, "proxy_next_upstream", words);
+        if self.globals.settings.flag("retry-non-idempotent") && !words.contains(&"non_idempotent") {
+            words.push("non_idempotent");
         }
+        plain(policy, "proxy_next_upstream", words);
     }
 
     /// Adds a directive of `off` or two words.
-    fn pair(
-        &mut self,
-        parsed: &Parsed,
-        annotation: &'static str,
-        name: &'static str,
-        value: &str,
-        policy: &mut Policy,
-    ) {
+    fn pair(&mut self, parsed: &Parsed, annotation: &'static str, name: &'static str, policy: &mut Policy) {
+        let Some(value) = parsed.annotations.get(annotation) else { return };
         let words: Vec<&str> = value.split_ascii_whitespace().collect();
         let regex = |w: &&str| {
             w.strip_prefix('~').is_none_or(|r| crate::value::regex_lint(r.trim_start_matches('*')).is_none())
@@ -289,38 +280,41 @@ impl Making<'_> {
         if !a.flag("enable-cors") {
             return None;
         }
-        let mut origins = Vec::new();
-        for origin in a.or_default("cors-allow-origin").split(',').map(str::trim).filter(|o| !o.is_empty()) {
-            if origin == "*" {
-                origins.clear();
-                break;
-            }
-            if is_origin(origin) {
-                origins.push(origin.to_owned());
-            } else {
-                let value = a.or_default("cors-allow-origin");
-                let problem = parsed.annotation_problem(
-                    "cors-allow-origin",
-                    format!("\"{}\" is no origin", origin.escape_debug()),
-                );
-                self.problems.push(problem.reason("InvalidValue").at(value, value.find(origin).unwrap_or(0)));
-                // Fewer origins than meant, never all of them.
-                origins.push("null.invalid".into());
-            }
-        }
-        if origins.is_empty() && !a.or_default("cors-allow-origin").split(',').any(|o| o.trim() == "*") {
-            let problem = parsed.annotation_problem("cors-allow-origin", "there is no origin in it");
-            self.problems.push(problem.reason("InvalidValue"));
-            origins.push("null.invalid".into());
-        }
         Some(Cors {
-            origins,
+            origins: self.origins(parsed),
             methods: a.or_default("cors-allow-methods").to_owned(),
             headers: a.or_default("cors-allow-headers").to_owned(),
             expose: a.get("cors-expose-headers").unwrap_or_default().to_owned(),
             credentials: a.flag("cors-allow-credentials"),
             max_age: a.number("cors-max-age").unwrap_or(1_728_000),
         })
+    }
+
+    /// Returns the origins that are allowed; none for all. Where one is wrong there are fewer than meant, never all of them.
+    fn origins(&mut self, parsed: &Parsed) -> Vec<String> {
+        const NONE: &str = "null.invalid";
+        let value = parsed.annotations.or_default("cors-allow-origin");
+        let parts = || value.split(',').map(str::trim).filter(|o| !o.is_empty());
+        let mut origins = Vec::new();
+        for origin in parts().take_while(|origin| *origin != "*") {
+            if is_origin(origin) {
+                origins.push(origin.to_owned());
+                continue;
+            }
+            let text = format!("\"{}\" is no origin", origin.escape_debug());
+            let problem = parsed.annotation_problem("cors-allow-origin", text);
+            self.problems.push(problem.reason("InvalidValue").at(value, value.find(origin).unwrap_or(0)));
+            origins.push(NONE.into());
+        }
+        if parts().any(|origin| origin == "*") {
+            return Vec::new();
+        }
+        if origins.is_empty() {
+            let problem = parsed.annotation_problem("cors-allow-origin", "there is no origin in it");
+            self.problems.push(problem.reason("InvalidValue"));
+            origins.push(NONE.into());
+        }
+        origins
     }
 
     fn errors(&mut self, parsed: &Parsed, policy: &Policy) -> Option<Errors> {
@@ -332,25 +326,9 @@ impl Making<'_> {
         if text.is_empty() || off.unwrap_or_else(|| settings.flag("disable-proxy-intercept-errors")) {
             return None;
         }
-        let mut codes = Vec::new();
-        for part in text.split([',', ' ']).filter(|p| !p.is_empty()) {
-            match part.parse::<u16>().ok().filter(|c| (300..600).contains(c) && *c != 499) {
-                Some(code) => codes.push(code),
-                None => {
-                    let problem = parsed.annotation_problem(
-                        "custom-http-errors",
-                        format!("\"{part}\" is no status from 300 to 599"),
-                    );
-                    self.problems
-                        .push(problem.reason("InvalidValue").at(&text, text.find(part).unwrap_or(0)));
-                }
-            }
-        }
-        codes.sort_unstable();
-        codes.dedup();
-        let group =
-            self.default_backend(parsed).or_else(|| self.globals.default_backend.as_ref().map(Spec::name));
-        let Some(group) = group else {
+        let mut codes = self.error_codes(parsed, &text);
+        let general = self.globals.default_backend.as_ref();
+        let Some(group) = self.default_backend(parsed).or_else(|| general.map(Spec::name)) else {
             if own.is_some() {
                 let text = "it needs a default backend that makes the pages";
                 self.problems
@@ -360,6 +338,24 @@ impl Making<'_> {
         };
         self.protect_denials(parsed, policy, &mut codes);
         (!codes.is_empty()).then_some(Errors { codes, group })
+    }
+
+    /// Reads the statuses that have pages of their own, in order.
+    fn error_codes(&mut self, parsed: &Parsed, text: &str) -> Vec<u16> {
+        let mut codes = Vec::new();
+        for part in text.split([',', ' ']).filter(|p| !p.is_empty()) {
+            match part.parse::<u16>().ok().filter(|c| (300..600).contains(c) && *c != 499) {
+                Some(code) => codes.push(code),
+                None => {
+                    let why = format!("\"{part}\" is no status from 300 to 599");
+                    let problem = parsed.annotation_problem("custom-http-errors", why);
+                    self.problems.push(problem.reason("InvalidValue").at(text, text.find(part).unwrap_or(0)));
+                }
+            }
+        }
+        codes.sort_unstable();
+        codes.dedup();
+        codes
     }
 
     /// Leaves 401 and 403 to the access checks where the pages would come from the Service that these protect: it would answer

@@ -5,7 +5,7 @@ use crate::annotations::{Annotations, PREFIX};
 use crate::groups::{Balance, Sticky};
 use crate::model::{File, Policy};
 use crate::objects::{Ingress, Key, Metadata, Objects};
-use crate::problem::Severity;
+use crate::problem::{Problem, Severity};
 use crate::value::parse_bool;
 use crate::view::View;
 use std::collections::BTreeMap;
@@ -37,30 +37,12 @@ pub(crate) fn route_policy(
     objects: &Objects,
     globals: &Globals,
 ) -> RoutePolicy {
-    let full = annotations.iter().map(|(name, value)| (format!("{PREFIX}/{name}"), value.clone()));
-    let mut full: BTreeMap<String, String> = full.collect();
-    // The service of the ConfigMap is asked where no policy has one, which is not known here.
-    full.insert(format!("{PREFIX}/enable-global-auth"), "false".into());
-    let ingress =
-        Ingress { metadata: Metadata { annotations: full, ..metadata.clone() }, ..Ingress::default() };
     let mut problems = Vec::new();
-    let read = Annotations::read(&ingress, &globals.options, &globals.settings, &mut problems);
-    let closed = read.closed;
-    let parsed = Parsed {
-        // No Ingress has such a name, so that no zone or file of one has the name of another.
-        key: Key::new(metadata.namespace.as_str(), format!("policy_{}", metadata.name)),
-        ingress: Arc::new(ingress),
-        annotations: read,
-        rules: Vec::new(),
-        problems: Vec::new(),
-        canary: false,
-        stream_snippet: Vec::new(),
-        revision: 0,
-    };
+    let parsed = annotated(metadata, annotations, globals, &mut problems);
     let view = View::new(objects, &globals.options.judge);
-    let (uses, files) = (Vec::new(), Vec::new());
-    let mut making =
-        Making { globals, view: &view, uses, problems, files, own_host: false, closed, authorities: None };
+    let mut making = Making::new(globals, &view);
+    making.problems = problems;
+    making.closed = parsed.annotations.closed;
     let mut policy = Policy::clone(&making.policy(&parsed, true));
     let a = &parsed.annotations;
     // Those of the ConfigMap hold where no policy has any.
@@ -68,29 +50,63 @@ pub(crate) fn route_policy(
         policy.networks.allow.clear();
     }
     policy.errors = None;
+    let has_balance = a.get("load-balance").is_some() || a.get("upstream-hash-by").is_some();
     let mut made = RoutePolicy {
         policy,
         sticky: affinity(&parsed),
-        balance: (a.get("load-balance").is_some() || a.get("upstream-hash-by").is_some())
-            .then(|| super::balance(&parsed, &globals.settings)),
+        balance: has_balance.then(|| super::balance(&parsed, &globals.settings)),
         files: making.files,
         general_authority: annotations.get("enable-global-auth").and_then(|text| parse_bool(text)),
         ..RoutePolicy::default()
     };
-    for problem in making.problems {
-        let field = problem.field.trim_start_matches("metadata.annotations[").trim_end_matches(']');
-        let name = field.split_once('/').map_or(field, |(_, name)| name);
-        let text = problem.text.replace("; the paths of the Ingress answer 503", "");
-        let text = format!("{name}: {text}");
-        match problem.severity {
-            Severity::Refused => made.refused.push(text),
-            Severity::Differs | Severity::Ignored => made.differs.push(text),
-        }
-    }
+    made.report(making.problems);
     if making.closed && made.refused.is_empty() {
         made.refused.push("a check of access cannot be made".into());
     }
     made
+}
+
+/// Makes an Ingress that has annotations and nothing else.
+fn annotated(
+    metadata: &Metadata,
+    annotations: &BTreeMap<String, String>,
+    globals: &Globals,
+    problems: &mut Vec<Problem>,
+) -> Parsed {
+    let full = annotations.iter().map(|(name, value)| (format!("{PREFIX}/{name}"), value.clone()));
+    let mut full: BTreeMap<String, String> = full.collect();
+    // The service of the ConfigMap is asked where no policy has one, which is not known here.
+    full.insert(format!("{PREFIX}/enable-global-auth"), "false".into());
+    let metadata = Metadata { annotations: full, ..metadata.clone() };
+    // No Ingress has such a name, so that no zone or file of one has the name of another.
+    let key = Key::new(metadata.namespace.as_str(), format!("policy_{}", metadata.name));
+    let ingress = Ingress { metadata, ..Ingress::default() };
+    Parsed {
+        key,
+        annotations: Annotations::read(&ingress, &globals.options, &globals.settings, problems),
+        ingress: Arc::new(ingress),
+        rules: Vec::new(),
+        problems: Vec::new(),
+        canary: false,
+        stream_snippet: Vec::new(),
+        revision: 0,
+    }
+}
+
+impl RoutePolicy {
+    /// Takes the problems of annotations, without what they say about Ingresses.
+    fn report(&mut self, problems: Vec<Problem>) {
+        for problem in problems {
+            let field = problem.field.trim_start_matches("metadata.annotations[").trim_end_matches(']');
+            let name = field.split_once('/').map_or(field, |(_, name)| name);
+            let text = problem.text.replace("; the paths of the Ingress answer 503", "");
+            let text = format!("{name}: {text}");
+            match problem.severity {
+                Severity::Refused => self.refused.push(text),
+                Severity::Differs | Severity::Ignored => self.differs.push(text),
+            }
+        }
+    }
 }
 
 fn affinity(parsed: &Parsed) -> Option<Sticky> {

@@ -13,42 +13,45 @@ use std::sync::Arc;
 impl Making<'_> {
     /// Adds the access checks of an Ingress.
     pub(super) fn access(&mut self, parsed: &Parsed, policy: &mut Policy) {
-        if parsed.annotations.get("auth-type").is_some() {
+        let a = &parsed.annotations;
+        if a.get("auth-type").is_some() {
             policy.passwords = self.passwords(parsed);
             self.closed |= policy.passwords.is_none();
         }
-        if let Some(name) = parsed.annotations.get("auth-tls-secret") {
-            let key = Key::parse(name).unwrap_or_else(|| Key::new(parsed.key.namespace.as_str(), name));
-            let cross = key.namespace != parsed.key.namespace
-                && !self.globals.settings.flag("allow-cross-namespace-resources");
-            let secret = self.view.secret(&key).filter(|_| !cross);
-            let known = secret.is_some_and(|s| super::super::tls::authorities(&key, &s).is_some());
-            self.one_authority(parsed, &key);
-            let cn = parsed.annotations.get("auth-tls-match-cn");
-            if let Some(text) = cn.filter(|t| !t.starts_with("CN=")) {
-                let problem = parsed.annotation_problem(
-                    "auth-tls-match-cn",
-                    "it must begin with CN=; the paths of the Ingress answer 503",
-                );
-                self.problems.push(problem.reason("InvalidValue").at(text, 0));
-                self.closed = true;
-            }
-            // Nothing to verify by: nobody can be let in.
-            self.closed |= !known;
-            policy.clients = Some(ClientPolicy {
-                match_cn: parsed.annotations.get("auth-tls-match-cn").map(str::to_owned),
-                pass: parsed.annotations.flag("auth-tls-pass-certificate-to-upstream"),
-                // The subject of a certificate that nobody has verified says nothing.
-                required: parsed.annotations.or_default("auth-tls-verify-client") == "on" || cn.is_some(),
-            });
-        }
-        if parsed.annotations.get("auth-tls-match-cn").is_some() && policy.clients.is_none() {
+        policy.clients = a.get("auth-tls-secret").map(|name| self.clients(parsed, name));
+        if a.get("auth-tls-match-cn").is_some() && policy.clients.is_none() {
             let text = "it needs auth-tls-secret; the paths of the Ingress answer 503";
             self.problems
                 .push(parsed.annotation_problem("auth-tls-match-cn", text).reason("ReferenceMissing"));
             self.closed = true;
         }
         policy.authority = self.authority(parsed);
+    }
+
+    /// Makes the demand for certificates of clients, which are verified by a Secret.
+    fn clients(&mut self, parsed: &Parsed, secret: &str) -> ClientPolicy {
+        let a = &parsed.annotations;
+        let key = Key::parse(secret).unwrap_or_else(|| Key::new(parsed.key.namespace.as_str(), secret));
+        let cross = key.namespace != parsed.key.namespace
+            && !self.globals.settings.flag("allow-cross-namespace-resources");
+        let secret = self.view.secret(&key).filter(|_| !cross);
+        let known = secret.is_some_and(|s| super::super::tls::authorities(&key, &s).is_some());
+        self.one_authority(parsed, &key);
+        let cn = a.get("auth-tls-match-cn");
+        if let Some(text) = cn.filter(|t| !t.starts_with("CN=")) {
+            let why = "it must begin with CN=; the paths of the Ingress answer 503";
+            let problem = parsed.annotation_problem("auth-tls-match-cn", why);
+            self.problems.push(problem.reason("InvalidValue").at(text, 0));
+            self.closed = true;
+        }
+        // Nothing to verify by: nobody can be let in.
+        self.closed |= !known;
+        ClientPolicy {
+            match_cn: cn.map(str::to_owned),
+            pass: a.flag("auth-tls-pass-certificate-to-upstream"),
+            // The subject of a certificate that nobody has verified says nothing.
+            required: a.or_default("auth-tls-verify-client") == "on" || cn.is_some(),
+        }
     }
 
     /// Closes the paths of an Ingress whose authorities are others than those of the oldest one of the host: clients are verified
@@ -97,43 +100,37 @@ impl Making<'_> {
     /// Makes the service that decides, of the annotations or, without, of the ConfigMap.
     fn authority(&mut self, parsed: &Parsed) -> Option<Authority> {
         let a = &parsed.annotations;
-        if let Some(url) = a.get("auth-url") {
-            if let Some(why) = self.unreachable(url) {
-                let problem = parsed
-                    .annotation_problem("auth-url", format!("{why}; the paths of the Ingress answer 503"));
-                self.problems.push(problem.reason("ForbiddenTarget").at(url, 0));
-                self.closed = true;
-                return None;
-            }
-            let mut authority = from(url, |name| a.get(name).map(str::to_owned));
-            if let Some(text) = a.get("auth-cache-duration").filter(|t| valid_times(t).is_none()) {
-                let text_of =
-                    "it must be statuses and a time, such as 200 401 5m; the paths of the Ingress answer 503";
-                self.problems.push(
-                    parsed
-                        .annotation_problem("auth-cache-duration", text_of)
-                        .reason("InvalidValue")
-                        .at(text, 0),
-                );
-                self.closed = true;
-            }
-            authority.keepalive = keepalive(a, url);
-            authority.always_set_cookie = a.flag("auth-always-set-cookie");
-            authority.snippet = match self.snippet(parsed, "auth-snippet", Contexts::LOCATION) {
-                Some(nodes) => nodes,
-                None => {
-                    self.closed = true;
-                    Vec::new()
-                }
-            };
-            if let Some(map) = a.get("auth-proxy-set-headers") {
-                authority.headers =
-                    self.literal_fields(parsed, "auth-proxy-set-headers", map).unwrap_or_default();
-            }
-            self.signin(parsed, &mut authority);
-            return Some(authority);
+        let Some(url) = a.get("auth-url") else { return self.general_authority(parsed) };
+        if let Some(why) = self.unreachable(url) {
+            let text = format!("{why}; the paths of the Ingress answer 503");
+            let problem = parsed.annotation_problem("auth-url", text).reason("ForbiddenTarget");
+            self.problems.push(problem.at(url, 0));
+            self.closed = true;
+            return None;
         }
-        self.general_authority(parsed)
+        let mut authority = from(url, |name| a.get(name).map(str::to_owned));
+        self.check_times(parsed);
+        authority.keepalive = keepalive(a, url);
+        authority.always_set_cookie = a.flag("auth-always-set-cookie");
+        let snippet = self.snippet(parsed, "auth-snippet", Contexts::LOCATION);
+        self.closed |= snippet.is_none();
+        authority.snippet = snippet.unwrap_or_default();
+        if let Some(map) = a.get("auth-proxy-set-headers") {
+            authority.headers =
+                self.literal_fields(parsed, "auth-proxy-set-headers", map).unwrap_or_default();
+        }
+        self.signin(parsed, &mut authority);
+        Some(authority)
+    }
+
+    /// Closes the paths of an Ingress whose times for the answers of a service cannot be read.
+    fn check_times(&mut self, parsed: &Parsed) {
+        let text = parsed.annotations.get("auth-cache-duration");
+        let Some(text) = text.filter(|text| valid_times(text).is_none()) else { return };
+        let why = "it must be statuses and a time, such as 200 401 5m; the paths of the Ingress answer 503";
+        let problem = parsed.annotation_problem("auth-cache-duration", why).reason("InvalidValue");
+        self.problems.push(problem.at(text, 0));
+        self.closed = true;
     }
 
     fn general_authority(&mut self, parsed: &Parsed) -> Option<Authority> {

@@ -1,7 +1,8 @@
 //! Buffers, whose sizes must fit each other, and TLS to the upstream.
 
 use super::{Making, Parsed, plain};
-use crate::model::{File, Policy};
+use crate::model::Policy;
+use crate::objects::{Key, Secret};
 use crate::value::parse_size;
 
 /// Returns a size in bytes.
@@ -28,41 +29,47 @@ impl Making<'_> {
         let size = bytes(size_text).unwrap_or(4096);
         if size == 0 || number < 2 {
             let text = "buffers need a size, and there must be two of them; the general ones are used";
-            self.problems.push(parsed.annotation_problem("proxy-buffer-size", text).reason("InvalidValue"));
-            return;
+            return self.wrong_size(parsed, "proxy-buffer-size", text);
         }
         plain(policy, "proxy_buffer_size", [size.to_string()]);
         plain(policy, "proxy_buffers", [number.to_string(), size.to_string()]);
         let most = size.saturating_mul(number.unsigned_abs().saturating_sub(1));
-        let busy = a.get("proxy-busy-buffers-size").and_then(bytes);
-        match busy {
-            Some(n) if n >= size && n < most => plain(policy, "proxy_busy_buffers_size", [n.to_string()]),
+        let busy = self.busy_size(parsed, size, most);
+        plain(policy, "proxy_busy_buffers_size", [busy.to_string()]);
+        let temp = self.temp_size(parsed, size);
+        plain(policy, "proxy_max_temp_file_size", [temp.to_string()]);
+    }
+
+    fn wrong_size(&mut self, parsed: &Parsed, annotation: &str, text: impl Into<String>) {
+        self.problems.push(parsed.annotation_problem(annotation, text).reason("InvalidValue"));
+    }
+
+    /// Returns the size of buffers that are busy. `size`: one buffer; `most`: all buffers but one.
+    fn busy_size(&mut self, parsed: &Parsed, size: u64, most: u64) -> u64 {
+        let general = size.saturating_mul(2).min(most.saturating_sub(1)).max(size);
+        match parsed.annotations.get("proxy-busy-buffers-size").and_then(bytes) {
+            Some(n) if n >= size && n < most => n,
             Some(_) => {
                 let text = format!(
                     "it must be at least {size} bytes and less than {most}; twice the size of a buffer is used"
                 );
-                self.problems
-                    .push(parsed.annotation_problem("proxy-busy-buffers-size", text).reason("InvalidValue"));
-                plain(
-                    policy,
-                    "proxy_busy_buffers_size",
-                    [size.saturating_mul(2).min(most.saturating_sub(1)).max(size).to_string()],
-                );
+                self.wrong_size(parsed, "proxy-busy-buffers-size", text);
+                general
             }
-            None => plain(
-                policy,
-                "proxy_busy_buffers_size",
-                [size.saturating_mul(2).min(most.saturating_sub(1)).max(size).to_string()],
-            ),
+            None => general,
         }
-        let temp = a.get("proxy-max-temp-file-size").unwrap_or_else(|| s.get("proxy-max-temp-file-size"));
-        match bytes(temp) {
-            Some(n) if n == 0 || n >= size => plain(policy, "proxy_max_temp_file_size", [n.to_string()]),
+    }
+
+    /// Returns the size of temporary files. `size`: one buffer.
+    fn temp_size(&mut self, parsed: &Parsed, size: u64) -> u64 {
+        const KEY: &str = "proxy-max-temp-file-size";
+        let text = parsed.annotations.get(KEY).unwrap_or_else(|| self.globals.settings.get(KEY));
+        match bytes(text) {
+            Some(n) if n == 0 || n >= size => n,
             _ => {
                 let text = "it must be 0 or at least the size of a buffer; 0 is used";
-                self.problems
-                    .push(parsed.annotation_problem("proxy-max-temp-file-size", text).reason("InvalidValue"));
-                plain(policy, "proxy_max_temp_file_size", ["0"]);
+                self.wrong_size(parsed, KEY, text);
+                0
             }
         }
     }
@@ -70,30 +77,28 @@ impl Making<'_> {
     /// Adds the certificates for TLS to the upstream.
     pub(super) fn upstream_tls(&mut self, parsed: &Parsed, policy: &mut Policy) {
         let a = &parsed.annotations;
-        if let Some(protocols) = a.get("proxy-ssl-protocols") {
-            let words: Vec<&str> =
-                protocols.split_ascii_whitespace().filter(|p| matches!(*p, "TLSv1.2" | "TLSv1.3")).collect();
-            if !words.is_empty() {
-                plain(policy, "proxy_ssl_protocols", words);
-            }
+        let protocols = a.get("proxy-ssl-protocols").unwrap_or_default().split_ascii_whitespace();
+        let words: Vec<&str> = protocols.filter(|p| matches!(*p, "TLSv1.2" | "TLSv1.3")).collect();
+        if !words.is_empty() {
+            plain(policy, "proxy_ssl_protocols", words);
         }
-        let verify = a.get("proxy-ssl-verify") == Some("on");
-        let Some(name) = a.get("proxy-ssl-secret") else {
-            if verify {
-                self.no_authorities(parsed);
+        if let Some(name) = a.get("proxy-ssl-secret") {
+            match self.referred(parsed, "proxy-ssl-secret", name, |view, key| view.secret(key)) {
+                Some(secret) => self.upstream_secret(parsed, name, &secret, policy),
+                None => self.closed = true,
             }
-            return;
-        };
-        let key = crate::objects::Key::parse(name);
-        let Some(secret) = self.referred(parsed, "proxy-ssl-secret", name, |view, key| view.secret(key))
-        else {
-            self.closed = true;
-            return;
-        };
-        let key = key.unwrap_or_else(|| crate::objects::Key::new(parsed.key.namespace.as_str(), name));
-        let authorities = super::super::tls::authorities(&key, &secret);
+        } else if a.get("proxy-ssl-verify") == Some("on") {
+            self.no_authorities(parsed);
+        }
+    }
+
+    /// Adds the certificate and the authorities of a Secret.
+    fn upstream_secret(&mut self, parsed: &Parsed, name: &str, secret: &Secret, policy: &mut Policy) {
+        let verify = parsed.annotations.get("proxy-ssl-verify") == Some("on");
+        let key = Key::parse(name).unwrap_or_else(|| Key::new(parsed.key.namespace.as_str(), name));
+        let authorities = super::super::tls::authorities(&key, secret);
         let has = |part: &str| secret.data.contains_key(part);
-        match super::super::tls::of_secret(&key, &secret) {
+        match super::super::tls::of_secret(&key, secret) {
             Ok(files) => {
                 plain(policy, "proxy_ssl_certificate", [files.chain.path.clone()]);
                 plain(policy, "proxy_ssl_certificate_key", [files.key.path.clone()]);
@@ -106,15 +111,12 @@ impl Making<'_> {
         if has("ca.crt") && authorities.is_none() {
             self.no_upstream_tls(parsed, &format!("ca.crt of the Secret {key} is no PEM"));
         }
-        match authorities {
-            Some(file) => {
-                let File { path, .. } = &file;
-                plain(policy, "proxy_ssl_trusted_certificate", [path.clone()]);
-                self.files.push(file);
-                plain(policy, "proxy_ssl_verify", [if verify { "on" } else { "off" }]);
-            }
-            None if verify => self.no_authorities(parsed),
-            None => {}
+        if let Some(file) = authorities {
+            plain(policy, "proxy_ssl_trusted_certificate", [file.path.clone()]);
+            self.files.push(file);
+            plain(policy, "proxy_ssl_verify", [if verify { "on" } else { "off" }]);
+        } else if verify {
+            self.no_authorities(parsed);
         }
     }
 
