@@ -113,6 +113,13 @@ pub struct Translator {
     good: BTreeMap<Key, Arc<Parsed>>,
 }
 
+/// What the parts of a translation are made of.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    objects: &'a Objects,
+    globals: &'a Globals,
+}
+
 /// What has changed since the last call.
 enum Changes {
     /// Everything may have.
@@ -158,50 +165,61 @@ impl Translator {
 
     /// Translates objects. What has not changed since the last call costs next to nothing.
     pub fn translate(&mut self, objects: &Objects, options: &Options) -> Translation {
-        let (globals, mut problems) = self.globals(objects, options);
+        let (globals, problems) = self.globals(objects, options);
+        let source = Source { objects, globals: &globals };
+        self.update(source);
+        let mut out = Translation { groups: self.groups.endpoints(), problems, ..Translation::default() };
+        self.gateways.update_stream(source, &mut out.groups);
+        let ours = || self.ours.values().map(|(parsed, _)| parsed);
+        let mut stream = stream::parts(source, ours(), &mut out);
+        stream.snippets = judged::stream_snippets(&globals, ours(), &mut out.problems);
+        let certificate = files::default_certificate(&View::new(objects, &options.judge), options);
+        let parts = files::Parts {
+            globals: &globals,
+            hosts: &self.hosts,
+            groups: self.groups.texts(),
+            gateways: &self.gateways,
+            certificate,
+            stream,
+        };
+        self.files.collect(parts, &mut out);
+        let accepted = || self.ours.values().map(|(_, accepted)| accepted.clone()).collect();
+        out.accepted = self.accepted.get_or_insert_with(accepted).clone();
+        self.report(&mut out.problems);
+        out.problems = once_each(out.problems);
+        out.statuses = self.gateways.statuses();
+        out.services = self.gateways.services();
+        out.deciding = self.globals.as_ref().map(|shared| shared.deciding.clone()).unwrap_or_default();
+        out.unjudged = !self.unjudged.is_empty();
+        out
+    }
+
+    /// Makes the hosts, groups and Gateways anew that have changed.
+    fn update(&mut self, source: Source<'_>) {
+        let Source { objects, globals } = source;
         let changes = self.changes(objects);
-        let mut dirty = self.ingresses(objects, &globals, &changes);
+        let mut dirty = self.ingresses(objects, globals, &changes);
         dirty.append(&mut self.unjudged);
         if let Changes::Some(list) = &changes {
             self.hosts.depending(list, &mut dirty);
         }
         let naming = self.naming.iter().filter_map(|age| self.ours.get(age)).map(|(parsed, _)| &**parsed);
         self.names.update(naming, &self.hosts, &mut dirty);
-        self.make_hosts(objects, &globals, dirty);
-        let names = (&self.hosts, &self.names);
-        self.gateways.update(objects, &globals, &changes, names, &mut self.groups);
-        self.groups.refresh(objects, &globals, &changes);
+        self.make_hosts(source, dirty);
+        let names = gateways::Taken { hosts: &self.hosts, names: &self.names };
+        self.gateways.update(source, &changes, names, &mut self.groups);
+        self.groups.refresh(source, &changes);
         self.seen = Some(objects.version());
+    }
 
-        let mut out = Translation { groups: self.groups.endpoints(), ..Translation::default() };
-        self.gateways.update_stream(objects, &globals, &mut out.groups);
-        let ours = || self.ours.values().map(|(parsed, _)| parsed);
-        let mut stream = stream::parts(objects, &globals, ours(), &mut out, &mut problems);
-        stream.snippets = judged::stream_snippets(&globals, ours(), &mut problems);
-        let certificate = files::default_certificate(&View::new(objects, &options.judge), options);
-        self.files.collect(
-            &globals,
-            &self.hosts,
-            &mut self.groups,
-            certificate,
-            (stream, &self.gateways),
-            &mut out,
-            &mut problems,
-        );
-        let accepted = || self.ours.values().map(|(_, accepted)| accepted.clone()).collect();
-        out.accepted = self.accepted.get_or_insert_with(accepted).clone();
+    /// Adds the problems of all parts.
+    fn report(&self, problems: &mut Vec<Problem>) {
         problems.extend(self.gateways.problems().iter().cloned());
         problems.extend(self.names.problems.iter().cloned());
         problems.extend(self.groups.problems());
         let troubled = self.troubled.iter().filter_map(|age| self.ours.get(age));
         problems.extend(troubled.flat_map(|(parsed, _)| parsed.problems.iter().cloned()));
         problems.extend(self.hosts.problems().cloned());
-        out.problems = once_each(problems);
-        out.statuses = self.gateways.statuses();
-        out.services = self.gateways.services();
-        out.deciding = self.globals.as_ref().map(|shared| shared.deciding.clone()).unwrap_or_default();
-        out.unjudged = !self.unjudged.is_empty();
-        out
     }
 
     /// Finds the endpoints that have changed since the last translation, without one: those of slices wait for nothing else. Returns the
@@ -212,6 +230,7 @@ impl Translator {
             return None;
         }
         let globals = globals.clone();
+        let source = Source { objects, globals: &globals };
         let Changes::Some(list) = self.changes(objects) else { return None };
         let count = list.len();
         let slices: Vec<_> = list.into_iter().filter(|(kind, _)| *kind == Kind::EndpointSlice).collect();
@@ -219,11 +238,10 @@ impl Translator {
         if slices.len() == count {
             self.seen = Some(objects.version());
         }
-        let mut changed = self.groups.refresh(objects, &globals, &Changes::Some(slices));
-        changed.extend(self.gateways.stream_endpoints(objects, &globals));
+        let mut changed = self.groups.refresh(source, &Changes::Some(slices));
+        changed.extend(self.gateways.stream_endpoints(source));
         let mut of_stream = Translation::default();
-        let ours = self.ours.values().map(|(parsed, _)| parsed);
-        stream::parts(objects, &globals, ours, &mut of_stream, &mut Vec::new());
+        stream::parts(source, self.ours.values().map(|(parsed, _)| parsed), &mut of_stream);
         changed.extend(of_stream.groups.iter().map(|(name, servers)| (name.clone(), servers.clone())));
         Some(changed)
     }
@@ -297,25 +315,34 @@ impl Translator {
         {
             return;
         }
-        if let Some(age) = self.ages.remove(key)
-            && let Some((old, _)) = self.ours.remove(&age)
-        {
-            self.hosts.leave(&old, dirty);
-            self.troubled.remove(&age);
-            self.naming.remove(&age);
-            self.accepted = None;
-            if now.is_none() {
-                self.good.remove(key);
-            }
+        let was_there = self.leave(key, dirty);
+        match now {
+            Some(now) => self.join(ingress::parse(&now.object, now.revision, globals), dirty),
+            None if was_there => drop(self.good.remove(key)),
+            None => {}
         }
-        let Some(now) = now else { return };
+    }
+
+    /// Removes an Ingress. Returns `true` if it was there.
+    fn leave(&mut self, key: &Key, dirty: &mut BTreeSet<Arc<str>>) -> bool {
+        let Some(age) = self.ages.remove(key) else { return false };
+        let Some((old, _)) = self.ours.remove(&age) else { return false };
+        self.hosts.leave(&old, dirty);
+        self.troubled.remove(&age);
+        self.naming.remove(&age);
         self.accepted = None;
-        let parsed = Arc::new(ingress::parse(&now.object, now.revision, globals));
+        true
+    }
+
+    /// Adds an Ingress.
+    fn join(&mut self, parsed: Parsed, dirty: &mut BTreeSet<Arc<str>>) {
+        self.accepted = None;
+        let parsed = Arc::new(parsed);
         let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
-        let accepted = Arc::new(Accepted { key: key.clone(), hosts });
+        let accepted = Arc::new(Accepted { key: parsed.key.clone(), hosts });
         self.hosts.join(&parsed, dirty);
         let age = age(&parsed);
-        self.ages.insert(key.clone(), age.clone());
+        self.ages.insert(parsed.key.clone(), age.clone());
         if !parsed.problems.is_empty() {
             self.troubled.insert(age.clone());
         }
@@ -326,7 +353,8 @@ impl Translator {
     }
 
     /// Makes hosts anew.
-    fn make_hosts(&mut self, objects: &Objects, globals: &Globals, dirty: BTreeSet<Arc<str>>) {
+    fn make_hosts(&mut self, source: Source<'_>, dirty: BTreeSet<Arc<str>>) {
+        let Source { objects, globals } = source;
         let make = |host: Arc<str>| {
             let members = self.hosts.members(&host);
             let part = members.map(|m| hosts::make(objects, globals, &host, m, self.names.of(&host)));
@@ -338,7 +366,7 @@ impl Translator {
         self.unjudged = judged::Judging { objects, globals, hosts, names, good, bounds }.hosts(&mut made);
         for (host, part) in made {
             let (old, new) = self.hosts.replace(&host, part);
-            self.groups.replace(&host, new.map(|part| part.uses.as_slice()), objects, globals);
+            self.groups.replace(&host, new.map(|part| part.uses.as_slice()), source);
             self.files.replace(old.as_ref(), new);
         }
     }

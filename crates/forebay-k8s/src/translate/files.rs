@@ -1,6 +1,5 @@
 //! The files of a translation.
 
-use super::groups::Parts;
 use super::hosts::{HostPart, Hosts};
 use super::{MAIN, Translation, gateways, stream};
 use crate::ingress::{self, Globals};
@@ -10,6 +9,7 @@ use crate::options::Options;
 use crate::problem::Problem;
 use crate::tree;
 use crate::view::View;
+use forebay_conf::Node;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +21,33 @@ struct Key {
     auth_cache: bool,
     stream: stream::Parts,
     gateway_stream: bool,
+}
+
+impl Key {
+    /// Makes the directives of the main file.
+    fn nodes(&self, globals: &Globals) -> Vec<Node> {
+        tree::main(&tree::Main {
+            globals,
+            certificate: self.certificate.clone(),
+            auth_cache: self.auth_cache,
+            stream: &self.stream.ports,
+            passthrough: self.stream.passthrough.clone(),
+            stream_snippets: self.stream.snippets.clone(),
+            stream_file: self.gateway_stream.then_some(gateways::STREAM_FILE),
+        })
+    }
+}
+
+/// Parts of a translation that have files.
+pub(super) struct Parts<'a> {
+    pub(super) globals: &'a Globals,
+    pub(super) hosts: &'a Hosts,
+    /// Files of groups with their paths.
+    pub(super) groups: &'a BTreeMap<String, Arc<[u8]>>,
+    pub(super) gateways: &'a gateways::Kept,
+    /// Certificate of hosts without one.
+    pub(super) certificate: Option<CertificateFiles>,
+    pub(super) stream: stream::Parts,
 }
 
 /// Files that are kept between translations.
@@ -54,28 +81,18 @@ impl Kept {
     }
 
     /// Collects all files.
-    #[allow(clippy::too_many_arguments, reason = "each is another part of the translation")]
-    pub(super) fn collect(
-        &mut self,
-        globals: &Globals,
-        hosts: &Hosts,
-        groups: &mut Parts,
-        certificate: Option<CertificateFiles>,
-        (stream, gateways): (stream::Parts, &gateways::Kept),
-        out: &mut Translation,
-        problems: &mut Vec<Problem>,
-    ) {
-        let texts = groups.texts();
+    pub(super) fn collect(&mut self, parts: Parts<'_>, out: &mut Translation) {
+        let Parts { globals, hosts, groups, gateways, .. } = parts;
         let gateway_stream = gateways.stream_text();
         let key = Key {
-            certificate,
+            certificate: parts.certificate,
             auth_cache: self.auth_caches > 0 || gateways.keeps_answers(),
-            stream,
+            stream: parts.stream,
             gateway_stream: gateway_stream.is_some(),
         };
-        let main = self.main(globals, &key, problems);
+        let main = self.main(globals, &key, &mut out.problems);
         out.files.push((Path::new(MAIN).into(), main));
-        out.files.extend(texts.iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone())));
+        out.files.extend(groups.iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone())));
         out.files.extend(hosts.parts().map(|part| (part.path.clone(), part.bytes.clone())));
         out.files.extend(self.others.iter().map(|(path, (bytes, _))| (path.clone(), bytes.clone())));
         out.files.extend(gateways.text().map(|bytes| (Path::new(gateways::FILE).into(), bytes)));
@@ -85,27 +102,14 @@ impl Kept {
         for file in default.filter(|f| !self.others.contains_key(Path::new(&f.path))) {
             out.files.push((Path::new(&file.path).into(), file.bytes.clone()));
         }
-        for (index, key) in globals.ticket_keys.iter().enumerate() {
-            out.files.push((Path::new(&ingress::ticket_path(index)).into(), key.clone()));
-        }
+        out.files.extend(of_tickets(globals));
     }
 
     fn main(&mut self, globals: &Globals, key: &Key, problems: &mut Vec<Problem>) -> Arc<[u8]> {
-        if let Some((old, bytes)) = &self.main
-            && old == key
-        {
+        if let Some((_, bytes)) = self.main.as_ref().filter(|(old, _)| old == key) {
             return bytes.clone();
         }
-        let nodes = tree::main(&tree::Main {
-            globals,
-            certificate: key.certificate.clone(),
-            auth_cache: key.auth_cache,
-            stream: &key.stream.ports,
-            passthrough: key.stream.passthrough.clone(),
-            stream_snippets: key.stream.snippets.clone(),
-            stream_file: key.gateway_stream.then_some(gateways::STREAM_FILE),
-        });
-        match forebay_conf::print(&nodes) {
+        match forebay_conf::print(&key.nodes(globals)) {
             Ok(bytes) => {
                 let bytes: Arc<[u8]> = match self.main.take().filter(|(_, old)| **old == *bytes) {
                     Some((_, old)) => old,
@@ -117,10 +121,8 @@ impl Kept {
             Err(error) => {
                 let name = globals.options.config_map.clone().unwrap_or_default();
                 let metadata = Metadata { namespace: name.namespace, name: name.name, ..Metadata::default() };
-                problems.push(
-                    Problem::new(Kind::ConfigMap, &metadata, "data", error.to_string())
-                        .reason("InvalidValue"),
-                );
+                let problem = Problem::new(Kind::ConfigMap, &metadata, "data", error.to_string());
+                problems.push(problem.reason("InvalidValue"));
                 // Something that works, if there has been anything.
                 self.main.as_ref().map(|(_, bytes)| bytes.clone()).unwrap_or_default()
             }
@@ -145,4 +147,10 @@ pub(super) fn default_certificate(view: &View<'_>, options: &Options) -> Option<
 pub(super) fn of_certificate(certificate: Option<&CertificateFiles>) -> crate::judge::Files {
     let files = certificate.into_iter().flat_map(|c| [&c.chain, &c.key]);
     files.map(|f| (Path::new(&f.path).into(), f.bytes.clone())).collect()
+}
+
+/// Returns the files of the keys of session tickets.
+pub(super) fn of_tickets(globals: &Globals) -> impl Iterator<Item = (Arc<Path>, Arc<[u8]>)> {
+    let keys = globals.ticket_keys.iter().enumerate();
+    keys.map(|(index, key)| (Path::new(&ingress::ticket_path(index)).into(), key.clone()))
 }

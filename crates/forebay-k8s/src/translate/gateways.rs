@@ -1,7 +1,7 @@
 //! The servers of the Gateway API, made anew only when something that they depend on has changed.
 
 use super::hosts::{self, Hosts};
-use super::{Changes, groups, names, stream};
+use super::{Changes, Source, groups, names, stream};
 use crate::gateway::ports::Others;
 use crate::gateway::{AllAside, GatewayPart, GatewayService, Gateways, StatusUpdate, StreamGroup};
 use crate::ingress::Globals;
@@ -31,6 +31,25 @@ struct Seen {
     has_rest: bool,
 }
 
+/// Hosts that Ingresses have.
+#[derive(Clone, Copy)]
+pub(super) struct Taken<'a> {
+    pub(super) hosts: &'a Hosts,
+    /// Further names of servers.
+    pub(super) names: &'a names::All,
+}
+
+impl Taken<'_> {
+    pub(super) fn has(self, name: &str) -> bool {
+        self.hosts.has(name) || self.names.has(name)
+    }
+
+    /// Returns `true` if an Ingress has rules for all hosts without a server.
+    pub(super) fn has_rest(self) -> bool {
+        self.hosts.has(hosts::ANY)
+    }
+}
+
 /// The last translation of the Gateway API.
 #[derive(Default)]
 pub(super) struct Kept {
@@ -51,29 +70,28 @@ impl Kept {
     /// Translates the objects if any of them has changed, or an object that they refer to.
     pub(super) fn update(
         &mut self,
-        objects: &Objects,
-        globals: &Globals,
+        source: Source<'_>,
         changes: &Changes,
-        (hosts, names): (&Hosts, &names::All),
+        taken: Taken<'_>,
         groups: &mut groups::Parts,
     ) {
-        let only_endpoints = match changes {
-            Changes::All => false,
-            Changes::Some(list) => {
-                list.iter().all(|(kind, _)| matches!(kind, Kind::EndpointSlice | Kind::Ingress))
-            }
+        let objects = source.objects;
+        let is_endpoint = |(kind, _): &(Kind, _)| matches!(kind, Kind::EndpointSlice | Kind::Ingress);
+        let only_endpoints = matches!(changes, Changes::Some(list) if list.iter().all(is_endpoint));
+        let seen = Seen {
+            gateway: objects.gateway.version,
+            hosts: taken.hosts.changes,
+            names: taken.names.changes,
+            has_rest: taken.has_rest(),
         };
-        let has_rest = hosts.has(hosts::ANY);
-        let seen =
-            Seen { gateway: objects.gateway.version, hosts: hosts.changes, names: names.changes, has_rest };
         if only_endpoints && self.seen == Some(seen) {
             return;
         }
         self.seen = Some(seen);
-        let has_name = |name: &str| hosts.has(name) || names.has(name);
-        let others = others(objects, globals, (&has_name, has_rest), &objects.gateway.aside);
+        let has_name = |name: &str| taken.has(name);
+        let others = others(source, &has_name, taken.has_rest(), &objects.gateway.aside);
         self.part = self.gateways.translate(objects, &others);
-        groups.replace_specs(&USER.into(), &self.part.specs, objects, globals);
+        groups.replace_specs(&USER.into(), &self.part.specs, source);
         // Words were checked when they were made; what cannot be printed is left out as a whole.
         let text = forebay_conf::print(&self.part.http).unwrap_or_default();
         if *self.text != *text {
@@ -82,19 +100,16 @@ impl Kept {
     }
 
     /// Returns the endpoints of the groups of the stream block.
-    pub(super) fn stream_endpoints(
-        &self,
-        objects: &Objects,
-        globals: &Globals,
-    ) -> impl Iterator<Item = super::Group> {
-        self.part.stream_groups.iter().map(|group| {
-            let servers = crate::groups::servers(&group.spec, objects, &globals.options);
+    pub(super) fn stream_endpoints(&self, source: Source<'_>) -> impl Iterator<Item = super::Group> {
+        self.part.stream_groups.iter().map(move |group| {
+            let servers = crate::groups::servers(&group.spec, source.objects, &source.globals.options);
             (group.name.as_str().into(), servers.endpoints)
         })
     }
 
     /// Finds the endpoints of the groups of the stream block, and makes its file.
-    pub(super) fn update_stream(&mut self, objects: &Objects, globals: &Globals, groups: &mut super::Groups) {
+    pub(super) fn update_stream(&mut self, source: Source<'_>, groups: &mut super::Groups) {
+        let Source { objects, globals } = source;
         for group in &self.part.stream_groups {
             let servers = crate::groups::servers(&group.spec, objects, &globals.options);
             Arc::make_mut(groups).insert(group.name.as_str().into(), servers.endpoints);
@@ -148,11 +163,12 @@ impl Kept {
 
 /// Returns what listens beside Gateways. `has_rest`: an Ingress has rules for all hosts without a server.
 pub(super) fn others<'a>(
-    objects: &'a Objects,
-    globals: &'a Globals,
-    (has_name, has_rest): (&'a dyn Fn(&str) -> bool, bool),
+    source: Source<'a>,
+    has_name: &'a dyn Fn(&str) -> bool,
+    has_rest: bool,
     aside: &'a AllAside,
 ) -> Others<'a> {
+    let Source { objects, globals } = source;
     let (tcp, udp) = (stream::tcp_ports(objects, globals), stream::udp_ports(objects, globals));
     Others { globals, has_name, has_rest, tcp, udp, taken: &objects.gateway.taken, aside }
 }

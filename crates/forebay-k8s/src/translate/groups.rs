@@ -1,6 +1,6 @@
 //! Groups: who uses them, their endpoints, and the files of their blocks.
 
-use super::{Changes, Group, Groups};
+use super::{Changes, Group, Groups, Source};
 use crate::groups::{self, Endpoint, Servers, Spec};
 use crate::ingress::{Globals, Use};
 use crate::objects::{Key, Kind, Objects};
@@ -50,18 +50,12 @@ impl Parts {
     }
 
     /// Takes the groups that a host uses now. `None`: it is gone.
-    pub(super) fn replace(
-        &mut self,
-        host: &Arc<str>,
-        uses: Option<&[Use]>,
-        objects: &Objects,
-        globals: &Globals,
-    ) {
+    pub(super) fn replace(&mut self, host: &Arc<str>, uses: Option<&[Use]>, source: Source<'_>) {
         let before = self.of_host.remove(host).unwrap_or_default();
         let mut now: Vec<Arc<str>> = Vec::new();
         for used in uses.unwrap_or_default() {
             if !now.contains(&used.name) {
-                self.add(&used.name, &used.spec, host, Some(used.clone()), objects, globals);
+                self.add(&used.spec, host, Some(used.clone()), source);
                 now.push(used.name.clone());
             }
         }
@@ -72,44 +66,34 @@ impl Parts {
     }
 
     /// Takes the groups that something beside the hosts of Ingresses uses now.
-    pub(super) fn replace_specs(
-        &mut self,
-        user: &Arc<str>,
-        specs: &[Arc<Spec>],
-        objects: &Objects,
-        globals: &Globals,
-    ) {
+    pub(super) fn replace_specs(&mut self, user: &Arc<str>, specs: &[Arc<Spec>], source: Source<'_>) {
         let before = self.of_host.remove(user).unwrap_or_default();
         let now: Vec<Arc<str>> = specs.iter().map(|spec| spec.name().into()).collect();
-        for (name, spec) in now.iter().zip(specs) {
-            self.add(name, spec, user, None, objects, globals);
-        }
+        specs.iter().for_each(|spec| self.add(spec, user, None, source));
         before.iter().filter(|name| !now.contains(name)).for_each(|name| self.remove(name, user));
         self.of_host.insert(user.clone(), now);
     }
 
-    fn add(
-        &mut self,
-        name: &Arc<str>,
-        spec: &Arc<Spec>,
-        host: &Arc<str>,
-        used: Option<Use>,
-        objects: &Objects,
-        globals: &Globals,
-    ) {
-        if let Some(part) = self.parts.get_mut(name) {
-            part.users.insert(host.clone(), used);
+    /// Adds a user of a group. `used`: the field of an Ingress that names it.
+    fn add(&mut self, spec: &Arc<Spec>, user: &Arc<str>, used: Option<Use>, source: Source<'_>) {
+        let Source { objects, globals } = source;
+        let name: Arc<str> = match &used {
+            Some(used) => used.name.clone(),
+            None => spec.name().into(),
+        };
+        if let Some(part) = self.parts.get_mut(&name) {
+            part.users.insert(user.clone(), used);
             return;
         }
         let servers = groups::servers(spec, objects, &globals.options);
-        let shard = groups::shard(name);
-        let block = block(name, spec, &servers, globals);
+        let shard = groups::shard(&name);
+        let block = block(&name, spec, &servers, globals);
         Arc::make_mut(&mut self.endpoints).insert(name.clone(), servers.endpoints.clone());
         self.of_service.entry(spec.service.clone()).or_default().insert(name.clone());
         self.in_shards.entry(shard).or_default().insert(name.clone());
         self.dirty.insert(shard);
-        let users = [(host.clone(), used)].into();
-        self.parts.insert(name.clone(), Part { spec: spec.clone(), users, servers, block, shard });
+        let users = [(user.clone(), used)].into();
+        self.parts.insert(name, Part { spec: spec.clone(), users, servers, block, shard });
     }
 
     fn remove(&mut self, name: &Arc<str>, host: &Arc<str>) {
@@ -133,10 +117,10 @@ impl Parts {
     }
 
     /// Finds the endpoints of the groups whose Services or slices have changed. Returns the groups with other endpoints than before.
-    pub(super) fn refresh(&mut self, objects: &Objects, globals: &Globals, changes: &Changes) -> Vec<Group> {
+    pub(super) fn refresh(&mut self, source: Source<'_>, changes: &Changes) -> Vec<Group> {
+        let Source { objects, globals } = source;
         if let Some(spec) = &globals.default_backend {
-            let (name, spec) = (Arc::<str>::from(spec.name()), Arc::new(spec.clone()));
-            self.add(&name, &spec, &DEFAULT.into(), None, objects, globals);
+            self.add(&Arc::new(spec.clone()), &DEFAULT.into(), None, source);
         }
         let names: BTreeSet<Arc<str>> = match changes {
             Changes::All => self.parts.keys().cloned().collect(),

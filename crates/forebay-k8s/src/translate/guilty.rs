@@ -3,10 +3,10 @@
 //! All Gateways share a file, so that the file tells little. First Gateways and routes are tried without any RoutePolicy, then the
 //! policies: the directives of a policy stand in the locations of routes, which would be blamed otherwise.
 
-use super::{Shared, Translator, files, gateways, hosts, probe};
+use super::{Shared, Source, Translator, files, gateways, hosts, probe};
 use crate::blame::{self, Bounds, Verdict};
-use crate::gateway::{AllAside, Aside, GatewayKind, GatewayPart, Place};
-use crate::ingress::{self, Globals, Members, Names};
+use crate::gateway::{AllAside, Aside, GatewayKind, GatewayObjects, GatewayPart, Place};
+use crate::ingress::{Globals, Members, Names};
 use crate::judge::{Files, Refusal};
 use crate::objects::{Key, Objects};
 use crate::view::View;
@@ -28,18 +28,9 @@ impl Translator {
         };
         let all = &objects.gateway;
         let policies: Vec<Place> = places(GatewayKind::RoutePolicy, &all.route_policies).collect();
-        let mut units: Vec<Place> = places(GatewayKind::Gateway, &all.gateways).collect();
-        units.extend(places(GatewayKind::HttpRoute, &all.http_routes));
-        units.extend(places(GatewayKind::GrpcRoute, &all.grpc_routes));
-        units.extend(places(GatewayKind::TlsRoute, &all.tls_routes));
-        units.extend(places(GatewayKind::TcpRoute, &all.tcp_routes));
-        units.extend(places(GatewayKind::UdpRoute, &all.udp_routes));
         let is_new = |place: &Place| !all.aside.contains_key(place);
+        let mut units = gateways_and_routes(all);
         units.retain(is_new);
-        // Of two that do not work together, the younger one is to blame.
-        units.sort_by_key(|place| {
-            (place.0 != GatewayKind::Gateway, all.metadata(place).map(|m| m.creation_timestamp.clone()))
-        });
         let search = Search { translator: self, objects, globals };
         let absent = policies.iter().map(|place| (place.clone(), Aside::Absent));
         let mut aside: AllAside = all.aside.clone().into_iter().chain(absent).collect();
@@ -52,6 +43,20 @@ impl Translator {
         }
         guilty
     }
+}
+
+/// Returns the Gateways and then the routes, the oldest of each first: of two that do not work together, the younger one is to blame.
+fn gateways_and_routes(all: &GatewayObjects) -> Vec<Place> {
+    let mut units: Vec<Place> = places(GatewayKind::Gateway, &all.gateways).collect();
+    units.extend(places(GatewayKind::HttpRoute, &all.http_routes));
+    units.extend(places(GatewayKind::GrpcRoute, &all.grpc_routes));
+    units.extend(places(GatewayKind::TlsRoute, &all.tls_routes));
+    units.extend(places(GatewayKind::TcpRoute, &all.tcp_routes));
+    units.extend(places(GatewayKind::UdpRoute, &all.udp_routes));
+    units.sort_by_key(|place| {
+        (place.0 != GatewayKind::Gateway, all.metadata(place).map(|m| m.creation_timestamp.clone()))
+    });
+    units
 }
 
 fn places<T>(kind: GatewayKind, all: &BTreeMap<Key, T>) -> impl Iterator<Item = Place> {
@@ -87,10 +92,10 @@ impl Search<'_> {
 
     /// Builds a configuration without the objects that are set aside.
     fn verdict(&self, units: &[Place], open: &[usize], aside: &AllAside) -> Verdict {
-        let (hosts, names) = (&self.translator.hosts, &self.translator.names);
-        let has_name = |name: &str| hosts.has(name) || names.has(name);
-        let rest = (&has_name as &dyn Fn(&str) -> bool, hosts.has(hosts::ANY));
-        let others = gateways::others(self.objects, self.globals, rest, aside);
+        let taken = gateways::Taken { hosts: &self.translator.hosts, names: &self.translator.names };
+        let has_name = |name: &str| taken.has(name);
+        let source = Source { objects: self.objects, globals: self.globals };
+        let others = gateways::others(source, &has_name, taken.has_rest(), aside);
         let mut gateways = self.translator.gateways.gateways().clone();
         let part = gateways.translate(self.objects, &others);
         let (files, text) = self.files(&part);
@@ -121,8 +126,7 @@ impl Search<'_> {
         all.extend(any.files);
         let default = globals.default_backend.clone().map(Arc::new);
         all.push(probe::groups_of(part.specs.iter().cloned().chain(default), globals));
-        let tickets = globals.ticket_keys.iter().enumerate();
-        all.extend(tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())));
+        all.extend(files::of_tickets(globals));
         all.extend(stream_path.map(|path| (Path::new(path).into(), stream.into())));
         all.push((Path::new(gateways::FILE).into(), text.clone()));
         let own: BTreeMap<&str, &Arc<[u8]>> = part.files.iter().map(|f| (&*f.path, &f.bytes)).collect();

@@ -137,8 +137,7 @@ impl Judging<'_> {
         let mut base = vec![probe::groups_of(specs.chain(default), self.globals)];
         base.extend(files::of_certificate(certificate.as_ref()));
         base.push(probe::main(self.globals, certificate, &[], &[], None));
-        let tickets = self.globals.ticket_keys.iter().enumerate();
-        base.extend(tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())));
+        base.extend(files::of_tickets(self.globals));
         base
     }
 

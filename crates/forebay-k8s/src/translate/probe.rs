@@ -62,9 +62,7 @@ pub(super) fn files(globals: &Globals, certificate: Option<CertificateFiles>) ->
     let default = globals.default_backend.clone().map(Arc::new);
     let specs = uses.iter().map(|u: &Use| u.spec.clone()).chain(default);
     all.push(groups_of(specs, globals));
-    for (index, key) in globals.ticket_keys.iter().enumerate() {
-        all.push((Path::new(&ingress::ticket_path(index)).into(), key.clone()));
-    }
+    all.extend(super::files::of_tickets(globals));
     all
 }
 

@@ -1,9 +1,9 @@
 //! Ports of the TCP and UDP ConfigMaps, and hosts whose TLS sessions pass as they are.
 
-use super::Translation;
+use super::{Source, Translation};
 use crate::gateway::ports::of_options;
 use crate::groups::{self, Spec};
-use crate::ingress::{Globals, Parsed, is_name};
+use crate::ingress::{Globals, HostPath, HostRules, Parsed, is_name};
 use crate::model::PathMatch;
 use crate::objects::{ConfigMap, Key, Kind, Objects, PortRef};
 use crate::problem::Problem;
@@ -20,21 +20,21 @@ pub(super) struct Parts {
     pub(super) snippets: Vec<Node>,
 }
 
+/// Makes the parts of the stream block. Adds the endpoints of its groups and the problems to the translation.
 pub(super) fn parts<'p>(
-    objects: &Objects,
-    globals: &Globals,
+    source: Source<'_>,
     ours: impl Iterator<Item = &'p Arc<Parsed>> + Clone,
     out: &mut Translation,
-    problems: &mut Vec<Problem>,
 ) -> Parts {
     let mut parts = Parts::default();
-    let options = &globals.options;
+    let options = &source.globals.options;
     for (key, udp) in [(&options.tcp_services, false), (&options.udp_services, true)] {
-        let Some(map) = key.as_ref().and_then(|k| objects.config_map(k)) else { continue };
-        services(&map.object, udp, objects, globals, &mut parts, problems);
+        let Some(map) = key.as_ref().and_then(|k| source.objects.config_map(k)) else { continue };
+        let entries = Entries { map: &map.object, udp };
+        entries.add(source, &mut parts, &mut out.problems);
     }
     if options.enable_ssl_passthrough {
-        passthrough(objects, globals, ours.clone(), &mut parts, problems);
+        passthrough(source, ours.clone(), &mut parts, &mut out.problems);
     }
     for port in &parts.ports {
         Arc::make_mut(&mut out.groups).insert(port.group.as_str().into(), port.servers.endpoints.clone());
@@ -63,52 +63,66 @@ fn ports_of<'o>(map: Option<&Key>, objects: &'o Objects) -> impl Iterator<Item =
     map.into_iter().flat_map(|map| map.object.data.keys()).filter_map(|port| port.parse().ok())
 }
 
-fn services(
-    map: &ConfigMap,
+/// Entries of the ConfigMap of TCP or UDP ports.
+struct Entries<'a> {
+    map: &'a ConfigMap,
     udp: bool,
-    objects: &Objects,
-    globals: &Globals,
-    parts: &mut Parts,
-    problems: &mut Vec<Problem>,
-) {
-    let options = &globals.options;
-    let mut taken = of_options(options);
-    taken.extend([options.http_port, options.https_port]);
-    for (port, text) in &map.data {
-        let problem = |why: &str| {
-            Problem::new(Kind::ConfigMap, &map.metadata, format!("data[{port}]"), why).reason("InvalidValue")
-        };
-        let number = port.parse::<u16>().ok().filter(|n| *n > 0 && (udp || !taken.contains(n)));
-        let Some(number) = number else {
-            problems.push(problem("the key must be a port that is free"));
-            continue;
-        };
-        let Some((spec, decode_proxy, encode_proxy)) = service(text, udp) else {
-            problems.push(
-                problem("the value must be NAMESPACE/SERVICE:PORT, with PROXY behind it or not").at(text, 0),
-            );
-            continue;
-        };
-        let spec = spec.beside(&globals.taken);
-        let servers = groups::servers(&spec, objects, options);
-        if let Some(why) = &servers.problem {
-            problems.push(problem(why).reason("BackendMissing"));
+}
+
+impl Entries<'_> {
+    fn add(&self, source: Source<'_>, parts: &mut Parts, problems: &mut Vec<Problem>) {
+        let options = &source.globals.options;
+        let mut taken = of_options(options);
+        taken.extend([options.http_port, options.https_port]);
+        for (port, text) in &self.map.data {
+            let number = port.parse::<u16>().ok().filter(|n| *n > 0 && (self.udp || !taken.contains(n)));
+            let Some(number) = number else {
+                problems.push(self.problem(port, "the key must be a port that is free"));
+                continue;
+            };
+            let Some(service) = service(text, self.udp) else {
+                let why = "the value must be NAMESPACE/SERVICE:PORT, with PROXY behind it or not";
+                problems.push(self.problem(port, why).at(text, 0));
+                continue;
+            };
+            let protocol = if self.udp { "udp" } else { "tcp" };
+            let own = StreamPort { port: number, udp: self.udp, ..stream_port(source, service, protocol) };
+            if let Some(why) = &own.servers.problem {
+                problems.push(self.problem(port, why).reason("BackendMissing"));
+            }
+            parts.ports.push(own);
         }
-        let group = format!("{}_{}", if udp { "udp" } else { "tcp" }, spec.name());
-        parts.ports.push(StreamPort {
-            port: number,
-            udp,
-            decode_proxy,
-            encode_proxy,
-            spec: Arc::new(spec),
-            group,
-            servers,
-        });
+    }
+
+    fn problem(&self, port: &str, why: &str) -> Problem {
+        let field = format!("data[{port}]");
+        Problem::new(Kind::ConfigMap, &self.map.metadata, field, why).reason("InvalidValue")
+    }
+}
+
+/// Service of a port, and which sides send PROXY headers.
+struct PortService {
+    spec: Spec,
+    decode_proxy: bool,
+    encode_proxy: bool,
+}
+
+/// Makes an entry of the stream block that listens nowhere. The name of its group begins with the protocol.
+fn stream_port(source: Source<'_>, service: PortService, protocol: &str) -> StreamPort {
+    let spec = service.spec.beside(&source.globals.taken);
+    StreamPort {
+        port: 0,
+        udp: false,
+        decode_proxy: service.decode_proxy,
+        encode_proxy: service.encode_proxy,
+        servers: groups::servers(&spec, source.objects, &source.globals.options),
+        group: format!("{protocol}_{}", spec.name()),
+        spec: Arc::new(spec),
     }
 }
 
 /// Reads `NAMESPACE/SERVICE:PORT[:PROXY][:PROXY]`. The first PROXY is one of clients, the second one for servers.
-fn service(text: &str, udp: bool) -> Option<(Spec, bool, bool)> {
+fn service(text: &str, udp: bool) -> Option<PortService> {
     let mut words = text.trim().split(':');
     let key = Key::parse(words.next()?)?;
     let port = words.next()?;
@@ -119,15 +133,15 @@ fn service(text: &str, udp: bool) -> Option<(Spec, bool, bool)> {
     }
     let number = port.parse::<u16>().ok();
     let port = PortRef { name: number.is_none().then(|| port.to_owned()), number };
-    let has = |i: usize| proxy.get(i) == Some(&"PROXY");
-    Some((Spec { service: key, port, udp, ..Spec::default() }, has(0) && !udp, has(1) && !udp))
+    let has = |i: usize| proxy.get(i) == Some(&"PROXY") && !udp;
+    let spec = Spec { service: key, port, udp, ..Spec::default() };
+    Some(PortService { spec, decode_proxy: has(0), encode_proxy: has(1) })
 }
 
 /// Adds the hosts of `ssl-passthrough`. Their groups are those of the path `/`. An Ingress cannot take sessions of a host that an older
 /// one of another namespace has, and a wildcard takes none of hosts that have Ingresses of their own.
 fn passthrough<'p>(
-    objects: &Objects,
-    globals: &Globals,
+    source: Source<'_>,
     ours: impl Iterator<Item = &'p Arc<Parsed>> + Clone,
     parts: &mut Parts,
     problems: &mut Vec<Problem>,
@@ -139,7 +153,7 @@ fn passthrough<'p>(
         }
     }
     let mut seen = BTreeSet::new();
-    for parsed in ours.clone().filter(|p| !p.canary && p.annotations.flag("ssl-passthrough")) {
+    for parsed in ours.filter(|p| !p.canary && p.annotations.flag("ssl-passthrough")) {
         for rules in &parsed.rules {
             let Some(host) = &rules.host else { continue };
             if owners.get(host.as_str()).is_some_and(|owner| *owner != parsed.key.namespace) {
@@ -147,32 +161,27 @@ fn passthrough<'p>(
                 problems.push(parsed.annotation_problem("ssl-passthrough", text).reason("HostConflict"));
                 continue;
             }
-            let root =
-                rules.paths.iter().find(|p| p.path == PathMatch::Prefix("/".into())).or(rules.paths.first());
-            let Some((service, port)) = root.and_then(|p| p.backend.clone()) else { continue };
-            if !is_name(&service) || !is_name(&parsed.key.namespace) || !seen.insert(host.as_str()) {
+            let Some(spec) = root_group(parsed, rules).filter(|_| seen.insert(host.as_str())) else {
                 continue;
-            }
-            let spec =
-                Spec { service: Key::new(parsed.key.namespace.as_str(), service), port, ..Spec::default() };
-            let spec = spec.beside(&globals.taken);
-            let servers = groups::servers(&spec, objects, &globals.options);
-            let group = format!("tls_{}", spec.name());
-            parts.passthrough.push((host.clone(), group.clone()));
-            let spec = Arc::new(spec);
-            parts.ports.push(StreamPort {
-                port: 0,
-                udp: false,
-                decode_proxy: false,
-                encode_proxy: false,
-                spec,
-                group,
-                servers,
-            });
+            };
+            let service = PortService { spec, decode_proxy: false, encode_proxy: false };
+            let port = stream_port(source, service, "tls");
+            parts.passthrough.push((host.clone(), port.group.clone()));
+            parts.ports.push(port);
         }
     }
     let below =
         |host: &str| host.split_once('.').is_some_and(|(_, rest)| seen.contains(&*format!("*.{rest}")));
     let own = owners.keys().filter(|host| !seen.contains(*host) && !host.starts_with('*') && below(host));
     parts.passthrough.extend(own.map(|host| ((*host).to_owned(), crate::tree::TLS_HERE.to_owned())));
+}
+
+/// Returns the group of the path `/` of a host, or else of its first path.
+fn root_group(parsed: &Parsed, rules: &HostRules) -> Option<Spec> {
+    let is_root = |p: &&HostPath| p.path == PathMatch::Prefix("/".into());
+    let root = rules.paths.iter().find(is_root).or(rules.paths.first())?;
+    let (service, port) = root.backend.clone()?;
+    let service = Key::new(parsed.key.namespace.as_str(), service);
+    let is_named = is_name(&service.name) && is_name(&service.namespace);
+    is_named.then(|| Spec { service, port, ..Spec::default() })
 }
