@@ -130,6 +130,59 @@ fn strictest(row: &Row, text: &str, settings: &Settings) -> Option<&'static str>
     (redirects && allowed && crate::value::parse_bool(text).is_none()).then_some("true")
 }
 
+/// An annotation as it is written.
+struct Written<'a> {
+    ingress: &'a Ingress,
+    /// Name with its prefix.
+    full: &'a str,
+    text: &'a str,
+}
+
+impl Written<'_> {
+    fn problem(&self, text: impl Into<String>) -> Problem {
+        let field = format!("metadata.annotations[{}]", self.full);
+        Problem::new(Kind::Ingress, &self.ingress.metadata, field, text)
+    }
+
+    /// Reports a name that no annotation has.
+    fn unknown(&self, name: &str) -> Problem {
+        if let Some(instead) = dropped::instead(name) {
+            let text = format!("ingress-nginx itself has dropped it, it has no effect: {instead}");
+            return self.problem(text).severity(Severity::Ignored).reason("DroppedAnnotation");
+        }
+        let near = nearest(name).map(|n| format!("; did you mean \"{n}\"?")).unwrap_or_default();
+        let text = format!("there is no such annotation{near}");
+        self.problem(text).severity(Severity::Ignored).reason("UnknownAnnotation")
+    }
+
+    /// Returns why the value is refused.
+    fn refusal(&self, row: &'static Row, settings: &Settings) -> Option<Problem> {
+        let text = self.text;
+        let closes = match strictest(row, text, settings) {
+            Some(value) => format!("; it counts as \"{value}\""),
+            None if closes(row, text) => "; the paths of the Ingress answer 503".to_owned(),
+            None if STRICT.contains(&row.name) => format!("; the default \"{}\" holds", row.default),
+            None => String::new(),
+        };
+        if row.value == Value::Snippet && !settings.flag("allow-snippet-annotations") {
+            let why = format!("snippets are not allowed: allow-snippet-annotations is false{closes}");
+            return Some(self.problem(why).reason("SnippetNotAllowed"));
+        }
+        if row.risk > settings.risk_level() {
+            let (own, level) = (row.risk.as_str(), settings.risk_level().as_str());
+            let why = format!("its risk is {own}, and annotations-risk-level is {level}{closes}");
+            return Some(self.problem(why).reason("RiskTooHigh"));
+        }
+        let invalid = row.value.check(text, &settings.defined).err()?;
+        Some(self.problem(format!("the value is not valid{closes}")).invalid(text, &invalid))
+    }
+}
+
+/// Returns `true` for an annotation of ModSecurity.
+fn asks_for_firewall(row: &Row) -> bool {
+    row.verdict == Verdict::Refused(NO_FIREWALL)
+}
+
 impl Annotations {
     /// Reads the annotations of an Ingress.
     pub fn read(
@@ -144,23 +197,12 @@ impl Annotations {
             if domain != options.annotations_prefix && domain != PREFIX {
                 continue;
             }
-            let problem = |text: &str| {
-                Problem::new(Kind::Ingress, &ingress.metadata, format!("metadata.annotations[{full}]"), text)
-            };
-            let Some(row) = row(name) else {
-                if let Some(instead) = dropped::instead(name) {
-                    let text = format!("ingress-nginx itself has dropped it, it has no effect: {instead}");
-                    problems.push(problem(&text).severity(Severity::Ignored).reason("DroppedAnnotation"));
-                    continue;
-                }
-                let near = nearest(name).map(|n| format!("; did you mean \"{n}\"?")).unwrap_or_default();
-                let text = format!("there is no such annotation{near}");
-                problems.push(problem(&text).severity(Severity::Ignored).reason("UnknownAnnotation"));
-                continue;
-            };
-            // Of a name and its alias, or of two prefixes, the first counts: `forebay.io` sorts first.
-            if !read.values.contains_key(row.name) {
-                read.add(row, text, settings, problem, problems);
+            let written = Written { ingress, full, text };
+            match row(name) {
+                None => problems.push(written.unknown(name)),
+                // Of a name and its alias, or of two prefixes, the first counts: `forebay.io` sorts first.
+                Some(row) if read.values.contains_key(row.name) => {}
+                Some(row) => read.add(row, &written, settings, problems),
             }
         }
         read.closed |= read.wants_firewall() && !options.ignore_missing_waf;
@@ -176,11 +218,11 @@ impl Annotations {
     fn add(
         &mut self,
         row: &'static Row,
-        text: &str,
+        written: &Written<'_>,
         settings: &Settings,
-        problem: impl Fn(&str) -> Problem,
         problems: &mut Vec<Problem>,
     ) {
+        let text = written.text;
         // ingress-nginx takes an empty value for an absent annotation.
         if text.is_empty() || !row.access && text.trim().is_empty() {
             return;
@@ -189,71 +231,40 @@ impl Annotations {
             let why = format!(
                 "the value contains \"{word}\", which annotation-value-word-blocklist names; the Ingress is not served"
             );
-            problems.push(problem(&why).reason("BlockedWord").at(text, at));
+            problems.push(written.problem(why).reason("BlockedWord").at(text, at));
             self.banned = true;
-            return;
-        }
-        let refused = self.refusal(row, text, settings, &problem);
-        let firewall = row.verdict == Verdict::Refused(NO_FIREWALL);
-        if let Some(refused) = refused {
+        } else if let Some(refused) = written.refusal(row, settings) {
             self.closed |= closes(row, text);
             self.values.extend(strictest(row, text, settings).map(|value| (row.name, value.to_owned())));
-            self.firewall |= firewall;
+            self.firewall |= asks_for_firewall(row);
             problems.push(refused);
-            return;
+        } else {
+            self.take(row, written, problems);
         }
+    }
+
+    /// Takes a value that is valid, as far as Forebay does what it says.
+    fn take(&mut self, row: &'static Row, written: &Written<'_>, problems: &mut Vec<Problem>) {
+        let text = written.text;
         match row.verdict {
             // `false` asks for nothing, so it is accepted.
             Verdict::Refused(_)
-                if row.value == Value::Bool && crate::value::parse_bool(text) == Some(false) =>
-            {
-                self.values.insert(row.name, text.to_owned());
-            }
+                if row.value == Value::Bool && crate::value::parse_bool(text) == Some(false) => {}
             Verdict::Refused(why) => {
-                problems.push(problem(why).reason(if firewall { "NoFirewall" } else { "NotSupported" }));
+                let firewall = asks_for_firewall(row);
+                let reason = if firewall { "NoFirewall" } else { "NotSupported" };
+                problems.push(written.problem(why).reason(reason));
                 self.firewall |= firewall;
+                return;
             }
             Verdict::Differs(how) if deviates(row, text) => {
                 let without = how.starts_with("accepted without effect");
                 let severity = if without { Severity::Ignored } else { Severity::Differs };
-                problems.push(problem(how).severity(severity).reason("Differs"));
-                self.values.insert(row.name, text.to_owned());
+                problems.push(written.problem(how).severity(severity).reason("Differs"));
             }
-            Verdict::Works | Verdict::Differs(_) => {
-                self.values.insert(row.name, text.to_owned());
-            }
+            Verdict::Works | Verdict::Differs(_) => {}
         }
-    }
-
-    fn refusal(
-        &self,
-        row: &'static Row,
-        text: &str,
-        settings: &Settings,
-        problem: &impl Fn(&str) -> Problem,
-    ) -> Option<Problem> {
-        let closes = match strictest(row, text, settings) {
-            Some(value) => format!("; it counts as \"{value}\""),
-            None if closes(row, text) => "; the paths of the Ingress answer 503".to_owned(),
-            None if STRICT.contains(&row.name) => format!("; the default \"{}\" holds", row.default),
-            None => String::new(),
-        };
-        if row.value == Value::Snippet && !settings.flag("allow-snippet-annotations") {
-            let why = format!("snippets are not allowed: allow-snippet-annotations is false{closes}");
-            return Some(problem(&why).reason("SnippetNotAllowed"));
-        }
-        if row.risk > settings.risk_level() {
-            let text = format!(
-                "its risk is {}, and annotations-risk-level is {}{closes}",
-                row.risk.as_str(),
-                settings.risk_level().as_str()
-            );
-            return Some(problem(&text).reason("RiskTooHigh"));
-        }
-        match row.value.check(text, &settings.defined) {
-            Ok(()) => None,
-            Err(invalid) => Some(problem(&format!("the value is not valid{closes}")).invalid(text, &invalid)),
-        }
+        self.values.insert(row.name, text.to_owned());
     }
 
     /// Returns a value that is set.

@@ -35,7 +35,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    fn is_fine(&self) -> bool {
+    pub(crate) fn is_fine(&self) -> bool {
         self.placed.is_empty() && self.other.is_none()
     }
 }

@@ -152,53 +152,57 @@ const MAX_ENDPOINTS: usize = 10_000;
 
 /// Finds the servers of a group.
 pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
-    let refused = |text: String| Servers { problem: Some(text), ..Servers::default() };
+    let found = find_servers(spec, objects, options);
+    found.unwrap_or_else(|text| Servers { problem: Some(text), ..Servers::default() })
+}
+
+fn find_servers(spec: &Spec, objects: &Objects, options: &Options) -> Result<Servers, String> {
     let Some(service) = objects.service(&spec.service) else {
-        return refused(format!("the Service {} does not exist", spec.service));
+        return Err(format!("the Service {} does not exist", spec.service));
     };
     let service = &service.object;
     if service.spec.kind == "ExternalName" {
-        if options.disable_svc_external_name {
-            return refused(format!(
-                "the Service {} is an ExternalName (--disable-svc-external-name)",
-                spec.service
-            ));
-        }
-        let name = &service.spec.external_name;
-        let host = name.trim_end_matches('.').to_ascii_lowercase();
-        let named = crate::ingress::is_host(&host) && !host.starts_with('*');
-        let address = host.parse::<IpAddr>().is_ok();
-        if let Some(why) = crate::reach::forbidden(name, options) {
-            return refused(format!("the externalName of the Service {}: {why}", spec.service));
-        }
-        if !named && !address {
-            return refused(format!("the externalName of the Service {} is no name", spec.service));
-        }
-        if options.resolvers.is_empty() && !address {
-            return refused(format!(
-                "no name servers are known to resolve the externalName of the Service {}",
-                spec.service
-            ));
-        }
+        check_external(spec, service, options)?;
         let found = external(service, &spec.port, spec.udp);
-        return Servers { search: domains(name, options), ..found };
+        return Ok(Servers { search: domains(&service.spec.external_name, options), ..found });
     }
     let Some(port) = find_port(service, &spec.port, spec.udp) else {
-        let text = port_text(&spec.port);
-        return refused(format!("the Service {} has no port \"{text}\"", spec.service));
+        return Err(format!("the Service {} has no port \"{}\"", spec.service, port_text(&spec.port)));
     };
     let mut endpoints =
         if spec.service_upstream { cluster_addresses(service, port.port) } else { Vec::new() };
     // A headless Service has no address of its own.
     if endpoints.is_empty() {
-        let slices = objects.slices(&spec.service).map(|s| &*s.object);
-        let all = service.spec.publish_not_ready_addresses;
-        endpoints = of_slices(slices, port, (all, &options.topology_zone));
+        let mut found = Ready::new(service, port, &options.topology_zone);
+        objects.slices(&spec.service).for_each(|slice| found.add(&slice.object));
+        endpoints = found.chosen();
     }
     endpoints.sort_unstable();
     endpoints.dedup();
     endpoints.truncate(MAX_ENDPOINTS);
-    Servers { endpoints: endpoints.into(), ..Servers::default() }
+    Ok(Servers { endpoints: endpoints.into(), ..Servers::default() })
+}
+
+/// Checks that the host of an ExternalName may be used, and can be.
+fn check_external(spec: &Spec, service: &Service, options: &Options) -> Result<(), String> {
+    let of = &spec.service;
+    if options.disable_svc_external_name {
+        return Err(format!("the Service {of} is an ExternalName (--disable-svc-external-name)"));
+    }
+    let name = &service.spec.external_name;
+    let host = name.trim_end_matches('.').to_ascii_lowercase();
+    let named = crate::ingress::is_host(&host) && !host.starts_with('*');
+    let address = host.parse::<IpAddr>().is_ok();
+    if let Some(why) = crate::reach::forbidden(name, options) {
+        return Err(format!("the externalName of the Service {of}: {why}"));
+    }
+    if !named && !address {
+        return Err(format!("the externalName of the Service {of} is no name"));
+    }
+    if options.resolvers.is_empty() && !address {
+        return Err(format!("no name servers are known to resolve the externalName of the Service {of}"));
+    }
+    Ok(())
 }
 
 /// Finds a port by name or number: its own or, as in ingress-nginx, that of the containers.
@@ -247,43 +251,56 @@ fn cluster_addresses(service: &Service, port: u16) -> Vec<Endpoint> {
     addresses.map(|ip| Endpoint { addr: SocketAddr::new(ip, port), weight: 1 }).collect()
 }
 
-/// Collects the endpoints of slices. Those that are being ended but still serve count while no other is ready, and hints of zones
+/// Endpoints of the slices of a Service. Those that are being ended but still serve count while no other is ready, and hints of zones
 /// count if every ready endpoint has some and one is for ours, as for kube-proxy.
-fn of_slices<'s>(
-    slices: impl Iterator<Item = &'s EndpointSlice>,
-    port: &ServicePort,
-    (not_ready_too, zone): (bool, &str),
-) -> Vec<Endpoint> {
-    let (mut ready, mut ending) = (Vec::new(), Vec::new());
-    let (mut near, mut all_hinted) = (Vec::new(), true);
-    for slice in slices {
-        let matches = |p: &&crate::objects::EndpointPort| {
-            p.name == port.name
-                && p.protocol.as_deref().unwrap_or("TCP") == port.protocol.as_deref().unwrap_or("TCP")
+struct Ready<'a> {
+    port: &'a ServicePort,
+    /// Endpoints that are not ready count, too.
+    not_ready_too: bool,
+    zone: &'a str,
+    ready: Vec<Endpoint>,
+    ending: Vec<Endpoint>,
+    /// Ready endpoints for our zone.
+    near: Vec<Endpoint>,
+    all_hinted: bool,
+}
+
+impl<'a> Ready<'a> {
+    fn new(service: &Service, port: &'a ServicePort, zone: &'a str) -> Ready<'a> {
+        let not_ready_too = service.spec.publish_not_ready_addresses;
+        let (ready, ending, near) = (Vec::new(), Vec::new(), Vec::new());
+        Ready { port, not_ready_too, zone, ready, ending, near, all_hinted: true }
+    }
+
+    fn add(&mut self, slice: &EndpointSlice) {
+        let protocol = self.port.protocol.as_deref().unwrap_or("TCP");
+        let is_ours = |p: &&crate::objects::EndpointPort| {
+            p.name == self.port.name && p.protocol.as_deref().unwrap_or("TCP") == protocol
         };
-        let Some(number) = slice.ports.iter().find(matches).and_then(|p| p.port) else { continue };
+        let Some(number) = slice.ports.iter().find(is_ours).and_then(|p| p.port) else { return };
         for endpoint in &slice.endpoints {
             let Some(ip) = endpoint.addresses.first().and_then(|a| a.parse::<IpAddr>().ok()) else {
                 continue;
             };
             let server = Endpoint { addr: SocketAddr::new(ip, number), weight: 1 };
             let conditions = endpoint.conditions;
-            if conditions.ready.unwrap_or(true) || not_ready_too {
-                ready.push(server);
+            if conditions.ready.unwrap_or(true) || self.not_ready_too {
+                self.ready.push(server);
                 let zones = &endpoint.hints.for_zones;
-                all_hinted &= !zones.is_empty();
-                if zones.iter().any(|z| z.name == zone) {
-                    near.push(server);
-                }
+                self.all_hinted &= !zones.is_empty();
+                self.near.extend(zones.iter().any(|z| z.name == self.zone).then_some(server));
             } else if conditions.serving == Some(true) && conditions.terminating == Some(true) {
-                ending.push(server);
+                self.ending.push(server);
             }
         }
     }
-    match ready.is_empty() {
-        true => ending,
-        false if zone.is_empty() || !all_hinted || near.is_empty() => ready,
-        false => near,
+
+    fn chosen(self) -> Vec<Endpoint> {
+        match self.ready.is_empty() {
+            true => self.ending,
+            false if self.zone.is_empty() || !self.all_hinted || self.near.is_empty() => self.ready,
+            false => self.near,
+        }
     }
 }
 
@@ -304,33 +321,33 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
         Balance::LeastTime => nodes.push(Node::new("least_time").arg("last_byte")),
         Balance::Hash(key) => nodes.push(Node::new("hash").arg(key.as_str()).arg("consistent")),
     }
-    if let Some((host, port)) = &servers.external {
-        let resolve = host.parse::<IpAddr>().is_err().then_some("resolve");
-        let search = search(&servers.search);
-        nodes.push(
-            Node::new("server").arg(format!("{host}:{port}")).args(resolve).args(search).arg("max_fails=0"),
-        );
-    } else if common.endpoints_in_files {
-        // Kubernetes decides on readiness, so a failed request says nothing about the next.
-        nodes.extend(servers.endpoints.iter().map(|e| {
-            let node = Node::new("server").arg(e.addr.to_string());
-            let weight = (e.weight != 1).then(|| format!("weight={}", e.weight));
-            node.args(weight).arg("max_fails=0")
-        }));
-    } else {
-        nodes.push(Node::new("peers").args(["external", "max_fails=0"]));
-    }
+    nodes.extend(lines(servers, common));
     if let Some(sticky) = &spec.sticky {
-        nodes.push(
-            Node::new("sticky")
-                .arg(if sticky.field { "header" } else { "cookie" })
-                .arg(sticky.name.as_str())
-                .args(sticky.words.iter().map(String::as_str)),
-        );
+        let kind = if sticky.field { "header" } else { "cookie" };
+        let line = Node::new("sticky").arg(kind).arg(sticky.name.as_str());
+        nodes.push(line.args(sticky.words.iter().map(String::as_str)));
     }
     // A name without an address is a server that cannot be reached.
     let none = if servers.external.is_some() { "=502" } else { "=503" };
     nodes.push(Node::new("fallback").arg(spec.fallback.as_deref().unwrap_or(none)));
     nodes.extend(common.keepalive.iter().map(|(name, value)| Node::new(*name).arg(value.as_str())));
     Node::new("upstream").arg(name).block(nodes)
+}
+
+/// Makes the `server` lines of a group, or the line for servers that are told later.
+fn lines(servers: &Servers, common: &Common) -> Vec<Node> {
+    if let Some((host, port)) = &servers.external {
+        let resolve = host.parse::<IpAddr>().is_err().then_some("resolve");
+        let line = Node::new("server").arg(format!("{host}:{port}")).args(resolve);
+        return vec![line.args(search(&servers.search)).arg("max_fails=0")];
+    }
+    if !common.endpoints_in_files {
+        return vec![Node::new("peers").args(["external", "max_fails=0"])];
+    }
+    // Kubernetes decides on readiness, so a failed request says nothing about the next.
+    let line = |e: &Endpoint| {
+        let weight = (e.weight != 1).then(|| format!("weight={}", e.weight));
+        Node::new("server").arg(e.addr.to_string()).args(weight).arg("max_fails=0")
+    };
+    servers.endpoints.iter().map(line).collect()
 }

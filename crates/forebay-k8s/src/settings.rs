@@ -94,33 +94,38 @@ impl Settings {
                 continue;
             }
             let checked = row.value.check(text, &read.defined).and_then(|()| detail::check(row.name, text));
-            let refused = checked.err();
-            if let Some(invalid) = refused.or_else(|| judged.refused.get(row.name).cloned()) {
+            if let Some(invalid) = checked.err().or_else(|| judged.refused.get(row.name).cloned()) {
                 let follows = read.fail(row, text, judged);
                 read.wants_firewall |= is_firewall(row.name);
                 let text_of = format!("the value is not valid, {follows}");
                 problems.push(problem(&text_of).invalid(text, &invalid).reason("ValueSetAside"));
                 continue;
             }
-            match row.verdict {
-                // `false` asks for nothing, so it is accepted.
-                Verdict::Refused(_) if parse_bool(text) == Some(false) => {}
-                Verdict::Refused(why) => {
-                    problems.push(problem(why).reason("NotSupported"));
-                    read.wants_firewall |= is_firewall(row.name);
-                }
-                Verdict::Differs(how) => {
-                    let without = how.starts_with("accepted without effect");
-                    let severity = if without { Severity::Ignored } else { Severity::Differs };
-                    problems.push(problem(how).severity(severity).reason("Differs"));
-                    read.values.insert(row.name, text.clone());
-                }
-                Verdict::Works => {
-                    read.values.insert(row.name, text.clone());
-                }
-            }
+            problems.extend(
+                read.take(row, text)
+                    .map(|(how, severity, reason)| problem(how).severity(severity).reason(reason)),
+            );
         }
         read
+    }
+
+    /// Takes a value that is valid, as far as Forebay does what it says. Returns what is to be said about that.
+    fn take(&mut self, row: &'static Row, text: &str) -> Option<(&'static str, Severity, &'static str)> {
+        let report = match row.verdict {
+            // `false` asks for nothing, so it is accepted.
+            Verdict::Refused(_) if parse_bool(text) == Some(false) => return None,
+            Verdict::Refused(why) => {
+                self.wants_firewall |= is_firewall(row.name);
+                return Some((why, Severity::Refused, "NotSupported"));
+            }
+            Verdict::Differs(how) if how.starts_with("accepted without effect") => {
+                Some((how, Severity::Ignored, "Differs"))
+            }
+            Verdict::Differs(how) => Some((how, Severity::Differs, "Differs")),
+            Verdict::Works => None,
+        };
+        self.values.insert(row.name, text.to_owned());
+        report
     }
 
     /// Returns `true` if the value of a key is not valid, and no other one holds in its place.

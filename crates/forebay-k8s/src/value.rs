@@ -82,34 +82,9 @@ impl Value {
     /// # Errors
     /// The reason and the place.
     pub fn check(self, text: &str, known: &Known) -> Result<(), Invalid> {
-        let longest = if matches!(self, Value::Text | Value::StreamText | Value::Snippet | Value::Cidrs) {
-            LONGEST_TEXT
-        } else {
-            LONGEST
-        };
-        if text.len() > longest {
-            return Err(Invalid::new(0, format!("the value is longer than {longest} bytes")));
-        }
-        if !matches!(self, Value::Text | Value::StreamText | Value::Snippet) {
-            no_controls(text)?;
-        }
+        self.check_length(text)?;
         match self {
-            Value::Bool if parse_bool(text).is_none() => {
-                Err(Invalid::new(0, "it must be \"true\" or \"false\""))
-            }
             Value::Number(least, most) => number(text, least, most),
-            Value::Size if parse_size(text).is_none() => {
-                Err(Invalid::new(0, "it must be a size, such as 8k, 10m or 0"))
-            }
-            Value::Time if parse_time(text).is_none() => {
-                Err(Invalid::new(0, "it must be a time, such as 60s or 1h"))
-            }
-            Value::OneOf(words) if !words.contains(&text.trim()) => {
-                Err(Invalid::new(0, format!("it must be one of: {}", words.join(", "))))
-            }
-            Value::AnyCase(words) if !words.iter().any(|w| w.eq_ignore_ascii_case(text.trim())) => {
-                Err(Invalid::new(0, format!("it must be one of: {}", words.join(", "))))
-            }
             Value::Cidrs => cidrs(text).map(drop),
             Value::Token => each(text.trim(), is_token_char, "a letter, digit or one of !#%&'*+-.^_|~"),
             Value::Tokens => {
@@ -124,10 +99,36 @@ impl Value {
             Value::Regex => regex(text),
             Value::Names => names(text),
             Value::Variables => variables_only(text, known),
-            Value::Template => variables::check(text, known),
+            Value::Template | Value::Text => variables::check(text, known),
             Value::Line => no_dollar(text),
-            Value::Text => variables::check(text, known),
             Value::StreamText => variables::check_stream(text),
+            _ => self.check_word(text),
+        }
+    }
+
+    /// Checks the length of a value, and that it is one line if it has to be.
+    fn check_length(self, text: &str) -> Result<(), Invalid> {
+        let lines = matches!(self, Value::Text | Value::StreamText | Value::Snippet);
+        let longest = if lines || self == Value::Cidrs { LONGEST_TEXT } else { LONGEST };
+        if text.len() > longest {
+            return Err(Invalid::new(0, format!("the value is longer than {longest} bytes")));
+        }
+        if lines { Ok(()) } else { no_controls(text) }
+    }
+
+    /// Checks a value that is one word of a kind.
+    fn check_word(self, text: &str) -> Result<(), Invalid> {
+        let wrong = |why: &str| Err(Invalid::new(0, why));
+        match self {
+            Value::Bool if parse_bool(text).is_none() => wrong("it must be \"true\" or \"false\""),
+            Value::Size if parse_size(text).is_none() => wrong("it must be a size, such as 8k, 10m or 0"),
+            Value::Time if parse_time(text).is_none() => wrong("it must be a time, such as 60s or 1h"),
+            Value::OneOf(words) if !words.contains(&text.trim()) => {
+                wrong(&format!("it must be one of: {}", words.join(", ")))
+            }
+            Value::AnyCase(words) if !words.iter().any(|w| w.eq_ignore_ascii_case(text.trim())) => {
+                wrong(&format!("it must be one of: {}", words.join(", ")))
+            }
             _ => Ok(()),
         }
     }

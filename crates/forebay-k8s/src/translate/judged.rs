@@ -4,7 +4,7 @@ use super::hosts::{self, HostPart, Hosts};
 use super::{files, probe};
 use crate::annotations::Annotations;
 use crate::blame::{self, Bounds, Verdict, directive_at};
-use crate::ingress::{self, Globals, Members, Names, Parsed};
+use crate::ingress::{Globals, Members, Names, Parsed};
 use crate::judge::{Files, Refusal};
 use crate::objects::{Key, Objects};
 use crate::problem::Problem;
@@ -22,6 +22,9 @@ const OF_INGRESS: [(&str, Contexts); 3] = [
     ("configuration-snippet", Contexts::LOCATION),
     ("auth-snippet", Contexts::LOCATION),
 ];
+
+/// An Ingress of a host, with the index of its rules for the host.
+type Member = (Arc<Parsed>, usize);
 
 /// Hosts that are made and not yet taken over.
 pub(super) type MadeHosts = Vec<(Arc<str>, Option<HostPart>)>;
@@ -42,36 +45,11 @@ impl Judging<'_> {
     /// Judges the hosts with snippets. Makes those that no server accepts anew, without what is to blame. Returns those that there was
     /// no time for: they stay closed, or as they last worked, until they are judged.
     pub(super) fn hosts(&mut self, made: &mut MadeHosts) -> BTreeSet<Arc<str>> {
-        let mut unjudged = BTreeSet::new();
-        if !self.globals.options.judge.judges() {
-            return unjudged;
-        }
-        let tells =
-            |name: &str| self.hosts.members(name).is_some_and(|m| m.iter().any(|(p, _)| has_snippet(p)));
-        let units: Vec<usize> = (0..made.len())
-            .filter(|i| {
-                made.get(*i).is_some_and(|(name, part)| {
-                    let unknown = |p: &HostPart| self.judge().remembered("host", &[&p.bytes]).is_none();
-                    part.as_ref().is_some_and(unknown) && tells(name)
-                })
-            })
-            .collect();
+        let units = self.unknown(made);
         if units.is_empty() {
-            return unjudged;
+            return BTreeSet::new();
         }
-        let found = {
-            let parts: Vec<&HostPart> =
-                units.iter().filter_map(|i| made.get(*i).and_then(|(_, part)| part.as_ref())).collect();
-            let zones = self.zones(&units, made);
-            let base = self.base(parts.iter().copied());
-            blame::find(parts.len(), self.bounds, |some| {
-                let chosen: Vec<&HostPart> = some.iter().filter_map(|i| parts.get(*i).copied()).collect();
-                self.verdict(&base, &chosen, &zones, |path| {
-                    let at = parts.iter().position(|part| part.path == *path)?;
-                    some.contains(&at).then_some(at)
-                })
-            })
-        };
+        let found = self.search(&units, made);
         for unit in found.good {
             let Some((name, Some(part))) = units.get(unit).and_then(|i| made.get(*i)) else { continue };
             self.judge().remember("host", &[&part.bytes], None);
@@ -83,6 +61,7 @@ impl Judging<'_> {
             let Some((name, part)) = units.get(unit).and_then(|i| made.get_mut(*i)) else { continue };
             *part = self.without_guilty(name, &refusal);
         }
+        let mut unjudged = BTreeSet::new();
         for unit in found.undecided {
             let Some((name, part)) = units.get(unit).and_then(|i| made.get_mut(*i)) else { continue };
             match &found.base {
@@ -95,6 +74,32 @@ impl Judging<'_> {
             }
         }
         unjudged
+    }
+
+    /// Returns the indices of the hosts with snippets that have not been judged.
+    fn unknown(&self, made: &MadeHosts) -> Vec<usize> {
+        let has_snippets =
+            |name: &str| self.hosts.members(name).is_some_and(|m| m.iter().any(|(p, _)| has_snippet(p)));
+        let is_new = |part: &HostPart| self.judge().remembered("host", &[&part.bytes]).is_none();
+        let all = made.iter().enumerate().filter(|_| self.judge().judges());
+        all.filter(|(_, (name, part))| part.as_ref().is_some_and(is_new) && has_snippets(name))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// Finds the hosts that no server accepts.
+    fn search(&self, units: &[usize], made: &MadeHosts) -> blame::Found {
+        let parts: Vec<&HostPart> =
+            units.iter().filter_map(|i| made.get(*i).and_then(|(_, part)| part.as_ref())).collect();
+        let zones = self.zones(units, made);
+        let base = self.base(parts.iter().copied());
+        blame::find(parts.len(), self.bounds, |some| {
+            let chosen: Vec<&HostPart> = some.iter().filter_map(|i| parts.get(*i).copied()).collect();
+            self.verdict(&base, &chosen, &zones, |path| {
+                let at = parts.iter().position(|part| part.path == *path)?;
+                some.contains(&at).then_some(at)
+            })
+        })
     }
 
     /// Adds the problem of each Ingress of a host whose snippets cannot be judged, since no configuration can be made without them.
@@ -192,36 +197,16 @@ impl Judging<'_> {
     fn without_guilty(&mut self, name: &Arc<str>, refusal: &Refusal) -> Option<HostPart> {
         let members = self.hosts.members(name)?.clone();
         let names = self.names.of(name).clone();
-        let suspects: Vec<usize> =
-            (0..members.len()).filter(|i| members.get(*i).is_some_and(|(p, _)| has_snippet(p))).collect();
-        let found = {
-            let build = |open: &[usize]| {
-                let kept =
-                    |i: usize| suspects.iter().position(|s| *s == i).is_none_or(|at| open.contains(&at));
-                let some = each(&members, |i, m| if kept(i) { m.clone() } else { closed(m) });
-                self.alone(name, &some, &names)
-            };
-            blame::find(suspects.len(), Bounds::default(), build)
-        };
-        let mut guilty: BTreeMap<usize, Refusal> = BTreeMap::new();
-        for (at, reason) in found.guilty {
-            guilty.extend(suspects.get(at).map(|i| (*i, reason)));
-        }
-        if guilty.is_empty() {
-            guilty.extend(suspects.iter().map(|i| (*i, refusal.clone())));
-        }
-        let last = each(&members, |i, m| match guilty.get(&i) {
+        let guilty = self.guilty(name, &members, &names, refusal);
+        let mut used = each(&members, |i, m| match guilty.get(&i) {
             Some(_) => self.last(name, m).unwrap_or_else(|| closed(m)),
             None => m.clone(),
         });
-        let mut verdict = self.alone(name, &last, &names);
-        let mut used = last;
-        if !verdict.placed.is_empty() || verdict.other.is_some() {
+        if !self.alone(name, &used, &names).is_fine() {
             used = each(&members, |i, m| if guilty.contains_key(&i) { closed(m) } else { m.clone() });
-            verdict = self.alone(name, &used, &names);
-        }
-        if !verdict.placed.is_empty() || verdict.other.is_some() {
-            used = each(&members, |_, m| bare(m));
+            if !self.alone(name, &used, &names).is_fine() {
+                used = each(&members, |_, m| bare(m));
+            }
         }
         let mut part = hosts::make(self.objects, self.globals, name, &used, &names);
         for (i, reason) in &guilty {
@@ -230,6 +215,29 @@ impl Judging<'_> {
             part.problems.push(problem(parsed, reason, stays));
         }
         Some(part)
+    }
+
+    /// Finds the Ingresses of a host whose snippets are to blame; all with snippets if none can be found.
+    fn guilty(
+        &self,
+        name: &Arc<str>,
+        members: &Members,
+        names: &Names,
+        refusal: &Refusal,
+    ) -> BTreeMap<usize, Refusal> {
+        let suspects: Vec<usize> =
+            (0..members.len()).filter(|i| members.get(*i).is_some_and(|(p, _)| has_snippet(p))).collect();
+        let found = blame::find(suspects.len(), Bounds::default(), |open| {
+            let kept = |i: usize| suspects.iter().position(|s| *s == i).is_none_or(|at| open.contains(&at));
+            let some = each(members, |i, m| if kept(i) { m.clone() } else { closed(m) });
+            self.alone(name, &some, names)
+        });
+        let named = |(at, reason)| suspects.get(at).map(|i| (*i, reason));
+        let guilty: BTreeMap<usize, Refusal> = found.guilty.into_iter().filter_map(named).collect();
+        match guilty.is_empty() {
+            true => suspects.iter().map(|i| (*i, refusal.clone())).collect(),
+            false => guilty,
+        }
     }
 
     /// Judges a host by itself.
@@ -248,17 +256,15 @@ impl Judging<'_> {
     }
 
     /// Returns an Ingress of a host as it was when it last worked.
-    fn last(&self, host: &str, (parsed, _): &(Arc<Parsed>, usize)) -> Option<(Arc<Parsed>, usize)> {
+    fn last(&self, host: &str, member: &Member) -> Option<Member> {
+        let parsed = &member.0;
         let good = self.good.get(&parsed.key).filter(|good| good.revision != parsed.revision)?;
         let index = good.rules.iter().position(|r| r.host.as_deref().unwrap_or(hosts::ANY) == host)?;
         Some((good.clone(), index))
     }
 }
 
-fn each(
-    members: &Members,
-    mut make: impl FnMut(usize, &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize),
-) -> Members {
+fn each(members: &Members, mut make: impl FnMut(usize, &Member) -> Member) -> Members {
     members.iter().enumerate().map(|(i, m)| make(i, m)).collect()
 }
 
@@ -267,7 +273,7 @@ fn has_snippet(parsed: &Parsed) -> bool {
 }
 
 /// Returns an Ingress without its snippets, whose paths answer 503.
-fn closed(member: &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize) {
+fn closed(member: &Member) -> Member {
     let mut annotations = member.0.annotations.clone();
     OF_INGRESS.iter().for_each(|(name, _)| annotations.remove(name));
     annotations.closed = true;
@@ -275,7 +281,7 @@ fn closed(member: &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize) {
 }
 
 /// Returns an Ingress without any annotation, whose paths answer 503.
-fn bare(member: &(Arc<Parsed>, usize)) -> (Arc<Parsed>, usize) {
+fn bare(member: &Member) -> Member {
     let mut annotations = Annotations::default();
     annotations.closed = true;
     (Arc::new(member.0.with(annotations)), member.1)
@@ -320,54 +326,67 @@ pub(super) fn stream_snippets<'p>(
 ) -> Vec<Node> {
     let some = with_own_names(globals, ours.filter(|p| !p.stream_snippet.is_empty()), problems);
     let judge = &globals.options.judge;
-    let of = |units: &mut dyn Iterator<Item = usize>| -> Vec<Node> {
-        units.filter_map(|i| some.get(i)).flat_map(|p| p.stream_snippet.iter().cloned()).collect()
-    };
-    let all = of(&mut (0..some.len()));
+    let all = stream_nodes(&some, 0..some.len());
     if all.is_empty() || !judge.judges() {
         return all;
     }
     let text = forebay_conf::print(&all).unwrap_or_default();
-    let tickets = globals.ticket_keys.iter().enumerate();
-    let tickets: Files =
-        tickets.map(|(i, key)| (Path::new(&ingress::ticket_path(i)).into(), key.clone())).collect();
     let (_, main) = probe::main(globals, None, &[], &[], None);
     if judge.remembered("stream", &[&text, &main]).is_some() {
         return all;
     }
-    let found = blame::find(some.len(), Bounds::default(), |units| {
-        let nodes = of(&mut units.iter().copied());
+    let found = search_streams(globals, &some);
+    if found.guilty.is_empty() && found.undecided.is_empty() {
+        judge.remember("stream", &[&text, &main], None);
+    }
+    report_streams(&found, &some, problems);
+    stream_nodes(&some, found.good)
+}
+
+/// Returns the directives of some snippets of the stream block.
+fn stream_nodes(all: &[&Arc<Parsed>], units: impl IntoIterator<Item = usize>) -> Vec<Node> {
+    let some = units.into_iter().filter_map(|i| all.get(i));
+    some.flat_map(|p| p.stream_snippet.iter().cloned()).collect()
+}
+
+/// Finds the snippets of the stream block that no server accepts.
+fn search_streams(globals: &Globals, all: &[&Arc<Parsed>]) -> blame::Found {
+    let tickets: Files = files::of_tickets(globals).collect();
+    blame::find(all.len(), Bounds::default(), |units| {
+        let nodes = stream_nodes(all, units.iter().copied());
         let mut verdict = Verdict::default();
         let mut files = tickets.clone();
         files.push(probe::main(globals, None, &[], &nodes, None));
-        for refusal in judge.errors(&files) {
-            let is_of = |i: &&usize| some.get(**i).is_some_and(|p| stream_offset(p, &refusal.text).is_some());
+        for refusal in globals.options.judge.errors(&files) {
+            let is_of = |i: &&usize| all.get(**i).is_some_and(|p| stream_offset(p, &refusal.text).is_some());
             match units.iter().find(is_of) {
                 Some(unit) => verdict.placed.push((*unit, refusal)),
                 None => verdict.other = verdict.other.or(Some(refusal)),
             }
         }
         verdict
-    });
-    if found.guilty.is_empty() && found.undecided.is_empty() {
-        judge.remember("stream", &[&text, &main], None);
-    }
-    for (unit, refusal) in &found.guilty {
-        let Some(parsed) = some.get(*unit) else { continue };
-        let text = format!("the snippet is left out: {}", refusal.message);
-        let problem = parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused");
-        let value = parsed.annotations.raw("stream-snippet").unwrap_or_default();
-        problems.push(problem.at(value, stream_offset(parsed, &refusal.text).unwrap_or(0)));
-    }
-    let why = found.base.map_or_else(
-        || LATE.to_owned(),
-        |base| format!("no configuration can be made, even without it: {}", base.message),
-    );
-    for parsed in found.undecided.iter().filter_map(|unit| some.get(*unit)) {
+    })
+}
+
+/// Reports the snippets of the stream block that are left out.
+fn report_streams(found: &blame::Found, all: &[&Arc<Parsed>], problems: &mut Vec<Problem>) {
+    let left_out = |parsed: &Parsed, why: &str| {
         let text = format!("the snippet is left out: {why}");
-        problems.push(parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused"));
+        parsed.annotation_problem("stream-snippet", text).reason("SnippetRefused")
+    };
+    for (unit, refusal) in &found.guilty {
+        let Some(parsed) = all.get(*unit) else { continue };
+        let value = parsed.annotations.raw("stream-snippet").unwrap_or_default();
+        let at = stream_offset(parsed, &refusal.text).unwrap_or(0);
+        problems.push(left_out(parsed, &refusal.message).at(value, at));
     }
-    of(&mut found.good.into_iter())
+    let why = match &found.base {
+        Some(base) => format!("no configuration can be made, even without it: {}", base.message),
+        None => LATE.to_owned(),
+    };
+    for parsed in found.undecided.iter().filter_map(|unit| all.get(*unit)) {
+        problems.push(left_out(parsed, &why));
+    }
 }
 
 /// Leaves out snippets of the stream block that define a name which an older Ingress, or the operator, has: the later definition would

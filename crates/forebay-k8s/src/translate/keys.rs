@@ -4,6 +4,7 @@ use super::{Deciding, files, probe};
 use crate::blame::{self, Bounds, Verdict, directive_at};
 use crate::ingress::{Globals, read_globals};
 use crate::judge::Refusal;
+use crate::model::CertificateFiles;
 use crate::objects::{ConfigMap, Kind};
 use crate::options::Options;
 use crate::problem::Problem;
@@ -40,25 +41,27 @@ pub(super) fn globals(
     let mut judged = Judged { refused, last: last.clone() };
     let mut own = Vec::new();
     let mut globals = read_globals(view, options, &map, &judged, &mut own);
-    let refusal = options
-        .judge
-        .errors(&probe::files(&globals, files::default_certificate(view, options)))
-        .into_iter()
-        .next();
-    if let Some(refusal) = refusal {
-        let base = refuse(view, options, &map, &mut judged);
+    let files = probe::files(&globals, files::default_certificate(view, options));
+    if let Some(refusal) = options.judge.errors(&files).into_iter().next() {
+        let base = Search::new(view, options, &map, &judged).refuse(&mut judged);
         own.clear();
         globals = read_globals(view, options, &map, &judged, &mut own);
+        let report =
+            |text: String| Problem::new(Kind::ConfigMap, &map.metadata, "data", text).reason("NotBuilt");
         if let Some(base) = base {
             let text = format!("no configuration can be made, whatever the values: {}", base.message);
-            own.push(Problem::new(Kind::ConfigMap, &map.metadata, "data", text).reason("NotBuilt"));
+            own.push(report(text));
         } else if judged.refused.is_empty() {
-            own.push(
-                Problem::new(Kind::ConfigMap, &map.metadata, "data", refusal.message).reason("NotBuilt"),
-            );
+            own.push(report(refusal.message));
         }
     }
     problems.extend(own);
+    let deciding = deciding(&globals, &judged);
+    (globals, deciding)
+}
+
+/// Returns the values that decide on access and are in effect.
+fn deciding(globals: &Globals, judged: &Judged) -> Deciding {
     let mut deciding = Deciding::new();
     for row in ROWS {
         let works = !globals.settings.set_aside.contains(&row.name);
@@ -69,56 +72,73 @@ pub(super) fn globals(
             deciding.insert(row.name, value.to_owned());
         }
     }
-    (globals, deciding)
+    deciding
 }
 
-/// Finds the keys of a ConfigMap that do not work. Returns the error of a configuration without any of them.
-fn refuse(view: &View<'_>, options: &Options, map: &ConfigMap, judged: &mut Judged) -> Option<Refusal> {
-    let is_snippet = |key: &str| SNIPPETS.iter().any(|(name, _)| *name == key);
-    let mut keys: Vec<&'static str> = map
-        .data
-        .iter()
-        .filter(|(_, text)| !text.is_empty())
-        .filter_map(|(key, _)| Some(settings::row(key)?.name))
-        .filter(|key| !judged.refused.contains_key(key))
-        .collect();
-    let before = judged.refused.clone();
-    // Of a key and a snippet that do not work together, the snippet is the one set aside.
-    keys.sort_by_key(|key| is_snippet(key));
-    let last = judged.last.clone();
-    let without = |units: &[usize]| {
-        let left = keys.iter().enumerate().filter(|(i, _)| !units.contains(i));
-        let mut refused = before.clone();
+/// Search for the keys of a ConfigMap that do not work.
+struct Search<'a> {
+    view: &'a View<'a>,
+    options: &'a Options,
+    map: &'a ConfigMap,
+    /// Keys that are suspected.
+    keys: Vec<&'static str>,
+    /// What was known before the search.
+    before: Judged,
+}
+
+impl<'a> Search<'a> {
+    fn new(view: &'a View<'a>, options: &'a Options, map: &'a ConfigMap, judged: &Judged) -> Search<'a> {
+        let set = map.data.iter().filter(|(_, text)| !text.is_empty());
+        let mut keys: Vec<&'static str> = set
+            .filter_map(|(key, _)| Some(settings::row(key)?.name))
+            .filter(|key| !judged.refused.contains_key(key))
+            .collect();
+        // Of a key and a snippet that do not work together, the snippet is the one set aside.
+        keys.sort_by_key(|key| snippet_context(key).is_some());
+        let before = Judged { refused: judged.refused.clone(), last: judged.last.clone() };
+        Search { view, options, map, keys, before }
+    }
+
+    /// Adds the keys that do not work to those that are refused. Returns the error of a configuration without any of them.
+    fn refuse(&self, judged: &mut Judged) -> Option<Refusal> {
+        let certificate = files::default_certificate(self.view, self.options);
+        let found = blame::find(self.keys.len(), KEYS, |units| self.verdict(units, certificate.clone()));
+        for (unit, refusal) in found.guilty {
+            let Some(key) = self.keys.get(unit) else { continue };
+            let at = snippet_context(key)
+                .and_then(|context| blame::place(self.map.data.get(*key)?, context, &refusal));
+            judged.refused.insert(key, Invalid::new(at.unwrap_or(0), refusal.message));
+        }
+        let undecided = found.undecided.iter().filter(|_| found.base.is_none());
+        for key in undecided.filter_map(|unit| self.keys.get(*unit)) {
+            let why = "too many other values are wrong to judge this one";
+            judged.refused.insert(key, Invalid::new(0, why));
+        }
+        found.base
+    }
+
+    /// Judges a configuration with some of the keys.
+    fn verdict(&self, units: &[usize], certificate: Option<CertificateFiles>) -> Verdict {
+        let left = self.keys.iter().enumerate().filter(|(i, _)| !units.contains(i));
+        let mut refused = self.before.refused.clone();
         refused.extend(left.map(|(_, key)| (*key, Invalid::new(0, ""))));
-        Judged { refused, last: last.clone() }
-    };
-    let certificate = files::default_certificate(view, options);
-    let found = blame::find(keys.len(), KEYS, |units| {
-        let globals = read_globals(view, options, map, &without(units), &mut Vec::new());
+        let judged = Judged { refused, last: self.before.last.clone() };
+        let globals = read_globals(self.view, self.options, self.map, &judged, &mut Vec::new());
         let mut verdict = Verdict::default();
-        for refusal in options.judge.errors(&probe::files(&globals, certificate.clone())) {
-            let place = units
-                .iter()
-                .find(|i| keys.get(**i).is_some_and(|key| offset(map, key, &refusal.text).is_some()));
-            match place {
+        for refusal in self.options.judge.errors(&probe::files(&globals, certificate)) {
+            let is_of = |key: &&str| offset(self.map, key, &refusal.text).is_some();
+            match units.iter().find(|i| self.keys.get(**i).is_some_and(is_of)) {
                 Some(unit) => verdict.placed.push((*unit, refusal)),
                 None => verdict.other = verdict.other.or(Some(refusal)),
             }
         }
         verdict
-    });
-    for (unit, refusal) in found.guilty {
-        if let Some(key) = keys.get(unit) {
-            let context = SNIPPETS.iter().find(|(name, _)| name == key).map(|(_, context)| *context);
-            let at =
-                context.and_then(|context| blame::place(map.data.get(*key)?, context, &refusal)).unwrap_or(0);
-            judged.refused.insert(key, Invalid::new(at, refusal.message));
-        }
     }
-    for key in found.undecided.iter().filter(|_| found.base.is_none()).filter_map(|unit| keys.get(*unit)) {
-        judged.refused.insert(key, Invalid::new(0, "too many other values are wrong to judge this one"));
-    }
-    found.base
+}
+
+/// Returns the context of the directives of a snippet. `None`: the key is none of a snippet.
+fn snippet_context(key: &str) -> Option<Contexts> {
+    SNIPPETS.iter().find(|(name, _)| *name == key).map(|(_, context)| *context)
 }
 
 /// Keys with names that the server opens or looks up.
@@ -135,47 +155,63 @@ pub fn suspect(
     reason: &str,
     guess: bool,
 ) -> Option<&'static str> {
-    let is_new = |key: &str, value: &String| {
-        !value.is_empty() && options.refused.get(key).is_none_or(|refused| refused.value != *value)
-    };
-    let values: Vec<(&'static str, &str)> = map
-        .data
-        .iter()
-        .filter(|(key, value)| is_new(key, value))
-        .filter_map(|(key, value)| Some((settings::row(key)?.name, value.as_str())))
-        .collect();
-    let snippets = || {
-        let context = |key: &str| SNIPPETS.iter().find(|(name, _)| *name == key).map(|(_, context)| *context);
-        values.iter().filter_map(move |(key, value)| Some((*key, *value, context(key)?)))
-    };
-    let of_line =
-        |(_, value, context): &(&str, &str, Contexts)| directive_at(value, *context, line).is_some();
-    if let Some((key, _, _)) = snippets().find(|snippet| !line.trim().is_empty() && of_line(snippet)) {
+    let suspects = Suspects::new(map, options);
+    if let Some(key) = suspects
+        .snippet(|text, context| !line.trim().is_empty() && directive_at(text, context, line).is_some())
+    {
         return Some(key);
     }
     // Ports that others have are no fault of a snippet that does not listen at them.
     if let Some(rest) = reason.find("bind() to ").and_then(|at| reason.get(at..)) {
-        let address = rest.split(' ').nth(2).unwrap_or_default();
+        return suspects.listening(rest);
+    }
+    suspects.quoted(reason).or_else(|| suspects.first().filter(|_| guess))
+}
+
+/// Keys of the ConfigMap with values that have not been refused.
+struct Suspects<'a>(Vec<(&'static str, &'a str)>);
+
+impl<'a> Suspects<'a> {
+    fn new(map: &'a ConfigMap, options: &Options) -> Suspects<'a> {
+        let is_new = |key: &str, value: &String| {
+            !value.is_empty() && options.refused.get(key).is_none_or(|refused| refused.value != *value)
+        };
+        let values = map.data.iter().filter(|(key, value)| is_new(key, value));
+        Suspects(values.filter_map(|(key, value)| Some((settings::row(key)?.name, value.as_str()))).collect())
+    }
+
+    fn snippets(&self) -> impl Iterator<Item = (&'static str, &'a str, Contexts)> {
+        self.0.iter().filter_map(|(key, value)| Some((*key, *value, snippet_context(key)?)))
+    }
+
+    fn snippet(&self, is_meant: impl Fn(&str, Contexts) -> bool) -> Option<&'static str> {
+        self.snippets().find(|(_, text, context)| is_meant(text, *context)).map(|(key, ..)| key)
+    }
+
+    /// Returns a snippet that listens at the port of a failed `bind() to ADDRESS`.
+    fn listening(&self, failure: &str) -> Option<&'static str> {
+        let address = failure.split(' ').nth(2).unwrap_or_default();
         let port = address.rsplit(':').next().unwrap_or_default();
         let is_port = |word: &str| !port.is_empty() && word == port;
-        let listens =
-            |text: &str| text.contains("listen") && text.split(|c: char| !c.is_ascii_digit()).any(is_port);
-        return snippets().find(|(_, text, _)| listens(text)).map(|(key, _, _)| key);
+        self.snippet(|text, _| {
+            text.contains("listen") && text.split(|c: char| !c.is_ascii_digit()).any(is_port)
+        })
     }
-    let quoted: Vec<&str> = reason.split('"').skip(1).step_by(2).filter(|word| word.len() > 1).collect();
-    let names = |value: &str| quoted.iter().any(|word| word.contains(value.trim()));
-    if let Some((key, _)) = values.iter().find(|(key, value)| NAMES.contains(key) && names(value)) {
-        return Some(key);
+
+    /// Returns a key whose value has a word that a reason quotes.
+    fn quoted(&self, reason: &str) -> Option<&'static str> {
+        let quoted: Vec<&str> = reason.split('"').skip(1).step_by(2).filter(|word| word.len() > 1).collect();
+        let names = |value: &str| quoted.iter().any(|word| word.contains(value.trim()));
+        let named = self.0.iter().find(|(key, value)| NAMES.contains(key) && names(value));
+        let holds = |text: &str| quoted.iter().any(|word| word.len() > 3 && text.contains(word));
+        named.map(|(key, _)| *key).or_else(|| self.snippet(|text, _| holds(text)))
     }
-    let holds = |text: &str| quoted.iter().any(|word| word.len() > 3 && text.contains(word));
-    if let Some((key, _, _)) = snippets().find(|(_, text, _)| holds(text)) {
-        return Some(key);
+
+    /// Returns the first snippet, one that decides on access only if there is no other.
+    fn first(&self) -> Option<&'static str> {
+        let closes = |key: &str, value: &str| on_failure(key, value) != OnFailure::Default;
+        self.snippets().min_by_key(|(key, value, _)| closes(key, value)).map(|(key, ..)| key)
     }
-    let open = |key: &str, value: &str| on_failure(key, value) == OnFailure::Default;
-    let mut rest: Vec<_> =
-        snippets().filter(|_| guess).map(|(key, value, _)| (!open(key, value), key)).collect();
-    rest.sort_by_key(|(closes, _)| *closes);
-    rest.first().map(|(_, key)| *key)
 }
 
 /// Finds the directive of a snippet of the ConfigMap that a line was printed of.
