@@ -32,19 +32,7 @@ pub(crate) fn find<'f>(
     let mut guilty = Vec::new();
     for chunk in units.chunks(TOGETHER) {
         let bounds = Bounds { time: until.saturating_duration_since(Instant::now()), ..Bounds::default() };
-        let found = blame::find(chunk.len(), bounds, |some| {
-            let mut all = base.clone();
-            all.extend(some.iter().filter_map(|i| chunk.get(*i).cloned()));
-            let mut verdict = Verdict::default();
-            for refusal in judge.errors(&all) {
-                let of = |(path, _): &File| refusal.path.as_ref() == Some(path);
-                match chunk.iter().position(of) {
-                    Some(unit) => verdict.placed.push((unit, refusal)),
-                    None => verdict.other = verdict.other.or(Some(refusal)),
-                }
-            }
-            verdict
-        });
+        let found = blame::find(chunk.len(), bounds, |some| verdict(judge, &base, chunk, some));
         let named = |unit: usize, why: String| chunk.get(unit).map(|(path, _)| (path.clone(), why));
         guilty.extend(found.guilty.into_iter().filter_map(|(unit, refusal)| named(unit, refusal.message)));
         if found.base.is_none() {
@@ -53,6 +41,21 @@ pub(crate) fn find<'f>(
         }
     }
     guilty
+}
+
+/// Judges a configuration with some of the units.
+fn verdict(judge: &Judge, base: &[File], units: &[File], some: &[usize]) -> Verdict {
+    let mut all = base.to_vec();
+    all.extend(some.iter().filter_map(|i| units.get(*i).cloned()));
+    let mut verdict = Verdict::default();
+    for refusal in judge.errors(&all) {
+        let of = |(path, _): &File| refusal.path.as_ref() == Some(path);
+        match units.iter().position(of) {
+            Some(unit) => verdict.placed.push((unit, refusal)),
+            None => verdict.other = verdict.other.or(Some(refusal)),
+        }
+    }
+    verdict
 }
 
 /// Returns `true` for a file that can be left out. That of all other hosts has variables that the main file refers to.

@@ -24,6 +24,13 @@ pub struct Candidate {
     pub identity: String,
 }
 
+/// Replica that holds a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Us,
+    Another,
+}
+
 /// Lease of another replica as this one has seen it.
 struct Seen {
     /// Holder and time of its last renewal. The clock of the other machine may differ, so only a change counts.
@@ -53,12 +60,12 @@ pub async fn take_part(api: Api, candidate: Candidate, leads: watch::Sender<bool
     let mut seen: Option<Seen> = None;
     loop {
         match candidate.attempt(&api, &mut seen).await {
-            Ok(true) => {
+            Ok(Holder::Us) => {
                 if renewed.replace(Instant::now()).is_none() {
                     log("this replica is the leader now");
                 }
             }
-            Ok(false) => {
+            Ok(Holder::Another) => {
                 if renewed.take().is_some() {
                     log("another replica is the leader now");
                 }
@@ -84,8 +91,8 @@ impl Candidate {
         format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
     }
 
-    /// Renews the lease, or takes it if it is free. Returns `true` if this replica holds it.
-    async fn attempt(&self, api: &Api, seen: &mut Option<Seen>) -> Result<bool, Error> {
+    /// Renews the lease, or takes it if it is free.
+    async fn attempt(&self, api: &Api, seen: &mut Option<Seen>) -> Result<Holder, Error> {
         let path = format!("{}/{}", self.collection(), self.name);
         let lease: Value = match api.get(&path).await {
             Ok(lease) => lease,
@@ -97,7 +104,7 @@ impl Candidate {
         };
         let held = text(&lease, "/spec/holderIdentity");
         if held != self.identity && !held.is_empty() && !has_expired(&lease, seen) {
-            return Ok(false);
+            return Ok(Holder::Another);
         }
         won(api.replace(&path, &self.lease(Some(&lease))).await)
     }
@@ -152,10 +159,10 @@ fn text(value: &Value, pointer: &str) -> String {
 }
 
 /// Tells whether the API server has taken a lease. A conflict means that another replica was faster.
-fn won(result: Result<Value, Error>) -> Result<bool, Error> {
+fn won(result: Result<Value, Error>) -> Result<Holder, Error> {
     match result {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_conflict() => Ok(false),
+        Ok(_) => Ok(Holder::Us),
+        Err(error) if error.is_conflict() => Ok(Holder::Another),
         Err(error) => Err(error),
     }
 }

@@ -74,12 +74,43 @@ struct ListMeta {
     rest: Option<String>,
 }
 
+/// Whether there is somebody who takes changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiver {
+    There,
+    Gone,
+}
+
 /// Way in which a watch has ended.
 enum Ended {
-    /// It goes on from this version.
+    /// The API server has ended it, and it goes on from this version.
     At(String),
     /// The history up to the version is gone (410): everything has to be listed again.
     Expired,
+    /// Nobody receives changes.
+    NoReceiver,
+}
+
+/// Pause before the next attempt, and whether the last one has failed.
+struct Retry {
+    pause: Duration,
+    failing: bool,
+}
+
+impl Retry {
+    fn new() -> Retry {
+        Retry { pause: FIRST_PAUSE, failing: false }
+    }
+
+    /// Returns `true` for the first failure of a row.
+    fn is_first(&mut self) -> bool {
+        !std::mem::replace(&mut self.failing, true)
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 /// Sends the objects of a kind and all their changes with `kind`, until nobody receives them. Failures are repeated with growing
@@ -91,34 +122,29 @@ pub async fn watch<K: Clone>(
     changes: Sender<(K, Change)>,
     log: impl Fn(&str),
 ) {
-    let send = async |change| changes.send((kind.clone(), change)).await.is_ok();
-    let mut pause = FIRST_PAUSE;
-    let mut failing = false;
+    let send = async |change| match changes.send((kind.clone(), change)).await {
+        Ok(()) => Receiver::There,
+        Err(_) => Receiver::Gone,
+    };
+    let mut retry = Retry::new();
     loop {
-        let outcome = list_and_watch(&api, &resource, &send, &mut || {
-            (pause, failing) = (FIRST_PAUSE, false);
-        })
-        .await;
-        let error = match outcome {
-            // The history is gone: list at once.
-            Ok(true) => continue,
-            Ok(false) => return,
+        let error = match list_and_watch(&api, &resource, &send, &mut retry).await {
+            Ok(()) => return,
             Err(error) => error,
         };
         let forbidden = error.is_forbidden() && (resource.optional || !is_known(&api, &resource).await);
-        if forbidden && !std::mem::replace(&mut failing, true) {
+        if forbidden && retry.is_first() {
             log(&format!("{} are not read: {error}", resource.plural));
         }
         if error.is_not_found() || forbidden {
-            if !send(Change::Unknown).await {
+            if send(Change::Unknown).await == Receiver::Gone {
                 return;
             }
-            pause = LONGEST_PAUSE;
-        } else if !std::mem::replace(&mut failing, true) {
+            retry.pause = LONGEST_PAUSE;
+        } else if retry.is_first() {
             log(&format!("watching {} failed, trying again: {error}", resource.plural));
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        retry.wait().await;
     }
 }
 
@@ -134,23 +160,25 @@ async fn is_known(api: &Api, resource: &Resource) -> bool {
     }
 }
 
-/// Lists the objects and follows their changes. Returns `true` if the history is gone, and `false` if nobody receives them.
+/// Lists the objects and follows their changes, until nobody receives them. Resets `retry` whenever that succeeds.
 async fn list_and_watch(
     api: &Api,
     resource: &Resource,
-    send: &impl AsyncFn(Change) -> bool,
-    healthy: &mut dyn FnMut(),
-) -> Result<bool, Error> {
-    let Some(mut version) = list(api, resource, send).await? else { return Ok(false) };
-    healthy();
-    loop {
-        match follow(api, resource, version, send).await? {
-            None => return Ok(false),
-            Some(Ended::Expired) => return Ok(true),
-            Some(Ended::At(at)) => version = at,
+    send: &impl AsyncFn(Change) -> Receiver,
+    retry: &mut Retry,
+) -> Result<(), Error> {
+    while let Some(mut version) = list(api, resource, send).await? {
+        *retry = Retry::new();
+        loop {
+            match follow(api, resource, version, send).await? {
+                Ended::NoReceiver => return Ok(()),
+                Ended::Expired => break,
+                Ended::At(at) => version = at,
+            }
+            *retry = Retry::new();
         }
-        healthy();
     }
+    Ok(())
 }
 
 /// Sends all objects, page by page: objects as they are read take many times the memory of what is kept of them. Returns the version of
@@ -158,10 +186,10 @@ async fn list_and_watch(
 pub(crate) async fn list(
     api: &Api,
     resource: &Resource,
-    send: &impl AsyncFn(Change) -> bool,
+    send: &impl AsyncFn(Change) -> Receiver,
 ) -> Result<Option<String>, Error> {
     let mut rest = None::<String>;
-    if !send(Change::Listing).await {
+    if send(Change::Listing).await == Receiver::Gone {
         return Ok(None);
     }
     loop {
@@ -170,56 +198,67 @@ pub(crate) async fn list(
             path.push_str(&format!("&continue={rest}"));
         }
         let page: List = api.get(&path).await?;
-        if !send(Change::Page(page.items)).await {
+        if send(Change::Page(page.items)).await == Receiver::Gone {
             return Ok(None);
         }
         rest = page.metadata.rest.filter(|rest| !rest.is_empty());
         if rest.is_none() {
-            return Ok(send(Change::Listed).await.then_some(page.metadata.resource_version));
+            let receiver = send(Change::Listed).await;
+            return Ok((receiver == Receiver::There).then_some(page.metadata.resource_version));
         }
     }
 }
 
-/// Follows the changes since a version. Returns `None` if nobody receives them.
+/// Follows the changes since a version.
 async fn follow(
     api: &Api,
     resource: &Resource,
     mut version: String,
-    send: &impl AsyncFn(Change) -> bool,
-) -> Result<Option<Ended>, Error> {
+    send: &impl AsyncFn(Change) -> Receiver,
+) -> Result<Ended, Error> {
     let path = format!(
         "{}?watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}{}",
         resource.path(),
         resource.selector
     );
     let stream = match api.events(&path).await {
-        Err(error) if error.is_expired() => return Ok(Some(Ended::Expired)),
+        Err(error) if error.is_expired() => return Ok(Ended::Expired),
         other => other?,
     };
     futures_util::pin_mut!(stream);
     loop {
         let event = tokio::time::timeout(SILENCE, stream.try_next()).await.map_err(|_| Error::silent())?;
-        let change = match event? {
-            None => return Ok(Some(Ended::At(version))),
-            Some(WatchEvent::Bookmark(bookmark)) => {
-                version = bookmark.metadata.resource_version;
-                continue;
-            }
-            Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-                version = version_of(&object);
-                Change::Set(object)
-            }
-            Some(WatchEvent::Deleted(object)) => {
-                version = version_of(&object);
-                Change::Gone(object)
-            }
-            Some(WatchEvent::Error(status)) if status.code == 410 => return Ok(Some(Ended::Expired)),
-            Some(WatchEvent::Error(status)) => return Err(Error::of_status(&status)),
+        let Some(event) = event? else { return Ok(Ended::At(version)) };
+        let change = match event {
+            WatchEvent::Error(status) if status.code == 410 => return Ok(Ended::Expired),
+            event => change_of(event, &mut version)?,
         };
-        if !send(change).await {
-            return Ok(None);
+        if let Some(change) = change
+            && send(change).await == Receiver::Gone
+        {
+            return Ok(Ended::NoReceiver);
         }
     }
+}
+
+/// Returns the change that an event is about, and notes its version. `None`: the event is about the version alone.
+fn change_of(event: WatchEvent<Value>, version: &mut String) -> Result<Option<Change>, Error> {
+    let change = match event {
+        WatchEvent::Bookmark(bookmark) => {
+            *version = bookmark.metadata.resource_version;
+            return Ok(None);
+        }
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            *version = version_of(&object);
+            Change::Set(object)
+        }
+        WatchEvent::Deleted(object) => {
+            *version = version_of(&object);
+            Change::Gone(object)
+        }
+        WatchEvent::Error(status) => return Err(Error::of_status(&status)),
+    };
+    Ok(Some(change))
 }
 
 /// Returns the version that an object has in the API server.

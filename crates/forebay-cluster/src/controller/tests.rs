@@ -1,7 +1,15 @@
 //! Tests of the controller without an API server and without a process that serves.
 
+use super::refusals::{TRY_AGAIN, is_main, place};
+use super::schedule::GATHER;
+use super::watched::Watched;
 use super::*;
-use forebay_k8s::judge::{Build, Judge, Refusal};
+use forebay_k8s::gateway::GatewayKind;
+use forebay_k8s::judge::{Build, Judge, Refusal as Refused};
+use forebay_k8s::objects::Object;
+use forebay_k8s::{Key, objects::Kind};
+use serde_json::Value;
+use std::time::Instant;
 
 /// Makes a controller that follows the ConfigMap `ns/c`.
 fn controller() -> (Controller, UnboundedReceiver<Delivery>) {
@@ -24,13 +32,13 @@ fn with_options(options: Options) -> (Controller, UnboundedReceiver<Delivery>) {
         files: Vec::new(),
     };
     let (sender, deliveries) = mpsc::unbounded_channel();
-    (Controller::new(settings, sender, Box::new(|_| {})), deliveries)
+    (Controller::new(settings, sender, Rc::default(), Box::new(|_| {})), deliveries)
 }
 
 /// Sets the data of the ConfigMap.
 fn set_config(controller: &mut Controller, data: Value) {
     let map = serde_json::json!({"metadata": {"name": "c", "namespace": "ns"}, "data": data});
-    controller.objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));
+    controller.mirror.objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));
 }
 
 /// Adds an Ingress for a host of its name.
@@ -40,7 +48,7 @@ fn add_ingress(controller: &mut Controller, name: &str) {
         "spec": {"rules": [{"host": format!("{name}.test"), "http": {"paths": [
             {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]},
     });
-    controller.objects.apply(Object::of(Kind::Ingress, ingress).expect("an Ingress"));
+    controller.mirror.objects.apply(Object::of(Kind::Ingress, ingress).expect("an Ingress"));
 }
 
 /// Returns the problems that have a text.
@@ -62,8 +70,8 @@ fn delivered(
     deliveries: &mut UnboundedReceiver<Delivery>,
 ) -> Option<Configuration> {
     let past = Instant::now() - GATHER * 2;
-    controller.waiting.others = Some(past);
-    controller.rests_until = past;
+    controller.schedule.others = Some(past);
+    controller.schedule.rests_until = past;
     controller.sync();
     let Ok(Delivery::Configuration(configuration)) = deliveries.try_recv() else { return None };
     Some(configuration)
@@ -76,13 +84,13 @@ fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
         "metadata": {"name": "c", "namespace": "ns"},
         "data": {"http-snippet": "resolver nosuch.invalid;", "use-gzip": "true", "access-log-path": "/no/a.log"},
     });
-    controller.objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));
+    controller.mirror.objects.apply(Object::of(Kind::ConfigMap, map).expect("a ConfigMap"));
     let first = main_file(&mut controller, &mut deliveries).expect("a configuration");
     assert!(first.contains("resolver nosuch.invalid;") && first.contains("gzip on;"), "{first}");
     let line = first.lines().position(|l| l.contains("nosuch")).expect("the line") + 1;
     let reason = format!("host not found in resolver \"nosuch.invalid\" in forebay.conf:{line}");
     controller.report(Report::Refused(1, reason));
-    assert!(controller.waiting.others.is_some());
+    assert!(controller.schedule.others.is_some());
     let second = main_file(&mut controller, &mut deliveries).expect("a configuration");
     assert!(
         !second.contains("nosuch") && second.contains("gzip on;") && second.contains("/no/a.log"),
@@ -94,7 +102,7 @@ fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
     assert!(!third.contains("/no/a.log") && third.contains("gzip on;"), "{third}");
     controller.report(Report::Applied(3));
     assert_eq!(controller.settings.options.refused.len(), 2);
-    controller.key_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
+    controller.refusals.key_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
     controller.look_again();
     assert_eq!(main_file(&mut controller, &mut deliveries), Some(first));
 }
@@ -103,17 +111,17 @@ fn a_refused_main_file_sets_one_value_aside_and_tries_it_again() {
 struct Refusing;
 
 impl Build for Refusing {
-    fn errors(&self, files: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refusal> {
+    fn errors(&self, files: &[(Arc<Path>, Arc<[u8]>)]) -> Vec<Refused> {
         let bad = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("proxy_pass http://default_bad");
         let all = files.iter().filter(|(_, bytes)| bad(bytes));
-        all.map(|(path, _)| Refusal { path: Some(path.clone()), ..Refusal::plain("no such group") }).collect()
+        all.map(|(path, _)| Refused { path: Some(path.clone()), ..Refused::plain("no such group") }).collect()
     }
 }
 
 /// Returns the file of Gateways that is delivered next.
 fn gateways(controller: &mut Controller, deliveries: &mut UnboundedReceiver<Delivery>) -> String {
     let past = Instant::now() - GATHER * 2;
-    (controller.waiting.others, controller.rests_until) = (Some(past), past);
+    (controller.schedule.others, controller.schedule.rests_until) = (Some(past), past);
     controller.sync();
     let Ok(Delivery::Configuration(configuration)) = deliveries.try_recv() else { panic!("nothing") };
     let of_gateways = |path: &Path| path == Path::new("gateways/http.conf");
@@ -128,7 +136,8 @@ fn a_refused_route_is_closed_alone_and_tried_again() {
     let (mut controller, mut deliveries) = with_options(options);
     let group = "gateway.networking.k8s.io/v1";
     let object = |kind: &str, name: &str, spec: Value| serde_json::json!({ "apiVersion": group, "kind": kind, "metadata": { "name": name, "namespace": "default" }, "spec": spec });
-    let mut add = |kind: GatewayKind, value: Value| drop(controller.set(Watched::Gateway(kind), value));
+    let mut add =
+        |kind: GatewayKind, value: Value| drop(controller.mirror.set(Watched::Gateway(kind), value, &|_| {}));
     let class = serde_json::json!({ "metadata": { "name": "k" }, "spec": { "controllerName": "c" } });
     add(GatewayKind::GatewayClass, class);
     let listeners = serde_json::json!([{ "name": "http", "protocol": "HTTP", "port": 8080 }]);
@@ -144,21 +153,21 @@ fn a_refused_route_is_closed_alone_and_tried_again() {
     }
     for name in ["bad", "good"] {
         let service = serde_json::json!({ "metadata": { "name": name, "namespace": "default" }, "spec": { "ports": [{ "port": 80 }] } });
-        controller.objects.apply(Object::of(Kind::Service, service).expect("a Service"));
+        controller.mirror.objects.apply(Object::of(Kind::Service, service).expect("a Service"));
     }
     let first = gateways(&mut controller, &mut deliveries);
     assert!(first.contains("http://default_bad") && first.contains("http://default_good"), "{first}");
     controller.report(Report::Refused(1, "no such group in gateways/http.conf:7".to_owned()));
     let second = gateways(&mut controller, &mut deliveries);
     assert!(!second.contains("http://default_bad") && second.contains("http://default_good"), "{second}");
-    assert!(controller.quarantined.is_empty());
+    assert!(controller.refusals.quarantined.is_empty());
     controller.report(Report::Applied(2));
     let events = controller.events.due(&controller.problems, "r", 10);
     let about: Vec<_> =
         events.iter().map(|e| (&e["regarding"]["apiVersion"], &e["regarding"]["name"])).collect();
     assert_eq!(about, [(&group.into(), &"bad".into())]);
     assert!(events[0]["note"].as_str().unwrap_or_default().contains("no such group"), "{events:?}");
-    controller.objects_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
+    controller.refusals.objects_refused = Instant::now().checked_sub(TRY_AGAIN * 2);
     controller.look_again();
     assert_eq!(gateways(&mut controller, &mut deliveries), first);
 }
@@ -219,7 +228,7 @@ fn a_refusal_without_a_cause_keeps_the_applied_configuration() {
         controller.report(Report::Refused(number, "no memory".into()));
     };
     let mut tried = 0;
-    while tried == 0 || controller.waiting.others.is_some() {
+    while tried == 0 || controller.schedule.others.is_some() {
         assert!(delivered(&mut controller, &mut deliveries).is_some());
         refuse(&mut controller);
         tried += 1;
@@ -245,12 +254,12 @@ fn a_refusal_without_a_cause_keeps_the_applied_configuration() {
     assert!(has("add_header A b;") && has("add_header C d;"));
     assert_eq!(held(&controller), [1; 3]);
     refuse(&mut controller);
-    assert!(controller.waiting.others.is_none());
+    assert!(controller.schedule.others.is_none());
     assert_eq!(held(&controller), [1; 3]);
     // It is tried again after a while although nothing has changed.
-    controller.suspects.make_due();
+    controller.refusals.suspects.make_due();
     controller.look_again();
-    assert!(controller.waiting.others.is_some());
+    assert!(controller.schedule.others.is_some());
     assert!(main_file(&mut controller, &mut deliveries).is_some());
     number += 1;
     controller.report(Report::Applied(number));
