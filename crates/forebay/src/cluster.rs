@@ -1,9 +1,9 @@
 //! `forebay ingress`: serves the Ingresses of a Kubernetes cluster.
 //!
 //! Three processes, all of this program: the master starts a controller, which follows the cluster and holds its credentials, and a
-//! worker, which serves. The controller delivers to the master (see [`crate::controller`]).
+//! worker, which serves. The controller delivers to the master (see [`crate::controller_process`]).
 
-use crate::controller::{self, Delivery, Report};
+use crate::controller_process::{self, Delivery, Report};
 use crate::ingress::build::Builder;
 use crate::master_log::Log;
 use crate::paths::Paths;
@@ -94,7 +94,7 @@ pub(crate) fn key(text: &str) -> Result<Key, String> {
 
 /// Returns `true` in the process that the master starts as the controller.
 pub(crate) fn is_controller() -> bool {
-    std::env::var_os(controller::ROLE).is_some()
+    std::env::var_os(controller_process::ROLE).is_some()
 }
 
 /// Runs `forebay ingress`, as the master or as the controller. Returns the exit code.
@@ -319,7 +319,7 @@ fn encoded(delivery: Delivered) -> Delivery {
     match delivery {
         Delivered::Endpoints(groups) => Delivery::Endpoints(groups.iter().map(endpoints).collect()),
         Delivered::Configuration(Configuration { number, complete, removed, files, endpoints: groups }) => {
-            Delivery::Configuration(controller::Configuration {
+            Delivery::Configuration(controller_process::Configuration {
                 number,
                 complete,
                 removed: removed.iter().map(|path| path.to_path_buf()).collect(),

@@ -19,7 +19,7 @@ mod check;
 mod cli;
 #[cfg(feature = "kubernetes")]
 mod cluster;
-mod controller;
+mod controller_process;
 mod doctor;
 mod explain;
 mod fmt;

@@ -3,7 +3,7 @@
 mod upgrade;
 
 use crate::answers::{Answer, Answers, Broken};
-use crate::controller::{Configuration, Controller, Delivery};
+use crate::controller_process::{Configuration, Controller, Delivery};
 use crate::listen::{self, Listeners, Refused};
 use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno};

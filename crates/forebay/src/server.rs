@@ -1,7 +1,7 @@
 //! Actions of the nginx-style options: start, test, dump, signal.
 
 use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
-use crate::controller::{Controller, Delivery};
+use crate::controller_process::{Controller, Delivery};
 use crate::listen::{Listeners, Refused};
 use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
