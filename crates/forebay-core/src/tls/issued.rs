@@ -1,10 +1,20 @@
 //! Certificates that servers of several front ends share: each is got by a client that the http block defines, for the names of all
 //! servers that use the client (Angie: acme_client).
 
-use super::loader::Issued;
 use super::slot::Slot;
 use forebay_conf::error::Error;
 use std::sync::Arc;
+
+/// Certificate that a server gets and renews itself (ACME).
+#[derive(Clone, Debug)]
+pub struct Issued {
+    /// Name that no other certificate of the process has.
+    pub name: String,
+    /// Place of the certificate.
+    pub slot: Arc<Slot>,
+    /// Variables that name the certificate and its key as values of directives. `None`: it is presented without a directive.
+    pub variables: Option<(String, String)>,
+}
 
 /// Names of a server outside of the http block for the certificate of a client.
 #[derive(Clone, Debug)]

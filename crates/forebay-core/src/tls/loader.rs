@@ -4,6 +4,7 @@ use super::certified::{read_file, shown, text_of, without_store};
 use super::demands::{self, Demands};
 use super::files::FileName;
 use super::identity::{Held, identity};
+pub use super::issued::Issued;
 use super::ocsp::client::Check;
 use super::ocsp::responder::{NameLookup, Responder};
 use super::ocsp::staple::Stapling;
@@ -11,7 +12,6 @@ use super::presented::{Loaded, Presented};
 use super::server::{Application, ServerTls, VirtualTls, same_kind};
 use super::server_config::{basis, by_cost, config, context, provider};
 use super::settings::{Ocsp, Settings, VerifyClient};
-use super::slot::Slot;
 use crate::config::Build;
 use crate::shared_store::seal;
 use forebay_conf::error::{Error, Level};
@@ -42,28 +42,15 @@ pub struct ServerInput<'s> {
     pub issued: Vec<Issued>,
 }
 
-/// Certificate that a server gets and renews itself (ACME).
-#[derive(Clone, Debug)]
-pub struct Issued {
-    /// Name that no other certificate of the process has.
-    pub name: String,
-    /// Place of the certificate.
-    pub slot: Arc<Slot>,
-    /// Variables that name the certificate and its key as values of directives. `None`: it is presented without a directive.
-    pub variables: Option<(String, String)>,
-}
-
-impl Issued {
-    /// Returns `true` if the values of `ssl_certificate` and `ssl_certificate_key` name this certificate.
-    fn is_named(&self, cert: &FileName, key: &FileName) -> bool {
-        let is = |name: &FileName, variable: &str| {
-            name.text.strip_prefix(b"$").is_some_and(|n| {
-                n == variable.as_bytes()
-                    || n.strip_prefix(b"{").and_then(|n| n.strip_suffix(b"}")) == Some(variable.as_bytes())
-            })
-        };
-        self.variables.as_ref().is_some_and(|(c, k)| is(cert, c) && is(key, k))
-    }
+/// Returns `true` if the values of `ssl_certificate` and `ssl_certificate_key` name a certificate.
+fn is_named(issued: &Issued, cert: &FileName, key: &FileName) -> bool {
+    let is = |name: &FileName, variable: &str| {
+        name.text.strip_prefix(b"$").is_some_and(|n| {
+            n == variable.as_bytes()
+                || n.strip_prefix(b"{").and_then(|n| n.strip_suffix(b"}")) == Some(variable.as_bytes())
+        })
+    };
+    issued.variables.as_ref().is_some_and(|(c, k)| is(cert, c) && is(key, k))
 }
 
 /// A certificate with its key, and the files that they were read from.
@@ -210,7 +197,7 @@ impl Loader {
             };
             // Variables may name several certificates, with keys of different kinds.
             let before = made.issued.len();
-            made.issued.extend(server.issued.iter().filter(|i| i.is_named(cert, key)).cloned());
+            made.issued.extend(server.issued.iter().filter(|i| is_named(i, cert, key)).cloned());
             if made.issued.len() > before {
                 continue;
             }
