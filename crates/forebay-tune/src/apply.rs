@@ -1,10 +1,12 @@
 //! Puts proven lines into the user's files, and takes them out again.
 
 use crate::patch::{self, Edit, Source};
+use forebay_core::control::Failure;
+use forebay_core::control::blocking::{Address, Connection, Patience};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -134,6 +136,9 @@ fn read_unchanged(source: &Source, path: &Path) -> Result<Vec<u8>, String> {
     Ok(old)
 }
 
+/// Length of `HTTP/1.1 200`.
+const STATUS: usize = 12;
+
 /// Addresses of the running server, tried before and after.
 struct Canary {
     answering: Vec<SocketAddr>,
@@ -141,24 +146,20 @@ struct Canary {
 
 /// Requests `/` at an address. Returns the status, or 0 for any other answer (TLS, other protocols).
 fn answer(at: SocketAddr) -> Result<u16, String> {
-    let patience = Duration::from_secs(3);
     let say = |e: std::io::Error| format!("{at}: {e}");
-    let mut stream = TcpStream::connect_timeout(&at, patience).map_err(say)?;
-    stream.set_read_timeout(Some(patience)).map_err(say)?;
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").map_err(say)?;
-    let start = read_start(stream).map_err(say)?;
+    let patience = Patience::Each(Duration::from_secs(3));
+    let mut connection = Connection::open(&Address::Inet(at), patience).map_err(say)?;
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    connection.request(request).map_err(|failure| match failure {
+        Failure::Send(e) => say(e),
+        other => format!("{at}: {other:?}"),
+    })?;
+    let start = connection.beginning(STATUS).map_err(say)?;
     if start.is_empty() {
         return Err(format!("{at}: closed without an answer"));
     }
     let text = String::from_utf8_lossy(&start);
     Ok(text.strip_prefix("HTTP/1.").and_then(|t| t.get(2..5)?.parse().ok()).unwrap_or(0))
-}
-
-/// Reads up to the status of HTTP/1, twelve bytes, or to the end.
-fn read_start(stream: TcpStream) -> std::io::Result<Vec<u8>> {
-    let mut start = Vec::new();
-    stream.take(12).read_to_end(&mut start)?;
-    Ok(start)
 }
 
 impl Canary {
@@ -262,6 +263,7 @@ fn old_files(note: &Value, out: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::net::TcpListener;
     use std::os::unix::fs::PermissionsExt;
 

@@ -5,10 +5,10 @@ use crate::cli::Options;
 use crate::origin;
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Block, Directive};
-use socket2::{Domain, SockAddr, Socket, Type};
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpStream, ToSocketAddrs};
-use std::path::Path;
+use forebay_core::control::Failure;
+use forebay_core::control::blocking::{self, Connection, Patience};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// Length of `HTTP/1.1 200`.
@@ -97,79 +97,37 @@ impl Resource {
 /// Connects, sends a request if there is one, or its end, and returns the beginning of the answer: less than a status if the
 /// server closes before.
 fn exchange(address: &Address, request: Option<&str>, patience: Duration) -> io::Result<String> {
-    let end = Instant::now() + patience;
-    let mut socket = connect(address, end)?;
+    let end = Patience::Until(Instant::now() + patience);
+    let mut connection = Connection::open(&local(address), end)?;
     match request {
-        Some(request) => {
-            socket.set_write_timeout(Some(left(end)?))?;
-            socket.write_all(request.as_bytes())?;
-        }
-        None => socket.shutdown(Shutdown::Write)?,
+        Some(request) => connection.request(request.as_bytes()).map_err(|failure| match failure {
+            Failure::Send(e) => e,
+            other => io::Error::other(format!("{other:?}")),
+        })?,
+        None => connection.end()?,
     }
-    receive(&socket, end)
+    Ok(String::from_utf8_lossy(&connection.beginning(STATUS)?).into_owned())
 }
 
-/// Returns the time until `end`.
-///
-/// # Errors
-/// If it is over.
-fn left(end: Instant) -> io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-fn connect(address: &Address, end: Instant) -> io::Result<Socket> {
+/// Returns an address of this machine at which a listener answers.
+fn local(address: &Address) -> blocking::Address {
     let (host, port) = match address {
-        Address::Unix(path) => return connect_unix(path, end),
+        Address::Unix(path) => return blocking::Address::Unix(path.into()),
         Address::Inet(host, ports) => (host, *ports.start()),
     };
     let ip = match host {
         Host::Any { v6: false } => Ipv4Addr::LOCALHOST.into(),
         Host::Any { v6: true } => Ipv6Addr::LOCALHOST.into(),
         Host::Ip(ip) => *ip,
-        Host::Name(name) => return connect_name((name.as_str(), port), end),
+        Host::Name(name) => return blocking::Address::Host(name.clone(), port),
     };
-    TcpStream::connect_timeout(&(ip, port).into(), left(end)?).map(Socket::from)
-}
-
-/// Connects to a unix socket. While its queue is full, the kernel waits as long as a write may take.
-fn connect_unix(path: impl AsRef<Path>, end: Instant) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_write_timeout(Some(left(end)?))?;
-    match socket.connect(&SockAddr::unix(path)?) {
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
-        connected => connected.map(|()| socket),
-    }
-}
-
-/// Connects to the first address of a name that accepts.
-fn connect_name(name: (&str, u16), end: Instant) -> io::Result<Socket> {
-    let mut failure = io::ErrorKind::NotFound.into();
-    for address in name.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, left(end)?) {
-            Ok(stream) => return Ok(stream.into()),
-            Err(e) => failure = e,
-        }
-    }
-    Err(failure)
-}
-
-fn receive(mut socket: &Socket, end: Instant) -> io::Result<String> {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 512];
-    while answer.len() < STATUS {
-        socket.set_read_timeout(Some(left(end)?))?;
-        match socket.read(&mut buffer)? {
-            0 => break,
-            count => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
-        }
-    }
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    blocking::Address::Inet((ip, port).into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::{Domain, SockAddr, Socket, Type};
     use std::sync::mpsc;
 
     /// A server that hangs accepts nothing, and so the queue of its socket is full.

@@ -119,6 +119,14 @@ impl Line {
         }
     }
 
+    /// Closes the direction to the peer.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn shutdown(&mut self) -> Result<()> {
+        self.socket.shutdown().await
+    }
+
     /// Appends bytes that have come. Returns their number; 0 is the end.
     ///
     /// # Errors

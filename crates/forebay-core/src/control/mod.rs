@@ -1,6 +1,7 @@
 //! A small HTTP/1 client for requests that the server itself makes: health checks, OCSP. Runs on the process's tokio thread.
 //! Limits the length of heads and bodies; the time is up to the caller.
 
+pub mod blocking;
 mod line;
 
 use forebay_http::h1::chunked::{Chunked, Step};

@@ -1,9 +1,10 @@
 //! The server that runs with the configuration: its processes, its error log, its counters.
 
 use super::scene::Scene;
+use forebay_core::control::blocking::{Address, Connection, Limits, Patience};
 use forebay_sys::files;
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read, Seek, SeekFrom};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -77,6 +78,9 @@ fn tail(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Longest parts of an answer, bytes.
+const LIMITS: Limits = Limits { head: 64 << 10, body: 64 << 10 };
+
 /// Asks the first `stub_status` that listens on this machine.
 fn status(scene: &Scene<'_>) -> Option<(u64, u64)> {
     let at = scene.all("stub_status").next()?;
@@ -93,18 +97,16 @@ fn status(scene: &Scene<'_>) -> Option<(u64, u64)> {
     }
     let name =
         scene.child(Some(server), "server_name").map_or_else(|| "localhost".to_owned(), |n| scene.arg(n, 0));
-    parse_status(&ask(addr, path, &name).ok()?)
+    parse_status(&ask(addr, path, &name)?)
 }
 
 /// Returns the answer to a GET request.
-fn ask(addr: SocketAddr, path: &str, host: &str) -> std::io::Result<String> {
-    let patience = Duration::from_secs(1);
-    let mut stream = TcpStream::connect_timeout(&addr, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
-    let mut answer = String::new();
-    stream.take(64 << 10).read_to_string(&mut answer)?;
-    Ok(answer)
+fn ask(addr: SocketAddr, path: &str, host: &str) -> Option<String> {
+    let patience = Patience::Each(Duration::from_secs(1));
+    let mut connection = Connection::open(&Address::Inet(addr), patience).ok()?;
+    connection.request(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes()).ok()?;
+    let response = connection.response(LIMITS).ok()?;
+    String::from_utf8(response.body).ok()
 }
 
 fn parse_status(answer: &str) -> Option<(u64, u64)> {

@@ -1,32 +1,22 @@
-//! A small HTTP/1.1 client for one server, which keeps its connection.
+//! A client of one server, which keeps its connection.
 
+use forebay_core::control::blocking::{Connection, Limits, NoResponse, Patience, Response};
+use forebay_core::control::{Failure, Read};
 use forebay_net::tls::certified::VerifyLater;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::Value;
 use std::fmt;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use forebay_core::control::blocking::Address;
+
 /// Longest wait for the server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest answer, bytes.
-const LONGEST: usize = 64 << 20;
-/// Longest head of an answer, bytes.
-const LONGEST_HEAD: usize = 64 << 10;
-
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Address {
-    /// Host and port.
-    Inet(String, u16),
-    /// Unix socket.
-    Unix(PathBuf),
-}
+/// Longest parts of an answer, bytes.
+const LIMITS: Limits = Limits { head: 64 << 10, body: 64 << 20 };
 
 /// A location of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +35,8 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
         match &self.address {
-            Address::Inet(host, port) => write!(f, "{scheme}://{host}:{port}{}", self.path),
+            Address::Host(host, port) => write!(f, "{scheme}://{host}:{port}{}", self.path),
+            Address::Inet(address) => write!(f, "{scheme}://{address}{}", self.path),
             Address::Unix(path) => write!(f, "{}:{}", path.display(), self.path),
         }
     }
@@ -76,7 +67,7 @@ impl Target {
         }
         let address = match socket {
             Some(socket) => Address::Unix(socket.to_owned()),
-            None => Address::Inet(host.trim_matches(['[', ']']).to_owned(), port),
+            None => Address::Host(host.trim_matches(['[', ']']).to_owned(), port),
         };
         Ok(Target { address, host: authority.to_owned(), path: path.to_owned(), tls, insecure: false })
     }
@@ -87,22 +78,15 @@ impl Target {
         Target { address, host: "localhost".to_owned(), path: path.to_owned(), tls: false, insecure: false }
     }
 
-    fn connect(&self) -> Result<Box<dyn Stream>, String> {
-        let socket: Box<dyn Stream> = match &self.address {
-            Address::Unix(path) => {
-                let socket = UnixStream::connect(path).map_err(text)?;
-                socket.set_read_timeout(Some(PATIENCE)).map_err(text)?;
-                Box::new(socket)
-            }
-            Address::Inet(host, port) => Box::new(tcp(host, *port)?),
-        };
-        if !self.tls {
-            return Ok(socket);
+    fn connect(&self) -> Result<Connection, String> {
+        let mut connection = Connection::open(&self.address, Patience::Each(PATIENCE)).map_err(text)?;
+        if self.tls {
+            let name = ServerName::try_from(host_and_port(&self.host).0.trim_matches(['[', ']']).to_owned());
+            let name = name.map_err(text)?;
+            let tls = ClientConnection::new(Arc::new(tls_config(self.insecure)?), name).map_err(text)?;
+            connection.secure(tls).map_err(text)?;
         }
-        let name = ServerName::try_from(host_and_port(&self.host).0.trim_matches(['[', ']']).to_owned());
-        let name = name.map_err(text)?;
-        let connection = ClientConnection::new(Arc::new(tls_config(self.insecure)?), name).map_err(text)?;
-        Ok(Box::new(StreamOwned::new(connection, socket)))
+        Ok(connection)
     }
 }
 
@@ -113,16 +97,6 @@ fn host_and_port(authority: &str) -> (&str, Option<&str>) {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         _ => (authority, None),
     }
-}
-
-/// Connects to the first address of a host that answers.
-fn tcp(host: &str, port: u16) -> Result<TcpStream, String> {
-    let mut addresses = (host, port).to_socket_addrs().map_err(text)?;
-    let mut last = format!("{host} has no address");
-    let connect = |a| TcpStream::connect_timeout(&a, PATIENCE).map_err(|e| last = e.to_string()).ok();
-    let socket = addresses.find_map(connect).ok_or(last)?;
-    socket.set_read_timeout(Some(PATIENCE)).map_err(text)?;
-    Ok(socket)
 }
 
 fn text(e: impl fmt::Display) -> String {
@@ -145,27 +119,15 @@ fn tls_config(insecure: bool) -> Result<ClientConfig, String> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Bytes in both directions.
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
-
 /// Client of a server.
 pub(super) struct Client {
     target: Target,
-    stream: Option<Box<dyn Stream>>,
-}
-
-/// Response to a request.
-struct Response {
-    status: u16,
-    body: Vec<u8>,
-    /// The connection may serve another request.
-    keeps: bool,
+    connection: Option<Connection>,
 }
 
 impl Client {
     pub(super) fn new(target: Target) -> Client {
-        Client { target, stream: None }
+        Client { target, connection: None }
     }
 
     /// Asks for a path and reads the JSON of the answer.
@@ -173,9 +135,9 @@ impl Client {
     /// # Errors
     /// The server does not answer, or with something else.
     pub(super) fn get(&mut self, path: &str) -> Result<Value, String> {
-        let response = match self.stream.take() {
+        let response = match self.connection.take() {
             // The server may have closed an idle connection.
-            Some(stream) => self.exchange(stream, path).or_else(|_| self.fresh(path)),
+            Some(connection) => self.exchange(connection, path).or_else(|_| self.fresh(path)),
             None => self.fresh(path),
         }?;
         match response.status {
@@ -187,75 +149,33 @@ impl Client {
     }
 
     fn fresh(&mut self, path: &str) -> Result<Response, String> {
-        let stream = self.target.connect()?;
-        self.exchange(stream, path)
+        let connection = self.target.connect()?;
+        self.exchange(connection, path)
     }
 
-    fn exchange(&mut self, mut stream: Box<dyn Stream>, path: &str) -> Result<Response, String> {
+    fn exchange(&mut self, mut connection: Connection, path: &str) -> Result<Response, String> {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: forebay-top\r\n\r\n", self.target.host);
-        stream.write_all(request.as_bytes()).map_err(text)?;
-        stream.flush().map_err(text)?;
-        let response = read(&mut stream)?;
-        self.stream = Some(stream).filter(|_| response.keeps);
+        connection.request(request.as_bytes()).map_err(said)?;
+        let response = connection.response(LIMITS).map_err(said)?;
+        if response.read == Read::Part {
+            return Err("the answer is too long".to_owned());
+        }
+        self.connection = Some(connection).filter(|_| response.keeps);
         Ok(response)
     }
 }
 
-/// Bytes of a response so far.
-struct Incoming<'s> {
-    stream: &'s mut dyn Stream,
-    bytes: Vec<u8>,
-}
-
-impl Incoming<'_> {
-    /// Reads more bytes; returns `false` at the end of the connection.
-    fn more(&mut self) -> Result<bool, String> {
-        let mut piece = [0; 16 << 10];
-        let count = self.stream.read(&mut piece).map_err(text)?;
-        self.bytes.extend_from_slice(piece.get(..count).unwrap_or_default());
-        if self.bytes.len() > LONGEST { Err("the answer is too long".to_owned()) } else { Ok(count > 0) }
+fn said(why: impl Into<NoResponse>) -> String {
+    let NoResponse::Failed(failure) = why.into() else {
+        return "the head of the answer is too long".to_owned();
+    };
+    match failure {
+        Failure::Send(e) | Failure::Receive(e) => e.to_string(),
+        Failure::NoHead => "the connection was closed".to_owned(),
+        Failure::InvalidHead | Failure::InvalidChunk => "the answer is not HTTP".to_owned(),
+        Failure::Incomplete => "the answer was cut off".to_owned(),
     }
-
-    /// Reads the head. Returns it in lower case, and takes it from the bytes.
-    fn head(&mut self) -> Result<String, String> {
-        loop {
-            if let Some(at) = self.bytes.windows(4).position(|w| w == b"\r\n\r\n") {
-                let rest = self.bytes.split_off(at + 4);
-                let head = std::mem::replace(&mut self.bytes, rest);
-                return Ok(String::from_utf8_lossy(&head).to_ascii_lowercase());
-            }
-            if self.bytes.len() > LONGEST_HEAD {
-                return Err("the head of the answer is too long".to_owned());
-            }
-            if !self.more()? {
-                return Err("the connection was closed".to_owned());
-            }
-        }
-    }
-
-    /// Reads the content: a number of bytes, or all until the connection ends.
-    fn body(&mut self, length: Option<usize>) -> Result<(), String> {
-        while length.is_none_or(|length| self.bytes.len() < length) {
-            if !self.more()? {
-                return if length.is_none() { Ok(()) } else { Err("the answer was cut off".to_owned()) };
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads a response that has a length, or ends with the connection.
-fn read(stream: &mut dyn Stream) -> Result<Response, String> {
-    let mut incoming = Incoming { stream, bytes: Vec::new() };
-    let head = incoming.head()?;
-    let field =
-        |name: &str| head.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or("the answer is not HTTP")?;
-    let length = field("content-length").and_then(|n| n.parse::<usize>().ok());
-    incoming.body(length)?;
-    let keeps = length.is_some() && field("connection") != Some("close");
-    Ok(Response { status, body: incoming.bytes, keeps })
 }
 
 #[cfg(test)]
@@ -265,7 +185,7 @@ mod tests {
     #[test]
     fn addresses_are_read() {
         let target = |url: &str| Target::of_url(url, None).map(|t| (t.address, t.host, t.path, t.tls));
-        let inet = |host: &str, port| Address::Inet(host.to_owned(), port);
+        let inet = |host: &str, port| Address::Host(host.to_owned(), port);
         let text = str::to_owned;
         assert_eq!(
             ["[::1]:8443", "[::1]", "a:1", "a"].map(host_and_port),
@@ -277,18 +197,5 @@ mod tests {
         );
         assert_eq!(target("a.test"), Ok((inet("a.test", 80), text("a.test"), text("/"), false)));
         assert!(target("ftp://a").is_err() && target("http://").is_err() && target("a:b/").is_err());
-    }
-
-    #[test]
-    fn a_response_ends_with_its_length_or_the_connection() {
-        let of = |text: &str| read(&mut std::io::Cursor::new(text.as_bytes().to_vec()));
-        let kept = of("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").expect("a response");
-        assert_eq!((kept.status, kept.body, kept.keeps), (200, b"{}".to_vec(), true));
-        let closed = of("HTTP/1.1 404 No\r\n\r\nabc").expect("a response");
-        assert_eq!((closed.status, closed.body, closed.keeps), (404, b"abc".to_vec(), false));
-        assert!(of("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}").is_err());
-        assert!(of("HTTP/1.1").is_err() && of("hello\r\n\r\n").is_err());
-        let endless = format!("HTTP/1.1 200 OK\r\n{}", "a: b\r\n".repeat(LONGEST_HEAD));
-        assert_eq!(of(&endless).err(), Some("the head of the answer is too long".to_owned()));
     }
 }

@@ -62,8 +62,9 @@ fn host_field(name: Option<&str>, address: &Address) -> String {
         {
             name.to_owned()
         }
-        (_, Address::Inet(host, port)) if host.contains(':') => format!("[{host}]:{port}"),
-        (_, Address::Inet(host, port)) => format!("{host}:{port}"),
+        (_, Address::Host(host, port)) if host.contains(':') => format!("[{host}]:{port}"),
+        (_, Address::Host(host, port)) => format!("{host}:{port}"),
+        (_, Address::Inet(address)) => address.to_string(),
         (_, Address::Unix(_)) => "localhost".to_owned(),
     }
 }
@@ -101,7 +102,7 @@ fn listens(server: &Block, prefix: &Path) -> Vec<(Address, bool)> {
             Some((self::address(address, prefix)?, has("ssl"))).filter(|_| rest)
         })
         .collect();
-    if all.is_empty() { vec![(Address::Inet("127.0.0.1".to_owned(), 80), false)] } else { all }
+    if all.is_empty() { vec![(Address::Host("127.0.0.1".to_owned(), 80), false)] } else { all }
 }
 
 /// Reads an address of `listen`. A wildcard is reached at this machine's own address.
@@ -110,7 +111,7 @@ fn address(text: &str, prefix: &Path) -> Option<Address> {
         return Some(Address::Unix(prefix.join(PathBuf::from(path))));
     }
     if let Ok(port) = text.parse() {
-        return Some(Address::Inet("127.0.0.1".to_owned(), port));
+        return Some(Address::Host("127.0.0.1".to_owned(), port));
     }
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
@@ -121,7 +122,7 @@ fn address(text: &str, prefix: &Path) -> Option<Address> {
         "::" => "::1",
         host => host,
     };
-    Some(Address::Inet(host.to_owned(), port))
+    Some(Address::Host(host.to_owned(), port))
 }
 
 #[cfg(test)]
