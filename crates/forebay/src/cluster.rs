@@ -20,7 +20,8 @@ use forebay_conf::error::Level;
 use forebay_core::config::Environment;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_k8s::judge::Judge;
-use forebay_k8s::{Endpoint, Key, Options};
+use forebay_k8s::translate::Group;
+use forebay_k8s::{Key, Options};
 use forebay_sys::{closed, daemon};
 use nix::sys::signal::SigSet;
 use std::ffi::OsString;
@@ -330,9 +331,10 @@ fn encoded(delivery: Delivered) -> Delivery {
     }
 }
 
-fn endpoints((group, servers): &(Arc<str>, Arc<[Endpoint]>)) -> crate::wire::Endpoints {
+fn endpoints(group: &Group) -> crate::wire::Endpoints {
+    let (name, servers) = group;
     crate::wire::Endpoints {
-        group: group.as_bytes().to_ascii_lowercase(),
+        group: name.as_bytes().to_ascii_lowercase(),
         servers: servers.iter().map(|e| (e.addr, e.weight)).collect(),
     }
 }

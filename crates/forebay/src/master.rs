@@ -12,7 +12,7 @@ use crate::paths::Paths;
 use crate::reports::Reports;
 use crate::service_manager::ServiceManager;
 use crate::signals::{Received, Signals, received_line};
-use crate::state::{self, Before, Given, State};
+use crate::state::{self, Before, ForWorker, Given, Source, State};
 use crate::succession::Succession;
 use crate::title;
 use crate::wire;
@@ -417,10 +417,15 @@ impl Master {
         logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
         let predecessor = self.predecessor_of_worker();
         let predecessor = predecessor.as_ref().or(self.succession.predecessor.as_ref()).map(AsFd::as_fd);
-        let quic = (&*self.succession.secret, predecessor);
-        let endpoints = self.controller.as_ref().map(Controller::endpoints).unwrap_or_default();
-        let generation = (self.generations, endpoints);
-        let (mut order, fds) = self.state.order((&[], None), generation, logs.area(), quic);
+        let worker = ForWorker {
+            generation: self.generations,
+            endpoints: self.controller.as_ref().map(Controller::endpoints).unwrap_or_default(),
+            log_area: logs.area(),
+            quic_secret: &self.succession.secret,
+            predecessor,
+            ..ForWorker::default()
+        };
+        let (mut order, fds) = self.state.order(worker);
         order.closed = self.controller.as_ref().map(|c| c.credentials().to_vec()).unwrap_or_default();
         // A worker that dies before it has read all is reaped like any other.
         if let Err(e) = wire::send_configure(&control, &order, &fds) {
@@ -599,7 +604,7 @@ impl Master {
         let files = controller.as_ref().map_or_else(Files::disk, Controller::files);
         let (environment, memory) = (&state.environment, &mut state.memory);
         let log = &*log;
-        let open = || state::open(environment, &start.paths, files, (before, memory), log);
+        let open = || state::open(environment, &start.paths, Source { files, memory }, before, log);
         let Some(controller) = controller else { return open() };
         let socket = controller
             .socket()
@@ -660,8 +665,9 @@ impl Master {
         child.logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
         // A worker that has not applied the last configuration may refuse it, and keep the files of an earlier one.
         let base = Some(&child.given.0).filter(|_| child.given.1);
-        let generation = (self.generations, endpoints);
-        let (order, fds) = self.state.order((&child.known, base), generation, None, (&[], None));
+        let generation = self.generations;
+        let worker = ForWorker { known: &child.known, base, generation, endpoints, ..ForWorker::default() };
+        let (order, fds) = self.state.order(worker);
         child.given = (Given { generation: self.generations, files: self.state.files.clone() }, false);
         // Without a socket it is about to end, and its successor gets the new configuration.
         let Some(control) = &child.control else { return };

@@ -10,7 +10,7 @@ use crate::reports::Reports;
 use crate::service_manager::{Passed, ServiceManager};
 use crate::shown::Shown;
 use crate::signals::{Signals, received_line};
-use crate::state::{self, Before, State};
+use crate::state::{self, Before, Source, State};
 use crate::title;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -100,7 +100,7 @@ fn test(options: &Options) -> u8 {
     let opened = state::read(&environment, &mut files, &log).and_then(|read| {
         say(format!("nginx: the configuration file {name} syntax is ok"));
         let before = Before { test: true, ..Before::default() };
-        state::open_read((&environment, read), &paths, before, &opening)
+        state::open_read(&environment, read, &paths, before, &opening)
     });
     let Ok(state) = opened else {
         eprintln!("nginx: configuration file {name} test failed");
@@ -230,7 +230,7 @@ pub(crate) fn start_controlled(
     title::set_process_name(&title::process_name(&arguments));
     let log = Log::default_console();
     let controller = Controller::new(&arguments, &environment.prefix, credentials);
-    match prepare_controlled(environment, paths, (arguments, controller), &log) {
+    match prepare_controlled(environment, paths, arguments, controller, &log) {
         Ok(Some(run)) => run.run(&log),
         Ok(None) => 0,
         Err(Refused) => 1,
@@ -241,7 +241,8 @@ pub(crate) fn start_controlled(
 fn prepare_controlled(
     environment: &Environment,
     paths: Paths,
-    (arguments, mut controller): (Vec<OsString>, Controller),
+    arguments: Vec<OsString>,
+    mut controller: Controller,
     log: &Log,
 ) -> Result<Option<Run>, Refused> {
     let starter = getppid();
@@ -253,7 +254,8 @@ fn prepare_controlled(
     let open = |controller: &Controller| {
         let before = Before { listeners: old.as_ref(), ..Before::default() };
         let mut memory = Memory::checking();
-        let mut state = state::open(environment, &paths, controller.files(), (before, &mut memory), log)?;
+        let source = Source { files: controller.files(), memory: &mut memory };
+        let mut state = state::open(environment, &paths, source, before, log)?;
         state.memory = memory;
         Ok(state)
     };
@@ -340,7 +342,8 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     let (environment, paths) = options.places();
     let before = Before { listeners: old.as_ref(), ..Before::default() };
     let mut memory = Memory::checking();
-    let mut state = state::open(&environment, &paths, Files::disk(), (before, &mut memory), log)?;
+    let source = Source { files: Files::disk(), memory: &mut memory };
+    let mut state = state::open(&environment, &paths, source, before, log)?;
     state.memory = memory;
     if let Some(old) = old {
         old.warn_of_unused(&state.listeners, log);
@@ -488,8 +491,8 @@ impl Alone {
         // The worker stays, and with it the number of its threads.
         let threads = Some(self.threads);
         let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
-        let memory = &mut self.state.memory;
-        let opened = state::open(&environment, &self.start.paths, Files::disk(), (before, memory), &self.log);
+        let source = Source { files: Files::disk(), memory: &mut self.state.memory };
+        let opened = state::open(&environment, &self.start.paths, source, before, &self.log);
         let Ok(mut new) = opened else {
             let reason = self.log.take_refusal().unwrap_or_default();
             Shown::refused(reason.clone());

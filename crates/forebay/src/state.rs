@@ -127,22 +127,46 @@ pub(crate) struct Before<'a> {
     pub test: bool,
 }
 
-/// Reads a configuration from `files` and opens its files and sockets. `memory` is that of the configuration before, and changes even
-/// if a file or socket cannot be opened.
+/// What a worker has already, and what it gets beside the configuration.
+#[derive(Default)]
+pub(crate) struct ForWorker<'w, 'fd> {
+    /// Addresses whose sockets it has.
+    pub known: &'w [ListenAddr],
+    /// Files that it has.
+    pub base: Option<&'w Given>,
+    /// Number of the configuration.
+    pub generation: u64,
+    /// Servers of groups with `peers external`.
+    pub endpoints: Vec<Endpoints>,
+    pub log_area: Option<BorrowedFd<'fd>>,
+    pub quic_secret: &'w [u8],
+    /// Socket of the worker before, which gets packets of its QUIC connections.
+    pub predecessor: Option<BorrowedFd<'fd>>,
+}
+
+/// Source of a configuration.
+pub(crate) struct Source<'a> {
+    pub files: Files,
+    /// Memory of the configuration before. It changes even if a file or socket cannot be opened.
+    pub memory: &'a mut Memory,
+}
+
+/// Reads a configuration and opens its files and sockets.
 ///
 /// # Errors
 /// A file, socket or other resource cannot be opened. The log has nginx's message, and nothing has changed.
 pub(crate) fn open(
     environment: &Environment,
     paths: &Paths,
-    files: Files,
-    (before, memory): (Before<'_>, &mut Memory),
+    source: Source<'_>,
+    before: Before<'_>,
     log: &Log,
 ) -> Result<State, Refused> {
+    let Source { files, memory } = source;
     let mut files = memory.files(files);
     let loaded = load_after(memory, environment, &mut files);
     let read = check(loaded, environment, &mut files, log)?;
-    let state = open_read((environment, read), paths, before, log);
+    let state = open_read(environment, read, paths, before, log);
     let files = memory.accept(files);
     Ok(State { files, ..state? })
 }
@@ -152,11 +176,13 @@ pub(crate) fn open(
 /// # Errors
 /// As [`open`].
 pub(crate) fn open_read(
-    (environment, (config, identity)): (&Environment, Read),
+    environment: &Environment,
+    read: Read,
     paths: &Paths,
     before: Before<'_>,
     log: &Log,
 ) -> Result<State, Refused> {
+    let (config, identity) = read;
     let refuse = |text: String| {
         log.emerg(&text);
         Refused
@@ -260,15 +286,9 @@ impl State {
         }
     }
 
-    /// Returns the message for a worker that has the sockets of `known` and the files of `base` already, and its descriptors in
-    /// order; the last one is `log_area`. `endpoints`: servers of groups with `peers external`.
-    pub(crate) fn order<'a>(
-        &'a self,
-        (known, base): (&[ListenAddr], Option<&Given>),
-        (generation, endpoints): (u64, Vec<Endpoints>),
-        log_area: Option<BorrowedFd<'a>>,
-        quic: (&[u8], Option<BorrowedFd<'a>>),
-    ) -> (Configure, Vec<BorrowedFd<'a>>) {
+    /// Returns the message for a worker, and its descriptors in order.
+    pub(crate) fn order<'a>(&'a self, worker: ForWorker<'_, 'a>) -> (Configure, Vec<BorrowedFd<'a>>) {
+        let ForWorker { known, base, generation, endpoints, log_area, quic_secret, predecessor } = worker;
         let new = |open: &&listen::Open| !known.contains(&open.addr);
         let order = Configure {
             environment: self.environment.clone(),
@@ -282,15 +302,15 @@ impl State {
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
             generation,
-            quic_secret: quic.0.to_vec(),
-            predecessor: quic.1.is_some(),
+            quic_secret: quic_secret.to_vec(),
+            predecessor: predecessor.is_some(),
             log_area: log_area.is_some(),
             endpoints,
             closed: Vec::new(),
         };
         let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
         let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd());
-        let fds = fds.chain(log_area).chain(quic.1).collect();
+        let fds = fds.chain(log_area).chain(predecessor).collect();
         (order, fds)
     }
 

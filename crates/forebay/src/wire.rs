@@ -107,7 +107,7 @@ pub(crate) fn send_configure(
         out.number(u64::from(identity.uid));
         out.number(u64::from(identity.gid));
     }
-    out.list(&order.listeners, Body::listener);
+    out.list(&order.listeners, |out, (addr, sockets)| out.listener(addr, *sockets));
     out.list(&order.logs, |out, path| out.path(path));
     out.number(order.generation);
     out.bytes(&order.quic_secret);
@@ -181,7 +181,7 @@ fn broken() -> io::Error {
 
 pub(crate) fn send(socket: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let until = Instant::now() + SEND_DEADLINE;
-    write(socket, kind, (body, fds.len()), until)?;
+    write(socket, kind, body, fds.len(), until)?;
     fds::send(socket, fds, until)
 }
 
@@ -190,10 +190,10 @@ pub(crate) fn send(socket: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd
 /// # Errors
 /// Errors of the socket; `TimedOut` if the other side has not taken all by `until`.
 pub(crate) fn send_until(socket: &UnixStream, kind: u8, body: &[u8], until: Instant) -> io::Result<()> {
-    write(socket, kind, (body, 0), until)
+    write(socket, kind, body, 0, until)
 }
 
-fn write(socket: &UnixStream, kind: u8, (body, fds): (&[u8], usize), until: Instant) -> io::Result<()> {
+fn write(socket: &UnixStream, kind: u8, body: &[u8], fds: usize, until: Instant) -> io::Result<()> {
     let mut head = [0u8; HEAD];
     head[0] = kind;
     head[1..9].copy_from_slice(&(body.len() as u64).to_le_bytes());
@@ -269,7 +269,7 @@ impl Body {
             out.number(u64::from(*weight));
         });
     }
-    fn listener(&mut self, (addr, sockets): &(ListenAddr, usize)) {
+    fn listener(&mut self, addr: &ListenAddr, sockets: usize) {
         match addr {
             ListenAddr::Inet(addr) => {
                 self.number(0);
@@ -288,7 +288,7 @@ impl Body {
                 self.path(path);
             }
         }
-        self.number(*sockets as u64);
+        self.number(sockets as u64);
     }
 }
 

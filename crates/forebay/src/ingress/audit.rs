@@ -80,8 +80,13 @@ pub(super) fn run(args: &AuditArgs) -> Result<u8, String> {
     }
     let counts = count(&reports, &found.objects, &options);
     match args.format {
-        Format::Text => print(text(&reports, (&general, &gateways), &notes, &counts)),
-        Format::Json => print(format!("{:#}\n", to_json(&reports, (&general, &gateways), &notes, &counts))),
+        Format::Text => {
+            print(text(&reports, Beside { general: &general, gateways: &gateways }, &notes, &counts))
+        }
+        Format::Json => print(format!(
+            "{:#}\n",
+            to_json(&reports, Beside { general: &general, gateways: &gateways }, &notes, &counts)
+        )),
     }
     let clean =
         counts.differs + counts.refused == 0 && general.iter().all(|p| p.severity == Severity::Ignored);
@@ -160,20 +165,23 @@ fn count(reports: &[Report], objects: &Objects, options: &Options) -> Counts {
     }
 }
 
-fn text(
-    reports: &[Report],
-    (general, gateways): (&[Problem], &[Complaint]),
-    notes: &[String],
-    counts: &Counts,
-) -> String {
+/// What a report says beside Ingresses.
+#[derive(Clone, Copy)]
+struct Beside<'a> {
+    general: &'a [Problem],
+    /// Complaints about the Gateway API.
+    gateways: &'a [Complaint],
+}
+
+fn text(reports: &[Report], beside: Beside<'_>, notes: &[String], counts: &Counts) -> String {
     let mut out = String::new();
     for note in notes {
         out.push_str(&format!("note: {note}\n"));
     }
-    for problem in general {
+    for problem in beside.general {
         out.push_str(&format!("{}: {}\n", problem.severity.as_str(), problem.render()));
     }
-    for complaint in gateways {
+    for complaint in beside.gateways {
         out.push_str(&format!("{}: {}\n", severity(complaint).as_str(), complaint.text));
     }
     for report in reports.iter().filter(|r| !r.problems.is_empty()) {
@@ -214,12 +222,7 @@ fn plural(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-fn to_json(
-    reports: &[Report],
-    (general, gateways): (&[Problem], &[Complaint]),
-    notes: &[String],
-    c: &Counts,
-) -> serde_json::Value {
+fn to_json(reports: &[Report], beside: Beside<'_>, notes: &[String], c: &Counts) -> serde_json::Value {
     let problem = |p: &Problem| {
         json!({
             "kind": p.kind.name(), "namespace": p.key.namespace, "name": p.key.name, "field": p.field, "severity": p.severity.as_str(),
@@ -241,8 +244,8 @@ fn to_json(
             "refused": c.refused,
         },
         "ingresses": ingresses,
-        "gateways": gateways.iter().map(complaint).collect::<Vec<_>>(),
-        "problems": general.iter().map(problem).collect::<Vec<_>>(),
+        "gateways": beside.gateways.iter().map(complaint).collect::<Vec<_>>(),
+        "problems": beside.general.iter().map(problem).collect::<Vec<_>>(),
         "notes": notes,
     })
 }
