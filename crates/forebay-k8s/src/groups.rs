@@ -334,7 +334,7 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
     Node::new("upstream").arg(name).block(nodes)
 }
 
-/// Makes the `server` lines of a group, or the line for servers that are told later.
+/// Makes the `server` lines of a group, or the line for servers that are delivered later.
 fn lines(servers: &Servers, common: &Common) -> Vec<Node> {
     if let Some((host, port)) = &servers.external {
         let resolve = host.parse::<IpAddr>().is_err().then_some("resolve");

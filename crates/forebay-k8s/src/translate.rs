@@ -194,7 +194,7 @@ impl Translator {
         out
     }
 
-    /// Makes the hosts, groups and Gateways anew that have changed.
+    /// Makes the hosts, groups and Gateways that have changed.
     fn update(&mut self, source: Source<'_>) {
         let Source { objects, globals } = source;
         let changes = self.changes(objects);

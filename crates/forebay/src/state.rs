@@ -127,7 +127,7 @@ pub(crate) struct Before<'a> {
     pub test: bool,
 }
 
-/// What a worker has already, and what it gets beside the configuration.
+/// What a worker has already, and what it gets with the configuration.
 #[derive(Default)]
 pub(crate) struct ForWorker<'w, 'fd> {
     /// Addresses whose sockets it has.

@@ -81,11 +81,11 @@ pub(super) fn run(args: &AuditArgs) -> Result<u8, String> {
     let counts = count(&reports, &found.objects, &options);
     match args.format {
         Format::Text => {
-            print(text(&reports, Beside { general: &general, gateways: &gateways }, &notes, &counts))
+            print(text(&reports, Remarks { general: &general, gateways: &gateways }, &notes, &counts))
         }
         Format::Json => print(format!(
             "{:#}\n",
-            to_json(&reports, Beside { general: &general, gateways: &gateways }, &notes, &counts)
+            to_json(&reports, Remarks { general: &general, gateways: &gateways }, &notes, &counts)
         )),
     }
     let clean =
@@ -165,23 +165,23 @@ fn count(reports: &[Report], objects: &Objects, options: &Options) -> Counts {
     }
 }
 
-/// What a report says beside Ingresses.
+/// What a report says about other objects than Ingresses.
 #[derive(Clone, Copy)]
-struct Beside<'a> {
+struct Remarks<'a> {
     general: &'a [Problem],
     /// Complaints about the Gateway API.
     gateways: &'a [Complaint],
 }
 
-fn text(reports: &[Report], beside: Beside<'_>, notes: &[String], counts: &Counts) -> String {
+fn text(reports: &[Report], remarks: Remarks<'_>, notes: &[String], counts: &Counts) -> String {
     let mut out = String::new();
     for note in notes {
         out.push_str(&format!("note: {note}\n"));
     }
-    for problem in beside.general {
+    for problem in remarks.general {
         out.push_str(&format!("{}: {}\n", problem.severity.as_str(), problem.render()));
     }
-    for complaint in beside.gateways {
+    for complaint in remarks.gateways {
         out.push_str(&format!("{}: {}\n", severity(complaint).as_str(), complaint.text));
     }
     for report in reports.iter().filter(|r| !r.problems.is_empty()) {
@@ -222,7 +222,7 @@ fn plural(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-fn to_json(reports: &[Report], beside: Beside<'_>, notes: &[String], c: &Counts) -> serde_json::Value {
+fn to_json(reports: &[Report], remarks: Remarks<'_>, notes: &[String], c: &Counts) -> serde_json::Value {
     let problem = |p: &Problem| {
         json!({
             "kind": p.kind.name(), "namespace": p.key.namespace, "name": p.key.name, "field": p.field, "severity": p.severity.as_str(),
@@ -244,8 +244,8 @@ fn to_json(reports: &[Report], beside: Beside<'_>, notes: &[String], c: &Counts)
             "refused": c.refused,
         },
         "ingresses": ingresses,
-        "gateways": beside.gateways.iter().map(complaint).collect::<Vec<_>>(),
-        "problems": beside.general.iter().map(problem).collect::<Vec<_>>(),
+        "gateways": remarks.gateways.iter().map(complaint).collect::<Vec<_>>(),
+        "problems": remarks.general.iter().map(problem).collect::<Vec<_>>(),
         "notes": notes,
     })
 }

@@ -30,7 +30,7 @@ pub(super) fn errors(out: &mut Out<'_>, route: &Route, errors: &Errors, nodes: &
 struct StandIn<'a> {
     /// Name of its location.
     name: String,
-    /// Status that it is told.
+    /// Status that it gets.
     code: u16,
     group: &'a str,
     /// Its path is `/`, whatever the path of the request.
