@@ -100,7 +100,7 @@ impl Stored {
     }
 
     /// Returns the length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.mem.len() as u64 + self.in_file
     }
 

@@ -508,7 +508,7 @@ impl FileCache {
 
 fn content_len(f: &Found) -> u64 {
     match f {
-        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.made.len(),
+        Found::File(f) => f.content.as_ref().map_or(0, |c| c.len() as u64) + f.made.size(),
         _ => 0,
     }
 }

@@ -81,7 +81,7 @@ pub struct Walk {
 
 impl Walk {
     /// Makes one that has nothing to do.
-    pub fn new() -> Walk {
+    pub(crate) fn new() -> Walk {
         let task = Rc::new(Cell::new(None));
         Walk { task: task.clone(), running: Box::pin(walk(task)) }
     }

@@ -104,7 +104,7 @@ impl Entry {
 
     fn cost(&self) -> usize {
         let body = if let Content::Memory(b) = &self.content { b.len() } else { 0 };
-        let made = self.made.len() as usize;
+        let made = self.made.size() as usize;
         OVERHEAD + body + self.meta.head.len() + self.meta.key.len() + made
     }
 

@@ -86,7 +86,7 @@ impl Forms {
 }
 
 impl Derived for Forms {
-    fn len(&self) -> u64 {
+    fn size(&self) -> u64 {
         self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
     }
 }
@@ -131,7 +131,7 @@ impl Subject {
     }
 
     /// Returns the length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Subject::File(f) => f.size,
             Subject::Entry(e) => e.content().len(),

@@ -67,7 +67,7 @@ pub enum WaitChange {
 impl RequestState {
     /// Makes the state of a stream without a request.
     #[inline]
-    pub fn new() -> RequestState {
+    pub(crate) fn new() -> RequestState {
         RequestState {
             number: Cell::new(0),
             head: RefCell::new(None),

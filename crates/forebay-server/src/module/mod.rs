@@ -40,7 +40,7 @@ pub struct Module {
     /// Shares state with a subrequest whose content becomes part of the response.
     pub share: Option<fn(&mut Request, &mut Request)>,
     /// Returns the commands for a text that is part of the response, if its location has any.
-    pub page: Option<fn(&mut Request) -> Option<Box<dyn compose::Page>>>,
+    pub page: Option<PageOf>,
     /// Adds trailers to the response, after its content, when variables have their final values.
     pub trailers: Option<RequestHook>,
     /// Hook of the log phase.
@@ -181,6 +181,9 @@ impl From<Verdict> for Step<'_> {
         Step::Now(verdict)
     }
 }
+
+/// Function that returns the commands for a text that is part of the response, if its location has any.
+pub type PageOf = fn(&mut Request) -> Option<Box<dyn compose::Page>>;
 
 /// Function that looks at the request and decides how it continues.
 pub type Hook = for<'r> fn(&'r mut Request) -> Step<'r>;

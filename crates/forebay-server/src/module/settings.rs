@@ -93,6 +93,12 @@ pub struct SettingsOf<L> {
     kind: PhantomData<fn() -> L>,
 }
 
+impl<L: Directives> Default for SettingsOf<L> {
+    fn default() -> SettingsOf<L> {
+        SettingsOf::new()
+    }
+}
+
 impl<L: Directives> SettingsOf<L> {
     /// Makes a name.
     pub const fn new() -> SettingsOf<L> {

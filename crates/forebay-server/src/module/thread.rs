@@ -60,6 +60,12 @@ pub struct ThreadSlot<T> {
 /// First kind of [`forebay_net::reactor::Direct`] work that belongs to a module.
 pub const FIRST_KIND: u8 = 16;
 
+impl<T: ThreadState> Default for ThreadSlot<T> {
+    fn default() -> ThreadSlot<T> {
+        ThreadSlot::new()
+    }
+}
+
 impl<T: ThreadState> ThreadSlot<T> {
     /// Makes a name.
     pub const fn new() -> ThreadSlot<T> {

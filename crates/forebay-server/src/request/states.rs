@@ -18,6 +18,12 @@ pub struct Slot<T> {
     kind: PhantomData<fn() -> T>,
 }
 
+impl<T: Unused> Default for Slot<T> {
+    fn default() -> Slot<T> {
+        Slot::new()
+    }
+}
+
 impl<T: Unused> Slot<T> {
     /// Makes a slot, for a `static`.
     pub const fn new() -> Slot<T> {

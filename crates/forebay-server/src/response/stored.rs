@@ -59,7 +59,7 @@ pub struct Made {
 /// Something that a module makes of content.
 pub trait Derived: Any + Debug {
     /// Returns the memory that it takes, in bytes.
-    fn len(&self) -> u64;
+    fn size(&self) -> u64;
 }
 
 impl Made {
@@ -78,7 +78,7 @@ impl Made {
     }
 
     /// Returns the memory that all values take, in bytes.
-    pub fn len(&self) -> u64 {
-        self.values.borrow().iter().map(|value| value.len()).sum()
+    pub fn size(&self) -> u64 {
+        self.values.borrow().iter().map(|value| value.size()).sum()
     }
 }

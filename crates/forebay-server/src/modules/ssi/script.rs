@@ -111,7 +111,7 @@ impl Script {
 pub(super) struct ScriptPlace(RefCell<Option<Rc<Script>>>);
 
 impl Derived for ScriptPlace {
-    fn len(&self) -> u64 {
+    fn size(&self) -> u64 {
         self.0.borrow().as_ref().map_or(0, |script| script.size as u64)
     }
 }
@@ -123,9 +123,9 @@ impl ScriptPlace {
             return Some(script.clone());
         }
         let script = Rc::new(Script::new(content, longest_value)?);
-        let before = self.len();
+        let before = self.size();
         *self.0.borrow_mut() = Some(script.clone());
-        grew(self.len().saturating_sub(before));
+        grew(self.size().saturating_sub(before));
         Some(script)
     }
 }
@@ -266,7 +266,7 @@ mod tests {
         let grown = std::cell::Cell::new(0);
         let get = |limit| place.get(content, limit, |n| grown.set(grown.get() + n)).expect("few pieces");
         assert!(matches!(&*get(20).pieces, [Piece::Command(_)]));
-        assert_eq!(grown.get(), place.len());
+        assert_eq!(grown.get(), place.size());
         assert!(Rc::ptr_eq(&get(20), &get(20)));
         assert!(matches!(&*get(5).pieces, [Piece::Broken(_)]));
         assert!(matches!(&*get(20).pieces, [Piece::Command(_)]));
