@@ -6,7 +6,7 @@
 //! are kept. Requests that began before the current turn of the loop share one check, since it is younger than each of
 //! them. Frequently used files are not checked: the kernel reports their changes ([`Watches`]).
 //!
-//! A full cache takes a file in when it is opened for the second time in a while ([`Seen`]). Where there are many more files than entries,
+//! A full cache takes a file in when it is opened for the second time in a while (`Seen`). Where there are many more files than entries,
 //! most are not used again before they leave, and it costs much to keep them.
 
 mod seen;
@@ -437,7 +437,7 @@ impl FileCache {
     }
 
     /// Drops entries that have not been used for long, and those whose files have been deleted: these would take room on the
-    /// disk until their next use. Looks at the [`LOOKED_AT`] least recently used ones. Returns `true` if some were dropped.
+    /// disk until their next use. Looks at the `LOOKED_AT` least recently used ones. Returns `true` if some were dropped.
     pub fn end_unneeded(&mut self, now: Instant) -> bool {
         let before = self.index.len();
         let (mut next, inactive) = (self.oldest, self.inactive);

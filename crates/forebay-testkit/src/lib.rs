@@ -11,12 +11,12 @@
 //! assert_eq!(up.asked(), 1);
 //! ```
 //!
-//! - [`http`], [`server`], [`stream`] begin a [`Conf`]: a configuration with the directives that every test needs.
+//! - [`http!`], [`server!`], [`stream!`] begin a [`Conf`]: a configuration with the directives that every test needs.
 //! - [`Site`] is its directory, [`Server`] the program on it.
 //! - [`Origin`] is an upstream whose answers the test writes; [`fastcgi`], [`gateways`], [`h2`] and [`accept`] are the others.
 //! - [`connect`], [`raw`], [`Talk`] and [`Answer`] are the client. None of them uses a parser of the program for HTTP/1.
 //! - [`oracle`] finds nginx; [`compare`] sends the same requests to both.
-//! - [`cases`] runs tables of requests and answers.
+//! - [`mod@cases`] runs tables of requests and answers.
 //!
 //! Waits have a deadline and say what they wait for. A test whose tool is missing prints so; with `CI` set it fails.
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]

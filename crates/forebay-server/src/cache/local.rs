@@ -275,7 +275,7 @@ impl Local {
         bell.hold(!self.files.is_empty());
     }
 
-    /// Drops entries that have not been used for [`UNUSED`] to twice as long, among them all that are gone from the index. Returns `true`
+    /// Drops entries that have not been used for `UNUSED` to twice as long, among them all that are gone from the index. Returns `true`
     /// if there were any.
     pub fn end_unneeded(&self, now: Instant) -> bool {
         let is_early = |at: Instant| now.saturating_duration_since(at) < UNUSED;

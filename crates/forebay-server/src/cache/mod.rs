@@ -1,6 +1,6 @@
 //! Cache of upstream responses, on disk and in memory (nginx: proxy_cache_path and related directives).
 //!
-//! [`config`] reads the directive, [`index`] lists the entries for all threads, [`entry`] defines the file format, [`local`] keeps small entries in the
+//! `config` reads the directive, [`index`] lists the entries for all threads, [`entry`] defines the file format, [`local`] keeps small entries in the
 //! memory of each thread, [`manager`] loads and trims caches in a separate thread, [`purges`] shares purges with other replicas.
 //! `modules/proxy/cached.rs` decides when a response is stored or served.
 

@@ -1,5 +1,5 @@
 //! `api`: the counters as JSON, with the paths and field names of NGINX Plus. Nothing can be changed by it. Paths that NGINX Plus
-//! does not have are in [`super::details`].
+//! does not have are in `super::details`.
 
 use super::HISTORY;
 use super::{Block, CACHE_STATUSES, Totals, cache_totals, details, kind, time, total};

@@ -88,7 +88,7 @@ impl<P: Prefix> Directives for Written<P> {
         self.ssl.inherit(&outer.ssl);
     }
 
-    /// Returns a placeholder: [`Written::values`] makes the settings.
+    /// Returns a placeholder: `Written::values` makes the settings.
     fn resolve(&self) -> Settings {
         Settings
     }

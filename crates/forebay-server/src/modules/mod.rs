@@ -1,4 +1,4 @@
-//! The list of all modules, and their settings. A module is a file here with a [`Module`](crate::module::Module), and a line in the list.
+//! The list of all modules, and their settings. A module is a file here with a [`Module`], and a line in the list.
 
 use crate::config::Scope;
 use crate::config::http::LocationBuild;

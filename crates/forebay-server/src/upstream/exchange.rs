@@ -90,7 +90,7 @@ pub enum Outgoing {
     Streamed(bool),
 }
 
-/// Asks servers until one has sent the head of a response. The head is then in [`Upstreamed::head`], and the connection to the
+/// Asks servers until one has sent the head of a response. The head is then in `Upstreamed::head`, and the connection to the
 /// server in `place`, which is empty before.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! History of the counters: the last minute, hour and day, kept while a location has `api` or `dashboard`.
 //!
-//! One task reads the counters of all threads each second ([`reading`]) and enters the growth into rings of fixed length
-//! ([`scale`]). Nothing is counted for it in addition. It survives a reload; the memory is returned when no location shows it.
+//! One task reads the counters of all threads each second (`reading`) and enters the growth into rings of fixed length
+//! (`scale`). Nothing is counted for it in addition. It survives a reload; the memory is returned when no location shows it.
 
 mod reading;
 mod scale;

@@ -1,7 +1,7 @@
 //! HTTP/2 to upstreams (RFC 9113; nginx: proxy_http_version 2, grpc_pass). Hot path.
 //!
 //! - [`Pool`] has the connections of a thread. `codec/http2.rs` asks it for a stream, and speaks HTTP on it.
-//! - [`session::Session`] is a connection. Its events, and work that streams leave, come as steps of the reactor ([`Pool::step`]): one read
+//! - `session::Session` is a connection. Its events, and work that streams leave, come as steps of the reactor ([`Pool::step`]): one read
 //!   serves all its streams, and the frames of all streams of a turn leave with one send.
 //! - [`stream::Stream`] is a request. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]). Dropping it cancels it.
 //!
@@ -118,7 +118,7 @@ impl Pool {
     /// Opens a stream on a connection that has room, or on a new one.
     ///
     /// # Errors
-    /// [`Trouble`].
+    /// `Trouble`.
     pub async fn open(
         &self,
         thread: &Rc<Thread>,

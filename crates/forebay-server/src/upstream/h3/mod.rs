@@ -1,8 +1,8 @@
 //! HTTP/3 to upstreams (RFC 9114; Angie: proxy_http_version 3). Hot path.
 //!
 //! - [`Pool`] has the QUIC connections of a thread. `codec/http3.rs` asks it for a stream ([`Pool::open`]), and speaks HTTP on it.
-//! - [`lane::Lane`] is a UDP socket to one server. Its events, and work that streams leave, come as steps of the reactor ([`Pool::step`]).
-//! - [`session::Session`] is a connection: handshake, control and QPACK streams, GOAWAY, its end.
+//! - `lane::Lane` is a UDP socket to one server. Its events, and work that streams leave, come as steps of the reactor (`Pool::step`).
+//! - `session::Session` is a connection: handshake, control and QPACK streams, GOAWAY, its end.
 //! - [`alternatives::Alternatives`] are the ports at which servers take HTTP/3 by their own account.
 //! - [`stream::Stream`] is a request. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]). Dropping it cancels it.
 //!
@@ -158,7 +158,7 @@ impl Pool {
     /// Opens a stream on a connection that has room, or on a new one.
     ///
     /// # Errors
-    /// [`Trouble`].
+    /// `Trouble`.
     pub async fn open(
         &self,
         thread: &Rc<Thread>,
