@@ -212,6 +212,7 @@ impl Request {
         (*sent, *sent_head, *received) = (0, 0, 0);
         *transfer = None;
         modules.clear();
+        modules.upstream.reset();
         (*unlogged, *complete, *keep_alive) = (false, false, false);
         *body = RequestBody::default();
         *keepalive_timeout = None;

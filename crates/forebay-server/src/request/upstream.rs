@@ -102,6 +102,32 @@ impl Upstreamed {
         }
     }
 
+    /// Makes this the state of a request that has yet to begin, whatever it has been used for.
+    pub fn reset(&mut self) {
+        self.clear();
+        // Named one by one, so that none is forgotten.
+        let Upstreamed {
+            attempts,
+            own_attempts,
+            // Empty, as `clear` leaves it.
+            spare_name: _,
+            head,
+            early,
+            trailers,
+            host,
+            port,
+            log_name,
+            log_path,
+        } = self;
+        attempts.clear();
+        *own_attempts = None;
+        head.advance(usize::MAX);
+        trailers.clear();
+        for text in [early, host, port, log_name, log_path] {
+            text.clear();
+        }
+    }
+
     /// Returns the attempt at the server that is being asked.
     pub fn current(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
