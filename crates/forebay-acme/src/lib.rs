@@ -10,6 +10,10 @@
 //!
 //! Everything runs on the process's tokio thread, and work with files on the blocking pool. Worker threads only read what
 //! `challenge.rs` and `certificate.rs` publish.
+//!
+//! A front end replaces certificates in their `Slot` (`forebay-core/src/tls/slot.rs`). Challenges of HTTP-01 are answered in the
+//! POST_READ phase, and challenges of TLS-ALPN-01 by `forebay-core/src/tls/proof.rs`. `dns/` and `http.rs` have listeners of their own,
+//! which worker threads skip and the tokio thread reads (`Outside` in `forebay-core/src/process.rs`).
 
 #![warn(unreachable_pub)]
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]

@@ -4,6 +4,8 @@
 //! [`load`] describes the requests, [`engine`] sends them with one pinned thread a CPU, [`record`] has the
 //! counts. [`observe`] watches this machine and the server, and [`verdict`] judges the result. `stats` and
 //! `compare` show whether two targets differ. The rest is command line and output.
+//!
+//! It knows nothing of the server. `forebay-tune` drives it. `stats` and `compare` serve the tuner, too.
 
 #![warn(unreachable_pub)]
 

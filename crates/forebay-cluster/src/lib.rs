@@ -2,6 +2,12 @@
 //! leader. What objects mean is in `forebay-k8s`, which does no I/O.
 //!
 //! Start at [`controller::run`].
+//!
+//! The client of the `kube` crates serves for requests alone. Objects have types of their own in `forebay-k8s`, with the fields that
+//! are read.
+//!
+//! `guilty.rs` finds the files that the server refuses. They are set aside, so that the others have effect. `suspects.rs` has the keys
+//! of the ConfigMap that are suspected while no cause is found.
 
 #![warn(unreachable_pub)]
 #![allow(clippy::disallowed_methods, reason = "a process of its own, without connections of clients")]

@@ -2,6 +2,8 @@
 //!
 //! The master reads from disk with its privilege; the record goes to the worker, which builds the same
 //! configuration from it without touching the disk.
+//!
+//! So the worker needs no right to read the configuration.
 
 use crate::error::Error;
 use crate::glob;

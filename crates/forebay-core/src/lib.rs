@@ -1,4 +1,7 @@
 //! Parts that every front end needs and that know no protocol: process, threads, configuration, variables, logs, limits.
+//!
+//! Variables, patterns, limits and logs are generic over the trait [`vars::Evaluate`], which requests and sessions implement. Setters
+//! of directives are generic over a `Context` ([`config`]): a block of the main level with variables and tables of its own.
 
 #![warn(unreachable_pub)]
 

@@ -1,4 +1,8 @@
 //! Memory that a burst of work leaves behind: what a thread has not needed for a while is given back, also to the system.
+//!
+//! Runners that a thread has not needed for ten seconds end. A thread that is idle for ten seconds frees its buffers, and the free
+//! pages of the heap go back to the system (`forebay-sys/src/heap.rs`). After a burst of work a second is enough for both. A reload
+//! ends idle runners, since they keep the configuration of their last request.
 
 use crate::front::Front;
 use crate::pattern::cpu_time;

@@ -4,6 +4,9 @@
 //! and [`settings`]; [`tree`] makes directives of the model; [`translate`] puts the parts together and keeps those that have not
 //! changed. A value of an object becomes a word of a directive and is never pasted into text: `forebay_conf::print` is the only
 //! way to text.
+//!
+//! The tables of annotations and keys are in `annotations/rows.rs` and `settings/rows.rs`. docs/kubernetes-annotations.md and
+//! docs/kubernetes-configmap.md are printed from them. The cases of the program are the tables in `forebay/tests/ingress/`.
 
 #![warn(unreachable_pub)]
 

@@ -1,4 +1,6 @@
 //! Bytes in and out: the event loop, sockets, TLS, name resolution. This crate knows neither the configuration nor HTTP.
+//!
+//! Of HTTP it has only the trait by which HTTP/3 uses QUIC's streams (`quic/http.rs`).
 
 #![warn(unreachable_pub)]
 

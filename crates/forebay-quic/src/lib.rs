@@ -6,6 +6,8 @@
 //! - `packet`, `frame`, [`parameters`]: what is on the wire.
 //! - `recovery`, [`congestion`]: which packets arrived, and when others may leave.
 //! - `stream`: content of streams, its flow control and its order.
+//!
+//! ARCHITECTURE.md has the way of a datagram through these files, and the budgets of a peer.
 
 pub mod congestion;
 pub mod connection;

@@ -3,6 +3,9 @@
 //! A file is a [`Draft`] while its one owner writes it. [`Draft::finish`] gives it its place and ends that: what is left is a
 //! [`Readable`], which has no way to write. So a file that anything else may see cannot be changed through the handle of
 //! the response that made it.
+//!
+//! `Index::renew` (`cache/index.rs`) is the only writer to a published entry of a cache. It changes times in the part that has a
+//! checksum.
 
 use forebay_sys::files;
 use std::fs::{File, Permissions};

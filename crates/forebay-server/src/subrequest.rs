@@ -1,6 +1,9 @@
 //! Internal requests made for another request (nginx: subrequests). The caller decides when they run and uses the
 //! response. A subrequest is a separate [`Request`] without a connection. It goes through all phases except those that
 //! decide on access.
+//!
+//! `auth_request` waits for one and takes over its variables. `mirror` and `post_action` hand one to `background.rs`, and a runner
+//! takes it as it takes a connection.
 
 use crate::access_log;
 use crate::body::{Progress, Source};

@@ -3,6 +3,9 @@
 //! A daemon has no umask (see [`crate::daemon::detach`]), so that a file made without a mode is open to all users. The
 //! server makes its files here, or with another call that takes a mode; `clippy.toml` of the crates `forebay` and
 //! `forebay-server` refuses calls without one.
+//!
+//! Files of others are read here alone: regular files, up to a length, without waiting. [`read_input`] also
+//! takes a named pipe, for which it waits up to two seconds.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};

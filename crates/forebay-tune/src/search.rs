@@ -1,5 +1,7 @@
 //! The method: noise first, a screening design, a model with expected improvement, a paired knock-out of each line, and a
 //! confirmation of the whole against the user's configuration, with runs that were used for nothing else.
+//!
+//! It sees a server only as the trait `Rig`, so its tests run against a simulated machine.
 
 use crate::design;
 use crate::model::{Model, Sample};

@@ -2,6 +2,10 @@
 //!
 //! It holds the credentials of the cluster and never sees a request; the worker sees requests and no credentials. The master reads
 //! what the controller sends without waiting for it. A message has the form of those in [`crate::wire`].
+//!
+//! It delivers files that have changed, and the servers of groups with `peers external`. The master reports what was applied or
+//! refused. The worker is another user, or gives up the files of credentials with Landlock (`forebay-sys/src/closed.rs`) before its
+//! threads start.
 
 #![cfg_attr(
     not(feature = "kubernetes"),

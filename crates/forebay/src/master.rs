@@ -1,4 +1,6 @@
 //! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
+//!
+//! Another thread opens the configurations of a controller, so that endpoints are passed on meanwhile (`meanwhile.rs`).
 
 mod upgrade;
 

@@ -1,5 +1,11 @@
 //! Runs a [`Load`]: one thread a CPU, each with its own connections, clock and counts; nothing is shared but
 //! a flag to stop.
+//!
+//! `worker.rs` is the loop of a thread over an epoll set of its own, `context.rs` its state, `timing.rs` the phases of a run,
+//! `supply.rs` the requests, `transport.rs` plain bytes, TLS, or content that is dropped in the kernel (MSG_TRUNC). `conn.rs` is a slot
+//! for one connection after another; `http.rs`, `h1.rs`, `h2.rs` and `h3.rs` read the answers. `quic.rs` has the sockets of HTTP/3 over
+//! the client side of `forebay-net/src/quic/client.rs`. Requests are encoded before the run, nothing is allocated for a request, and a
+//! head that comes again is compared instead of parsed (`known_head.rs`).
 
 mod conn;
 mod context;

@@ -4,6 +4,9 @@
 //! had besides ([`super::scope::Effects`]), and makes it again of nothing if the files that it was read from hold the same bytes. All else,
 //! the *frame*, is read each time. What a unit means depends on the frame, so units are taken over only if no file of the frame has
 //! changed. If anything is in doubt, everything is read: the result is that of [`super::load`] in every case.
+//!
+//! Master and worker each have a [`Memory`] of their last configuration. The master keeps names, addresses and facts, and no servers.
+//! The worker gets only the files that differ from its last configuration, once it has applied that one (`Files::to_bytes_after`).
 
 use super::names::NameTable;
 use super::{Config, Environment, Loaded, build_parsed};

@@ -2,6 +2,9 @@
 //!
 //! `scope.rs` holds the state of a build, `value.rs` the typed values of directives, `listen.rs`, `addresses.rs` and `names.rs` read
 //! virtual servers and their addresses. A front end reads its own block ([`FrontEnd::read`]).
+//!
+//! Errors are collected: errors of single directives in reading order, then errors of the whole (`Build::keep_late`). Errors that only
+//! follow from a refused directive are left out.
 
 pub mod access_log;
 mod addresses;

@@ -1,4 +1,6 @@
 //! Patterns that need backtracking, with bounds on the steps and on the time of a match.
+//!
+//! A match that exceeds the bounds is an error, never "does not match".
 
 use super::LimitExceeded;
 use fancy_regex::{BytesMode, Regex, RegexBuilder};

@@ -8,6 +8,14 @@
 //!
 //! `directive.rs` reads `shared_store`, `task.rs` is the task, `calls.rs` what it sends, `client.rs` its connection, `retry.rs` what happens when that ends, `resp.rs` the
 //! protocol, `script.rs` what runs in the store for limits, `seal.rs` what hides secrets in the store, `messages.rs` what replicas tell each other.
+//!
+//! A request that has to wait for the store waits in its hook (`modules/store_answers.rs` of forebay-server). Sessions
+//! ([`crate::upstream::sticky`]) and purges (`cache/purges.rs` of forebay-server) are zones that tell replicas what they know: the task
+//! appends their notes to streams in the store. `listen.rs` reads each stream over a connection of its own, from the last message that
+//! was read, which the process keeps over reloads.
+//!
+//! Streams serve better here than publish and subscribe. A message is read in the same way whether it is new or from before a failure,
+//! nothing falls between the two, and a replica notices that its last message is gone.
 
 mod calls;
 mod client;

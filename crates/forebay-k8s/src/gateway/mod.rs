@@ -4,6 +4,8 @@
 //! location each. Read in this order: `cluster.rs`, `gateways.rs` and `listener.rs` (what is ours), `attach.rs` and `place.rs` (which
 //! routes belong to which listeners), `ports.rs` (which listeners share a port), `servers.rs` (the servers of a port), `rules/` (what a
 //! rule does), `route_policy/` (our policies), `streams.rs` (TLS, TCP and UDP), `conditions.rs` (statuses).
+//!
+//! A rule with anything that is not supported is closed (`rules/faults.rs`). `objects/set.rs` finds fields that no type reads.
 
 mod addresses;
 mod attach;

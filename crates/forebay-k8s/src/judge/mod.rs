@@ -2,6 +2,11 @@
 //!
 //! Only the server knows what it accepts. This crate does no I/O and has no server, so the caller gives a [`Build`], which makes a
 //! configuration of files in memory exactly as the server does, and returns its errors. Without one nothing is judged.
+//!
+//! The program gives the builder (`forebay/src/ingress/build.rs`). `blame.rs` searches for what makes a configuration invalid. Its
+//! callers are `translate/keys.rs` for keys of the ConfigMap, `translate/judged.rs` for hosts with snippets, `translate/guilty.rs` for
+//! objects of the Gateway API, and `forebay-cluster/src/guilty.rs` for the files of a configuration that was refused. `taken.rs` keeps
+//! generated names apart from the names in snippets.
 
 mod certificates;
 mod known;

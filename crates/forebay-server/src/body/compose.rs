@@ -1,5 +1,9 @@
 //! Responses that consist of their own body and the bodies of subrequests (nginx: the postpone filter). The request that is
 //! sending has the client's connection. Later ones may have been started, but wait before they send.
+//!
+//! A header filter puts a `Join` into the response (`ssi`, `add_before_body`). Includes of a page are started together, and the page
+//! polls them. When its turn comes a subrequest gets the client's connection, sends, and gives it back with the variables. A fragment
+//! that is at hand at once is sent at once.
 
 use super::outlet::{Follows, Outlet, PIECE, filter, most_at_once};
 use super::pace::{Pace, limit_rate};

@@ -1,4 +1,6 @@
 //! Bytes of parts: those in memory, and those of files that have to be read or leave by sendfile. Hot path.
+//!
+//! Files of more than 128 KiB leave by sendfile. What is not in the page cache is first read on the blocking pool.
 
 use super::write::{Broken, Done, Idle, failed, room, write_unsent};
 use crate::file_cache::OpenFile;

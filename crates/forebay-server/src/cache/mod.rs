@@ -3,6 +3,8 @@
 //! `config` reads the directive, [`index`] lists the entries for all threads, [`entry`] defines the file format, [`local`] keeps small entries in the
 //! memory of each thread, [`manager`] loads and trims caches in a separate thread, [`purges`] shares purges with other replicas.
 //! `modules/proxy/cached.rs` decides when a response is stored or served.
+//!
+//! `bells.rs` wakes the threads that have a removed or replaced file open.
 
 mod bells;
 mod config;

@@ -1,4 +1,7 @@
 //! Requests on streams of HTTP/2 and HTTP/3 connections.
+//!
+//! Both kinds of streams have the state of their request in a `RequestState`. Streams that have ended lend later ones their memory
+//! (`SpareStreams`).
 
 use crate::connection::websocket;
 use crate::phases;

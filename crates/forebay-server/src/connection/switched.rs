@@ -1,5 +1,8 @@
 //! Connections of HTTP/1 whose bytes are passed on as they are: tunnels, and protocols that were switched to (RFC 9110, sections
 //! 7.8 and 9.3.6). No runner serves them, and their requests keep only what the log phase needs.
+//!
+//! The connection leaves its runner, and the relay ([`forebay_net::relay`]) is an entry of `Thread::relays`. A stream of HTTP/2 keeps
+//! its runner instead, which waits in `Pair::run`.
 
 use super::{Connection, Guard, Work};
 use crate::request::rare::Rare;

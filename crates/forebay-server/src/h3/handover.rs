@@ -3,6 +3,10 @@
 //!
 //! Processes that follow one another are neighbors with a pair of sockets between them. One of them reads the UDP sockets, and sends
 //! datagrams of the other's connections through the pair. A datagram that finds no place is lost, as others are on their way.
+//!
+//! Connection identifiers (`forebay-net/src/quic/cid.rs`) name process, thread and endpoint. `forebay/src/succession.rs` makes the
+//! pairs, and keeps the secret that all workers of a server share. Of two processes that run, the newer one reads the sockets
+//! (`Thread::delegated`).
 
 use forebay_net::quic::{HostKey, Mask, Place, Received};
 use forebay_sys::sync::lock;

@@ -4,6 +4,10 @@
 //! at once, and each complete request goes to a runner. What runners have written leaves at the end of the turn, that of all
 //! connections together ([`Quic::step`]). A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and
 //! bodies know nothing of QUIC.
+//!
+//! Each thread has a socket of its own for each `listen ... quic`, with an [`Endpoint`] on it. Connections and sockets belong to the
+//! thread, so a reload does not touch them. A listener that a reload removes, or a listener of a process that quits, stays open for its
+//! connections until they have ended (`close_listeners` in `forebay-core/src/worker.rs`).
 
 mod handover;
 mod heads;

@@ -1,6 +1,13 @@
 //! Counters for monitoring: zones of servers, locations and caches, outcomes of limits, the life of the process. Each
 //! thread writes its own cells; readers add them up. Counters of [`forebay_core::counters`] and of servers, by name,
 //! are always active. Zones are counted only if the configuration asks for them (NGINX Plus: status_zone).
+//!
+//! Servers are counted by name, at most 1000, and the others together. Zones have their names for the life of the process, so counting
+//! goes on after a reload. Cells are summed when `prometheus.rs` or `api.rs` is asked. Times of requests go into buckets of each thread
+//! (`forebay-core/src/latency.rs`).
+//!
+//! `page.rs` serves the dashboard, and `details.rs` what it asks for in addition to NGINX Plus' interface. The program gives the facts
+//! of `facts.rs` from `forebay/src/shown.rs` and `changes.rs`. `forebay/src/top/` shows the same in a terminal.
 
 mod acme;
 pub mod api;

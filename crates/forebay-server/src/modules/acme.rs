@@ -3,6 +3,8 @@
 //!
 //! `issuer.rs` reads `acme_issuer`, `client.rs` reads `acme_client`, `tables.rs` has both and the directives of the http level.
 //! `ordering.rs` makes the orders once all servers are known. `hook.rs` sends challenges to locations.
+//!
+//! Each issuer has one task on the tokio thread. A hook is a `Request` in its location.
 
 mod client;
 pub mod hook;

@@ -1,4 +1,7 @@
 //! State of requests that few of them use. Thousands of requests may wait at once, and each keeps room for all of its fields.
+//!
+//! Futures of rare waits are boxed where many requests would keep room for them: the future of a runner is as large as the largest of
+//! its waits, and `connection/mod.rs` has a test for its size.
 
 use super::Origin;
 use crate::response::FieldList;

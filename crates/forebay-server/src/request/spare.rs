@@ -1,4 +1,6 @@
 //! Requests that have ended, whose memory serves for those that the server makes of others. Hot path.
+//!
+//! `reset` names every field, since a leftover would show one client what another one has sent.
 
 use super::{Origin, Request};
 use crate::body::RequestBody;

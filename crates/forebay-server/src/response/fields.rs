@@ -1,4 +1,6 @@
 //! Fields of responses, in the order in which every version of HTTP sends them. Hot path.
+//!
+//! A `Sink` encodes them: lines for HTTP/1, HPACK for HTTP/2, QPACK for HTTP/3.
 
 use crate::modules::alt_svc;
 use crate::modules::core::{ServerTokens, Settings};

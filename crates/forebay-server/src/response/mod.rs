@@ -1,4 +1,7 @@
 //! The one response of every HTTP version: status, fields, body. Reused from request to request. Hot path.
+//!
+//! Values with CR, LF or NUL are refused. The lines of a parsed head are not searched for them again, since the parsers accept none
+//! (`FieldList::copy`).
 
 pub mod fields;
 pub mod head;

@@ -4,6 +4,9 @@
 //! - [`Session`] is a connection. [`Life`] is the part of its state that is alike for all protocols.
 //! - [`Shared`] has those of a thread that take requests. Its [`Shared::open`] finds one for a request, or begins one.
 //! - [`RequestStream`] is a request on it. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]).
+//!
+//! An upstream connection with many requests belongs to no lease. `codec/http2.rs` and `codec/http3.rs` ask the `Pool` of their
+//! protocol for a stream, which is the wire of the request's `Conn`. `codec/muxed.rs` sends the request on it and reads the head.
 
 mod life;
 

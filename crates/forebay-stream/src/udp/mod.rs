@@ -4,6 +4,9 @@
 //!
 //! `table.rs` finds sessions by client, `sockets.rs` keeps the sockets of the listeners, `flow.rs` passes datagrams on,
 //! `answers.rs` sends them to clients.
+//!
+//! The sessions belong to the thread and not to a configuration, so a reload does not touch them. A session that has ended leaves its
+//! socket, without peer and port, to a later one (`forebay-net/src/spare.rs`).
 
 mod answers;
 mod flow;

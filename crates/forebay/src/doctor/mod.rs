@@ -3,6 +3,9 @@
 //! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`quic_rules::RULES`] at HTTP/3, [`acme_rules::RULES`] at its
 //! certificates, [`host_rules::RULES`] at the kernel's settings and the machine, [`disk_rules::RULES`] at the file systems in use,
 //! [`live_rules::RULES`] at the server that runs with it.
+//!
+//! `scene.rs` is the configuration as rules see it. `host.rs`, `disk.rs` and `live.rs` describe the machine and the server.
+//! docs/doctor.md is printed from the tables of rules, and a test holds it to that.
 
 mod acme;
 mod acme_rules;

@@ -1,5 +1,9 @@
 //! Passes that make the levels that were read into settings that serve. Their order matters and is that of
 //! [`Builder::finish`].
+//!
+//! Twenty thousand servers have to fit into memory. So a level shares the settings of a module with the level around it if it has no
+//! directive of that module, levels whose directives of a module have the same words share them (`modules/sharing.rs`), and servers
+//! with the same settings share their TLS configuration. A server owns its levels: a location has a number in its server.
 
 use super::build::{Builder, LocationBuild, ServerBuild};
 use super::units::{Facts, Memory, Slot, State, Unit, UnitBuild, UnitEffects, UnitServer, Units};

@@ -4,6 +4,21 @@
 //! A unit has `server` and `upstream` blocks only. What it was made of is kept with the effects that reading it had on the rest: variables
 //! that it uses, groups that it names, log files, zones. They are repeated instead of the reading. A unit whose reading had other effects
 //! is read each time: messages, lookups of names, orders for certificates, health checks, tunnels.
+//!
+//! A unit depends on the frame (formats, zones, inherited directives, certificates) and on the files that it was read from: what it
+//! includes, certificates, password files. `Effects` (`forebay-core/src/config/scope.rs`) and `Uses` of variables
+//! (`forebay-core/src/vars/registry.rs`) and of groups (`upstream/config/groups.rs` of forebay-core) note the effects. Other effects
+//! have the unit read each time: what `Build::marks` counts (messages, directories, buffers of logs, names for certificates, foreign
+//! addresses, lookups), certificates for upstreams, and stapling. A new effect of a directive of servers must be noted or counted
+//! there, and the directive belongs into the forms of a site in `tests.rs`, which makes random changes and compares what was taken over
+//! with what is read as a whole.
+//!
+//! Servers hold no reference to what may be replaced while they stay. Variables and groups have numbers, which stay the same in one
+//! configuration after the other. `Table::get` finds the group of a number in the configuration that a request runs under. Many unused
+//! numbers end with everything being read.
+//!
+//! Everything is read, with nothing taken over, if an error is found, or if something that is taken over turns out not to fit
+//! (`Again::misfit`). So messages and their places are always those of the whole.
 
 use super::build::{LocationBuild, ServerBuild};
 use super::{Location, Server};

@@ -1,5 +1,10 @@
 //! Protocols of upstreams, one file each: the form of a request, the head and the content of a response, and the condition under
 //! which the connection may serve another request. Hot path.
+//!
+//! `http1.rs`, `http2.rs` and `http3.rs` have the forms of HTTP, `cgi.rs` with `fastcgi.rs` and `memcached.rs` the others. `decoder.rs`
+//! finds the end of the content, and thereby when the connection may serve another request. The files of these names in `modules/`
+//! write the parameters of FastCGI, uwsgi and SCGI. The heads of HTTP/2, HTTP/3, FastCGI, uwsgi, SCGI and memcached become heads of
+//! HTTP/1, so all later code reads one form.
 
 mod cgi;
 pub mod decoder;

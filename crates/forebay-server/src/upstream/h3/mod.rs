@@ -7,6 +7,9 @@
 //! - [`stream::Stream`] is a request. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]). Dropping it cancels it.
 //!
 //! Connections are the thread's: requests of one thread share them, and a configuration that is replaced gives them no more requests.
+//!
+//! The QUIC client of a lane is `forebay-net/src/quic/client.rs`. The protocol is the code of `forebay-http/src/h3/connection.rs` in
+//! the role of a client. A server without HTTP/3 is remembered, and `exchange.rs` goes on over TCP.
 
 pub mod alternatives;
 mod lane;
