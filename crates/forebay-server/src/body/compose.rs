@@ -22,6 +22,7 @@ use forebay_conf::error::Level;
 use forebay_core::vars::VarStore;
 use forebay_sys::pooled::Pooled;
 use std::cell::Cell;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -208,9 +209,15 @@ pub enum Included {
     Broken,
 }
 
-/// Number of subrequests of a request and of its subrequests.
-#[derive(Debug, Default)]
+/// Number of subrequests of a request and of its subrequests. Without the counter there are none.
+#[derive(Default)]
 struct Subrequests(Option<Rc<Cell<u32>>>);
+
+impl fmt::Debug for Subrequests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Subrequests({})", self.0.as_ref().map_or(0, |count| count.get()))
+    }
+}
 
 static SUBREQUESTS: Slot<Subrequests> = Slot::new();
 

@@ -66,8 +66,11 @@ pub(super) fn split<'a>(text: &'a str, by: &str) -> Vec<&'a str> {
             // Quotes within values of fields are no strings.
             '"' if quoted => quoted = false,
             '"' if text[..at].ends_with(['~', '.', ' ']) || at == 0 => {
-                let before = text[from..at].trim_start_matches(['~', '.', '!']);
-                quoted = before.is_empty();
+                // A string begins an expectation, whichever separator is before it.
+                let ends = [" | ", " => "]
+                    .map(|separator| text[from..at].rfind(separator).map(|i| i + separator.len()));
+                let begin = from + ends.into_iter().flatten().max().unwrap_or(0);
+                quoted = text[begin..at].trim_start_matches(['~', '.', '!']).is_empty();
             }
             _ if !quoted && at >= from && text[at..].starts_with(by) => {
                 parts.push(&text[from..at]);

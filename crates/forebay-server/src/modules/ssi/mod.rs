@@ -203,3 +203,25 @@ fn push_date(r: &Request, moment: &date::Moment<'_>, out: &mut Vec<u8>) -> Resul
     out.extend_from_slice(&text);
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::request;
+
+    #[test]
+    fn variables_of_a_page_are_forgotten() {
+        let mut req = request("", "");
+        let variable = |req: &mut Request| shared(req).borrow().variable(b"a").map(<[u8]>::to_vec);
+        assert!(shared(&mut req).borrow_mut().set(b"a", b"secret"));
+        assert_eq!(variable(&mut req).as_deref(), Some(&b"secret"[..]));
+        req.modules.states.clear();
+        assert_eq!(variable(&mut req), None);
+        // A subrequest that has ended later keeps them from the next request, too.
+        assert!(shared(&mut req).borrow_mut().set(b"a", b"secret"));
+        let held = shared(&mut req);
+        req.modules.states.clear();
+        assert_eq!(variable(&mut req), None);
+        drop(held);
+    }
+}
