@@ -142,17 +142,23 @@ impl<E: Evaluate> Var<E> {
     /// If the evaluation runs in a circle.
     #[inline]
     pub fn evaluate(&self, e: &mut E, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
-        match &self.source {
-            Source::Get(f) => f(e, out),
-            Source::Prefix(f, rest) => f(e, rest, out),
+        let start = out.len();
+        let found = match &self.source {
+            Source::Get(f) => f(e, out)?,
+            Source::Prefix(f, rest) => f(e, rest, out)?,
             Source::Stored if self.by_set => {
                 e.uninitialized(&self.name);
                 e.store(id, Some(b""));
-                Ok(true)
+                true
             }
-            Source::Stored | Source::Absent | Source::Unknown => Ok(false),
-            Source::Computed(c) => self.compute(c, e, id, out),
+            Source::Stored | Source::Absent | Source::Unknown => false,
+            Source::Computed(c) => return self.compute(c, e, id, out),
+        };
+        if !found {
+            // A getter may have begun before it knew.
+            out.truncate(start);
         }
+        Ok(found)
     }
 
     fn compute(&self, c: &Computed, e: &mut E, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
