@@ -87,7 +87,7 @@ enum Ended {
     At(String),
     /// The history up to the version is gone (410): everything has to be listed again.
     Expired,
-    /// Nobody receives changes.
+    /// The receiver of changes is gone.
     NoReceiver,
 }
 

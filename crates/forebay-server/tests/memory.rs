@@ -2,9 +2,9 @@
 #![allow(missing_docs)]
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
-use forebay_conf::files::Files;
-use forebay_server::config::{self, Config, Environment};
+use forebay_server::config::Config;
 use forebay_sys::alloc::CountingAllocator;
+use forebay_testkit::worker;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
@@ -55,15 +55,7 @@ fn load(dir: &Path, servers: usize, certificates: usize) -> Arc<Config> {
         );
     }
     text.push('}');
-    std::fs::write(dir.join("nginx.conf"), text).expect("write");
-    let env = Environment {
-        prefix: dir.join(""),
-        conf_path: dir.join("nginx.conf"),
-        globals: String::new(),
-        error_log: Some("stderr".into()),
-        access_log: "access.log".into(),
-    };
-    Arc::new(config::load(&env, &mut Files::disk()).expect("a configuration").0)
+    Arc::new(worker::load(dir, &text, forebay_server::FRONT_ENDS))
 }
 
 fn live() -> i64 {

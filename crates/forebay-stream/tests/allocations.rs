@@ -2,19 +2,13 @@
 #![allow(missing_docs)]
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
-use forebay_conf::files::Files;
-use forebay_core::config::Environment;
-use forebay_core::counters::Counters;
 use forebay_core::front::FrontEnd;
-use forebay_core::process::ThreadGeneration;
-use forebay_core::worker::{self, Command, Mailbox, Setup};
 use forebay_sys::alloc::CountingAllocator;
-use forebay_sys::log_area::{Area, Mapped};
+use forebay_testkit::worker;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 #[global_allocator]
@@ -124,54 +118,10 @@ fn allocations(dir: &Path, work: Work, times: usize) -> u64 {
          server {{ listen {addr} {parameter}; proxy_pass u; }} }}\n",
         d = dir.display()
     );
-    std::fs::write(dir.join("nginx.conf"), conf).expect("write");
-    let env = Environment {
-        prefix: dir.join(""),
-        conf_path: dir.join("nginx.conf"),
-        globals: String::new(),
-        error_log: Some("stderr".into()),
-        access_log: "access.log".into(),
-    };
-    let (config, _) =
-        forebay_core::config::load(&env, &mut Files::disk(), FRONT_ENDS).expect("a configuration");
-    let log =
-        std::fs::OpenOptions::new().create(true).append(true).open(dir.join("access.log")).expect("log");
-    let share = ThreadGeneration {
-        config: Arc::new(config),
-        sockets: vec![Some((Arc::new(socket), false))],
-        logs: vec![Arc::new(log.into())],
-        generation: 1,
-    };
-    let area = Area::create().expect("shared memory");
-    let mapped = Mapped::new(area.fd().try_clone_to_owned().expect("descriptor")).expect("mapped");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-    let mailbox = Arc::new(Mailbox::default());
-    let (started, ready) = std::sync::mpsc::channel();
-    let (begin, begun) = std::sync::mpsc::channel();
-    begin.send(()).expect("a receiver");
-    let setup = Setup {
-        number: 0,
-        cpus: vec![],
-        connections: 100,
-        share,
-        counters: Arc::new(vec![Arc::new(Counters::default())]),
-        front_ends: FRONT_ENDS,
-        mailbox: mailbox.clone(),
-        log_area: Some(mapped),
-        tokio: runtime.handle().clone(),
-        started,
-    };
-    let client = std::thread::spawn(move || {
-        let remote = ready.recv().expect("a message").expect("started");
-        work.times(times, addr);
-        mailbox.push(Command::Stop);
-        remote.wake();
-    });
-    let before = CountingAllocator::counts().allocations;
-    worker::main(setup, &begun);
-    let after = CountingAllocator::counts().allocations;
-    client.join().expect("client");
-    after - before
+    let mut before = 0;
+    let begin = || before = CountingAllocator::counts().allocations;
+    worker::serve(dir, &conf, FRONT_ENDS, socket, begin, move || work.times(times, addr));
+    CountingAllocator::counts().allocations - before
 }
 
 /// Counts the allocations of a thousand repetitions.

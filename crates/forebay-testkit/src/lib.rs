@@ -17,6 +17,7 @@
 //! - [`connect`], [`raw`], [`Talk`] and [`Answer`] are the client. None of them uses a parser of the program for HTTP/1.
 //! - [`oracle`] finds nginx; [`compare`] sends the same requests to both.
 //! - [`mod@cases`] runs tables of requests and answers.
+//! - [`worker`] runs a worker thread in the thread of a test.
 //!
 //! Waits have a deadline and say what they wait for. A test whose tool is missing prints so; with `CI` set it fails.
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
@@ -38,6 +39,7 @@ mod tls;
 mod tools;
 mod udp;
 mod wait;
+pub mod worker;
 
 pub use answer::{Answer, body, body_of, content_of, dechunked, field, status};
 pub use certificates::{P256, RSA};

@@ -1,25 +1,21 @@
-//! A worker with a server, in the thread of a test.
+//! A worker thread in the thread of a test, which counts what it allocates.
 
 use forebay_conf::files::Files;
+use forebay_core::config::{self, Config, Environment};
 use forebay_core::counters::Counters;
+use forebay_core::front::FrontEnd;
 use forebay_core::process::ThreadGeneration;
 use forebay_core::worker::{self, Command, Mailbox, Setup};
-use forebay_server::config::{self, Environment};
 use forebay_sys::log_area::{Area, Mapped};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Runs a worker in this thread while another one calls `client`. `http`: content of the http block, with one listener, whose socket is
-/// `socket`, and one log, `access.log` in `dir`. Calls `begin` before the worker starts.
-pub fn serve(
-    dir: &Path,
-    http: &str,
-    socket: OwnedFd,
-    begin: impl FnOnce(),
-    client: impl FnOnce() + Send + 'static,
-) {
-    let conf = format!("events {{}}\nhttp {{ {http} }}\n");
+/// Front ends of a program.
+pub type FrontEnds = &'static [&'static dyn FrontEnd];
+
+/// Writes a configuration into a directory and reads it.
+pub fn load(dir: &Path, conf: &str, front_ends: FrontEnds) -> Config {
     std::fs::write(dir.join("nginx.conf"), conf).expect("write");
     let env = Environment {
         prefix: dir.join(""),
@@ -28,7 +24,20 @@ pub fn serve(
         error_log: Some("stderr".into()),
         access_log: "access.log".into(),
     };
-    let (config, _) = config::load(&env, &mut Files::disk()).expect("a configuration");
+    config::load(&env, &mut Files::disk(), front_ends).expect("a configuration").0
+}
+
+/// Runs a worker in this thread while another one calls `client`. `conf` has one listener, whose socket is `socket`, and one log,
+/// `access.log` in `dir`. Calls `begin` before the worker starts.
+pub fn serve(
+    dir: &Path,
+    conf: &str,
+    front_ends: FrontEnds,
+    socket: OwnedFd,
+    begin: impl FnOnce(),
+    client: impl FnOnce() + Send + 'static,
+) {
+    let config = load(dir, conf, front_ends);
     let log =
         std::fs::OpenOptions::new().create(true).append(true).open(dir.join("access.log")).expect("log");
     let share = ThreadGeneration {
@@ -50,7 +59,7 @@ pub fn serve(
         connections: 100,
         share,
         counters: Arc::new(vec![Arc::new(Counters::default())]),
-        front_ends: forebay_server::FRONT_ENDS,
+        front_ends,
         mailbox: mailbox.clone(),
         log_area: Some(mapped),
         tokio: runtime.handle().clone(),

@@ -15,7 +15,7 @@ pub(super) type Place = (Watched, Option<String>);
 /// Effect of a change that a watch shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Nothing that is translated has changed.
+    /// The translation stays the same.
     Nothing,
     /// Objects of the kind say something else, or are known now.
     Changed,

@@ -1,4 +1,4 @@
-//! What the process that serves has, and what it gets next.
+//! Configurations on their way to the process that serves: the one that it has, and the next.
 
 use super::{Configuration, Delivery};
 use forebay_k8s::translate::{Deciding, Group, Groups, MAIN};

@@ -1,4 +1,4 @@
-//! What is set aside since the process that serves has refused it: files, values of the ConfigMap, and objects of the Gateway API.
+//! Files, values of the ConfigMap and objects of the Gateway API that the process that serves has refused, and that are set aside.
 
 use super::outbox::Files;
 use crate::suspects::Suspects;
@@ -28,11 +28,11 @@ struct Quarantined {
 pub(super) enum Aside {
     /// Something new is set aside: the next configuration differs.
     Found,
-    /// Nothing is to blame, or it is set aside already.
+    /// The search has found no cause, or one that is set aside already.
     Nothing,
 }
 
-/// What is set aside.
+/// Refused things that are set aside.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     pub(super) quarantined: QuarantinedFiles,

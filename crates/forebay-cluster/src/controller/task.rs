@@ -38,7 +38,7 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// What the controller follows.
+/// Channels that the controller reads.
 pub(super) struct Inputs {
     /// Changes of the objects of the cluster.
     pub(super) changes: Receiver<(Place, Change)>,

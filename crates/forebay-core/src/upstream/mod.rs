@@ -7,7 +7,7 @@
 //! shards as a `LocalSet`. An atomic number tells it when there is a new one. Only the choice among several peers takes the group's
 //! lock.
 //!
-//! What counts failures of servers has to know the side at fault. Opening a connection fails with a `DialError` (threads) or a `Blamed`
+//! Failures count for a server only if it is at fault. Opening a connection fails with a `DialError` (threads) or a `Blamed`
 //! (tokio thread, `forebay-net/src/blame.rs`), and a shortage of descriptors, memory or ports here counts for nobody.
 //!
 //! Work that belongs to the process runs as tasks on the tokio thread for the life of a configuration: names are resolved again

@@ -1,4 +1,4 @@
-//! What a peer may do that costs it little (RFC 9114, section 10.5): control frames, instructions of QPACK, unidirectional streams, and
+//! Limits for what costs a peer little (RFC 9114, section 10.5): control frames, instructions of QPACK, unidirectional streams, and
 //! requests that it gives up. Hot path.
 
 use super::{Code, Fatal};

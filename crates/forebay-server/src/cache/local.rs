@@ -63,10 +63,6 @@ impl Stored for Entry {
         &self.made
     }
 
-    fn is_current(&self) -> bool {
-        self.current()
-    }
-
     fn grew(&self, thread: &Thread, bytes: u64) {
         CACHED.of(thread).grew(usize::try_from(bytes).unwrap_or(usize::MAX));
     }

@@ -85,32 +85,18 @@ impl Upstreamed {
     pub fn clear(&mut self) {
         // A cached response has a head without an attempt, and not all protocols have a host.
         let unused = self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none();
-        if unused && self.head.buf.is_empty() {
-            return;
-        }
-        if let Some(a) = self.attempts.first_mut() {
-            self.spare_name = std::mem::take(&mut a.name);
-            self.spare_name.clear();
-        }
-        self.attempts.clear();
-        self.own_attempts = None;
-        self.head.advance(usize::MAX);
-        self.trailers.clear();
-        for text in [&mut self.early, &mut self.host, &mut self.port, &mut self.log_name, &mut self.log_path]
-        {
-            text.clear();
+        if !unused || !self.head.buf.is_empty() {
+            self.reset();
         }
     }
 
-    /// Makes this the state of a request that has yet to begin, whatever it has been used for.
+    /// As [`Upstreamed::clear`], whatever it has been used for: the memory is given to another client.
     pub fn reset(&mut self) {
-        self.clear();
         // Named one by one, so that none is forgotten.
         let Upstreamed {
             attempts,
             own_attempts,
-            // Empty, as `clear` leaves it.
-            spare_name: _,
+            spare_name,
             head,
             early,
             trailers,
@@ -119,11 +105,14 @@ impl Upstreamed {
             log_name,
             log_path,
         } = self;
+        if let Some(first) = attempts.first_mut() {
+            *spare_name = std::mem::take(&mut first.name);
+        }
         attempts.clear();
         *own_attempts = None;
         head.advance(usize::MAX);
         trailers.clear();
-        for text in [early, host, port, log_name, log_path] {
+        for text in [spare_name, early, host, port, log_name, log_path] {
             text.clear();
         }
     }

@@ -17,8 +17,6 @@ pub trait Stored: Debug {
     fn content(&self) -> &Content;
     /// Returns what has been made of the content.
     fn made(&self) -> &Made;
-    /// Returns `true` if it has not been replaced since it was read.
-    fn is_current(&self) -> bool;
     /// Counts bytes that were made of the content, and are kept with it.
     fn grew(&self, thread: &Thread, bytes: u64);
 }

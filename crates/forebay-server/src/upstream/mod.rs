@@ -62,6 +62,16 @@ pub struct Call {
 }
 
 impl Call {
+    /// State before the request is passed on.
+    const NONE: Call = Call {
+        protocol: Protocol::Http,
+        encrypted: false,
+        reuse: Reuse::No,
+        status_line: None,
+        detached: false,
+        fault: None,
+    };
+
     /// Returns the beginning of the upstream's name in the error log.
     pub fn scheme(&self) -> &'static [u8] {
         self.protocol.scheme(self.encrypted)
@@ -73,30 +83,16 @@ pub static CALL: Slot<Call> = Slot::new();
 
 impl Default for Call {
     fn default() -> Call {
-        Call {
-            protocol: Protocol::Http,
-            encrypted: false,
-            reuse: Reuse::No,
-            status_line: None,
-            detached: false,
-            fault: None,
-        }
+        Call::NONE
     }
 }
 
 impl Unused for Call {
-    const UNUSED: &'static Call = &Call {
-        protocol: Protocol::Http,
-        encrypted: false,
-        reuse: Reuse::No,
-        status_line: None,
-        detached: false,
-        fault: None,
-    };
+    const UNUSED: &'static Call = &Call::NONE;
 
     #[inline]
     fn clear(&mut self) {
-        *self = Call::default();
+        *self = Call::NONE;
     }
 }
 

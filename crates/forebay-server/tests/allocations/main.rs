@@ -6,6 +6,7 @@ use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::tls::{self, Trust};
 use forebay_bench::{run, url::Url};
 use forebay_sys::alloc::CountingAllocator;
+use forebay_testkit::worker;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -14,8 +15,6 @@ use std::time::Duration;
 
 mod origin;
 mod paths;
-#[path = "../common/worker.rs"]
-mod worker;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -146,14 +145,14 @@ fn over_http3(dir: &Path, requests: u64, connections: usize, streams: usize) -> 
 
 /// Runs a worker in this thread while another one calls `client`. Returns what this thread allocated.
 fn during(dir: &Path, server: &str, socket: OwnedFd, client: impl FnOnce() + Send + 'static) -> u64 {
-    let http = format!(
-        "open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
-         keepalive_requests 1000000; {server}",
+    let conf = format!(
+        "events {{}}\nhttp {{ open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
+         keepalive_requests 1000000; {server} }}\n",
         d = dir.display()
     );
     let mut before = 0;
     let begin = || before = CountingAllocator::counts().allocations;
-    worker::serve(dir, &http, socket, begin, client);
+    worker::serve(dir, &conf, forebay_server::FRONT_ENDS, socket, begin, client);
     CountingAllocator::counts().allocations - before
 }
 

@@ -3,14 +3,14 @@
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
 mod visit;
-#[path = "../common/worker.rs"]
-mod worker;
 
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::tls::{self, Trust};
 use forebay_bench::{run, url::Url};
+use forebay_testkit::worker;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Once;
 use std::time::Duration;
@@ -22,6 +22,12 @@ fn install() {
         forebay_conf::grammar::extend(visit::GRAMMAR).expect("rows");
         forebay_server::modules::install(&[&visit::MODULE]).expect("first");
     });
+}
+
+/// Serves a http block, with one listener, while another thread calls `client`.
+fn serve(dir: &Path, http: &str, socket: OwnedFd, client: impl FnOnce() + Send + 'static) {
+    let conf = format!("events {{}}\nhttp {{ {http} }}\n");
+    worker::serve(dir, &conf, forebay_server::FRONT_ENDS, socket, || {}, client);
 }
 
 /// Makes the files of a site. Returns the http block of a server with this `listen` parameter.
@@ -76,26 +82,16 @@ fn a_module_waits_keeps_state_and_filters() {
     listener.set_nonblocking(true).expect("nonblocking");
     let addr = listener.local_addr().expect("bound");
     let http = site(dir.path(), &addr.to_string());
-    worker::serve(
-        dir.path(),
-        &http,
-        listener.into(),
-        || {},
-        move || {
-            let answers = get(addr, &["/page.html", "/free/page.html", "/shut/page.html", "/page.html"]);
-            let has = |at: usize, text: &str| answers[at].contains(text);
-            for at in [0, 3] {
-                assert!(answers[at].starts_with("HTTP/1.1 200 "), "{}", answers[at]);
-                assert!(has(at, "\r\nX-Visit: 200\r\n") && answers[at].ends_with("\r\n\r\nA PAGE\n"));
-            }
-            assert!(answers[1].ends_with("\r\n\r\na page\n") && !has(1, "X-Visit"), "{}", answers[1]);
-            assert!(
-                answers[2].starts_with("HTTP/1.1 403 ") && has(2, "\r\nX-Visit: 404\r\n"),
-                "{}",
-                answers[2]
-            );
-        },
-    );
+    serve(dir.path(), &http, listener.into(), move || {
+        let answers = get(addr, &["/page.html", "/free/page.html", "/shut/page.html", "/page.html"]);
+        let has = |at: usize, text: &str| answers[at].contains(text);
+        for at in [0, 3] {
+            assert!(answers[at].starts_with("HTTP/1.1 200 "), "{}", answers[at]);
+            assert!(has(at, "\r\nX-Visit: 200\r\n") && answers[at].ends_with("\r\n\r\nA PAGE\n"));
+        }
+        assert!(answers[1].ends_with("\r\n\r\na page\n") && !has(1, "X-Visit"), "{}", answers[1]);
+        assert!(answers[2].starts_with("HTTP/1.1 403 ") && has(2, "\r\nX-Visit: 404\r\n"), "{}", answers[2]);
+    });
     assert_eq!(logged(dir.path())[..2], ["HTTP/1.1 200 200 200 7", "HTTP/1.1 200 - - 7"]);
 }
 
@@ -119,7 +115,7 @@ fn it_works_over_http2() {
     let addr = listener.local_addr().expect("bound");
     let http = format!("http2 on; {}", site(dir.path(), &addr.to_string()));
     let url = format!("http://{addr}/page.html");
-    worker::serve(dir.path(), &http, listener.into(), || {}, move || load(Protocol::Http2, &url));
+    serve(dir.path(), &http, listener.into(), move || load(Protocol::Http2, &url));
     assert_eq!(logged(dir.path()), vec!["HTTP/2.0 200 200 200 7"; 100]);
 }
 
@@ -137,6 +133,6 @@ fn it_works_over_http3() {
         site(dir.path(), &format!("{addr} quic"))
     );
     let url = format!("https://{addr}/page.html");
-    worker::serve(dir.path(), &http, socket.into(), || {}, move || load(Protocol::Http3, &url));
+    serve(dir.path(), &http, socket.into(), move || load(Protocol::Http3, &url));
     assert_eq!(logged(dir.path()), vec!["HTTP/3.0 200 200 200 7"; 100]);
 }

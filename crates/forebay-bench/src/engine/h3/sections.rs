@@ -8,7 +8,7 @@ use forebay_http::h3::qpack::TABLE_CAPACITY;
 use forebay_http::h3::tables::{Acknowledge, FAILED, Required};
 use forebay_net::quic::StreamId;
 
-/// What servers get for their fields.
+/// Limits that servers have for their fields.
 const OFFER: Offer = Offer { table: TABLE_CAPACITY, blocked_streams: 100, requests: 0 };
 
 /// Meaning of a field section for the engine.

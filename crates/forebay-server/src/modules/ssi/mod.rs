@@ -51,6 +51,9 @@ pub static MODULE: Module = Module {
 /// Most bytes of variables and blocks for one request.
 const SHARED: usize = 1 << 20;
 
+/// Variables or blocks for which a request keeps room.
+const KEPT: usize = 16;
+
 /// Format of dates without `config timefmt`.
 const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
 
@@ -70,9 +73,10 @@ impl Unused for SsiState {
 
     fn clear(&mut self) {
         self.time_format = None;
-        match self.shared.as_mut().and_then(Rc::get_mut) {
-            // The request that has made it uses its memory again.
-            Some(shared) => shared.get_mut().clear(),
+        let own = self.shared.as_mut().and_then(Rc::get_mut).map(RefCell::get_mut);
+        match own.filter(|shared| shared.is_small()) {
+            // The request that has made it uses its memory again, if it is that of an ordinary page.
+            Some(shared) => shared.clear(),
             None => self.shared = None,
         }
     }
@@ -89,6 +93,11 @@ struct SharedState {
 }
 
 impl SharedState {
+    /// Returns `true` if the lists take as much memory as those of an ordinary page.
+    fn is_small(&self) -> bool {
+        self.variables.capacity() <= KEPT && self.blocks.capacity() <= KEPT
+    }
+
     /// Forgets everything.
     fn clear(&mut self) {
         // Named one by one, so that none is forgotten.
@@ -217,6 +226,12 @@ mod tests {
         assert_eq!(variable(&mut req).as_deref(), Some(&b"secret"[..]));
         req.modules.states.clear();
         assert_eq!(variable(&mut req), None);
+        // Room for many is given back.
+        for n in 0..100 {
+            assert!(shared(&mut req).borrow_mut().set(format!("v{n}").as_bytes(), b""));
+        }
+        req.modules.states.clear();
+        assert_eq!(shared(&mut req).borrow().variables.capacity(), 0);
         // A subrequest that has ended later keeps them from the next request, too.
         assert!(shared(&mut req).borrow_mut().set(b"a", b"secret"));
         let held = shared(&mut req);
