@@ -1,7 +1,7 @@
 //! `proxy_cache_path`, and indexes that survive a reload.
 
 use super::index::Index;
-use super::{Cache, Steps};
+use super::{Cache, Steps, zone};
 use crate::config::Scope;
 use crate::metrics;
 use forebay_conf::error::Error;
@@ -36,7 +36,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     cx.directory(d, &path, None)?;
     // Unlike nginx: the caches of all modules share their zones.
     cx.share_zone(d, &options.name, ("http", "cache"), Some(options.size))?;
-    let zone = cx.tables.caches.find_or_promise(&options.name, cx.error(d, ""));
+    let zone = zone(&options.name, cx.error(d, ""), cx);
     let text = String::from_utf8_lossy(&options.name).into_owned();
     if zone.cache.set(Arc::new(options.cache(path))).is_err() {
         return Err(cx.error(d, format!("duplicate zone \"{text}\"")));

@@ -14,6 +14,8 @@ pub mod local;
 pub mod manager;
 pub mod purges;
 
+use crate::config::Scope;
+use crate::config::http::Http;
 use crate::modules::core::path_in_levels;
 use forebay_conf::error::Error;
 use index::Index;
@@ -118,14 +120,21 @@ impl KeysZone {
 #[derive(Debug, Default)]
 pub struct KeysZones {
     zones: Vec<(Arc<KeysZone>, Error)>,
-    /// Number of directives that have named one.
-    pub asked: usize,
+}
+
+/// Returns all caches of a configuration.
+pub fn all(http: &Http) -> &[Arc<Cache>] {
+    http.parts.get::<Vec<Arc<Cache>>>().map_or(&[], Vec::as_slice)
+}
+
+/// Finds or creates the zone of a name. `unknown` is the error to report if no directive defines it.
+pub fn zone(name: &[u8], unknown: Error, cx: &mut Scope<'_>) -> Arc<KeysZone> {
+    cx.tables.unrepeatable += 1;
+    cx.tables.parts.get_mut::<KeysZones>().find_or_promise(name, unknown)
 }
 
 impl KeysZones {
-    /// Finds or creates the zone of this name. `unknown` is the error to report if no directive defines it.
-    pub fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<KeysZone> {
-        self.asked += 1;
+    fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<KeysZone> {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }

@@ -1,8 +1,9 @@
 //! The http block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
-pub mod checks;
 pub mod http;
 pub mod mime_types;
+pub mod parts;
+pub mod upstreams;
 
 pub use forebay_core::config::{
     Config, Environment, KeepaliveProbes, ListenAddr, Listener, SocketOptions, error_log, listen,
@@ -36,20 +37,16 @@ pub type Scope<'a> = forebay_core::config::Scope<'a, HttpContext>;
 pub struct HttpTables {
     /// Log formats by name, in order of definition; index 0 is `combined`.
     pub log_formats: Vec<crate::access_log::Format>,
-    /// `charset_map`s.
-    pub charset_maps: crate::modules::charset::Maps,
     /// Upstream groups, named and implied.
-    pub upstreams: crate::upstream::config::Groups,
-    /// Zones of `limit_req`.
-    pub zones: crate::modules::limit_req::RateZones,
+    pub upstreams: upstreams::Groups,
     /// Zones of `limit_conn`.
     pub conn_zones: forebay_core::limit::concurrency::ConnZones,
     /// `shared_store`, with the zones that use it.
     pub shared_store: SharedStore,
-    /// Issuers of certificates.
-    pub acme: crate::modules::acme::Issuers,
-    /// Caches of responses.
-    pub caches: crate::cache::KeysZones,
+    /// Tables of modules.
+    pub parts: parts::Parts,
+    /// Number of effects of reading that cannot be repeated.
+    pub unrepeatable: usize,
 }
 
 impl AsMut<forebay_core::limit::concurrency::ConnZones> for HttpTables {
@@ -68,10 +65,10 @@ impl HttpTables {
     /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
     /// block, as nginx does.
     pub fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
-        let zones = [self.zones.undefined(), self.conn_zones.undefined()];
-        let caches = self.caches.undefined().map(|error| Error { at: end, ..error });
-        let zones = zones.into_iter().flatten().map(|m| plain(&m));
-        zones.chain(caches).chain(self.shared_store.missing()).collect()
+        let checks = crate::modules::all().iter().filter_map(|module| module.config.undefined);
+        let mut errors: Vec<Error> = checks.flat_map(|undefined| undefined(self, end)).collect();
+        errors.extend(self.shared_store.missing());
+        errors
     }
 }
 

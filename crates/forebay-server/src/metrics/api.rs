@@ -152,7 +152,7 @@ fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, ApiError> {
 /// Zones that have a size, in pages of nginx: what is in them, and what they would still take.
 pub(super) fn slabs(req: &Request) -> Map<String, Value> {
     const PAGE: usize = 4096;
-    let caches = req.conf.http.caches.iter().map(|c| {
+    let caches = crate::cache::all(&req.conf.http).iter().map(|c| {
         let (used, size) = c.index.room();
         Usage { name: c.name.clone(), used, size }
     });
@@ -347,7 +347,7 @@ fn totals(of: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
 }
 
 fn caches(req: &Request) -> Map<String, Value> {
-    let each = req.conf.http.caches.iter().map(|c| {
+    let each = crate::cache::all(&req.conf.http).iter().map(|c| {
         let mut value = Map::new();
         value.insert("size".into(), c.index.size().into());
         if let Some(max) = c.max_size {

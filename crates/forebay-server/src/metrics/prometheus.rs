@@ -417,7 +417,7 @@ impl Exposition {
     }
 
     fn caches(&mut self, req: &Request) {
-        let caches = &req.conf.http.caches;
+        let caches = crate::cache::all(&req.conf.http);
         if caches.is_empty() {
             return;
         }

@@ -2,11 +2,14 @@
 //! `ngx_http_module_t`). `modules/mod.rs` lists all modules. The order of the list is the order of their hooks in a phase and of
 //! their filters. Hot path.
 
+pub mod assembly;
 pub mod message;
 pub mod process;
 pub mod settings;
+pub mod sharing;
 pub mod thread;
 
+pub use assembly::ConfigHooks;
 pub use settings::{Directives, SettingsOf};
 
 use crate::body::compose;
@@ -45,6 +48,8 @@ pub struct Module {
     pub trailers: Option<RequestHook>,
     /// Hook of the log phase.
     pub log: Option<RequestHook>,
+    /// Functions that check and complete what was read.
+    pub config: ConfigHooks,
     /// Prepares the process for a configuration, before its first connection.
     pub prepare: Option<fn(&Http)>,
     /// Begins the work for a configuration that goes on independently of requests.
@@ -66,6 +71,7 @@ impl Module {
         page: None,
         trailers: None,
         log: None,
+        config: ConfigHooks::NONE,
         prepare: None,
         begin: None,
         threads: &[],

@@ -3,7 +3,7 @@
 //! A level shares with the level around it what it does not set itself, so servers and locations with few directives take little memory. Hot path.
 
 use crate::config::Scope;
-use crate::modules::sharing::{Shared, Text};
+use crate::module::sharing::{Shared, Text};
 use crate::modules::{LocationSettings, LocationWritten};
 use foldhash::fast::RandomState;
 use forebay_conf::error::Error;

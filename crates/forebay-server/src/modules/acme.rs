@@ -12,8 +12,9 @@ mod issuer;
 mod ordering;
 mod tables;
 
+use crate::module::ConfigHooks;
 use client::client;
-pub use hook::Hook;
+pub use hook::{Hook, Placed as PlacedHooks};
 use issuer::issuer;
 pub use ordering::{Ordering, Subject};
 pub use tables::Issuers;
@@ -57,7 +58,8 @@ pub static MODULE: Module = Module {
         ("acme_max_response_size", max_response_size),
     ],
     location_directives: &[("acme_hook", |d, l, cx| {
-        l.acme_hooks.push(Hook::parse(d, cx)?);
+        let hook = Hook::parse(d, cx)?;
+        l.parts.get_mut::<Vec<Hook>>().push(hook);
         Ok(())
     })],
     variables: &[VARIABLES, hook::VARIABLES],
@@ -66,6 +68,7 @@ pub static MODULE: Module = Module {
         enabled: Condition::Http(|http| !http.acme.orders.is_empty()),
         hook: answer,
     }],
+    config: ConfigHooks { place: Some(hook::place), ..ConfigHooks::NONE },
     prepare: Some(|http| {
         // Before the first handshake, which has to find the certificates.
         forebay_acme::load(&http.acme.orders);

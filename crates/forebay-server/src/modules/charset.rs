@@ -1,9 +1,13 @@
 //! `charset`, `charset_map`, `source_charset`, `override_charset`, `charset_types`
 //! (nginx: ngx_http_charset_module).
 
+use crate::config::HttpTables;
 use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
+use crate::config::parts::Parts;
 use crate::config::value::{Setting, once};
+use crate::module::ConfigHooks;
+use crate::module::assembly::InEffectAt;
 use crate::module::{Head, HeaderFilter, Module};
 use crate::modules::LocationSettings;
 use crate::request::Request;
@@ -31,6 +35,7 @@ crate::module_settings! {
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[("charset_map", map)],
+    config: ConfigHooks { check_settings: Some(check), finish: Some(finish), ..ConfigHooks::NONE },
     header_filters: &[
         HeaderFilter::new(enabled, filter).included(),
         HeaderFilter::new(by_upstream, filter_upstream).included().with_head(Head::File),
@@ -151,10 +156,27 @@ fn check_pair(left: &Word, right: &Word, cx: &Scope<'_>) -> Result<(), String> {
     if left.text.eq_ignore_ascii_case(&right.text) {
         return Err(format!("\"charset_map\" between the same charsets {both}"));
     }
-    if cx.tables.charset_maps.find(&left.text, &right.text).is_some() {
+    let known = cx.tables.parts.get::<Maps>();
+    if known.is_some_and(|known| known.find(&left.text, &right.text).is_some()) {
         return Err(format!("duplicate \"charset_map\" between {both}"));
     }
     Ok(())
+}
+
+/// Checks that the charsets of a level can be converted.
+fn check(level: &InEffectAt<'_>) -> Result<(), String> {
+    if level.is_http {
+        return Ok(());
+    }
+    match level.tables.parts.get::<Maps>() {
+        Some(maps) => maps.check(level.settings),
+        None => Maps::default().check(level.settings),
+    }
+}
+
+/// Hands the maps on to the configuration.
+fn finish(tables: &mut HttpTables, http: &mut Parts) {
+    *http.get_mut::<Maps>() = tables.parts.take();
 }
 
 /// Reads a `charset_map` block.
@@ -167,7 +189,7 @@ fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
     let rows = d.block.iter().flatten();
     let tables = if utf8 { utf8_tables(rows, cx)? } else { byte_tables(rows, cx)? };
-    cx.tables.charset_maps.0.push(Arc::new(Map {
+    cx.tables.parts.get_mut::<Maps>().0.push(Arc::new(Map {
         left: left.text.clone(),
         right: right.text.clone(),
         tables: tables.map(Arc::new),
@@ -373,7 +395,7 @@ fn plan(req: &mut Request) -> Result<Option<CharsetPlan>, VarError> {
     if req.resp.fields.get(b"Content-Encoding").is_some() {
         return Ok(None);
     }
-    let table = http.charset_maps.find(&from, &to).cloned();
+    let table = http.parts.get::<Maps>().and_then(|maps| maps.find(&from, &to)).cloned();
     if table.is_none() && !own {
         req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
     }

@@ -3,12 +3,11 @@
 //! passes requests on by one protocol, so its settings of `proxy`, `proxy_cache`, `proxy_bind` and `proxy_ssl` are those of the family
 //! that it uses: nothing that serves requests knows of families.
 
-use super::proxy::{self, Redirects, To};
+use super::proxy::{self, Redirects, To, buffers};
 use super::proxy_cache::CacheZone;
 use super::{LocationSettings, Sharing};
 use super::{proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
 use crate::config::Scope;
-use crate::config::checks;
 use crate::config::http::LocationBuild;
 use crate::config::value::first;
 use crate::module::Directives;
@@ -115,7 +114,7 @@ impl<P: Prefix> Written<P> {
     /// # Errors
     /// In nginx's words.
     fn buffers(&self) -> Result<(), String> {
-        checks::buffers(P::PREFIX, &self.proxy)
+        buffers::check(P::PREFIX, &self.proxy)
     }
 
     /// Translates the directives to the settings by which a location passes requests on. `adapt` changes those of `proxy`. Also returns a
@@ -254,7 +253,7 @@ fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
 #[derive(Debug, Default)]
 pub struct Translated {
     /// Settings by the addresses of the directives of a family. Locations with the same directives share them.
-    known: HashMap<*const (), Values>,
+    known: HashMap<usize, Values>,
     /// The directives, so that no others get their addresses.
     held: Vec<LocationWritten>,
 }
@@ -286,9 +285,9 @@ type Make<'w> = Box<dyn FnOnce() -> (Values, Option<String>) + 'w>;
 
 /// Returns the address of the directives of a family that hold at a level: equal addresses mean equal directives. Also returns a
 /// function that translates them. `None` for HTTP, whose directives are those of `proxy_`.
-fn of(protocol: Protocol, level: &LocationWritten) -> Option<(*const (), Make<'_>)> {
-    fn made<P: Prefix>(written: &Written<P>, adapt: fn(&mut proxy::Settings)) -> (*const (), Make<'_>) {
-        (std::ptr::from_ref(written).cast(), Box::new(move || written.values(adapt)))
+fn of(protocol: Protocol, level: &LocationWritten) -> Option<(usize, Make<'_>)> {
+    fn made<P: Prefix>(written: &Written<P>, adapt: fn(&mut proxy::Settings)) -> (usize, Make<'_>) {
+        (std::ptr::from_ref(written).addr(), Box::new(move || written.values(adapt)))
     }
     Some(match protocol {
         Protocol::Http => return None,
@@ -307,7 +306,7 @@ fn of(protocol: Protocol, level: &LocationWritten) -> Option<(*const (), Make<'_
 /// # Errors
 /// In nginx's words.
 pub fn buffers(level: &LocationWritten) -> Result<(), String> {
-    checks::buffers("proxy_", proxy::SETTINGS.written(level))?;
+    buffers::check("proxy_", proxy::SETTINGS.written(level))?;
     fastcgi_family::SETTINGS.written(level).buffers()?;
     uwsgi_family::SETTINGS.written(level).buffers()?;
     scgi_family::SETTINGS.written(level).buffers()

@@ -2,6 +2,8 @@
 //! ngx_http_limit_conn_module). As in nginx, a connection counts only while a request of it is processed, and each HTTP/2
 //! stream counts as a connection.
 
+use crate::config::plain;
+use crate::module::ConfigHooks;
 use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::modules::LocationSettings;
 use crate::modules::limit_req::RefusalStatus;
@@ -35,6 +37,12 @@ static STATE: Slot<Counted> = Slot::new();
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[("limit_conn_zone", concurrency::zone)],
+    config: ConfigHooks {
+        undefined: Some(|tables, _| {
+            tables.conn_zones.undefined().map(|message| plain(&message)).into_iter().collect()
+        }),
+        ..ConfigHooks::NONE
+    },
     variables: &[VARIABLES],
     hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],
     ..Module::NONE

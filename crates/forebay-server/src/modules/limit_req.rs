@@ -1,8 +1,10 @@
 //! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module). With `sync` all
 //! replicas share them, through the store of `shared_store` (NGINX Plus: `sync`; the way is ours).
 
+use crate::config::plain;
 use crate::config::value::{Setting, once};
 use crate::config::{HttpContext, Scope};
+use crate::module::ConfigHooks;
 use crate::module::{Module, Phase, PhaseHook, Step, Verdict};
 use crate::modules::LocationSettings;
 use crate::modules::store_answers::gather;
@@ -90,7 +92,11 @@ impl Setting<HttpContext> for RateLimits {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
         cx.share_zone(d, &name, (HttpContext::BLOCK, "limit_req"), None)?;
-        let zone = cx.tables.zones.find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
+        let zone = cx.tables.parts.get_mut::<RateZones>().find_or_promise(
+            &name,
+            HttpContext::BLOCK,
+            Limited::Requests,
+        );
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
@@ -209,7 +215,8 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
     cx.share_zone(d, &name, (HttpContext::BLOCK, "limit_req"), Some(size as u64))?;
-    let z = cx.tables.zones.find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
+    let z =
+        cx.tables.parts.get_mut::<RateZones>().find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
     let buckets = match sync {
         None => Counting::Local(TABLES.get(&name, &key_word.text, size, || Buckets::new(size))),
         Some(missing) => {
@@ -261,6 +268,13 @@ impl Unused for Counted {
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[("limit_req_zone", zone)],
+    config: ConfigHooks {
+        undefined: Some(|tables, _| {
+            let zones = tables.parts.get::<RateZones>();
+            zones.and_then(RateZones::undefined).map(|message| plain(&message)).into_iter().collect()
+        }),
+        ..ConfigHooks::NONE
+    },
     variables: &[VARIABLES],
     hooks: &[PhaseHook::new(Phase::PreAccess, enabled, check)],
     ..Module::NONE

@@ -63,7 +63,6 @@ pub mod scgi;
 pub mod secure_link;
 pub mod server;
 pub mod set_misc;
-pub mod sharing;
 pub mod slice;
 pub mod ssi;
 pub mod ssl;
@@ -127,7 +126,7 @@ macro_rules! modules {
                 Ok(set.then_some(module))
             }
             /// Replaces the directives of a module, whose words are `text`, by those of another level with the same words.
-            pub fn share(&mut self, module: Part, text: sharing::Text, sharing: &mut Sharing) {
+            pub fn share(&mut self, module: Part, text: crate::module::sharing::Text, sharing: &mut Sharing) {
                 // `root` and `alias` depend on the location.
                 if module == Part::core && self.core.root.is_some() {
                     return;
@@ -184,7 +183,7 @@ macro_rules! modules {
         /// Settings that the levels of a configuration share.
         #[derive(Debug, Default)]
         pub struct Sharing {
-            $($module: sharing::Shared<$module::Written, $module::Settings>,)*
+            $($module: crate::module::sharing::Shared<$module::Written, $module::Settings>,)*
             modules: settings::Sharing,
         }
 
@@ -260,6 +259,7 @@ static MODULES: &[&Module] = &[
 /// Blocks and zones that HTTP has in common with other front ends.
 static BLOCKS: Module = Module {
     http_directives: &[
+        ("upstream", crate::config::upstreams::block),
         ("map", blocks::map::block),
         ("geo", blocks::geo::block),
         ("split_clients", blocks::split_clients::block),

@@ -1,6 +1,7 @@
 //! Content handler of `proxy_pass` and of the directives of other protocols, as `fastcgi_pass` (nginx: ngx_http_proxy_module). Asks
 //! the cache, makes the request to the upstream, and takes its response. The conversation itself is in `upstream/`. Hot path.
 
+pub mod buffers;
 mod cached;
 mod respond;
 mod settings;
@@ -9,7 +10,7 @@ mod url;
 use crate::body::{self, BodyError, Further};
 use crate::cache::local::Entry;
 use crate::config::Scope;
-use crate::config::http::{Kind, LocationBuild, LocationId};
+use crate::config::http::{Kind, LocationBuild};
 use crate::module::{Content, Handler, Module, Needs, Step};
 use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
@@ -88,31 +89,6 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
         }
         _ => Ok(()),
     }
-}
-
-/// Adds the `health_check` of a location to the upstream group that the location passes requests to.
-///
-/// # Errors
-/// If the location passes requests to no group that the configuration knows.
-pub fn check(
-    mut check: crate::upstream::health_check::Check,
-    content: Option<&Content>,
-    (location, s): ((usize, LocationId), &Settings),
-    cx: &mut Scope<'_>,
-) -> Result<(), Error> {
-    let Some(pass) = destination(content) else {
-        return Err(check.common.error("\"health_check\" requires \"proxy_pass\""));
-    };
-    if !pass.protocol.takes_url() {
-        let message = format!("\"health_check\" is not supported with \"{}\"", pass.protocol.directive());
-        return Err(check.common.error(message));
-    }
-    let To::Fixed { group, host, encrypted, .. } = &pass.to else {
-        return Err(check.common.error("\"health_check\" requires a constant \"proxy_pass\""));
-    };
-    check.bind(host, *encrypted, location, s);
-    cx.tables.upstreams.check(*group, check);
-    Ok(())
 }
 
 /// Content handler of `proxy_pass` and of the directives of the other protocols.

@@ -3,9 +3,10 @@
 
 use crate::cache::local::CACHED;
 use crate::cache::purges::Purges;
-use crate::cache::{Cache, KeysZone};
+use crate::cache::{self, Cache, KeysZone, KeysZones, manager, zone};
 use crate::config::Scope;
 use crate::config::value::{Msec, Number, Setting, once};
+use crate::module::ConfigHooks;
 use crate::module::Module;
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use crate::request::Request;
@@ -82,7 +83,7 @@ impl Setting<crate::HttpContext> for CacheZone {
                 let text = format!("\"{}\" zone \"{}\" is unknown", d.name.as_str(), w.as_str());
                 let unknown = cx.error(d, text);
                 cx.share_zone(d, name, ("http", "cache"), None)?;
-                CacheZone::Zone(cx.tables.caches.find_or_promise(name, unknown))
+                CacheZone::Zone(zone(name, unknown, cx))
             }
             None => CacheZone::Value(t),
         })
@@ -109,7 +110,7 @@ impl CacheZone {
 /// Returns the cache with this name. The error is the status to answer with.
 fn named(req: &mut Request, name: &[u8]) -> Result<Arc<Cache>, u16> {
     let http = req.http();
-    http.caches.iter().find(|c| c.name == name).cloned().ok_or_else(|| {
+    cache::all(&http).iter().find(|c| c.name == name).cloned().ok_or_else(|| {
         let name = String::from_utf8_lossy(name).into_owned();
         req.log(Level::Error, &format!("cache \"{name}\" not found"));
         500
@@ -311,7 +312,7 @@ pub struct CacheState {
     /// Number of the zone that counts the answers of the cache.
     pub zone: Option<usize>,
     /// The right to renew an entry, taken by the request that this one works for.
-    pub ticket: Option<crate::cache::index::Ticket>,
+    pub ticket: Option<cache::index::Ticket>,
 }
 
 impl Unused for CacheState {
@@ -340,15 +341,25 @@ impl Unused for CacheState {
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     http_directives: &[
-        ("proxy_cache_path", crate::cache::path),
-        ("fastcgi_cache_path", crate::cache::path),
-        ("uwsgi_cache_path", crate::cache::path),
-        ("scgi_cache_path", crate::cache::path),
+        ("proxy_cache_path", cache::path),
+        ("fastcgi_cache_path", cache::path),
+        ("uwsgi_cache_path", cache::path),
+        ("scgi_cache_path", cache::path),
     ],
     variables: &[VARIABLES],
-    prepare: Some(|http| crate::cache::manager::attend(&http.caches)),
+    config: ConfigHooks {
+        undefined: Some(|tables, end| {
+            let zones = tables.parts.get::<KeysZones>();
+            zones.and_then(KeysZones::undefined).map(|error| Error { at: end, ..error }).into_iter().collect()
+        }),
+        finish: Some(|tables, http| {
+            *http.get_mut::<Vec<Arc<Cache>>>() = tables.parts.take::<KeysZones>().finish();
+        }),
+        ..ConfigHooks::NONE
+    },
+    prepare: Some(|http| manager::attend(cache::all(http))),
     begin: Some(|b| {
-        let purges = b.http.caches.iter().filter_map(Purges::of);
+        let purges = cache::all(b.http).iter().filter_map(Purges::of);
         b.tells.extend(purges.map(|purges| Arc::new(purges) as Arc<dyn Tells>));
     }),
     threads: &[&CACHED],

@@ -3,6 +3,7 @@
 use crate::config::Scope;
 use crate::config::names::ServerName;
 use crate::config::value::Setting;
+use crate::module::ConfigHooks;
 use crate::module::Module;
 use crate::request::Request;
 use crate::variables::Row;
@@ -77,7 +78,15 @@ impl Settings {
 }
 
 /// `referer`.
-pub static MODULE: Module = Module { settings: &[&SETTINGS], variables: &[VARIABLES], ..Module::NONE };
+pub static MODULE: Module = Module {
+    settings: &[&SETTINGS],
+    variables: &[VARIABLES],
+    config: ConfigHooks {
+        check_settings: Some(|level| SETTINGS.of(level.settings).check().map_err(str::to_owned)),
+        ..ConfigHooks::NONE
+    },
+    ..Module::NONE
+};
 
 const VARIABLES: &[Row] =
     &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];

@@ -7,8 +7,8 @@ mod split_clients;
 
 use super::{BOUND, acme, all, server};
 use crate::config::http;
+use crate::config::upstreams;
 use crate::module::settings;
-use crate::upstream;
 use forebay_conf::grammar::{self, Contexts, Row, Support};
 use regex::Regex;
 use std::path::Path;
@@ -49,9 +49,14 @@ fn levels() -> Vec<Level> {
             ],
             names: http,
         },
-        Level { contexts: &[Contexts::UPSTREAM], names: upstream::config::DIRECTIVES.to_vec() },
+        Level { contexts: &[Contexts::UPSTREAM], names: of_upstreams() },
         Level { contexts: &[Contexts::ACME_ISSUER], names: acme::DIRECTIVES.to_vec() },
     ]
+}
+
+fn of_upstreams() -> Vec<&'static str> {
+    let of_modules = all().iter().flat_map(|module| module.config.upstream_directives).map(|(name, _)| *name);
+    upstreams::DIRECTIVES.iter().copied().chain(of_modules).collect()
 }
 
 impl Level {

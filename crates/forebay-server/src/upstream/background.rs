@@ -1,9 +1,10 @@
 //! Work for the groups of a configuration that goes on independently of requests: names are resolved again, the health of servers is
 //! checked, sessions are shared. Tasks on the process's tokio thread.
 
-use super::config::Upstream;
-use super::health_check::{self, Ask};
+use super::health_check::{self, Ask, Checks};
+use super::sticky;
 use crate::config::http::Http;
+use crate::config::upstreams::Upstream;
 use crate::module::message;
 use crate::module::process::Beginning;
 use forebay_core::shared_store::Tells;
@@ -22,10 +23,10 @@ pub(super) fn begin(b: &mut Beginning<'_>) {
         if let Some(former) = b.former.and_then(|former| find(former, upstream)) {
             adopt(upstream, former);
         }
-        let sessions = upstream.extras.sticky.as_ref().and_then(|s| s.shared(&upstream.group));
+        let sessions = sticky::of(&upstream.extras).and_then(|s| s.shared(&upstream.group));
         b.tells.extend(sessions.map(|sessions| Arc::new(sessions) as Arc<dyn Tells>));
         resolve::start(&upstream.group, &mut b.tasks, tokio, b.log);
-        if !upstream.extras.checks.is_empty() {
+        if upstream.extras.get::<Checks>().is_some() {
             let watch = health_check::watch(b.http.clone(), upstream.clone(), b.log.clone(), ask.clone());
             b.tasks.spawn(tokio, "checking health", watch);
         }
@@ -55,7 +56,7 @@ fn adopt(upstream: &Upstream, former: &Upstream) {
         return;
     }
     upstream.group.adopt(&former.group);
-    if let (Some(mine), Some(theirs)) = (&upstream.extras.sticky, &former.extras.sticky) {
-        mine.adopt(theirs);
+    if let (Some(mine), Some(theirs)) = (sticky::of(&upstream.extras), sticky::of(&former.extras)) {
+        mine.adopt(&theirs);
     }
 }

@@ -5,16 +5,16 @@ use super::Reuse;
 use super::attempts::{Attempts, Decision, Kept, Repeat};
 use super::codec::muxed::{self, Ask};
 use super::codec::{self, http2, http3};
-use super::config::Upstream;
 use super::contact::Contact;
 use super::fault::{Fault, client_gone, send_failed, send_timeout, timed_out};
 use super::h3::alternatives::Origin;
 use super::head::{HeadReader, unconnected};
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
 use super::send::{Sender, Wrote};
-use super::sticky::Sticky;
+use super::sticky::{self, Sticky};
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
+use crate::config::upstreams::Upstream;
 use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::CALL;
@@ -53,7 +53,7 @@ impl Target {
     /// Creates the target for a group.
     pub fn of(req: &Request, upstream: &Arc<Upstream>) -> Target {
         match upstream.serving(&req.conf.http.upstreams, &req.conf.groups) {
-            Serving::Group(u, local) => Target::Group { local, sticky: u.extras.sticky.clone() },
+            Serving::Group(u, local) => Target::Group { local, sticky: sticky::of(&u.extras) },
             Serving::Status(status) => Target::None(status),
         }
     }

@@ -1,10 +1,10 @@
 //! Requests to upstream groups (nginx: ngx_http_upstream_module). `attempts.rs` chooses servers by
 //! [`forebay_core::upstream`], `exchange.rs` asks them, `stream.rs` reads the response. Hot path.
 
+mod assembly;
 pub mod attempts;
 mod background;
 pub mod codec;
-pub mod config;
 pub mod contact;
 pub mod exchange;
 pub mod fault;
@@ -33,12 +33,13 @@ use protocol::Protocol;
 
 /// `upstream`, and health checks.
 pub static MODULE: Module = Module {
-    http_directives: &[("upstream", config::block), ("match", config::matching)],
+    http_directives: &[("match", health_check::matching)],
     location_directives: &[("health_check", |d, l, cx| {
-        l.health_check = Some(health_check::Check::parse(d, cx)?);
+        *l.parts.get_mut::<Option<health_check::Check>>() = Some(health_check::Check::parse(d, cx)?);
         Ok(())
     })],
     variables: &[vars::VARIABLES],
+    config: assembly::HOOKS,
     begin: Some(background::begin),
     threads: &[&h2::POOL, &h3::POOL],
     ..Module::NONE

@@ -2,6 +2,7 @@
 
 use super::session_times::Times;
 use crate::config::Scope;
+use crate::config::parts::Parts;
 use crate::config::value::split_parameter;
 use crate::request::Request;
 use crate::request::rare::Unused;
@@ -17,6 +18,34 @@ use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `sticky` of a group, if it has one.
+#[derive(Debug, Default)]
+struct OfGroup(Option<Arc<Sticky>>);
+
+/// Returns `sticky` of a group.
+pub fn of(parts: &Parts) -> Option<Arc<Sticky>> {
+    parts.get::<OfGroup>()?.0.clone()
+}
+
+/// Reads `sticky`.
+///
+/// # Errors
+/// In nginx's words.
+pub(super) fn directive(
+    d: &Directive,
+    group: &mut Group,
+    parts: &mut Parts,
+    cx: &mut Scope<'_>,
+) -> Result<(), Error> {
+    let own = &mut parts.get_mut::<OfGroup>().0;
+    if own.is_some() {
+        return Err(cx.error(d, "\"sticky\" directive is duplicate"));
+    }
+    *own = Some(Arc::new(Sticky::parse(d, cx)?));
+    group.sticky = true;
+    Ok(())
+}
 
 /// State of `sticky` in a request.
 #[derive(Debug, Default)]

@@ -10,25 +10,24 @@ use super::units::{Facts, Memory, Slot, State, Unit, UnitBuild, UnitEffects, Uni
 use super::{Http, Kind, Location, LocationId, Server};
 use crate::config::Scope;
 use crate::config::listen::ListenDirective;
-use crate::config::{Listener, checks, names::ServerName, plain};
+use crate::config::parts::Parts;
+use crate::config::upstreams::Table;
+use crate::config::{Listener, names::ServerName, plain};
 use crate::location::LocationTree;
-use crate::module::{self, Content, Plan};
-use crate::modules::proxy::{self, HttpVersion};
-use crate::modules::referer;
-use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme, proxy_http3, proxy_ssl};
-use crate::upstream::config::Table;
-use crate::upstream::protocol::Protocol;
-use forebay_conf::error::{Error, Level};
+use crate::module::assembly::{InEffectAt, Loaded, LoadingTls, Placing, Settling};
+use crate::module::{self, ConfigHooks, Content, Plan};
+use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme};
 use forebay_conf::files::Reads;
 use forebay_core::config::{Lacking, Listening, check_certificates};
-use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::server::VirtualTls;
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+
+/// Size of `connection_pool_size` where it is not given, bytes.
+const CONNECTION_POOL: u64 = 512;
 
 impl Builder<'_, '_> {
     /// Ends the construction. Keeps errors such as conflicting listen options ([`forebay_core::config::Build::keep_late`]).
@@ -48,8 +47,7 @@ impl Builder<'_, '_> {
             sharing,
             loader: Loader::default(),
             acme: Default::default(),
-            hooks: Vec::new(),
-            families: Default::default(),
+            memory: Parts::default(),
         };
         assembly.http = assembly.http_level(level);
         for (number, slot) in slots.into_iter().enumerate() {
@@ -202,10 +200,8 @@ struct Assembly<'s, 'f> {
     loader: Loader,
     /// Certificates that are got by ACME.
     acme: acme::Acme,
-    /// `acme_hook`s.
-    hooks: Vec<acme::Hook>,
-    /// Directives of families that have been translated.
-    families: modules::family::Translated,
+    /// Values that modules keep from one location to the next.
+    memory: Parts,
 }
 
 impl Assembly<'_, '_> {
@@ -250,7 +246,7 @@ impl Assembly<'_, '_> {
                 Err(error) => self.cx.keep_late(error),
             }
         }
-        let pool = built.pool.or(pool).unwrap_or(checks::CONNECTION_POOL);
+        let pool = built.pool.or(pool).unwrap_or(CONNECTION_POOL);
         if frame.settings.large_client_header_buffers.size < pool {
             let text = "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"";
             let error = self.cx.error_at_end(text);
@@ -282,7 +278,8 @@ impl Assembly<'_, '_> {
         }
         complete_conditional_levels(&mut server.locations);
         for (l, written) in server.locations.iter_mut().zip(&written) {
-            self.apply_family(l, written);
+            let mut settling = Settling { memory: &mut self.memory, sharing: &mut self.sharing, cx: self.cx };
+            config_hooks(|hooks| hooks.settle).for_each(|settle| settle(l, written, &mut settling));
         }
         server
     }
@@ -297,14 +294,13 @@ impl Assembly<'_, '_> {
     ) -> Location {
         self.check_level(at.is_some(), &settings);
         let (server, location) = at.unwrap_or_default();
-        if let Some(check) = l.health_check.take() {
-            let place = ((server, location), proxy::SETTINGS.of(&settings));
-            if let Err(error) = proxy::check(check, l.content.as_ref(), place, self.cx) {
+        let content = l.content.as_ref();
+        for place in config_hooks(|hooks| hooks.place) {
+            let (parts, settings, cx) = (&mut l.parts, &settings, &mut *self.cx);
+            if let Err(error) = place(&mut Placing { parts, content, settings, server, location, cx }) {
                 self.cx.keep_late(error);
             }
         }
-        let hooks = std::mem::take(&mut l.acme_hooks);
-        self.hooks.extend(hooks.into_iter().map(|hook| hook.at(server, location)));
         let ops = std::mem::take(&mut l.ops);
         let plan = Plan::new(modules::all(), &settings);
         let auto_redirect = l.redirects();
@@ -332,30 +328,22 @@ impl Assembly<'_, '_> {
         if !matches!(l.kind, Kind::Http) && l.written.log.access_log.is_none() {
             Arc::make_mut(&mut l.written.log).access_log = Some(modules::log::default_log(self.cx));
         }
-        if !matches!(l.kind, Kind::Http)
-            && let Err(text) = modules::family::buffers(&l.written)
-        {
-            let error = self.cx.error_at_end(text);
-            self.cx.keep_late(error);
+        if !matches!(l.kind, Kind::Http) {
+            for text in config_hooks(|hooks| hooks.check_level).filter_map(|check| check(&l.written).err()) {
+                let error = self.cx.error_at_end(text);
+                self.cx.keep_late(error);
+            }
         }
     }
 
     /// Checks settings of a level; `inner`: it is not the http level.
     fn check_level(&mut self, inner: bool, settings: &LocationSettings) {
-        if let Err(text) = referer::SETTINGS.of(settings).check() {
-            self.cx.keep_late(plain(text));
+        for check in config_hooks(|hooks| hooks.check_settings) {
+            let level = InEffectAt { settings, is_http: !inner, tables: &self.cx.tables };
+            if let Err(text) = check(&level) {
+                self.cx.keep_late(plain(&text));
+            }
         }
-        if inner && let Err(text) = self.cx.tables.charset_maps.check(settings) {
-            self.cx.keep_late(plain(&text));
-        }
-    }
-
-    /// Translates the directives of `fastcgi_`, `uwsgi_` and the like to those of `proxy_`.
-    fn apply_family(&mut self, l: &mut Location, written: &LocationWritten) {
-        let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
-        let warning = self.families.apply(pass.protocol, written, &mut l.settings, &mut self.sharing);
-        let warning = warning.map(|text| Error { level: Level::Warn, ..self.cx.error_at_end(text) });
-        self.cx.warnings.extend(warning);
     }
 
     /// Reports names that are used and not defined.
@@ -368,7 +356,8 @@ impl Assembly<'_, '_> {
     /// Makes the TLS configuration of each server.
     fn load_server_tls(&mut self, front: u8) {
         let http = self.http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.clone());
-        let (issuers, hooks) = (std::mem::take(&mut self.cx.tables.acme), std::mem::take(&mut self.hooks));
+        let parts = &mut self.cx.tables.parts;
+        let (issuers, hooks) = (parts.take::<acme::Issuers>(), parts.take::<acme::PlacedHooks>().0);
         let listens = self.servers.iter().flat_map(Made::listens);
         let mut ordering = acme::Ordering::new(issuers, hooks, http.as_ref(), listens);
         // The certificate of a client is for the names of all its servers.
@@ -437,20 +426,19 @@ impl Assembly<'_, '_> {
 
     /// Makes the TLS configuration for upstreams. Locations with the same settings share it.
     fn load_upstream_tls(&mut self) {
-        let mut shared = HashMap::new();
         for number in 0..self.servers.len() {
             self.begin_step(number);
             if let Some(Made::New { server, .. }) = self.servers.get_mut(number) {
+                let mut loading =
+                    LoadingTls { memory: &mut self.memory, loader: &mut self.loader, cx: self.cx };
+                let mut loaded = Loaded::Repeatable;
                 for l in &mut server.locations {
-                    upstream_tls(l, &mut shared, &mut self.loader, self.cx);
+                    for load in config_hooks(|hooks| hooks.load_tls) {
+                        loaded = loaded.and(load(l, &mut loading));
+                    }
                 }
-                let has_certificate = |l: &Location| {
-                    l.upstream_tls.is_some() && !proxy_ssl::SETTINGS.of(&l.settings).certificate.0.is_empty()
-                };
-                // What a location that shares the configuration has read is not known.
-                let spoiled = server.locations.iter().any(has_certificate);
                 if let Some(unit) = self.unit(number)
-                    && spoiled
+                    && loaded == Loaded::Unrepeatable
                 {
                     unit.spoil();
                 }
@@ -499,12 +487,17 @@ impl Assembly<'_, '_> {
             l.nodelay = facts.get(l.default.default_server).map(|facts| facts.nodelay);
         }
         let resolver = http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.as_ref());
-        let tables = std::mem::take(&mut cx.tables);
+        let mut tables = std::mem::take(&mut cx.tables);
         if let Some(again) = &mut cx.again {
             again.misfit |= tables.upstreams.misfit;
         }
-        let (upstreams, errors) = tables.upstreams.finish(resolver);
+        let groups = std::mem::take(&mut tables.upstreams);
+        let (upstreams, errors) = groups.finish(resolver, |parts, errors| {
+            config_hooks(|hooks| hooks.complete_group).for_each(|complete| complete(parts, &tables, errors));
+        });
         errors.into_iter().for_each(|error| cx.keep_late(error));
+        let mut parts = Parts::default();
+        config_hooks(|hooks| hooks.finish).for_each(|finish| finish(&mut tables, &mut parts));
         let mut log_formats = tables.log_formats;
         for f in &mut log_formats {
             f.plan(&cx.vars);
@@ -523,7 +516,7 @@ impl Assembly<'_, '_> {
             acme,
             staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
-            caches: tables.caches.finish(),
+            parts,
             shared_store: tables.shared_store,
             heads_differ: facts.windows(2).any(|pair| pair[0].head != pair[1].head),
             has_auto_redirect: facts.iter().any(|facts| facts.redirects),
@@ -536,12 +529,16 @@ impl Assembly<'_, '_> {
             serial: forebay_sys::serial::next(),
             system_resolver: OnceLock::new(),
             log_formats,
-            charset_maps: tables.charset_maps,
             ..Http::default()
         };
         http.first_hooks = module::first_hooks(modules::all(), &http);
         (http, listeners, Memory { units, ..Memory::default() })
     }
+}
+
+/// Returns the functions of one kind of all modules.
+fn config_hooks<F>(kind: impl Fn(&ConfigHooks) -> Option<F>) -> impl Iterator<Item = F> {
+    modules::all().iter().filter_map(move |module| kind(&module.config))
 }
 
 /// Returns the servers, in order, and the units for the next configuration. Without `serves` there are no servers, and without
@@ -585,59 +582,4 @@ fn hand_out(
         }
     }
     (servers, kept)
-}
-
-/// Settings of connections to upstreams, which are held because their address is a key, and what was made of them.
-type SharedTls = (LocationSettings, Arc<ClientTls>);
-
-/// Makes the TLS configuration for the upstreams of a location, if it may need one.
-fn upstream_tls(
-    l: &mut Location,
-    shared: &mut HashMap<(*const proxy_ssl::Settings, HttpVersion), SharedTls>,
-    loader: &mut Loader,
-    cx: &mut Scope<'_>,
-) {
-    let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
-    let version = proxy::SETTINGS.of(&l.settings).http_version;
-    if version == HttpVersion::V3 && pass.is_unencrypted() {
-        let error = plain("\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"");
-        cx.keep_late(pass.place(error));
-    }
-    let http3 = proxy_http3::SETTINGS.of(&l.settings);
-    if version == HttpVersion::V3 && http3.alt_svc && http3.fallback.0.is_none() {
-        let error = plain("\"proxy_http3_alt_svc\" needs \"proxy_http3_fallback on\"");
-        cx.keep_late(pass.place(error));
-    }
-    if !pass.may_encrypt() {
-        return;
-    }
-    let s = proxy_ssl::SETTINGS.of(&l.settings);
-    let key = (std::ptr::from_ref(s), version);
-    if let Some((_, same)) = shared.get(&key) {
-        l.upstream_tls = Some(same.clone());
-        return;
-    }
-    // With HTTP/3, connections over TCP offer what each request needs.
-    let (alpn, quic): (&[&[u8]], Option<&[&[u8]]>) = match version {
-        HttpVersion::V2 => (&[b"h2"], None),
-        HttpVersion::V3 => (&[], Some(&[b"h3"])),
-        HttpVersion::V10 | HttpVersion::V11 => (&[], None),
-    };
-    match ClientTls::new(s, (alpn, quic), loader, cx) {
-        Ok(tls) => {
-            let tls = Arc::new(tls);
-            shared.insert(key, (l.settings.clone(), tls.clone()));
-            l.upstream_tls = Some(tls);
-        }
-        Err(error) if version == HttpVersion::V3 => cx.keep_late(pass.place(error)),
-        Err(error) => {
-            // Families have directives of their own names.
-            let prefix = match pass.protocol {
-                Protocol::Uwsgi => "uwsgi_ssl_",
-                Protocol::Grpc => "grpc_ssl_",
-                _ => "proxy_ssl_",
-            };
-            cx.keep_late(Error { message: error.message.replace("proxy_ssl_", prefix), ..error });
-        }
-    }
 }

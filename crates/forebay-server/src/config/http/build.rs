@@ -5,9 +5,11 @@ use super::{Kind, LocationId, ROOT};
 use crate::config::Scope;
 use crate::config::listen::{self, ListenDirective};
 use crate::config::names::{self, ServerName};
+use crate::config::parts::Parts;
 use crate::config::value;
 use crate::module::Content;
-use crate::modules::{self, LocationWritten, Part, Sharing, rewrite, sharing};
+use crate::module::sharing;
+use crate::modules::{self, LocationWritten, Part, Sharing, rewrite};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive, Unit};
 use forebay_core::config::Listening;
@@ -35,10 +37,8 @@ pub struct LocationBuild {
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// `status_zone`.
     pub status_zone: Option<Arc<forebay_core::status_zone::StatusZone>>,
-    /// `health_check`.
-    pub health_check: Option<crate::upstream::health_check::Check>,
-    /// `acme_hook`s.
-    pub acme_hooks: Vec<modules::acme::Hook>,
+    /// Values that directives of modules leave for [`ConfigHooks::place`](crate::module::ConfigHooks).
+    pub parts: Parts,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
     /// Names of these that may not occur again, with a number for the kind.
@@ -65,8 +65,7 @@ impl LocationBuild {
             content: None,
             internal: false,
             limit_except: None,
-            health_check: None,
-            acme_hooks: Vec::new(),
+            parts: Parts::default(),
             status_zone: None,
             children: Vec::new(),
             taken: HashSet::new(),
@@ -242,14 +241,14 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.cx.begin_part();
         self.cx.vars.begin_uses();
         self.cx.tables.upstreams.all.begin_uses();
-        self.cx.tables.caches.asked
+        self.cx.tables.unrepeatable
     }
 
     /// Returns the effects since the beginning; `None`: some cannot be repeated.
     fn end_step(&mut self, asked: usize) -> Option<UnitEffects> {
         let (vars, groups) = (self.cx.vars.end_uses(), self.cx.tables.upstreams.all.end_uses());
         let build = self.cx.end_part()?;
-        (asked == self.cx.tables.caches.asked).then_some(UnitEffects { build, vars, groups })
+        (asked == self.cx.tables.unrepeatable).then_some(UnitEffects { build, vars, groups })
     }
 
     /// Takes a unit over from the former configuration.
@@ -427,10 +426,16 @@ impl<'s, 'f> Builder<'s, 'f> {
 fn location_directive(d: &Directive, level: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     if let Some(module) = level.written.set(d, cx)? {
         level.note(module, d);
-        return modules::family::agrees(d, level, cx);
+        return check(d, level, cx);
     }
     // The grammar table accepts a directive that no module takes: it is a hint, or needs no code.
     modules::location_directive(d, level, cx).map(drop)
+}
+
+/// Has all modules check a directive of a level that has just been read.
+fn check(d: &Directive, level: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
+    let mut checks = modules::all().iter().filter_map(|module| module.config.check_directive);
+    checks.try_for_each(|check| check(d, level, cx))
 }
 
 /// Reads kind and name of a location.

@@ -16,6 +16,7 @@ pub use units::Memory;
 
 use super::Environment;
 use super::names::ServerName;
+use super::parts::Parts;
 use crate::location::LocationTree;
 use crate::module::{Content, Hook, Plan};
 use crate::modules::{self, LocationSettings, rewrite};
@@ -60,10 +61,10 @@ pub struct Http {
     pub serial: u64,
     /// `true` if some variable shows a field of the response head.
     pub logs_sent_fields: bool,
-    /// `charset_map`s.
-    pub charset_maps: modules::charset::Maps,
+    /// Values of modules.
+    pub parts: Parts,
     /// Upstream groups.
-    pub upstreams: crate::upstream::config::Table,
+    pub upstreams: crate::config::upstreams::Table,
     /// `true` if some variable shows what a ClientHello offers.
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.
@@ -76,8 +77,6 @@ pub struct Http {
     pub conf_dir: PathBuf,
     /// `shared_store`, with the zones that use it.
     pub shared_store: forebay_core::shared_store::SharedStore,
-    /// Caches of responses.
-    pub caches: Vec<Arc<crate::cache::Cache>>,
     /// `true` if servers differ in their limits of heads, so that these depend on the name that a client asks for.
     pub heads_differ: bool,
     /// Hooks that run first in all requests.

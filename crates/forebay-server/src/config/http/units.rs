@@ -24,9 +24,9 @@ use super::build::{LocationBuild, ServerBuild};
 use super::{Location, Server};
 use crate::config::listen::ListenDirective;
 use crate::config::names::ServerName;
+use crate::config::upstreams::{Named, Table, Upstream};
 use crate::module::Needs;
-use crate::modules::proxy;
-use crate::upstream::config::{Named, Table, Upstream};
+use crate::modules;
 use forebay_conf::files::Reads;
 use forebay_core::config::{Effects, Listening};
 use forebay_core::upstream::config as groups;
@@ -133,9 +133,9 @@ impl Facts {
             is_watched: needs(|needs| needs.history),
             shows_certificates: needs(|needs| needs.certificates),
             default_body_temp: any(|l| l.settings.core.client_body_temp_path.0.is_none()),
-            default_proxy_temp: any(|l| {
-                l.content.as_ref().is_some_and(|content| content.needs().upstream)
-                    && proxy::SETTINGS.of(&l.settings).temp_path.0.is_none()
+            default_proxy_temp: s.locations.iter().any(|l| {
+                let mut uses = modules::all().iter().filter_map(|m| m.config.default_proxy_temp);
+                uses.any(|uses| uses(l))
             }),
         }
     }
@@ -238,9 +238,7 @@ impl UnitBuild {
 
 /// Returns `true` if reading these levels again would be without effects that [`UnitEffects`] does not have.
 pub(super) fn are_repeatable(levels: &[LocationBuild]) -> bool {
-    levels.iter().all(|l| {
-        l.health_check.is_none()
-            && l.acme_hooks.is_empty()
-            && !l.content.as_ref().is_some_and(|content| content.needs().connect)
-    })
+    levels
+        .iter()
+        .all(|l| l.parts.is_empty() && !l.content.as_ref().is_some_and(|content| content.needs().connect))
 }

@@ -169,7 +169,7 @@ impl Reader {
     }
 
     fn read_caches(&self, rows: &mut Vec<(Key, [u64; 2])>) {
-        for cache in &self.http.caches {
+        for cache in crate::cache::all(&self.http) {
             let counts = cache_totals(&cache.counts);
             let all = counts.iter().map(|(n, _)| *n).fold(0, u64::wrapping_add);
             let hits = counts.last().map_or(0, |(n, _)| *n);

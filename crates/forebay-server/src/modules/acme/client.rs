@@ -1,5 +1,6 @@
 //! `acme_client` (Angie: ngx_http_acme_module).
 
+use super::Issuers;
 use super::issuer::{contact, external_account, https, set_account_key, set_roots};
 use crate::config::Scope;
 use crate::config::value::first;
@@ -18,7 +19,8 @@ pub(crate) struct Client {
 /// Reads `acme_client NAME URI [PARAMETER ...]`.
 pub(crate) fn client(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = String::from_utf8_lossy(first(d)).into_owned();
-    if cx.tables.acme.clients.iter().any(|c| c.issuer.name.eq_ignore_ascii_case(&name)) {
+    if cx.tables.parts.get_mut::<Issuers>().clients.iter().any(|c| c.issuer.name.eq_ignore_ascii_case(&name))
+    {
         return Err(cx.error(d, format!("duplicate acme client \"{name}\"")));
     }
     if matches!(name.as_str(), "" | "on" | "off") || name.starts_with('.') || name.contains(['/', '\0']) {
@@ -33,7 +35,7 @@ pub(crate) fn client(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         reading.parameter(d, w, cx)?;
     }
     let client = reading.finish().map_err(|text| cx.error(d, text))?;
-    cx.tables.acme.clients.push(client);
+    cx.tables.parts.get_mut::<Issuers>().clients.push(client);
     Ok(())
 }
 

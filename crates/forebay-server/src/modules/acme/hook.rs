@@ -4,6 +4,7 @@ use crate::background::{self, Run, Task};
 use crate::config::Scope;
 use crate::config::http::{Http, LocationId};
 use crate::config::value::first;
+use crate::module::assembly::Placing;
 use crate::module::message::{self, Message};
 use crate::request::rare::Unused;
 use crate::request::states::Slot;
@@ -90,6 +91,21 @@ impl Hook {
         }
         Ok(hook)
     }
+}
+
+/// `acme_hook`s of a configuration, with their places.
+#[derive(Debug, Default)]
+pub struct Placed(pub Vec<Hook>);
+
+/// Notes the places of the hooks of a level.
+///
+/// # Errors
+/// Never.
+pub(super) fn place(level: &mut Placing<'_, '_>) -> Result<(), Error> {
+    let hooks = level.parts.take::<Vec<Hook>>();
+    let placed = hooks.into_iter().map(|hook| hook.at(level.server, level.location));
+    level.cx.tables.parts.get_mut::<Placed>().0.extend(placed);
+    Ok(())
 }
 
 impl Hook {

@@ -1,5 +1,6 @@
 //! `acme_issuer` (nginx: ngx_http_acme_module).
 
+use super::Issuers;
 use super::ordering::DEFAULT;
 use super::tables::program;
 use crate::config::Scope;
@@ -14,7 +15,7 @@ use forebay_net::tls::pem::{self, PemError};
 /// Reads an `acme_issuer` block.
 pub(crate) fn issuer(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = String::from_utf8_lossy(first(d)).into_owned();
-    if cx.tables.acme.defined.iter().any(|i| i.name == name) {
+    if cx.tables.parts.get_mut::<Issuers>().defined.iter().any(|i| i.name == name) {
         return Err(cx.error(d, format!("duplicate acme issuer \"{name}\"")));
     }
     if name.is_empty() || name.contains(['/', '\0']) {
@@ -32,13 +33,13 @@ pub(crate) fn issuer(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let lacks_path = !seen.contains(&b"state_path".to_vec());
     if lacks_path && name == DEFAULT {
         // Ours, and not below the prefix: that of a package belongs to the package.
-        cx.tables.acme.default_lacks_path = true;
+        cx.tables.parts.get_mut::<Issuers>().default_lacks_path = true;
     } else if lacks_path {
         let path = cx.full_path(format!("acme_{name}").as_bytes());
         cx.directory(d, &path, Some(Vec::new()))?;
         issuer.state_path = Some(path);
     }
-    cx.tables.acme.defined.push(issuer);
+    cx.tables.parts.get_mut::<Issuers>().defined.push(issuer);
     Ok(())
 }
 

@@ -61,13 +61,13 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 /// Reads `acme_dns_port`: the addresses at which questions about challenges are answered.
 pub(crate) fn dns_port(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
-    if !cx.tables.acme.dns.is_empty() {
+    if !cx.tables.parts.get_mut::<Issuers>().dns.is_empty() {
         return Err(cx.error(d, "\"acme_dns_port\" directive is duplicate"));
     }
     for w in &d.args {
         let invalid = || cx.error_at(d, w, format!("invalid port \"{}\"", w.as_str()));
         let addr = address(&w.as_str()).ok_or_else(invalid)?;
-        cx.tables.acme.dns.push(addr);
+        cx.tables.parts.get_mut::<Issuers>().dns.push(addr);
     }
     Ok(())
 }
@@ -76,27 +76,30 @@ pub(crate) fn dns_port(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 pub(crate) fn dns_ttl(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let ttl = units::time_secs(first(d)).and_then(|s| u32::try_from(s).ok());
     let ttl = ttl.ok_or_else(|| cx.directive_error(d, "invalid value"))?;
-    set_once(&mut cx.tables.acme.dns_ttl, ttl).map_err(|text| cx.directive_error(d, text))
+    set_once(&mut cx.tables.parts.get_mut::<Issuers>().dns_ttl, ttl)
+        .map_err(|text| cx.directive_error(d, text))
 }
 
 /// Reads `acme_http_port`: the port at which the authority looks for HTTP-01.
 pub(crate) fn http_port(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let addr = address(&String::from_utf8_lossy(first(d)));
     let addr = addr.ok_or_else(|| cx.directive_error(d, "invalid value"))?;
-    set_once(&mut cx.tables.acme.http, addr).map_err(|text| cx.directive_error(d, text))
+    set_once(&mut cx.tables.parts.get_mut::<Issuers>().http, addr).map_err(|text| cx.directive_error(d, text))
 }
 
 /// Reads `acme_max_response_size`: the longest response of an authority.
 pub(crate) fn max_response_size(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let size = units::size(first(d)).and_then(|s| usize::try_from(s).ok()).filter(|s| *s > 0);
     let size = size.ok_or_else(|| cx.directive_error(d, "invalid value"))?;
-    set_once(&mut cx.tables.acme.max_response, size).map_err(|text| cx.directive_error(d, text))
+    set_once(&mut cx.tables.parts.get_mut::<Issuers>().max_response, size)
+        .map_err(|text| cx.directive_error(d, text))
 }
 
 /// Reads `acme_dns_program` of the http level.
 pub(crate) fn dns_program(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let program = program(d, cx)?;
-    set_once(&mut cx.tables.acme.program, program).map_err(|text| cx.directive_error(d, text))
+    set_once(&mut cx.tables.parts.get_mut::<Issuers>().program, program)
+        .map_err(|text| cx.directive_error(d, text))
 }
 
 /// Reads `[delay=TIME] PATH [ARGUMENT ...]`.
@@ -114,7 +117,7 @@ pub(super) fn program(d: &Directive, cx: &Scope<'_>) -> Result<Program, Error> {
 
 /// Reads `acme_shared_zone`. All threads share the memory of the process, so the zone has no other use.
 pub(crate) fn shared_zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
-    if std::mem::replace(&mut cx.tables.acme.zone, true) {
+    if std::mem::replace(&mut cx.tables.parts.get_mut::<Issuers>().zone, true) {
         return Err(cx.error(d, "\"acme_shared_zone\" directive is duplicate"));
     }
     let text = String::from_utf8_lossy(first(d)).into_owned();
@@ -126,11 +129,11 @@ pub(crate) fn shared_zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error
 
 /// Reads `acme_client_path`: the directory of accounts and certificates of `acme on`.
 pub(crate) fn client_path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
-    if cx.tables.acme.path.is_some() {
+    if cx.tables.parts.get_mut::<Issuers>().path.is_some() {
         return Err(cx.error(d, "\"acme_client_path\" directive is duplicate"));
     }
     let path = cx.full_path(first(d));
     cx.directory(d, &path, Some(Vec::new()))?;
-    cx.tables.acme.path = Some(path);
+    cx.tables.parts.get_mut::<Issuers>().path = Some(path);
     Ok(())
 }

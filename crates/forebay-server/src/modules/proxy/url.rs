@@ -1,10 +1,10 @@
 //! The URL of `proxy_pass`: where a request goes and with which URI. Hot path.
 
 use crate::config::Scope;
+use crate::config::upstreams::{Named, Upstream};
 use crate::modules::memcached;
 use crate::request::Request;
 use crate::upstream::CALL;
-use crate::upstream::config::{Named, Upstream};
 use crate::upstream::exchange::Target;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};

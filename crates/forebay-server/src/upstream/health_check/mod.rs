@@ -5,14 +5,16 @@ mod matching;
 mod probe;
 mod require;
 
-use super::config::Upstream;
-use crate::config::Scope;
 use crate::config::http::{Http, LocationId};
+use crate::config::parts::Parts;
+use crate::config::upstreams::Upstream;
+use crate::config::{HttpTables, Scope};
 use crate::modules::proxy;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::tasks::Log;
-use forebay_core::upstream::health::{self, HealthCheck, Refusal};
+use forebay_core::upstream::group::Group;
+use forebay_core::upstream::health::{self, HealthCheck, Matches, Refusal};
 use forebay_core::upstream::peer::Peer;
 use forebay_http::field::Name;
 use forebay_http::h1::client::ResponseHead;
@@ -44,6 +46,43 @@ pub struct Check {
     location: (usize, LocationId),
     connect_timeout: Duration,
     read_timeout: Duration,
+}
+
+/// Health checks of a group, in the order of the group's schedules.
+#[derive(Debug, Default)]
+pub struct Checks(pub Vec<Check>);
+
+impl Checks {
+    /// Adds a check to a group.
+    pub fn add(check: Check, group: &mut Group, parts: &mut Parts) {
+        group.checks.push(check.common.schedule);
+        parts.get_mut::<Checks>().0.push(check);
+    }
+}
+
+/// Finds the `match` blocks that the checks of a group name.
+pub(super) fn complete(parts: &mut Parts, tables: &HttpTables, errors: &mut Vec<Error>) {
+    if parts.get::<Checks>().is_none() {
+        return;
+    }
+    let none = Matches::default();
+    let matches = tables.parts.get::<Matches<Match>>().unwrap_or(&none);
+    for check in &mut parts.get_mut::<Checks>().0 {
+        match matches.of(&check.common) {
+            Ok(conditions) => check.conditions = conditions,
+            Err(e) => errors.push(e),
+        }
+    }
+}
+
+/// Reads `match NAME { ... }`.
+///
+/// # Errors
+/// With the place of what is not understood.
+pub(super) fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let conditions = Match::parse(d, cx)?;
+    let Scope { tables, build, .. } = cx;
+    tables.parts.get_mut::<Matches<Match>>().define(d, conditions, build)
 }
 
 impl Check {

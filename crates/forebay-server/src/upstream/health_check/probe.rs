@@ -2,11 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::Check;
 use super::require::{Ask, Checked, holds};
+use super::{Check, Checks};
 use crate::config::http::Http;
+use crate::config::upstreams::Upstream;
 use crate::modules::proxy_bind;
-use crate::upstream::config::Upstream;
 use forebay_core::control::{Failure, Line, Read};
 use forebay_core::upstream::health::{Probe, Visit};
 use forebay_core::upstream::peer::Peer;
@@ -43,7 +43,8 @@ pub(super) struct CheckedServer {
 impl Probe for HttpProbe {
     async fn check(&mut self) -> Result<(), Blamed<String>> {
         let subject = &self.subject;
-        let Some(check) = subject.upstream.extras.checks.get(subject.number) else { return Ok(()) };
+        let checks = subject.upstream.extras.get::<Checks>();
+        let Some(check) = checks.and_then(|checks| checks.0.get(subject.number)) else { return Ok(()) };
         let mut line = subject.connect(check, self.line.take()).await?;
         let asked = timeout(check.read_timeout, subject.ask(&mut line, check)).await;
         let timed_out = |_| Blamed::Peer("reading response from upstream (timed out)".to_owned());

@@ -1,16 +1,12 @@
-//! Checks of settings against each other: sizes of buffers. Few of them affect how requests are served, but nginx users
-//! expect the messages.
+//! Checks of the sizes of buffers against each other. Few of them affect how requests are served, but nginx users expect the messages.
 
-use crate::modules::proxy;
-
-/// Size of `connection_pool_size` where it is not given, bytes.
-pub const CONNECTION_POOL: u64 = 512;
+use super::Written;
 
 /// Checks the buffer sizes of one level against each other; `prefix` begins the directives' names.
 ///
 /// # Errors
 /// In nginx's words.
-pub fn buffers(prefix: &str, written: &proxy::Written) -> Result<(), String> {
+pub fn check(prefix: &str, written: &Written) -> Result<(), String> {
     let s = written.resolve();
     if s.buffers.count < 2 {
         return Err(format!("there must be at least 2 \"{prefix}buffers\""));
