@@ -2,7 +2,7 @@
 //! that is written out is the same command.
 #![no_main]
 
-use forebay_server::parts::ssi::{Command, Event, NAME, PARAMETERS, Parser};
+use forebay_modules::parts::ssi::{Command, Event, NAME, PARAMETERS, Parser};
 use libfuzzer_sys::fuzz_target;
 
 const LONGEST: usize = 40;

@@ -100,8 +100,13 @@ impl Stored {
     }
 
     /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.mem.len() as u64 + self.in_file
+    }
+
+    /// Returns `true` if there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Clears the state for the next request.

@@ -239,7 +239,7 @@ impl Watches {
     }
 
     /// Returns `true` if nothing is watched.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty() && self.ways.len() == self.free.len()
     }

@@ -1,12 +1,12 @@
 //! HTTP as a front end: its block, its threads, its background work.
 
-use crate::compress::encoder;
 use crate::config::http::{Builder, Http, Memory};
 use crate::config::{Config, HttpContext, Scope};
 use crate::connection::unread::{self, HeadFailure};
 use crate::connection::{self, Connection, Partial, Work, h1};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
+use crate::module::list::{self, List};
 use crate::module::thread::FIRST_KIND;
 use crate::module::{message, process};
 use crate::thread::{QUIC, Thread, ThreadConfig};
@@ -29,8 +29,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The HTTP front end.
-#[derive(Debug)]
-pub struct HttpFrontEnd;
+pub struct HttpFrontEnd {
+    modules: List,
+}
+
+impl HttpFrontEnd {
+    /// Makes a front end with these modules. A process has one list of modules: the first that reads a configuration.
+    pub const fn new(modules: List) -> HttpFrontEnd {
+        HttpFrontEnd { modules }
+    }
+}
+
+impl std::fmt::Debug for HttpFrontEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HTTP with {} modules", self.modules.len())
+    }
+}
 
 impl FrontEnd for HttpFrontEnd {
     fn block(&self) -> &'static str {
@@ -38,6 +52,7 @@ impl FrontEnd for HttpFrontEnd {
     }
 
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
+        list::begin(self.modules);
         let mut cx = Scope::new(build, crate::variables::builtin);
         let former = cx.again.as_ref().and_then(|again| again.former.clone()?.downcast::<Memory>().ok());
         if let Some(former) = &former {
@@ -77,7 +92,7 @@ impl FrontEnd for HttpFrontEnd {
 
     fn prepare(&self, number: u8, config: &Config) {
         if let Some(http) = config.front::<Http>(number) {
-            for prepare in crate::modules::all().iter().filter_map(|module| module.prepare) {
+            for prepare in list::all().iter().filter_map(|module| module.prepare) {
                 prepare(&http);
             }
         }
@@ -91,7 +106,7 @@ impl FrontEnd for HttpFrontEnd {
         outside: &Outside,
     ) -> Box<dyn Any + Send> {
         if former.is_some() {
-            crate::metrics::reloaded();
+            crate::counting::reloaded();
         }
         let http = config.front::<Http>(number).unwrap_or_default();
         let former = former.and_then(|f| f.front::<Http>(number));
@@ -339,18 +354,16 @@ impl Front for HttpThread {
         let now = self.0.io.poller.now();
         let files = self.0.files.borrow_mut().end_unneeded(now);
         let states = self.0.states.end_unneeded(now);
-        let encoders = encoder::end_unneeded();
         let spare = self.0.spare_requests.end_unneeded()
             | self.0.spare_walks.end_unneeded()
             | self.0.buffers.end_unneeded();
         let left = self.0.runners.has_idle()
             || !self.0.files.borrow().is_empty()
             || states.left
-            || encoders.left
             || !self.0.spare_requests.is_empty()
             || !self.0.spare_walks.is_empty()
             || !self.0.buffers.is_empty();
-        Ended { some: runners || files || states.some || encoders.some || spare, left }
+        Ended { some: runners || files || states.some || spare, left }
     }
 
     fn give_descriptors(&self) -> bool {

@@ -3,9 +3,10 @@
 use crate::config::http::{Http, Location, ROOT};
 use crate::error_page::{self, NextStep};
 use crate::location;
+use crate::module::levels::LocationSettings;
 use crate::module::{Phase, Verdict};
 use crate::modules::core::Satisfy;
-use crate::modules::{LocationSettings, rewrite, static_file};
+use crate::modules::{rewrite, static_file};
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};

@@ -39,7 +39,11 @@ fn load_text(text: String, others: &[(&str, &str)]) -> LoadResult {
         access_log: "access.log".into(),
     };
     let others = others.iter().map(|(path, text)| (*path, (*text).to_owned()));
-    config::load(&env, &mut Files::recorded(others.chain([("/test/nginx.conf", text)])))
+    forebay_core::config::load(
+        &env,
+        &mut Files::recorded(others.chain([("/test/nginx.conf", text)])),
+        crate::FRONT_ENDS,
+    )
 }
 
 /// Returns the error of a whole configuration.
@@ -120,4 +124,58 @@ pub fn value(req: &mut Request, name: &str) -> Option<String> {
     let id = id(req, name);
     let value = req.var_value(id).expect("no circle");
     value.map(|v| String::from_utf8_lossy(&v).into_owned())
+}
+
+/// Makes the functions above for a crate with other modules.
+#[macro_export]
+macro_rules! testing_with {
+    ($modules:expr) => {
+        pub use $crate::testing::{again, head, id, value};
+
+        fn begin() {
+            $crate::module::list::begin($modules);
+        }
+
+        /// Returns the http block of a configuration of the http level.
+        #[allow(dead_code)]
+        pub fn http(http: &str) -> std::sync::Arc<$crate::config::http::Http> {
+            begin();
+            $crate::testing::http(http)
+        }
+
+        /// Returns the error of a whole configuration.
+        #[allow(dead_code)]
+        pub fn error_of(text: &str) -> Option<String> {
+            begin();
+            $crate::testing::error_of(text)
+        }
+
+        /// Returns the error of a configuration of the http level.
+        #[allow(dead_code)]
+        pub fn error(http: &str) -> Option<String> {
+            begin();
+            $crate::testing::error(http)
+        }
+
+        /// Warnings that a configuration of the http level gives.
+        #[allow(dead_code)]
+        pub fn warnings(http: &str) -> Vec<String> {
+            begin();
+            $crate::testing::warnings(http)
+        }
+
+        /// Makes a request with the given query at the first server, or at one without directives if there is none.
+        #[allow(dead_code)]
+        pub fn request(http: &str, args: &str) -> $crate::request::Request {
+            begin();
+            $crate::testing::request(http, args)
+        }
+
+        /// As [`request`], with other files in the record of the configuration.
+        #[allow(dead_code)]
+        pub fn request_with(files: &[(&str, &str)], http: &str, args: &str) -> $crate::request::Request {
+            begin();
+            $crate::testing::request_with(files, http, args)
+        }
+    };
 }

@@ -35,7 +35,7 @@ pub struct ThreadConfig {
     /// Upstream groups.
     pub groups: LocalGroups,
     /// Counters for requests to servers without `status_zone`, by server index.
-    pub counted: crate::metrics::ByName,
+    pub counted: crate::counting::ByName,
 }
 
 impl ThreadConfig {

@@ -14,7 +14,7 @@ pub type HasValue = Result<bool, VarError>;
 
 /// Finds a built-in variable of HTTP: its source, and whether `set` and the like may define it.
 pub fn builtin(name: &[u8]) -> (Source<Request>, bool) {
-    for row in crate::modules::variables() {
+    for row in crate::module::list::variables() {
         match row.get {
             RowSource::Get(g) if row.name.as_bytes() == name => return (Source::Get(g), row.settable),
             RowSource::Prefix(g) => {

@@ -6,7 +6,7 @@ use crate::front_ends::load_all;
 use crate::server;
 use forebay_acme::{Mark, Order, Stored, stored, take_result};
 use forebay_conf::files::Files;
-use forebay_server::parts::acme_orders;
+use forebay_modules::parts::acme_orders;
 use forebay_terminal::print;
 use serde_json::Value;
 use std::fmt::Write as _;

@@ -5,7 +5,7 @@ use forebay_conf::files::Files;
 use forebay_conf::parse::parse;
 use forebay_conf::tree::{Block, Directive, FileId};
 use forebay_core::config::Environment;
-use forebay_server::parts::facts::Changes;
+use forebay_modules::parts::facts::Changes;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};

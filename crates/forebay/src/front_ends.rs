@@ -6,7 +6,7 @@ use forebay_core::config::{Config, Environment, Memory};
 use forebay_core::front::FrontEnd;
 
 /// Front ends, in the order of their numbers.
-pub(crate) static FRONT_ENDS: &[&dyn FrontEnd] = &[forebay_server::FRONT_ENDS[0], &forebay_stream::FRONT_END];
+pub(crate) static FRONT_ENDS: &[&dyn FrontEnd] = &[&forebay_modules::FRONT_END, &forebay_stream::FRONT_END];
 
 /// Number of the front end of the stream block.
 pub(crate) const STREAM: u8 = 1;

@@ -1,7 +1,7 @@
 //! `error_log` (nginx: ngx_core_module).
 
 use super::main_settings::{ErrorLog, ErrorLogTarget};
-use super::value::{Setting, first};
+use super::value::{OptionalSetting, first};
 use super::{Build, Context, Scope};
 use crate::log::syslog::Syslog;
 use forebay_conf::error::{Error, Level};
@@ -12,11 +12,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct ErrorLogs(pub Arc<Vec<ErrorLog>>);
 
-impl<C: Context> Setting<C> for Option<ErrorLogs> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
-        let mut logs = previous.flatten().map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
+impl<C: Context> OptionalSetting<C> for ErrorLogs {
+    fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        let mut logs = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         logs.push(parse(d, cx)?);
-        Ok(Some(ErrorLogs(Arc::new(logs))))
+        Ok(ErrorLogs(Arc::new(logs)))
     }
 }
 

@@ -17,6 +17,21 @@ pub trait Setting<C: Context>: Sized + Clone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error>;
 }
 
+/// Value of a directive that has none where no level sets it. `Option` of it is a [`Setting`].
+pub trait OptionalSetting<C: Context>: Sized + Clone {
+    /// Reads a directive. `previous` is the value of an earlier directive of the same name at the same level.
+    ///
+    /// # Errors
+    /// In nginx's words, with the place of the directive.
+    fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error>;
+}
+
+impl<C: Context, T: OptionalSetting<C>> Setting<C> for Option<T> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        T::read(previous.flatten(), d, cx).map(Some)
+    }
+}
+
 /// Refuses a second directive at one level in nginx's words.
 pub fn once<T>(previous: &Option<T>, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
     if previous.is_some() {
@@ -118,18 +133,25 @@ impl<C: Context> Setting<C> for PathBuf {
     }
 }
 
-/// Number that has no default.
-impl<C: Context> Setting<C> for Option<Number> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
-        Number::take(previous.flatten(), d, cx).map(Some)
+impl<C: Context> OptionalSetting<C> for Size {
+    fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        Size::take(previous, d, cx)
     }
 }
 
-/// Value with variables. The outer `Option` of `previous` is that of the level, as for other types.
-impl<C: Context> Setting<C> for Option<Template> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+impl<C: Context> OptionalSetting<C> for Number {
+    fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        Number::take(previous, d, cx)
+    }
+}
+
+impl<C: Context> OptionalSetting<C> for Template {
+    fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        d.args.first().map(|w| cx.template(d, w)).transpose()
+        match d.args.first() {
+            Some(w) => cx.template(d, w),
+            None => Err(cx.directive_error(d, "has no value")),
+        }
     }
 }
 

@@ -9,8 +9,8 @@
 //! `directive.rs` reads `shared_store`, `task.rs` is the task, `calls.rs` what it sends, `client.rs` its connection, `retry.rs` what happens when that ends, `resp.rs` the
 //! protocol, `script.rs` what runs in the store for limits, `seal.rs` what hides secrets in the store, `messages.rs` what replicas tell each other.
 //!
-//! A request that has to wait for the store waits in its hook (`modules/store_answers.rs` of forebay-server). Sessions
-//! ([`crate::upstream::sticky`]) and purges (`cache/purges.rs` of forebay-server) are zones that tell replicas what they know: the task
+//! A request that has to wait for the store waits in its hook (`store_answers.rs` of forebay-modules). Sessions
+//! ([`crate::upstream::sticky`]) and purges (`cache/purges.rs` of forebay-proxy) are zones that tell replicas what they know: the task
 //! appends their notes to streams in the store. `listen.rs` reads each stream over a connection of its own, from the last message that
 //! was read, which the process keeps over reloads.
 //!

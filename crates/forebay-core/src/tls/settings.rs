@@ -4,7 +4,7 @@
 use super::cache_settings::{CertificateCache, OcspCache, SessionCache};
 use super::conf_command::Commands;
 use super::files::{Crl, DerFile, DhFile, FileNames, Passwords, PemFile, TicketKeys};
-use crate::config::value::{Number, Sec, Setting, first, once};
+use crate::config::value::{Number, OptionalSetting, Sec, Setting, first, once};
 use crate::config::{Context, Scope};
 use crate::keyword;
 use forebay_conf::error::Error;
@@ -61,10 +61,10 @@ keyword! {
 #[derive(Clone, Debug)]
 pub struct Url(pub Vec<u8>);
 
-impl<C: Context> Setting<C> for Option<Url> {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+impl<C: Context> OptionalSetting<C> for Url {
+    fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        Ok(Some(Url(first(d).to_vec())))
+        Ok(Url(first(d).to_vec()))
     }
 }
 

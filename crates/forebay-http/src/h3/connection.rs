@@ -3,7 +3,7 @@
 //! An end passes the unidirectional streams that QUIC has news of to [`Connection::receive`], and gets one [`Event`] at a time. Frames are
 //! checked before that, and what a peer may send in vain is counted ([`Budget`]). What this writes waits until [`Connection::send`].
 //!
-//! Requests and their streams belong to the ends: the server is in forebay-server, the client of upstreams too, and the load generator
+//! Requests and their streams belong to the ends: the server is in forebay-server, the client of upstreams in forebay-proxy, and the load generator
 //! in forebay-bench.
 
 use super::budget::Budget;

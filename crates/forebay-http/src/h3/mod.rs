@@ -2,7 +2,7 @@
 //!
 //! An end has a [`connection::Connection`] for what its requests share, and for each request an [`input::Input`] and an
 //! [`output::Output`]. They move bytes by a [`transport::Transport`], the streams of QUIC. The server is in forebay-server, the
-//! client of upstreams too, and the load generator in forebay-bench.
+//! client of upstreams in forebay-proxy, and the load generator in forebay-bench.
 //!
 //! `connection.rs` has what the requests of a connection share, `peer.rs` the control and QPACK streams, `tables.rs` the tables of
 //! field compression, `budget.rs` what a peer may do in vain. A field section goes through `qpack.rs` to the same builder of heads as

@@ -1,6 +1,7 @@
 //! The http block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
 pub mod http;
+pub mod issued;
 pub mod mime_types;
 pub mod parts;
 pub mod upstreams;
@@ -12,7 +13,6 @@ pub use forebay_core::config::{
 
 use crate::request::Request;
 use forebay_conf::error::Error;
-use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
 use forebay_core::shared_store::{SharedStore, Stores};
 use forebay_core::upstream::balance::Timed;
@@ -65,23 +65,9 @@ impl HttpTables {
     /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
     /// block, as nginx does.
     pub fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
-        let checks = crate::modules::all().iter().filter_map(|module| module.config.undefined);
+        let checks = crate::module::list::all().iter().filter_map(|module| module.config.undefined);
         let mut errors: Vec<Error> = checks.flat_map(|undefined| undefined(self, end)).collect();
         errors.extend(self.shared_store.missing());
         errors
     }
-}
-
-/// Reads, checks and builds a configuration. Warnings go to the second part of the result.
-///
-/// # Errors
-/// The error that nginx would have reported first.
-pub fn load(env: &Environment, files: &mut Files) -> Result<(Config, Vec<Error>), Error> {
-    forebay_core::config::load(env, files, crate::FRONT_ENDS)
-}
-
-/// Reads, checks and builds a configuration, and finds all its errors (`forebay check`). With an error of level emerg among
-/// them the configuration lacks what was refused, and must not be used.
-pub fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Error>) {
-    forebay_core::config::load_all(env, files, crate::FRONT_ENDS)
 }

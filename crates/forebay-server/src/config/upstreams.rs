@@ -61,7 +61,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let mut block = Block::new(d, cx.tables.upstreams.start_unresolved);
     for inner in d.block.iter().flatten() {
         let name = inner.name.text.as_slice();
-        let named = crate::modules::all().iter().flat_map(|module| module.config.upstream_directives);
+        let named = crate::module::list::all().iter().flat_map(|module| module.config.upstream_directives);
         match named.into_iter().find(|(of_module, _)| of_module.as_bytes() == name) {
             Some((_, read)) => read(inner, &mut block.group, &mut parts, cx)?,
             None => block.directive(inner, cx)?,
@@ -73,7 +73,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 }
 
 /// Names of the directives of the block.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub const DIRECTIVES: &[&str] = &[
     "server",
     "keepalive",
@@ -94,6 +94,3 @@ pub const DIRECTIVES: &[&str] = &[
     "fallback",
     "peers",
 ];
-
-#[cfg(test)]
-mod tests;

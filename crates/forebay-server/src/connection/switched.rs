@@ -50,7 +50,7 @@ pub struct Suspended {
     captures: Rare<Captures>,
     attempts: Vec<Attempt>,
     states: States,
-    processing: Option<crate::metrics::Processing>,
+    processing: Option<crate::counting::Processing>,
     /// End of a line of the error log; empty if no log takes it.
     description: Box<[u8]>,
 }

@@ -1,10 +1,11 @@
 //! Parts of modules in making a configuration of what was read.
 
 use crate::config::http::{Location, LocationBuild, LocationId};
+use crate::config::issued::{CertificateSource, Issuing};
 use crate::config::parts::Parts;
 use crate::config::{HttpTables, Scope};
 use crate::module::Content;
-use crate::modules::{LocationSettings, LocationWritten, Sharing};
+use crate::module::levels::{LocationSettings, LocationWritten, Sharing};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Span};
 use forebay_core::tls::loader::Loader;
@@ -17,24 +18,26 @@ pub struct ConfigHooks {
     ///
     /// # Errors
     /// In nginx's words.
-    pub check_directive: Option<fn(&Directive, &LocationBuild, &Scope<'_>) -> Result<(), Error>>,
+    pub check_directive: Option<CheckDirective>,
     /// Checks the directives of a level that is not the http level, after it has inherited.
     ///
     /// # Errors
     /// In nginx's words.
-    pub check_level: Option<fn(&LocationWritten) -> Result<(), String>>,
+    pub check_level: Option<CheckLevel>,
     /// Checks settings in effect.
     ///
     /// # Errors
     /// In nginx's words.
-    pub check_settings: Option<fn(&InEffectAt<'_>) -> Result<(), String>>,
+    pub check_settings: Option<CheckSettings>,
     /// Takes what directives have left in [`LocationBuild::parts`].
     ///
     /// # Errors
     /// In nginx's words.
-    pub place: Option<fn(&mut Placing<'_, '_>) -> Result<(), Error>>,
+    pub place: Option<Place>,
     /// Changes the settings in effect at a location.
     pub settle: Option<fn(&mut Location, &LocationWritten, &mut Settling<'_, '_>)>,
+    /// Begins to choose certificates for servers that name none. At most one module has it.
+    pub certificates: Option<fn(Issuing<'_, '_>) -> Box<dyn CertificateSource>>,
     /// Makes what a location needs for TLS to upstreams.
     pub load_tls: Option<fn(&mut Location, &mut LoadingTls<'_, '_>) -> Loaded>,
     /// Returns `true` if a location uses the default of `proxy_temp_path`.
@@ -46,7 +49,7 @@ pub struct ConfigHooks {
     /// Hands tables on to the configuration.
     pub finish: Option<fn(&mut HttpTables, &mut Parts)>,
     /// Returns errors for names that something refers to and nothing defines. The second parameter is the end of the http block.
-    pub undefined: Option<fn(&HttpTables, Option<Span>) -> Vec<Error>>,
+    pub undefined: Option<Undefined>,
 }
 
 impl ConfigHooks {
@@ -57,6 +60,7 @@ impl ConfigHooks {
         check_settings: None,
         place: None,
         settle: None,
+        certificates: None,
         load_tls: None,
         default_proxy_temp: None,
         upstream_directives: &[],
@@ -66,6 +70,16 @@ impl ConfigHooks {
     };
 }
 
+/// Check of a directive of a level that has just been read.
+pub type CheckDirective = fn(&Directive, &LocationBuild, &Scope<'_>) -> Result<(), Error>;
+/// Check of the directives of a level.
+pub type CheckLevel = fn(&LocationWritten) -> Result<(), String>;
+/// Check of settings in effect.
+pub type CheckSettings = fn(&InEffectAt<'_>) -> Result<(), String>;
+/// Function that takes what directives have left in a level.
+pub type Place = fn(&mut Placing<'_, '_>) -> Result<(), Error>;
+/// Search for names that nothing defines.
+pub type Undefined = fn(&HttpTables, Option<Span>) -> Vec<Error>;
 /// Reader of a directive of an `upstream` block.
 pub type UpstreamDirective = fn(&Directive, &mut Group, &mut Parts, &mut Scope<'_>) -> Result<(), Error>;
 

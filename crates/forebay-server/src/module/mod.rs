@@ -1,8 +1,10 @@
 //! A module of the HTTP front end as one value: the directives that it reads, its variables, and its part in requests (nginx:
-//! `ngx_http_module_t`). `modules/mod.rs` lists all modules. The order of the list is the order of their hooks in a phase and of
+//! `ngx_http_module_t`). `forebay-modules/src/lib.rs` lists all modules. The order of the list is the order of their hooks in a phase and of
 //! their filters. Hot path.
 
 pub mod assembly;
+pub mod levels;
+pub mod list;
 pub mod message;
 pub mod process;
 pub mod settings;
@@ -15,9 +17,10 @@ pub use settings::{Directives, SettingsOf};
 use crate::body::compose;
 use crate::config::Scope;
 use crate::config::http::{Http, LocationBuild};
-use crate::modules::LocationSettings;
+use crate::module::levels::LocationSettings;
 use crate::phases::Outcome;
 use crate::request::Request;
+use crate::response::coding::Ranked;
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -173,7 +176,7 @@ impl<'r> Step<'r> {
     }
 
     /// Returns the decision of a hook that does not wait.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn now(self) -> Verdict {
         match self {
             Step::Now(verdict) => verdict,
@@ -233,19 +236,32 @@ pub struct HeaderFilter {
     pub filter: Filter,
     /// Effect on the head of a plain answer.
     pub head: Head,
+    /// Function that returns the codings which [`Head::Coding`] depends on.
+    pub codings: Option<Codings>,
     /// Responses that it is for.
     pub scope: FilterScope,
 }
 
+/// Returns the codings that the client accepts at a location, judging by the request. `None`: fields of the response count, too.
+pub type Codings = fn(&Request, &LocationSettings) -> Option<Ranked>;
+
+/// Filter that another one has asked for since it waits. It runs after all others.
+pub type LateFilter = for<'r> fn(&'r mut Request) -> Pooled<'r, ()>;
+
 impl HeaderFilter {
     /// Makes a filter of responses with a head, which may differ from request to request.
     pub const fn new(enabled: Enabled, filter: Filter) -> HeaderFilter {
-        HeaderFilter { enabled, filter, head: Head::Request, scope: FilterScope::Heads }
+        HeaderFilter { enabled, filter, head: Head::Request, codings: None, scope: FilterScope::Heads }
     }
 
     /// Makes the same filter with another effect on heads.
     pub const fn with_head(self, head: Head) -> HeaderFilter {
         HeaderFilter { head, ..self }
+    }
+
+    /// Makes the same filter with an effect on heads that depends on the codings which the client accepts.
+    pub const fn by_coding(self, codings: Codings) -> HeaderFilter {
+        HeaderFilter { head: Head::Coding, codings: Some(codings), ..self }
     }
 
     /// Makes the same filter for included responses, too.
@@ -373,6 +389,8 @@ pub struct Plan {
     included_filters: Box<[Filter]>,
     /// Facts that the head of a plain answer for a file depends on.
     pub head: Head,
+    /// Codings that this head depends on.
+    pub codings: Option<Codings>,
     /// Functions that add trailers.
     pub trailers: Box<[fn(&mut Request)]>,
     /// Hooks of the log phase.
@@ -388,6 +406,7 @@ impl Default for Plan {
             header_filters: Box::default(),
             included_filters: Box::default(),
             head: Head::Request,
+            codings: None,
             trailers: Box::default(),
             log: Box::default(),
         }
@@ -428,6 +447,7 @@ impl Plan {
                 .map(|f| f.filter)
                 .collect(),
             head: if s.core.has_fixed_head() { head } else { Head::Request },
+            codings: filters().find_map(|f| f.codings),
             trailers: hooks_of(|m| m.trailers.as_ref()),
             log: hooks_of(|m| m.log.as_ref()),
         }
@@ -458,13 +478,13 @@ pub fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
 pub fn share(req: &mut Request, sub: &mut Request) {
     type Share = fn(&mut Request, &mut Request);
     static ALL: OnceLock<Vec<Share>> = OnceLock::new();
-    let all = ALL.get_or_init(|| crate::modules::all().iter().filter_map(|module| module.share).collect());
+    let all = ALL.get_or_init(|| list::all().iter().filter_map(|module| module.share).collect());
     all.iter().for_each(|share| share(req, sub));
 }
 
 /// Returns the commands for a text that is part of the response, if its location has any.
 pub fn page(req: &mut Request) -> Option<Box<dyn compose::Page>> {
-    crate::modules::all().iter().filter_map(|module| module.page).find_map(|page| page(req))
+    list::all().iter().filter_map(|module| module.page).find_map(|page| page(req))
 }
 
 /// Runs the filters of a subrequest whose content becomes part of another.

@@ -42,7 +42,7 @@ pub fn begin(
     };
     let (tasks, tells) = (Tasks::default(), Vec::new());
     let mut beginning = Beginning { http, former, config, outside, front, log, tasks, tells };
-    for begin in crate::modules::all().iter().filter_map(|module| module.begin) {
+    for begin in crate::module::list::all().iter().filter_map(|module| module.begin) {
         begin(&mut beginning);
     }
     let Beginning { mut tasks, tells, .. } = beginning;

@@ -3,8 +3,8 @@
 //! A level shares with the level around it what it does not set itself, so servers and locations with few directives take little memory. Hot path.
 
 use crate::config::Scope;
+use crate::module::levels::{LocationSettings, LocationWritten};
 use crate::module::sharing::{Shared, Text};
-use crate::modules::{LocationSettings, LocationWritten};
 use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -83,6 +83,7 @@ macro_rules! directives {
 }
 
 // Types of other crates, which cannot be made so where their modules are.
+directives!(forebay_core::limit::access::Written, forebay_core::limit::access::Settings);
 directives!(forebay_core::upstream::bind::Written, forebay_core::upstream::bind::Settings);
 directives!(forebay_core::tls::proxy_ssl::Written, forebay_core::tls::proxy_ssl::Settings);
 
@@ -210,7 +211,8 @@ impl<T: Any + Debug + Send + Sync> AnyValues for T {}
 fn all() -> &'static [&'static dyn AnySettings] {
     static ALL: OnceLock<Vec<&'static dyn AnySettings>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let all: Vec<_> = crate::modules::all().iter().flat_map(|module| module.settings).copied().collect();
+        let all: Vec<_> =
+            crate::module::list::all().iter().flat_map(|module| module.settings).copied().collect();
         all.iter().enumerate().for_each(|(index, settings)| settings.place(index));
         all
     })
@@ -228,7 +230,7 @@ fn places() -> &'static HashMap<&'static [u8], usize, RandomState> {
 }
 
 /// Names of all directives of modules with settings.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub fn names() -> Vec<&'static str> {
     all().iter().flat_map(|settings| settings.directives()).collect()
 }

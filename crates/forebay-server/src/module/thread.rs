@@ -113,7 +113,8 @@ impl<T: ThreadState> AnyThreadSlot for ThreadSlot<T> {
 fn slots() -> &'static [&'static dyn AnyThreadSlot] {
     static SLOTS: OnceLock<Vec<&'static dyn AnyThreadSlot>> = OnceLock::new();
     SLOTS.get_or_init(|| {
-        let slots: Vec<_> = crate::modules::all().iter().flat_map(|module| module.threads).copied().collect();
+        let slots: Vec<_> =
+            crate::module::list::all().iter().flat_map(|module| module.threads).copied().collect();
         slots.iter().enumerate().for_each(|(index, slot)| slot.place(index));
         slots
     })

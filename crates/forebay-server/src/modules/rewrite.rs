@@ -3,7 +3,6 @@
 use crate::config::Scope;
 use crate::config::http::{LocationBuild, LocationId};
 use crate::module::Module;
-use crate::modules::set_misc;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
@@ -14,6 +13,7 @@ use forebay_core::vars::VarError;
 use forebay_core::vars::VarId;
 use forebay_core::vars::{Part, Template};
 use forebay_http::uri::{self, Escape};
+use std::sync::Arc;
 
 crate::settings! {
     /// `rewrite_log`.
@@ -35,13 +35,22 @@ pub enum Flag {
     Redirect(u16),
 }
 
+/// A directive of another module that runs in order with the rewrite directives of its level.
+pub trait Operation: std::fmt::Debug + Send + Sync {
+    /// Runs the directive.
+    ///
+    /// # Errors
+    /// If a variable cannot be evaluated.
+    fn run(&self, req: &mut Request) -> Result<(), VarError>;
+}
+
 /// One compiled directive.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `set`.
     Set(VarId, Template),
-    /// A directive of set-misc: `set` with a function.
-    Compute(VarId, set_misc::Function, Template),
+    /// A directive of another module that runs in order with these.
+    Run(Arc<dyn Operation>),
     /// `if` with its block. The block's directives that are not of this module form a level of their own.
     If {
         /// Condition of the block.
@@ -356,7 +365,7 @@ fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarErro
             Ok(Step::Stop(Ran::Through))
         }
         Op::Set(var, t) => assign(req, *var, t, walk.quote),
-        Op::Compute(var, function, t) => set_misc::run(req, *var, *function, t).map(|()| Step::Next),
+        Op::Run(operation) => operation.run(req).map(|()| Step::Next),
         Op::If { cond, location, ops } => {
             let level = location.unwrap_or(req.location);
             run_if(req, cond, level, ops, walk)

@@ -2,7 +2,7 @@
 
 use crate::file_cache::{self, Cached, Found, Opened, Policy};
 use crate::memory_fs;
-use crate::modules::LocationSettings;
+use crate::module::levels::LocationSettings;
 use crate::modules::core::{Root, Settings as Core, SymlinkMode};
 use crate::modules::index;
 use crate::phases::{Outcome, spend_uri_change};

@@ -34,10 +34,10 @@ pub const PLAIN: &[Row] = rows! {
     "connection" => |r, o| number(o, r.conn.client.number),
     "connection_requests" => |r, o| number(o, u64::from(r.conn.requests)),
     "connection_time" => |r, o| seconds(o, r.conn.client.accepted.elapsed()),
-    "connections_active" => |r, o| number(o, crate::modules::stub_status::totals(r)[0]),
-    "connections_reading" => |r, o| number(o, crate::modules::stub_status::totals(r)[4]),
-    "connections_writing" => |r, o| number(o, crate::modules::stub_status::totals(r)[5]),
-    "connections_waiting" => |r, o| number(o, crate::modules::stub_status::totals(r)[6]),
+    "connections_active" => |r, o| number(o, crate::counting::totals(r)[0]),
+    "connections_reading" => |r, o| number(o, crate::counting::totals(r)[4]),
+    "connections_writing" => |r, o| number(o, crate::counting::totals(r)[5]),
+    "connections_waiting" => |r, o| number(o, crate::counting::totals(r)[6]),
     "content_length" => content_length,
     "content_type" => |r, o| field(r, Name::ContentType, o),
     "document_root" => |r, o| crate::modules::static_file::document_root(r, o).map(|()| true),
@@ -204,7 +204,7 @@ fn host(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 }
 
 /// Appends the port of an address, or an empty value if it is unknown.
-pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> HasValue {
+pub fn port(p: Peer, out: &mut Vec<u8>) -> HasValue {
     match p {
         Peer::Inet(a) if a.port() > 0 => number(out, u64::from(a.port())),
         Peer::Inet(_) | Peer::Unix => Ok(true),
@@ -231,7 +231,7 @@ fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 
 /// Appends the user name of Basic authentication. Returns `false` if there is none.
 pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
-    let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
+    let user = crate::request::credentials::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
     user.map(|u| out.extend_from_slice(&u)).is_some()
 }
 
@@ -350,7 +350,8 @@ fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     Ok(false)
 }
 
-pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
+/// Appends the value of a cookie of the request. Returns `false` if the client has sent none of this name.
+pub fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
         for pair in f.value.of(&h.buf).split(|b| *b == b';') {
@@ -410,5 +411,20 @@ impl Request {
         if self.method == Method::Head {
             self.resp.head_only = true;
         }
+    }
+}
+
+/// Appends a date like `Sat, 21-Nov-26 07:22:38 GMT`. After 2037 the year has four digits, because old clients read 38
+/// as 1938.
+pub fn cookie_date(at: i64, out: &mut Vec<u8>) {
+    // Takes apart `Sat, 21 Nov 2026 07:22:38 GMT`.
+    let date = forebay_http::date::imf(at);
+    let Some(([day @ .., b' '], rest)) = date.split_at_checked(8) else { return };
+    let (Some(month), Some(year), Some(time)) = (rest.get(..3), rest.get(4..8), rest.get(8..)) else {
+        return;
+    };
+    let year = if year > b"2037".as_slice() { year } else { year.get(2..).unwrap_or(year) };
+    for part in [day, b"-", month, b"-", year, time] {
+        out.extend_from_slice(part);
     }
 }

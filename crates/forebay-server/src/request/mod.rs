@@ -23,6 +23,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
+pub mod credentials;
 mod derive;
 pub mod rare;
 pub mod spare;
@@ -72,7 +73,7 @@ pub struct ModuleState {
     /// Upstream servers that the request was sent to.
     pub upstream: upstream::Upstreamed,
     /// Guard that counts the request as being processed.
-    pub processing: Option<crate::metrics::Processing>,
+    pub processing: Option<crate::counting::Processing>,
     /// States of modules.
     pub states: States,
 }
@@ -385,7 +386,7 @@ impl Request {
         }
         self.location = ROOT;
         let root = conf.http.location(self);
-        crate::metrics::begin(self, root);
+        crate::counting::begin(self, root);
         self.keepalive_timeout = Some(root.settings.core.keepalive_timeout.timeout);
         chosen
     }

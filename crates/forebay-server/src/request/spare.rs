@@ -233,15 +233,29 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::modules::proxy_cache::{self, CacheStatus};
+    use crate::request::rare::Unused;
+    use crate::request::states::Slot;
     use crate::request::{Refusal, SubBody};
     use crate::response::{Part, Window};
     use crate::testing;
-    use crate::upstream::{CALL, Call, Reuse};
     use forebay_core::client::Client;
     use forebay_core::vars::VarId;
     use forebay_http::request::Framing;
     use std::time::Duration;
+
+    /// State of a module.
+    static OF_MODULE: Slot<OfModule> = Slot::new();
+
+    #[derive(Debug, Default)]
+    struct OfModule(Vec<u8>);
+
+    impl Unused for OfModule {
+        const UNUSED: &'static OfModule = &OfModule(Vec::new());
+
+        fn clear(&mut self) {
+            self.0.clear();
+        }
+    }
 
     /// Returns all that a request knows, by field.
     fn known(req: &Request) -> Vec<(&'static str, String)> {
@@ -428,13 +442,8 @@ mod tests {
         (u.early, u.host, u.port, u.log_name, u.log_path) =
             (secret(), secret(), secret(), secret(), secret());
         u.trailers.push(b"X", b"secret");
-        *CALL.of_mut(req) =
-            Call { status_line: Some(true), reuse: Reuse::Group, encrypted: true, ..Call::default() };
         crate::body::compose::count(req);
-        let cached = proxy_cache::STATE.of_mut(req);
-        cached.status = Some(CacheStatus::Hit);
-        (cached.etag, cached.key) = (secret(), secret());
-        (cached.date, cached.last_modified, cached.zone) = (Some(1), Some(1), Some(1));
+        OF_MODULE.of_mut(req).0 = secret();
     }
 
     #[test]

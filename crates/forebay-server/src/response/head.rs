@@ -1,7 +1,7 @@
 //! Heads of responses and the framing of their bodies (nginx: the header filter). Hot path.
 
+use super::coding::Coded;
 use super::fields::{self, OfConnection, Sink};
-use crate::compress;
 use crate::error_page;
 use crate::modules::core::Settings;
 use crate::request::Request;
@@ -31,7 +31,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         // Unlike nginx: that sends what follows the line break as further fields.
         req.log(Level::Error, &format!("\"{name}\" of the response has a line break or NUL in its value"));
         req.resp.location.clear();
-        compress::STATE.clear(req);
+        req.resp.coded = Coded::default();
         error_page::built_in(req, 500);
         // It has nothing of the request's in it.
         try_write(req, out).unwrap_or(BodyFraming::None)

@@ -3,6 +3,7 @@
 //! Values with CR, LF or NUL are refused. The lines of a parsed head are not searched for them again, since the parsers accept none
 //! (`FieldList::copy`).
 
+pub mod coding;
 pub mod fields;
 pub mod head;
 pub mod respond;
@@ -12,9 +13,11 @@ pub mod streamed;
 
 use crate::body::Further;
 use crate::file_cache::OpenFile;
+use crate::module::LateFilter;
 use crate::request::Request;
 use crate::request::rare::Rare;
 use bytes::Bytes;
+use coding::Coded;
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
 use std::borrow::Cow;
@@ -393,6 +396,10 @@ pub struct Response {
     pub join: Option<Box<crate::body::compose::Join>>,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
+    /// Filter that waits, which a header filter has asked for.
+    pub late_filter: Option<LateFilter>,
+    /// Content coding.
+    pub coded: Coded,
     /// `true` if requests may ask for a range of the response.
     pub allow_ranges: bool,
     /// Head only: HEAD requests, 204, 304.
@@ -450,6 +457,8 @@ impl Response {
             single_range,
             join,
             filters,
+            late_filter,
+            coded,
             allow_ranges,
             head_only,
             error_page,
@@ -484,6 +493,8 @@ impl Response {
         *single_range = false;
         *join = None;
         filters.clear();
+        *late_filter = None;
+        *coded = Coded::default();
         *allow_ranges = false;
         *head_only = false;
         *error_page = false;

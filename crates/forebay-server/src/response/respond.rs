@@ -2,11 +2,12 @@
 
 use crate::access_log;
 use crate::body::{self, Attempt, Broken};
-use crate::compress;
 use crate::connection::{switched, websocket};
+use crate::counting;
 use crate::error_page;
 use crate::phases;
 use crate::request::Request;
+use crate::response::coding::Coded;
 use crate::response::fields::{Sink, add_trailers, push_trailers};
 use crate::response::head::{self, BodyFraming};
 use crate::response::sent;
@@ -111,7 +112,8 @@ fn send_trailers(req: &mut Request, out: &mut Vec<u8>) {
 async fn run_header_filters(req: &mut Request) {
     let mut content_range = Vec::new();
     loop {
-        compress::STATE.clear(req);
+        req.resp.coded = Coded::default();
+        req.resp.late_filter = None;
         let http = req.http();
         if let Some(status) = req.status_override {
             // A page that has the same status by itself leaves with the usual phrase, too.
@@ -120,7 +122,7 @@ async fn run_header_filters(req: &mut Request) {
         }
         for filter in &http.location(req).plan.header_filters {
             if filter(req).is_err() {
-                compress::STATE.clear(req);
+                req.resp.coded = Coded::default();
                 error_page::built_in(req, 500);
                 return;
             }
@@ -129,8 +131,8 @@ async fn run_header_filters(req: &mut Request) {
             }
         }
         let Some(refusal) = req.refusal.take() else {
-            if compress::wants_form(req) {
-                Box::pin(compress::make_form(req)).await;
+            if let Some(filter) = req.resp.late_filter.take() {
+                filter(req).await;
             }
             break;
         };
@@ -167,7 +169,7 @@ pub fn finish(req: &mut Request) {
         let http = req.http();
         http.location(req).plan.log.iter().for_each(|hook| hook(req));
     }
-    crate::metrics::count(req);
+    counting::count(req);
     // First, so that a panic in here does not lead back to here.
     req.unlogged = false;
     access_log::log_request(req);

@@ -1,8 +1,8 @@
 //! Heads of responses that are used again for the same file or cached response. Hot path.
 
 use super::Part;
+use super::coding::{Form, Ranked};
 use super::stored::Stored;
-use crate::compress::{self, accept::Ranked, forms::Form};
 use crate::config::http::Location;
 use crate::file_cache::OpenFile;
 use crate::module::Head;
@@ -90,7 +90,10 @@ impl SentHeads {
 
 /// Codings on which the heads of a location depend. `None`: they depend on more.
 fn ranked(req: &Request, l: &Location) -> Option<Ranked> {
-    if l.plan.head == Head::Coding { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
+    match (l.plan.head, l.plan.codings) {
+        (Head::Coding, Some(codings)) => codings(req, &l.settings),
+        _ => Some(Ranked::default()),
+    }
 }
 
 /// Finds the head that was sent last for a file or a cached response, if this request would get the same.
@@ -105,7 +108,7 @@ pub fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
 /// Uses a remembered head for this response; `part` is the body, `len` bytes long.
 pub fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: Part) {
     if let Some(form) = &head.form {
-        compress::use_form(req, form.clone(), len);
+        req.resp.use_form(form.clone(), len);
     } else {
         req.resp.content_length = Some(len);
         req.resp.body.push(part);
@@ -191,13 +194,13 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         version: req.head.version,
         bytes: out.into(),
         date: at,
-        form: compress::STATE.of(req).form.clone(),
+        form: req.resp.coded.form.clone(),
     });
 }
 
 /// Returns the length of the content, which may be a compressed form of `plain` bytes.
 fn len_of_form(req: &Request, plain: u64) -> Option<u64> {
-    Some(compress::STATE.of(req).form.as_ref().map_or(plain, |f| f.bytes.len() as u64))
+    Some(req.resp.coded.form.as_ref().map_or(plain, |f| f.bytes.len() as u64))
 }
 
 /// Returns `true` if the head depends on the file alone.

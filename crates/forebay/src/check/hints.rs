@@ -30,7 +30,7 @@ pub(crate) fn add(errors: &mut [Error], tree: &Tree) {
                 Some(name) if is_in_stream(error) => {
                     meant(&name, variables(forebay_stream::variable_names(), &stream))
                 }
-                Some(name) => meant(&name, variables(forebay_server::parts::variable_names(), &all)),
+                Some(name) => meant(&name, variables(forebay_modules::parts::variable_names(), &all)),
                 None => hint(&error.message, directive, &all),
             };
         }

@@ -28,7 +28,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
 use forebay_core::config::Environment;
-use forebay_server::parts::facts::Warning;
+use forebay_modules::parts::facts::Warning;
 use forebay_sys::files;
 use forebay_terminal::print;
 use host::Host;

@@ -2,21 +2,24 @@
 //! [`Builder::finish`].
 //!
 //! Twenty thousand servers have to fit into memory. So a level shares the settings of a module with the level around it if it has no
-//! directive of that module, levels whose directives of a module have the same words share them (`modules/sharing.rs`), and servers
+//! directive of that module, levels whose directives of a module have the same words share them (`module/sharing.rs`), and servers
 //! with the same settings share their TLS configuration. A server owns its levels: a location has a number in its server.
 
 use super::build::{Builder, LocationBuild, ServerBuild};
 use super::units::{Facts, Memory, Slot, State, Unit, UnitBuild, UnitEffects, UnitServer, Units};
 use super::{Http, Kind, Location, LocationId, Server};
 use crate::config::Scope;
+use crate::config::issued::{CertificateSource, Chosen, Issuing, Subject};
 use crate::config::listen::ListenDirective;
 use crate::config::parts::Parts;
 use crate::config::upstreams::Table;
 use crate::config::{Listener, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::module::assembly::{InEffectAt, Loaded, LoadingTls, Placing, Settling};
+use crate::module::levels::{LocationSettings, LocationWritten, Sharing};
+use crate::module::list;
 use crate::module::{self, ConfigHooks, Content, Plan};
-use crate::modules::{self, LocationSettings, LocationWritten, Sharing, acme};
+use crate::modules;
 use forebay_conf::files::Reads;
 use forebay_core::config::{Lacking, Listening, check_certificates};
 use forebay_core::tls::loader::{Loader, ServerInput};
@@ -46,8 +49,9 @@ impl Builder<'_, '_> {
             units,
             sharing,
             loader: Loader::default(),
-            acme: Default::default(),
             memory: Parts::default(),
+            parts: Parts::default(),
+            directories: Vec::new(),
         };
         assembly.http = assembly.http_level(level);
         for (number, slot) in slots.into_iter().enumerate() {
@@ -121,7 +125,6 @@ fn resolve_server(s: &mut ServerBuild, http: &modules::server::Written) -> Serve
         alt_svc: modules::alt_svc::Fields::new(&settings.http3_alt_svc, settings.http3, &s.listens),
         settings,
         locations: Vec::new(),
-        acme: None,
         tls: VirtualTls::unread(),
         named: std::mem::take(&mut s.named),
         routes: Vec::new(),
@@ -153,10 +156,11 @@ fn complete_conditional_levels(locations: &mut [Location]) {
     }
 }
 
-/// Returns the facts about a server that its certificates by ACME depend on. `l`: its own level.
-fn subject<'s>(s: &'s Server, listens: &'s [ListenDirective], l: &'s Location) -> acme::Subject<'s> {
-    acme::Subject {
-        settings: acme::SETTINGS.of(&l.settings),
+/// Returns the facts about a server that its certificates depend on. `l`: its own level.
+fn subject<'s>(number: usize, s: &'s Server, listens: &'s [ListenDirective], l: &'s Location) -> Subject<'s> {
+    Subject {
+        number,
+        settings: &l.settings,
         names: &s.names,
         listens,
         certified: !l.settings.tls.certificate.0.is_empty(),
@@ -198,10 +202,12 @@ struct Assembly<'s, 'f> {
     unit_of: Vec<Option<usize>>,
     sharing: Sharing,
     loader: Loader,
-    /// Certificates that are got by ACME.
-    acme: acme::Acme,
     /// Values that modules keep from one location to the next.
     memory: Parts,
+    /// Values that modules leave for the configuration.
+    parts: Parts,
+    /// Directories that modules need and no directive names.
+    directories: Vec<PathBuf>,
 }
 
 impl Assembly<'_, '_> {
@@ -302,7 +308,7 @@ impl Assembly<'_, '_> {
             }
         }
         let ops = std::mem::take(&mut l.ops);
-        let plan = Plan::new(modules::all(), &settings);
+        let plan = Plan::new(list::all(), &settings);
         let auto_redirect = l.redirects();
         let kind = std::mem::replace(&mut l.kind, Kind::Http);
         Location {
@@ -355,27 +361,10 @@ impl Assembly<'_, '_> {
 
     /// Makes the TLS configuration of each server.
     fn load_server_tls(&mut self, front: u8) {
-        let http = self.http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.clone());
-        let parts = &mut self.cx.tables.parts;
-        let (issuers, hooks) = (parts.take::<acme::Issuers>(), parts.take::<acme::PlacedHooks>().0);
-        let listens = self.servers.iter().flat_map(Made::listens);
-        let mut ordering = acme::Ordering::new(issuers, hooks, http.as_ref(), listens);
-        // The certificate of a client is for the names of all its servers.
-        for made in &self.servers {
-            let Made::New { server: s, listens, .. } = made else { continue };
-            let Some(l) = s.root() else { continue };
-            let collected = ordering.collect(&subject(s, listens, l), self.cx);
-            collected.unwrap_or_else(|error| self.cx.keep_late(error));
-        }
-        for server in std::mem::take(&mut self.cx.client_names) {
-            ordering.grant(&server).unwrap_or_else(|error| self.cx.keep_late(error));
-        }
-        let ordered = ordering.order_for_clients(&mut self.cx.issued_to_clients);
-        let ordered = ordered.and_then(|()| ordering.check_hooks());
-        ordered.unwrap_or_else(|error| self.cx.keep_late(error));
+        let mut source = self.certificate_source();
         for number in 0..self.servers.len() {
             self.begin_step(number);
-            let repeatable = self.load_tls_of(number, &mut ordering);
+            let repeatable = self.load_tls_of(number, source.as_deref_mut());
             self.end_step(number);
             if let Some(unit) = self.unit(number)
                 && !repeatable
@@ -383,13 +372,32 @@ impl Assembly<'_, '_> {
                 unit.spoil();
             }
         }
-        let (acme, listeners) = ordering.finish(front);
-        self.acme = acme;
-        self.listeners.extend(listeners);
+        if let Some(source) = source {
+            let needed = source.finish(front, &mut self.parts);
+            self.directories = needed.directories;
+            self.listeners.extend(needed.listeners);
+        }
+    }
+
+    /// Returns the source of certificates that no directive names, which knows the names of all servers.
+    fn certificate_source(&mut self) -> Option<Box<dyn CertificateSource>> {
+        let resolver = self.http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.as_ref());
+        let listens = self.servers.iter().flat_map(Made::listens).collect();
+        let begin = config_hooks(|hooks| hooks.certificates).next()?;
+        let mut source = begin(Issuing { resolver, listens, cx: self.cx });
+        // A certificate may be for the names of several servers.
+        for (number, made) in self.servers.iter().enumerate() {
+            let Made::New { server: s, listens, .. } = made else { continue };
+            let Some(l) = s.root() else { continue };
+            let collected = source.collect(&subject(number, s, listens, l), self.cx);
+            collected.unwrap_or_else(|error| self.cx.keep_late(error));
+        }
+        source.prepare(self.cx);
+        Some(source)
     }
 
     /// Makes the TLS configuration of a server. Returns `false` if a unit with it cannot be taken over.
-    fn load_tls_of(&mut self, number: usize, ordering: &mut acme::Ordering) -> bool {
+    fn load_tls_of(&mut self, number: usize, source: Option<&mut (dyn CertificateSource + 'static)>) -> bool {
         let Some(made) = self.servers.get_mut(number) else { return false };
         let Made::New { server: s, listens, .. } = made else {
             if let Made::Kept(unit, 0) = made {
@@ -398,15 +406,15 @@ impl Assembly<'_, '_> {
             return true;
         };
         let Some(l) = s.locations.first() else { return true };
-        let (issued, own) = match ordering.server(&subject(s, listens, l), self.cx) {
-            Ok(certificates) => certificates,
+        let chosen = source.map(|source| source.choose(&subject(number, s, listens, l), self.cx));
+        let Chosen { issued, is_ordered } = match chosen.transpose() {
+            Ok(chosen) => chosen.unwrap_or_default(),
             Err(error) => {
                 self.cx.keep_late(error);
                 return false;
             }
         };
-        let repeatable = issued.is_empty() && own.is_none() && !l.settings.tls.stapling;
-        s.acme = own;
+        let repeatable = issued.is_empty() && !is_ordered && !l.settings.tls.stapling;
         let resolver = l.settings.resolver.resolver.0.as_ref();
         let application = l.settings.ssl.application();
         let input = ServerInput { settings: &l.settings.tls, application, resolver, issued };
@@ -480,7 +488,9 @@ impl Assembly<'_, '_> {
     }
 
     fn finish(self) -> (Http, Vec<Listener>, Memory) {
-        let Assembly { cx, mut listeners, http, servers: made, loader, acme, units, .. } = self;
+        let Assembly {
+            cx, mut listeners, http, servers: made, loader, units, mut parts, directories, ..
+        } = self;
         let facts: Vec<Facts> = made.iter().filter_map(Made::facts).collect();
         for l in listeners.iter_mut().filter(|l| !l.outside) {
             // The default server's setting applies, since the server name is not known when a connection is accepted.
@@ -496,7 +506,6 @@ impl Assembly<'_, '_> {
             config_hooks(|hooks| hooks.complete_group).for_each(|complete| complete(parts, &tables, errors));
         });
         errors.into_iter().for_each(|error| cx.keep_late(error));
-        let mut parts = Parts::default();
         config_hooks(|hooks| hooks.finish).for_each(|finish| finish(&mut tables, &mut parts));
         let mut log_formats = tables.log_formats;
         for f in &mut log_formats {
@@ -513,7 +522,7 @@ impl Assembly<'_, '_> {
             upstreams,
             shows_hello: shows_hello(&cx.vars),
             certificate_files: loader.paths,
-            acme,
+            directories,
             staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
             parts,
@@ -531,14 +540,14 @@ impl Assembly<'_, '_> {
             log_formats,
             ..Http::default()
         };
-        http.first_hooks = module::first_hooks(modules::all(), &http);
+        http.first_hooks = module::first_hooks(list::all(), &http);
         (http, listeners, Memory { units, ..Memory::default() })
     }
 }
 
 /// Returns the functions of one kind of all modules.
 fn config_hooks<F>(kind: impl Fn(&ConfigHooks) -> Option<F>) -> impl Iterator<Item = F> {
-    modules::all().iter().filter_map(move |module| kind(&module.config))
+    list::all().iter().filter_map(move |module| kind(&module.config))
 }
 
 /// Returns the servers, in order, and the units for the next configuration. Without `serves` there are no servers, and without

@@ -8,8 +8,11 @@ use crate::config::names::{self, ServerName};
 use crate::config::parts::Parts;
 use crate::config::value;
 use crate::module::Content;
+use crate::module::levels::{LocationWritten, Part, Sharing};
+use crate::module::list;
 use crate::module::sharing;
-use crate::modules::{self, LocationWritten, Part, Sharing, rewrite};
+use crate::modules;
+use crate::modules::rewrite;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive, Unit};
 use forebay_core::config::Listening;
@@ -91,7 +94,7 @@ impl LocationBuild {
 }
 
 /// Directives that the builder takes itself.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub const DIRECTIVES: &[&str] =
     &["server", "listen", "server_name", "route", "location", "if", "limit_except"];
 
@@ -289,7 +292,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     fn http_or_location_directive(&mut self, d: &Directive) -> Result<(), Error> {
-        if self.http_server.set(d, self.cx)? || modules::http_directive(d, self.cx)? {
+        if self.http_server.set(d, self.cx)? || list::http_directive(d, self.cx)? {
             return Ok(());
         }
         location_directive(d, &mut self.level, self.cx)
@@ -429,12 +432,12 @@ fn location_directive(d: &Directive, level: &mut LocationBuild, cx: &mut Scope<'
         return check(d, level, cx);
     }
     // The grammar table accepts a directive that no module takes: it is a hint, or needs no code.
-    modules::location_directive(d, level, cx).map(drop)
+    list::location_directive(d, level, cx).map(drop)
 }
 
 /// Has all modules check a directive of a level that has just been read.
 fn check(d: &Directive, level: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
-    let mut checks = modules::all().iter().filter_map(|module| module.config.check_directive);
+    let mut checks = list::all().iter().filter_map(|module| module.config.check_directive);
     checks.try_for_each(|check| check(d, level, cx))
 }
 

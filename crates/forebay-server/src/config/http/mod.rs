@@ -6,10 +6,7 @@ mod assemble;
 mod build;
 mod units;
 
-#[cfg(test)]
-mod tests;
-
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub use build::DIRECTIVES;
 pub use build::{Builder, LocationBuild};
 pub use units::Memory;
@@ -18,8 +15,10 @@ use super::Environment;
 use super::names::ServerName;
 use super::parts::Parts;
 use crate::location::LocationTree;
+use crate::module::levels::LocationSettings;
 use crate::module::{Content, Hook, Plan};
-use crate::modules::{self, LocationSettings, rewrite};
+use crate::modules;
+use crate::modules::rewrite;
 use crate::request::Request;
 use forebay_core::pattern::Pattern;
 use forebay_core::tls::client::ClientTls;
@@ -71,8 +70,8 @@ pub struct Http {
     pub certificate_files: Vec<PathBuf>,
     /// Certificates whose OCSP responses are fetched for clients.
     pub staplings: Vec<Arc<forebay_core::tls::ocsp::staple::Stapling>>,
-    /// Certificates that are got by ACME.
-    pub acme: modules::acme::Acme,
+    /// Directories that modules need and no directive names, in the order in which they are made.
+    pub directories: Vec<PathBuf>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: PathBuf,
     /// `shared_store`, with the zones that use it.
@@ -106,7 +105,7 @@ impl Http {
 
     /// Returns the temporary directories that some location uses without a directive.
     pub fn default_temp_paths(&self) -> Vec<PathBuf> {
-        let mut paths = self.acme.default_paths.clone();
+        let mut paths = self.directories.clone();
         if self.default_body_temp {
             paths.push(self.client_body_temp.clone());
         }
@@ -134,8 +133,6 @@ pub struct Server {
     pub routes: Vec<modules::route::Route>,
     /// All its names.
     pub names: Arc<[ServerName]>,
-    /// First certificate that it gets by ACME.
-    pub acme: Option<Arc<forebay_acme::Certificate>>,
     /// TLS.
     pub tls: VirtualTls,
     /// `Alt-Svc` of its responses over TLS.

@@ -26,7 +26,7 @@ use crate::config::listen::ListenDirective;
 use crate::config::names::ServerName;
 use crate::config::upstreams::{Named, Table, Upstream};
 use crate::module::Needs;
-use crate::modules;
+use crate::module::list;
 use forebay_conf::files::Reads;
 use forebay_core::config::{Effects, Listening};
 use forebay_core::upstream::config as groups;
@@ -134,7 +134,7 @@ impl Facts {
             shows_certificates: needs(|needs| needs.certificates),
             default_body_temp: any(|l| l.settings.core.client_body_temp_path.0.is_none()),
             default_proxy_temp: s.locations.iter().any(|l| {
-                let mut uses = modules::all().iter().filter_map(|m| m.config.default_proxy_temp);
+                let mut uses = list::all().iter().filter_map(|m| m.config.default_proxy_temp);
                 uses.any(|uses| uses(l))
             }),
         }

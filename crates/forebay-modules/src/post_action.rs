@@ -1,0 +1,41 @@
+//! `post_action`: a subrequest to another location after a request (nginx: ngx_http_core_module).
+
+use crate::auth_request::SubrequestUri;
+use forebay_server::background;
+use forebay_server::module::{Module, RequestHook};
+use forebay_server::request::{Origin, Request, SubBody};
+
+forebay_server::module_settings! {
+    /// `post_action`.
+    "post_action" => target: SubrequestUri = SubrequestUri(None);
+}
+
+/// `post_action`.
+pub static MODULE: Module = Module {
+    settings: &[&SETTINGS],
+    log: Some(RequestHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), hook: begin }),
+    ..Module::NONE
+};
+
+/// Starts the subrequest in the background. Its variables describe the result of the request.
+fn begin(req: &mut Request) {
+    let http = req.http();
+    let Some(target) = &SETTINGS.of(&http.location(req).settings).target.0 else { return };
+    if req.uri.is_empty() {
+        return;
+    }
+    let (uri, args) = match target.first() {
+        Some(b'@') => (req.uri.as_slice(), req.args.as_slice()),
+        _ => (&target[..], &b""[..]),
+    };
+    // Repeat the request, with its body if it was received completely.
+    let body = if req.body.done() { SubBody::Shared } else { SubBody::None };
+    let mut sub = Request::subrequest(req, uri, args, body);
+    sub.origin = Origin::PostAction { client_get: req.client_turned_to_get() };
+    sub.method = req.method;
+    sub.location = req.location;
+    sub.resp.status = req.resp.status;
+    (sub.sent, sub.sent_head, sub.complete) = (req.sent, req.sent_head, req.complete);
+    sub.modules.upstream.attempts.clone_from(&req.modules.upstream.attempts);
+    background::send(req, sub, target);
+}

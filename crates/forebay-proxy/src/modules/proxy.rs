@@ -1,0 +1,412 @@
+//! Content handler of `proxy_pass` and of the directives of other protocols, as `fastcgi_pass` (nginx: ngx_http_proxy_module). Asks
+//! the cache, makes the request to the upstream, and takes its response. The conversation itself is in `upstream/`. Hot path.
+
+pub mod buffers;
+mod cached;
+mod respond;
+mod settings;
+mod url;
+
+use crate::cache::local::Entry;
+use crate::modules::proxy_cache::CacheStatus;
+use crate::modules::proxy_cache::CacheZone;
+use crate::modules::{proxy_bind, proxy_cache, proxy_cookie, proxy_http3, proxy_ssl};
+use crate::upstream::CALL;
+use crate::upstream::codec::{self, Asked};
+use crate::upstream::contact::Contact;
+use crate::upstream::exchange::{self, Exchange, Outgoing, Target};
+use crate::upstream::protocol::Protocol;
+use crate::upstream::stream::{self, Body};
+use cached::{CacheAnswer, Fetch};
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_core::vars::VarError;
+use forebay_http::request::{Framing, Method};
+use forebay_server::body::{self, BodyError, Further};
+use forebay_server::config::Scope;
+use forebay_server::config::http::{Kind, LocationBuild};
+use forebay_server::module::{Content, Handler, Module, Needs, Step};
+use forebay_server::phases::Outcome;
+use forebay_server::request::Request;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub use settings::tries;
+pub use settings::*;
+pub use url::{Destination, Pass, To};
+
+/// `proxy`.
+pub static MODULE: Module = Module {
+    settings: &[
+        &SETTINGS,
+        &proxy_cookie::SETTINGS,
+        &proxy_bind::SETTINGS,
+        &proxy_http3::SETTINGS,
+        &proxy_ssl::SETTINGS,
+    ],
+    location_directives: &[("proxy_pass", pass)],
+    ..Module::NONE
+};
+
+/// Reads `proxy_pass`.
+///
+/// # Errors
+/// In nginx's words.
+fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    refuse_second(Protocol::default(), d, l, cx)?;
+    let prefix = match l.kind {
+        Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
+        _ => None,
+    };
+    let pass = Pass::parse(d, prefix, cx)?;
+    l.content = Content::of(Proxy(Arc::new(pass)));
+    Ok(())
+}
+
+/// Reads `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`, `grpc_pass` or `memcached_pass`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn pass_by(
+    protocol: Protocol,
+    d: &Directive,
+    l: &mut LocationBuild,
+    cx: &mut Scope<'_>,
+) -> Result<(), Error> {
+    refuse_second(protocol, d, l, cx)?;
+    l.content = Content::of(Proxy(Arc::new(Pass::parse_place(d, protocol, cx)?)));
+    Ok(())
+}
+
+/// Refuses a second directive of the same protocol in a location. Of several protocols the last one counts, as in nginx.
+///
+/// # Errors
+/// `"x" directive is duplicate`.
+fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
+    match destination(l.content.as_ref()) {
+        Some(pass) if pass.protocol == protocol => {
+            Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Content handler of `proxy_pass` and of the directives of the other protocols.
+#[derive(Debug)]
+struct Proxy(Arc<Pass>);
+
+impl Handler for Proxy {
+    fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+        Step::later(async { run(req, &self.0).await.into() })
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { upstream: true, ..Needs::default() }
+    }
+}
+
+/// Returns the destination of the requests of a location, if its content handler passes them on.
+pub fn destination(content: Option<&Content>) -> Option<&Arc<Pass>> {
+    Some(&content?.handler::<Proxy>()?.0)
+}
+
+/// Answers a request with the response of an upstream or a cache.
+async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
+    let http = req.http();
+    let s = SETTINGS.of(&http.location(req).settings);
+    match handle(req, pass, s).await {
+        Ok(out) => out,
+        Err(Stop::Status(499)) => {
+            req.resp.status = 499;
+            req.drop_connection = true;
+            Outcome::Done
+        }
+        Err(Stop::Status(status)) => Outcome::Status(status),
+        Err(Stop::Gone) => {
+            req.drop_connection = true;
+            Outcome::Done
+        }
+    }
+}
+
+/// Reason for which a request gets no response of an upstream.
+enum Stop {
+    /// The request is answered with this status.
+    Status(u16),
+    /// The client is gone or too slow, so nothing is answered.
+    Gone,
+}
+
+impl From<BodyError> for Stop {
+    fn from(e: BodyError) -> Stop {
+        match e {
+            BodyError::Status(s) => Stop::Status(s),
+            BodyError::Gone => Stop::Gone,
+        }
+    }
+}
+
+impl From<VarError> for Stop {
+    fn from(_: VarError) -> Stop {
+        Stop::Status(500)
+    }
+}
+
+/// Reads the body of the request where that is needed, asks, and takes the response.
+async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
+    let streamed = take_body(req, pass, s).await?;
+    let mut taken = Taken::default();
+    let out = match ask(req, pass, s, streamed, &mut taken).await {
+        Ok(Answer::Entry(e)) => respond::cached(req, &e, pass, s),
+        Ok(Answer::Response { to_head, upgrade }) => {
+            respond::take(req, &mut taken, (to_head, upgrade), pass, s)
+        }
+        Ok(Answer::Purged) => {
+            req.resp.status = 204;
+            Ok(Outcome::Done)
+        }
+        Ok(Answer::Nothing) => Ok(Outcome::Done),
+        Err(stop) => Err(stop),
+    };
+    keep_failure(req, &mut taken, out.as_ref().err());
+    if taken.contact.is_some() {
+        // The client gets another response (an error page, an entry of the cache), so the rest of the upstream's is not read.
+        // The connection is kept only if there is no rest.
+        let head = &req.modules.upstream.head;
+        let missing = pass.protocol.is_missing(head.status);
+        let whole = missing && head.buf.len() == head.len;
+        stream::over(req, &mut taken.contact, whole);
+    }
+    out
+}
+
+/// Reads the body of the request. Returns `true` if it is not read here but streamed: sent to the upstream as it comes.
+async fn take_body(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<bool, Stop> {
+    // Before an internal redirect, another upstream may have received the beginning of the body.
+    let given = !req.body.stored.complete && req.body.len > 0;
+    if given && req.body.len != req.body.stored.len() {
+        // Some of it is not stored. A request without a body can still be made, as for an error page.
+        let wanted = s.set_body.0.is_none() && s.pass_request_body;
+        if wanted && !matches!(req.method, Method::Get | Method::Head) {
+            req.log(Level::Error, "client request body has been passed to another upstream");
+            return Err(Stop::Status(502));
+        }
+        return Ok(false);
+    }
+    let streamed = !given && streams(req, pass, s);
+    if !streamed && !body::is_none(req) {
+        body::read_all(req).await?;
+    }
+    Ok(streamed)
+}
+
+/// Returns `true` if the body of the request is sent as it comes (nginx: proxy_request_buffering off).
+fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
+    !s.request_buffering
+        && s.set_body.0.is_none()
+        && !req.body.stored.complete
+        && s.pass_request_body
+        && pass.protocol.can_stream(req.head.framing, s.http_version)
+        // A body that has arrived is stored instead: then it can be sent to another server after a failure.
+        && !body::has_come(req)
+}
+
+/// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.
+pub async fn more(req: &mut Request) -> Option<Further> {
+    let http = req.http();
+    let l = http.location(req);
+    let pass = destination(l.content.as_ref())?;
+    let s = SETTINGS.of(&l.settings);
+    let mut taken = Taken::default();
+    let got = ask(req, pass, s, false, &mut taken).await;
+    keep_failure(req, &mut taken, got.as_ref().err());
+    req.modules.upstream.log_name.clear();
+    match got {
+        Ok(Answer::Entry(e)) => {
+            respond::load_head(req, &e);
+            Some(Further::Part(e.part()))
+        }
+        Ok(Answer::Response { to_head, .. }) => {
+            respond::slice(req, &mut taken, to_head, s).ok().map(|body| Further::Body(Box::new(body)))
+        }
+        _ => None,
+    }
+}
+
+/// Notes in the cache that a request has failed for which no server has sent a response, so that the next ones need not ask.
+fn keep_failure(req: &Request, taken: &mut Taken, stop: Option<&Stop>) {
+    if let Some(Stop::Status(status @ (502 | 504))) = stop {
+        let http = req.http();
+        let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
+        cached::remember_failure(req, std::mem::take(&mut taken.fetch), cs, *status);
+    }
+}
+
+/// Resources that a request holds while the upstream is asked and the response is passed on.
+#[derive(Default)]
+struct Taken {
+    /// Server that is asked, with the connection to it.
+    contact: Option<Contact>,
+    /// Task of the cache: where the response is stored, and the stale one it replaces.
+    fetch: Fetch,
+}
+
+/// Source of the response.
+enum Answer {
+    /// An entry of a cache.
+    Entry(Rc<Entry>),
+    /// An upstream, from [`Taken::contact`].
+    Response { to_head: bool, upgrade: bool },
+    /// No answer: the request was a purge, which is done.
+    Purged,
+    /// No answer: another request renews the entry that this background request was made for.
+    Nothing,
+}
+
+/// Asks the cache, and the upstream if the cache has no answer.
+async fn ask(
+    req: &mut Request,
+    pass: &Arc<Pass>,
+    s: &Settings,
+    streamed: bool,
+    taken: &mut Taken,
+) -> Result<Answer, Stop> {
+    let http = req.http();
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
+    // A request that waits for its upstream keeps none of what is needed in here.
+    let (target, uri) = {
+        let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
+        if !matches!(cs.zone, CacheZone::Off) {
+            match cached::look(req, &uri, cs).await? {
+                CacheAnswer::Entry(e) => return Ok(Answer::Entry(e)),
+                CacheAnswer::Purged => return Ok(Answer::Purged),
+                CacheAnswer::Nothing => return Ok(Answer::Nothing),
+                CacheAnswer::Fetch(f) => taken.fetch = f,
+            }
+        }
+        let target = match destination {
+            Destination::Known(target) => target,
+            // Boxed, so that other requests do not keep room for it.
+            place => Box::pin(place.find(req)).await.map_err(Stop::Status)?,
+        };
+        (target, uri)
+    };
+    let order = Order::new(req, pass, s, (&target, uri), (streamed, &taken.fetch))?;
+    let got = exchange::run(req, &target, &order.exchange(s), &mut taken.contact).await;
+    let (to_head, upgrade) = (codec::is_to_head(req, &order.head), order.upgrade);
+    req.give_buf(order.head);
+    if let Some(e) = stale_instead(req, got, s, taken) {
+        return Ok(Answer::Entry(e));
+    }
+    got.map_err(Stop::Status)?;
+    // A 304 to our own conditions: the stale entry is still right.
+    let confirms = req.modules.upstream.head.status == 304 && cs.revalidate && taken.fetch.stale.is_some();
+    match taken.contact.take_if(|_| confirms) {
+        Some(contact) => {
+            // Boxed, so that other requests do not keep room for it.
+            Box::pin(confirmed(req, contact, s, std::mem::take(&mut taken.fetch))).await
+        }
+        None => Ok(Answer::Response { to_head, upgrade }),
+    }
+}
+
+/// A request as it goes to a server.
+struct Order {
+    head: Vec<u8>,
+    body: Outgoing,
+    /// `true` if the request asks to switch to another protocol.
+    upgrade: bool,
+}
+
+impl Order {
+    /// Writes the request.
+    fn new(
+        req: &mut Request,
+        pass: &Arc<Pass>,
+        s: &Settings,
+        (target, uri): (&Target, Vec<u8>),
+        (streamed, fetch): (bool, &Fetch),
+    ) -> Result<Order, Stop> {
+        let body = outgoing(req, s, streamed)?;
+        // It is kept while the request waits.
+        let mut head = req.thread.buffers.take_short();
+        CALL.of_mut(req).reuse = target.reuse(req, s);
+        let asked = Asked {
+            settings: s,
+            uri: &uri,
+            body: &body,
+            key: pass.key.as_ref(),
+            stored: fetch.cacheable(),
+            as_get: fetch.convert,
+        };
+        let upgrade = match codec::write_request(req, &asked, &mut head) {
+            Ok(upgrade) => upgrade && s.http_version != HttpVersion::V2,
+            Err(e) => return Err(Stop::Status(e.status(req))),
+        };
+        req.modules.upstream.log_path = uri;
+        if !pass.protocol.logs_path() {
+            // As in nginx: the log names the server alone.
+            req.modules.upstream.log_path.clear();
+        }
+        // A response that is stored is fetched to its end even if the client leaves.
+        CALL.of_mut(req).detached = fetch.cacheable() || req.is_background();
+        Ok(Order { head, body, upgrade })
+    }
+
+    fn exchange<'o>(&'o self, s: &'o Settings) -> Exchange<'o> {
+        Exchange { head: &self.head, body: &self.body, settings: s, upgrade: self.upgrade }
+    }
+}
+
+/// Returns the stale entry if it is served in place of the upstream's response or failure (nginx: proxy_cache_use_stale).
+fn stale_instead(
+    req: &mut Request,
+    got: Result<(), u16>,
+    s: &Settings,
+    taken: &mut Taken,
+) -> Option<Rc<Entry>> {
+    let kind = match got {
+        Ok(()) => NextUpstream::of_status(req.modules.upstream.head.status),
+        Err(_) => CALL.of(req).fault,
+    };
+    let http = req.http();
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
+    if !cached::serves_instead(req, &taken.fetch, cs, kind) {
+        return None;
+    }
+    let stale = taken.fetch.stale.clone()?;
+    if let Some(contact) = taken.contact.take() {
+        Body::new(contact, Framing::None, false, s.read_timeout.0).abandon(req);
+    }
+    proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Stale);
+    Some(stale)
+}
+
+/// Answers with the stored response that the upstream has confirmed (RFC 9111, section 4.3.3).
+async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fetch) -> Result<Answer, Stop> {
+    let http = req.http();
+    let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
+    // A 304 has no content, so this body ends with no input, and the connection is kept or closed.
+    let reusable = codec::keeps_alive(req);
+    let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
+    let body = Body::new(contact, Framing::None, reusable && clean, s.read_timeout.0);
+    let mut body = body.speaking(CALL.of(req).protocol, reusable, false);
+    body.feed(req, b"", &mut Vec::new());
+    let entry = cached::revalidated(req, fetch, s, cs).await;
+    entry.map(Answer::Entry).ok_or(Stop::Status(502))
+}
+
+/// Returns the body that goes to the upstream.
+fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
+    if let Some(t) = &s.set_body.0 {
+        return t.value(req).map(Outgoing::Bytes).map_err(Stop::from);
+    }
+    if !s.pass_request_body || (!streamed && !req.body.stored.complete) {
+        return Ok(Outgoing::None);
+    }
+    Ok(match req.head.framing {
+        Framing::None => Outgoing::None,
+        framing if streamed => Outgoing::Streamed(!matches!(framing, Framing::Length(_))),
+        _ => Outgoing::Stored,
+    })
+}

@@ -1,0 +1,3 @@
+//! Requests without a connection, for unit tests of modules.
+
+forebay_server::testing_with!(crate::MODULES);

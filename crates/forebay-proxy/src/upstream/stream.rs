@@ -1,0 +1,818 @@
+//! The body of an upstream's response, pulled while it is sent to the client. A client that keeps up gets the bytes as they
+//! come. For a slower client they are read ahead into a [`Spool`], so that the upstream is free early (nginx:
+//! proxy_buffering). Hot path.
+
+use super::codec::decoder::{Behind, Carrier, Decoded, Decoder, End};
+use super::codec::muxed;
+use super::codec::protocol::Protocol;
+use super::contact::{Contact, attempt_over};
+use super::exchange::READ;
+use super::spool::{AheadLimits, Keep, NextBytes, Spool};
+use super::switched::{self, Switched};
+use super::upload::{Stopped, Turn};
+use crate::modules::proxy;
+use crate::modules::proxy_cache;
+use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
+use forebay_http::request::Framing;
+use forebay_net::pipe::Pipe;
+use forebay_net::relay::Timeouts;
+use forebay_net::wait::{For, Waited};
+use forebay_net::wire::Watch;
+use forebay_server::modules::core::TempDir;
+use forebay_server::request::{Request, waiting};
+use forebay_server::response::streamed::{Pulled, Relay, RelayContact, Streamed};
+use forebay_sys::errno::errno_text;
+use forebay_sys::pooled::Pooled;
+use rustix::io::Errno;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// The rest of a response.
+#[derive(Debug)]
+pub struct Body {
+    contact: Option<Contact>,
+    decoder: Decoder,
+    read_timeout: Duration,
+    ignore_abort: bool,
+    /// State of a connection that has switched to another protocol.
+    switched: Option<Switched>,
+    /// Bytes read ahead of the client, if there are any.
+    spool: Option<Box<Spool>>,
+    /// Limits for reading ahead; `None`: nothing may be (nginx: proxy_buffering off).
+    ahead: Option<AheadLimits>,
+    /// End of the upstream's response, once it has come. There is a contact until then.
+    ended: Option<Ending>,
+    /// Most bytes a second (nginx: proxy_limit_rate); 0 = no limit.
+    rate: u64,
+    /// Bytes read, for the rate.
+    read: u64,
+    /// Start of the time in which they were read.
+    since: Option<Instant>,
+    /// Bytes read before the last wait; `None` before the first one.
+    read_before: Option<u64>,
+}
+
+/// End of an upstream's response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// All of it has come.
+    Whole,
+    /// It breaks off.
+    Broken,
+}
+
+impl From<Ending> for Pulled {
+    fn from(ending: Ending) -> Pulled {
+        match ending {
+            Ending::Whole => Pulled::End,
+            Ending::Broken => Pulled::Failed,
+        }
+    }
+}
+
+/// Side that became ready while the client takes nothing.
+enum Ready {
+    /// The client takes more.
+    Client,
+    /// The upstream has sent more.
+    Upstream,
+    /// The request's body goes on.
+    Request,
+}
+
+/// Longest time for which a client may take nothing before full memory goes to a file. Most pauses are shorter.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Longest pause of an upstream within a body after which the bytes that have come are acknowledged explicitly. A server that
+/// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel would take 40 ms.
+const NUDGE: Duration = Duration::from_millis(2);
+
+/// Least number of bytes since the wait before that are worth it: fewer fill no segment, as the events of a stream.
+const MUCH: u64 = 1024;
+
+/// A rest of this many bytes is passed on inside the kernel where it can be: the copies saved outweigh looking whether more
+/// has come than was announced.
+const LONG: u64 = 32 * 1024;
+
+impl Body {
+    /// Creates a body of which nothing has been decoded. `reusable`: the connection may serve another request.
+    pub fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
+        let carrier = contact.conn().map_or(Carrier::Http1, Carrier::of);
+        let decoder = Decoder::new(framing, reusable, carrier);
+        Body { contact: Some(contact), decoder, read_timeout, ended: None, ..Body::ended() }
+    }
+
+    /// Changes the protocol (see [`Decoder::speaking`]).
+    pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
+        Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
+    }
+
+    /// Puts content that has been decoded already before the content to come.
+    pub fn put_before(&mut self, content: Vec<u8>, limits: AheadLimits) {
+        if self.spool.is_none() {
+            let mut s = Spool::new(limits, None, TempDir::default());
+            s.appended(content);
+            self.spool = Some(Box::new(s));
+        }
+    }
+
+    fn ended() -> Body {
+        Body {
+            contact: None,
+            decoder: Decoder::new(Framing::None, false, Carrier::Http1),
+            read_timeout: Duration::ZERO,
+            ignore_abort: false,
+            switched: None,
+            spool: None,
+            ahead: None,
+            ended: Some(Ending::Whole),
+            rate: 0,
+            read: 0,
+            since: None,
+            read_before: None,
+        }
+    }
+
+    /// Sets limits for reading ahead of the client, and for the rate. `read`: bytes that have been read.
+    pub fn buffer(&mut self, ahead: Option<AheadLimits>, rate: u64, read: u64) {
+        self.ahead = ahead;
+        self.rate = rate;
+        self.read = read;
+        self.since = (rate > 0).then(Instant::now);
+    }
+
+    /// Keeps the response. All of it is read then, even if the client goes away.
+    pub fn keep(&mut self, keep: Keep, limits: AheadLimits, dir: TempDir) {
+        self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
+    }
+
+    /// Returns `true` if the response is kept.
+    pub fn keeps(&self) -> bool {
+        self.spool.as_ref().is_some_and(|s| s.keeps())
+    }
+
+    /// Sets `proxy_ignore_client_abort` and `proxy_pass_trailers`.
+    pub fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
+        self.ignore_abort = ignore_abort;
+        self.decoder.pass_trailers = pass_trailers;
+    }
+
+    /// Creates the body for a connection that has switched to another protocol.
+    pub fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
+        let switched = Some(Switched { early, timeouts });
+        Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
+    }
+
+    /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
+    pub async fn relay(&mut self, req: &mut Request) -> bool {
+        let Some(switched) = self.switched.take() else { return false };
+        if let Some(conn) = self.contact.as_mut().and_then(|c| c.lease.conn.as_mut()) {
+            switched.relay(req, conn).await;
+        }
+        req.modules.upstream.log_name.clear();
+        true
+    }
+
+    /// Decodes bytes that have been received. Appends their content, or puts it into the spool if there is one.
+    pub fn feed(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+        match &mut self.spool {
+            None => self.decode(req, input, out),
+            Some(s) => {
+                let mut mem = s.buffer();
+                let pulled = self.decode(req, input, &mut mem);
+                if let Some(s) = &mut self.spool {
+                    s.appended(mem);
+                }
+                pulled
+            }
+        }
+    }
+
+    fn decode(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+        let conn = conn_of(&self.contact);
+        let decoded = self.decoder.decode(req, conn, input, out);
+        self.decoded(req, decoded)
+    }
+
+    /// Counts content, and ends the response where it ends.
+    fn decoded(&mut self, req: &mut Request, d: Decoded) -> Pulled {
+        if let Some(a) = req.modules.upstream.current() {
+            a.length += d.length;
+        }
+        let more = if d.got > 0 { Pulled::Data } else { Pulled::Blocked };
+        match d.end {
+            End::NotYet => more,
+            End::Whole => self.end(req, Ending::Whole),
+            End::Broken => self.break_off(req),
+            End::Failed(text) => self.fail(req, Level::Error, &text),
+            End::FailedAfter(text) => {
+                self.fail(req, Level::Error, text);
+                more
+            }
+        }
+    }
+
+    /// Appends content that has come, without waiting.
+    pub fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        self.end_idle_spool();
+        if self.spool.is_none() {
+            return self.receive(req, out);
+        }
+        if let Some(pulled) = self.spooled(out) {
+            return pulled;
+        }
+        if self.ended.is_none() {
+            self.receive(req, out);
+        }
+        self.spooled(out).unwrap_or(Pulled::Blocked)
+    }
+
+    /// Ends the spool once the client has caught up: later bytes are read to where they are sent from.
+    fn end_idle_spool(&mut self) {
+        if let Some(s) = self.spool.take_if(|s| s.is_idle())
+            && let Some(ahead) = &mut self.ahead
+        {
+            *ahead = s.limits();
+        }
+    }
+
+    /// Holds bytes of a pipe back that follow those that the client does not take. Returns `None` if nothing may be read ahead.
+    pub fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
+        let limits = self.ahead?;
+        let s = self.spool.get_or_insert_with(|| Box::new(Spool::new(limits, None, temporary(req))));
+        let mut mem = s.buffer();
+        let taken = pipe.take(&mut mem);
+        s.appended(mem);
+        Some(taken)
+    }
+
+    /// Appends content that has been read ahead. Returns `None` if there is none and more will follow.
+    fn spooled(&mut self, out: &mut Vec<u8>) -> Option<Pulled> {
+        let s = self.spool.as_mut()?;
+        match s.next() {
+            NextBytes::Memory => {
+                s.take(out);
+                Some(if self.ended == Some(Ending::Whole) { Pulled::End } else { Pulled::Data })
+            }
+            NextBytes::File => Some(Pulled::Stored),
+            NextBytes::Nothing => self.ended.map(Pulled::from),
+        }
+    }
+
+    /// Appends content from the file.
+    pub async fn load(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        let Some(s) = self.spool.as_mut() else { return Pulled::Failed };
+        if !s.load(out).await {
+            req.log(Level::Crit, "pread() of a temporary file failed while sending to client");
+            return Pulled::Failed;
+        }
+        match (s.next(), self.ended) {
+            (NextBytes::Nothing, Some(ended)) => ended.into(),
+            _ => Pulled::Data,
+        }
+    }
+
+    /// Returns `true` if [`Body::save`] has something to do.
+    pub fn wants_save(&self) -> bool {
+        match &self.spool {
+            Some(s) => s.wants_save() || (self.ended.is_some() && s.keeps()),
+            None => false,
+        }
+    }
+
+    /// Moves content from full memory to a file, and gives the file of a kept response its name at the end. Logs a failure,
+    /// which does not affect the client.
+    pub async fn save(&mut self, req: &mut Request) {
+        let ended = self.ended;
+        let thread = req.thread.clone();
+        let Some(s) = self.spool.as_mut() else { return };
+        let done = match ended {
+            Some(Ending::Whole) if s.keeps() => s.complete(&thread.disk).await,
+            Some(_) if s.keeps() => {
+                s.discard();
+                Ok(())
+            }
+            _ if s.wants_save() => s.save(&thread.disk).await,
+            _ => Ok(()),
+        };
+        if let Err((path, e)) = done {
+            let why = forebay_sys::errno::errno(&e);
+            let text = format!("pwrite() \"{}\" failed ({why}) while reading upstream", path.display());
+            req.log(Level::Crit, &text);
+        }
+    }
+
+    /// Returns the number of bytes that the rate has allowed so far.
+    fn allowed(&self) -> u64 {
+        let seconds = self.since.map_or(0, |t| t.elapsed().as_secs());
+        (seconds + 1).saturating_mul(self.rate)
+    }
+
+    /// Returns the time for which the rate forbids to read on.
+    fn delay(&self) -> Option<Duration> {
+        if self.rate == 0 {
+            return None;
+        }
+        let over = self.read.checked_sub(self.allowed())?;
+        Some(Duration::from_millis(over.saturating_mul(1000) / self.rate + 1))
+    }
+
+    /// Returns the number of bytes to read at once.
+    fn room(&self) -> usize {
+        if self.rate == 0 {
+            return READ;
+        }
+        usize::try_from(self.allowed().saturating_sub(self.read)).unwrap_or(READ).clamp(1, READ)
+    }
+
+    /// Reads and decodes bytes that have come.
+    fn receive(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        if let Some(ended) = self.ended {
+            return ended.into();
+        }
+        if self.delay().is_some() {
+            return Pulled::Blocked;
+        }
+        if self.decoder.is_plain() && self.spool.is_none() && self.rate == 0 {
+            // The bytes are content: read them to their final place.
+            let before = out.len();
+            let got = self.read_into(out, READ);
+            return self.took(req, got, |body, req| {
+                let arrived = body.decoder.arrived(req, out, before);
+                body.decoded(req, arrived)
+            });
+        }
+        let room = self.room();
+        // Bytes beyond the rate stay in the connection.
+        let mut raw = if self.rate > 0 { Vec::with_capacity(room) } else { req.thread.io.large.take() };
+        let got = self.read_into(&mut raw, room);
+        let pulled = self.took(req, got, |body, req| body.feed(req, &raw, out));
+        req.thread.give_buffer(raw);
+        pulled
+    }
+
+    fn read_into(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
+        match conn_of(&self.contact) {
+            Some(c) if c.readable() => c.read(buf, room),
+            Some(_) => Err(Errno::AGAIN),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    /// Counts the bytes of a read, which `then` decodes.
+    fn took(
+        &mut self,
+        req: &mut Request,
+        got: Result<usize, Errno>,
+        then: impl FnOnce(&mut Body, &mut Request) -> Pulled,
+    ) -> Pulled {
+        match got {
+            Ok(0) if self.decoder.judges_end() => then(self, req),
+            Ok(0) => self.at_end(req),
+            Ok(n) => {
+                if let Some(a) = req.modules.upstream.current() {
+                    a.received += n as u64;
+                }
+                self.read += n as u64;
+                then(self, req)
+            }
+            Err(Errno::AGAIN) => Pulled::Blocked,
+            Err(e) => {
+                let problem = conn_of(&self.contact).and_then(muxed::problem);
+                let text = match problem {
+                    Some(problem) => format!("upstream {} while reading upstream", problem.text),
+                    None => format!("recv() failed {} while reading upstream", errno_text(e)),
+                };
+                self.fail(req, Level::Error, &text)
+            }
+        }
+    }
+
+    fn at_end(&mut self, req: &mut Request) -> Pulled {
+        if self.decoder.ends_with_connection() {
+            let cut = conn_of(&self.contact).is_some_and(|c| c.wire().is_cut());
+            // Unlike nginx: this client gets the bytes that have come, but no other one (RFC 9112, section 8).
+            if let Some(s) = self.spool.as_mut().filter(|s| cut && s.keeps()) {
+                s.discard();
+                let text = "upstream closed connection without close_notify, response is not kept while reading upstream";
+                req.log(Level::Warn, text);
+            }
+            self.decoder.reusable = false;
+            return self.end(req, Ending::Whole);
+        }
+        self.fail(req, Level::Error, "upstream prematurely closed connection while reading upstream")
+    }
+
+    fn fail(&mut self, req: &mut Request, level: Level, text: &str) -> Pulled {
+        req.log(level, text);
+        self.break_off(req)
+    }
+
+    /// Ends a response of which nothing more is read.
+    fn break_off(&mut self, req: &mut Request) -> Pulled {
+        self.decoder.reusable = false;
+        self.end(req, Ending::Broken)
+    }
+
+    /// Ends the response, if it has not ended yet: takes its times, and keeps or closes the connection.
+    fn end(&mut self, req: &mut Request, ending: Ending) -> Pulled {
+        if self.ended.is_none() {
+            self.ended = Some(ending);
+            self.decoder.note_trailers(req);
+            if let Some(stream) = conn_of(&self.contact).and_then(muxed::stream) {
+                stream.trailers(&mut |name, value| self.decoder.note_trailer(req, name, value));
+            }
+            over(req, &mut self.contact, self.decoder.reusable);
+        }
+        self.ended.unwrap_or(ending).into()
+    }
+
+    /// Returns `true` if enough content follows that may go to the client inside the kernel.
+    pub fn can_pass(&mut self) -> bool {
+        self.end_idle_spool();
+        self.decoder.left() >= LONG
+            && self.spool.is_none()
+            && self.rate == 0
+            && conn_of(&self.contact).is_some_and(|c| c.wire().has_sendfile())
+    }
+
+    /// Fills a pipe with content that has come. Returns `None` if that is impossible now, so that [`Body::pull`] is needed.
+    pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
+        // Bytes that the client does not take will be moved to memory.
+        let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
+        let want = usize::try_from(self.decoder.left()).unwrap_or(usize::MAX).min(memory);
+        let got = match conn_of(&self.contact) {
+            Some(c) if c.readable() => c.fill(pipe, want),
+            Some(_) => Err(Errno::AGAIN),
+            None => Err(Errno::BADF),
+        };
+        // No descriptors are left, or the kernel has no such calls.
+        if let Err(
+            Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOMEM
+            | Errno::INVAL
+            | Errno::PERM
+            | Errno::ACCESS
+            | Errno::NOSYS
+            | Errno::OPNOTSUPP,
+        ) = got
+        {
+            return None;
+        }
+        let n = got.unwrap_or(0);
+        Some(self.took(req, got, |body, req| {
+            let behind = || match conn_of(&body.contact).map(Conn::peek) {
+                Some(Err(Errno::AGAIN)) => Behind::Nothing,
+                Some(Ok(1..)) => Behind::Bytes,
+                _ => Behind::End,
+            };
+            let passed = body.decoder.passed(req, n, behind);
+            body.decoded(req, passed)
+        }))
+    }
+
+    /// Waits until there may be more. Returns `false` if the response breaks off: it took too long, or the client is gone.
+    pub async fn wait(&mut self, req: &mut Request) -> bool {
+        if self.spool.as_ref().is_some_and(|s| s.next() != NextBytes::Nothing) {
+            // They came while the client took nothing.
+            return true;
+        }
+        if let Some(wait) = self.delay() {
+            let thread = req.thread.clone();
+            thread.io.poller.sleep(wait).await;
+            return true;
+        }
+        let watched = !self.ignore_abort && !self.keeps() && !req.is_background();
+        let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
+        if self.uploads()
+            && let Some(sound) = Box::pin(self.wait_beside(req, &mut watch)).await
+        {
+            return sound;
+        }
+        match self.wait_for_upstream(req, &mut watch).await {
+            Waited::Ready => true,
+            Waited::Timeout => self.timed_out(req, "reading upstream"),
+            Waited::ClientGone => self.client_gone(req),
+        }
+    }
+
+    /// Waits until the upstream has sent more. If much has come since the last wait, acknowledges it after a short while, and gives
+    /// memory back after a long one: between the events of a stream, both would cost more than they save.
+    async fn wait_for_upstream(&mut self, req: &mut Request, watch: &mut Watch) -> Waited {
+        req.lend_head();
+        let before = self.read_before.replace(self.read);
+        let much = before.is_none_or(|before| self.read - before >= MUCH);
+        let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
+        let deadline = req.thread.io.poller.after(self.read_timeout);
+        let mut steps = [NUDGE, waiting::LONG].into_iter().filter(|_| much);
+        loop {
+            let step = steps.next();
+            let until = step.map_or(deadline, |step| deadline.min(req.thread.io.poller.after(step)));
+            match c.wait(For::Read, until, watch).await {
+                Waited::Timeout if until >= deadline => return Waited::Timeout,
+                Waited::Timeout if step == Some(NUDGE) => {
+                    // A unix socket has nothing to acknowledge.
+                    let _ = c.with_fd(|fd| rustix::net::sockopt::set_tcp_quickack(fd, true));
+                }
+                Waited::Timeout => req.shrink(),
+                waited => return waited,
+            }
+        }
+    }
+
+    fn timed_out(&mut self, req: &mut Request, doing: &str) -> bool {
+        let text = format!("upstream timed out (110: Connection timed out) while {doing}");
+        if let Some(stream) = conn_of(&self.contact).and_then(muxed::stream) {
+            stream.timed_out();
+        }
+        self.fail(req, Level::Error, &text);
+        false
+    }
+
+    fn client_gone(&mut self, req: &mut Request) -> bool {
+        let text = "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too \
+                    while reading upstream";
+        self.fail(req, Level::Info, text);
+        false
+    }
+
+    /// Returns `true` while the request's body is being sent.
+    pub fn uploads(&self) -> bool {
+        self.contact.as_ref().is_some_and(|c| c.upload.is_some())
+    }
+
+    /// Sends the request's body until there may be more of the response; returns as [`Body::wait`] does. Returns `None` once
+    /// all of the request has been sent.
+    async fn wait_beside(&mut self, req: &mut Request, watch: &mut Watch) -> Option<bool> {
+        let thread = req.thread.clone();
+        // The client has a response, so it must not be asked to continue.
+        req.body.continued = true;
+        while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
+            &mut self.contact
+        {
+            let deadline = Instant::now() + self.read_timeout;
+            let status = req.resp.status;
+            let Some(turn) = thread.io.poller.deadline(deadline, upload.pass(req, conn, watch)).await else {
+                return Some(self.timed_out(req, "reading upstream"));
+            };
+            req.resp.status = status;
+            if let Some(over) = self.passed(req, turn) {
+                return Some(over);
+            }
+        }
+        None
+    }
+
+    /// Handles the result of a turn of the upload. Returns `Some(true)` if the response is to be read, `Some(false)` if it
+    /// breaks off.
+    fn passed(&mut self, req: &mut Request, turn: Result<Turn, Stopped>) -> Option<bool> {
+        match turn {
+            Ok(Turn::More) => None,
+            Ok(Turn::Answer) => Some(true),
+            Ok(Turn::All) => {
+                if let Some(c) = &mut self.contact {
+                    c.upload = None;
+                }
+                None
+            }
+            // The response may still be useful.
+            Ok(Turn::Unwanted) | Err(Stopped::Send(_)) => {
+                if let Some(c) = &mut self.contact {
+                    c.leave_off();
+                }
+                None
+            }
+            Err(Stopped::Timeout) => Some(self.timed_out(req, "sending request to upstream")),
+            Err(Stopped::ClientGone) => Some(self.client_gone(req)),
+            Err(Stopped::Body(_)) => {
+                self.break_off(req);
+                Some(false)
+            }
+        }
+    }
+
+    /// Sends what has come of the request's body, without waiting.
+    async fn pass_upload(&mut self, req: &mut Request) {
+        req.body.continued = true;
+        while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
+            &mut self.contact
+        {
+            let status = req.resp.status;
+            let Some(turn) = upload.pass_at_once(req, conn).await else { return };
+            // `upload` sets the status on a failure, but the response is under way already.
+            req.resp.status = status;
+            if self.passed(req, turn).is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the client takes more, or until a time, and meanwhile reads ahead. Returns `false` if the time is over.
+    pub async fn read_ahead(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
+        self.begin_ahead(req);
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            // Boxed, as what is rare below, so that other requests keep no room for it.
+            if self.uploads() {
+                Box::pin(self.pass_upload(req)).await;
+            }
+            let full = self.is_full(req, patience).await;
+            let delay = self.delay().map(|d| Instant::now() + d);
+            let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
+            match self.ready(req, client, delay.is_some(), wake).await {
+                Some(Ready::Client) => return true,
+                Some(Ready::Request) => {}
+                None if Instant::now() >= until => return false,
+                None if full => {}
+                Some(Ready::Upstream) | None => self.read_more(req).await,
+            }
+        }
+    }
+
+    /// Creates the spool if reading ahead is allowed.
+    fn begin_ahead(&mut self, req: &Request) {
+        if self.spool.is_none()
+            && let Some(limits) = self.ahead.filter(|_| self.contact.is_some())
+        {
+            self.spool = Some(Box::new(Spool::new(limits, None, temporary(req))));
+        }
+    }
+
+    /// Returns `true` if memory is full and stays so. Moves it to a file if the response is kept, or once `patience` is over. A kept
+    /// response that has ended is published at once: others may wait for it.
+    async fn is_full(&mut self, req: &mut Request, patience: Instant) -> bool {
+        if self.wants_save() && (self.keeps() || Instant::now() >= patience) {
+            Box::pin(self.save(req)).await;
+        }
+        self.wants_save()
+    }
+
+    /// Waits until a side is ready, or until `wake`. `client`: whether the client is one of them. `delayed`: the upstream is not
+    /// read for now.
+    async fn ready(&self, req: &Request, client: bool, delayed: bool, wake: Instant) -> Option<Ready> {
+        let io = &req.thread.io;
+        let wanted = !delayed && self.ended.is_none() && self.spool.as_ref().is_some_and(|s| s.has_room());
+        let upstream = conn_of(&self.contact).filter(|_| wanted);
+        let upload = self.contact.as_ref().and_then(|c| c.conn().zip(c.upload.as_ref()));
+        std::future::poll_fn(|cx| {
+            if client && req.conn.wire.poll_writable(io, cx).is_ready() {
+                return Poll::Ready(Some(Ready::Client));
+            }
+            if upstream.is_some_and(|u| u.wire().poll_readable(io, cx).is_ready()) {
+                return Poll::Ready(Some(Ready::Upstream));
+            }
+            if upload.is_some_and(|(conn, upload)| upload.poll(req, conn, cx).is_ready()) {
+                return Poll::Ready(Some(Ready::Request));
+            }
+            io.poller.poll_deadline(wake).map(|()| None)
+        })
+        .await
+    }
+
+    /// Reads content while the client takes nothing.
+    async fn read_more(&mut self, req: &mut Request) {
+        let mut nowhere = Vec::new();
+        self.receive(req, &mut nowhere);
+        if self.keeps() && self.wants_save() {
+            Box::pin(self.save(req)).await;
+        }
+    }
+
+    /// Reads the rest of a response that is kept, for a client that is gone or does not want it.
+    pub async fn drain(&mut self, req: &mut Request) {
+        let thread = req.thread.clone();
+        let mut nowhere = Vec::new();
+        // Each turn saves bytes, reads some, waits, or ends the response. A kept one that has ended is saved or given up.
+        while self.keeps() {
+            if let Some(s) = &mut self.spool {
+                s.skip();
+            }
+            if self.wants_save() {
+                self.save(req).await;
+            } else if self.receive(req, &mut nowhere) == Pulled::Blocked {
+                self.wait(req).await;
+            } else {
+                // An upstream that always has more must not keep the thread from its other requests.
+                thread.io.poller.yield_now().await;
+            }
+        }
+    }
+
+    /// Ends a response whose rest is not read.
+    pub fn abandon(&mut self, req: &mut Request) {
+        self.break_off(req);
+    }
+}
+
+fn conn_of(contact: &Option<Contact>) -> Option<&Conn> {
+    contact.as_ref()?.conn()
+}
+
+/// Ends a response: takes its time, and keeps (`reusable`) or closes the connection.
+pub fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
+    match contact.take() {
+        Some(mut ended) => {
+            ended.over(req);
+            if reusable {
+                ended.keep();
+            }
+        }
+        None => attempt_over(req),
+    }
+}
+
+/// Returns the directory for temporary files of upstream responses (nginx: proxy_temp_path).
+fn temporary(req: &Request) -> TempDir {
+    let http = req.http();
+    let given = proxy::SETTINGS.of(&http.location(req).settings).temp_path.0.clone();
+    given.unwrap_or_else(|| req.conf.http.proxy_temp.clone().into())
+}
+
+impl Streamed for Body {
+    fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+        Body::pull(self, req, out)
+    }
+
+    fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, bool> {
+        Pooled::new(Body::wait(self, req))
+    }
+
+    fn read_ahead<'a>(&'a mut self, req: &'a mut Request, client: bool, until: Instant) -> Pooled<'a, bool> {
+        Pooled::new(Body::read_ahead(self, req, client, until))
+    }
+
+    fn wants_save(&self) -> bool {
+        Body::wants_save(self)
+    }
+
+    fn save<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, ()> {
+        Pooled::new(Body::save(self, req))
+    }
+
+    fn load<'a>(&'a mut self, req: &'a mut Request, out: &'a mut Vec<u8>) -> Pooled<'a, Pulled> {
+        Pooled::new(Body::load(self, req, out))
+    }
+
+    fn keeps(&self) -> bool {
+        Body::keeps(self)
+    }
+
+    fn drain<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, ()> {
+        Pooled::new(Body::drain(self, req))
+    }
+
+    fn abandon(&mut self, req: &mut Request) {
+        Body::abandon(self, req);
+    }
+
+    fn is_unbuffered(&self) -> bool {
+        self.ahead.is_none() && self.contact.is_some()
+    }
+
+    fn uploads(&self) -> bool {
+        Body::uploads(self)
+    }
+
+    fn can_pass(&mut self) -> bool {
+        Body::can_pass(self)
+    }
+
+    fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
+        Body::pass(self, req, pipe)
+    }
+
+    fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
+        Body::hold_back(self, req, pipe)
+    }
+
+    fn is_switched(&self) -> bool {
+        self.switched.is_some()
+    }
+
+    fn relay<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, bool> {
+        Pooled::new(Body::relay(self, req))
+    }
+
+    fn is_suspendable(&self, req: &Request) -> bool {
+        self.switched.is_some()
+            && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
+            && proxy_cache::STATE.of(req).zone.is_none()
+    }
+
+    fn suspend(self: Box<Self>, req: &mut Request) -> Option<Relay> {
+        let (mut contact, switched) = self.contact.zip(self.switched)?;
+        let upstream = contact.disconnect()?;
+        let (pair, rules) = switched.pair(req, &upstream);
+        Some(Relay { pair, rules, upstream, contact: Box::new(contact) })
+    }
+}
+
+impl RelayContact for Contact {
+    fn over(self: Box<Self>, req: &mut Request, from_client: u64, from_server: u64) {
+        switched::count(req, from_client, from_server);
+        Contact::over(&self, req);
+    }
+}

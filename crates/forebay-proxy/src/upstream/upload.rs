@@ -1,0 +1,383 @@
+//! Sends the client's body to an upstream: before the head of the response, and together with the response if that begins before
+//! the body ends. Over HTTP/1 and FastCGI it sends bodies that are passed on as they come (nginx: proxy_request_buffering
+//! off), over HTTP/2 and HTTP/3 all bodies. Called by `exchange.rs`, and by `stream.rs` once there is a head.
+
+use super::codec::protocol::Framing;
+use forebay_core::upstream::conn::Conn;
+use forebay_net::wait::{For, Waited};
+use forebay_net::wire::Watch;
+use forebay_server::body::{self, BodyError};
+use forebay_server::request::Request;
+use rustix::io::Errno;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Rest of a request that is still to be sent.
+#[derive(Debug)]
+pub struct Upload {
+    framing: Framing,
+    source: ContentSource,
+    /// Framed bytes, of which `at` are written.
+    out: Vec<u8>,
+    at: usize,
+    piece: Vec<u8>,
+    left: Untaken,
+    /// `true` if content that came with the head is sent together with it.
+    together: bool,
+    send_timeout: Duration,
+    turns: u32,
+}
+
+/// Number of turns after which other requests of the thread get a chance to run.
+const TURNS: u32 = 64;
+
+/// Most bytes of a kept body that are taken at once.
+const PIECE: usize = 64 * 1024;
+
+/// Content of which as many bytes are still to come passes inside the kernel where it can: the copies saved outweigh the calls.
+const LONG: u64 = 32 * 1024;
+
+/// Most bytes that pass inside the kernel at once.
+const STRETCH: usize = 256 * 1024;
+
+/// Source of the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ContentSource {
+    /// The client, as it sends it.
+    Client,
+    /// The body that was read before, of which this many bytes are taken.
+    Kept(u64),
+}
+
+/// Part of the content that has not been taken from its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Untaken {
+    Content,
+    /// Only the end of the client's HTTP/2 stream: all announced bytes have come.
+    End,
+    Nothing,
+}
+
+/// Result of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// There is more to be sent.
+    More,
+    /// All is sent.
+    All,
+    /// The upstream has sent something, which is to be read first.
+    Answer,
+    /// The upstream reads no more, but has sent something.
+    Unwanted,
+}
+
+/// Result of a write.
+enum WriteResult {
+    All,
+    /// The connection has no room for now.
+    NoRoom,
+    /// The server reads no more.
+    Over,
+}
+
+/// Reason for which a body cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The body cannot be read, which has been logged.
+    Body(BodyError),
+    /// The client is gone.
+    ClientGone,
+    /// The upstream took nothing for too long.
+    Timeout,
+    /// The body cannot be sent.
+    Send(Errno),
+}
+
+impl From<BodyError> for Stopped {
+    fn from(e: BodyError) -> Stopped {
+        Stopped::Body(e)
+    }
+}
+
+impl Upload {
+    /// Begins with the head of a request, and with the part of its body that is remembered. `send_timeout`: longest time for
+    /// which the upstream may read nothing.
+    pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
+        let asks = req.head.expect_continue && !req.body.continued;
+        let together = req.body.is_buffered(&req.head.buf) && !asks;
+        let mut out = head.to_vec();
+        // Another server was given this part of the body, but did not act upon it.
+        framing.piece(&mut out, &req.body.stored.mem);
+        Upload { framing, together, ..Upload::of(ContentSource::Client, out, send_timeout) }
+    }
+
+    /// Sends the body that was read before, in frames.
+    pub fn kept(framing: Framing, send_timeout: Duration) -> Upload {
+        Upload { framing, ..Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout) }
+    }
+
+    /// Sends content in frames.
+    pub fn bytes(content: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
+        Upload {
+            left: Untaken::Nothing,
+            framing,
+            ..Upload::of(ContentSource::Kept(0), content.to_vec(), send_timeout)
+        }
+    }
+
+    fn of(source: ContentSource, out: Vec<u8>, send_timeout: Duration) -> Upload {
+        Upload {
+            framing: Framing::Stream,
+            source,
+            out,
+            at: 0,
+            piece: Vec::new(),
+            left: Untaken::Content,
+            together: false,
+            send_timeout,
+            turns: 0,
+        }
+    }
+
+    /// Sends content that has come, or waits for more. May be dropped while it waits, except while it asks the client to
+    /// continue.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub async fn pass(&mut self, req: &mut Request, conn: &Conn, watch: &mut Watch) -> Result<Turn, Stopped> {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS) {
+            req.thread.clone().io.poller.yield_now().await;
+        }
+        if std::mem::take(&mut self.together)
+            && let Some(read) = at_once(self.read(req, conn)).await
+        {
+            return read;
+        }
+        if let Some(turn) = self.write(req, conn, watch).await? {
+            return Ok(turn);
+        }
+        if self.left == Untaken::Nothing {
+            if self.framing == Framing::Stream {
+                conn.wire().end();
+            }
+            return Ok(Turn::All);
+        }
+        if self.can_splice(req, conn)
+            && let Some(turn) = self.splice(req, conn).await
+        {
+            return turn;
+        }
+        self.read(req, conn).await
+    }
+
+    /// Returns `true` if much content follows that may pass inside the kernel: unchanged, and remembered for no other server.
+    fn can_splice(&self, req: &Request, conn: &Conn) -> bool {
+        let left = req.body.left(&req.head.buf);
+        self.framing == Framing::Plain
+            && self.source == ContentSource::Client
+            && left >= LONG
+            && req.body.len + left > memory(req)
+            && (req.body.continued || !req.head.expect_continue)
+            && req.conn.wire.has_sendfile()
+            && conn.wire().has_sendfile()
+    }
+
+    /// Passes content that has come on inside the kernel. What the server does not take is framed. Returns `None` if the content
+    /// has to be read.
+    async fn splice(&mut self, req: &mut Request, conn: &Conn) -> Option<Result<Turn, Stopped>> {
+        let thread = req.thread.clone();
+        let want = usize::try_from(req.body.left(&[])).unwrap_or(usize::MAX).min(STRETCH);
+        let filled = req.conn.wire.fill_pipe(&thread.io, &mut thread.io.pipe.borrow_mut(), want);
+        let n = match filled {
+            Ok(n) if n > 0 => n as u64,
+            Err(Errno::AGAIN) => {
+                let came = body::client_comes(req, Some(conn)).await;
+                return Some(
+                    came.map(|client| if client { Turn::More } else { Turn::Answer }).map_err(Stopped::from),
+                );
+            }
+            // The end, an error, or no pipe: reading tells.
+            _ => return None,
+        };
+        req.body.passed(n);
+        req.received += n;
+        if req.body.done() {
+            self.left = Untaken::Nothing;
+        }
+        let mut pipe = thread.io.pipe.borrow_mut();
+        let sent = conn.send_pipe(&mut pipe);
+        if let Some(a) = req.modules.upstream.current() {
+            a.sent += sent as u64;
+        }
+        // The bytes left the client's connection, so a failure here loses them.
+        Some(pipe.take(&mut self.out).map(|()| Turn::More).map_err(Stopped::Send))
+    }
+
+    /// Sends content as far as possible without waiting. Returns `None` if it would have to wait.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub async fn pass_at_once(&mut self, req: &mut Request, conn: &Conn) -> Option<Result<Turn, Stopped>> {
+        at_once(self.pass(req, conn, &mut Watch::Nothing)).await
+    }
+
+    /// Polls for readiness of the side that the upload depends on.
+    pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
+        let wire = conn.wire();
+        let waits = self.at < self.out.len();
+        if waits || wire.has_unsent() {
+            return wire.poll_writable(&req.thread.io, cx);
+        }
+        match self.source {
+            ContentSource::Client => req.conn.wire.poll_readable(&req.thread.io, cx),
+            ContentSource::Kept(_) => req.thread.io.poller.spend(cx),
+        }
+    }
+
+    /// Writes framed content as far as the server takes it. Returns `None` if all of it is written.
+    async fn write(
+        &mut self,
+        req: &mut Request,
+        conn: &Conn,
+        watch: &mut Watch,
+    ) -> Result<Option<Turn>, Stopped> {
+        loop {
+            match self.write_at_once(req, conn)? {
+                WriteResult::All => {
+                    self.out.clear();
+                    self.at = 0;
+                    return Ok(None);
+                }
+                WriteResult::Over => return Ok(Some(Turn::Unwanted)),
+                WriteResult::NoRoom => {}
+            }
+            match conn.wait(For::Both, req.thread.io.poller.after(self.send_timeout), watch).await {
+                Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
+                Waited::Ready => {}
+                Waited::Timeout => return Err(Stopped::Timeout),
+                Waited::ClientGone => return Err(Stopped::ClientGone),
+            }
+        }
+    }
+
+    fn write_at_once(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Stopped> {
+        match self.send(req, conn) {
+            Ok(written) => Ok(written),
+            Err(Errno::AGAIN) => Ok(WriteResult::NoRoom),
+            // The server has stopped the stream, and its response may follow.
+            Err(Errno::PIPE) if self.framing == Framing::Stream => Ok(WriteResult::Over),
+            // It may have answered before it stopped reading.
+            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(WriteResult::Over),
+            Err(e) => Err(Stopped::Send(e)),
+        }
+    }
+
+    /// Writes framed content without waiting.
+    fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Errno> {
+        while self.at < self.out.len() || conn.wire().has_unsent() {
+            let sent = conn.send(self.out.get(self.at..).unwrap_or_default())?.bytes;
+            self.at += sent;
+            if let Some(a) = req.modules.upstream.current() {
+                a.sent += sent as u64;
+            }
+        }
+        Ok(WriteResult::All)
+    }
+
+    /// Takes the next piece of a body that was read before.
+    fn take_kept(&mut self, req: &Request, at: u64) -> Result<Turn, Stopped> {
+        let stored = &req.body.stored;
+        let failed = Stopped::Body(BodyError::Status(500));
+        let from = usize::try_from(at).unwrap_or(usize::MAX);
+        let n = match (stored.mem.get(from..), stored.file()) {
+            (Some(mem), _) if !mem.is_empty() => {
+                let piece = mem.get(..PIECE).unwrap_or(mem);
+                self.out.extend_from_slice(piece);
+                piece.len()
+            }
+            (_, Some(file)) if at < stored.len() => {
+                self.out.resize(PIECE, 0);
+                let n = file.read_at(&mut self.out, at - stored.mem.len() as u64).map_err(|_| failed)?;
+                self.out.truncate(n);
+                n
+            }
+            _ => 0,
+        };
+        let at = at + n as u64;
+        if n == 0 && at < stored.len() {
+            return Err(failed);
+        }
+        self.source = ContentSource::Kept(at);
+        self.left = if at < stored.len() { Untaken::Content } else { Untaken::Nothing };
+        Ok(Turn::More)
+    }
+
+    /// Takes and frames the next piece of the body.
+    async fn read(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
+        let turn = match (self.source, self.left) {
+            (ContentSource::Kept(at), _) => return self.take_kept(req, at),
+            (ContentSource::Client, Untaken::End) => self.read_end(req, conn).await?,
+            (ContentSource::Client, _) => self.read_piece(req, conn).await?,
+        };
+        if turn == Turn::More && self.left == Untaken::Nothing {
+            self.framing.end(&mut self.out);
+        }
+        Ok(turn)
+    }
+
+    /// Waits for the end of the client's HTTP/2 stream.
+    async fn read_end(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
+        if !body::wait_for_end(req, conn).await? {
+            return Ok(Turn::Answer);
+        }
+        self.left = Untaken::Nothing;
+        Ok(Turn::More)
+    }
+
+    async fn read_piece(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
+        self.piece.clear();
+        let Some(more) = body::read_piece_beside(req, &mut self.piece, conn).await? else {
+            return Ok(Turn::Answer);
+        };
+        let follows = body::follows(req, &mut self.piece, more)?;
+        remember(req, &self.piece);
+        if self.out.is_empty() && self.framing.is_plain() {
+            std::mem::swap(&mut self.out, &mut self.piece);
+        } else {
+            self.framing.piece(&mut self.out, &self.piece);
+        }
+        self.left = match follows {
+            Some(true) => Untaken::Content,
+            // The end is sent only once it is certain, since it cannot be taken back.
+            None if self.framing.ends_apart() => Untaken::End,
+            _ => Untaken::Nothing,
+        };
+        Ok(Turn::More)
+    }
+}
+
+/// Polls a future once.
+async fn at_once<T>(f: impl Future<Output = T>) -> Option<T> {
+    let mut f = std::pin::pin!(f);
+    std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
+        Poll::Ready(v) => Poll::Ready(Some(v)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Returns the length up to which a body is kept in memory.
+fn memory(req: &Request) -> u64 {
+    let http = req.http();
+    http.location(req).settings.core.client_body_buffer_size.0
+}
+
+/// Remembers a piece of a body that is passed on as it comes, if all of the body fits: for `$request_body`, and for another server.
+pub fn remember(req: &mut Request, piece: &[u8]) {
+    if req.body.len <= memory(req) {
+        req.body.stored.mem.extend_from_slice(piece);
+    } else {
+        req.body.stored.mem.clear();
+    }
+}
