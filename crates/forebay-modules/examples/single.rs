@@ -2,8 +2,8 @@
 //! `cargo run --example single -- PREFIX CONF`.
 
 use forebay_conf::files::Files;
+use forebay_core::config::{Environment, ListenAddr};
 use forebay_core::process::{Generation, ThreadPlan, Worker};
-use forebay_server::config::{Environment, ListenAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 

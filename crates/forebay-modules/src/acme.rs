@@ -24,10 +24,11 @@ pub use issuer::DIRECTIVES;
 use forebay_acme::{Certificate, Identifier, KeyKind, Order, dns, http};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::ListenAddr;
+use forebay_core::config::value::{Setting, first};
 use forebay_core::vars::RowSource;
+use forebay_server::config::Scope;
 use forebay_server::config::http::Http;
-use forebay_server::config::value::{Setting, first};
-use forebay_server::config::{ListenAddr, Scope};
 use forebay_server::module::{Condition, Module, Phase, PhaseHook, Step, Verdict};
 use forebay_server::request::Request;
 use forebay_server::variables::{HasValue, Row};
@@ -210,7 +211,7 @@ pub enum Uses {
     Clients(Vec<(String, Error)>),
 }
 
-impl Setting<forebay_server::HttpContext> for Uses {
+impl Setting<forebay_server::config::HttpContext> for Uses {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let place = cx.error(d, "");
         let name = String::from_utf8_lossy(first(d)).into_owned();
@@ -246,7 +247,7 @@ struct Wanted {
     place: Error,
 }
 
-impl Setting<forebay_server::HttpContext> for Certificates {
+impl Setting<forebay_server::config::HttpContext> for Certificates {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         let wanted = Wanted::parse(d, cx)?;

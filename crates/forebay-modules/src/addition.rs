@@ -4,11 +4,11 @@
 use crate::compress;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Setting, once};
 use forebay_core::vars::VarError;
 use forebay_server::body::compose::Join;
 use forebay_server::config::Scope;
 use forebay_server::config::mime_types::MimeTypes;
-use forebay_server::config::value::{Setting, once};
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{HeaderFilter, Module};
 use forebay_server::request::Request;
@@ -31,7 +31,7 @@ pub static MODULE: Module =
 #[derive(Clone, Debug)]
 pub struct Path(pub Option<Arc<[u8]>>);
 
-impl Setting<forebay_server::HttpContext> for Path {
+impl Setting<forebay_server::config::HttpContext> for Path {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(Path(d.args.first().filter(|w| !w.text.is_empty()).map(|w| w.text.as_slice().into())))

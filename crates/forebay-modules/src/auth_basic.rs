@@ -4,9 +4,9 @@ use crate::password;
 use crate::password::remembered::{Pair, Remembered};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{OptionalSetting, once};
 use forebay_core::vars::Template;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{OptionalSetting, once};
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{Module, Phase, PhaseHook, Step, Verdict};
 use forebay_server::request::Request;
@@ -40,7 +40,7 @@ pub struct UserFile {
     users: Option<Arc<Users>>,
 }
 
-impl OptionalSetting<forebay_server::HttpContext> for UserFile {
+impl OptionalSetting<forebay_server::config::HttpContext> for UserFile {
     fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let path = Template::read(None, d, cx)?;
@@ -77,7 +77,7 @@ fn check(req: &mut Request) -> Step<'_> {
     if realm == b"off" {
         return Verdict::Declined.into();
     }
-    let Some((user, pass)) = credentials(req).filter(|(user, _)| !user.is_empty()) else {
+    let Some((user, pass)) = credentials(&req.head).filter(|(user, _)| !user.is_empty()) else {
         req.log(Level::Info, "no user/password was provided for basic authentication");
         return ask(req, &realm).into();
     };
@@ -139,7 +139,7 @@ fn judge(req: &mut Request, right: bool, user: &[u8], realm: &[u8]) -> Verdict {
 
 fn ask(req: &mut Request, realm: &[u8]) -> Verdict {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
-    if is_proxy(req) {
+    if is_proxy(&req.head) {
         req.resp.fields.set(b"Proxy-Authenticate", &value);
         return Verdict::Status(407);
     }

@@ -2,12 +2,12 @@
 
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Setting, once};
 use forebay_core::vars::Template;
 use forebay_core::vars::{VarError, VarId};
 use forebay_http::field::Name;
 use forebay_server::body::{self, BodyError};
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, once};
 use forebay_server::module::{Module, Phase, PhaseHook, Step, Verdict};
 use forebay_server::request::{Request, SubBody};
 use forebay_server::subrequest;
@@ -39,7 +39,7 @@ pub static MODULE: Module = Module {
 #[derive(Clone, Debug)]
 pub struct SubrequestUri(pub Option<Arc<[u8]>>);
 
-impl Setting<forebay_server::HttpContext> for SubrequestUri {
+impl Setting<forebay_server::config::HttpContext> for SubrequestUri {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let uri = d.args.first().filter(|w| w.text != b"off");
@@ -51,7 +51,7 @@ impl Setting<forebay_server::HttpContext> for SubrequestUri {
 #[derive(Clone, Debug, Default)]
 pub struct Sets(Arc<Vec<(VarId, Template)>>);
 
-impl Setting<forebay_server::HttpContext> for Sets {
+impl Setting<forebay_server::config::HttpContext> for Sets {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         if let [name, value] = d.args.as_slice() {

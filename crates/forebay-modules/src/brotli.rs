@@ -2,8 +2,8 @@
 
 use super::gzip::{Level, PowerOfTwo};
 use super::gzip_static::Mode;
+use forebay_core::config::value::Size;
 use forebay_server::config::mime_types::MimeTypes;
-use forebay_server::config::value::Size;
 use forebay_server::module::Module;
 
 forebay_server::module_settings! {

@@ -3,13 +3,13 @@
 
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
+use forebay_core::config::value::{Setting, once};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_server::config::HttpTables;
 use forebay_server::config::Scope;
 use forebay_server::config::mime_types::MimeTypes;
 use forebay_server::config::parts::Parts;
-use forebay_server::config::value::{Setting, once};
 use forebay_server::module::ConfigHooks;
 use forebay_server::module::assembly::InEffectAt;
 use forebay_server::module::levels::LocationSettings;
@@ -65,7 +65,7 @@ pub enum Charset {
     Value(Template),
 }
 
-impl Setting<forebay_server::HttpContext> for Charset {
+impl Setting<forebay_server::config::HttpContext> for Charset {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let Some(w) = d.args.first() else { return Ok(Charset::Off) };

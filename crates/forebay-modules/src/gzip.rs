@@ -4,11 +4,11 @@ use crate::compress;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::config::value::{Setting, Size, first, once};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_server::config::Scope;
 use forebay_server::config::mime_types::MimeTypes;
-use forebay_server::config::value::{Setting, Size, first, once};
 use forebay_server::module::Module;
 use forebay_server::request::Request;
 use forebay_server::response::coding::Coding;
@@ -33,7 +33,7 @@ forebay_server::module_settings! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level<const MIN: u8, const MAX: u8>(pub u8);
 
-impl<const MIN: u8, const MAX: u8> Setting<forebay_server::HttpContext> for Level<MIN, MAX> {
+impl<const MIN: u8, const MAX: u8> Setting<forebay_server::config::HttpContext> for Level<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
@@ -48,7 +48,7 @@ impl<const MIN: u8, const MAX: u8> Setting<forebay_server::HttpContext> for Leve
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerOfTwo<const MIN: u8, const MAX: u8>(pub u8);
 
-impl<const MIN: u8, const MAX: u8> Setting<forebay_server::HttpContext> for PowerOfTwo<MIN, MAX> {
+impl<const MIN: u8, const MAX: u8> Setting<forebay_server::config::HttpContext> for PowerOfTwo<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::size(first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?;

@@ -3,12 +3,12 @@
 
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::Setting;
+use forebay_core::keyword;
 use forebay_core::pattern::Pattern;
 use forebay_http::field::Name;
 use forebay_http::request::Version;
 use forebay_server::config::Scope;
-use forebay_server::config::value::Setting;
-use forebay_server::keyword;
 use forebay_server::module::Module;
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::request::Request;
@@ -47,7 +47,7 @@ pub struct Proxied {
     pub auth: bool,
 }
 
-impl Setting<forebay_server::HttpContext> for Proxied {
+impl Setting<forebay_server::config::HttpContext> for Proxied {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut p = previous.unwrap_or_default();
         for w in &d.args {
@@ -86,7 +86,7 @@ pub struct Disable {
     msie6: bool,
 }
 
-impl Setting<forebay_server::HttpContext> for Disable {
+impl Setting<forebay_server::config::HttpContext> for Disable {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut s = previous.unwrap_or_default();
         let mut patterns = s.patterns.as_ref().clone();

@@ -3,19 +3,19 @@
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::config::value::{Setting, once};
+use forebay_core::keyword;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::field;
 use forebay_http::request::Method;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, once};
-use forebay_server::keyword;
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{Directives, HeaderFilter, Module, RequestHook, SettingsOf};
 use forebay_server::request::Request;
 use std::sync::Arc;
 
-forebay_server::settings! {
+forebay_core::settings! {
     /// `add_header`.
     "add_header" => add_header: Lines = Lines::default();
     /// `add_header_inherit`.
@@ -112,7 +112,7 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Lines(pub Arc<Vec<Line>>);
 
-impl Setting<forebay_server::HttpContext> for Lines {
+impl Setting<forebay_server::config::HttpContext> for Lines {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else {
@@ -196,7 +196,7 @@ fn signed_seconds(word: &[u8]) -> Result<i64, &'static str> {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for Expires {
+impl Setting<forebay_server::config::HttpContext> for Expires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let (modified, word) = Expires::words(d, cx)?;

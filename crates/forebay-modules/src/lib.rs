@@ -59,7 +59,7 @@ pub mod zstd;
 pub static MODULES: List = &[
     &modules::core::MODULE,
     &modules::log::MODULE,
-    &modules::BLOCKS,
+    &forebay_server::BLOCKS,
     &forebay_proxy::upstream::MODULE,
     &acme::MODULE,
     &modules::index::MODULE,
@@ -75,6 +75,8 @@ pub static MODULES: List = &[
     &referer::MODULE,
     &secure_link::MODULE,
     &modules::ssl::MODULE,
+    &modules::http2::MODULE,
+    &modules::resolver::MODULE,
     &proxy_protocol::MODULE,
     &limit_req::MODULE,
     &limit_conn::MODULE,

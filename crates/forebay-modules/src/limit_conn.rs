@@ -4,13 +4,13 @@
 
 use crate::limit_req::RefusalStatus;
 use crate::store_answers::gather;
+use forebay_core::config::plain;
 use forebay_core::limit::LogLevel;
 use forebay_core::limit::concurrency::Counted;
 use forebay_core::limit::concurrency::{self, Limits, Policy};
 use forebay_core::limit::outcomes::Outcome;
 use forebay_core::shared_store::Answer;
 use forebay_core::vars::{RowSource, VarError};
-use forebay_server::config::plain;
 use forebay_server::module::ConfigHooks;
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{Module, Phase, PhaseHook, Step, Verdict};

@@ -6,6 +6,8 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_core::config::Context;
+use forebay_core::config::plain;
+use forebay_core::config::value::{Setting, once};
 use forebay_core::limit::LogLevel;
 use forebay_core::limit::outcomes::{Limited, Outcome};
 use forebay_core::limit::rate::Buckets;
@@ -14,8 +16,6 @@ use forebay_core::limit::zones::{self, Tables};
 use forebay_core::shared_store::{Answer, Link};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
-use forebay_server::config::plain;
-use forebay_server::config::value::{Setting, once};
 use forebay_server::config::{HttpContext, Scope};
 use forebay_server::module::ConfigHooks;
 use forebay_server::module::levels::LocationSettings;
@@ -58,7 +58,7 @@ impl RefusalStatus {
 impl Setting<HttpContext> for RefusalStatus {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let n = units::number(forebay_server::config::value::first(d))
+        let n = units::number(forebay_core::config::value::first(d))
             .ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         match u16::try_from(n) {
             Ok(n @ 400..=599) => Ok(RefusalStatus(n)),

@@ -3,10 +3,10 @@
 use crate::dav;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::Setting;
 use forebay_server::background;
 use forebay_server::body;
 use forebay_server::config::Scope;
-use forebay_server::config::value::Setting;
 use forebay_server::module::{Module, Phase, PhaseHook, Step, Verdict};
 use forebay_server::request::{Request, SubBody};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub static MODULE: Module = Module {
 #[derive(Clone, Debug, Default)]
 pub struct Uris(Arc<Vec<Vec<u8>>>);
 
-impl Setting<forebay_server::HttpContext> for Uris {
+impl Setting<forebay_server::config::HttpContext> for Uris {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let given = previous.is_some();
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();

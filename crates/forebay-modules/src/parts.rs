@@ -2,7 +2,7 @@
 
 pub use crate::metrics::facts;
 pub use crate::ssi::parser as ssi;
-use forebay_server::config::Config;
+use forebay_core::config::Config;
 use forebay_server::config::http::Http;
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 use crate::metrics::labelled;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Setting, once};
 use forebay_core::vars::Template;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, once};
 use forebay_server::module::{Module, RequestHook};
 use forebay_server::request::Request;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub fn label_name(text: &[u8]) -> Option<&str> {
     is_name.then_some(name)
 }
 
-impl Setting<forebay_server::HttpContext> for Labels {
+impl Setting<forebay_server::config::HttpContext> for Labels {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         if let [only] = d.args.as_slice()

@@ -3,11 +3,11 @@
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::config::networks::Networks;
+use forebay_core::config::value::{Setting, first, once};
 use forebay_core::limit::cidr;
 use forebay_core::vars::RowSource;
 use forebay_net::addr::{Peer, push_peer};
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, first, once};
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{Module, Phase, PhaseHook, Step, Verdict};
 use forebay_server::modules::vars::port;
@@ -48,7 +48,7 @@ impl Header {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for Header {
+impl Setting<forebay_server::config::HttpContext> for Header {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match (first(d), d.args.get(1)) {

@@ -2,6 +2,8 @@
 
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::names::ServerName;
+use forebay_core::config::value::OptionalSetting;
 use forebay_core::pattern::set::Patterns;
 use forebay_core::pattern::{LimitExceeded, Pattern};
 use forebay_core::vars::HostTable;
@@ -9,8 +11,6 @@ use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_server::config::Scope;
-use forebay_server::config::names::ServerName;
-use forebay_server::config::value::OptionalSetting;
 use forebay_server::module::ConfigHooks;
 use forebay_server::module::Module;
 use forebay_server::request::Request;
@@ -37,7 +37,7 @@ pub struct Referers {
 #[derive(Clone, Debug, Default)]
 pub struct Valid(Arc<Referers>);
 
-impl OptionalSetting<forebay_server::HttpContext> for Valid {
+impl OptionalSetting<forebay_server::config::HttpContext> for Valid {
     fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         let list = Arc::make_mut(&mut all.0);

@@ -20,7 +20,7 @@ use md5::{Digest, Md5};
 mod table {
     use forebay_core::vars::Template;
 
-    forebay_server::settings! {
+    forebay_core::settings! {
         /// `secure_link`: checksum and, after a comma, expiry time.
         "secure_link" => link: Option<Template> = None;
         /// `secure_link_md5`.

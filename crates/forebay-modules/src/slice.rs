@@ -2,13 +2,13 @@
 //! nginx makes a subrequest for each range; here the source of the response continues with the next range.
 
 use forebay_conf::error::Level;
+use forebay_core::config::value::Size;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::h1::response::number;
 use forebay_proxy::modules::{proxy, proxy_cache};
 use forebay_server::body::Further;
-use forebay_server::config::value::Size;
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{HeaderFilter, Module};
 use forebay_server::request::rare::Unused;

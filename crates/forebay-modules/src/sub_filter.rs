@@ -4,12 +4,12 @@ use crate::compress;
 use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::Setting;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use forebay_server::config::Scope;
 use forebay_server::config::mime_types::MimeTypes;
-use forebay_server::config::value::Setting;
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{HeaderFilter, Module};
 use forebay_server::request::Request;
@@ -42,7 +42,7 @@ pub struct Pairs {
     fixed: Option<AhoCorasick>,
 }
 
-impl Setting<forebay_server::HttpContext> for Pairs {
+impl Setting<forebay_server::config::HttpContext> for Pairs {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let [text, by] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
         if text.text.is_empty() {

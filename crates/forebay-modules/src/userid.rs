@@ -5,13 +5,13 @@ use base64::engine::general_purpose::STANDARD;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::config::value::{OptionalSetting, Setting, first, once};
+use forebay_core::keyword;
 use forebay_core::vars::Names;
 use forebay_core::vars::VarError;
 use forebay_core::vars::{RowSource, VarId};
 use forebay_http::field::Name;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{OptionalSetting, Setting, first, once};
-use forebay_server::keyword;
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{HeaderFilter, Module};
 use forebay_server::modules::vars::cookie_date;
@@ -75,7 +75,7 @@ pub struct Mode {
     reset: Option<VarId>,
 }
 
-impl Setting<forebay_server::HttpContext> for Mode {
+impl Setting<forebay_server::config::HttpContext> for Mode {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let kind = CookieUse::take(previous.map(|p| p.kind), d, cx)?;
         Ok(Mode { kind, reset: Some(cx.vars.reference(b"uid_reset")) })
@@ -86,7 +86,7 @@ impl Setting<forebay_server::HttpContext> for Mode {
 #[derive(Clone, Debug)]
 pub struct OrNone(Vec<u8>);
 
-impl Setting<forebay_server::HttpContext> for OrNone {
+impl Setting<forebay_server::config::HttpContext> for OrNone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let word = first(d);
@@ -120,7 +120,7 @@ impl UidExpires {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for UidExpires {
+impl Setting<forebay_server::config::HttpContext> for UidExpires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(match first(d) {
@@ -140,7 +140,7 @@ impl Setting<forebay_server::HttpContext> for UidExpires {
 #[derive(Clone, Debug)]
 pub struct UidFlags(Vec<u8>);
 
-impl Setting<forebay_server::HttpContext> for UidFlags {
+impl Setting<forebay_server::config::HttpContext> for UidFlags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         // In the order in which they are sent.
         let mut sent: [&[u8]; 3] = [b"", b"", b""];
@@ -169,7 +169,7 @@ const FLAGS: &[(&[u8], usize, &[u8])] = &[
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(Option<u8>);
 
-impl Setting<forebay_server::HttpContext> for Mark {
+impl Setting<forebay_server::config::HttpContext> for Mark {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match first(d) {
@@ -187,7 +187,7 @@ impl Setting<forebay_server::HttpContext> for Mark {
 #[derive(Clone, Copy, Debug)]
 pub struct Service(u32);
 
-impl OptionalSetting<forebay_server::HttpContext> for Service {
+impl OptionalSetting<forebay_server::config::HttpContext> for Service {
     fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d));

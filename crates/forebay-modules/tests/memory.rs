@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
-use forebay_server::config::Config;
+use forebay_core::config::Config;
 use forebay_sys::alloc::CountingAllocator;
 use forebay_testkit::worker;
 use std::fmt::Write;

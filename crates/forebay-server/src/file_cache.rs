@@ -12,7 +12,7 @@
 mod seen;
 
 use crate::file_watch::{Changes, Unwatched, Watches, WayId};
-use crate::response::stored::Made;
+use crate::response::made::Made;
 use bytes::Bytes;
 use forebay_net::tls::record;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};

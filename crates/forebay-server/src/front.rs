@@ -1,9 +1,10 @@
 //! HTTP as a front end: its block, its threads, its background work.
 
 use crate::config::http::{Builder, Http, Memory};
-use crate::config::{Config, HttpContext, Scope};
+use crate::config::{HttpContext, Scope};
+use crate::connection::idle::{close_idle, idle};
 use crate::connection::unread::{self, HeadFailure};
-use crate::connection::{self, Connection, Partial, Work, h1};
+use crate::connection::{Connection, Partial, Work};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::module::list::{self, List};
@@ -12,10 +13,9 @@ use crate::module::{message, process};
 use crate::thread::{QUIC, Thread, ThreadConfig};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
+use forebay_core::config::Config;
 use forebay_core::config::{Build, Context};
-use forebay_core::front::{
-    Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, PARTING, Passed, choose_idle,
-};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, PARTING, Passed};
 use forebay_core::process::Outside;
 use forebay_core::spare::Ended;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -78,7 +78,7 @@ impl FrontEnd for HttpFrontEnd {
         let forebay_core::config::Scope { build, vars, .. } = cx;
         let unknown;
         (http.vars, unknown) = vars.finish();
-        build.warnings.extend(unknown.iter().map(|m| crate::config::plain(m)));
+        build.warnings.extend(unknown.iter().map(|m| forebay_core::config::plain(m)));
         let read = FrontConfig {
             listeners,
             default_temp_paths: http.default_temp_paths(),
@@ -184,42 +184,6 @@ impl HttpThread {
             .into_iter()
             .for_each(|token| close_idle(&self.0, IdlePlace::Socket(token), HeadFailure::Ended));
     }
-}
-
-/// Appends the idle connections that may be closed for others.
-fn idle(thread: &Thread, now: Instant, out: &mut Vec<Idle>) {
-    thread.runners.each_idle(|token, c, deadline, sending| {
-        let rank = connection::rank(c, deadline, now).filter(|_| !sending);
-        let place = IdlePlace::Socket(token);
-        out.extend(rank.map(|rank| Idle { place, network: c.client.network(), rank }));
-    });
-    thread.quic.idle(now, out);
-}
-
-/// Closes an idle connection. A head may have begun on it.
-fn close_idle(thread: &Rc<Thread>, place: IdlePlace, why: HeadFailure) {
-    match place {
-        IdlePlace::Socket(token) => {
-            if let Some(conn) = thread.runners.close_parked(token) {
-                thread.counters.active.sub(1);
-                thread.counters.reading.sub(u64::from(conn.partial.is_some()));
-                h1::drop_idle(thread, conn, why);
-            }
-        }
-        IdlePlace::Quic(number) => thread.quic.close_idle(thread, number),
-    }
-}
-
-/// Closes idle connections, so that there is room for another that is not accepted from a socket. Returns `false` if there is none.
-pub fn make_room(thread: &Rc<Thread>) -> bool {
-    let mut waiting = Vec::new();
-    idle(thread, thread.clock.now(), &mut waiting);
-    let chosen = choose_idle(&waiting, thread.max_connections);
-    for idle in chosen.iter().filter_map(|number| waiting.get(*number)) {
-        close_idle(thread, idle.place, HeadFailure::Displaced);
-        thread.counters.evicted.add(1);
-    }
-    !chosen.is_empty()
 }
 
 impl Front for HttpThread {
@@ -393,7 +357,7 @@ impl Front for HttpThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Partial;
+    use crate::connection::{self, Partial};
     use std::time::Duration;
 
     fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Connection {

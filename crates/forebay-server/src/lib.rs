@@ -1,7 +1,11 @@
-//! The HTTP front end: virtual hosts, locations, phases, modules, upstreams, caches.
+//! The base of the HTTP front end: virtual hosts, locations, connections, requests, phases, responses, files.
 
 #![warn(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
+
+use forebay_core::blocks;
+use module::Module;
+use module::list::List;
 
 pub mod access_log;
 pub mod background;
@@ -25,6 +29,7 @@ pub mod modules;
 pub mod phases;
 pub mod request;
 pub mod response;
+pub mod shelf;
 pub mod subrequest;
 pub mod symlinks;
 #[cfg(any(test, feature = "testing"))]
@@ -33,11 +38,32 @@ pub mod thread;
 pub mod tls;
 pub mod variables;
 
-/// HTTP as the only front end, with the modules of the base.
-pub static FRONT_ENDS: &[&dyn forebay_core::front::FrontEnd] = &[&front::HttpFrontEnd::new(modules::BASE)];
+/// The modules of the base alone.
+pub static MODULES: List = &[
+    &modules::core::MODULE,
+    &modules::log::MODULE,
+    &BLOCKS,
+    &modules::index::MODULE,
+    &modules::rewrite::MODULE,
+    &modules::ssl::MODULE,
+    &modules::http2::MODULE,
+    &modules::resolver::MODULE,
+];
 
-pub use config::HttpContext;
-pub use forebay_core::{keyword, settings};
+/// Blocks and zones that HTTP has in common with other front ends.
+pub static BLOCKS: Module = Module {
+    http_directives: &[
+        ("upstream", config::upstreams::block),
+        ("map", blocks::map::block),
+        ("geo", blocks::geo::block),
+        ("split_clients", blocks::split_clients::block),
+        ("shared_store", forebay_core::shared_store::directive),
+    ],
+    ..Module::NONE
+};
+
+/// HTTP as the only front end, with the modules of the base.
+pub static FRONT_ENDS: &[&dyn forebay_core::front::FrontEnd] = &[&front::HttpFrontEnd::new(MODULES)];
 
 /// Parts that the program and fuzz targets use without a server.
 pub mod parts {

@@ -1,10 +1,11 @@
 //! A request without a connection, for unit tests of modules.
 
-use crate::config::{self, Environment};
+use crate::config;
 use crate::file_cache::FileCache;
 use crate::request::Request;
 use crate::thread::Thread;
 use forebay_conf::files::Files;
+use forebay_core::config::Environment;
 use forebay_core::counters::Counters;
 use forebay_core::thread::{ActiveConfig, Parts, Thread as WorkerThread};
 use forebay_core::vars::VarId;
@@ -12,7 +13,8 @@ use forebay_net::io::Io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-type LoadResult = Result<(config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error>;
+type LoadResult =
+    Result<(forebay_core::config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error>;
 
 fn load(http: &str) -> LoadResult {
     load_text(whole(http), &[])

@@ -6,7 +6,7 @@ use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
 use crate::module::thread::ThreadStates;
 use crate::request::Request;
-use crate::request::spare::{Shelf, SmallBuffers};
+use crate::shelf::{Shelf, SmallBuffers};
 use crate::subrequest::Walk;
 use forebay_core::client::Client;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -108,7 +108,7 @@ pub struct Thread {
     /// Running requests without a client.
     pub background: crate::background::Running,
     /// Buffers of HTTP/2 connections.
-    pub h2: crate::h2::drive::Shared,
+    pub h2: crate::h2::Shared,
     /// QUIC connections.
     pub quic: crate::h3::Quic,
     /// States of modules.
@@ -139,7 +139,7 @@ impl Thread {
             spare_requests: Shelf::default(),
             spare_walks: Shelf::default(),
             background: Default::default(),
-            h2: crate::h2::drive::Shared::default(),
+            h2: crate::h2::Shared::default(),
             quic: crate::h3::Quic::default(),
             states: ThreadStates::new(&worker),
             worker,

@@ -6,8 +6,8 @@ use forebay_acme::{Challenge, ExternalAccount, Issuer, KeyKind, MacAlgorithm, Pr
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::config::value::first;
 use forebay_server::config::Scope;
-use forebay_server::config::value::first;
 
 /// `acme_client`: an issuer for one certificate.
 pub(crate) struct Client {

@@ -3,13 +3,13 @@
 use forebay_acme::{HookCall, Hooks};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::first;
 use forebay_core::process::Outside;
 use forebay_core::vars::{RowSource, Template};
 use forebay_http::h1::request::Limits;
 use forebay_server::background::{self, Run, Task};
 use forebay_server::config::Scope;
 use forebay_server::config::http::{Http, LocationId};
-use forebay_server::config::value::first;
 use forebay_server::module::assembly::Placing;
 use forebay_server::module::message::{self, Message};
 use forebay_server::request::rare::Unused;

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use forebay_acme::{Challenge, ExternalAccount, Issuer, KeyKind, MacAlgorithm, Profile, Publication};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Setting, first};
 use forebay_net::tls::pem::{self, PemError};
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, first};
 
 /// Reads an `acme_issuer` block.
 pub(crate) fn issuer(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {

@@ -6,14 +6,15 @@ use super::tables::{DNS_PORT, Issuers};
 use super::{Acme, ClientCertificate, Hook, SETTINGS, Settings, Uses, VARIABLE_NAMES, Wanted, identifier};
 use forebay_acme::{Certificate, Challenge, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Publication};
 use forebay_conf::error::{Error, Level};
+use forebay_core::config::listen::ListenDirective;
+use forebay_core::config::names::ServerName;
+use forebay_core::config::{ListenAddr, Listener};
 use forebay_core::tls::issued::{ClientNames, IssuedToClients};
 use forebay_core::tls::loader::Issued;
 use forebay_net::resolver::Resolver;
+use forebay_server::config::Scope;
 use forebay_server::config::issued::{CertificateSource, Chosen, Issuing, Needed, Subject};
-use forebay_server::config::listen::ListenDirective;
-use forebay_server::config::names::ServerName;
 use forebay_server::config::parts::Parts;
-use forebay_server::config::{ListenAddr, Listener, Scope};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -177,7 +178,7 @@ impl Ordering {
                 continue;
             }
             let order = Order { issuer: issuer.clone(), identifiers: identifiers.clone(), key: *key };
-            let certificate = Certificate::of(&order).map_err(|text| forebay_server::config::plain(&text))?;
+            let certificate = Certificate::of(&order).map_err(|text| forebay_core::config::plain(&text))?;
             all.add(&issuer.name, certificate.slot().clone());
             self.acme.clients.push(ClientCertificate { name: issuer.name.clone(), certificate });
             self.acme.orders.push(order);

@@ -6,13 +6,13 @@ mod files;
 use files::{FileError, Tree};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Number, Setting, once};
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::request::{Framing, Method};
 use forebay_http::uri;
 use forebay_server::body;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Number, Setting, once};
 use forebay_server::module::{Module, Phase, PhaseHook, Step, Verdict};
 use forebay_server::modules::static_file;
 use forebay_server::phases::Outcome;
@@ -58,7 +58,7 @@ impl DavMethods {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for DavMethods {
+impl Setting<forebay_server::config::HttpContext> for DavMethods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         for w in &d.args {
@@ -77,7 +77,7 @@ impl Setting<forebay_server::HttpContext> for DavMethods {
 #[derive(Clone, Copy, Debug)]
 pub struct DavAccess(pub u32);
 
-impl Setting<forebay_server::HttpContext> for DavAccess {
+impl Setting<forebay_server::config::HttpContext> for DavAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         forebay_proxy::modules::proxy::StoreAccess::take(None, d, cx).map(|a| DavAccess(a.0))

@@ -65,7 +65,7 @@ fn status_zone(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Resu
         return Err(cx.error(d, "\"status_zone\" directive is duplicate"));
     }
     let kind = if l.kind.is_location() { LOCATION } else { SERVER };
-    l.status_zone = Some(zone(kind, forebay_server::config::value::first(d)));
+    l.status_zone = Some(zone(kind, forebay_core::config::value::first(d)));
     Ok(())
 }
 

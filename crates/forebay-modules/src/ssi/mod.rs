@@ -9,11 +9,11 @@ mod script;
 mod value;
 
 use crate::compress;
+use forebay_core::config::value::Size;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_server::body::compose::{self, Join};
 use forebay_server::config::mime_types::MimeTypes;
-use forebay_server::config::value::Size;
 use forebay_server::module::levels::LocationSettings;
 use forebay_server::module::{HeaderFilter, Module};
 use forebay_server::request::Request;

@@ -8,13 +8,13 @@ use super::proxy;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Setting, first};
 use forebay_core::pattern::Pattern;
 use forebay_core::vars::Captures;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_http::fastcgi;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, first};
 use forebay_server::module::Module;
 use forebay_server::request::Request;
 use forebay_server::request::states::Slot;
@@ -38,7 +38,7 @@ forebay_server::module_settings! {
 #[derive(Clone, Debug)]
 pub struct Split(Option<Pattern>);
 
-impl Setting<forebay_server::HttpContext> for Split {
+impl Setting<forebay_server::config::HttpContext> for Split {
     fn take(_previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let pattern = cx.pattern(d, first(d), false)?;
         if pattern.groups() != 2 {
@@ -60,7 +60,7 @@ impl Texts {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for Texts {
+impl Setting<forebay_server::config::HttpContext> for Texts {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         all.push(first(d).to_vec());

@@ -6,11 +6,11 @@ use super::proxy;
 use crate::upstream::codec::memcached::KEY;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
+use forebay_core::config::value::Number;
 use forebay_core::vars::Template;
 use forebay_http::request::Method;
 use forebay_http::uri::{Escape, escape};
 use forebay_server::config::Scope;
-use forebay_server::config::value::Number;
 use forebay_server::module::Module;
 use forebay_server::request::Request;
 
@@ -39,7 +39,7 @@ pub fn set_defaults(s: &mut proxy::Settings) {
 /// # Errors
 /// If the configuration does not set it anywhere.
 pub fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
-    Template::compile(b"$memcached_key", &mut cx.vars).map_err(|m| forebay_server::config::plain(&m))
+    Template::compile(b"$memcached_key", &mut cx.vars).map_err(|m| forebay_core::config::plain(&m))
 }
 
 /// Appends the `get` command for a key. Remembers the key, which the response has to repeat.

@@ -5,13 +5,13 @@ use super::proxy;
 use crate::modules::proxy_cache;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Setting, first};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::response;
 use forebay_http::request::RequestHead;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, first};
 use forebay_server::request::Request;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ struct Param {
     if_not_empty: bool,
 }
 
-impl Setting<forebay_server::HttpContext> for Params {
+impl Setting<forebay_server::config::HttpContext> for Params {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let mut if_not_empty = false;

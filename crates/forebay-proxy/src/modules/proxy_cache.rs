@@ -8,13 +8,13 @@ use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::config::value::{Msec, Number, Setting, once};
 use forebay_core::shared_store::Tells;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Msec, Number, Setting, once};
 use forebay_server::module::ConfigHooks;
 use forebay_server::module::{Module, RequestHook};
 use forebay_server::request::Request;
@@ -70,7 +70,7 @@ pub enum CacheZone {
     Value(Template),
 }
 
-impl Setting<forebay_server::HttpContext> for CacheZone {
+impl Setting<forebay_server::config::HttpContext> for CacheZone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let Some(w) = d.args.first() else { return Ok(CacheZone::Off) };
@@ -137,7 +137,7 @@ fn status_of(word: &[u8]) -> Option<u16> {
     status.filter(|s| (100..=599).contains(s))
 }
 
-impl Setting<forebay_server::HttpContext> for Valid {
+impl Setting<forebay_server::config::HttpContext> for Valid {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let Some((time, statuses)) = d.args.split_last() else { return Ok(Valid::default()) };
@@ -169,7 +169,7 @@ impl CacheMethods {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for CacheMethods {
+impl Setting<forebay_server::config::HttpContext> for CacheMethods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut post = previous.is_some_and(|p| p.post);
         for w in &d.args {
@@ -187,10 +187,10 @@ impl Setting<forebay_server::HttpContext> for CacheMethods {
 #[derive(Clone, Copy, Debug)]
 pub struct MaxRange(pub Option<u64>);
 
-impl Setting<forebay_server::HttpContext> for MaxRange {
+impl Setting<forebay_server::config::HttpContext> for MaxRange {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let n = units::offset(forebay_server::config::value::first(d));
+        let n = units::offset(forebay_core::config::value::first(d));
         n.map(|n| MaxRange(Some(n))).ok_or_else(|| cx.directive_error(d, "invalid value"))
     }
 }
@@ -221,7 +221,7 @@ impl UseStale {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for UseStale {
+impl Setting<forebay_server::config::HttpContext> for UseStale {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut stale = previous.unwrap_or(UseStale { errors: 0, updating: false });
         for w in &d.args {
@@ -266,7 +266,7 @@ impl Predicates {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for Predicates {
+impl Setting<forebay_server::config::HttpContext> for Predicates {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         for w in &d.args {

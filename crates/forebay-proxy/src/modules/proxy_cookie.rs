@@ -4,11 +4,11 @@
 use crate::modules::proxy::{as_pattern, check_off};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
+use forebay_core::config::value::Setting;
 use forebay_core::pattern::Pattern;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_server::config::Scope;
-use forebay_server::config::value::Setting;
 use forebay_server::request::Request;
 use std::sync::Arc;
 
@@ -93,13 +93,13 @@ fn undotted(text: &[u8]) -> &[u8] {
     text.strip_prefix(b".").unwrap_or(text)
 }
 
-impl Setting<forebay_server::HttpContext> for Domains {
+impl Setting<forebay_server::config::HttpContext> for Domains {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         rewrites(previous.map(|p| p.0), d, true, cx).map(Domains)
     }
 }
 
-impl Setting<forebay_server::HttpContext> for Paths {
+impl Setting<forebay_server::config::HttpContext> for Paths {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         rewrites(previous.map(|p| p.0), d, false, cx).map(Paths)
     }
@@ -109,7 +109,7 @@ impl Setting<forebay_server::HttpContext> for Paths {
 #[derive(Clone, Debug, Default)]
 pub struct CookieFlags(Arc<Vec<(Like, Vec<Template>)>>);
 
-impl Setting<forebay_server::HttpContext> for CookieFlags {
+impl Setting<forebay_server::config::HttpContext> for CookieFlags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();

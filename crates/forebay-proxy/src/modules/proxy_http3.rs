@@ -3,8 +3,8 @@
 use crate::upstream::h3::Limits;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Number, Setting, Size, once};
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Number, Setting, Size, once};
 use std::time::Duration;
 
 forebay_server::module_settings! {
@@ -55,7 +55,7 @@ impl Terms {
     const DEFAULT: Terms = Terms { after: Duration::from_secs(3), valid: Duration::from_secs(60) };
 }
 
-impl Setting<forebay_server::HttpContext> for Fallback {
+impl Setting<forebay_server::config::HttpContext> for Fallback {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut terms = Terms::DEFAULT;

@@ -8,9 +8,9 @@ use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::config::value::{Setting, first, once};
 use forebay_core::vars::VarError;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Setting, first, once};
 use forebay_server::module::Module;
 use forebay_server::request::Request;
 
@@ -36,7 +36,7 @@ pub static MODULE: Module = Module {
 #[derive(Clone, Copy, Debug)]
 pub struct Modifier(u8);
 
-impl Setting<forebay_server::HttpContext> for Modifier {
+impl Setting<forebay_server::config::HttpContext> for Modifier {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;

@@ -4,6 +4,7 @@ use super::session_times::Times;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::config::value::split_parameter;
 use forebay_core::upstream::group::Group;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::sticky::{self, Look, Route, SharedSessions, invalid, template, unknown};
@@ -12,7 +13,6 @@ use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
 use forebay_server::config::Scope;
 use forebay_server::config::parts::Parts;
-use forebay_server::config::value::split_parameter;
 use forebay_server::request::Request;
 use forebay_server::request::rare::Unused;
 use forebay_server::request::states::Slot;
@@ -152,7 +152,7 @@ impl Sticky {
     /// # Errors
     /// In nginx's words.
     pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Sticky, Error> {
-        match forebay_server::config::value::first(d) {
+        match forebay_core::config::value::first(d) {
             kind @ (b"cookie" | b"header") => Cookie::parse(d, kind == b"header", cx).map(Sticky::Cookie),
             b"route" => Route::parse(d, cx).map(Sticky::Route),
             b"learn" => Learn::parse(d, cx).map(Sticky::Learn),

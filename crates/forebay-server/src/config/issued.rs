@@ -1,11 +1,12 @@
 //! Certificates of servers that no directive with a file names: a module gets them (nginx: ngx_http_acme_module).
 
-use super::listen::ListenDirective;
-use super::names::ServerName;
+use super::Scope;
 use super::parts::Parts;
-use super::{Listener, Scope};
 use crate::module::levels::LocationSettings;
 use forebay_conf::error::Error;
+use forebay_core::config::Listener;
+use forebay_core::config::listen::ListenDirective;
+use forebay_core::config::names::ServerName;
 use forebay_core::tls::loader::Issued;
 use forebay_net::resolver::Resolver;
 use std::path::PathBuf;

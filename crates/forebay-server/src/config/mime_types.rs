@@ -1,9 +1,9 @@
 //! Lists of content types, as `charset_types` and similar directives have them.
 
 use super::Scope;
-use super::value::Setting;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::Setting;
 use std::sync::Arc;
 
 /// Content types that a filter works on.
@@ -30,7 +30,7 @@ impl MimeTypes {
     }
 }
 
-impl Setting<crate::HttpContext> for MimeTypes {
+impl Setting<crate::config::HttpContext> for MimeTypes {
     fn take(previous: Option<Self>, d: &Directive, _: &mut Scope<'_>) -> Result<Self, Error> {
         let mut list = match previous {
             Some(MimeTypes::All) => return Ok(MimeTypes::All),

@@ -6,11 +6,6 @@ pub mod mime_types;
 pub mod parts;
 pub mod upstreams;
 
-pub use forebay_core::config::{
-    Config, Environment, KeepaliveProbes, ListenAddr, Listener, SocketOptions, error_log, listen,
-    main_settings, names, plain, value,
-};
-
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Span;

@@ -6,6 +6,7 @@
 pub mod close;
 mod greeting;
 pub mod h1;
+pub mod idle;
 pub mod mux;
 pub mod switched;
 pub mod unread;

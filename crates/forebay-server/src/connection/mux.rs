@@ -4,6 +4,7 @@
 //! (`SpareStreams`).
 
 use crate::connection::websocket;
+use crate::modules::http2;
 use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
@@ -329,7 +330,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     if req.refused == 0 && old {
         stream.leave();
     }
-    stream.set_chunk(req.own_location().settings.http2.chunk_size.0 as usize);
+    stream.set_chunk(http2::SETTINGS.of(&req.own_location().settings).chunk_size.0 as usize);
     let sent = !req.drop_connection && respond(thread, req).await;
     finish(req);
     req.give_buffers();

@@ -1,8 +1,7 @@
 //! The runner of an HTTP/2 connection: reads, hands requests over, writes, waits. Hot path.
 
+use super::Session;
 use super::frames::{Context, Fatal};
-use super::{Session, Stream};
-use crate::connection::mux::SpareStreams;
 use crate::connection::unread::{self, HeadFailure};
 use crate::connection::{Connection, Work, close};
 use crate::error_log;
@@ -12,7 +11,6 @@ use forebay_core::limit::shares::Network;
 use forebay_core::transfers::Over;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
-use forebay_http::h3::repeats::Repeats;
 use forebay_http::request::Version;
 use forebay_net::reactor::{Deadline, Job, Token};
 use forebay_net::wire::{Then, Wire};
@@ -51,13 +49,6 @@ const PENALTY: Duration = Duration::from_secs(60);
 
 /// Most suspect networks remembered.
 const SOURCES: usize = 4096;
-
-/// Heads kept for the next requests of a thread.
-const SPARE: usize = 64;
-/// Spare heads that a thread keeps if they are small. All requests of a turn over HTTP/3 begin before the first of them ends.
-const SPARE_HEADS: usize = 512;
-/// Memory of a small head, bytes.
-const SMALL_HEAD: usize = 1024;
 
 /// Result of driving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -539,48 +530,6 @@ async fn wait(
             ready.await;
             true
         }
-    }
-}
-
-/// Memory that the HTTP/2 and HTTP/3 connections of a thread share, so that idle ones hold none.
-#[derive(Debug, Default)]
-pub struct Shared {
-    #[allow(clippy::vec_box)]
-    heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
-    streams: std::cell::RefCell<Vec<Rc<Stream>>>,
-    ended: std::cell::RefCell<SpareStreams<Stream>>,
-    scratch: std::cell::RefCell<Vec<u8>>,
-    /// Buffers for receiving and for sending.
-    buffers: std::cell::RefCell<Vec<Vec<u8>>>,
-    /// Heads of field sections of HTTP/3.
-    pub repeats: std::cell::RefCell<Repeats>,
-}
-
-impl Shared {
-    /// Returns an empty head.
-    pub fn take_head(&self) -> Box<forebay_http::request::RequestHead> {
-        let mut head = self.take_used_head();
-        head.clear();
-        head
-    }
-
-    /// Returns the head of a finished request as it is, or an empty one.
-    pub fn take_used_head(&self) -> Box<forebay_http::request::RequestHead> {
-        self.heads.borrow_mut().pop().unwrap_or_default()
-    }
-
-    /// Keeps the head of a finished request for reuse.
-    pub fn give(&self, head: Box<forebay_http::request::RequestHead>) {
-        let mut heads = self.heads.borrow_mut();
-        let most = if head.buf.capacity() <= SMALL_HEAD { SPARE_HEADS } else { SPARE };
-        if heads.len() < most && head.buf.capacity() <= 16 * 1024 {
-            heads.push(head);
-        }
-    }
-
-    /// Keeps the memory of a stream for reuse.
-    pub fn give_stream(&self, stream: Rc<Stream>) {
-        self.ended.borrow_mut().give(stream, Session::nobody);
     }
 }
 

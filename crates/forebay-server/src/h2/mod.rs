@@ -8,8 +8,10 @@
 mod budget;
 pub mod drive;
 mod frames;
+mod shared;
 mod stream;
 
+pub use shared::Shared;
 pub use stream::Stream;
 
 use crate::thread::Thread;

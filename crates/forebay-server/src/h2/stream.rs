@@ -179,7 +179,7 @@ impl RequestStream for Stream {
     }
 
     fn recycle(self: Rc<Self>, thread: &Thread) {
-        thread.h2.give_stream(self);
+        thread.h2.ended.borrow_mut().give(self, Session::nobody);
     }
 }
 

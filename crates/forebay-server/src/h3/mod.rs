@@ -18,9 +18,9 @@ pub use handover::{start as start_process, succeed};
 pub use session::Session;
 pub use stream::Stream;
 
+use crate::connection::idle::make_room;
 use crate::connection::mux::SpareStreams;
 use crate::connection::unread::HeadFailure;
-use crate::front::make_room;
 use crate::thread::{QUIC, Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;

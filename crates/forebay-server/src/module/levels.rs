@@ -2,7 +2,7 @@
 
 use crate::config::Scope;
 use crate::module::settings;
-use crate::modules::{core, http2, log, resolver, rewrite, ssl};
+use crate::modules::{core, log, rewrite};
 use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -125,5 +125,5 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, rewrite, http2, ssl, tls, resolver,
+    core, log, rewrite, tls,
 }

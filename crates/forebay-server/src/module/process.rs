@@ -1,7 +1,7 @@
 //! Work of modules for a configuration that goes on independently of requests. Tasks on the process's tokio thread.
 
-use crate::config::Config;
 use crate::config::http::Http;
+use forebay_core::config::Config;
 use forebay_core::process::Outside;
 use forebay_core::shared_store::Tells;
 use forebay_core::tasks::{Log, Tasks};

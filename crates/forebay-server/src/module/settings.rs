@@ -46,7 +46,7 @@ pub trait Directives: Clone + Debug + Default + Send + Sync + 'static {
 #[macro_export]
 macro_rules! module_settings {
     ($($table:tt)*) => {
-        $crate::settings! { $($table)* }
+        forebay_core::settings! { $($table)* }
 
         /// Settings of this module.
         pub static SETTINGS: $crate::module::SettingsOf<Written> = $crate::module::SettingsOf::new();

@@ -1,11 +1,12 @@
 //! `http3_alt_svc`: the `Alt-Svc` field, which tells clients that come over TCP of HTTP/3 (RFC 7838; RFC 9114, section 3.1.1).
 
-use crate::config::listen::ListenDirective;
-use crate::config::value::{Setting, first, once};
-use crate::config::{ListenAddr, Scope};
+use crate::config::Scope;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::ListenAddr;
+use forebay_core::config::listen::ListenDirective;
+use forebay_core::config::value::{Setting, first, once};
 use forebay_http::field;
 use forebay_http::h2;
 use forebay_http::request::Version;
@@ -25,7 +26,7 @@ pub enum AltSvc {
     Value(Vec<u8>),
 }
 
-impl Setting<crate::HttpContext> for AltSvc {
+impl Setting<crate::config::HttpContext> for AltSvc {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match first(d) {

@@ -2,13 +2,13 @@
 
 use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
-use crate::config::value::{Msec, Number, Offset, Sec, Setting, Size, first, once};
-use crate::keyword;
 use crate::module::Module;
 use crate::modules::vars;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::config::value::{Msec, Number, Offset, Sec, Setting, Size, first, once};
+use forebay_core::keyword;
 use forebay_core::vars::Template;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +34,7 @@ pub const KNOWN_METHODS: &[&[u8]] = &[
     b"PATCH",
 ];
 
-crate::settings! {
+forebay_core::settings! {
     /// `root` or `alias`.
     "root" => root: Root = Root::default();
     /// `error_page`.
@@ -159,7 +159,7 @@ pub struct Root {
     pub alias: Option<Option<usize>>,
 }
 
-impl Setting<crate::HttpContext> for Root {
+impl Setting<crate::config::HttpContext> for Root {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         if let Some(earlier) = previous {
             return Err(cx.error(d, duplicate_root(false, earlier.alias.is_some())));
@@ -249,7 +249,7 @@ pub struct ErrorPage {
 #[derive(Clone, Debug, Default)]
 pub struct ErrorPages(pub Arc<Vec<ErrorPage>>);
 
-impl Setting<crate::HttpContext> for ErrorPages {
+impl Setting<crate::config::HttpContext> for ErrorPages {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut pages = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let Some((uri, codes)) = d.args.split_last() else { return Ok(ErrorPages::default()) };
@@ -314,7 +314,7 @@ impl Default for Types {
     }
 }
 
-impl Setting<crate::HttpContext> for Types {
+impl Setting<crate::config::HttpContext> for Types {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut m = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         for entry in d.block.iter().flatten() {
@@ -344,7 +344,7 @@ pub struct KeepaliveTimeout {
     pub header: Option<u64>,
 }
 
-impl Setting<crate::HttpContext> for KeepaliveTimeout {
+impl Setting<crate::config::HttpContext> for KeepaliveTimeout {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let invalid = || cx.directive_error(d, "invalid value");
@@ -366,7 +366,7 @@ pub struct KeepaliveDisable {
     pub safari: bool,
 }
 
-impl Setting<crate::HttpContext> for KeepaliveDisable {
+impl Setting<crate::config::HttpContext> for KeepaliveDisable {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut k = previous.unwrap_or_default();
         for w in &d.args {
@@ -411,7 +411,7 @@ pub enum ServerTokens {
     Value(Template),
 }
 
-impl Setting<crate::HttpContext> for ServerTokens {
+impl Setting<crate::config::HttpContext> for ServerTokens {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
@@ -440,7 +440,7 @@ impl ServerTokens {
 #[derive(Clone, Debug)]
 pub struct RateTemplate(pub Option<Template>);
 
-impl Setting<crate::HttpContext> for RateTemplate {
+impl Setting<crate::config::HttpContext> for RateTemplate {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
@@ -458,7 +458,7 @@ impl Setting<crate::HttpContext> for RateTemplate {
 #[derive(Clone, Copy, Debug)]
 pub struct MaxRanges(pub Option<u64>);
 
-impl Setting<crate::HttpContext> for MaxRanges {
+impl Setting<crate::config::HttpContext> for MaxRanges {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         Ok(MaxRanges(Some(Number::take(previous.map(|_| Number(0)), d, cx)?.0)))
     }
@@ -468,7 +468,7 @@ impl Setting<crate::HttpContext> for MaxRanges {
 #[derive(Clone, Copy, Debug)]
 pub struct OpenFileCache(pub Option<(u64, Duration)>);
 
-impl Setting<crate::HttpContext> for OpenFileCache {
+impl Setting<crate::config::HttpContext> for OpenFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut p = OpenFileCacheParameters { off: false, max: None, inactive: Duration::from_secs(60) };
@@ -533,7 +533,7 @@ pub enum SymlinkMode {
 const SYMLINK_MODES: [(&[u8], SymlinkMode); 3] =
     [(b"off", SymlinkMode::Off), (b"on", SymlinkMode::On), (b"if_not_owner", SymlinkMode::IfNotOwner)];
 
-impl Setting<crate::HttpContext> for DisableSymlinks {
+impl Setting<crate::config::HttpContext> for DisableSymlinks {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let (mut mode, mut from) = (None, None);
@@ -616,7 +616,7 @@ pub struct TempPath(pub Option<TempDir>);
 /// Most digits of a file's name that may go into the names of its subdirectories.
 const MOST_LEVELS: u64 = 10;
 
-impl Setting<crate::HttpContext> for TempPath {
+impl Setting<crate::config::HttpContext> for TempPath {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let path = cx.full_path(first(d));

@@ -1,10 +1,10 @@
 //! `index` (nginx: ngx_http_index_module).
 
 use crate::config::Scope;
-use crate::config::value::Setting;
 use crate::module::Module;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::config::value::Setting;
 use forebay_core::vars::Template;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Default for IndexNames {
     }
 }
 
-impl Setting<crate::HttpContext> for IndexNames {
+impl Setting<crate::config::HttpContext> for IndexNames {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         for (i, w) in d.args.iter().enumerate() {

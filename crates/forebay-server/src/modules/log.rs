@@ -1,20 +1,20 @@
 //! `access_log`, `log_format`, `error_log`, `open_log_file_cache` (nginx: ngx_http_log_module).
 
 use crate::access_log::Format;
-use crate::config::error_log::ErrorLogs;
 use crate::config::{HttpTables, Scope};
 use crate::module::Module;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::config::access_log::{self, AccessLogs, LogFileCache};
+use forebay_core::config::error_log::ErrorLogs;
 use forebay_core::log::access::{AccessLog, Escape, Target};
 use forebay_core::log::files;
 use forebay_core::vars::Template;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-crate::settings! {
+forebay_core::settings! {
     /// `access_log`, empty for `off`.
     "access_log" => access_log: AccessLogs = AccessLogs::default();
     /// `error_log` of this level; `None` for the log of the top level.

@@ -1,11 +1,12 @@
 //! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). [`forebay_core::config::resolver`]
 //! implements them.
 
-use crate::config::value::Msec;
+use crate::module::Module;
 use forebay_core::config::resolver::Chosen;
+use forebay_core::config::value::Msec;
 use std::time::Duration;
 
-crate::settings! {
+crate::module_settings! {
     /// `resolver`.
     "resolver" => resolver: Chosen = Chosen::default();
     /// `resolver_timeout`.
@@ -15,3 +16,6 @@ crate::settings! {
     // Not an nginx directive.
     "upstream_start_unresolved" => start_unresolved: bool = false;
 }
+
+/// `resolver`, `resolver_timeout` and `upstream_start_unresolved`.
+pub static MODULE: Module = Module { settings: &[&SETTINGS], ..Module::NONE };

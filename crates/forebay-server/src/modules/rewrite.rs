@@ -15,7 +15,7 @@ use forebay_core::vars::{Part, Template};
 use forebay_http::uri::{self, Escape};
 use std::sync::Arc;
 
-crate::settings! {
+forebay_core::settings! {
     /// `rewrite_log`.
     "rewrite_log" => rewrite_log: bool = false;
     /// `uninitialized_variable_warn`.

@@ -2,15 +2,15 @@
 
 use super::alt_svc::AltSvc;
 use crate::config::Scope;
-use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use forebay_core::tls::HostKeyFile;
 use forebay_net::quic::{Congestion, IDS};
 use std::time::Duration;
 
-crate::keyword! {
+forebay_core::keyword! {
     /// `quic_congestion_control`.
     pub enum CongestionControl { System = "system", Cubic = "cubic", Bbr = "bbr", Reno = "reno", }
 }
@@ -31,7 +31,7 @@ impl CongestionControl {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdLimit(pub u64);
 
-impl Setting<crate::HttpContext> for IdLimit {
+impl Setting<crate::config::HttpContext> for IdLimit {
     /// nginx takes any number, and clients end the connection at 0 and 1.
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
@@ -44,7 +44,7 @@ impl Setting<crate::HttpContext> for IdLimit {
     }
 }
 
-crate::settings! {
+forebay_core::settings! {
     /// Size of the first buffer for a request head, bytes.
     "client_header_buffer_size" => client_header_buffer_size: Size = Size(1024);
     /// Size of the longest request line or field line, and number of buffers of this size that a head may fill.

@@ -1,15 +1,15 @@
 //! Settings and variables of TLS that only HTTP has (nginx: ngx_http_ssl_module). The others are in [`forebay_core::tls`].
 
-use crate::config::value::Size;
 use crate::module::Module;
 use crate::request::Request;
 use crate::variables::Row;
+use forebay_core::config::value::Size;
 use forebay_core::tls::server::Application;
 use forebay_core::tls::vars::Variables;
 use forebay_core::vars::{RowSource, VarError};
 use forebay_net::tls::record::MAX_CONTENT;
 
-crate::settings! {
+crate::module_settings! {
     /// `ssl_early_data`.
     "ssl_early_data" => early_data: bool = false;
     /// `ssl_buffer_size`.
@@ -17,7 +17,8 @@ crate::settings! {
 }
 
 /// `ssl`.
-pub static MODULE: Module = Module { variables: &[VARIABLES, Variables::ROWS], ..Module::NONE };
+pub static MODULE: Module =
+    Module { settings: &[&SETTINGS], variables: &[VARIABLES, Variables::ROWS], ..Module::NONE };
 
 const VARIABLES: &[Row] = &[Row { name: "ssl_early_data", get: RowSource::Get(early_data), settable: true }];
 

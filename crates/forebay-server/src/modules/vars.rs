@@ -231,7 +231,8 @@ fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 
 /// Appends the user name of Basic authentication. Returns `false` if there is none.
 pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
-    let user = crate::request::credentials::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
+    let user =
+        crate::request::credentials::credentials(&r.head).map(|(user, _)| user).filter(|u| !u.is_empty());
     user.map(|u| out.extend_from_slice(&u)).is_some()
 }
 

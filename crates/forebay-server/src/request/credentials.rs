@@ -1,12 +1,11 @@
 //! User and password of a request (RFC 7617).
 
-use super::Request;
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use forebay_http::field::Name;
-use forebay_http::request::Method;
+use forebay_http::request::{Method, RequestHead};
 
 /// Base64 as people write it: with or without padding, whatever the unused bits are.
 pub const LENIENT: GeneralPurpose = GeneralPurpose::new(
@@ -18,18 +17,18 @@ pub const LENIENT: GeneralPurpose = GeneralPurpose::new(
 
 /// Returns `true` if the client authenticates to a proxy: CONNECT uses `Proxy-Authorization` (RFC 9110, section
 /// 11.7).
-pub fn is_proxy(req: &Request) -> bool {
-    req.head.method == Method::Connect
+pub fn is_proxy(head: &RequestHead) -> bool {
+    head.method == Method::Connect
 }
 
 /// Returns the name of the field that has them.
-pub fn field(req: &Request) -> Name {
-    if is_proxy(req) { Name::ProxyAuthorization } else { Name::Authorization }
+fn field(head: &RequestHead) -> Name {
+    if is_proxy(head) { Name::ProxyAuthorization } else { Name::Authorization }
 }
 
 /// Returns user and password of `Authorization: Basic ...`.
-pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
-    let (scheme, rest) = req.head.get(field(req))?.split_at_checked(6)?;
+pub fn credentials(head: &RequestHead) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (scheme, rest) = head.get(field(head))?.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
     }
@@ -52,7 +51,7 @@ mod tests {
         let mut req = testing::request("server {}", "");
         let mut of = |value: &str| {
             testing::head(&mut req, &format!("Authorization: {value}\n"));
-            credentials(&req).map(|(u, p)| {
+            credentials(&req.head).map(|(u, p)| {
                 (String::from_utf8_lossy(&u).into_owned(), String::from_utf8_lossy(&p).into_owned())
             })
         };

@@ -1,7 +1,6 @@
 //! Content codings: the codings that a client accepts (`Accept-Encoding`; RFC 9110, section 12.5.3), and the coding of a response. Hot
 //! path.
 
-use super::{Part, Response};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -68,17 +67,6 @@ pub struct Coded {
     pub lengths: Option<(u64, u64)>,
     /// The form that is the body.
     pub form: Option<Arc<Form>>,
-}
-
-impl Response {
-    /// Replaces the body, whose length was `from` bytes, by a compressed form.
-    pub fn use_form(&mut self, form: Arc<Form>, from: u64) {
-        let len = form.bytes.len() as u64;
-        self.content_length = Some(len);
-        self.body.clear();
-        self.body.push(Part::Bytes(form.bytes.clone()));
-        self.coded = Coded { coding: Some(form.key.coding), lengths: Some((from, len)), form: Some(form) };
-    }
 }
 
 /// Some of the codings, in the order of [`Coding::ALL`].

@@ -6,8 +6,10 @@
 pub mod coding;
 pub mod fields;
 pub mod head;
+pub mod made;
 pub mod respond;
 pub mod sent;
+pub mod sent_heads;
 pub mod stored;
 pub mod streamed;
 
@@ -17,12 +19,13 @@ use crate::module::LateFilter;
 use crate::request::Request;
 use crate::request::rare::Rare;
 use bytes::Bytes;
-use coding::Coded;
+use coding::{Coded, Form};
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Field lines in one buffer.
 #[derive(Debug, Default)]
@@ -389,7 +392,7 @@ pub struct Response {
     /// Came from a cache, with this entry.
     pub entry: Option<Rc<dyn stored::Stored>>,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
-    pub ready: Option<Rc<sent::SentHead>>,
+    pub ready: Option<Rc<sent_heads::SentHead>>,
     /// `true` if a request gets at most one range of the response.
     pub single_range: bool,
     /// Parts of the body in addition to its own content.
@@ -560,6 +563,15 @@ impl Response {
         if end > 0 {
             self.body.push(Part::Text { start: 0, end });
         }
+    }
+
+    /// Replaces the body, whose length was `from` bytes, by a compressed form.
+    pub fn use_form(&mut self, form: Arc<Form>, from: u64) {
+        let len = form.bytes.len() as u64;
+        self.content_length = Some(len);
+        self.body.clear();
+        self.body.push(Part::Bytes(form.bytes.clone()));
+        self.coded = Coded { coding: Some(form.key.coding), lengths: Some((from, len)), form: Some(form) };
     }
 
     /// Returns the length of the body's parts.

@@ -1,7 +1,8 @@
 //! Heads of responses that are used again for the same file or cached response. Hot path.
 
 use super::Part;
-use super::coding::{Form, Ranked};
+use super::coding::Ranked;
+use super::sent_heads::{MadeFor, SentHead, SentHeads};
 use super::stored::Stored;
 use crate::config::http::Location;
 use crate::file_cache::OpenFile;
@@ -10,9 +11,7 @@ use crate::modules::alt_svc;
 use crate::request::Request;
 use forebay_http::field::Name;
 use forebay_http::request::{Method, Version};
-use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Returns `true` if the response is sent whole and unchanged, with a head that depends on nothing but its location `l`.
 fn is_plain(req: &Request, l: &Location) -> bool {
@@ -30,62 +29,10 @@ fn is_plain(req: &Request, l: &Location) -> bool {
         && req.refused == 0
 }
 
-/// Part of the configuration that a head depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MadeFor {
-    server: usize,
-    location: usize,
-    /// Serial number of the configuration.
-    serial: u64,
-    /// Port with an `Alt-Svc` of its own, or 0.
-    port: u16,
-}
-
 fn made_for(req: &Request) -> MadeFor {
     let http = &req.conf.http;
     let port = alt_svc::of_connection(req, &http.server(req).alt_svc).map_or(0, |field| field.port);
     MadeFor { server: req.server, location: req.location, serial: http.serial, port }
-}
-
-/// Head of a plain response as it was sent last. All but the date is the same from one request to the next.
-#[derive(Debug)]
-pub struct SentHead {
-    made_for: MadeFor,
-    /// Codings that the client takes of those that the location has.
-    ranked: Ranked,
-    version: Version,
-    /// Bytes with the date as it was then.
-    bytes: Box<[u8]>,
-    /// Where the date begins in them.
-    date: usize,
-    /// The body, where it is compressed.
-    pub form: Option<Arc<Form>>,
-}
-
-/// Heads of a file or a cached response.
-#[derive(Debug, Default)]
-pub struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
-
-/// Number of heads kept of a file or a cached response.
-const SENT_HEADS: usize = 8;
-
-impl SentHeads {
-    fn find(&self, made_for: MadeFor, ranked: Ranked, version: Version) -> Option<Rc<SentHead>> {
-        let heads = self.0.borrow();
-        heads.iter().find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version).cloned()
-    }
-
-    fn put(&self, head: SentHead) {
-        let mut heads = self.0.borrow_mut();
-        heads.retain(|h| {
-            h.made_for.serial == head.made_for.serial
-                && (h.made_for, h.ranked, h.version) != (head.made_for, head.ranked, head.version)
-        });
-        if heads.len() >= SENT_HEADS {
-            heads.remove(0);
-        }
-        heads.push(Rc::new(head));
-    }
 }
 
 /// Codings on which the heads of a location depend. `None`: they depend on more.

@@ -4,14 +4,14 @@ use crate::upstream::attempts::Rules;
 use crate::upstream::spool::{AheadLimits, Keep};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
+use forebay_core::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
+use forebay_core::keyword;
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_net::relay::Timeouts;
 use forebay_server::config::Scope;
-use forebay_server::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
-use forebay_server::keyword;
 use forebay_server::modules::core::TempPath;
 use forebay_server::request::Request;
 use std::os::unix::ffi::OsStrExt;
@@ -153,7 +153,7 @@ pub enum Store {
     Path(Template),
 }
 
-impl Setting<forebay_server::HttpContext> for Store {
+impl Setting<forebay_server::config::HttpContext> for Store {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let Some(w) = d.args.first() else { return Ok(Store::Off) };
@@ -169,7 +169,7 @@ impl Setting<forebay_server::HttpContext> for Store {
 #[derive(Clone, Copy, Debug)]
 pub struct StoreAccess(pub u32);
 
-impl Setting<forebay_server::HttpContext> for StoreAccess {
+impl Setting<forebay_server::config::HttpContext> for StoreAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut mode = 0o600;
@@ -205,7 +205,7 @@ keyword! {
 #[derive(Clone, Debug)]
 pub struct Value(pub Option<Template>);
 
-impl Setting<forebay_server::HttpContext> for Value {
+impl Setting<forebay_server::config::HttpContext> for Value {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match d.args.first() {
@@ -237,7 +237,7 @@ impl SetHeaders {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for SetHeaders {
+impl Setting<forebay_server::config::HttpContext> for SetHeaders {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         if let Some(value) = d.args.get(1) {
@@ -266,7 +266,7 @@ impl FieldNames {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for FieldNames {
+impl Setting<forebay_server::config::HttpContext> for FieldNames {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         names.extend(d.args.iter().map(|w| w.text.clone()));
@@ -297,7 +297,7 @@ impl Ignored {
     }
 }
 
-impl Setting<forebay_server::HttpContext> for Ignored {
+impl Setting<forebay_server::config::HttpContext> for Ignored {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         for w in &d.args {
             if !Ignored::ALL.iter().any(|n| n.eq_ignore_ascii_case(&w.text)) {
@@ -363,7 +363,7 @@ pub fn check_off<T>(previous: Option<&Vec<T>>, d: &Directive, cx: &Scope<'_>) ->
 #[derive(Clone, Debug)]
 pub struct Redirects(pub Arc<Vec<Redirect>>);
 
-impl Setting<forebay_server::HttpContext> for Redirects {
+impl Setting<forebay_server::config::HttpContext> for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
@@ -483,7 +483,7 @@ fn names_statuses(d: &Directive) -> bool {
     matches!(d.name.text.as_slice(), b"proxy_next_upstream" | b"grpc_next_upstream")
 }
 
-impl Setting<forebay_server::HttpContext> for NextMask {
+impl Setting<forebay_server::config::HttpContext> for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let family = Failures::of(d);
         // As in nginx several of a level add up, and `off` stays.

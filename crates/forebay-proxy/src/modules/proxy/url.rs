@@ -14,6 +14,7 @@ use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
 use forebay_server::config::Scope;
 use forebay_server::config::upstreams::{Named, Upstream};
+use forebay_server::modules::resolver;
 use forebay_server::request::Request;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -332,7 +333,7 @@ fn invalid_url(req: &mut Request, url: &[u8], why: String) -> u16 {
 /// Returns the resolver of the location, or that of the system.
 fn resolver_of(req: &Request) -> Arc<Resolver> {
     let http = req.http();
-    match &http.location(req).settings.resolver.resolver.0 {
+    match &resolver::SETTINGS.of(&http.location(req).settings).resolver.0 {
         Some(r) => r.clone(),
         None => http.system_resolver.get_or_init(|| Arc::new(Resolver::system())).clone(),
     }
@@ -379,7 +380,7 @@ async fn look_up(
     name: &[u8],
     port: u16,
 ) -> Result<Vec<PeerAddr>, u16> {
-    let timeout = req.own_location().settings.resolver.timeout.0;
+    let timeout = resolver::SETTINGS.of(&req.own_location().settings).timeout.0;
     let thread = req.thread.clone();
     let until = thread.io.poller.now() + timeout;
     let found = thread.io.poller.deadline(until, resolver.addresses(name, false)).await;

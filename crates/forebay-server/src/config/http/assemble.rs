@@ -10,18 +10,19 @@ use super::units::{Facts, Memory, Slot, State, Unit, UnitBuild, UnitEffects, Uni
 use super::{Http, Kind, Location, LocationId, Server};
 use crate::config::Scope;
 use crate::config::issued::{CertificateSource, Chosen, Issuing, Subject};
-use crate::config::listen::ListenDirective;
 use crate::config::parts::Parts;
 use crate::config::upstreams::Table;
-use crate::config::{Listener, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::module::assembly::{InEffectAt, Loaded, LoadingTls, Placing, Settling};
 use crate::module::levels::{LocationSettings, LocationWritten, Sharing};
 use crate::module::list;
 use crate::module::{self, ConfigHooks, Content, Plan};
-use crate::modules;
+use crate::modules::{self, resolver, ssl};
 use forebay_conf::files::Reads;
+use forebay_core::config::listen::ListenDirective;
+use forebay_core::config::names::ServerName;
 use forebay_core::config::{Lacking, Listening, check_certificates};
+use forebay_core::config::{Listener, plain};
 use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::server::VirtualTls;
 use forebay_core::tls::vars::shows_hello;
@@ -381,7 +382,8 @@ impl Assembly<'_, '_> {
 
     /// Returns the source of certificates that no directive names, which knows the names of all servers.
     fn certificate_source(&mut self) -> Option<Box<dyn CertificateSource>> {
-        let resolver = self.http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.as_ref());
+        let resolver =
+            self.http.location.as_ref().and_then(|l| resolver::SETTINGS.of(&l.settings).resolver.0.as_ref());
         let listens = self.servers.iter().flat_map(Made::listens).collect();
         let begin = config_hooks(|hooks| hooks.certificates).next()?;
         let mut source = begin(Issuing { resolver, listens, cx: self.cx });
@@ -415,8 +417,8 @@ impl Assembly<'_, '_> {
             }
         };
         let repeatable = issued.is_empty() && !is_ordered && !l.settings.tls.stapling;
-        let resolver = l.settings.resolver.resolver.0.as_ref();
-        let application = l.settings.ssl.application();
+        let resolver = resolver::SETTINGS.of(&l.settings).resolver.0.as_ref();
+        let application = ssl::SETTINGS.of(&l.settings).application();
         let input = ServerInput { settings: &l.settings.tls, application, resolver, issued };
         let outer = self.cx.files.exchange_reads(Reads::default());
         match self.loader.server(&input, self.cx) {
@@ -496,7 +498,8 @@ impl Assembly<'_, '_> {
             // The default server's setting applies, since the server name is not known when a connection is accepted.
             l.nodelay = facts.get(l.default.default_server).map(|facts| facts.nodelay);
         }
-        let resolver = http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.as_ref());
+        let resolver =
+            http.location.as_ref().and_then(|l| resolver::SETTINGS.of(&l.settings).resolver.0.as_ref());
         let mut tables = std::mem::take(&mut cx.tables);
         if let Some(again) = &mut cx.again {
             again.misfit |= tables.upstreams.misfit;

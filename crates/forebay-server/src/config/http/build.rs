@@ -3,10 +3,7 @@
 use super::units::{self, Memory, Slot, State, UnitBuild, UnitEffects};
 use super::{Kind, LocationId, ROOT};
 use crate::config::Scope;
-use crate::config::listen::{self, ListenDirective};
-use crate::config::names::{self, ServerName};
 use crate::config::parts::Parts;
-use crate::config::value;
 use crate::module::Content;
 use crate::module::levels::{LocationWritten, Part, Sharing};
 use crate::module::list;
@@ -16,6 +13,9 @@ use crate::modules::rewrite;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive, Unit};
 use forebay_core::config::Listening;
+use forebay_core::config::listen::{self, ListenDirective};
+use forebay_core::config::names::{self, ServerName};
+use forebay_core::config::value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

@@ -11,8 +11,6 @@ pub use build::DIRECTIVES;
 pub use build::{Builder, LocationBuild};
 pub use units::Memory;
 
-use super::Environment;
-use super::names::ServerName;
 use super::parts::Parts;
 use crate::location::LocationTree;
 use crate::module::levels::LocationSettings;
@@ -20,6 +18,8 @@ use crate::module::{Content, Hook, Plan};
 use crate::modules;
 use crate::modules::rewrite;
 use crate::request::Request;
+use forebay_core::config::Environment;
+use forebay_core::config::names::ServerName;
 use forebay_core::pattern::Pattern;
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::server::VirtualTls;
@@ -63,7 +63,7 @@ pub struct Http {
     /// Values of modules.
     pub parts: Parts,
     /// Upstream groups.
-    pub upstreams: crate::config::upstreams::Table,
+    pub upstreams: forebay_core::upstream::config::Table<Parts>,
     /// `true` if some variable shows what a ClientHello offers.
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.

@@ -22,12 +22,12 @@
 
 use super::build::{LocationBuild, ServerBuild};
 use super::{Location, Server};
-use crate::config::listen::ListenDirective;
-use crate::config::names::ServerName;
 use crate::config::upstreams::{Named, Table, Upstream};
 use crate::module::Needs;
 use crate::module::list;
 use forebay_conf::files::Reads;
+use forebay_core::config::listen::ListenDirective;
+use forebay_core::config::names::ServerName;
 use forebay_core::config::{Effects, Listening};
 use forebay_core::upstream::config as groups;
 use forebay_core::vars::Uses;
