@@ -36,7 +36,7 @@ static STATE: Slot<Counted> = Slot::new();
 /// `limit_conn`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
-    http_directives: &[("limit_conn_zone", concurrency::zone)],
+    http_directives: &[("limit_conn_zone", concurrency::directives::zone)],
     config: ConfigHooks {
         undefined: Some(|tables, _| {
             tables.conn_zones.undefined().map(|message| plain(&message)).into_iter().collect()

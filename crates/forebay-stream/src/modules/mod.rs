@@ -42,7 +42,7 @@ pub(crate) const BLOCK_DIRECTIVES: &[(&str, Read)] = &[
     ("geo", blocks::geo::block),
     ("split_clients", blocks::split_clients::block),
     ("log_format", log::format),
-    ("limit_conn_zone", concurrency::zone),
+    ("limit_conn_zone", concurrency::directives::zone),
     ("match", health_check::block),
 ];
 
