@@ -145,7 +145,7 @@ fn answer(req: &mut Request) -> Step<'_> {
     req.resp.status = 200;
     req.resp.content_type = b"text/plain".to_vec();
     req.resp.set_body(text.into_bytes());
-    req.keep_alive = false;
+    req.ending.close();
     Verdict::Done.into()
 }
 

@@ -73,7 +73,7 @@ async fn check(req: &mut Request) -> Verdict {
             Ok(()) => body = SubBody::Shared,
             Err(BodyError::Status(status)) => return Verdict::Status(status),
             Err(BodyError::Gone) => {
-                req.drop_connection = true;
+                req.ending.drop_connection();
                 return Verdict::Done;
             }
         }

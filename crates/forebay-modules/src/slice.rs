@@ -145,7 +145,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     let value = head.get(Name::ContentRange).map(<[u8]>::to_vec);
     let etag = head.get(Name::Etag).unwrap_or_default().to_vec();
     let Some(len) = judge(req, value) else {
-        req.drop_connection = true;
+        req.ending.drop_connection();
         return Ok(());
     };
     let r = &mut req.resp;

@@ -384,7 +384,7 @@ impl BodyError {
         match self {
             BodyError::Status(status) => Outcome::Status(status),
             BodyError::Gone => {
-                req.drop_connection = true;
+                req.ending.drop_connection();
                 Outcome::Done
             }
         }
@@ -611,7 +611,7 @@ fn accept(req: &mut Request, taken: Result<usize, Malformed>) -> Result<usize, B
     let Ok(used) = taken else {
         req.log(Level::Error, "client sent invalid chunked body");
         req.body.done = true;
-        req.keep_alive = false;
+        req.ending.close();
         return Err(BodyError::Status(400));
     };
     req.received += used as u64;
@@ -620,7 +620,7 @@ fn accept(req: &mut Request, taken: Result<usize, Malformed>) -> Result<usize, B
     if max != 0 && matches!(req.body.framing, Framing::Chunked | Framing::Stream) && req.body.len > max {
         let text = format!("client intended to send too large chunked body: {} bytes", req.body.len);
         req.log(Level::Error, &text);
-        req.keep_alive = false;
+        req.ending.close();
         return Err(BodyError::Status(413));
     }
     Ok(used)

@@ -27,13 +27,13 @@ fn closes(status: u16) -> bool {
 pub fn special(req: &mut Request, status: u16) -> NextStep {
     if matches!(status, 408 | 444 | 499) {
         // The client is gone, too slow, or must get no response (444).
-        req.drop_connection = true;
-        req.keep_alive = false;
+        req.ending.close();
+        req.ending.drop_connection();
         req.resp.status = status;
         return NextStep::Done;
     }
     if closes(status) {
-        req.keep_alive = false;
+        req.ending.close();
     }
     if status == 204 || status < 300 && !matches!(status, 0) {
         req.resp.status = status;

@@ -116,7 +116,7 @@ pub fn judge(req: &mut Request) -> Option<u16> {
     let rejection = rejection(req)?;
     req.log(Level::Info, &rejection.text);
     if rejection.closes {
-        req.keep_alive = false;
+        req.ending.close();
     }
     Some(rejection.status)
 }

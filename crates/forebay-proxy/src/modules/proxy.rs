@@ -118,12 +118,12 @@ async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
         Ok(out) => out,
         Err(Stop::Status(499)) => {
             req.resp.status = 499;
-            req.drop_connection = true;
+            req.ending.drop_connection();
             Outcome::Done
         }
         Err(Stop::Status(status)) => Outcome::Status(status),
         Err(Stop::Gone) => {
-            req.drop_connection = true;
+            req.ending.drop_connection();
             Outcome::Done
         }
     }

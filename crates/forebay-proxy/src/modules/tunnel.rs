@@ -87,7 +87,7 @@ async fn run(req: &mut Request, pass: &Pass) -> Outcome {
         Ok(contact) => established(req, contact),
         Err(499) => {
             req.resp.status = 499;
-            req.drop_connection = true;
+            req.ending.drop_connection();
             Outcome::Done
         }
         Err(status) => Outcome::Status(status),
@@ -160,7 +160,7 @@ fn established(req: &mut Request, contact: Contact) -> Outcome {
     u.log_name.drain(..scheme.len().min(u.log_name.len()));
     u.log_path.clear();
     let timeouts = Timeouts { read: t.read_timeout.0, send: t.send_timeout.0 };
-    req.keep_alive = false;
+    req.ending.close();
     req.resp.status = 200;
     req.resp.head_only = true;
     req.resp.source = Some(Box::new(Body::switched(contact, Vec::new(), timeouts)));

@@ -391,7 +391,7 @@ async fn answer(
     bare: Option<u16>,
 ) -> Result<Option<Vec<u8>>, Broken> {
     let before = out.pushed();
-    let refused = sub.drop_connection || sub.resp.status == 101;
+    let refused = sub.ending.is_dropped() || sub.resp.status == 101;
     if refused && what.stub.is_none() {
         return Err(Broken::Connection);
     }

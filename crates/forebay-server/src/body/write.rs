@@ -61,9 +61,9 @@ pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) ->
 
 /// Returns the hint for the last bytes of a response.
 pub(super) fn after_last(req: &Request) -> Then {
-    if req.closes_at_once {
+    if req.ending.closes_at_once() {
         Then::Close
-    } else if req.keep_alive {
+    } else if req.ending.keeps_alive() {
         Then::Wait
     } else {
         Then::Nothing

@@ -483,7 +483,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     thread.counters.requests.add(1);
     // The request is refused whatever its server is.
     let _ = req.choose_server();
-    req.keep_alive = false;
+    req.ending.close();
     req.refused = reject.status;
     if reject.stage == Stage::Line {
         req.uri.clear();
@@ -516,12 +516,12 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
         None => phases::run(req).await,
         Some(status) => Box::pin(phases::refuse(req, status)).await,
     }
-    if req.drop_connection {
+    if req.ending.is_dropped() {
         finish(req);
         return Some(Served::Closed);
     }
     if !take_body(thread, req).await {
-        req.keep_alive = false;
+        req.ending.close();
     }
     let sent = respond(thread, req).await;
     if sent && req.resp.source.is_some() && switched::begin(thread, req, guard) {
@@ -529,7 +529,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
     }
     let unread = !req.body.done();
     // Also while the thread quits, if the answer had said so before: the next request may be on its way.
-    let mut keep = sent && req.keep_alive;
+    let mut keep = sent && req.ending.keeps_alive();
     if keep && unread {
         keep = body::discard(thread, req).await;
     }

@@ -208,7 +208,7 @@ impl Suspended {
         req.take_connection(self.conn);
         req.begin_request();
         req.without_head = true;
-        req.keep_alive = false;
+        req.ending.close();
         req.conf = self.conf;
         (req.server, req.location) = (self.server, self.location);
         req.started = self.started;

@@ -87,7 +87,7 @@ pub const PLAIN: &[Row] = rows! {
         }
     },
     "sent_http_cache_control" => |r, o| joined(r, b"Cache-Control", o),
-    "sent_http_connection" => |r, o| text(o, match r.keep_alive {
+    "sent_http_connection" => |r, o| text(o, match r.ending.keeps_alive() {
         _ if r.resp.status == 101 => b"upgrade",
         true => b"keep-alive",
         false => b"close",
@@ -283,7 +283,7 @@ fn sent_content_type(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let http = r.http();
     match http.location(r).settings.core.keepalive_timeout.header {
-        Some(n) if r.keep_alive && n > 0 => {
+        Some(n) if r.ending.keeps_alive() && n > 0 => {
             out.extend_from_slice(b"timeout=");
             number(out, n)
         }

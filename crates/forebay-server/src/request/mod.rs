@@ -8,6 +8,7 @@ use crate::modules::core::Settings as Core;
 use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
+use ending::Ending;
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::config::Address;
@@ -25,6 +26,7 @@ use std::time::Instant;
 
 pub mod credentials;
 mod derive;
+pub mod ending;
 pub mod rare;
 pub mod spare;
 pub mod states;
@@ -158,20 +160,16 @@ pub struct Request {
     pub unlogged: bool,
     /// `$request_completion`.
     pub complete: bool,
-    /// `true` if the connection may serve another request.
-    pub keep_alive: bool,
+    /// End of the connection.
+    pub ending: Ending,
     /// The request was refused before its head was understood; 0 if not.
     pub refused: u16,
     /// Body of the request.
     pub body: RequestBody,
     /// Time for which the connection may be idle after this request; `None`: there was no request since it was idle.
     pub keepalive_timeout: Option<std::time::Duration>,
-    /// The connection is closed right after the response.
-    pub closes_at_once: bool,
     /// The client did not read or write in time.
     pub timed_out: bool,
-    /// `return 444`: closed without an answer.
-    pub drop_connection: bool,
     /// The head is gone. Variables of the log phase have stored values.
     pub without_head: bool,
     /// Came in one packet with the request before it.
@@ -223,13 +221,11 @@ impl Request {
             modules: ModuleState::default(),
             unlogged: false,
             complete: false,
-            keep_alive: false,
+            ending: Ending::default(),
             refused: 0,
             body: RequestBody::default(),
             keepalive_timeout: None,
-            closes_at_once: false,
             timed_out: false,
-            drop_connection: false,
             without_head: false,
             pipelined: false,
         }
@@ -329,7 +325,6 @@ impl Request {
         self.status_override = None;
         self.add_uri_to_alias = false;
         self.refusal = None;
-        self.drop_connection = false;
         self.rewritten = false;
         self.valid_location = true;
         self.sent = 0;
@@ -340,7 +335,7 @@ impl Request {
         self.complete = false;
         self.timed_out = false;
         self.refused = 0;
-        self.keep_alive = self.head.keep_alive && !self.thread.quitting.get();
+        self.ending = Ending::begin(self.head.keep_alive && !self.thread.quitting.get());
         self.body.begin(self.head.framing, self.head.len);
         self.unlogged = self.origin == Origin::Client;
         self.take_peer();
@@ -405,8 +400,8 @@ impl Request {
     /// Applies the settings that govern the connection. `core`: those of the location.
     pub fn update_connection_settings(&mut self, core: &Core) {
         self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
-        if self.keep_alive && (self.connection_is_old(core) || self.disabled_agent(core)) {
-            self.keep_alive = false;
+        if self.ending.keeps_alive() && (self.connection_is_old(core) || self.disabled_agent(core)) {
+            self.ending.close();
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! `reset` names every field, since a leftover would show one client what another one has sent.
 
+use super::ending::Ending;
 use super::{Origin, Request};
 use crate::body::RequestBody;
 use crate::connection::Connection;
@@ -74,13 +75,11 @@ impl Request {
             modules,
             unlogged,
             complete,
-            keep_alive,
+            ending,
             refused,
             body,
             keepalive_timeout,
-            closes_at_once,
             timed_out,
-            drop_connection,
             without_head,
             pipelined,
         } = self;
@@ -104,11 +103,10 @@ impl Request {
         *transfer = None;
         modules.clear();
         modules.upstream.reset();
-        (*unlogged, *complete, *keep_alive) = (false, false, false);
+        (*unlogged, *complete, *ending) = (false, false, Ending::default());
         *body = RequestBody::default();
         *keepalive_timeout = None;
-        (*closes_at_once, *timed_out, *drop_connection) = (false, false, false);
-        (*without_head, *pipelined) = (false, false);
+        (*timed_out, *without_head, *pipelined) = (false, false, false);
         for buf in
             [&mut head.buf, &mut resp.text, &mut modules.upstream.head.buf, &mut modules.upstream.early]
         {
@@ -181,13 +179,11 @@ mod tests {
             modules,
             unlogged,
             complete,
-            keep_alive,
+            ending,
             refused,
             body,
             keepalive_timeout,
-            closes_at_once,
             timed_out,
-            drop_connection,
             without_head,
             pipelined,
         } = req;
@@ -261,13 +257,11 @@ mod tests {
             modules,
             unlogged,
             complete,
-            keep_alive,
+            ending,
             refused,
             body,
             keepalive_timeout,
-            closes_at_once,
             timed_out,
-            drop_connection,
             without_head,
             pipelined,
         ]
@@ -292,8 +286,8 @@ mod tests {
         req.valid_location = false;
         (req.sent, req.sent_head, req.received) = (1, 2, 3);
         use_up_modules(req);
-        (req.unlogged, req.complete, req.keep_alive, req.closes_at_once) = (true, true, true, true);
-        (req.timed_out, req.drop_connection, req.without_head, req.pipelined) = (true, true, true, true);
+        (req.unlogged, req.complete, req.ending) = (true, true, Ending::CloseAtOnce);
+        (req.timed_out, req.without_head, req.pipelined) = (true, true, true);
         req.body.begin(Framing::Length(6), 3);
         req.body.continued = true;
         req.body.len = 6;

@@ -210,7 +210,7 @@ impl OfConnection {
         }
         if req.resp.status == 101 {
             out.extend_from_slice(b"Connection: upgrade\r\n");
-        } else if req.keep_alive {
+        } else if req.ending.keeps_alive() {
             out.extend_from_slice(b"Connection: keep-alive\r\n");
             if let Some(n) = core.keepalive_timeout.header.filter(|n| *n > 0) {
                 out.extend_from_slice(b"Keep-Alive: timeout=");

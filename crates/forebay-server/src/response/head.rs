@@ -44,7 +44,7 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
     let status = req.resp.status;
     if req.head.version == Version::Http09 || req.resp.headless && !req.head.version.is_multiplexed() {
         req.resp.head_only |= req.method == Method::Head;
-        req.keep_alive = false;
+        req.ending.close();
         return Ok(if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain });
     }
     req.resp.head_only |= req.method == Method::Head
@@ -89,6 +89,6 @@ fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
     if may_chunk {
         return (None, BodyFraming::Chunked);
     }
-    req.keep_alive = false;
+    req.ending.close();
     (None, framing)
 }

@@ -20,14 +20,16 @@ const HEAD: usize = 1024;
 
 /// Sends the response. Returns `false` if the client is gone or too slow.
 pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
-    if req.drop_connection {
+    if req.ending.is_dropped() {
         return false;
     }
     if req.head.is_websocket {
         websocket::check(req);
     }
     // A graceful end may have begun while the request was held up.
-    req.keep_alive &= !thread.quitting.get();
+    if thread.quitting.get() {
+        req.ending.close();
+    }
     let mut out = req.take_buf();
     out.reserve(HEAD);
     let framing = if sent::write_ready(req, &mut out) {
@@ -35,14 +37,16 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     } else {
         let file = sent::subject(req);
         run_header_filters(req).await;
-        if req.drop_connection {
+        if req.ending.is_dropped() {
             return false;
         }
         let framing = head::write(req, &mut out);
         sent::remember(req, file, &out);
         framing
     };
-    req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
+    if req.resp.source.is_none() {
+        req.ending.close_at_once();
+    }
     req.sent_head = out.len() as u64;
     // Other content follows at once, or the end does.
     let then = if req.resp.source.is_none() { Then::More } else { Then::Nothing };
@@ -77,12 +81,12 @@ async fn send_body(
     let sent = body::write_last(thread, req, head).await;
     if let Some(mut source) = req.resp.source.take() {
         if sent.is_ok() && switched::can_suspend(req, &*source) {
-            req.keep_alive = false;
+            req.ending.close();
             req.resp.source = Some(source);
             return sent;
         }
         if sent.is_ok() && source.relay(req).await {
-            req.keep_alive = false;
+            req.ending.close();
         } else {
             // The client need not wait for content that it does not get.
             req.conn.wire.end();

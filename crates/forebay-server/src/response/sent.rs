@@ -18,7 +18,7 @@ fn is_plain(req: &Request, l: &Location) -> bool {
     let asks =
         [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
     req.status_override.is_none()
-        && req.keep_alive
+        && req.ending.keeps_alive()
         && req.head.version >= Version::Http11
         && req.method == Method::Get
         && req.head.method == Method::Get
@@ -72,7 +72,7 @@ pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(date) = out.get_mut(start + h.date..).and_then(|rest| rest.first_chunk_mut()) {
         *date = now;
     }
-    if !req.keep_alive {
+    if !req.ending.keeps_alive() {
         // The thread began to quit after the head was chosen.
         const KEEP: &[u8] = b"Connection: keep-alive";
         let from = start + h.date;

@@ -398,7 +398,9 @@ fn take_entry(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) 
     if e.is_empty() && req.modules.upstream.head.content_length.is_some_and(|n| n > 0) {
         // What a HEAD request stored (nginx: proxy_cache_convert_head off). To others it promises a body that is
         // not there, so nothing may follow it on the connection.
-        req.keep_alive &= req.method == Method::Head;
+        if req.method != Method::Head {
+            req.ending.close();
+        }
         req.resp.content_length = req.modules.upstream.head.content_length;
     }
     if !e.is_empty() {
