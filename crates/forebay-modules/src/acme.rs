@@ -141,7 +141,7 @@ fn inline(certificate: &Certificate, out: &mut Vec<u8>, part: Part) -> bool {
 
 /// Answers a request of the authority, whatever server and location it is for.
 fn answer(req: &mut Request) -> Step<'_> {
-    let Some(text) = http::answer(&req.uri, req.method) else { return Verdict::Declined.into() };
+    let Some(text) = http::answer(&req.uri.path, req.method) else { return Verdict::Declined.into() };
     req.resp.status = 200;
     req.resp.content_type = b"text/plain".to_vec();
     req.resp.set_body(text.into_bytes());

@@ -58,7 +58,7 @@ const NAME_CUT: usize = NAME_WIDTH - 3;
 
 /// Answers a path that ends in a slash.
 fn answer(req: &mut Request) -> Step<'_> {
-    if req.uri.last() != Some(&b'/') || !matches!(req.method, Method::Get | Method::Head) {
+    if req.uri.path.last() != Some(&b'/') || !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Declined.into();
     }
     Step::later(async { run(req).await.into() })
@@ -89,7 +89,7 @@ async fn list(req: &mut Request, s: &Settings) -> Result<(), Outcome> {
 
 /// Returns the function that a JSONP response calls.
 fn callback_of(req: &mut Request) -> Result<Option<Vec<u8>>, Outcome> {
-    match callback(&req.args) {
+    match callback(&req.uri.args) {
         Ok(name) => Ok(name.map(<[u8]>::to_vec)),
         Err(name) => {
             let text = format!("client sent invalid callback name: \"{}\"", String::from_utf8_lossy(name));
@@ -160,7 +160,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &Listing, callback: Option<
             // Like nginx: the current offset, even if another one applied when the file was changed.
             let offset =
                 if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
-            html(&req.uri, entries, s.exact_size, utf8, offset, &mut out);
+            html(&req.uri.path, entries, s.exact_size, utf8, offset, &mut out);
         }
         Format::Xml => xml(entries, &mut out),
         Format::Json | Format::Jsonp => json(entries, callback, &mut out),

@@ -46,7 +46,7 @@ fn enabled(s: &LocationSettings) -> bool {
 
 /// Answers a path that does not end in a slash.
 fn answer(req: &mut Request) -> Step<'_> {
-    if !matches!(req.method, Method::Get | Method::Head) || req.uri.last() == Some(&b'/') {
+    if !matches!(req.method, Method::Get | Method::Head) || req.uri.path.last() == Some(&b'/') {
         return Verdict::Declined.into();
     }
     Step::later(async { run(req).await.into() })

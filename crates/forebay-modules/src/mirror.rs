@@ -66,7 +66,7 @@ async fn run(req: &mut Request) -> Verdict {
         body = SubBody::Shared;
     }
     for uri in s.uris.0.iter() {
-        let mut sub = Request::subrequest(req, uri, &req.args, body);
+        let mut sub = Request::subrequest(req, uri, &req.uri.args, body);
         sub.method = req.method;
         background::send(req, sub, b"");
     }

@@ -21,11 +21,11 @@ pub static MODULE: Module = Module {
 fn begin(req: &mut Request) {
     let http = req.http();
     let Some(target) = &SETTINGS.of(&http.location(req).settings).target.0 else { return };
-    if req.uri.is_empty() {
+    if req.uri.path.is_empty() {
         return;
     }
     let (uri, args) = match target.first() {
-        Some(b'@') => (req.uri.as_slice(), req.args.as_slice()),
+        Some(b'@') => (req.uri.path.as_slice(), req.uri.args.as_slice()),
         _ => (&target[..], &b""[..]),
     };
     // Repeat the request, with its body if it was received completely.

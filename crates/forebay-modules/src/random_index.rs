@@ -23,7 +23,7 @@ pub static MODULE: Module = Module {
 
 /// Answers a path that ends in a slash.
 fn answer(req: &mut Request) -> Step<'_> {
-    let is_directory = req.uri.last() == Some(&b'/');
+    let is_directory = req.uri.path.last() == Some(&b'/');
     if !is_directory || !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return Verdict::Declined.into();
     }
@@ -40,7 +40,7 @@ async fn run(req: &mut Request) -> Option<Outcome> {
         return None;
     }
     let name = names.swap_remove(random_below(names.len()));
-    req.uri.extend_from_slice(&name);
+    req.uri.path.extend_from_slice(&name);
     Some(static_file::internal_redirect(req))
 }
 

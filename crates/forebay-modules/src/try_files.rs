@@ -178,16 +178,16 @@ impl Candidate {
         req.give_buf(self.path);
         let (name, http) = (self.text, req.http());
         match http.location(req).settings.core.root.alias {
-            None => req.uri = name,
+            None => req.uri.path = name,
             Some(None) if self.dir => {}
             Some(None) => {
-                req.uri = name;
-                req.add_uri_to_alias = true;
+                req.uri.path = name;
+                req.uri.add_uri_to_alias = true;
             }
             Some(Some(taken)) => {
                 let rest = below_alias(req, &name, self.constant, taken).to_vec();
-                req.uri.truncate(taken);
-                req.uri.extend_from_slice(&rest);
+                req.uri.path.truncate(taken);
+                req.uri.path.extend_from_slice(&rest);
             }
         }
     }
@@ -217,10 +217,7 @@ fn fall_back(req: &mut Request, fallback: &Fallback) -> Verdict {
             Err(s) => Verdict::Status(s),
         };
     }
-    let mut split = target.splitn(2, |b| *b == b'?');
-    req.uri = split.next().unwrap_or_default().to_vec();
-    req.args = split.next().unwrap_or_default().to_vec();
-    req.rewritten = true;
+    req.uri.replace(&target);
     static_file::internal_redirect(req).into()
 }
 
@@ -235,7 +232,7 @@ fn report(req: &mut Request, path: &[u8], e: Errno) {
 
 /// Returns the part of a name after the name of a location with `alias`. As in nginx, a constant name is taken whole.
 fn below_alias<'n>(req: &Request, name: &'n [u8], constant: bool, taken: usize) -> &'n [u8] {
-    match (name.get(taken..), req.uri.get(..taken)) {
+    match (name.get(taken..), req.uri.path.get(..taken)) {
         (Some(rest), Some(location)) if !constant && name.starts_with(location) => rest,
         _ => name,
     }

@@ -65,7 +65,7 @@ impl Request {
             quoted(b", request: \"", line);
         }
         if matches!(self.origin, Origin::Sub { .. }) {
-            quoted(b", subrequest: \"", &self.uri);
+            quoted(b", subrequest: \"", &self.uri.path);
         }
         let upstream = &self.modules.upstream;
         if !upstream.log_name.is_empty() {

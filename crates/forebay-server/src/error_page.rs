@@ -96,11 +96,8 @@ fn redirect_inside(req: &mut Request, target: &[u8]) -> Result<(), u16> {
     if req.method != Method::Head {
         req.method = Method::Get;
     }
-    let mut split = target.splitn(2, |b| *b == b'?');
-    req.uri = split.next().unwrap_or_default().to_vec();
-    req.args = split.next().unwrap_or_default().to_vec();
-    req.internal = true;
-    req.rewritten = true;
+    req.uri.replace(target);
+    req.uri.internal = true;
     forget_all_but_location(req);
     Ok(())
 }
@@ -113,7 +110,7 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while redirect to named location") {
         return Err(500);
     }
-    if req.uri.is_empty() {
+    if req.uri.path.is_empty() {
         req.log(
             Level::Error,
             &format!("empty URI in redirect to named location \"{}\"", String::from_utf8_lossy(name)),
@@ -123,7 +120,7 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     let http = req.http();
     match http.server(req).named.get(name) {
         Some(id) => {
-            req.internal = true;
+            req.uri.internal = true;
             req.location = *id;
             crate::phases::limit_except(req);
             forget_all_but_location(req);

@@ -98,11 +98,11 @@ impl LocationTree {
     /// # Errors
     /// If a pattern exceeded its limits: its location might be the one that denies access.
     fn find(&self, all: &[Location], req: &mut Request) -> Result<LocationMatch, LimitExceeded> {
-        if let Some(id) = self.exact.get(req.uri.as_slice()) {
+        if let Some(id) = self.exact.get(req.uri.path.as_slice()) {
             return Ok(LocationMatch::Final(*id));
         }
         let (mut best, mut regexes) = (LocationMatch::Nothing, true);
-        if let Some(id) = self.prefix(&req.uri) {
+        if let Some(id) = self.prefix(&req.uri.path) {
             // `^~` disables the regular expressions of its own level, whatever matches inside of it.
             regexes = !matches!(all[id].kind, Kind::PrefixOnly);
             best = match all[id].tree.find(all, req)? {
@@ -114,9 +114,9 @@ impl LocationTree {
         if !regexes || self.regexes.is_empty() {
             return Ok(best);
         }
-        let uri = std::mem::take(&mut req.uri);
+        let uri = std::mem::take(&mut req.uri.path);
         let first = self.patterns.first(&uri, |pattern| pattern.exec(req, &uri));
-        req.uri = uri;
+        req.uri.path = uri;
         let Some(id) = first?.and_then(|i| self.regexes.get(i).copied()) else { return Ok(best) };
         Ok(match all[id].tree.find(all, req)? {
             LocationMatch::Final(inner) | LocationMatch::Prefix(inner) => LocationMatch::Final(inner),
@@ -131,7 +131,7 @@ impl LocationTree {
 /// A pattern exceeded its limits. The request must not be served.
 pub fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
-    req.valid_location = true;
+    req.uri.valid_location = true;
     // A subrequest names its location: a route for all paths would take it away, such as the question of `auth_request`, and answer it.
     if !req.is_subrequest()
         && let Some(location) = route::choose(&server.routes, req)?
@@ -153,9 +153,9 @@ pub fn with_slash(http: &Http, req: &Request) -> Option<LocationId> {
     let server = http.server(req);
     let mut tree = server.tree()?;
     loop {
-        let inner = tree.prefix(&req.uri);
-        let is_named = inner.and_then(|id| server.locations.get(id)).is_some_and(|l| l.name == req.uri);
-        if let Some(id) = tree.slashed.get(req.uri.as_slice())
+        let inner = tree.prefix(&req.uri.path);
+        let is_named = inner.and_then(|id| server.locations.get(id)).is_some_and(|l| l.name == req.uri.path);
+        if let Some(id) = tree.slashed.get(req.uri.path.as_slice())
             && !is_named
         {
             return Some(*id);

@@ -31,13 +31,10 @@ pub enum Outcome {
     Named,
 }
 
-/// Internal redirects and rewrites that a request may take (nginx: 10).
-pub const MAX_URI_CHANGES: u8 = 11;
-
 /// Runs the phases until the response is made.
 pub async fn run(req: &mut Request) {
     #[cfg(debug_assertions)]
-    forebay_core::essential::panic_on_purpose(&String::from_utf8_lossy(&req.uri));
+    forebay_core::essential::panic_on_purpose(&String::from_utf8_lossy(&req.uri.path));
     let mut start = match post_read(req).await {
         Some(outcome) => next_start(req, outcome),
         None if req.method == Method::Connect && !has_tunnel(req) => {
@@ -137,7 +134,7 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     let conf = req.http();
     let http: &Http = &conf;
     // Another location's `try_files` may have set it.
-    req.add_uri_to_alias = false;
+    req.uri.add_uri_to_alias = false;
     if start == Start::ServerRewrite
         && let Some(out) = server_rewrite(http, req)
     {
@@ -225,9 +222,9 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
 
 /// Counts a change of the path. Returns `false` if the request has used up its changes.
 pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
-    req.uri_changes = req.uri_changes.saturating_sub(1);
-    if req.uri_changes == 0 {
-        let uri = String::from_utf8_lossy(&req.uri).into_owned();
+    req.uri.changes_left = req.uri.changes_left.saturating_sub(1);
+    if req.uri.changes_left == 0 {
+        let uri = String::from_utf8_lossy(&req.uri.path).into_owned();
         req.log(Level::Error, &format!("{what} \"{uri}\""));
         return false;
     }
@@ -240,7 +237,7 @@ fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
     }
     let lacks_slash = http.has_auto_redirect && choose_with_slash(http, req);
     let l = http.location(req);
-    if l.internal && !req.internal {
+    if l.internal && !req.uri.internal {
         return Some(Outcome::Status(404));
     }
     let mut core = &l.settings.core;
@@ -306,11 +303,11 @@ fn choose_with_slash(http: &Http, req: &mut Request) -> bool {
 /// Redirects to the path of the request with a slash at its end.
 fn add_slash(req: &mut Request) -> Outcome {
     let mut target = Vec::new();
-    forebay_http::uri::escape(&req.uri, forebay_http::uri::Escape::Uri, &mut target);
+    forebay_http::uri::escape(&req.uri.path, forebay_http::uri::Escape::Uri, &mut target);
     target.push(b'/');
-    if !req.args.is_empty() {
+    if !req.uri.args.is_empty() {
         target.push(b'?');
-        target.extend_from_slice(&req.args);
+        target.extend_from_slice(&req.uri.args);
     }
     req.resp.location = target;
     Outcome::Status(301)
@@ -432,7 +429,7 @@ async fn files(settings: &LocationSettings, req: &mut Request) -> Outcome {
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return Outcome::Status(405);
     }
-    if req.uri.last() == Some(&b'/') {
+    if req.uri.path.last() == Some(&b'/') {
         return directory(req).await;
     }
     static_file::run(settings, req).await

@@ -93,7 +93,7 @@ pub fn request_with(files: &[(&str, &str)], http: &str, args: &str) -> Request {
 
 /// Forgets what the request knows and gives it another query.
 pub fn again(req: &mut Request, args: &str) {
-    req.args = args.as_bytes().to_vec();
+    req.uri.args = args.as_bytes().to_vec();
     req.vars.forget();
     req.modules.clear();
     req.resp.clear();

@@ -162,7 +162,7 @@ fn request(thread: &Rc<Thread>, http: Arc<Http>, hook: &Hook, call: HookCall) ->
         req.conf = Rc::new(ThreadConfig::of(thread.active(), http));
     }
     req.origin = Origin::Sub { depth: 1, client_get: false };
-    (req.internal, req.rewritten) = (true, true);
+    (req.uri.internal, req.uri.rewritten) = (true, true);
     (req.server, req.location) = (hook.server, hook.location);
     STATE.of_mut(&mut req).0 = Some(Box::new(call));
     if let Some(uri) = &hook.uri {
@@ -178,9 +178,9 @@ fn set_target(req: &mut Request, uri: &Template) {
         return;
     }
     let end = memchr::memchr(b'?', &target).unwrap_or(target.len());
-    req.args = target.get(end + 1..).unwrap_or_default().to_vec();
+    req.uri.args = target.get(end + 1..).unwrap_or_default().to_vec();
     target.truncate(end);
-    req.uri = target;
+    req.uri.path = target;
 }
 
 /// Runs the request of a hook and reports whether it succeeded.

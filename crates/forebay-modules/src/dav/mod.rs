@@ -152,7 +152,7 @@ fn created(req: &mut Request, with_location: bool) {
     req.resp.content_length = Some(0);
     if with_location {
         let mut location = Vec::new();
-        uri::escape(&req.uri, uri::Escape::Uri, &mut location);
+        uri::escape(&req.uri.path, uri::Escape::Uri, &mut location);
         req.resp.location = location;
     }
 }
@@ -210,7 +210,7 @@ fn depth(req: &Request, zero: bool) -> Result<(), DavRefusal> {
 
 /// Checks a PUT before its body is read.
 fn may_put(req: &Request) -> Result<(), DavRefusal> {
-    if req.uri.last() == Some(&b'/') {
+    if req.uri.path.last() == Some(&b'/') {
         return refuse(409, "cannot PUT to a collection");
     }
     if req.head.fields.iter().any(|f| f.name.of(&req.head.buf).eq_ignore_ascii_case(b"Content-Range")) {
@@ -226,7 +226,7 @@ fn may_put(req: &Request) -> Result<(), DavRefusal> {
 async fn store(req: &mut Request) -> Result<(), DavRefusal> {
     let http = req.http();
     let s = SETTINGS.of(&http.location(req).settings);
-    let uri = req.uri.clone();
+    let uri = req.uri.path.clone();
     let target = file_of(req, &uri)?;
     let Some(from) = req.body.stored.path.clone() else {
         return refuse(500, "PUT request body must be in a file");
@@ -247,7 +247,7 @@ async fn store(req: &mut Request) -> Result<(), DavRefusal> {
 async fn delete(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     check_delete_depth(req)?;
-    let uri = req.uri.clone();
+    let uri = req.uri.path.clone();
     let collection = uri.last() == Some(&b'/');
     let tree = find_to_delete(req, &uri, collection).await?;
     depth(req, !collection)?;
@@ -259,7 +259,7 @@ async fn delete(req: &mut Request) -> Result<(), DavRefusal> {
 /// Refuses paths with fewer segments than `min_delete_depth`.
 fn check_delete_depth(req: &Request) -> Result<(), DavRefusal> {
     let least = SETTINGS.of(&req.own_location().settings).min_delete_depth.0;
-    let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
+    let segments = req.uri.path.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
     if segments < least {
         return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
     }
@@ -280,12 +280,12 @@ async fn find_to_delete(req: &mut Request, uri: &[u8], collection: bool) -> Resu
 
 async fn mkcol(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
-    if req.uri.last() != Some(&b'/') {
+    if req.uri.path.last() != Some(&b'/') {
         return refuse(409, "MKCOL can create a collection only");
     }
     let http = req.http();
     let mode = SETTINGS.of(&http.location(req).settings).access.of_directories();
-    let uri = req.uri.clone();
+    let uri = req.uri.path.clone();
     let path = file_of(req, &uri)?;
     blocking(move || files::make_directory(&path, mode)).await?;
     created(req, true);
@@ -398,7 +398,7 @@ impl Transfer {
     fn of(req: &mut Request) -> Result<Transfer, DavRefusal> {
         let moves = req.method == Method::Move;
         let to_uri = destination(req)?;
-        let uri = req.uri.clone();
+        let uri = req.uri.path.clone();
         let collection = uri.last() == Some(&b'/');
         if collection != (to_uri.last() == Some(&b'/')) {
             let both = both(&uri, &to_uri);

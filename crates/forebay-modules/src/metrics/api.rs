@@ -52,7 +52,7 @@ pub(super) fn below(req: &Request) -> String {
     let l = http.location(req);
     let name: &[u8] =
         if matches!(l.kind, forebay_server::config::http::Kind::Regex(_)) { b"" } else { &l.name };
-    let rest = req.uri.strip_prefix(name).unwrap_or(&req.uri);
+    let rest = req.uri.path.strip_prefix(name).unwrap_or(&req.uri.path);
     String::from_utf8_lossy(rest).trim_matches('/').to_owned()
 }
 
@@ -81,7 +81,7 @@ pub(super) fn answer(req: &mut Request, path: &str) -> Verdict {
 
 /// Applies `?fields=a,b`: keeps only these members of an object, or of each object in it.
 fn select(req: &Request, value: Value) -> Value {
-    let args = String::from_utf8_lossy(&req.args).into_owned();
+    let args = String::from_utf8_lossy(&req.uri.args).into_owned();
     let Some(wanted) = args.split('&').find_map(|a| a.strip_prefix("fields=")) else { return value };
     let wanted: Vec<&str> = wanted.split(',').filter(|w| !w.is_empty()).collect();
     let Value::Object(all) = value else { return value };

@@ -117,7 +117,7 @@ fn protocols(req: &Request) -> Value {
 
 /// Returns the value of an argument of the request.
 fn argument(req: &Request, name: &str) -> Option<String> {
-    let args = String::from_utf8_lossy(&req.args);
+    let args = String::from_utf8_lossy(&req.uri.args);
     args.split('&').find_map(|a| a.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }
 

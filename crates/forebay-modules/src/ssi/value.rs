@@ -145,8 +145,8 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
 pub(super) fn target(req: &mut Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Problem> {
     let mut all = Cow::Borrowed(text);
     if text.first().is_some_and(|b| *b != b'/') {
-        let slash = memchr::memrchr(b'/', &req.uri).map_or(0, |at| at + 1);
-        all = [req.uri.get(..slash).unwrap_or_default(), text].concat().into();
+        let slash = memchr::memrchr(b'/', &req.uri.path).map_or(0, |at| at + 1);
+        all = [req.uri.path.get(..slash).unwrap_or_default(), text].concat().into();
     }
     let query = memchr::memchr(b'?', &all);
     let (path, query) = match query {
@@ -174,7 +174,7 @@ mod tests {
     fn request() -> Request {
         let mut req = testing::request("server { set $conf val; }", "x=1&e=");
         super::super::share(&mut testing::request("", ""), &mut req);
-        req.uri = b"/dir/page.html".to_vec();
+        req.uri.path = b"/dir/page.html".to_vec();
         req
     }
 

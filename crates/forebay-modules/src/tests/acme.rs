@@ -300,6 +300,6 @@ fn variables_are_empty_before_the_first_certificate() {
 fn only_known_tokens_are_answered() {
     let mut req = request(&with("server { server_name x.example; acme_certificate a; }"), "");
     req.method = Method::Get;
-    req.uri = b"/.well-known/acme-challenge/unknown".to_vec();
+    req.uri.path = b"/.well-known/acme-challenge/unknown".to_vec();
     assert_eq!(answer(&mut req).now(), Verdict::Declined);
 }

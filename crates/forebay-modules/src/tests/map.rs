@@ -52,7 +52,7 @@ fn cached_unless_volatile() {
     );
     assert_eq!(testing::value(&mut req, "c").as_deref(), Some("1"));
     assert_eq!(testing::value(&mut req, "v").as_deref(), Some("1"));
-    req.args = b"a=b".to_vec();
+    req.uri.args = b"a=b".to_vec();
     assert_eq!(testing::value(&mut req, "c").as_deref(), Some("1"));
     assert_eq!(testing::value(&mut req, "v").as_deref(), Some("2"));
 }

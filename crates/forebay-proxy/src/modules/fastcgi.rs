@@ -114,7 +114,7 @@ fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, Var
         return Ok(false);
     };
     let mut captures = std::mem::take(SPLIT.of_mut(req));
-    let matches = pattern.captures(&req.uri, &mut captures);
+    let matches = pattern.captures(&req.uri.path, &mut captures);
     if matches == Ok(true)
         && let Some((a, b)) = captures.groups.get(group)
     {
@@ -122,15 +122,15 @@ fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, Var
     }
     *SPLIT.of_mut(req) = captures;
     matches.map_err(|_| {
-        let uri = req.uri.clone();
+        let uri = req.uri.path.clone();
         pattern.log_failure(req, &uri).into()
     })
 }
 
 fn script_name(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     if !split(req, 1, out)? {
-        out.extend_from_slice(&req.uri);
-        if req.uri.last() == Some(&b'/') {
+        out.extend_from_slice(&req.uri.path);
+        if req.uri.path.last() == Some(&b'/') {
             out.extend_from_slice(&SETTINGS.of(&req.own_location().settings).index);
         }
     }

@@ -486,7 +486,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     req.ending.close();
     req.refused = reject.status;
     if reject.stage == Stage::Line {
-        req.uri.clear();
+        req.uri.path.clear();
     }
     let mut message = Vec::new();
     reject.message(&req.head, &mut message);
@@ -507,7 +507,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
 /// Serves one request. Returns `None` if the connection may serve another.
 async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> Option<Served> {
     req.begin_request();
-    forebay_core::essential::stall_on_purpose(&req.uri);
+    forebay_core::essential::stall_on_purpose(&req.uri.path);
     req.conn.requests += 1;
     thread.counters.requests.add(1);
     let unknown_server = req.choose_server().err().map(|_| 500);

@@ -361,7 +361,7 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut RunState) -> Result<Step, Var
 fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarError> {
     match op {
         Op::Break => {
-            req.valid_location &= !walk.changed;
+            req.uri.valid_location &= !walk.changed;
             Ok(Step::Stop(Ran::Through))
         }
         Op::Set(var, t) => assign(req, *var, t, walk.quote),
@@ -544,9 +544,9 @@ struct Rewrite<'r> {
 impl Rewrite<'_> {
     /// Applies the rule to a path that matches its pattern.
     fn run(&self, req: &mut Request, pattern: &Pattern, walk: &mut RunState) -> Result<Step, VarError> {
-        let uri = std::mem::take(&mut req.uri);
+        let uri = std::mem::take(&mut req.uri.path);
         let hit = matches(req, pattern, &uri);
-        req.uri = uri;
+        req.uri.path = uri;
         if !hit? {
             return Ok(Step::Next);
         }
@@ -562,17 +562,17 @@ impl Rewrite<'_> {
             return Ok(self.redirect(req, status, query, out));
         }
         self.replace_args(req, query, &mut out);
-        let args = std::mem::take(&mut req.args);
+        let args = std::mem::take(&mut req.uri.args);
         note(req, &[b"rewritten data: \"", &out, b"\", args: \"", &args, b"\""]);
-        req.args = args;
+        req.uri.args = args;
         if out.is_empty() {
             req.log(Level::Error, "the rewritten URI has a zero length");
             return Ok(Step::Stop(Ran::Status(500)));
         }
-        std::mem::swap(&mut req.uri, &mut out);
+        std::mem::swap(&mut req.uri.path, &mut out);
         req.give_buf(out);
-        req.rewritten = true;
-        req.internal = true;
+        req.uri.rewritten = true;
+        req.uri.internal = true;
         *changed = self.flag != Flag::Break;
         Ok(self.next_step(req))
     }
@@ -581,7 +581,7 @@ impl Rewrite<'_> {
         match self.flag {
             Flag::Last => Step::Stop(Ran::UriChanged),
             Flag::Break => {
-                req.valid_location = false;
+                req.uri.valid_location = false;
                 Step::Stop(Ran::Through)
             }
             _ => Step::Next,
@@ -610,9 +610,9 @@ impl Rewrite<'_> {
     }
 
     fn redirect(&self, req: &mut Request, status: u16, query: Option<usize>, mut out: Vec<u8>) -> Step {
-        if self.keep_args && !req.args.is_empty() {
+        if self.keep_args && !req.uri.args.is_empty() {
             out.push(if query.is_some() { b'&' } else { b'?' });
-            out.extend_from_slice(&req.args);
+            out.extend_from_slice(&req.uri.args);
         }
         unescape_redirect(&mut out);
         note(req, &[b"rewritten redirect: \"", &out, b"\""]);
@@ -624,16 +624,16 @@ impl Rewrite<'_> {
     fn replace_args(&self, req: &mut Request, query: Option<usize>, out: &mut Vec<u8>) {
         let Some(at) = query else {
             if !self.keep_args {
-                req.args.clear();
+                req.uri.args.clear();
             }
             return;
         };
         let mut args = out.get(at + 1..).unwrap_or_default().to_vec();
-        if self.keep_args && !req.args.is_empty() {
+        if self.keep_args && !req.uri.args.is_empty() {
             args.push(b'&');
-            args.extend_from_slice(&req.args);
+            args.extend_from_slice(&req.uri.args);
         }
-        req.args = args;
+        req.uri.args = args;
         out.truncate(at);
     }
 }

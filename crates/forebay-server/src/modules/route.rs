@@ -122,10 +122,10 @@ impl Condition {
 
     fn holds(&self, req: &mut Request) -> Result<bool, LimitExceeded> {
         match &self.value {
-            Value::Path => self.matcher.fits(&req.uri),
+            Value::Path => self.matcher.fits(&req.uri.path),
             Value::Field(name) => field(req, name).map_or(Ok(false), |text| self.matcher.fits(&text)),
             Value::Argument(name) => {
-                argument(&req.args, name).map_or(Ok(false), |text| self.matcher.fits(&text))
+                argument(&req.uri.args, name).map_or(Ok(false), |text| self.matcher.fits(&text))
             }
             // A value that cannot be made is none that fits.
             Value::Text(value) => value.value(req).map_or(Ok(false), |text| self.matcher.fits(&text)),

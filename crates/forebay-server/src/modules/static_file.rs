@@ -36,9 +36,9 @@ impl Core {
 /// # Errors
 /// If a variable in `root` cannot be evaluated, or `alias` does not apply, see [`alias_applies`].
 pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
-    let uri = std::mem::take(&mut req.uri);
+    let uri = std::mem::take(&mut req.uri.path);
     let done = map_uri(req, &uri, out);
-    req.uri = uri;
+    req.uri.path = uri;
     done
 }
 
@@ -56,7 +56,7 @@ pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), V
     match root.alias {
         None => out.extend_from_slice(uri),
         // In a location with a regular expression the alias is the whole file name.
-        Some(None) if !req.add_uri_to_alias => {}
+        Some(None) if !req.uri.add_uri_to_alias => {}
         Some(None) => out.extend_from_slice(uri),
         Some(Some(n)) => out.extend_from_slice(uri.get(n..).unwrap_or_default()),
     }
@@ -69,7 +69,7 @@ pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), V
 /// # Errors
 /// If the path was rewritten: the rest after the name's length could lead out of the directory.
 pub fn alias_applies(req: &mut Request) -> Result<(), VarError> {
-    if req.valid_location {
+    if req.uri.valid_location {
         return Ok(());
     }
     let http = req.http();
@@ -214,7 +214,7 @@ async fn try_index(req: &mut Request, name: &Template, first: bool) -> Option<Ou
         return Some(Outcome::Status(500));
     }
     if text.first() == Some(&b'/') {
-        req.uri = text;
+        req.uri.path = text;
         return Some(internal_redirect(req));
     }
     let mut path = req.take_buf();
@@ -226,7 +226,7 @@ async fn try_index(req: &mut Request, name: &Template, first: bool) -> Option<Ou
     let out = match open(req, &path).await {
         // Any kind of entry ends the search: the content handler of the new path answers or refuses.
         Found::File(_) | Found::Dir | Found::Other => {
-            req.uri.extend_from_slice(&text);
+            req.uri.path.extend_from_slice(&text);
             Some(internal_redirect(req))
         }
         Found::Error(Errno::NOENT) if first => missing_dir(req, &path, dir_len).await,
@@ -285,7 +285,7 @@ pub fn internal_redirect(req: &mut Request) -> Outcome {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
         return Outcome::Status(500);
     }
-    req.internal = true;
+    req.uri.internal = true;
     Outcome::Redirect
 }
 
@@ -371,11 +371,11 @@ pub async fn run(settings: &LocationSettings, req: &mut Request) -> Outcome {
 fn redirect_to_dir(req: &mut Request) {
     let mut location = std::mem::take(&mut req.resp.location);
     location.clear();
-    forebay_http::uri::escape(&req.uri, forebay_http::uri::Escape::Uri, &mut location);
+    forebay_http::uri::escape(&req.uri.path, forebay_http::uri::Escape::Uri, &mut location);
     location.push(b'/');
-    if !req.args.is_empty() {
+    if !req.uri.args.is_empty() {
         location.push(b'?');
-        location.extend_from_slice(&req.args);
+        location.extend_from_slice(&req.uri.args);
     }
     req.resp.location = location;
 }
@@ -403,7 +403,7 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
 pub fn content_type(req: &mut Request) {
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let known = extension(&req.uri).and_then(|e| match core.types.0.get(e) {
+    let known = extension(&req.uri.path).and_then(|e| match core.types.0.get(e) {
         None if e.iter().any(u8::is_ascii_uppercase) => core.types.0.get(&e.to_ascii_lowercase()),
         known => known,
     });

@@ -56,7 +56,7 @@ pub const PLAIN: &[Row] = rows! {
         _ => b"",
     }),
     "https" => |r, o| text(o, if r.is_encrypted() { b"on" } else { b"" }),
-    "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
+    "is_args" => |r, o| text(o, if r.uri.args.is_empty() { b"" } else { b"?" }),
     "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),
     "msec" => |r, o| { let d = r.thread.clock.msec(); seconds(o, d) },
     "nginx_version" => |_, o| text(o, forebay_core::NGINX_VERSION.as_bytes()),
@@ -171,13 +171,13 @@ pub fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
 }
 
 fn uri(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    out.extend_from_slice(&r.uri);
+    out.extend_from_slice(&r.uri.path);
     Ok(true)
 }
 
 fn args(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    out.extend_from_slice(&r.args);
-    Ok(!r.args.is_empty() || r.head.has_args)
+    out.extend_from_slice(&r.uri.args);
+    Ok(!r.uri.args.is_empty() || r.head.has_args)
 }
 
 fn limit_rate(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
@@ -339,7 +339,7 @@ fn joined(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
 }
 
 fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
-    for pair in r.args.split(|b| *b == b'&') {
+    for pair in r.uri.args.split(|b| *b == b'&') {
         let at = memchr::memchr(b'=', pair);
         if let Some(at) = at
             && pair[..at].eq_ignore_ascii_case(name)
@@ -376,10 +376,10 @@ impl Request {
         let Some(v) = http.vars.get(id.0 as usize) else { return false };
         match &*v.name {
             b"args" => {
-                self.args.clear();
-                self.args.extend_from_slice(value);
+                self.uri.args.clear();
+                self.uri.args.extend_from_slice(value);
                 // An upstream then gets the path and these arguments, not the original request line.
-                self.rewritten = true;
+                self.uri.rewritten = true;
             }
             b"limit_rate" => self.resp.limit_rate = forebay_conf::units::size(value).unwrap_or(0),
             _ => return false,

@@ -1,9 +1,9 @@
 //! Requests that the server makes of others.
 
+use super::uri::MAX_CHANGES;
 use super::{Origin, Request};
 use crate::config::http::ROOT;
 use crate::connection::Connection;
-use crate::phases::MAX_URI_CHANGES;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_core::client::Client;
 use forebay_http::request::{Framing, Method};
@@ -27,7 +27,7 @@ impl Request {
         new.conn = Connection::closed(parent.conn.client.clone(), parent.conn.requests);
         new.origin = origin;
         new.head.copy(&parent.head);
-        new.uri_changes = MAX_URI_CHANGES;
+        new.uri.changes_left = MAX_CHANGES;
         new.server = parent.server;
         new.vars.clone_from(&parent.vars);
         new.peer = parent.peer;
@@ -54,12 +54,12 @@ impl Request {
             SubBody::Shared => sub.body = parent.body.share(),
         }
         sub.method = Method::Get;
-        sub.uri.extend_from_slice(uri);
-        sub.args.extend_from_slice(args);
+        sub.uri.path.extend_from_slice(uri);
+        sub.uri.args.extend_from_slice(args);
         sub.location = ROOT;
         sub.started = parent.started;
-        sub.internal = true;
-        sub.rewritten = true;
+        sub.uri.internal = true;
+        sub.uri.rewritten = true;
         sub.received = parent.received;
         sub
     }
@@ -70,12 +70,12 @@ impl Request {
         new.body.begin(new.head.framing, new.head.len);
         new.received = new.head.len as u64;
         new.method = parent.method;
-        new.uri.clone_from(&parent.uri);
-        new.args.clone_from(&parent.args);
+        new.uri.path.clone_from(&parent.uri.path);
+        new.uri.args.clone_from(&parent.uri.args);
         new.location = parent.location;
         new.captures = parent.captures.clone();
-        new.valid_location = parent.valid_location;
-        new.rewritten = parent.rewritten;
+        new.uri.valid_location = parent.uri.valid_location;
+        new.uri.rewritten = parent.uri.rewritten;
         new
     }
 

@@ -5,7 +5,6 @@ use crate::body::RequestBody;
 use crate::config::http::{Http, Location, ROOT, Server};
 use crate::connection::Connection;
 use crate::modules::core::Settings as Core;
-use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
 use ending::Ending;
@@ -23,6 +22,7 @@ use states::States;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
+use uri::Uri;
 
 pub mod credentials;
 mod derive;
@@ -31,6 +31,7 @@ pub mod rare;
 pub mod spare;
 pub mod states;
 pub mod upstream;
+pub mod uri;
 mod vars;
 pub mod waiting;
 
@@ -110,10 +111,8 @@ pub struct Request {
     pub head: Box<RequestHead>,
     /// Method in effect: an internal redirect for an error turns it into GET.
     pub method: Method,
-    /// Decoded path in effect (`$uri`).
-    pub uri: Vec<u8>,
-    /// Query in effect (`$args`).
-    pub args: Vec<u8>,
+    /// Path and query in effect.
+    pub uri: Uri,
     /// Virtual server, index into [`Http::servers`].
     pub server: usize,
     /// Location, index into the locations of the server.
@@ -126,10 +125,6 @@ pub struct Request {
     pub captures: Rare<Captures>,
     /// Arrival of the first byte.
     pub started: Instant,
-    /// Redirected within the server, so `internal` locations are open.
-    pub internal: bool,
-    /// Internal redirects left.
-    pub uri_changes: u8,
     /// Status that `error_page` is answering for, 0 if none.
     pub error_status: u16,
     /// Status was overridden by `error_page ... =`.
@@ -139,13 +134,6 @@ pub struct Request {
     /// `true` if the first byte was there before this turn of the loop began. Then facts found in this turn, such as the state
     /// of a file, are no older than the request.
     pub early: bool,
-    /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
-    pub add_uri_to_alias: bool,
-    /// Path was changed by a rewrite or redirect (`path_changed` of the head no longer tells).
-    pub rewritten: bool,
-    /// The location is that of the path: not so after a rewrite that stays where it is, which a handler
-    /// that replaces the location's part of the path must know.
-    pub valid_location: bool,
     /// Bytes sent, head included (`$bytes_sent`).
     pub sent: u64,
     /// Bytes of the head sent.
@@ -178,7 +166,7 @@ pub struct Request {
 
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let uri = String::from_utf8_lossy(&self.uri);
+        let uri = String::from_utf8_lossy(&self.uri.path);
         f.debug_struct("Request").field("uri", &uri).field("origin", &self.origin).finish_non_exhaustive()
     }
 }
@@ -197,23 +185,17 @@ impl Request {
             peer: Peer::Unix,
             head: Box::default(),
             method: Method::Get,
-            uri: Vec::new(),
-            args: Vec::new(),
+            uri: Uri::default(),
             server: 0,
             location: 0,
             resp: Response::default(),
             vars: VarStore::default(),
             captures: Rare::default(),
             started: now,
-            internal: false,
-            uri_changes: 0,
             error_status: 0,
             status_override: None,
             refusal: None,
             early: false,
-            add_uri_to_alias: false,
-            rewritten: false,
-            valid_location: true,
             sent: 0,
             sent_head: 0,
             received: 0,
@@ -314,19 +296,12 @@ impl Request {
         self.conf = self.thread.config();
         self.resp.clear();
         self.method = self.head.method;
-        std::mem::swap(&mut self.uri, &mut self.head.path);
-        self.args.clear();
-        self.args.extend_from_slice(self.head.args.of(&self.head.buf));
+        self.uri.begin(&mut self.head);
         self.vars.clear();
         self.captures.clear();
-        self.internal = false;
-        self.uri_changes = MAX_URI_CHANGES;
         self.error_status = 0;
         self.status_override = None;
-        self.add_uri_to_alias = false;
         self.refusal = None;
-        self.rewritten = false;
-        self.valid_location = true;
         self.sent = 0;
         self.sent_head = 0;
         self.received = self.head.len as u64;

@@ -51,7 +51,6 @@ impl Request {
             head,
             method,
             uri,
-            args,
             server,
             location,
             resp,
@@ -59,15 +58,10 @@ impl Request {
             captures,
             // Set when it is taken.
             started: _,
-            internal,
-            uri_changes,
             error_status,
             status_override,
             refusal,
             early,
-            add_uri_to_alias,
-            rewritten,
-            valid_location,
             sent,
             sent_head,
             received,
@@ -88,17 +82,15 @@ impl Request {
         *peer = Peer::Unix;
         head.clear();
         *method = Method::Get;
-        for text in [remote, uri, args] {
-            text.clear();
-        }
+        remote.clear();
+        uri.clear();
         captures.clear();
         (*server, *location) = (0, 0);
         resp.clear();
         vars.clear();
-        (*internal, *uri_changes) = (false, 0);
         (*error_status, *status_override, *refused) = (0, None, 0);
         *refusal = None;
-        (*early, *add_uri_to_alias, *rewritten, *valid_location) = (false, false, false, true);
+        *early = false;
         (*sent, *sent_head, *received) = (0, 0, 0);
         *transfer = None;
         modules.clear();
@@ -122,6 +114,7 @@ mod tests {
     use super::*;
     use crate::request::rare::Unused;
     use crate::request::states::Slot;
+    use crate::request::uri::Uri;
     use crate::request::{Refusal, SubBody};
     use crate::response::{Part, Window};
     use crate::testing;
@@ -156,22 +149,16 @@ mod tests {
             head,
             method,
             uri,
-            args,
             server,
             location,
             resp,
             vars,
             captures,
             started,
-            internal,
-            uri_changes,
             error_status,
             status_override,
             refusal,
             early,
-            add_uri_to_alias,
-            rewritten,
-            valid_location,
             sent,
             sent_head,
             received,
@@ -187,6 +174,7 @@ mod tests {
             without_head,
             pipelined,
         } = req;
+        let Uri { path, args, internal, rewritten, valid_location, add_uri_to_alias, changes_left } = uri;
         let crate::response::Response {
             fields, handed_on, trailers, body: parts, source, entry, ready, ..
         } = resp;
@@ -202,8 +190,13 @@ mod tests {
             peer,
             head,
             method,
-            uri,
+            path,
             args,
+            internal,
+            rewritten,
+            valid_location,
+            add_uri_to_alias,
+            changes_left,
             server,
             location,
             resp.status,
@@ -241,15 +234,10 @@ mod tests {
             vars,
             captures,
             started,
-            internal,
-            uri_changes,
             error_status,
             status_override,
             refusal,
             early,
-            add_uri_to_alias,
-            rewritten,
-            valid_location,
             sent,
             sent_head,
             received,
@@ -275,15 +263,15 @@ mod tests {
         req.remote = b"192.0.2.1".to_vec();
         req.peer = Peer::Inet("192.0.2.1:1".parse().expect("an address"));
         req.method = Method::Post;
-        (req.uri, req.args) = (b"/secret".to_vec(), b"secret".to_vec());
+        (req.uri.path, req.uri.args) = (b"/secret".to_vec(), b"secret".to_vec());
         (req.server, req.location) = (1, 2);
         use_up_response(req);
         req.vars.store(VarId(2), Some(b"secret"));
         (req.captures.text, req.captures.groups) = (b"secret".to_vec(), vec![(0, 6)]);
-        (req.internal, req.early, req.add_uri_to_alias, req.rewritten) = (true, true, true, true);
-        (req.uri_changes, req.error_status, req.status_override, req.refused) = (3, 404, Some(500), 400);
+        (req.uri.internal, req.uri.add_uri_to_alias, req.uri.rewritten) = (true, true, true);
+        (req.uri.valid_location, req.uri.changes_left, req.early) = (false, 3, true);
+        (req.error_status, req.status_override, req.refused) = (404, Some(500), 400);
         req.refusal = Some(Box::new(Refusal { status: 416, content_range: b"secret".to_vec() }));
-        req.valid_location = false;
         (req.sent, req.sent_head, req.received) = (1, 2, 3);
         use_up_modules(req);
         (req.unlogged, req.complete, req.ending) = (true, true, Ending::CloseAtOnce);
@@ -345,7 +333,7 @@ mod tests {
         }
         used.recycle();
         let again = Request::renewed(&thread);
-        assert!(again.uri.capacity() > 0, "not the same");
+        assert!(again.uri.path.capacity() > 0, "not the same");
         for ((name, new), (_, again)) in known(&new).iter().zip(&known(&again)) {
             // The last host as it was read, which is compared with the next, is left.
             let (new, again) = (without_last_host(new), without_last_host(again));

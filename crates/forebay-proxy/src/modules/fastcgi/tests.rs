@@ -15,7 +15,7 @@ fn names_of_scripts() {
         ("/dir", "/dir", ""),
     ] {
         again(&mut req, "");
-        req.uri = uri.as_bytes().to_vec();
+        req.uri.path = uri.as_bytes().to_vec();
         assert_eq!(value(&mut req, "fastcgi_script_name").as_deref(), Some(script), "{uri}");
         assert_eq!(value(&mut req, "fastcgi_path_info").as_deref(), Some(info), "{uri}");
     }

@@ -642,10 +642,10 @@ fn accel_path(req: &mut Request, target: &[u8]) -> Result<(), u16> {
         req.log(Level::Error, &text);
         return Err(404);
     }
-    req.uri = uri;
-    req.args = split.next().unwrap_or_default().to_vec();
-    req.internal = true;
-    req.rewritten = true;
+    req.uri.path = uri;
+    req.uri.args = split.next().unwrap_or_default().to_vec();
+    req.uri.internal = true;
+    req.uri.rewritten = true;
     if req.method != Method::Head {
         req.method = Method::Get;
     }

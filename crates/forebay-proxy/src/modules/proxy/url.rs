@@ -297,13 +297,13 @@ impl Pass {
 
     /// Appends the URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
     fn uri(&self, req: &Request, replacement: Option<&[u8]>, out: &mut Vec<u8>) {
-        let changed = req.rewritten;
-        let replacement = replacement.filter(|_| req.valid_location);
+        let changed = req.uri.rewritten;
+        let replacement = replacement.filter(|_| req.uri.valid_location);
         if replacement.is_none() && !changed {
             out.extend_from_slice(req.head.target.of(&req.head.buf));
             return;
         }
-        let mut path = req.uri.as_slice();
+        let mut path = req.uri.path.as_slice();
         if let (Some(r), Some(l)) = (replacement, &self.location) {
             if r.first() == Some(&b'?') {
                 out.push(b'/');
@@ -312,9 +312,9 @@ impl Pass {
             path = path.get(l.len()..).unwrap_or_default();
         }
         escape(path, Escape::Uri, out);
-        if !req.args.is_empty() {
+        if !req.uri.args.is_empty() {
             out.push(b'?');
-            out.extend_from_slice(&req.args);
+            out.extend_from_slice(&req.uri.args);
         }
     }
 }
