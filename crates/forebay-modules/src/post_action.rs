@@ -35,7 +35,8 @@ fn begin(req: &mut Request) {
     sub.method = req.method;
     sub.location = req.location;
     sub.resp.status = req.resp.status;
-    (sub.sent, sub.sent_head, sub.complete) = (req.sent, req.sent_head, req.complete);
+    (sub.tally.sent, sub.tally.sent_head) = (req.tally.sent, req.tally.sent_head);
+    sub.tally.complete = req.tally.complete;
     sub.modules.upstream.attempts.clone_from(&req.modules.upstream.attempts);
     background::send(req, sub, target);
 }

@@ -102,7 +102,7 @@ fn status(r: &Request, o: &mut Vec<u8>) -> bool {
 }
 
 fn body_bytes_sent(r: &Request, o: &mut Vec<u8>) -> bool {
-    response::number(o, r.sent.saturating_sub(r.sent_head));
+    response::number(o, r.tally.sent_body());
     true
 }
 

@@ -307,7 +307,7 @@ pub fn discard_buffered(req: &mut Request) -> bool {
     match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
         Ok(n) => {
             req.body.at = at + n;
-            req.received += n as u64;
+            req.tally.received += n as u64;
             true
         }
         Err(Malformed) => {
@@ -333,7 +333,7 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let mut sound = match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
         Ok(used) => {
             req.body.at = at + used;
-            req.received += used as u64;
+            req.tally.received += used as u64;
             true
         }
         Err(Malformed) => false,
@@ -359,7 +359,7 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
 /// malformed.
 fn discard_bytes(req: &mut Request, bytes: &[u8]) -> bool {
     let Ok(used) = req.body.take(bytes) else { return false };
-    req.received += used as u64;
+    req.tally.received += used as u64;
     if used < bytes.len() {
         let len = req.head.len;
         req.head.buf.truncate(len.max(req.body.at));
@@ -493,7 +493,7 @@ async fn ask_for_body(req: &mut Request) -> Result<(), BodyError> {
     if !send_continue(&thread, req).await {
         return Err(BodyError::Gone);
     }
-    req.sent = 0;
+    req.tally.sent = 0;
     Ok(())
 }
 
@@ -614,7 +614,7 @@ fn accept(req: &mut Request, taken: Result<usize, Malformed>) -> Result<usize, B
         req.ending.close();
         return Err(BodyError::Status(400));
     };
-    req.received += used as u64;
+    req.tally.received += used as u64;
     let http = req.http();
     let max = http.location(req).settings.core.client_max_body_size.0;
     if max != 0 && matches!(req.body.framing, Framing::Chunked | Framing::Stream) && req.body.len > max {

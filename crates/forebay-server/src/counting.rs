@@ -70,9 +70,9 @@ pub fn count(req: &mut Request) {
     let location = zone.filter(|zone| zone.kind == LOCATION).map(|zone| zone.id);
     let is_watched = req.conf.http.is_watched || location.is_some() || req.modules.processing.is_some();
     let time = match is_watched {
-        true => req.started.elapsed(),
+        true => req.tally.started.elapsed(),
         // The clock of the turn: reading another one for each request would be most of what this costs.
-        false => req.thread.io.poller.since(req.started),
+        false => req.thread.io.poller.since(req.tally.started),
     };
     req.thread.counters.times.add(time);
     match req.modules.processing.take() {
@@ -89,9 +89,9 @@ fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
     // A name has a cell for each class, a zone one for each status.
     let (first, code) = if c.len() == cell::COUNT_OF_NAME { (1, status / 100) } else { (100, status) };
     add(c, cell::REQUESTS, 1);
-    add(c, cell::RECEIVED, req.received);
-    add(c, cell::SENT, req.sent);
-    if req.sent == 0 {
+    add(c, cell::RECEIVED, req.tally.received);
+    add(c, cell::SENT, req.tally.sent);
+    if req.tally.sent == 0 {
         add(c, cell::DISCARDED, 1);
         return;
     }

@@ -116,7 +116,7 @@ fn own_table() -> Arc<Mutex<Table>> {
 
 /// Counts a request by the labels of its location.
 pub(crate) fn count(req: &mut Request) {
-    let time = req.started.elapsed();
+    let time = req.tally.started.elapsed();
     if req.is_subrequest() || req.is_background() {
         return;
     }
@@ -145,8 +145,8 @@ pub(crate) fn count(req: &mut Request) {
         add(&mut series.header, attempt.header);
         add(&mut series.response, attempt.response);
     }
-    series.received.add(req.received);
-    series.sent.add(req.sent);
+    series.received.add(req.tally.received);
+    series.sent.add(req.tally.sent);
     drop(table);
     req.give_buf(key);
 }

@@ -23,7 +23,7 @@ pub fn count(req: &mut Request) {
     if let (Some(status), Some(id)) = (cached.status, cached.zone) {
         with_cells(id, |c| {
             add(c, 2 * status as usize, 1);
-            add(c, 2 * status as usize + 1, req.sent.saturating_sub(req.sent_head));
+            add(c, 2 * status as usize + 1, req.tally.sent.saturating_sub(req.tally.sent_head));
         });
     }
 }

@@ -42,10 +42,10 @@ pub async fn pass(req: &mut Request) {
     push_fields(req, proxy::SETTINGS.of(&l.settings), &mut out);
     if !req.conn.wire.send_interim(&out) {
         out.extend_from_slice(b"\r\n");
-        let (thread, sent) = (req.thread.clone(), req.sent);
+        let (thread, sent) = (req.thread.clone(), req.tally.sent);
         // Ignore errors: writing the final response will notice that the client is gone.
         let _ = body::write_all(&thread, req, &out).await;
-        req.sent = sent;
+        req.tally.sent = sent;
     }
     req.give_buf(out);
 }

@@ -201,7 +201,7 @@ impl Upload {
             _ => return None,
         };
         req.body.passed(n);
-        req.received += n;
+        req.tally.received += n;
         if req.body.done() {
             self.left = Untaken::Nothing;
         }

@@ -279,7 +279,7 @@ fn make(req: &mut Request, what: &mut Include) -> Option<Box<Request>> {
 /// when the client leaves.
 fn hand_over(from: &mut Request, to: &mut Request) {
     std::mem::swap(&mut from.conn, &mut to.conn);
-    (to.sent, to.sent_head) = (from.sent, from.sent_head);
+    (to.tally.sent, to.tally.sent_head) = (from.tally.sent, from.tally.sent_head);
     to.timed_out |= from.timed_out;
 }
 

@@ -106,7 +106,7 @@ pub(super) async fn send_file(thread: &Rc<Thread>, req: &mut Request, stretch: &
                 return Err(Broken::Connection);
             }
             Ok(sent) => {
-                req.sent += sent.bytes as u64;
+                req.tally.sent += sent.bytes as u64;
                 if sent.full {
                     room(thread, req, &mut Idle).await?;
                 }

@@ -314,7 +314,7 @@ impl Outlet {
             return Ok(());
         }
         if let Ok(sent) = req.conn.wire.send(&req.thread.io, &self.pending, Then::More) {
-            req.sent += sent.bytes as u64;
+            req.tally.sent += sent.bytes as u64;
             self.pending.drain(..sent.bytes);
         }
         // The rest, where the kernel had no room.

@@ -85,7 +85,15 @@ impl<'p> Pump<'p> {
     pub(super) fn staged(req: &mut Request, out: &'p mut Outlet, stage: Option<Stage<'p>>) -> Pump<'p> {
         let source = Source::of(req);
         let shortcuts = Shortcuts { sendfile: false, direct: false, pipe: false, hold: false };
-        Pump { thread: req.thread.clone(), source, stage, out, shortcuts, piece: Vec::new(), turn: req.sent }
+        Pump {
+            thread: req.thread.clone(),
+            source,
+            stage,
+            out,
+            shortcuts,
+            piece: Vec::new(),
+            turn: req.tally.sent,
+        }
     }
 
     fn find_shortcuts(&mut self, req: &Request) -> Shortcuts {
@@ -256,9 +264,9 @@ impl<'p> Pump<'p> {
 
     /// Lets other requests of the thread run, however fast content comes. Stages compute, so they run after each piece.
     async fn be_fair(&mut self, req: &Request) {
-        if self.stage.is_some() || req.sent - self.turn >= TURN {
+        if self.stage.is_some() || req.tally.sent - self.turn >= TURN {
             self.thread.io.poller.yield_now().await;
-            self.turn = req.sent;
+            self.turn = req.tally.sent;
         }
     }
 
@@ -301,12 +309,12 @@ fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Bo
     if !pending.is_empty()
         && let Ok(sent) = req.conn.wire.send(&thread.io, pending, Then::More)
     {
-        req.sent += sent.bytes as u64;
+        req.tally.sent += sent.bytes as u64;
         pending.drain(..sent.bytes);
     }
     let mut taken = None;
     if pending.is_empty() {
-        req.sent += req.conn.wire.send_pipe(&thread.io, &mut pipe) as u64;
+        req.tally.sent += req.conn.wire.send_pipe(&thread.io, &mut pipe) as u64;
     } else {
         taken = body.hold_back(req, &mut pipe).map(|taken| (taken, Progress::Data));
     }

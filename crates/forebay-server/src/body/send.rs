@@ -182,7 +182,7 @@ async fn write_vectored(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> 
         };
         match sent {
             Ok(sent) => {
-                req.sent += sent.bytes as u64;
+                req.tally.sent += sent.bytes as u64;
                 done += sent.bytes;
                 full = sent.full;
             }

@@ -143,7 +143,7 @@ pub(super) fn write_some(
 ) -> Result<Sent, Broken> {
     match req.conn.wire.send(&thread.io, bytes, then) {
         Ok(sent) => {
-            req.sent += sent.bytes as u64;
+            req.tally.sent += sent.bytes as u64;
             Ok(sent)
         }
         Err(Errno::AGAIN) => Ok(Sent { bytes: 0, full: true }),
@@ -156,7 +156,7 @@ pub(super) fn write_some(
 #[inline]
 pub(super) fn give_shared(req: &mut Request, rest: &mut Bytes, then: Then) -> Result<bool, Broken> {
     let sent = req.conn.wire.send_shared(rest, then).map_err(|e| failed(req, "writev()", e))?;
-    req.sent += sent.bytes as u64;
+    req.tally.sent += sent.bytes as u64;
     rest.advance(sent.bytes);
     Ok(sent.full)
 }

@@ -7,6 +7,7 @@ use crate::body;
 use crate::error_log;
 use crate::phases;
 use crate::request::Request;
+use crate::request::tally::Arrival;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
 use crate::tls;
@@ -145,7 +146,7 @@ impl Http1<'_, '_> {
             Driven::Done => None,
             Driven::Plain(bytes) => {
                 req.head.buf = bytes;
-                req.started = thread.clock.now();
+                req.tally.started = thread.clock.now();
                 None
             }
             Driven::Paused => self.wait().await,
@@ -160,7 +161,6 @@ impl Http1<'_, '_> {
         if let Some(served) = one_request(self.thread, self.req, self.guard).await {
             return Some(served);
         }
-        self.req.early = false;
         self.in_turn += 1;
         if self.in_turn.is_multiple_of(TURN) {
             self.thread.io.poller.yield_now().await;
@@ -177,7 +177,7 @@ impl Http1<'_, '_> {
 
     /// Waits for the client: for room if something has not been sent, else for data, without a runner.
     async fn wait(&mut self) -> Option<Served> {
-        self.req.early = false;
+        self.req.tally.end_turn();
         if self.req.conn.wire.has_unsent() {
             return self.send_records().await;
         }
@@ -294,7 +294,7 @@ fn unfinished(req: &mut Request, end: HeadFailure) {
     // The request is refused whatever its server is.
     let _ = req.choose_server();
     req.conn.requests += 1;
-    req.received = complete as u64;
+    req.tally.received = complete as u64;
     let part = if complete > 0 { "headers" } else { "line" };
     let text = end.text("prematurely closed");
     req.log(Level::Info, &format!("{text} while reading client request {part}"));
@@ -413,7 +413,7 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
         Ok(0) | Err(Errno::BADF) => Some(Head::Gone(HeadFailure::Closed)),
         Ok(n) => {
             if req.head.buf.len() == n {
-                req.started = thread.clock.now();
+                req.tally.started = thread.clock.now();
             }
             None
         }
@@ -428,7 +428,7 @@ fn head_deadline(thread: &Thread, req: &Request) -> Deadline {
     let from = match (req.conn.wire.is_handshaking(), req.head.buf.is_empty()) {
         (true, _) => req.conn.client.accepted,
         (false, true) => poller.now(),
-        (false, false) => req.started,
+        (false, false) => req.tally.started,
     };
     poller.deadline_at(from + req.conf.header_timeout_of(&req.conn.client))
 }
@@ -447,7 +447,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
     let mut conn = req.end_connection();
     if !fresh {
         let buf = req.head.buf.as_slice().into();
-        conn.partial = Some(Box::new(Partial { buf, started: req.started }));
+        conn.partial = Some(Box::new(Partial { buf, started: req.tally.started }));
     }
     match thread.runners.park(token, conn, deadline) {
         Ok(()) => {
@@ -490,7 +490,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     }
     let mut message = Vec::new();
     reject.message(&req.head, &mut message);
-    if reject.stage == Stage::Line && req.pipelined {
+    if reject.stage == Stage::Line && req.tally.arrival == Arrival::Pipelined {
         let at = message.len() - "request line".len();
         message.splice(at..at, *b"pipelined ");
     }
@@ -568,9 +568,10 @@ async fn take_body(thread: &Rc<Thread>, req: &mut Request) -> bool {
 fn advance(thread: &Thread, req: &mut Request) {
     let consumed = req.consumed();
     req.head.advance(consumed);
-    req.pipelined = !req.head.buf.is_empty();
-    if req.pipelined {
-        req.started = thread.clock.now();
+    req.tally.arrival = Arrival::Unknown;
+    if !req.head.buf.is_empty() {
+        req.tally.arrival = Arrival::Pipelined;
+        req.tally.started = thread.clock.now();
     }
 }
 
@@ -598,7 +599,7 @@ impl Request {
         self.start_clock();
         if let Some(p) = conn.partial.take() {
             self.head.buf.extend_from_slice(&p.buf);
-            self.started = p.started;
+            self.tally.started = p.started;
         }
         self.remote.clear();
         self.keepalive_timeout = None;

@@ -18,6 +18,7 @@ use crate::error_log;
 use crate::h2::{self, Session, Stream};
 use crate::h3;
 use crate::request::Request;
+use crate::request::tally::Arrival;
 use crate::response::respond::break_off;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
@@ -233,7 +234,9 @@ fn serve<'r>(
     let waited = conn.greeted && conn.partial.is_none() && !conn.wire.is_handshaking();
     req.begin_connection(&mut conn);
     req.take_connection(conn);
-    req.early = idle;
+    if idle {
+        req.tally.arrival = Arrival::BeforeTurn;
+    }
     async move {
         match h1::serve(thread, req, &mut guard, waited).await {
             // A runner without work keeps no memory of a connection.

@@ -307,7 +307,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     }
     thread.io.poller.note_place(req.conn.client.number);
     req.begin_request();
-    req.received = u64::from(state.head_len.get());
+    req.tally.received = u64::from(state.head_len.get());
     thread.counters.requests.add(1);
     match req.head.version {
         Version::Http2 => &thread.counters.http2,

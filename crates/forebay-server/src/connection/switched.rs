@@ -125,7 +125,7 @@ pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, token: Token, ov
         }
     });
     contact.over(req, from_client, from_server);
-    req.complete = true;
+    req.tally.complete = true;
     crate::response::respond::finish(req);
     super::h1::end(thread, req, false).await;
     req.without_head = false;
@@ -143,7 +143,7 @@ pub fn relayed(
     if let Some((level, what)) = failure(ended) {
         log(req, level, &format!("{what} while proxying upgraded connection"));
     }
-    req.sent += from_server;
+    req.tally.sent += from_server;
 }
 
 /// Returns the level and the words for an end that neither side has asked for.
@@ -186,11 +186,11 @@ impl Suspended {
             contact,
             server: req.server,
             location: req.location,
-            started: req.started,
+            started: req.tally.started,
             status: req.resp.status,
-            sent: req.sent,
-            sent_head: req.sent_head,
-            received: req.received,
+            sent: req.tally.sent,
+            sent_head: req.tally.sent_head,
+            received: req.tally.received,
             peer: req.peer,
             remote: req.remote.as_slice().to_vec(),
             vars,
@@ -211,9 +211,10 @@ impl Suspended {
         req.ending.close();
         req.conf = self.conf;
         (req.server, req.location) = (self.server, self.location);
-        req.started = self.started;
+        req.tally.started = self.started;
         req.resp.status = self.status;
-        (req.sent, req.sent_head, req.received) = (self.sent, self.sent_head, self.received);
+        (req.tally.sent, req.tally.sent_head, req.tally.received) =
+            (self.sent, self.sent_head, self.received);
         req.peer = self.peer;
         req.remote = self.remote;
         req.vars = self.vars;

@@ -136,7 +136,7 @@ fn cached(core: &Core, req: &Request, path: &[u8]) -> Cached {
         return Cached::Miss;
     }
     let thread = &req.thread;
-    thread.files.borrow_mut().get(path, &core.policy(), thread.clock.now(), req.early)
+    thread.files.borrow_mut().get(path, &core.policy(), thread.clock.now(), req.tally.is_before_turn())
 }
 
 /// Looks up a path and opens its file, if that takes no wait.

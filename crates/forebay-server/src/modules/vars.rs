@@ -2,6 +2,7 @@
 //! variables). Hot path: every line of the access log evaluates several.
 
 use crate::request::Request;
+use crate::request::tally::Arrival;
 use crate::variables::{HasValue, Row};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
@@ -29,8 +30,8 @@ pub const VARIABLES: &[Row] = &[
 /// All other variables.
 pub const PLAIN: &[Row] = rows! {
     "binary_remote_addr" => |r, o| { push_binary(r.peer, o); Ok(true) },
-    "body_bytes_sent" => |r, o| number(o, r.sent.saturating_sub(r.sent_head)),
-    "bytes_sent" => |r, o| number(o, r.sent),
+    "body_bytes_sent" => |r, o| number(o, r.tally.sent_body()),
+    "bytes_sent" => |r, o| number(o, r.tally.sent),
     "connection" => |r, o| number(o, r.conn.client.number),
     "connection_requests" => |r, o| number(o, u64::from(r.conn.requests)),
     "connection_time" => |r, o| seconds(o, r.conn.client.accepted.elapsed()),
@@ -61,7 +62,7 @@ pub const PLAIN: &[Row] = rows! {
     "msec" => |r, o| { let d = r.thread.clock.msec(); seconds(o, d) },
     "nginx_version" => |_, o| text(o, forebay_core::NGINX_VERSION.as_bytes()),
     "pid" => |r, o| number(o, u64::from(r.thread.pid)),
-    "pipe" => |r, o| text(o, if r.pipelined { b"p" } else { b"." }),
+    "pipe" => |r, o| text(o, if r.tally.arrival == Arrival::Pipelined { b"p" } else { b"." }),
     "query_string" => args,
     "realpath_root" => realpath_root,
     "remote_addr" => |r, o| text(o, &r.remote.clone()),
@@ -70,13 +71,13 @@ pub const PLAIN: &[Row] = rows! {
     "request" => |r, o| { let l = r.head.request_line; o.extend_from_slice(l.of(&r.head.buf)); Ok(!l.is_empty()) },
     "request_body" => |r, o| { o.extend_from_slice(&r.body.stored.mem); Ok(!r.body.stored.mem.is_empty()) },
     "request_body_file" => |r, o| Ok(r.body.stored.path.as_ref().map(|p| o.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(p.as_os_str()))).is_some()),
-    "request_completion" => |r, o| text(o, if r.complete { b"OK" } else { b"" }),
+    "request_completion" => |r, o| text(o, if r.tally.complete { b"OK" } else { b"" }),
     "request_filename" => |r, o| crate::modules::static_file::map_path(r, o).map(|()| true),
     "request_id" => request_id,
-    "request_length" => |r, o| number(o, r.received),
+    "request_length" => |r, o| number(o, r.tally.received),
     "request_method" => |r, o| if r.client_turned_to_get() { text(o, b"GET") } else { let m = r.head.method_text; o.extend_from_slice(m.of(&r.head.buf)); Ok(!m.is_empty()) },
     "request_port" => |r, o| Ok(r.head.port.map(|p| response::number(o, u64::from(p))).is_some()),
-    "request_time" => |r, o| { let d = r.started.elapsed(); seconds(o, d) },
+    "request_time" => |r, o| { let d = r.tally.started.elapsed(); seconds(o, d) },
     "request_uri" => |r, o| request_line_part(o, r.head.target.of(&r.head.buf)),
     "scheme" => |r, o| { let s = r.scheme(); text(o, s) },
     "sent_http_alt_svc" => |r, o| {

@@ -57,10 +57,10 @@ impl Request {
         sub.uri.path.extend_from_slice(uri);
         sub.uri.args.extend_from_slice(args);
         sub.location = ROOT;
-        sub.started = parent.started;
+        sub.tally.started = parent.tally.started;
         sub.uri.internal = true;
         sub.uri.rewritten = true;
-        sub.received = parent.received;
+        sub.tally.received = parent.tally.received;
         sub
     }
 
@@ -68,7 +68,7 @@ impl Request {
     pub fn renewal(parent: &Request) -> Box<Request> {
         let mut new = Request::derive(parent, Origin::Background);
         new.body.begin(new.head.framing, new.head.len);
-        new.received = new.head.len as u64;
+        new.tally.received = new.head.len as u64;
         new.method = parent.method;
         new.uri.path.clone_from(&parent.uri.path);
         new.uri.args.clone_from(&parent.uri.args);

@@ -21,7 +21,7 @@ use rare::Rare;
 use states::States;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use tally::Tally;
 use uri::Uri;
 
 pub mod credentials;
@@ -30,6 +30,7 @@ pub mod ending;
 pub mod rare;
 pub mod spare;
 pub mod states;
+pub mod tally;
 pub mod upstream;
 pub mod uri;
 mod vars;
@@ -123,31 +124,20 @@ pub struct Request {
     pub vars: VarStore,
     /// Last captures.
     pub captures: Rare<Captures>,
-    /// Arrival of the first byte.
-    pub started: Instant,
+    /// Times and bytes.
+    pub tally: Tally,
     /// Status that `error_page` is answering for, 0 if none.
     pub error_status: u16,
     /// Status was overridden by `error_page ... =`.
     pub status_override: Option<u16>,
     /// Set by a header filter.
     pub refusal: Option<Box<Refusal>>,
-    /// `true` if the first byte was there before this turn of the loop began. Then facts found in this turn, such as the state
-    /// of a file, are no older than the request.
-    pub early: bool,
-    /// Bytes sent, head included (`$bytes_sent`).
-    pub sent: u64,
-    /// Bytes of the head sent.
-    pub sent_head: u64,
-    /// Bytes of the request received, head and body.
-    pub received: u64,
     /// Record of the waits for its client.
     pub transfer: Option<Rc<forebay_core::transfers::Transfer>>,
     /// State of modules.
     pub modules: ModuleState,
     /// A client has begun it, and its line in the access log has not been written.
     pub unlogged: bool,
-    /// `$request_completion`.
-    pub complete: bool,
     /// End of the connection.
     pub ending: Ending,
     /// The request was refused before its head was understood; 0 if not.
@@ -160,8 +150,6 @@ pub struct Request {
     pub timed_out: bool,
     /// The head is gone. Variables of the log phase have stored values.
     pub without_head: bool,
-    /// Came in one packet with the request before it.
-    pub pipelined: bool,
 }
 
 impl std::fmt::Debug for Request {
@@ -191,25 +179,19 @@ impl Request {
             resp: Response::default(),
             vars: VarStore::default(),
             captures: Rare::default(),
-            started: now,
+            tally: Tally::new(now),
             error_status: 0,
             status_override: None,
             refusal: None,
-            early: false,
-            sent: 0,
-            sent_head: 0,
-            received: 0,
             transfer: None,
             modules: ModuleState::default(),
             unlogged: false,
-            complete: false,
             ending: Ending::default(),
             refused: 0,
             body: RequestBody::default(),
             keepalive_timeout: None,
             timed_out: false,
             without_head: false,
-            pipelined: false,
         }
     }
 
@@ -260,9 +242,7 @@ impl Request {
 
     /// Prepares for the first request of a connection, or for that of a stream.
     pub fn start_clock(&mut self) {
-        self.started = self.thread.clock.now();
-        self.pipelined = false;
-        self.early = false;
+        self.tally.start_clock(self.thread.clock.now());
         self.timed_out = false;
     }
 
@@ -302,12 +282,9 @@ impl Request {
         self.error_status = 0;
         self.status_override = None;
         self.refusal = None;
-        self.sent = 0;
-        self.sent_head = 0;
-        self.received = self.head.len as u64;
+        self.tally.begin(self.head.len as u64);
         self.transfer = None;
         self.modules.clear();
-        self.complete = false;
         self.timed_out = false;
         self.refused = 0;
         self.ending = Ending::begin(self.head.keep_alive && !self.thread.quitting.get());
@@ -392,7 +369,7 @@ impl Request {
                 .client
                 .accepted
                 .checked_add(core.keepalive_time.0)
-                .is_some_and(|end| self.started > end)
+                .is_some_and(|end| self.tally.started > end)
     }
 
     /// Returns `true` if the client's browser is one that gets no second request (nginx: keepalive_disable).
@@ -530,7 +507,7 @@ mod tests {
         let mut req = testing::request("", "");
         let inet = |text: &str| Peer::Inet(text.parse().expect("an address"));
         let begin = |req: &mut Request, peer| {
-            let none = Client::none(req.started);
+            let none = Client::none(req.tally.started);
             req.conn.client = Rc::new(Client { peer, ..none });
             req.begin_request();
             (req.peer, String::from_utf8_lossy(&req.remote).into_owned())

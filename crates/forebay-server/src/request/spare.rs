@@ -3,6 +3,7 @@
 //! `reset` names every field, since a leftover would show one client what another one has sent.
 
 use super::ending::Ending;
+use super::tally::Tally;
 use super::{Origin, Request};
 use crate::body::RequestBody;
 use crate::connection::Connection;
@@ -19,7 +20,7 @@ impl Request {
     pub(super) fn renewed(thread: &Rc<Thread>) -> Box<Request> {
         match thread.spare_requests.take() {
             Some(mut request) => {
-                request.started = thread.clock.now();
+                request.tally.started = thread.clock.now();
                 request
             }
             None => Box::new(Request::new(thread.clone())),
@@ -56,26 +57,19 @@ impl Request {
             resp,
             vars,
             captures,
-            // Set when it is taken.
-            started: _,
+            tally,
             error_status,
             status_override,
             refusal,
-            early,
-            sent,
-            sent_head,
-            received,
             transfer,
             modules,
             unlogged,
-            complete,
             ending,
             refused,
             body,
             keepalive_timeout,
             timed_out,
             without_head,
-            pipelined,
         } = self;
         *conn = Connection::closed(thread.no_client.clone(), 0);
         *origin = Origin::Client;
@@ -90,15 +84,15 @@ impl Request {
         vars.clear();
         (*error_status, *status_override, *refused) = (0, None, 0);
         *refusal = None;
-        *early = false;
-        (*sent, *sent_head, *received) = (0, 0, 0);
+        // Its time is set when the memory is taken for the next request.
+        *tally = Tally::new(tally.started);
         *transfer = None;
         modules.clear();
         modules.upstream.reset();
-        (*unlogged, *complete, *ending) = (false, false, Ending::default());
+        (*unlogged, *ending) = (false, Ending::default());
         *body = RequestBody::default();
         *keepalive_timeout = None;
-        (*timed_out, *without_head, *pipelined) = (false, false, false);
+        (*timed_out, *without_head) = (false, false);
         for buf in
             [&mut head.buf, &mut resp.text, &mut modules.upstream.head.buf, &mut modules.upstream.early]
         {
@@ -114,6 +108,7 @@ mod tests {
     use super::*;
     use crate::request::rare::Unused;
     use crate::request::states::Slot;
+    use crate::request::tally::Arrival;
     use crate::request::uri::Uri;
     use crate::request::{Refusal, SubBody};
     use crate::response::{Part, Window};
@@ -154,27 +149,22 @@ mod tests {
             resp,
             vars,
             captures,
-            started,
+            tally,
             error_status,
             status_override,
             refusal,
-            early,
-            sent,
-            sent_head,
-            received,
             transfer,
             modules,
             unlogged,
-            complete,
             ending,
             refused,
             body,
             keepalive_timeout,
             timed_out,
             without_head,
-            pipelined,
         } = req;
         let Uri { path, args, internal, rewritten, valid_location, add_uri_to_alias, changes_left } = uri;
+        let Tally { started, arrival, received, sent, sent_head, complete } = tally;
         let crate::response::Response {
             fields, handed_on, trailers, body: parts, source, entry, ready, ..
         } = resp;
@@ -234,31 +224,30 @@ mod tests {
             vars,
             captures,
             started,
+            arrival,
+            received,
+            sent,
+            sent_head,
+            complete,
             error_status,
             status_override,
             refusal,
-            early,
-            sent,
-            sent_head,
-            received,
             transfer.is_some(),
             modules,
             unlogged,
-            complete,
             ending,
             refused,
             body,
             keepalive_timeout,
             timed_out,
             without_head,
-            pipelined,
         ]
     }
 
     /// Gives every field of a request that may be set a value that a new one does not have.
     fn use_up(req: &mut Request) {
         testing::head(req, "Cookie: secret=1\nX-Own: 1\n");
-        req.conn = Connection::closed(Rc::new(Client { number: 7, ..Client::none(req.started) }), 9);
+        req.conn = Connection::closed(Rc::new(Client { number: 7, ..Client::none(req.tally.started) }), 9);
         req.origin = Origin::Sub { depth: 3, client_get: true };
         req.remote = b"192.0.2.1".to_vec();
         req.peer = Peer::Inet("192.0.2.1:1".parse().expect("an address"));
@@ -269,13 +258,14 @@ mod tests {
         req.vars.store(VarId(2), Some(b"secret"));
         (req.captures.text, req.captures.groups) = (b"secret".to_vec(), vec![(0, 6)]);
         (req.uri.internal, req.uri.add_uri_to_alias, req.uri.rewritten) = (true, true, true);
-        (req.uri.valid_location, req.uri.changes_left, req.early) = (false, 3, true);
+        (req.uri.valid_location, req.uri.changes_left) = (false, 3);
         (req.error_status, req.status_override, req.refused) = (404, Some(500), 400);
         req.refusal = Some(Box::new(Refusal { status: 416, content_range: b"secret".to_vec() }));
-        (req.sent, req.sent_head, req.received) = (1, 2, 3);
+        (req.tally.sent, req.tally.sent_head, req.tally.received) = (1, 2, 3);
+        (req.tally.arrival, req.tally.complete) = (Arrival::Pipelined, true);
         use_up_modules(req);
-        (req.unlogged, req.complete, req.ending) = (true, true, Ending::CloseAtOnce);
-        (req.timed_out, req.without_head, req.pipelined) = (true, true, true);
+        (req.unlogged, req.timed_out, req.without_head) = (true, true, true);
+        req.ending = Ending::CloseAtOnce;
         req.body.begin(Framing::Length(6), 3);
         req.body.continued = true;
         req.body.len = 6;

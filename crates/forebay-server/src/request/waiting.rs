@@ -87,7 +87,7 @@ impl Request {
         if let Some(s) = self.conn.wire.as_mux() {
             return Waiting::Among(s.clone());
         }
-        let bytes = if direction == Direction::Body { self.received } else { self.sent };
+        let bytes = if direction == Direction::Body { self.tally.received } else { self.tally.sent };
         Waiting::Alone(transfer(&mut self.transfer, || self.conn.client.network(), direction, bytes, now))
     }
 

@@ -47,11 +47,11 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     if req.resp.source.is_none() {
         req.ending.close_at_once();
     }
-    req.sent_head = out.len() as u64;
+    req.tally.sent_head = out.len() as u64;
     // Other content follows at once, or the end does.
     let then = if req.resp.source.is_none() { Then::More } else { Then::Nothing };
     if req.conn.wire.send_head(&out, then) {
-        req.sent += out.len() as u64;
+        req.tally.sent += out.len() as u64;
         out.clear();
     }
     let sent = send_body(thread, req, &mut out, framing).await.is_ok();
@@ -59,7 +59,7 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
         send_trailers(req, &mut out);
     }
     req.give_buf(out);
-    req.complete = sent;
+    req.tally.complete = sent;
     sent
 }
 
@@ -156,7 +156,7 @@ pub fn break_off(req: &mut Request) {
     if !req.unlogged {
         return;
     }
-    if req.sent == 0 {
+    if req.tally.sent == 0 {
         // nginx's status for a request whose client does not get a response.
         req.resp.status = if std::thread::panicking() { 500 } else { 499 };
     }
