@@ -43,7 +43,7 @@ fn not_modified(req: &mut Request) -> Result<(), VarError> {
             r.fields.remove(b"Content-Encoding");
         }
         Verdict::PreconditionFailed => {
-            req.refusal = Some(Box::new(Refusal { status: 412, content_range: Vec::new() }));
+            req.errors.refusal = Some(Box::new(Refusal { status: 412, content_range: Vec::new() }));
         }
     }
     Ok(())

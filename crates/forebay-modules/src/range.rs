@@ -46,7 +46,7 @@ fn ranges(req: &mut Request) -> Result<(), VarError> {
             let mut content_range = Vec::new();
             range::content_range_unsatisfied(&mut content_range, len);
             hand_on(req);
-            req.refusal = Some(Box::new(Refusal { status: 416, content_range }));
+            req.errors.refusal = Some(Box::new(Refusal { status: 416, content_range }));
         }
         Ranges::Partial => partial(req, &list, len),
     }

@@ -40,28 +40,26 @@ pub fn special(req: &mut Request, status: u16) -> NextStep {
         return NextStep::Done;
     }
     // If an error page fails, its own status counts.
-    req.status_override = None;
+    req.errors.overwrite = None;
     let http = req.http();
     let Some(page) = page_for(req, &http.location(req).settings.core, status) else {
         built_in(req, status);
         return NextStep::Done;
     };
-    if req.error_status == 0 {
-        req.error_status = status;
-    }
+    req.errors.begin_page(status);
     send_to_page(req, status, page)
 }
 
 /// Returns the `error_page` for a status. An error in such a page has none, unless `recursive_error_pages` is on.
 fn page_for<'c>(req: &Request, core: &'c Settings, status: u16) -> Option<&'c ErrorPage> {
-    let applies = req.error_status == 0 || core.recursive_error_pages;
+    let applies = !req.errors.has_page() || core.recursive_error_pages;
     core.error_page.0.iter().find(|p| applies && p.status == status)
 }
 
 fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> NextStep {
     let status = page.overwrite.unwrap_or(status);
     // Status to send. 0 leaves it to the response of the target (`error_page 404 = /x`).
-    req.status_override = (status != 0).then_some(status);
+    req.errors.overwrite = (status != 0).then_some(status);
     let Ok(target) = page.target.value(req) else {
         built_in(req, 500);
         return NextStep::Done;
@@ -146,7 +144,7 @@ fn forget_all_but_location(req: &mut Request) {
 
 /// Builds the built-in page.
 pub fn built_in(req: &mut Request, status: u16) {
-    req.status_override = None;
+    req.errors.overwrite = None;
     forget_all_but_location(req);
     req.resp.fields.remove(b"Accept-Ranges");
     if status != 401 {

@@ -484,7 +484,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     // The request is refused whatever its server is.
     let _ = req.choose_server();
     req.ending.close();
-    req.refused = reject.status;
+    req.errors.rejected = reject.status;
     if reject.stage == Stage::Line {
         req.uri.path.clear();
     }
@@ -557,7 +557,7 @@ async fn take_body(thread: &Rc<Thread>, req: &mut Request) -> bool {
     }
     let sound = body::discard_buffered(req);
     let waits = req.head.expect_continue && !req.body.continued;
-    if sound && waits && !req.body.done() && req.refused == 0 {
+    if sound && waits && !req.body.done() && req.errors.rejected == 0 {
         return body::send_continue(thread, req).await;
     }
     sound

@@ -319,7 +319,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     let old = req.connection_is_old(&req.own_location().settings.core);
     req.log_ignored();
     if let Some(refusal) = state.refusal.get() {
-        req.refused = refusal.status;
+        req.errors.rejected = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
         Box::pin(phases::refuse(req, refusal.status)).await;
     } else if let Some(status) = unknown_server.or_else(|| tls::judge(req)).or_else(|| misdirected(req)) {
@@ -327,7 +327,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     } else {
         phases::run(req).await;
     }
-    if req.refused == 0 && old {
+    if req.errors.rejected == 0 && old {
         stream.leave();
     }
     stream.set_chunk(http2::SETTINGS.of(&req.own_location().settings).chunk_size.0 as usize);

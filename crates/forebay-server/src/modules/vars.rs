@@ -390,14 +390,14 @@ impl Request {
 
     /// Returns the status of the response. That of an error outlasts its page (nginx: error_page), whose response has its own.
     pub fn status(&self) -> u16 {
-        self.status_override.unwrap_or(self.resp.status)
+        self.errors.overwrite.unwrap_or(self.resp.status)
     }
 
     /// Returns the status for the access log.
     pub fn logged_status(&self) -> u16 {
         // Log the status that was sent: 494 to 497 exist for `error_page` only.
         response::wire_status(match self.status() {
-            0 if self.refused != 0 => self.refused,
+            0 if self.errors.rejected != 0 => self.errors.rejected,
             s => s,
         })
     }

@@ -8,6 +8,7 @@ use crate::modules::core::Settings as Core;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
 use ending::Ending;
+use errors::Errors;
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::config::Address;
@@ -27,6 +28,7 @@ use uri::Uri;
 pub mod credentials;
 mod derive;
 pub mod ending;
+pub mod errors;
 pub mod rare;
 pub mod spare;
 pub mod states;
@@ -37,15 +39,7 @@ mod vars;
 pub mod waiting;
 
 pub use derive::SubBody;
-
-/// Answer that a header filter puts in place of a response: 412 or 416.
-#[derive(Debug)]
-pub struct Refusal {
-    /// Status that is answered instead.
-    pub status: u16,
-    /// `Content-Range` of that answer, if any.
-    pub content_range: Vec<u8>,
-}
+pub use errors::Refusal;
 
 /// Reason for which a request exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,12 +120,8 @@ pub struct Request {
     pub captures: Rare<Captures>,
     /// Times and bytes.
     pub tally: Tally,
-    /// Status that `error_page` is answering for, 0 if none.
-    pub error_status: u16,
-    /// Status was overridden by `error_page ... =`.
-    pub status_override: Option<u16>,
-    /// Set by a header filter.
-    pub refusal: Option<Box<Refusal>>,
+    /// Errors, and what is answered for them.
+    pub errors: Errors,
     /// Record of the waits for its client.
     pub transfer: Option<Rc<forebay_core::transfers::Transfer>>,
     /// State of modules.
@@ -140,8 +130,6 @@ pub struct Request {
     pub unlogged: bool,
     /// End of the connection.
     pub ending: Ending,
-    /// The request was refused before its head was understood; 0 if not.
-    pub refused: u16,
     /// Body of the request.
     pub body: RequestBody,
     /// Time for which the connection may be idle after this request; `None`: there was no request since it was idle.
@@ -180,14 +168,11 @@ impl Request {
             vars: VarStore::default(),
             captures: Rare::default(),
             tally: Tally::new(now),
-            error_status: 0,
-            status_override: None,
-            refusal: None,
+            errors: Errors::default(),
             transfer: None,
             modules: ModuleState::default(),
             unlogged: false,
             ending: Ending::default(),
-            refused: 0,
             body: RequestBody::default(),
             keepalive_timeout: None,
             timed_out: false,
@@ -279,14 +264,11 @@ impl Request {
         self.uri.begin(&mut self.head);
         self.vars.clear();
         self.captures.clear();
-        self.error_status = 0;
-        self.status_override = None;
-        self.refusal = None;
+        self.errors.clear();
         self.tally.begin(self.head.len as u64);
         self.transfer = None;
         self.modules.clear();
         self.timed_out = false;
-        self.refused = 0;
         self.ending = Ending::begin(self.head.keep_alive && !self.thread.quitting.get());
         self.body.begin(self.head.framing, self.head.len);
         self.unlogged = self.origin == Origin::Client;
@@ -415,7 +397,7 @@ impl Request {
 
     /// Returns `true` if the size of the body has been checked for this request.
     pub fn body_checked(&self) -> bool {
-        self.error_status == 413
+        self.errors.original == 413
     }
 
     /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,

@@ -58,14 +58,11 @@ impl Request {
             vars,
             captures,
             tally,
-            error_status,
-            status_override,
-            refusal,
+            errors,
             transfer,
             modules,
             unlogged,
             ending,
-            refused,
             body,
             keepalive_timeout,
             timed_out,
@@ -82,8 +79,7 @@ impl Request {
         (*server, *location) = (0, 0);
         resp.clear();
         vars.clear();
-        (*error_status, *status_override, *refused) = (0, None, 0);
-        *refusal = None;
+        errors.clear();
         // Its time is set when the memory is taken for the next request.
         *tally = Tally::new(tally.started);
         *transfer = None;
@@ -108,6 +104,7 @@ mod tests {
     use super::*;
     use crate::request::rare::Unused;
     use crate::request::states::Slot;
+    use crate::request::errors::Errors;
     use crate::request::tally::Arrival;
     use crate::request::uri::Uri;
     use crate::request::{Refusal, SubBody};
@@ -150,14 +147,11 @@ mod tests {
             vars,
             captures,
             tally,
-            error_status,
-            status_override,
-            refusal,
+            errors,
             transfer,
             modules,
             unlogged,
             ending,
-            refused,
             body,
             keepalive_timeout,
             timed_out,
@@ -165,6 +159,7 @@ mod tests {
         } = req;
         let Uri { path, args, internal, rewritten, valid_location, add_uri_to_alias, changes_left } = uri;
         let Tally { started, arrival, received, sent, sent_head, complete } = tally;
+        let Errors { rejected, original, overwrite, refusal } = errors;
         let crate::response::Response {
             fields, handed_on, trailers, body: parts, source, entry, ready, ..
         } = resp;
@@ -229,14 +224,14 @@ mod tests {
             sent,
             sent_head,
             complete,
-            error_status,
-            status_override,
+            rejected,
+            original,
+            overwrite,
             refusal,
             transfer.is_some(),
             modules,
             unlogged,
             ending,
-            refused,
             body,
             keepalive_timeout,
             timed_out,
@@ -259,8 +254,8 @@ mod tests {
         (req.captures.text, req.captures.groups) = (b"secret".to_vec(), vec![(0, 6)]);
         (req.uri.internal, req.uri.add_uri_to_alias, req.uri.rewritten) = (true, true, true);
         (req.uri.valid_location, req.uri.changes_left) = (false, 3);
-        (req.error_status, req.status_override, req.refused) = (404, Some(500), 400);
-        req.refusal = Some(Box::new(Refusal { status: 416, content_range: b"secret".to_vec() }));
+        (req.errors.original, req.errors.overwrite, req.errors.rejected) = (404, Some(500), 400);
+        req.errors.refusal = Some(Box::new(Refusal { status: 416, content_range: b"secret".to_vec() }));
         (req.tally.sent, req.tally.sent_head, req.tally.received) = (1, 2, 3);
         (req.tally.arrival, req.tally.complete) = (Arrival::Pipelined, true);
         use_up_modules(req);

@@ -119,7 +119,7 @@ async fn run_header_filters(req: &mut Request) {
         req.resp.coded = Coded::default();
         req.resp.late_filter = None;
         let http = req.http();
-        if let Some(status) = req.status_override {
+        if let Some(status) = req.errors.overwrite {
             // A page that has the same status by itself leaves with the usual phrase, too.
             req.resp.reason.clear();
             req.resp.status = status;
@@ -130,11 +130,11 @@ async fn run_header_filters(req: &mut Request) {
                 error_page::built_in(req, 500);
                 return;
             }
-            if req.refusal.is_some() {
+            if req.errors.refusal.is_some() {
                 break;
             }
         }
-        let Some(refusal) = req.refusal.take() else {
+        let Some(refusal) = req.errors.refusal.take() else {
             if let Some(filter) = req.resp.late_filter.take() {
                 filter(req).await;
             }

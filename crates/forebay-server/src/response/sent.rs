@@ -17,7 +17,7 @@ use std::rc::Rc;
 fn is_plain(req: &Request, l: &Location) -> bool {
     let asks =
         [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
-    req.status_override.is_none()
+    req.errors.is_none()
         && req.ending.keeps_alive()
         && req.head.version >= Version::Http11
         && req.method == Method::Get
@@ -25,8 +25,6 @@ fn is_plain(req: &Request, l: &Location) -> bool {
         && !asks.iter().any(|n| req.head.first.has(*n))
         && l.plan.head != Head::Request
         && !req.conf.http.logs_sent_fields
-        && req.error_status == 0
-        && req.refused == 0
 }
 
 fn made_for(req: &Request) -> MadeFor {
