@@ -91,7 +91,7 @@ async fn check(req: &mut Request) -> Verdict {
 /// Decides by the response of a subrequest. `fields`: a request that is let in gets its fields.
 fn judge(req: &mut Request, sub: &Request, fields: bool) -> Verdict {
     match sub.status() {
-        _ if sub.resp.headless => {
+        _ if sub.resp.origin.is_headless() => {
             req.log(Level::Error, "auth request has a response without status");
             Verdict::Status(500)
         }

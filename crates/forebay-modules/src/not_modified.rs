@@ -18,7 +18,7 @@ pub static MODULE: Module = Module {
 /// # Errors
 /// Never.
 fn not_modified(req: &mut Request) -> Result<(), VarError> {
-    if req.resp.status != 200 || (req.resp.proxied && !req.resp.cacheable && req.resp.segments.is_none()) {
+    if req.resp.status != 200 || (req.resp.origin.is_evaluated() && req.resp.segments.is_none()) {
         return Ok(());
     }
     let Some(conditions) = Conditions::of(&req.head) else { return Ok(()) };

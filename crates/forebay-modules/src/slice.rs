@@ -136,7 +136,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     if STATE.of(req).size == 0 || STATE.of(req).active {
         return Ok(());
     }
-    if req.resp.status != 206 || !req.resp.proxied {
+    if req.resp.status != 206 || !req.resp.origin.is_proxied() {
         STATE.clear(req);
         return Ok(());
     }

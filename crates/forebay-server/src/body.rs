@@ -314,7 +314,7 @@ pub fn discard_buffered(req: &mut Request) -> bool {
             req.log(Level::Error, "client sent invalid chunked body");
             req.body.done = true;
             // The rest of the head's buffer cannot be trusted. A request that failed before keeps its status.
-            if !req.resp.error_page {
+            if !req.resp.origin.is_error_page() {
                 req.resp.location.clear();
                 crate::error_page::built_in(req, 400);
             }

@@ -3,6 +3,7 @@
 use crate::modules::core::{ErrorPage, Settings};
 use crate::phases::spend_uri_change;
 use crate::request::Request;
+use crate::response::origin::Origin;
 use forebay_conf::error::Level;
 use forebay_http::request::{Method, Version};
 
@@ -154,7 +155,7 @@ pub fn built_in(req: &mut Request, status: u16) {
         req.resp.fields.remove(b"Proxy-Authenticate");
     }
     req.resp.status = status;
-    req.resp.error_page = true;
+    req.resp.origin = Origin::ErrorPage;
     if status == 304 || status < 300 {
         return;
     }

@@ -171,7 +171,7 @@ pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
         return None;
     }
     let [part] = r.body.as_slice() else { return None };
-    if let Some(e) = &r.entry {
+    if let Some(e) = r.origin.entry() {
         let own = e.content().len();
         return (Some(own) == len && part.len() == own).then(|| Subject::Entry(e.clone()));
     }

@@ -162,7 +162,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     // Slices begin where the range does: sent without the range, the response would lack its beginning.
     let sliced = req.resp.segments.is_some() && req.head.get(Name::Range).is_some();
     // A coding has to be named in a head.
-    let unnamed = r.headless && !req.head.version.is_multiplexed();
+    let unnamed = r.origin.is_headless() && !req.head.version.is_multiplexed();
     if sliced
         || unnamed
         || !matches!(r.status, 200 | 403 | 404)

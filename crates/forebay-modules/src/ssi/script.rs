@@ -148,7 +148,7 @@ pub(super) fn find(req: &Request, longest_value: usize) -> Option<(Rc<Script>, B
         };
         return script.map(|script| (script, bytes));
     }
-    let entry = r.entry.as_ref()?;
+    let entry = r.origin.entry()?;
     match entry.content() {
         // The entry's content, and no part of it.
         Content::Memory(all) if all.as_ptr() == bytes.as_ptr() && all.len() == bytes.len() => {

@@ -64,7 +64,8 @@ fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -
 /// Appends `$upstream_response_length`. Content that came with the head counts once the head is on its way, as in nginx.
 fn length(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     // A response of HTTP/0.9 has no head, but content.
-    let at_head = r.resp.proxied && r.tally.sent_head == 0 && r.tally.sent == 0 && !r.is_subrequest();
+    let at_head =
+        r.resp.origin.is_proxied() && r.tally.sent_head == 0 && r.tally.sent == 0 && !r.is_subrequest();
     if at_head && let Some(a) = r.modules.upstream.attempts.last_mut() {
         let length = std::mem::take(&mut a.length);
         let got = list(r, out, |a, o| response::number(o, a.length));

@@ -102,12 +102,13 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::errors::Errors;
     use crate::request::rare::Unused;
     use crate::request::states::Slot;
-    use crate::request::errors::Errors;
     use crate::request::tally::Arrival;
     use crate::request::uri::Uri;
     use crate::request::{Refusal, SubBody};
+    use crate::response::origin;
     use crate::response::{Part, Window};
     use crate::testing;
     use forebay_core::client::Client;
@@ -160,9 +161,7 @@ mod tests {
         let Uri { path, args, internal, rewritten, valid_location, add_uri_to_alias, changes_left } = uri;
         let Tally { started, arrival, received, sent, sent_head, complete } = tally;
         let Errors { rejected, original, overwrite, refusal } = errors;
-        let crate::response::Response {
-            fields, handed_on, trailers, body: parts, source, entry, ready, ..
-        } = resp;
+        let crate::response::Response { fields, handed_on, trailers, body: parts, source, ready, .. } = resp;
         let crate::response::Response { join, filters, .. } = resp;
         macro_rules! shown {
             ($($what:expr),+ $(,)?) => { vec![$((stringify!($what), format!("{:?}", $what))),+] };
@@ -200,17 +199,13 @@ mod tests {
             resp.text,
             source.is_some(),
             resp.window,
-            resp.proxied,
-            resp.headless,
-            resp.cacheable,
-            entry.is_some(),
+            resp.origin,
             ready.is_some(),
             resp.single_range,
             join.is_some(),
             filters.len(),
             resp.allow_ranges,
             resp.head_only,
-            resp.error_page,
             resp.gzip_vary,
             resp.limit_rate,
             resp.reason,
@@ -282,9 +277,9 @@ mod tests {
         }
         r.body.push(Part::Static(b"secret"));
         r.window = Window { skip: 1, left: 2 };
-        (r.expect_trailers, r.proxied, r.headless, r.cacheable) = (true, true, true, true);
+        (r.expect_trailers, r.origin) = (true, origin::Origin::Headless);
         (r.single_range, r.allow_ranges, r.head_only) = (true, true, true);
-        (r.error_page, r.gzip_vary, r.leaves_server, r.leaves_date) = (true, true, true, true);
+        (r.gzip_vary, r.leaves_server, r.leaves_date) = (true, true, true);
     }
 
     fn use_up_modules(req: &mut Request) {
@@ -310,7 +305,7 @@ mod tests {
         let mut used = Request::renewed(&thread);
         use_up(&mut used);
         // Each field that a request may leave behind has been set.
-        let same = ["Rc::as_ptr(conf)", "started", "parts", "source.is_some()", "entry.is_some()"];
+        let same = ["Rc::as_ptr(conf)", "started", "parts", "source.is_some()"];
         let same = same.iter().chain(&["ready.is_some()", "join.is_some()", "filters.len()"]);
         let same: Vec<_> = same.chain(&["transfer.is_some()"]).collect();
         for (new, used) in known(&new).iter().zip(&known(&used)) {

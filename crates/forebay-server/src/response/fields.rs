@@ -333,7 +333,7 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
 
 /// Appends `Content-Type`. A response without content has one only where an upstream has sent it.
 fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> Result<(), Unsafe> {
-    if r.content_type.is_empty() || (r.status == 204 && !r.proxied) {
+    if r.content_type.is_empty() || (r.status == 204 && !r.origin.is_proxied()) {
         return Ok(());
     }
     if r.charset.is_empty() {

@@ -42,7 +42,9 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
     let http = req.http();
     let core = &http.location(req).settings.core;
     let status = req.resp.status;
-    if req.head.version == Version::Http09 || req.resp.headless && !req.head.version.is_multiplexed() {
+    if req.head.version == Version::Http09
+        || req.resp.origin.is_headless() && !req.head.version.is_multiplexed()
+    {
         req.resp.head_only |= req.method == Method::Head;
         req.ending.close();
         return Ok(if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain });

@@ -7,6 +7,7 @@ pub mod coding;
 pub mod fields;
 pub mod head;
 pub mod made;
+pub mod origin;
 pub mod respond;
 pub mod sent;
 pub mod sent_heads;
@@ -22,6 +23,7 @@ use bytes::Bytes;
 use coding::{Coded, Form};
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
+use origin::Origin;
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -383,14 +385,8 @@ pub struct Response {
     pub segments: Option<&'static dyn Segments>,
     /// Bytes of parts and source that are sent.
     pub window: Window,
-    /// Came from an upstream, which has evaluated conditions and ranges.
-    pub proxied: bool,
-    /// Came from an upstream without a head (HTTP/0.9). Over HTTP/1 it leaves as it came.
-    pub headless: bool,
-    /// Came from an upstream, through a cache or on its way into one: conditions are judged here.
-    pub cacheable: bool,
-    /// Came from a cache, with this entry.
-    pub entry: Option<Rc<dyn stored::Stored>>,
+    /// Origin of the response.
+    pub origin: Origin,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
     pub ready: Option<Rc<sent_heads::SentHead>>,
     /// `true` if a request gets at most one range of the response.
@@ -407,8 +403,6 @@ pub struct Response {
     pub allow_ranges: bool,
     /// Head only: HEAD requests, 204, 304.
     pub head_only: bool,
-    /// The built-in page of a status, not content of a location.
-    pub error_page: bool,
     /// `Vary: Accept-Encoding` is to be sent.
     pub gzip_vary: bool,
     /// `$limit_rate` at work, bytes/s; 0 = none.
@@ -452,10 +446,7 @@ impl Response {
             source,
             segments,
             window,
-            proxied,
-            headless,
-            cacheable,
-            entry,
+            origin,
             ready,
             single_range,
             join,
@@ -464,7 +455,6 @@ impl Response {
             coded,
             allow_ranges,
             head_only,
-            error_page,
             gzip_vary,
             limit_rate,
             reason,
@@ -488,10 +478,7 @@ impl Response {
         *source = None;
         *segments = None;
         *window = Window::default();
-        *proxied = false;
-        *headless = false;
-        *cacheable = false;
-        *entry = None;
+        *origin = Origin::Own;
         *ready = None;
         *single_range = false;
         *join = None;
@@ -500,7 +487,6 @@ impl Response {
         *coded = Coded::default();
         *allow_ranges = false;
         *head_only = false;
-        *error_page = false;
         *gzip_vary = false;
         *limit_rate = 0;
         reason.clear();

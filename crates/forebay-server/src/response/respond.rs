@@ -10,6 +10,7 @@ use crate::request::Request;
 use crate::response::coding::Coded;
 use crate::response::fields::{Sink, add_trailers, push_trailers};
 use crate::response::head::{self, BodyFraming};
+use crate::response::origin::Origin;
 use crate::response::sent;
 use crate::thread::Thread;
 use forebay_net::wire::Then;
@@ -181,6 +182,6 @@ pub fn finish(req: &mut Request) {
     req.body.end();
     // A runner without work holds no files, and no tables of an encoder whose response broke off.
     req.resp.body.clear();
-    req.resp.entry = None;
+    req.resp.origin = Origin::Own;
     req.resp.filters.clear();
 }

@@ -118,7 +118,7 @@ fn is_stored(req: &Request) -> bool {
 /// Remembers the head that has been written for a cached response or a file, if the next request would get the same.
 pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let r = &req.resp;
-    let heads = match (&file, &r.entry) {
+    let heads = match (&file, r.origin.entry()) {
         (Some(f), _) if is_of_file(req, f) => &f.made.heads,
         (None, Some(e)) if is_of_entry(req, &**e) => &e.made().heads,
         _ => return,

@@ -29,6 +29,7 @@ use forebay_server::modules::{alt_svc, static_file};
 use forebay_server::phases::{Outcome, spend_uri_change};
 use forebay_server::request::Request;
 use forebay_server::response::Part;
+use forebay_server::response::origin::Origin;
 use forebay_server::response::streamed::Pulled;
 use std::ops::Range;
 use std::rc::Rc;
@@ -80,7 +81,7 @@ fn switch_protocols(
         req.log(Level::Error, &text);
         return Err(Stop::Status(502));
     }
-    req.resp.proxied = true;
+    req.resp.origin = Origin::Upstream;
     req.resp.status = 101;
     fields(req, pass, s)?;
     if req.head.is_websocket {
@@ -116,12 +117,15 @@ fn pass_on(
     let http = req.http();
     let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     let keep = keep(req, &mut taken.fetch, to_head, s, cs)?;
-    req.resp.proxied = true;
-    req.resp.headless = req.modules.upstream.head.version == Version::Http09;
+    req.resp.origin = match &keep {
+        Some(Keep::Cache { .. }) => Origin::Cacheable,
+        // Nothing keeps a response without a head.
+        None if req.modules.upstream.head.version == Version::Http09 => Origin::Headless,
+        _ => Origin::Upstream,
+    };
     // Pieces of a body that is still coming are sent in one range only.
     req.resp.allow_ranges = s.force_ranges;
     req.resp.single_range = s.force_ranges;
-    req.resp.cacheable = matches!(keep, Some(Keep::Cache { .. }));
     req.resp.status = req.modules.upstream.head.status;
     fields(req, pass, s)?;
     if pass.protocol.is_untyped() {
@@ -375,11 +379,9 @@ pub(super) fn cached(
     if req.is_background() {
         return Ok(Outcome::Done);
     }
-    req.resp.proxied = true;
-    req.resp.cacheable = true;
+    req.resp.origin = Origin::Cache(e.clone());
     req.resp.status = e.meta.status;
     req.resp.allow_ranges = s.force_ranges;
-    req.resp.entry = Some(e.clone());
     if let Some(head) = forebay_server::response::sent::ready(req, &e.made.heads) {
         forebay_server::response::sent::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
@@ -528,10 +530,10 @@ fn accept_ranges(req: &mut Request, line: &FieldLine, buf: &[u8], s: &Settings) 
     if s.force_ranges {
         return;
     }
-    if req.resp.cacheable {
+    if req.resp.origin.is_cacheable() {
         // Ranges of a response that is whole here are made here.
         req.resp.allow_ranges = true;
-        req.resp.single_range = req.resp.entry.is_none();
+        req.resp.single_range = req.resp.origin.entry().is_none();
     } else {
         req.resp.fields.copy(buf, line);
     }
