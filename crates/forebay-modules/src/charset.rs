@@ -438,7 +438,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(table) = table else { return Ok(()) };
     if !matches!(*table, Table::Bytes(_)) {
         r.content_length = None;
-        r.allow_ranges = false;
+        r.forbid_ranges();
     }
     r.filters.push(Box::new(Recode { table, pending: Vec::new() }));
     Ok(())

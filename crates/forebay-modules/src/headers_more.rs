@@ -247,7 +247,9 @@ fn clear(r: &mut Response, names: &Names) {
     r.leaves_server |= hit("Server");
     r.leaves_date |= hit("Date");
     r.gzip_vary &= !hit("Vary");
-    r.allow_ranges &= !hit("Accept-Ranges");
+    if hit("Accept-Ranges") {
+        r.forbid_ranges();
+    }
     if hit("Content-Type") {
         r.content_type.clear();
         r.charset.clear();

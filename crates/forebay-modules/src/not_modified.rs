@@ -39,7 +39,7 @@ fn not_modified(req: &mut Request) -> Result<(), VarError> {
             r.body.clear();
             r.window = Window::default();
             r.filters.clear();
-            r.allow_ranges = false;
+            r.forbid_ranges();
             r.fields.remove(b"Content-Encoding");
         }
         Verdict::PreconditionFailed => {

@@ -9,6 +9,7 @@ use forebay_http::range::{self, ByteRange, Ranges};
 use forebay_http::request::Version;
 use forebay_server::module::{Head, HeaderFilter, Module};
 use forebay_server::request::{Refusal, Request};
+use forebay_server::response::origin::AllowedRanges;
 use forebay_server::response::{Part, Window};
 
 /// `range_filter`.
@@ -21,7 +22,7 @@ pub static MODULE: Module =
 /// Never.
 fn ranges(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
-    if !r.allow_ranges || r.status != 200 || req.head.version < Version::Http10 {
+    if r.allowed_ranges == AllowedRanges::None || r.status != 200 || req.head.version < Version::Http10 {
         return Ok(());
     }
     let Some(len) = r.content_length else { return Ok(()) };
@@ -39,7 +40,9 @@ fn ranges(req: &mut Request) -> Result<(), VarError> {
     };
     match asked {
         Ranges::Whole => req.resp.fields.push(b"Accept-Ranges", b"bytes"),
-        Ranges::Partial if list.len() > 1 && (req.resp.single_range || req.resp.source.is_some()) => {
+        Ranges::Partial
+            if list.len() > 1 && (r.allowed_ranges == AllowedRanges::One || r.source.is_some()) =>
+        {
             req.resp.fields.push(b"Accept-Ranges", b"bytes");
         }
         Ranges::Unsatisfiable => {

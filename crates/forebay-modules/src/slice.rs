@@ -15,6 +15,7 @@ use forebay_server::request::rare::Unused;
 use forebay_server::request::states::Slot;
 use forebay_server::request::{Origin, Request};
 use forebay_server::response::Segments;
+use forebay_server::response::origin::AllowedRanges;
 use forebay_server::response::streamed::Empty;
 use forebay_server::variables::Row;
 use std::pin::Pin;
@@ -154,8 +155,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     r.content_length = Some(len);
     r.fields.remove(b"Content-Range");
     r.fields.remove(b"Accept-Ranges");
-    r.allow_ranges = true;
-    r.single_range = true;
+    r.allowed_ranges = AllowedRanges::One;
     if r.source.is_none() {
         r.source = Some(Box::new(Empty));
     }

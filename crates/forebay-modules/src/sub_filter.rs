@@ -114,7 +114,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     };
     compress::weaken_etag(req);
     req.resp.content_length = None;
-    req.resp.allow_ranges = false;
+    req.resp.forbid_ranges();
     if !s.last_modified {
         req.resp.clear_validators();
     }

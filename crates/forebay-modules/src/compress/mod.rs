@@ -146,7 +146,7 @@ pub fn unknown_length(req: &mut Request) {
     weaken_etag(req);
     let r = &mut req.resp;
     r.content_length = None;
-    r.allow_ranges = false;
+    r.forbid_ranges();
     r.fields.remove(b"Accept-Ranges");
 }
 

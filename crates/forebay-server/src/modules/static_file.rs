@@ -8,6 +8,7 @@ use crate::modules::index;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
+use crate::response::origin::AllowedRanges;
 use crate::response::sent;
 use crate::thread::Thread;
 use forebay_conf::error::Level;
@@ -392,7 +393,7 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
         r.etag.clear();
         r.etag.extend_from_slice(&file.etag);
     }
-    r.allow_ranges = true;
+    r.allowed_ranges = AllowedRanges::Any;
     content_type(req);
     let end = file.size;
     // An empty file needs a part too: the finished head is remembered in it.

@@ -108,7 +108,7 @@ mod tests {
     use crate::request::tally::Arrival;
     use crate::request::uri::Uri;
     use crate::request::{Refusal, SubBody};
-    use crate::response::origin;
+    use crate::response::origin::{self, AllowedRanges};
     use crate::response::{Part, Window};
     use crate::testing;
     use forebay_core::client::Client;
@@ -201,10 +201,9 @@ mod tests {
             resp.window,
             resp.origin,
             ready.is_some(),
-            resp.single_range,
             join.is_some(),
             filters.len(),
-            resp.allow_ranges,
+            resp.allowed_ranges,
             resp.head_only,
             resp.gzip_vary,
             resp.limit_rate,
@@ -278,7 +277,7 @@ mod tests {
         r.body.push(Part::Static(b"secret"));
         r.window = Window { skip: 1, left: 2 };
         (r.expect_trailers, r.origin) = (true, origin::Origin::Headless);
-        (r.single_range, r.allow_ranges, r.head_only) = (true, true, true);
+        (r.allowed_ranges, r.head_only) = (AllowedRanges::One, true);
         (r.gzip_vary, r.leaves_server, r.leaves_date) = (true, true, true);
     }
 

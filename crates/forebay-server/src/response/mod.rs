@@ -23,7 +23,7 @@ use bytes::Bytes;
 use coding::{Coded, Form};
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
-use origin::Origin;
+use origin::{AllowedRanges, Origin};
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -389,8 +389,6 @@ pub struct Response {
     pub origin: Origin,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
     pub ready: Option<Rc<sent_heads::SentHead>>,
-    /// `true` if a request gets at most one range of the response.
-    pub single_range: bool,
     /// Parts of the body in addition to its own content.
     pub join: Option<Box<crate::body::compose::Join>>,
     /// Filters of the body, in order.
@@ -399,8 +397,8 @@ pub struct Response {
     pub late_filter: Option<LateFilter>,
     /// Content coding.
     pub coded: Coded,
-    /// `true` if requests may ask for a range of the response.
-    pub allow_ranges: bool,
+    /// Ranges that a request may ask for.
+    pub allowed_ranges: AllowedRanges,
     /// Head only: HEAD requests, 204, 304.
     pub head_only: bool,
     /// `Vary: Accept-Encoding` is to be sent.
@@ -448,12 +446,11 @@ impl Response {
             window,
             origin,
             ready,
-            single_range,
             join,
             filters,
             late_filter,
             coded,
-            allow_ranges,
+            allowed_ranges,
             head_only,
             gzip_vary,
             limit_rate,
@@ -480,12 +477,11 @@ impl Response {
         *window = Window::default();
         *origin = Origin::Own;
         *ready = None;
-        *single_range = false;
         *join = None;
         filters.clear();
         *late_filter = None;
         *coded = Coded::default();
-        *allow_ranges = false;
+        *allowed_ranges = AllowedRanges::None;
         *head_only = false;
         *gzip_vary = false;
         *limit_rate = 0;
@@ -523,6 +519,11 @@ impl Response {
     pub fn clear_validators(&mut self) {
         self.clear_last_modified();
         self.clear_etag();
+    }
+
+    /// Has the response sent whole.
+    pub fn forbid_ranges(&mut self) {
+        self.allowed_ranges = AllowedRanges::None;
     }
 
     /// Returns `true` if trailers follow the content, or may follow it.

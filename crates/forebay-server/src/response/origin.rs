@@ -1,4 +1,4 @@
-//! Origin of a response. Hot path.
+//! Origin of a response, and the ranges that it allows. Hot path.
 
 use super::stored::Stored;
 use std::rc::Rc;
@@ -60,4 +60,16 @@ impl Origin {
             _ => None,
         }
     }
+}
+
+/// Ranges of a response that a request may ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllowedRanges {
+    /// None: the response is sent whole.
+    #[default]
+    None,
+    /// One, since the content is still coming.
+    One,
+    /// Any number.
+    Any,
 }

@@ -29,7 +29,7 @@ use forebay_server::modules::{alt_svc, static_file};
 use forebay_server::phases::{Outcome, spend_uri_change};
 use forebay_server::request::Request;
 use forebay_server::response::Part;
-use forebay_server::response::origin::Origin;
+use forebay_server::response::origin::{AllowedRanges, Origin};
 use forebay_server::response::streamed::Pulled;
 use std::ops::Range;
 use std::rc::Rc;
@@ -124,8 +124,7 @@ fn pass_on(
         _ => Origin::Upstream,
     };
     // Pieces of a body that is still coming are sent in one range only.
-    req.resp.allow_ranges = s.force_ranges;
-    req.resp.single_range = s.force_ranges;
+    req.resp.allowed_ranges = if s.force_ranges { AllowedRanges::One } else { AllowedRanges::None };
     req.resp.status = req.modules.upstream.head.status;
     fields(req, pass, s)?;
     if pass.protocol.is_untyped() {
@@ -381,7 +380,7 @@ pub(super) fn cached(
     }
     req.resp.origin = Origin::Cache(e.clone());
     req.resp.status = e.meta.status;
-    req.resp.allow_ranges = s.force_ranges;
+    req.resp.allowed_ranges = if s.force_ranges { AllowedRanges::Any } else { AllowedRanges::None };
     if let Some(head) = forebay_server::response::sent::ready(req, &e.made.heads) {
         forebay_server::response::sent::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
@@ -532,8 +531,8 @@ fn accept_ranges(req: &mut Request, line: &FieldLine, buf: &[u8], s: &Settings) 
     }
     if req.resp.origin.is_cacheable() {
         // Ranges of a response that is whole here are made here.
-        req.resp.allow_ranges = true;
-        req.resp.single_range = req.resp.origin.entry().is_none();
+        let whole = req.resp.origin.entry().is_some();
+        req.resp.allowed_ranges = if whole { AllowedRanges::Any } else { AllowedRanges::One };
     } else {
         req.resp.fields.copy(buf, line);
     }
