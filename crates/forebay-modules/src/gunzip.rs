@@ -40,7 +40,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     let http = req.http();
     let s = &http.location(req).settings;
-    req.resp.gzip_vary |= gzip_accept::SETTINGS.of(s).vary;
+    req.resp.server_fields.vary |= gzip_accept::SETTINGS.of(s).vary;
     // A subrequest's body becomes part of another response, so it must not be compressed.
     if !req.is_subrequest() && gzip_accept::accepted(req, s) {
         return Ok(());

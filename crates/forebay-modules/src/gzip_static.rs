@@ -74,7 +74,7 @@ async fn serve_first(req: &mut Request, s: &LocationSettings, on: Set, vary: boo
     for (coding, wanted) in candidates(req, s, on, vary).into_iter().flatten() {
         let Some(found) = neighbour(req, coding).await? else { continue };
         if on.has(coding) {
-            req.resp.gzip_vary = vary;
+            req.resp.server_fields.vary = vary;
         }
         if let Found::File(file) = found
             && wanted

@@ -235,7 +235,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     let has_body = !matches!(req.resp.status, 204 | 304) && req.method != Method::Head;
     if has_body && h.add_trailer.0.iter().any(|l| good || l.always) {
-        req.resp.expect_trailers = true;
+        req.resp.server_fields.trailers = true;
     }
     Ok(())
 }

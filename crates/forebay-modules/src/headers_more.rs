@@ -244,9 +244,9 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
 fn clear(r: &mut Response, names: &Names) {
     r.fields.remove_named(|name| names.include(name));
     let hit = |name: &str| names.include(name.as_bytes());
-    r.leaves_server |= hit("Server");
-    r.leaves_date |= hit("Date");
-    r.gzip_vary &= !hit("Vary");
+    r.server_fields.server &= !hit("Server");
+    r.server_fields.date &= !hit("Date");
+    r.server_fields.vary &= !hit("Vary");
     if hit("Accept-Ranges") {
         r.forbid_ranges();
     }
@@ -370,7 +370,7 @@ mod tests {
         r.content_length = Some(3);
         r.fields.push(b"X-A", b"b");
         clear(&mut r, &names("", true));
-        assert!(r.leaves_server && r.leaves_date && r.etag.is_empty() && r.fields.is_empty());
+        assert!(!r.server_fields.server && !r.server_fields.date && r.etag.is_empty() && r.fields.is_empty());
         assert_eq!((r.last_modified, r.content_length), (None, Some(3)));
     }
 }

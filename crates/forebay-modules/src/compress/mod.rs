@@ -176,7 +176,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     // Without `Vary` a cache on the way could send a coding to a client that does not accept it. nginx leaves that to
     // gzip_vary.
-    req.resp.gzip_vary |= gzip_accept::SETTINGS.of(s).vary || eligible != Set::of(Coding::Gzip);
+    req.resp.server_fields.vary |= gzip_accept::SETTINGS.of(s).vary || eligible != Set::of(Coding::Gzip);
     let Some(coding) = rank(req, s, on(s)).first_of(eligible) else { return Ok(()) };
     req.resp.coded.coding = Some(coding);
     let len = req.resp.content_length;

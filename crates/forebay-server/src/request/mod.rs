@@ -403,7 +403,7 @@ impl Request {
     /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,
     /// which a page of `error_page` is to carry.
     pub fn forget_response(&mut self) {
-        let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
+        let (rate, vary) = (self.resp.limit_rate, self.resp.server_fields.vary);
         let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
         let authenticate: Vec<Vec<u8>> =
             self.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect();
@@ -414,7 +414,7 @@ impl Request {
         }
         self.resp.handed_on = handed_on;
         self.resp.limit_rate = rate;
-        self.resp.gzip_vary = vary;
+        self.resp.server_fields.vary = vary;
         for a in &authenticate {
             self.resp.fields.push(b"WWW-Authenticate", a);
         }

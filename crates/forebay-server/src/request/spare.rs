@@ -109,6 +109,7 @@ mod tests {
     use crate::request::uri::Uri;
     use crate::request::{Refusal, SubBody};
     use crate::response::origin::{self, AllowedRanges};
+    use crate::response::server_fields::ServerFields;
     use crate::response::{Part, Window};
     use crate::testing;
     use forebay_core::client::Client;
@@ -193,7 +194,6 @@ mod tests {
             resp.location,
             fields,
             handed_on,
-            resp.expect_trailers,
             trailers,
             parts,
             resp.text,
@@ -205,11 +205,12 @@ mod tests {
             filters.len(),
             resp.allowed_ranges,
             resp.head_only,
-            resp.gzip_vary,
+            resp.server_fields.server,
+            resp.server_fields.date,
+            resp.server_fields.vary,
+            resp.server_fields.trailers,
             resp.limit_rate,
             resp.reason,
-            resp.leaves_server,
-            resp.leaves_date,
             vars,
             captures,
             started,
@@ -276,9 +277,9 @@ mod tests {
         }
         r.body.push(Part::Static(b"secret"));
         r.window = Window { skip: 1, left: 2 };
-        (r.expect_trailers, r.origin) = (true, origin::Origin::Headless);
+        r.origin = origin::Origin::Headless;
         (r.allowed_ranges, r.head_only) = (AllowedRanges::One, true);
-        (r.gzip_vary, r.leaves_server, r.leaves_date) = (true, true, true);
+        r.server_fields = ServerFields { server: false, date: false, vary: true, trailers: true };
     }
 
     fn use_up_modules(req: &mut Request) {

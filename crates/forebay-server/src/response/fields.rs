@@ -263,7 +263,7 @@ fn push_with(
     if let Some(out) = sink.lines() {
         connection.push(req, core, out);
         // As in nginx a location that is sent as it is goes with the other fields here.
-        if r.gzip_vary {
+        if r.server_fields.vary {
             out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
         }
     }
@@ -285,11 +285,11 @@ fn push_server_and_date(
     sink: &mut Sink<'_>,
     text: &mut Vec<u8>,
 ) -> Result<(), Unsafe> {
-    if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
+    if req.resp.server_fields.server && req.resp.fields.get(b"Server").is_none() {
         push_server_token(req, core, text);
         sink.own(Own::Server, text)?;
     }
-    if !req.resp.leaves_date && req.resp.fields.get(b"Date").is_none() {
+    if req.resp.server_fields.date && req.resp.fields.get(b"Date").is_none() {
         sink.own(Own::Date, &req.thread.clock.http_date())?;
     }
     Ok(())
@@ -316,7 +316,7 @@ fn push_of_content(
 /// Appends the fields after those that every response may have. Those of the list have been unfolded.
 #[inline]
 fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
-    if r.gzip_vary && sink.lines().is_none() {
+    if r.server_fields.vary && sink.lines().is_none() {
         sink.own(Own::Vary, b"Accept-Encoding")?;
     }
     if !r.etag.is_empty() {
@@ -348,7 +348,7 @@ fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> R
 
 /// Makes the trailers, if a module adds any.
 pub fn add_trailers(req: &mut Request) {
-    if req.resp.expect_trailers {
+    if req.resp.server_fields.trailers {
         let http = req.http();
         http.location(req).plan.trailers.iter().for_each(|add| add(req));
     }

@@ -84,7 +84,7 @@ fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
     }
     let may_chunk = req.head.version >= Version::Http11 && core.chunked_transfer_encoding;
     // Trailers need chunks.
-    let length = length.filter(|_| !(r.expect_trailers && may_chunk));
+    let length = length.filter(|_| !(r.server_fields.trailers && may_chunk));
     if length.is_some() || r.head_only {
         return (length, framing);
     }

@@ -11,6 +11,7 @@ pub mod origin;
 pub mod respond;
 pub mod sent;
 pub mod sent_heads;
+pub mod server_fields;
 pub mod stored;
 pub mod streamed;
 
@@ -24,6 +25,7 @@ use coding::{Coded, Form};
 use forebay_http::field::{self, FieldLine, Unsafe};
 use forebay_http::h1::response;
 use origin::{AllowedRanges, Origin};
+use server_fields::ServerFields;
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -371,8 +373,6 @@ pub struct Response {
     pub fields: FieldList,
     /// Fields of [`Response::fields`] that came with an `X-Accel-Redirect`. They stay, whichever location answers.
     pub handed_on: Rare<FieldList>,
-    /// Trailers will follow, which takes the chunked coding (nginx: add_trailer).
-    pub expect_trailers: bool,
     /// Trailer fields.
     pub trailers: Rare<FieldList>,
     /// Body.
@@ -401,16 +401,12 @@ pub struct Response {
     pub allowed_ranges: AllowedRanges,
     /// Head only: HEAD requests, 204, 304.
     pub head_only: bool,
-    /// `Vary: Accept-Encoding` is to be sent.
-    pub gzip_vary: bool,
+    /// Fields that the server adds.
+    pub server_fields: ServerFields,
     /// `$limit_rate` at work, bytes/s; 0 = none.
     pub limit_rate: u64,
     /// Status line of an upstream, reason phrase included; empty: the standard one.
     pub reason: Vec<u8>,
-    /// `Server` is the upstream's business (nginx: proxy_pass_header): where it sends none there is none.
-    pub leaves_server: bool,
-    /// So is `Date`.
-    pub leaves_date: bool,
 }
 
 impl Response {
@@ -437,7 +433,6 @@ impl Response {
             location,
             fields,
             handed_on,
-            expect_trailers,
             trailers,
             body,
             text,
@@ -452,11 +447,9 @@ impl Response {
             coded,
             allowed_ranges,
             head_only,
-            gzip_vary,
+            server_fields,
             limit_rate,
             reason,
-            leaves_server,
-            leaves_date,
         } = self;
         *status = 0;
         content_type.clear();
@@ -468,7 +461,6 @@ impl Response {
         location.clear();
         fields.clear();
         handed_on.clear();
-        *expect_trailers = false;
         trailers.clear();
         body.clear();
         text.clear();
@@ -483,11 +475,9 @@ impl Response {
         *coded = Coded::default();
         *allowed_ranges = AllowedRanges::None;
         *head_only = false;
-        *gzip_vary = false;
+        *server_fields = ServerFields::default();
         *limit_rate = 0;
         reason.clear();
-        *leaves_server = false;
-        *leaves_date = false;
     }
 
     /// Returns the time of the last modification, Unix seconds, wherever the response has it.
@@ -529,7 +519,7 @@ impl Response {
     /// Returns `true` if trailers follow the content, or may follow it.
     #[inline]
     pub fn has_trailers(&self) -> bool {
-        self.expect_trailers || !self.trailers.is_empty()
+        self.server_fields.trailers || !self.trailers.is_empty()
     }
 
     /// Sets a body made for this response, and its length.

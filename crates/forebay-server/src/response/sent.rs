@@ -87,7 +87,7 @@ pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     let r = &req.resp;
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
     let whole = r.status == 200 && *end == file.size && file.kept.get();
-    let bare = r.location.is_empty() && !r.gzip_vary && r.fields.is_empty();
+    let bare = r.location.is_empty() && !r.server_fields.vary && r.fields.is_empty();
     (whole && bare && is_plain(req, req.own_location())).then(|| file.clone())
 }
 
@@ -163,7 +163,7 @@ fn is_of_file(req: &Request, f: &OpenFile) -> bool {
 /// Returns `true` if the head depends on the entry of a cache alone.
 fn is_of_entry(req: &Request, e: &dyn Stored) -> bool {
     let r = &req.resp;
-    let depends = r.leaves_date
+    let depends = !r.server_fields.date
         || r.limit_rate != 0
         || r.status != e.status()
         || r.content_length != len_of_form(req, e.content().len())

@@ -423,8 +423,8 @@ fn copy_authenticate(req: &mut Request) {
 /// Copies the fields that the client gets.
 fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
     if pass.protocol.is_http() {
-        req.resp.leaves_server = s.pass_header.has(b"Server");
-        req.resp.leaves_date = s.pass_header.has(b"Date");
+        req.resp.server_fields.server = !s.pass_header.has(b"Server");
+        req.resp.server_fields.date = !s.pass_header.has(b"Date");
     }
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
