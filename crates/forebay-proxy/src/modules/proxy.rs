@@ -14,7 +14,7 @@ use crate::modules::{proxy_bind, proxy_cache, proxy_cookie, proxy_http3, proxy_s
 use crate::upstream::CALL;
 use crate::upstream::codec::{self, Asked};
 use crate::upstream::contact::Contact;
-use crate::upstream::exchange::{self, Exchange, Outgoing, Target};
+use crate::upstream::exchange::{self, Exchange, Outgoing};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::stream::{self, Body};
 use cached::{CacheAnswer, Fetch};
@@ -155,12 +155,10 @@ impl From<VarError> for Stop {
 /// Reads the body of the request where that is needed, asks, and takes the response.
 async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
     let streamed = take_body(req, pass, s).await?;
-    let mut taken = Taken::default();
-    let out = match ask(req, pass, s, streamed, &mut taken).await {
+    let mut taken = Taken { streamed, ..Taken::default() };
+    let out = match ask(req, pass, s, &mut taken).await {
         Ok(Answer::Entry(e)) => respond::cached(req, &e, pass, s),
-        Ok(Answer::Response { to_head, upgrade }) => {
-            respond::take(req, &mut taken, (to_head, upgrade), pass, s)
-        }
+        Ok(Answer::Response(asked)) => respond::take(req, &mut taken, &asked, pass, s),
         Ok(Answer::Purged) => {
             req.resp.status = 204;
             Ok(Outcome::Done)
@@ -218,7 +216,7 @@ pub async fn more(req: &mut Request) -> Option<Further> {
     let pass = destination(l.content.as_ref())?;
     let s = SETTINGS.of(&l.settings);
     let mut taken = Taken::default();
-    let got = ask(req, pass, s, false, &mut taken).await;
+    let got = ask(req, pass, s, &mut taken).await;
     keep_failure(req, &mut taken, got.as_ref().err());
     req.modules.upstream.log_name.clear();
     match got {
@@ -226,8 +224,8 @@ pub async fn more(req: &mut Request) -> Option<Further> {
             respond::load_head(req, &e);
             Some(Further::Part(e.part()))
         }
-        Ok(Answer::Response { to_head, .. }) => {
-            respond::slice(req, &mut taken, to_head, s).ok().map(|body| Further::Body(Box::new(body)))
+        Ok(Answer::Response(asked)) => {
+            respond::slice(req, &mut taken, asked.to_head, s).ok().map(|body| Further::Body(Box::new(body)))
         }
         _ => None,
     }
@@ -249,14 +247,24 @@ struct Taken {
     contact: Option<Contact>,
     /// Task of the cache: where the response is stored, and the stale one it replaces.
     fetch: Fetch,
+    /// `true` if the body of the request is sent as it comes.
+    streamed: bool,
+}
+
+/// Request as an upstream has got it.
+struct SentRequest {
+    /// `true` if its method is HEAD.
+    to_head: bool,
+    /// `true` if it asks to switch to another protocol.
+    upgrade: bool,
 }
 
 /// Source of the response.
 enum Answer {
     /// An entry of a cache.
     Entry(Rc<Entry>),
-    /// An upstream, from [`Taken::contact`].
-    Response { to_head: bool, upgrade: bool },
+    /// An upstream, from [`Taken::contact`], which has got this request.
+    Response(SentRequest),
     /// No answer: the request was a purge, which is done.
     Purged,
     /// No answer: another request renews the entry that this background request was made for.
@@ -264,13 +272,7 @@ enum Answer {
 }
 
 /// Asks the cache, and the upstream if the cache has no answer.
-async fn ask(
-    req: &mut Request,
-    pass: &Arc<Pass>,
-    s: &Settings,
-    streamed: bool,
-    taken: &mut Taken,
-) -> Result<Answer, Stop> {
+async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, taken: &mut Taken) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     // A request that waits for its upstream keeps none of what is needed in here.
@@ -291,9 +293,10 @@ async fn ask(
         };
         (target, uri)
     };
-    let order = Order::new(req, pass, s, (&target, uri), (streamed, &taken.fetch))?;
+    CALL.of_mut(req).reuse = target.reuse(req, s);
+    let order = Order::new(req, pass, s, uri, taken)?;
     let got = exchange::run(req, &target, &order.exchange(s), &mut taken.contact).await;
-    let (to_head, upgrade) = (codec::is_to_head(req, &order.head), order.upgrade);
+    let asked = SentRequest { to_head: codec::is_to_head(req, &order.head), upgrade: order.upgrade };
     req.give_buf(order.head);
     if let Some(e) = stale_instead(req, got, s, taken) {
         return Ok(Answer::Entry(e));
@@ -306,7 +309,7 @@ async fn ask(
             // Boxed, so that other requests do not keep room for it.
             Box::pin(confirmed(req, contact, s, std::mem::take(&mut taken.fetch))).await
         }
-        None => Ok(Answer::Response { to_head, upgrade }),
+        None => Ok(Answer::Response(asked)),
     }
 }
 
@@ -324,13 +327,13 @@ impl Order {
         req: &mut Request,
         pass: &Arc<Pass>,
         s: &Settings,
-        (target, uri): (&Target, Vec<u8>),
-        (streamed, fetch): (bool, &Fetch),
+        uri: Vec<u8>,
+        taken: &Taken,
     ) -> Result<Order, Stop> {
-        let body = outgoing(req, s, streamed)?;
+        let Taken { fetch, streamed, .. } = taken;
+        let body = outgoing(req, s, *streamed)?;
         // It is kept while the request waits.
         let mut head = req.thread.buffers.take_short();
-        CALL.of_mut(req).reuse = target.reuse(req, s);
         let asked = Asked {
             settings: s,
             uri: &uri,

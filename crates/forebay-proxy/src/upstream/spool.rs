@@ -371,7 +371,7 @@ impl Spool {
         let write = move |mem: &[u8]| {
             let rest = mem.get(skip..).unwrap_or_default();
             let mut draft = output.open()?;
-            if let Err(e) = write_rest(&mut draft, &keep, rest, (from, start, total)) {
+            if let Err(e) = write_rest(&mut draft, &keep, &Unsaved { rest, from, start, total }) {
                 return Ok((SpoolFile::Draft(draft), Err(e)));
             }
             // The client may still need the bytes if the file finds no place.
@@ -434,14 +434,20 @@ impl Output {
     }
 }
 
-/// Writes the `rest` of a body, which begins at offset `from` of the body, and what stands before it. `start`: place of the
-/// body in the file; `total`: its length.
-fn write_rest(
-    draft: &mut Draft,
-    keep: &Keep,
-    rest: &[u8],
-    (from, start, total): (u64, u64, u64),
-) -> io::Result<()> {
+/// Rest of a body that is not in its file.
+struct Unsaved<'b> {
+    rest: &'b [u8],
+    /// Offset in the body at which the rest begins.
+    from: u64,
+    /// Offset in the file at which the body begins.
+    start: u64,
+    /// Length of the body.
+    total: u64,
+}
+
+/// Writes the rest of a body, and what stands before the body.
+fn write_rest(draft: &mut Draft, keep: &Keep, unsaved: &Unsaved<'_>) -> io::Result<()> {
+    let Unsaved { rest, from, start, total } = *unsaved;
     match keep {
         // The file is still empty, so one write stores all.
         Keep::Cache { meta, .. } if from == 0 => draft.write_at(&[&meta.encode(total), rest].concat(), 0),

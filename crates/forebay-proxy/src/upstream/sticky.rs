@@ -295,7 +295,8 @@ impl Cookie {
         // A session at another server is another one.
         let begun = before.filter(|(wanted, _)| *wanted == sid).map(|(_, begun)| begun);
         let mut line = Vec::new();
-        self.write(req, (sid, begun.unwrap_or_else(|| req.thread.clock.unix())), &mut line)?;
+        let begun = begun.unwrap_or_else(|| req.thread.clock.unix());
+        self.write(req, sid, begun, &mut line)?;
         STATE.of_mut(req).set_cookie = line;
         if self.field {
             STATE.of_mut(req).field.clone_from(&self.name);
@@ -304,12 +305,7 @@ impl Cookie {
     }
 
     /// Writes the value of `Set-Cookie`, or that of the field.
-    fn write(
-        &self,
-        req: &mut Request,
-        (sid, begun): (&[u8], i64),
-        out: &mut Vec<u8>,
-    ) -> Result<(), VarError> {
+    fn write(&self, req: &mut Request, sid: &[u8], begun: i64, out: &mut Vec<u8>) -> Result<(), VarError> {
         let now = req.thread.clock.unix();
         if !self.field {
             out.extend_from_slice(&self.name);

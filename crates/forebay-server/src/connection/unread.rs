@@ -53,10 +53,11 @@ impl HeadFailure {
 }
 
 /// Logs a request of HTTP/2 or HTTP/3 whose head is not read to its end. Nothing of it is known.
-pub fn log(thread: &Rc<Thread>, version: Version, (client, number): (Rc<Client>, u32), why: HeadFailure) {
+/// `number`: of the request on the connection of its client.
+pub fn log(thread: &Rc<Thread>, version: Version, client: Rc<Client>, number: u32, why: HeadFailure) {
     let mut head = Box::<RequestHead>::default();
     head.version = version;
-    let mut req = begun(thread, head, (client, number));
+    let mut req = begun(thread, head, client, number);
     req.timed_out = why == HeadFailure::TimedOut;
     req.log(Level::Info, &format!("{} while reading client request headers", why.text("prematurely closed")));
     end(req, why.status());
@@ -66,11 +67,11 @@ pub fn log(thread: &Rc<Thread>, version: Version, (client, number): (Rc<Client>,
 pub fn log_unserved(thread: &Rc<Thread>, stream: &impl RequestStream) {
     if let Some(head) = stream.state().take_head() {
         // nginx's status for a request whose client does not get a response.
-        end(begun(thread, head, (stream.client(), stream.state().number.get())), 499);
+        end(begun(thread, head, stream.client(), stream.state().number.get()), 499);
     }
 }
 
-fn begun(thread: &Rc<Thread>, head: Box<RequestHead>, (client, number): (Rc<Client>, u32)) -> Request {
+fn begun(thread: &Rc<Thread>, head: Box<RequestHead>, client: Rc<Client>, number: u32) -> Request {
     let mut req = Request::new(thread.clone());
     req.head = head;
     req.take_stream(Wire::Closed, client, number);

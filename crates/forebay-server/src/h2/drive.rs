@@ -346,8 +346,8 @@ impl<'a> Driver<'a> {
     fn time_out_head(&mut self, id: u32) {
         self.head = None;
         let number = self.session.state.borrow_mut().time_out_head(id);
-        let client = (self.conn.client.clone(), number);
-        unread::log(self.thread, Version::Http2, client, HeadFailure::TimedOut);
+        let client = self.conn.client.clone();
+        unread::log(self.thread, Version::Http2, client, number, HeadFailure::TimedOut);
     }
 
     /// Waits for something to do. A client that sends no request in time gets a GOAWAY.
@@ -586,7 +586,7 @@ impl Session {
             begun.then_some(s.requests + 1)
         };
         if let Some(number) = number {
-            unread::log(thread, Version::Http2, (self.client.clone(), number), why);
+            unread::log(thread, Version::Http2, self.client.clone(), number, why);
         }
     }
 

@@ -382,7 +382,7 @@ impl Session {
             s.requests
         };
         let version = if self.hq.get() { Version::Http09 } else { Version::Http3 };
-        unread::log(thread, version, (self.client(), number), why);
+        unread::log(thread, version, self.client(), number, why);
     }
 
     /// Takes over the address of a client that has moved (RFC 9000, section 9). Requests keep the address that they began with.
@@ -520,7 +520,7 @@ impl Session {
         if let Some(text) = head.get(Name::Priority) {
             stream.prioritize(Priority::parse(text));
         }
-        self.start(thread, s, stream, (head, section.len(), refusal));
+        self.start(thread, s, stream, NewRequest { head, len: section.len(), refusal });
         Ok(())
     }
 
@@ -535,7 +535,8 @@ impl Session {
             Err(reject) => refused(reject.status, reject.reason),
         };
         head.version = Version::Http09;
-        self.start(thread, &mut self.state.borrow_mut(), stream, (head, line.len(), refusal));
+        let new = NewRequest { head, len: line.len(), refusal };
+        self.start(thread, &mut self.state.borrow_mut(), stream, new);
     }
 
     /// Refuses a request whose field section is not decoded. Nothing of it is known.
@@ -543,20 +544,15 @@ impl Session {
         self.cancel_sections(stream.id);
         let mut head = thread.h2.take_head();
         (head.version, head.keep_alive) = (Version::Http3, true);
-        self.start(thread, &mut self.state.borrow_mut(), stream, (head, 0, Some(refusal)));
+        let new = NewRequest { head, len: 0, refusal: Some(refusal) };
+        self.start(thread, &mut self.state.borrow_mut(), stream, new);
     }
 
     /// Gives a request to a runner.
-    fn start(
-        &self,
-        thread: &Thread,
-        s: &mut State,
-        stream: &Rc<Stream>,
-        (head, len, refusal): (Head, usize, Option<Refusal>),
-    ) {
+    fn start(&self, thread: &Thread, s: &mut State, stream: &Rc<Stream>, new: NewRequest) {
         s.requests += 1;
         self.follow_client();
-        stream.begin(s.requests, head, len, refusal);
+        stream.begin(s.requests, new.head, new.len, new.refusal);
         thread.runners.queue(Job { token: Token::NONE, work: Work::Http3(stream.clone()) });
     }
 
@@ -771,3 +767,12 @@ fn reject(link: &Link, id: StreamId) {
 
 /// Head of a request, boxed because streams take it over.
 pub(super) type Head = Box<RequestHead>;
+
+/// Request whose head has come.
+struct NewRequest {
+    head: Head,
+    /// Bytes of its field section or its line.
+    len: usize,
+    /// Reason for refusing it.
+    refusal: Option<Refusal>,
+}

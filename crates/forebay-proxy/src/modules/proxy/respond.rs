@@ -2,7 +2,7 @@
 
 use super::cached::{self, Fetch};
 use super::url::{Pass, To};
-use super::{HttpVersion, Redirect, Settings, Stop, Taken};
+use super::{HttpVersion, Redirect, Settings, SentRequest, Stop, Taken};
 use crate::cache::local::Entry;
 use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::Settings as CacheSettings;
@@ -39,13 +39,13 @@ use std::sync::Arc;
 pub(super) fn take(
     req: &mut Request,
     taken: &mut Taken,
-    (to_head, upgrade): (bool, bool),
+    asked: &SentRequest,
     pass: &Arc<Pass>,
     s: &Settings,
 ) -> Result<Outcome, Stop> {
     let status = req.modules.upstream.head.status;
     if status == 101 {
-        return switch_protocols(req, taken, upgrade, pass, s);
+        return switch_protocols(req, taken, asked.upgrade, pass, s);
     }
     if let Some(out) = accel_redirect(req, s) {
         return Ok(out);
@@ -55,7 +55,7 @@ pub(super) fn take(
     if bare || s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
         return Ok(intercept(req, taken, s));
     }
-    pass_on(req, taken, to_head, pass, s)
+    pass_on(req, taken, asked.to_head, pass, s)
 }
 
 /// Answers with the protocol that the upstream has switched to (RFC 9110, section 7.8). `asked`: the request asks for one.
@@ -429,8 +429,8 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let mut done = Ok(());
-    for i in 0..lines.len() {
-        done = field(req, (&lines, i), &buf, pass, s);
+    for place in 0..lines.len() {
+        done = field(req, Line { lines: &lines, place }, &buf, pass, s);
         if done.is_err() {
             break;
         }
@@ -446,20 +446,24 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     done
 }
 
-/// Returns `true` if an upstream has sent a field before that counts once. `place` is the index of the line among those of its head.
-fn repeats(req: &Request, f: &FieldLine, (lines, place): (&[FieldLine], usize)) -> bool {
-    req.modules.upstream.head.first.place(f.id, lines) != Some(place)
+/// Field line of an upstream, among the lines of its head.
+#[derive(Clone, Copy)]
+struct Line<'l> {
+    lines: &'l [FieldLine],
+    /// Index of the line.
+    place: usize,
+}
+
+impl Line<'_> {
+    /// Returns `true` if the upstream has sent the field before.
+    fn repeats(self, req: &Request, f: &FieldLine) -> bool {
+        req.modules.upstream.head.first.place(f.id, self.lines) != Some(self.place)
+    }
 }
 
 /// Copies a field of an upstream to the response, as the client shall see it.
-fn field(
-    req: &mut Request,
-    (lines, place): (&[FieldLine], usize),
-    buf: &[u8],
-    pass: &Arc<Pass>,
-    s: &Settings,
-) -> Result<(), Stop> {
-    let Some(f) = lines.get(place) else { return Ok(()) };
+fn field(req: &mut Request, line: Line<'_>, buf: &[u8], pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
+    let Some(f) = line.lines.get(line.place) else { return Ok(()) };
     let (name, value) = (f.name.of(buf), f.value.of(buf));
     if f.id.is(Classes::RESPONSE_HOP) {
         return Ok(());
@@ -473,7 +477,7 @@ fn field(
     }
     match f.id {
         // Only the first of these fields counts: further ones would contradict it (nginx since 1.23).
-        id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, (lines, place)) => {}
+        id if id.is(Classes::ONCE_IN_RESPONSE) && line.repeats(req, f) => {}
         Name::ContentType => req.resp.set_content_type(value),
         Name::Location => location(req, name, value, pass, s)?,
         Name::Refresh => {
