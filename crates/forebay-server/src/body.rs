@@ -391,15 +391,46 @@ impl BodyError {
     }
 }
 
-/// Appends the next piece of the client's body to `out`. Returns `false` if that was the last.
+/// Result of reading a piece of the client's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// There is a piece, and more of the body follows.
+    More,
+    /// It was the last piece.
+    Last,
+    /// There is none: input from the upstream arrived first.
+    Upstream,
+}
+
+/// Continuation of the client's body after a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// More content.
+    Content,
+    /// Nothing but the end of the stream, which has yet to arrive: see [`wait_for_end`].
+    End,
+    /// Nothing: the body is over.
+    Nothing,
+}
+
+/// Side from which input has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The client.
+    Client,
+    /// The upstream.
+    Upstream,
+}
+
+/// Appends the next piece of the client's body to `out`.
 ///
 /// # Errors
 /// A malformed or too large body, a client that is slow (`client_body_timeout`) or gone.
-pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
-    piece(req, out, None).await.map(|more| more == Some(true))
+pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<Piece, BodyError> {
+    piece(req, out, None).await
 }
 
-/// Reads like [`read_piece`], but returns `None` if input from the upstream arrives first.
+/// Reads like [`read_piece`], unless input from the upstream arrives first.
 ///
 /// # Errors
 /// As [`read_piece`].
@@ -407,7 +438,7 @@ pub async fn read_piece_beside(
     req: &mut Request,
     out: &mut Vec<u8>,
     upstream: &Conn,
-) -> Result<Option<bool>, BodyError> {
+) -> Result<Piece, BodyError> {
     piece(req, out, Some(upstream)).await
 }
 
@@ -417,20 +448,16 @@ const SHORT: usize = 16 * 1024;
 /// Room for a read of a long body, bytes.
 const LONG: usize = 64 * 1024;
 
-async fn piece(
-    req: &mut Request,
-    out: &mut Vec<u8>,
-    upstream: Option<&Conn>,
-) -> Result<Option<bool>, BodyError> {
+async fn piece(req: &mut Request, out: &mut Vec<u8>, upstream: Option<&Conn>) -> Result<Piece, BodyError> {
     if req.body.done {
-        return Ok(Some(false));
+        return Ok(Piece::Last);
     }
     ask_for_body(req).await?;
     // `out` may hold earlier pieces, which are no reason to return without a new one.
     let before = out.len();
     take_buffered(req, out)?;
     if out.len() > before || req.body.done {
-        return Ok(Some(!req.body.done));
+        return Ok(after_piece(req));
     }
     if matches!(req.body.framing, Framing::Length(_)) {
         return piece_as_it_is(req, out, upstream).await;
@@ -441,9 +468,9 @@ async fn piece(
             Ok(Received::Bytes) => {}
             Ok(Received::End) => {
                 req.body.done = true;
-                break Ok(Some(false));
+                break Ok(Piece::Last);
             }
-            Ok(Received::Upstream) => break Ok(None),
+            Ok(Received::Upstream) => break Ok(Piece::Upstream),
             Err(e) => break Err(e),
         }
         if let Err(e) = take_received(req, &scratch, out) {
@@ -451,7 +478,7 @@ async fn piece(
         }
         scratch.clear();
         if !out.is_empty() || req.body.done {
-            break Ok(Some(!req.body.done));
+            break Ok(after_piece(req));
         }
         // Chunks may consist of extensions.
         req.thread.clone().io.poller.be_fair().await;
@@ -465,15 +492,15 @@ async fn piece_as_it_is(
     req: &mut Request,
     out: &mut Vec<u8>,
     upstream: Option<&Conn>,
-) -> Result<Option<bool>, BodyError> {
+) -> Result<Piece, BodyError> {
     let before = out.len();
     match receive(req, out, upstream).await? {
         Received::Bytes => {}
         Received::End => {
             req.body.done = true;
-            return Ok(Some(false));
+            return Ok(Piece::Last);
         }
-        Received::Upstream => return Ok(None),
+        Received::Upstream => return Ok(Piece::Upstream),
     }
     let received = out.get(before..).unwrap_or_default();
     let taken = req.body.take(received);
@@ -481,7 +508,12 @@ async fn piece_as_it_is(
     let used = accept(req, taken)?;
     leave(req, out.get(before + used..).unwrap_or_default());
     out.truncate(before + used);
-    Ok(Some(!req.body.done))
+    Ok(after_piece(req))
+}
+
+/// Returns the result for a piece that has been read.
+fn after_piece(req: &Request) -> Piece {
+    if req.body.done { Piece::Last } else { Piece::More }
 }
 
 /// Sends `100 (Continue)` to a client that waits for it.
@@ -548,20 +580,20 @@ pub fn is_none(req: &mut Request) -> bool {
     none
 }
 
-/// Returns `true` if more of the body follows the last piece; `more` is the result of [`read_piece`] for it. Does not
-/// wait. The end of a stream of HTTP/2 or HTTP/3 usually comes together with the last content, so that both can be passed on at
-/// once. Returns `None` if all announced content has arrived, but not the end of the stream: see [`wait_for_end`].
+/// Returns what follows a piece of the body, without waiting. The end of a stream of HTTP/2 or HTTP/3 usually comes together with the
+/// last content, so that both can be passed on at once.
 ///
 /// # Errors
 /// As [`read_piece`].
-pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Option<bool>, BodyError> {
+pub fn follows(req: &mut Request, out: &mut Vec<u8>, piece: Piece) -> Result<Rest, BodyError> {
+    let more = piece == Piece::More;
     let looked_for = match req.body.framing {
         Framing::Stream => more,
         Framing::Length(_) => !more,
         _ => false,
     };
     if !looked_for || !req.head.version.is_multiplexed() {
-        return Ok(Some(more));
+        return Ok(if more { Rest::Content } else { Rest::Nothing });
     }
     let thread = req.thread.clone();
     let mut scratch = req.take_buf();
@@ -569,34 +601,33 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Optio
     let follows = match (req.conn.wire.read(&thread.io, &mut scratch), more) {
         (Ok(0), _) => {
             req.body.done = true;
-            Ok(Some(false))
+            Ok(Rest::Nothing)
         }
         (Ok(_), true) => {
             let taken = req.body.take_into(&scratch, out);
-            accept(req, taken).map(|_| Some(true))
+            accept(req, taken).map(|_| Rest::Content)
         }
-        (Err(Errno::AGAIN), false) => Ok(None),
+        (Err(Errno::AGAIN), false) => Ok(Rest::End),
         // The next read will report an error.
-        (Err(_), true) => Ok(Some(true)),
+        (Err(_), true) => Ok(Rest::Content),
         (_, false) => Err(too_much(req)),
     };
     req.give_buf(scratch);
     follows
 }
 
-/// Waits for the end of an HTTP/2 stream whose announced content has arrived. Returns `false` if input from the
-/// upstream arrives first.
+/// Waits for the end of an HTTP/2 stream whose announced content has arrived, or for input from the upstream.
 ///
 /// # Errors
 /// As [`read_piece`].
-pub async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<bool, BodyError> {
+pub async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<Input, BodyError> {
     let mut scratch = req.take_buf();
     let got = receive(req, &mut scratch, Some(upstream)).await;
     req.give_buf(scratch);
     match got? {
-        Received::End => Ok(true),
+        Received::End => Ok(Input::Client),
         Received::Bytes => Err(too_much(req)),
-        Received::Upstream => Ok(false),
+        Received::Upstream => Ok(Input::Upstream),
     }
 }
 
@@ -650,7 +681,7 @@ async fn receive(
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
                 give_room(&thread, buf);
-                if !client_comes(req, upstream).await? {
+                if client_comes(req, upstream).await? == Input::Upstream {
                     return Ok(Received::Upstream);
                 }
             }
@@ -680,11 +711,11 @@ fn give_room(thread: &Thread, buf: &mut Vec<u8>) {
     }
 }
 
-/// Waits for input from the client. Returns `false` if input from the upstream arrives first.
+/// Waits for input from the client or the upstream.
 ///
 /// # Errors
 /// The client sends nothing in time (nginx: client_body_timeout).
-pub async fn client_comes(req: &mut Request, upstream: Option<&Conn>) -> Result<bool, BodyError> {
+pub async fn client_comes(req: &mut Request, upstream: Option<&Conn>) -> Result<Input, BodyError> {
     let thread = req.thread.clone();
     let http = req.http();
     let timeout = http.location(req).settings.core.client_body_timeout.0;
@@ -705,14 +736,14 @@ fn too_slow(req: &mut Request, over: Over) -> BodyError {
     BodyError::Gone
 }
 
-/// Waits for input from the client. Returns `false` if input from the upstream arrives first.
-async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> bool {
+/// Waits for input from the client or the upstream.
+async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> Input {
     std::future::poll_fn(|cx| {
         if req.conn.wire.poll_readable(&thread.io, cx).is_ready() {
-            return Poll::Ready(true);
+            return Poll::Ready(Input::Client);
         }
         match upstream {
-            Some(u) => u.wire().poll_readable(&thread.io, cx).map(|()| false),
+            Some(u) => u.wire().poll_readable(&thread.io, cx).map(|()| Input::Upstream),
             None => Poll::Pending,
         }
     })
@@ -737,7 +768,8 @@ pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     let read = loop {
         match read_piece(req, &mut mem).await {
             Err(e) => break Err(e),
-            Ok(more) => {
+            Ok(piece) => {
+                let more = piece == Piece::More;
                 let spill = mem.len() as u64 > max || (only_file && !more);
                 if (spill || (!more && !matches!(req.body.stored.file, BodyFile::None)))
                     && let Err(e) = write_temporary(req, &mut mem).await

@@ -6,7 +6,7 @@ use super::codec::protocol::Framing;
 use forebay_core::upstream::conn::Conn;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
-use forebay_server::body::{self, BodyError};
+use forebay_server::body::{self, BodyError, Input, Piece};
 use forebay_server::request::Request;
 use rustix::io::Errno;
 use std::task::Poll;
@@ -193,9 +193,11 @@ impl Upload {
             Ok(n) if n > 0 => n as u64,
             Err(Errno::AGAIN) => {
                 let came = body::client_comes(req, Some(conn)).await;
-                return Some(
-                    came.map(|client| if client { Turn::More } else { Turn::Answer }).map_err(Stopped::from),
-                );
+                return Some(match came {
+                    Ok(Input::Client) => Ok(Turn::More),
+                    Ok(Input::Upstream) => Ok(Turn::Answer),
+                    Err(e) => Err(Stopped::from(e)),
+                });
             }
             // The end, an error, or no pipe: reading tells.
             _ => return None,
@@ -328,7 +330,7 @@ impl Upload {
 
     /// Waits for the end of the client's HTTP/2 stream.
     async fn read_end(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
-        if !body::wait_for_end(req, conn).await? {
+        if body::wait_for_end(req, conn).await? == Input::Upstream {
             return Ok(Turn::Answer);
         }
         self.left = Untaken::Nothing;
@@ -337,21 +339,22 @@ impl Upload {
 
     async fn read_piece(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
         self.piece.clear();
-        let Some(more) = body::read_piece_beside(req, &mut self.piece, conn).await? else {
+        let piece = body::read_piece_beside(req, &mut self.piece, conn).await?;
+        if piece == Piece::Upstream {
             return Ok(Turn::Answer);
-        };
-        let follows = body::follows(req, &mut self.piece, more)?;
+        }
+        let rest = body::follows(req, &mut self.piece, piece)?;
         remember(req, &self.piece);
         if self.out.is_empty() && self.framing.is_plain() {
             std::mem::swap(&mut self.out, &mut self.piece);
         } else {
             self.framing.piece(&mut self.out, &self.piece);
         }
-        self.left = match follows {
-            Some(true) => Untaken::Content,
+        self.left = match rest {
+            body::Rest::Content => Untaken::Content,
             // The end is sent only once it is certain, since it cannot be taken back.
-            None if self.framing.ends_apart() => Untaken::End,
-            _ => Untaken::Nothing,
+            body::Rest::End if self.framing.ends_apart() => Untaken::End,
+            body::Rest::End | body::Rest::Nothing => Untaken::Nothing,
         };
         Ok(Turn::More)
     }

@@ -2,7 +2,7 @@
 
 use super::cached::{self, Fetch};
 use super::url::{Pass, To};
-use super::{HttpVersion, Redirect, Settings, SentRequest, Stop, Taken};
+use super::{HttpVersion, Redirect, SentRequest, Settings, Stop, Taken};
 use crate::cache::local::Entry;
 use crate::modules::proxy_cache;
 use crate::modules::proxy_cache::Settings as CacheSettings;
