@@ -522,9 +522,7 @@ async fn ask_for_body(req: &mut Request) -> Result<(), BodyError> {
         return Ok(());
     }
     let thread = req.thread.clone();
-    if !send_continue(&thread, req).await {
-        return Err(BodyError::Gone);
-    }
+    send_continue(&thread, req).await.map_err(|_| BodyError::Gone)?;
     req.tally.sent = 0;
     Ok(())
 }

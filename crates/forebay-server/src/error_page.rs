@@ -89,9 +89,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> NextStep {
 
 /// Starts over with another path. Errors are the status to answer with.
 fn redirect_inside(req: &mut Request, target: &[u8]) -> Result<(), u16> {
-    if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
-        return Err(500);
-    }
+    spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to")?;
     if req.method != Method::Head {
         req.method = Method::Get;
     }
@@ -106,9 +104,7 @@ fn redirect_inside(req: &mut Request, target: &[u8]) -> Result<(), u16> {
 /// # Errors
 /// The status to answer with when there is none of that name.
 pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
-    if !spend_uri_change(req, "rewrite or internal redirection cycle while redirect to named location") {
-        return Err(500);
-    }
+    spend_uri_change(req, "rewrite or internal redirection cycle while redirect to named location")?;
     if req.uri.path.is_empty() {
         req.log(
             Level::Error,

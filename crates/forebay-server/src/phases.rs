@@ -211,8 +211,8 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
             rewrite::Ran::Through => return None,
             rewrite::Ran::UriChanged => {}
         }
-        if !spend_uri_change(req, "rewrite or internal redirection cycle while processing") {
-            return Some(Outcome::Status(500));
+        if let Err(status) = spend_uri_change(req, "rewrite or internal redirection cycle while processing") {
+            return Some(Outcome::Status(status));
         }
         if let Some(out) = find_location(http, req) {
             return Some(out);
@@ -220,15 +220,18 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
     }
 }
 
-/// Counts a change of the path. Returns `false` if the request has used up its changes.
-pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
+/// Counts a change of the path.
+///
+/// # Errors
+/// The status to answer with, since the request has used up its changes.
+pub fn spend_uri_change(req: &mut Request, what: &str) -> Result<(), u16> {
     req.uri.changes_left = req.uri.changes_left.saturating_sub(1);
     if req.uri.changes_left == 0 {
         let uri = String::from_utf8_lossy(&req.uri.path).into_owned();
         req.log(Level::Error, &format!("{what} \"{uri}\""));
-        return false;
+        return Err(500);
     }
-    true
+    Ok(())
 }
 
 fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {

@@ -27,14 +27,18 @@ pub enum Broken {
 pub type Done = Result<(), Broken>;
 
 /// Answers `Expect: 100-continue`.
-pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
+///
+/// # Errors
+/// The client is gone or too slow.
+pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> Done {
     req.body.continued = true;
     if req.conn.wire.is_multiplexed() {
         let mut block = Vec::with_capacity(8);
         Sink::new(req.head.version, &mut block).status(100);
-        return req.conn.wire.send_interim(&block);
+        req.conn.wire.send_interim(&block);
+        return Ok(());
     }
-    write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok()
+    write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await
 }
 
 /// Sends the answers that wait for the end of the turn or have found no room, before the connection ends. A client that

@@ -499,7 +499,8 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
         req.head.version = Version::Http11;
     }
     phases::refuse(req, reject.status).await;
-    respond(thread, req).await;
+    // The connection ends, whether or not the client gets the response.
+    let _ = respond(thread, req).await;
     finish(req);
     end(thread, req, true).await;
 }
@@ -520,10 +521,8 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
         finish(req);
         return Some(Served::Closed);
     }
-    if !take_body(thread, req).await {
-        req.ending.close();
-    }
-    let sent = respond(thread, req).await;
+    take_body(thread, req).await;
+    let sent = respond(thread, req).await.is_ok();
     if sent && req.resp.source.is_some() && switched::begin(thread, req, guard) {
         return Some(Served::Relayed);
     }
@@ -549,18 +548,18 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
 }
 
 /// Discards bytes of the body that came with the head, before the answer; the rest is discarded after it. An upstream that
-/// answers already still gets the body. Returns `false` if the connection cannot be used for another request.
+/// answers already still gets the body. The connection is closed after the response if it cannot be used for another request.
 #[inline]
-async fn take_body(thread: &Rc<Thread>, req: &mut Request) -> bool {
+async fn take_body(thread: &Rc<Thread>, req: &mut Request) {
     if req.resp.source.as_ref().is_some_and(|b| b.uploads()) {
-        return true;
+        return;
     }
     let sound = body::discard_buffered(req);
     let waits = req.head.expect_continue && !req.body.continued;
-    if sound && waits && !req.body.done() && req.errors.rejected == 0 {
-        return body::send_continue(thread, req).await;
+    let asks = sound && waits && !req.body.done() && req.errors.rejected == 0;
+    if !sound || asks && body::send_continue(thread, req).await.is_err() {
+        req.ending.close();
     }
-    sound
 }
 
 /// Goes on to the bytes after a request.

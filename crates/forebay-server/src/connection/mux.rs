@@ -331,10 +331,10 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
         stream.leave();
     }
     stream.set_chunk(http2::SETTINGS.of(&req.own_location().settings).chunk_size.0 as usize);
-    let sent = !req.ending.is_dropped() && respond(thread, req).await;
+    let sent = respond(thread, req).await;
     finish(req);
     req.give_buffers();
-    if sent {
+    if sent.is_ok() {
         stream.finish();
     } else {
         stream.reset(Reset::Cancelled);

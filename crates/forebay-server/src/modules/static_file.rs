@@ -283,11 +283,13 @@ fn log_missing(req: &mut Request, message: &str) {
 
 /// Starts location lookup over with the path in `Request::uri`.
 pub fn internal_redirect(req: &mut Request) -> Outcome {
-    if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
-        return Outcome::Status(500);
+    match spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
+        Ok(()) => {
+            req.uri.internal = true;
+            Outcome::Redirect
+        }
+        Err(status) => Outcome::Status(status),
     }
-    req.uri.internal = true;
-    Outcome::Redirect
 }
 
 /// Logs that a file cannot be opened and returns the status.

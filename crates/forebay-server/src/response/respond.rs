@@ -1,7 +1,7 @@
 //! Sends responses, whatever the version of HTTP: header filters, head, body, trailers, and the log phase. Hot path.
 
 use crate::access_log;
-use crate::body::{self, Attempt, Broken};
+use crate::body::{self, Attempt, Broken, Done};
 use crate::connection::{switched, websocket};
 use crate::counting;
 use crate::error_page;
@@ -19,10 +19,13 @@ use std::rc::Rc;
 /// Room for a response head, bytes; longer ones grow.
 const HEAD: usize = 1024;
 
-/// Sends the response. Returns `false` if the client is gone or too slow.
-pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
+/// Sends the response.
+///
+/// # Errors
+/// The client is gone or too slow, or gets no response.
+pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> Done {
     if req.ending.is_dropped() {
-        return false;
+        return Err(Broken::Connection);
     }
     if req.head.is_websocket {
         websocket::check(req);
@@ -39,7 +42,7 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
         let file = sent::subject(req);
         run_header_filters(req).await;
         if req.ending.is_dropped() {
-            return false;
+            return Err(Broken::Connection);
         }
         let framing = head::write(req, &mut out);
         sent::remember(req, file, &out);
@@ -55,23 +58,18 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
         req.tally.sent += out.len() as u64;
         out.clear();
     }
-    let sent = send_body(thread, req, &mut out, framing).await.is_ok();
-    if sent && framing != BodyFraming::None {
+    let sent = send_body(thread, req, &mut out, framing).await;
+    if sent.is_ok() && framing != BodyFraming::None {
         send_trailers(req, &mut out);
     }
     req.give_buf(out);
-    req.tally.complete = sent;
+    req.tally.complete = sent.is_ok();
     sent
 }
 
 /// Sends head and body.
 #[inline]
-async fn send_body(
-    thread: &Rc<Thread>,
-    req: &mut Request,
-    head: &mut Vec<u8>,
-    framing: BodyFraming,
-) -> Result<(), Broken> {
+async fn send_body(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, framing: BodyFraming) -> Done {
     if framing != BodyFraming::None {
         return match body::send_at_once(thread, req, head, framing) {
             Attempt::Done(done) => done,

@@ -680,10 +680,10 @@ fn redirected(req: &mut Request, named: bool) -> Outcome {
     if named {
         return Outcome::Named;
     }
-    if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
-        return Outcome::Status(500);
+    match spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
+        Ok(()) => Outcome::Redirect,
+        Err(status) => Outcome::Status(status),
     }
-    Outcome::Redirect
 }
 
 /// Copies the fields of the upstream that go with the response of another location. Returns `Content-Type`.
