@@ -58,7 +58,7 @@ async fn discard(sub: &mut Request, source: &mut Source) {
         piece.clear();
         match got {
             Progress::Data => sub.thread.clone().io.poller.be_fair().await,
-            Progress::Blocked if source.wait(sub).await => {}
+            Progress::Blocked if source.wait(sub).await.is_ok() => {}
             _ => break,
         }
     }

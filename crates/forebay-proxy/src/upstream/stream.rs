@@ -20,6 +20,7 @@ use forebay_net::pipe::Pipe;
 use forebay_net::relay::Timeouts;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
+use forebay_server::body::{Broken, Done};
 use forebay_server::modules::core::TempDir;
 use forebay_server::request::{Request, waiting};
 use forebay_server::response::streamed::{Pulled, Relay, RelayContact, Streamed};
@@ -474,28 +475,28 @@ impl Body {
         }))
     }
 
-    /// Waits until there may be more. Returns `false` if the response breaks off: it took too long, or the client is gone.
-    pub async fn wait(&mut self, req: &mut Request) -> bool {
+    /// Waits until there may be more. Fails if the response breaks off: it took too long, or the client is gone.
+    pub async fn wait(&mut self, req: &mut Request) -> Done {
         if self.spool.as_ref().is_some_and(|s| s.next() != NextBytes::Nothing) {
             // They came while the client took nothing.
-            return true;
+            return Ok(());
         }
         if let Some(wait) = self.delay() {
             let thread = req.thread.clone();
             thread.io.poller.sleep(wait).await;
-            return true;
+            return Ok(());
         }
         let watched = !self.ignore_abort && !self.keeps() && !req.is_background();
         let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
         if self.uploads()
-            && let Some(sound) = Box::pin(self.wait_beside(req, &mut watch)).await
+            && let Some(done) = Box::pin(self.wait_beside(req, &mut watch)).await
         {
-            return sound;
+            return done;
         }
         match self.wait_for_upstream(req, &mut watch).await {
-            Waited::Ready => true,
-            Waited::Timeout => self.timed_out(req, "reading upstream"),
-            Waited::ClientGone => self.client_gone(req),
+            Waited::Ready => Ok(()),
+            Waited::Timeout => Err(self.timed_out(req, "reading upstream")),
+            Waited::ClientGone => Err(self.client_gone(req)),
         }
     }
 
@@ -523,20 +524,20 @@ impl Body {
         }
     }
 
-    fn timed_out(&mut self, req: &mut Request, doing: &str) -> bool {
+    fn timed_out(&mut self, req: &mut Request, doing: &str) -> Broken {
         let text = format!("upstream timed out (110: Connection timed out) while {doing}");
         if let Some(stream) = conn_of(&self.contact).and_then(muxed::stream) {
             stream.timed_out();
         }
         self.fail(req, Level::Error, &text);
-        false
+        Broken::Content
     }
 
-    fn client_gone(&mut self, req: &mut Request) -> bool {
+    fn client_gone(&mut self, req: &mut Request) -> Broken {
         let text = "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too \
                     while reading upstream";
         self.fail(req, Level::Info, text);
-        false
+        Broken::Content
     }
 
     /// Returns `true` while the request's body is being sent.
@@ -546,7 +547,7 @@ impl Body {
 
     /// Sends the request's body until there may be more of the response; returns as [`Body::wait`] does. Returns `None` once
     /// all of the request has been sent.
-    async fn wait_beside(&mut self, req: &mut Request, watch: &mut Watch) -> Option<bool> {
+    async fn wait_beside(&mut self, req: &mut Request, watch: &mut Watch) -> Option<Done> {
         let thread = req.thread.clone();
         // The client has a response, so it must not be asked to continue.
         req.body.continued = true;
@@ -556,7 +557,7 @@ impl Body {
             let deadline = Instant::now() + self.read_timeout;
             let status = req.resp.status;
             let Some(turn) = thread.io.poller.deadline(deadline, upload.pass(req, conn, watch)).await else {
-                return Some(self.timed_out(req, "reading upstream"));
+                return Some(Err(self.timed_out(req, "reading upstream")));
             };
             req.resp.status = status;
             if let Some(over) = self.passed(req, turn) {
@@ -566,12 +567,11 @@ impl Body {
         None
     }
 
-    /// Handles the result of a turn of the upload. Returns `Some(true)` if the response is to be read, `Some(false)` if it
-    /// breaks off.
-    fn passed(&mut self, req: &mut Request, turn: Result<Turn, Stopped>) -> Option<bool> {
+    /// Handles the result of a turn of the upload. Returns `Ok` if the response is to be read, and an error if it breaks off.
+    fn passed(&mut self, req: &mut Request, turn: Result<Turn, Stopped>) -> Option<Done> {
         match turn {
             Ok(Turn::More) => None,
-            Ok(Turn::Answer) => Some(true),
+            Ok(Turn::Answer) => Some(Ok(())),
             Ok(Turn::All) => {
                 if let Some(c) = &mut self.contact {
                     c.upload = None;
@@ -585,11 +585,11 @@ impl Body {
                 }
                 None
             }
-            Err(Stopped::Timeout) => Some(self.timed_out(req, "sending request to upstream")),
-            Err(Stopped::ClientGone) => Some(self.client_gone(req)),
+            Err(Stopped::Timeout) => Some(Err(self.timed_out(req, "sending request to upstream"))),
+            Err(Stopped::ClientGone) => Some(Err(self.client_gone(req))),
             Err(Stopped::Body(_)) => {
                 self.break_off(req);
-                Some(false)
+                Some(Err(Broken::Content))
             }
         }
     }
@@ -693,7 +693,8 @@ impl Body {
             if self.wants_save() {
                 self.save(req).await;
             } else if self.receive(req, &mut nowhere) == Pulled::Blocked {
-                self.wait(req).await;
+                // One that breaks off is not kept any more, which ends the loop.
+                let _ = self.wait(req).await;
             } else {
                 // An upstream that always has more must not keep the thread from its other requests.
                 thread.io.poller.yield_now().await;
@@ -736,7 +737,7 @@ impl Streamed for Body {
         Body::pull(self, req, out)
     }
 
-    fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, bool> {
+    fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, Done> {
         Pooled::new(Body::wait(self, req))
     }
 

@@ -201,8 +201,10 @@ impl<'p> Pump<'p> {
     async fn wait(&mut self, req: &mut Request) -> Done {
         self.flush(req).await?;
         self.lend();
-        let more = self.source.wait(req).await;
-        if more { Ok(()) } else { Err(Box::pin(self.break_off(req)).await) }
+        match self.source.wait(req).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(Box::pin(self.break_off(req)).await),
+        }
     }
 
     /// Lends the buffers that have nothing to send to other requests of the thread, during a wait.

@@ -1,6 +1,7 @@
 //! Content of a response, read piece by piece. Hot path.
 
 use super::files::{STRETCH, Stretch, load};
+use super::write::Done;
 use crate::request::Request;
 use crate::response::streamed::{Body, Empty, Pulled};
 use crate::response::{Part, Window};
@@ -163,11 +164,11 @@ impl Source {
         self.body.as_ref().is_some_and(|b| b.is_unbuffered())
     }
 
-    /// Waits until there may be more. Returns `false` if that takes too long or the client is gone.
-    pub async fn wait(&mut self, req: &mut Request) -> bool {
+    /// Waits until there may be more. Fails if that takes too long or the client is gone.
+    pub async fn wait(&mut self, req: &mut Request) -> Done {
         match &mut self.body {
             Some(body) => body.wait(req).await,
-            None => true,
+            None => Ok(()),
         }
     }
 

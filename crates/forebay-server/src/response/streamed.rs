@@ -1,5 +1,6 @@
 //! Content that comes while a response is sent: the body of an upstream's response. Hot path.
 
+use crate::body::Done;
 use crate::request::Request;
 use forebay_core::upstream::conn::Conn;
 use forebay_net::pipe::Pipe;
@@ -32,8 +33,8 @@ pub trait Streamed: Debug {
     /// Appends content that has come, without waiting.
     fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled;
 
-    /// Waits until there may be more. Returns `false` if the content breaks off.
-    fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, bool>;
+    /// Waits until there may be more. Fails if the content breaks off.
+    fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, Done>;
 
     /// Waits until the client takes more (`client`), or until a time, and reads ahead meanwhile. Returns `false` if the time is over.
     fn read_ahead<'a>(&'a mut self, req: &'a mut Request, client: bool, until: Instant) -> Pooled<'a, bool> {
@@ -159,8 +160,8 @@ impl Streamed for Empty {
         Pulled::End
     }
 
-    fn wait<'a>(&'a mut self, _: &'a mut Request) -> Pooled<'a, bool> {
-        Pooled::new(async { true })
+    fn wait<'a>(&'a mut self, _: &'a mut Request) -> Pooled<'a, Done> {
+        Pooled::new(async { Ok(()) })
     }
 
     fn abandon(&mut self, _: &mut Request) {}
