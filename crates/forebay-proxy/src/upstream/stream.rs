@@ -23,6 +23,7 @@ use forebay_net::wire::Watch;
 use forebay_server::body::{Broken, Done};
 use forebay_server::modules::core::TempDir;
 use forebay_server::request::{Request, waiting};
+use forebay_server::response::streamed::Awaited;
 use forebay_server::response::streamed::{Pulled, Relay, RelayContact, Streamed};
 use forebay_sys::errno::errno_text;
 use forebay_sys::pooled::Pooled;
@@ -610,8 +611,8 @@ impl Body {
         }
     }
 
-    /// Waits until the client takes more, or until a time, and meanwhile reads ahead. Returns `false` if the time is over.
-    pub async fn read_ahead(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
+    /// Waits until the client takes more, or until a time, and meanwhile reads ahead.
+    pub async fn read_ahead(&mut self, req: &mut Request, client: bool, until: Instant) -> Awaited {
         self.begin_ahead(req);
         let patience = Instant::now() + PATIENCE;
         loop {
@@ -623,9 +624,9 @@ impl Body {
             let delay = self.delay().map(|d| Instant::now() + d);
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
             match self.ready(req, client, delay.is_some(), wake).await {
-                Some(Ready::Client) => return true,
+                Some(Ready::Client) => return Awaited::Writable,
                 Some(Ready::Request) => {}
-                None if Instant::now() >= until => return false,
+                None if Instant::now() >= until => return Awaited::TimeOver,
                 None if full => {}
                 Some(Ready::Upstream) | None => self.read_more(req).await,
             }
@@ -741,7 +742,12 @@ impl Streamed for Body {
         Pooled::new(Body::wait(self, req))
     }
 
-    fn read_ahead<'a>(&'a mut self, req: &'a mut Request, client: bool, until: Instant) -> Pooled<'a, bool> {
+    fn read_ahead<'a>(
+        &'a mut self,
+        req: &'a mut Request,
+        client: bool,
+        until: Instant,
+    ) -> Pooled<'a, Awaited> {
         Pooled::new(Body::read_ahead(self, req, client, until))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::request::Request;
 use crate::response::fields::Sink;
-use crate::response::streamed::Body;
+use crate::response::streamed::{Awaited, Body};
 use crate::thread::Thread;
 use bytes::{Buf, Bytes};
 use forebay_conf::error::Level;
@@ -77,8 +77,8 @@ pub(super) fn after_last(req: &Request) -> Then {
 /// Work to do while a client takes nothing. A type of its own for each kind, so that writes that only wait are not made of
 /// the states of those that read ahead (and reading ahead can itself write `100 Continue`).
 pub(super) trait Meanwhile {
-    /// Waits until the client takes more. Returns `false` if that does not happen in time.
-    async fn until_writable(&mut self, req: &mut Request, until: Instant) -> bool;
+    /// Waits until the client takes more, or until a time.
+    async fn until_writable(&mut self, req: &mut Request, until: Instant) -> Awaited;
 }
 
 /// Waits without other work; [`room`] has the deadline.
@@ -86,9 +86,9 @@ pub(super) struct Idle;
 
 impl Meanwhile for Idle {
     #[inline]
-    async fn until_writable(&mut self, req: &mut Request, _until: Instant) -> bool {
+    async fn until_writable(&mut self, req: &mut Request, _until: Instant) -> Awaited {
         req.conn.wire.wait_writable(&req.thread.io).await;
-        true
+        Awaited::Writable
     }
 }
 
@@ -96,7 +96,7 @@ impl Meanwhile for Idle {
 pub(super) struct Ahead<'b>(pub(super) Option<&'b mut Body>);
 
 impl Meanwhile for Ahead<'_> {
-    async fn until_writable(&mut self, req: &mut Request, until: Instant) -> bool {
+    async fn until_writable(&mut self, req: &mut Request, until: Instant) -> Awaited {
         match &mut self.0 {
             Some(body) => body.read_ahead(req, true, until).await,
             None => Idle.until_writable(req, until).await,
@@ -213,8 +213,8 @@ async fn wait_for_room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut i
         thread.transfers.wait(&thread.io.poller, client, until, writable).await
     };
     match waited {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(too_slow(req, Over::Timeout)),
+        Ok(Awaited::Writable) => Ok(()),
+        Ok(Awaited::TimeOver) => Err(too_slow(req, Over::Timeout)),
         Err(over) => Err(too_slow(req, over)),
     }
 }

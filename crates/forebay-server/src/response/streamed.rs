@@ -28,6 +28,15 @@ pub enum Pulled {
     Failed,
 }
 
+/// End of a wait for a client that has to take more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// It takes more.
+    Writable,
+    /// The time is over.
+    TimeOver,
+}
+
 /// Source of content that comes over time. What is provided here suits content that is made in memory as it is asked for.
 pub trait Streamed: Debug {
     /// Appends content that has come, without waiting.
@@ -36,16 +45,24 @@ pub trait Streamed: Debug {
     /// Waits until there may be more. Fails if the content breaks off.
     fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, Done>;
 
-    /// Waits until the client takes more (`client`), or until a time, and reads ahead meanwhile. Returns `false` if the time is over.
-    fn read_ahead<'a>(&'a mut self, req: &'a mut Request, client: bool, until: Instant) -> Pooled<'a, bool> {
+    /// Waits until the client takes more (`client`), or until a time, and reads ahead meanwhile.
+    fn read_ahead<'a>(
+        &'a mut self,
+        req: &'a mut Request,
+        client: bool,
+        until: Instant,
+    ) -> Pooled<'a, Awaited> {
         Pooled::new(async move {
             let thread = req.thread.clone();
             if client {
                 let writable = req.conn.wire.wait_writable(&thread.io);
-                return thread.io.poller.deadline(until, writable).await.is_some();
+                return match thread.io.poller.deadline(until, writable).await {
+                    Some(()) => Awaited::Writable,
+                    None => Awaited::TimeOver,
+                };
             }
             std::future::poll_fn(|_| thread.io.poller.poll_deadline(until)).await;
-            false
+            Awaited::TimeOver
         })
     }
 
