@@ -21,10 +21,15 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Prefix of the names of a family of directives.
+/// A family of directives.
 pub trait Prefix: Send + Sync + 'static {
-    /// With its underscore.
+    /// Beginning of the names, with its underscore.
     const PREFIX: &'static str;
+    /// `true` if the sizes of several buffers can be set.
+    const HAS_BUFFERS: bool;
+
+    /// Changes the settings of `proxy` that are in effect to the defaults of the family.
+    fn adapt(_s: &mut proxy::Settings) {}
 }
 
 /// Directives of a family at one level of the configuration.
@@ -103,26 +108,51 @@ impl<P: Prefix> Written<P> {
             || proxy_bind::Written::binds(&name)
             || proxy_ssl::Written::binds(&name)
     }
+}
+
+/// Directives of any family at one level of the configuration.
+trait Level {
+    /// Returns an address: equal addresses mean equal directives.
+    fn address(&self) -> usize;
 
     /// Returns `true` if the level both stores responses as files and caches them.
-    fn stores_and_caches(&self) -> bool {
-        both(&self.proxy, &self.cache)
-    }
+    fn stores_and_caches(&self) -> bool;
+
+    /// Returns `true` if the level has several certificates for upstreams.
+    fn has_several_certificates(&self) -> bool;
 
     /// Checks that the sizes of buffers fit together.
     ///
     /// # Errors
     /// In nginx's words.
-    fn buffers(&self) -> Result<(), String> {
-        buffers::check(P::PREFIX, &self.proxy)
+    fn buffers(&self) -> Result<(), String>;
+
+    /// Translates the directives to the settings by which a location passes requests on. Also returns a warning if responses are
+    /// cached without a key of their own.
+    fn values(&self) -> (Values, Option<String>);
+}
+
+impl<P: Prefix> Level for Written<P> {
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
-    /// Translates the directives to the settings by which a location passes requests on. `adapt` changes those of `proxy`. Also returns a
-    /// warning if responses are cached without a key of their own.
-    fn values(&self, adapt: fn(&mut proxy::Settings)) -> (Values, Option<String>) {
+    fn stores_and_caches(&self) -> bool {
+        both(&self.proxy, &self.cache)
+    }
+
+    fn has_several_certificates(&self) -> bool {
+        several(&self.ssl)
+    }
+
+    fn buffers(&self) -> Result<(), String> {
+        if P::HAS_BUFFERS { buffers::check(P::PREFIX, &self.proxy) } else { Ok(()) }
+    }
+
+    fn values(&self) -> (Values, Option<String>) {
         // What only `proxy_*` has is not in effect.
         let mut proxied = proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() };
-        adapt(&mut proxied);
+        P::adapt(&mut proxied);
         let cache = proxy_cache::Settings { convert_head: false, ..self.cache.resolve() };
         let values = vec![
             proxy::SETTINGS.value(proxied),
@@ -141,9 +171,9 @@ impl<P: Prefix> Written<P> {
 /// Settings of several modules, with their places.
 type Values = Vec<(usize, Arc<dyn AnyValues>)>;
 
-/// Makes a family.
+/// Makes the families.
 macro_rules! families {
-    ($($(#[$doc:meta])* $module:ident: $ty:ident = $prefix:literal;)*) => {
+    ($($(#[$doc:meta])* $module:ident: $ty:ident = $prefix:literal, $has_buffers:literal $(, $adapt:path)?;)*) => {
         $($(#[$doc])*
         pub mod $module {
             /// Prefix of the directives.
@@ -151,26 +181,46 @@ macro_rules! families {
 
             impl super::Prefix for $ty {
                 const PREFIX: &'static str = $prefix;
+                const HAS_BUFFERS: bool = $has_buffers;
+
+                $(fn adapt(s: &mut super::proxy::Settings) {
+                    $adapt(s);
+                })?
             }
 
             /// Directives of the family.
             pub static SETTINGS: forebay_server::module::SettingsOf<super::Written<$ty>> =
                 forebay_server::module::SettingsOf::new();
         })*
+
+        /// Prefixes of the families, and their directives at a level.
+        const FAMILIES: &[(&str, for<'l> fn(&'l LocationWritten) -> &'l dyn Level)] =
+            &[$(($prefix, |level| $module::SETTINGS.written(level)),)*];
     };
 }
 
+// The prefix, and whether the sizes of buffers can be set. A family with defaults of its own names the function that sets them.
 families! {
     /// `fastcgi_*`.
-    fastcgi_family: FastCgi = "fastcgi_";
+    fastcgi_family: FastCgi = "fastcgi_", true;
     /// `uwsgi_*`.
-    uwsgi_family: Uwsgi = "uwsgi_";
+    uwsgi_family: Uwsgi = "uwsgi_", true;
     /// `scgi_*`.
-    scgi_family: Scgi = "scgi_";
+    scgi_family: Scgi = "scgi_", true;
     /// `grpc_*`.
-    grpc_family: Grpc = "grpc_";
+    grpc_family: Grpc = "grpc_", false, crate::modules::grpc::set_defaults;
     /// `memcached_*`.
-    memcached_family: Memcached = "memcached_";
+    memcached_family: Memcached = "memcached_", false, crate::modules::memcached::set_defaults;
+}
+
+/// Returns the directives of all families at a level.
+fn levels(w: &LocationWritten) -> impl Iterator<Item = &dyn Level> {
+    FAMILIES.iter().map(|(_, of)| of(w))
+}
+
+/// Returns the directives of the family with this prefix at a level; `None` if there is no such family.
+fn level<'l>(prefix: &str, w: &'l LocationWritten) -> Option<&'l dyn Level> {
+    FAMILIES.iter().find(|(p, _)| *p == prefix).map(|(_, of)| of(w))
 }
 
 /// Checks a directive of a level, which has just been taken, against the others there.
@@ -198,23 +248,21 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
 /// Returns `true` if a level has several certificates for upstreams. The settings are those of `ssl_certificate`, which may be
 /// repeated.
 fn has_several_certificates(w: &LocationWritten) -> bool {
-    let several = |ssl: &proxy_ssl::Written| {
-        [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)
-    };
-    several(proxy_ssl::SETTINGS.written(w))
-        || several(&uwsgi_family::SETTINGS.written(w).ssl)
-        || several(&grpc_family::SETTINGS.written(w).ssl)
+    several(proxy_ssl::SETTINGS.written(w)) || levels(w).any(Level::has_several_certificates)
+}
+
+fn several(ssl: &proxy_ssl::Written) -> bool {
+    [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)
 }
 
 /// Refuses a directive that makes a level both store and cache responses.
 fn check_store_or_cache(d: &Directive, w: &LocationWritten, cx: &Scope<'_>) -> Result<(), Error> {
-    let name = d.name.text.as_slice();
-    for (suffix, other) in [(&b"_store"[..], "cache"), (b"_cache", "store")] {
+    let name = d.name.as_str();
+    for (suffix, other) in [("store", "cache"), ("cache", "store")] {
         if let Some(prefix) = name.strip_suffix(suffix)
             && stores_and_caches(prefix, w)
         {
-            let prefix = String::from_utf8_lossy(prefix);
-            return Err(cx.directive_error(d, &format!("is incompatible with \"{prefix}_{other}\"")));
+            return Err(cx.directive_error(d, &format!("is incompatible with \"{prefix}{other}\"")));
         }
     }
     Ok(())
@@ -233,13 +281,10 @@ fn check_default_redirect(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> R
 }
 
 /// Returns `true` if a level both stores and caches responses by directives with this prefix.
-fn stores_and_caches(prefix: &[u8], w: &LocationWritten) -> bool {
+fn stores_and_caches(prefix: &str, w: &LocationWritten) -> bool {
     match prefix {
-        b"proxy" => both(proxy::SETTINGS.written(w), proxy_cache::SETTINGS.written(w)),
-        b"fastcgi" => fastcgi_family::SETTINGS.written(w).stores_and_caches(),
-        b"uwsgi" => uwsgi_family::SETTINGS.written(w).stores_and_caches(),
-        b"scgi" => scgi_family::SETTINGS.written(w).stores_and_caches(),
-        _ => false,
+        "proxy_" => both(proxy::SETTINGS.written(w), proxy_cache::SETTINGS.written(w)),
+        prefix => level(prefix, w).is_some_and(Level::stores_and_caches),
     }
 }
 
@@ -267,11 +312,11 @@ impl Translated {
         settings: &mut LocationSettings,
         sharing: &mut Sharing,
     ) -> Option<String> {
-        let (address, values) = of(protocol, written)?;
+        let level = level(protocol.prefix(), written)?;
         let mut warning = None;
-        let values = self.known.entry(address).or_insert_with(|| {
+        let values = self.known.entry(level.address()).or_insert_with(|| {
             self.held.push(written.clone());
-            let (values, text) = values();
+            let (values, text) = level.values();
             warning = text;
             values
         });
@@ -280,36 +325,13 @@ impl Translated {
     }
 }
 
-/// Function that makes the settings of a family.
-type Make<'w> = Box<dyn FnOnce() -> (Values, Option<String>) + 'w>;
-
-/// Returns the address of the directives of a family that hold at a level: equal addresses mean equal directives. Also returns a
-/// function that translates them. `None` for HTTP, whose directives are those of `proxy_`.
-fn of(protocol: Protocol, level: &LocationWritten) -> Option<(usize, Make<'_>)> {
-    fn made<P: Prefix>(written: &Written<P>, adapt: fn(&mut proxy::Settings)) -> (usize, Make<'_>) {
-        (std::ptr::from_ref(written).addr(), Box::new(move || written.values(adapt)))
-    }
-    Some(match protocol {
-        Protocol::Http => return None,
-        Protocol::FastCgi => made(fastcgi_family::SETTINGS.written(level), |_| {}),
-        Protocol::Uwsgi => made(uwsgi_family::SETTINGS.written(level), |_| {}),
-        Protocol::Scgi => made(scgi_family::SETTINGS.written(level), |_| {}),
-        Protocol::Grpc => made(grpc_family::SETTINGS.written(level), super::grpc::set_defaults),
-        Protocol::Memcached => {
-            made(memcached_family::SETTINGS.written(level), super::memcached::set_defaults)
-        }
-    })
-}
-
 /// Checks the sizes of buffers of a level.
 ///
 /// # Errors
 /// In nginx's words.
 pub fn buffers(level: &LocationWritten) -> Result<(), String> {
     buffers::check("proxy_", proxy::SETTINGS.written(level))?;
-    fastcgi_family::SETTINGS.written(level).buffers()?;
-    uwsgi_family::SETTINGS.written(level).buffers()?;
-    scgi_family::SETTINGS.written(level).buffers()
+    levels(level).try_for_each(Level::buffers)
 }
 
 #[cfg(test)]

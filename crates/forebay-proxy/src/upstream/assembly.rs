@@ -2,7 +2,6 @@
 //! their TLS.
 
 use super::health_check::{self, Check, Checks};
-use super::protocol::Protocol;
 use super::sticky;
 use crate::modules::proxy::{self, HttpVersion, To};
 use crate::modules::{family, proxy_http3, proxy_ssl};
@@ -39,7 +38,7 @@ fn add_check(level: &mut Placing<'_, '_>) -> Result<(), Error> {
         return Err(check.common.error("\"health_check\" requires \"proxy_pass\""));
     };
     if !pass.protocol.takes_url() {
-        let message = format!("\"health_check\" is not supported with \"{}\"", pass.protocol.directive());
+        let message = format!("\"health_check\" is not supported with \"{}pass\"", pass.protocol.prefix());
         return Err(check.common.error(message));
     }
     let To::Fixed { group, host, encrypted, .. } = &pass.to else {
@@ -120,12 +119,8 @@ fn load(l: &mut Location, loading: &mut LoadingTls<'_, '_>) {
         Err(error) if version == HttpVersion::V3 => loading.cx.keep_late(pass.place(error)),
         Err(error) => {
             // Families have directives of their own names.
-            let prefix = match pass.protocol {
-                Protocol::Uwsgi => "uwsgi_ssl_",
-                Protocol::Grpc => "grpc_ssl_",
-                _ => "proxy_ssl_",
-            };
-            loading.cx.keep_late(Error { message: error.message.replace("proxy_ssl_", prefix), ..error });
+            let prefix = format!("{}ssl_", pass.protocol.prefix());
+            loading.cx.keep_late(Error { message: error.message.replace("proxy_ssl_", &prefix), ..error });
         }
     }
 }

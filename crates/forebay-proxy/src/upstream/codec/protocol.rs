@@ -128,15 +128,15 @@ impl Protocol {
         own || name.is(Classes::PRIVATE)
     }
 
-    /// Returns the name of the directive that chooses it.
-    pub fn directive(self) -> &'static str {
+    /// Returns the beginning of the names of its directives.
+    pub fn prefix(self) -> &'static str {
         match self {
-            Protocol::Http => "proxy_pass",
-            Protocol::FastCgi => "fastcgi_pass",
-            Protocol::Uwsgi => "uwsgi_pass",
-            Protocol::Scgi => "scgi_pass",
-            Protocol::Grpc => "grpc_pass",
-            Protocol::Memcached => "memcached_pass",
+            Protocol::Http => "proxy_",
+            Protocol::FastCgi => "fastcgi_",
+            Protocol::Uwsgi => "uwsgi_",
+            Protocol::Scgi => "scgi_",
+            Protocol::Grpc => "grpc_",
+            Protocol::Memcached => "memcached_",
         }
     }
 
