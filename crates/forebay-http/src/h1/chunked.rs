@@ -13,10 +13,14 @@ pub struct ChunkedLimits {
     pub trailers: usize,
 }
 
+impl ChunkedLimits {
+    // Unlike nginx: it reads both without end. nginx's own test of a long one stays below these.
+    const NEW: ChunkedLimits = ChunkedLimits { extensions: 64 * 1024, trailers: 32 * 1024 };
+}
+
 impl Default for ChunkedLimits {
     fn default() -> Self {
-        // Unlike nginx: it reads both without end. nginx's own test of a long one stays below these.
-        ChunkedLimits { extensions: 64 * 1024, trailers: 32 * 1024 }
+        ChunkedLimits::NEW
     }
 }
 
@@ -77,6 +81,17 @@ pub struct Chunked {
 }
 
 impl Chunked {
+    /// Decoder with the default limits.
+    pub const NEW: Chunked = Chunked {
+        state: ChunkState::Start,
+        left: 0,
+        extensions: 0,
+        limits: ChunkedLimits::NEW,
+        trailer: Vec::new(),
+        trailer_start: 0,
+        fields: Vec::new(),
+    };
+
     /// Creates a decoder with these limits.
     pub fn new(limits: ChunkedLimits) -> Self {
         Chunked { limits, ..Chunked::default() }

@@ -6,7 +6,6 @@
 use super::proxy::{self, Redirects, To, buffers};
 use super::proxy_cache::CacheZone;
 use super::{proxy_bind, proxy_cache, proxy_cookie, proxy_ssl};
-use crate::upstream::protocol::Protocol;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -307,12 +306,12 @@ impl Translated {
     /// Puts the settings of the family by which a location passes requests on into effect there. Returns a warning the first time.
     pub fn apply(
         &mut self,
-        protocol: Protocol,
+        prefix: &str,
         written: &LocationWritten,
         settings: &mut LocationSettings,
         sharing: &mut Sharing,
     ) -> Option<String> {
-        let level = level(protocol.prefix(), written)?;
+        let level = level(prefix, written)?;
         let mut warning = None;
         let values = self.known.entry(level.address()).or_insert_with(|| {
             self.held.push(written.clone());

@@ -5,7 +5,8 @@
 use super::family::fastcgi_family;
 use super::params::Params;
 use super::proxy;
-use crate::upstream::protocol::Protocol;
+use crate::upstream::codec::Codec;
+use crate::upstream::codec::fastcgi::FastCgi;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::config::value::{Setting, first};
@@ -91,10 +92,12 @@ pub fn write_params(
     Ok(())
 }
 
+const CODEC: Codec = Codec::FastCgi(FastCgi::NEW);
+
 /// `fastcgi`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &fastcgi_family::SETTINGS],
-    location_directives: &[("fastcgi_pass", |d, l, cx| proxy::pass_by(Protocol::FastCgi, d, l, cx))],
+    location_directives: &[("fastcgi_pass", |d, l, cx| proxy::pass_by(CODEC, d, l, cx))],
     variables: &[VARIABLES],
     ..Module::NONE
 };

@@ -4,7 +4,7 @@
 
 use super::family::grpc_family;
 use super::proxy::{self, HttpVersion, Settings};
-use crate::upstream::protocol::Protocol;
+use crate::upstream::codec::Codec;
 use forebay_http::field::Name;
 use forebay_server::module::Module;
 use forebay_server::request::Request;
@@ -12,7 +12,7 @@ use forebay_server::request::Request;
 /// `grpc`.
 pub static MODULE: Module = Module {
     settings: &[&grpc_family::SETTINGS],
-    location_directives: &[("grpc_pass", |d, l, cx| proxy::pass_by(Protocol::Grpc, d, l, cx))],
+    location_directives: &[("grpc_pass", |d, l, cx| proxy::pass_by(Codec::GRPC, d, l, cx))],
     ..Module::NONE
 };
 

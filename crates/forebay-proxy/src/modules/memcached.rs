@@ -3,14 +3,13 @@
 
 use super::family::memcached_family;
 use super::proxy;
-use crate::upstream::codec::memcached::KEY;
-use crate::upstream::protocol::Protocol;
-use forebay_conf::error::{Error, Level};
+use crate::upstream::codec::Codec;
+use crate::upstream::codec::memcached::{KEY, Memcached};
+use forebay_conf::error::Level;
 use forebay_core::config::value::Number;
 use forebay_core::vars::Template;
 use forebay_http::request::Method;
 use forebay_http::uri::{Escape, escape};
-use forebay_server::config::Scope;
 use forebay_server::module::Module;
 use forebay_server::request::Request;
 
@@ -19,10 +18,12 @@ forebay_server::module_settings! {
     "memcached_gzip_flag" => gzip_flag: Number = Number(0);
 }
 
+const CODEC: Codec = Codec::Memcached(Memcached::NEW);
+
 /// `memcached`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &memcached_family::SETTINGS],
-    location_directives: &[("memcached_pass", |d, l, cx| proxy::pass_by(Protocol::Memcached, d, l, cx))],
+    location_directives: &[("memcached_pass", |d, l, cx| proxy::pass_by(CODEC, d, l, cx))],
     ..Module::NONE
 };
 
@@ -32,14 +33,6 @@ pub fn set_defaults(s: &mut proxy::Settings) {
     s.intercept_errors = true;
     s.pass_request_body = false;
     s.force_ranges = true;
-}
-
-/// Returns `$memcached_key`, which the configuration must set.
-///
-/// # Errors
-/// If the configuration does not set it anywhere.
-pub fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
-    Template::compile(b"$memcached_key", &mut cx.vars).map_err(|m| forebay_core::config::plain(&m))
 }
 
 /// Appends the `get` command for a key. Remembers the key, which the response has to repeat.

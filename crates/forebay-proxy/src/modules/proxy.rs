@@ -12,10 +12,10 @@ use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::{proxy_bind, proxy_cache, proxy_cookie, proxy_http3, proxy_ssl};
 use crate::upstream::CALL;
-use crate::upstream::codec::{self, Asked};
+use crate::upstream::codec::decoder::{Announced, Decoder};
+use crate::upstream::codec::{Asked, Codec};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Exchange, Outgoing};
-use crate::upstream::protocol::Protocol;
 use crate::upstream::stream::{self, Body};
 use cached::{CacheAnswer, Fetch};
 use forebay_conf::error::{Error, Level};
@@ -53,7 +53,7 @@ pub static MODULE: Module = Module {
 /// # Errors
 /// In nginx's words.
 fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    refuse_second(Protocol::default(), d, l, cx)?;
+    refuse_second(Codec::HTTP1, d, l, cx)?;
     let prefix = match l.kind {
         Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
         _ => None,
@@ -67,14 +67,9 @@ fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), 
 ///
 /// # Errors
 /// In nginx's words.
-pub fn pass_by(
-    protocol: Protocol,
-    d: &Directive,
-    l: &mut LocationBuild,
-    cx: &mut Scope<'_>,
-) -> Result<(), Error> {
-    refuse_second(protocol, d, l, cx)?;
-    l.content = Content::of(Proxy(Arc::new(Pass::parse_place(d, protocol, cx)?)));
+pub fn pass_by(codec: Codec, d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    refuse_second(codec, d, l, cx)?;
+    l.content = Content::of(Proxy(Arc::new(Pass::parse_place(d, codec, cx)?)));
     Ok(())
 }
 
@@ -82,9 +77,9 @@ pub fn pass_by(
 ///
 /// # Errors
 /// `"x" directive is duplicate`.
-fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
+fn refuse_second(codec: Codec, d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
     match destination(l.content.as_ref()) {
-        Some(pass) if pass.protocol == protocol => {
+        Some(pass) if pass.codec == codec => {
             Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())))
         }
         _ => Ok(()),
@@ -171,7 +166,7 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         // The client gets another response (an error page, an entry of the cache), so the rest of the upstream's is not read.
         // The connection is kept only if there is no rest.
         let head = &req.modules.upstream.head;
-        let missing = pass.protocol.is_missing(head.status);
+        let missing = pass.codec.facts().missing == Some(head.status);
         let whole = missing && head.buf.len() == head.len;
         stream::over(req, &mut taken.contact, whole);
     }
@@ -204,7 +199,7 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
         && s.set_body.0.is_none()
         && !req.body.stored.complete
         && s.pass_request_body
-        && pass.protocol.can_stream(req.head.framing, s.http_version)
+        && pass.codec.in_version(s.http_version).can_stream(req.head.framing)
         // A body that has arrived is stored instead: then it can be sent to another server after a failure.
         && !body::has_come(req)
 }
@@ -275,6 +270,7 @@ enum Answer {
 async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, taken: &mut Taken) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
+    CALL.of_mut(req).codec = pass.codec.in_version(s.http_version);
     // A request that waits for its upstream keeps none of what is needed in here.
     let (target, uri) = {
         let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
@@ -296,7 +292,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, taken: &mut Take
     CALL.of_mut(req).reuse = target.reuse(req, s);
     let order = Order::new(req, pass, s, uri, taken)?;
     let got = exchange::run(req, &target, &order.exchange(s), &mut taken.contact).await;
-    let asked = SentRequest { to_head: codec::is_to_head(req, &order.head), upgrade: order.upgrade };
+    let asked = SentRequest { to_head: order.codec.is_to_head(req, &order.head), upgrade: order.upgrade };
     req.give_buf(order.head);
     if let Some(e) = stale_instead(req, got, s, taken) {
         return Ok(Answer::Entry(e));
@@ -317,6 +313,7 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, taken: &mut Take
 struct Order {
     head: Vec<u8>,
     body: Outgoing,
+    codec: Codec,
     /// `true` if the request asks to switch to another protocol.
     upgrade: bool,
 }
@@ -342,22 +339,21 @@ impl Order {
             stored: fetch.cacheable(),
             as_get: fetch.convert,
         };
-        let upgrade = match codec::write_request(req, &asked, &mut head) {
-            Ok(upgrade) => upgrade && s.http_version != HttpVersion::V2,
-            Err(e) => return Err(Stop::Status(e.status(req))),
-        };
+        let codec = CALL.of(req).codec;
+        let upgrade = codec.write_request(req, &asked, &mut head);
+        let upgrade = upgrade.map_err(|e| Stop::Status(e.status(req)))?;
         req.modules.upstream.log_path = uri;
-        if !pass.protocol.logs_path() {
+        if !pass.codec.facts().logs_path {
             // As in nginx: the log names the server alone.
             req.modules.upstream.log_path.clear();
         }
         // A response that is stored is fetched to its end even if the client leaves.
         CALL.of_mut(req).detached = fetch.cacheable() || req.is_background();
-        Ok(Order { head, body, upgrade })
+        Ok(Order { head, body, codec, upgrade })
     }
 
     fn exchange<'o>(&'o self, s: &'o Settings) -> Exchange<'o> {
-        Exchange { head: &self.head, body: &self.body, settings: s, upgrade: self.upgrade }
+        Exchange { head: &self.head, body: &self.body, codec: self.codec, settings: s, upgrade: self.upgrade }
     }
 }
 
@@ -379,7 +375,8 @@ fn stale_instead(
     }
     let stale = taken.fetch.stale.clone()?;
     if let Some(contact) = taken.contact.take() {
-        Body::new(contact, Framing::None, false, s.read_timeout.0).abandon(req);
+        let decoder = Decoder::new(CALL.of(req).codec, Announced::NOTHING);
+        Body::new(contact, decoder, s.read_timeout.0).abandon(req);
     }
     proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Stale);
     Some(stale)
@@ -390,10 +387,10 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
     let http = req.http();
     let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     // A 304 has no content, so this body ends with no input, and the connection is kept or closed.
-    let reusable = codec::keeps_alive(req);
+    let codec = CALL.of(req).codec;
     let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
-    let body = Body::new(contact, Framing::None, reusable && clean, s.read_timeout.0);
-    let mut body = body.speaking(CALL.of(req).protocol, reusable, false);
+    let announced = Announced { reusable: codec.keeps_alive(req) && clean, ..Announced::NOTHING };
+    let mut body = Body::new(contact, Decoder::new(codec, announced), s.read_timeout.0);
     body.feed(req, b"", &mut Vec::new());
     let entry = cached::revalidated(req, fetch, s, cs).await;
     entry.map(Answer::Entry).ok_or(Stop::Status(502))

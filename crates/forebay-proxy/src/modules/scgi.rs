@@ -4,7 +4,8 @@
 use super::family::scgi_family;
 use super::params::Params;
 use super::proxy;
-use crate::upstream::protocol::Protocol;
+use crate::upstream::codec::Codec;
+use crate::upstream::codec::scgi::Scgi;
 use forebay_core::vars::VarError;
 use forebay_http::h1::response;
 use forebay_http::request::Framing;
@@ -16,10 +17,12 @@ forebay_server::module_settings! {
     "scgi_param" => param: Params = Params::default();
 }
 
+const CODEC: Codec = Codec::Scgi(Scgi);
+
 /// `scgi`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &scgi_family::SETTINGS],
-    location_directives: &[("scgi_pass", |d, l, cx| proxy::pass_by(Protocol::Scgi, d, l, cx))],
+    location_directives: &[("scgi_pass", |d, l, cx| proxy::pass_by(CODEC, d, l, cx))],
     ..Module::NONE
 };
 

@@ -96,6 +96,7 @@ async fn run(req: &mut Request, pass: &Pass) -> Outcome {
 
 /// Connects to a server of the directive's target.
 async fn resolve_and_connect(req: &mut Request, pass: &Pass) -> Result<Contact, u16> {
+    CALL.of_mut(req).codec = pass.codec;
     let (destination, _) = pass.destination(req)?;
     let target = destination.find(req).await?;
     connect(req, &target).await

@@ -4,7 +4,8 @@
 use super::family::uwsgi_family;
 use super::params::Params;
 use super::proxy;
-use crate::upstream::protocol::Protocol;
+use crate::upstream::codec::Codec;
+use crate::upstream::codec::uwsgi::Uwsgi;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -25,10 +26,12 @@ forebay_server::module_settings! {
     "uwsgi_string" => string: Vec<u8> = Vec::new();
 }
 
+const CODEC: Codec = Codec::Uwsgi(Uwsgi);
+
 /// `uwsgi`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS, &uwsgi_family::SETTINGS],
-    location_directives: &[("uwsgi_pass", |d, l, cx| proxy::pass_by(Protocol::Uwsgi, d, l, cx))],
+    location_directives: &[("uwsgi_pass", |d, l, cx| proxy::pass_by(CODEC, d, l, cx))],
     ..Module::NONE
 };
 

@@ -37,8 +37,8 @@ fn add_check(level: &mut Placing<'_, '_>) -> Result<(), Error> {
     let Some(pass) = proxy::destination(level.content) else {
         return Err(check.common.error("\"health_check\" requires \"proxy_pass\""));
     };
-    if !pass.protocol.takes_url() {
-        let message = format!("\"health_check\" is not supported with \"{}pass\"", pass.protocol.prefix());
+    if !pass.codec.facts().takes_url {
+        let message = format!("\"health_check\" is not supported with \"{}pass\"", pass.codec.facts().prefix);
         return Err(check.common.error(message));
     }
     let To::Fixed { group, host, encrypted, .. } = &pass.to else {
@@ -54,9 +54,9 @@ fn add_check(level: &mut Placing<'_, '_>) -> Result<(), Error> {
 /// Translates the directives of `fastcgi_`, `uwsgi_` and the like to those of `proxy_`.
 fn apply_family(l: &mut Location, written: &LocationWritten, s: &mut Settling<'_, '_>) {
     let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
-    let protocol = pass.protocol;
+    let prefix = pass.codec.facts().prefix;
     let translated = s.memory.get_mut::<family::Translated>();
-    let warning = translated.apply(protocol, written, &mut l.settings, s.sharing);
+    let warning = translated.apply(prefix, written, &mut l.settings, s.sharing);
     let warning = warning.map(|text| Error { level: Level::Warn, ..s.cx.error_at_end(text) });
     s.cx.warnings.extend(warning);
 }
@@ -104,12 +104,8 @@ fn load(l: &mut Location, loading: &mut LoadingTls<'_, '_>) {
         return;
     }
     // With HTTP/3, connections over TCP offer what each request needs.
-    let (alpn, quic): (&[&[u8]], Option<&[&[u8]]>) = match version {
-        HttpVersion::V2 => (&[b"h2"], None),
-        HttpVersion::V3 => (&[], Some(&[b"h3"])),
-        HttpVersion::V10 | HttpVersion::V11 => (&[], None),
-    };
-    match ClientTls::new(s, (alpn, quic), loading.loader, loading.cx) {
+    let facts = pass.codec.in_version(version).facts();
+    match ClientTls::new(s, (facts.alpn, facts.quic_alpn), loading.loader, loading.cx) {
         Ok(tls) => {
             let tls = Arc::new(tls);
             let shared = loading.memory.get_mut::<Shared>();
@@ -119,7 +115,7 @@ fn load(l: &mut Location, loading: &mut LoadingTls<'_, '_>) {
         Err(error) if version == HttpVersion::V3 => loading.cx.keep_late(pass.place(error)),
         Err(error) => {
             // Families have directives of their own names.
-            let prefix = format!("{}ssl_", pass.protocol.prefix());
+            let prefix = format!("{}ssl_", facts.prefix);
             loading.cx.keep_late(Error { message: error.message.replace("proxy_ssl_", &prefix), ..error });
         }
     }

@@ -4,7 +4,7 @@
 use super::Reuse;
 use super::attempts::{Attempts, Decision, Kept, Repeat};
 use super::codec::muxed::{self, Ask};
-use super::codec::{self, http2, http3};
+use super::codec::{Codec, http2, http3};
 use super::contact::Contact;
 use super::fault::{Fault, client_gone, send_failed, send_timeout, timed_out};
 use super::h3::alternatives::Origin;
@@ -13,7 +13,7 @@ use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
 use super::send::{Sender, Wrote};
 use super::sticky::{self, Sticky};
 use super::upload::{Stopped, Turn, Upload};
-use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
+use crate::modules::proxy::{NextUpstream, Settings};
 use crate::upstream::CALL;
 use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::config::Serving;
@@ -71,7 +71,7 @@ impl Target {
         match group.explicit {
             true if group.keepalive.connections > 0 => Reuse::Group,
             false if tls().is_some_and(|tls| tls.reads_certificates()) => Reuse::No,
-            false if CALL.of(req).protocol.is_reused_unasked(s.http_version) => Reuse::Implied,
+            false if CALL.of(req).codec.facts().is_reused_unasked => Reuse::Implied,
             _ => Reuse::No,
         }
     }
@@ -201,6 +201,8 @@ pub struct Exchange<'e> {
     pub head: &'e [u8],
     /// Body.
     pub body: &'e Outgoing,
+    /// Way in which the location says that servers are spoken to.
+    pub codec: Codec,
     /// Settings of the location.
     pub settings: &'e Settings,
     /// `true` if the request asks for another protocol.
@@ -225,13 +227,13 @@ impl Exchange<'_> {
         (fresh, headless): (bool, bool),
     ) -> Result<(), Fault> {
         let mut watch = watch(req, self.settings.ignore_client_abort);
-        codec::begin(req);
-        match self.settings.http_version {
-            HttpVersion::V3 => {
+        self.codec.begin(req, self.is_chunked());
+        match self.codec {
+            Codec::Http3(_) => {
                 return Box::pin(self.attempt_over_quic(req, contact, addr, (fresh, headless), &mut watch))
                     .await;
             }
-            HttpVersion::V2 => {
+            Codec::Http2(_) => {
                 return Box::pin(self.attempt_in_frames(req, contact, addr, fresh, &mut watch)).await;
             }
             _ => {}
@@ -255,7 +257,7 @@ impl Exchange<'_> {
         let s = self.settings;
         let wanted = wanted(req)?;
         let local = local_address(req)?;
-        let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
+        let made_for = made_for(req, wanted.as_ref(), local);
         if !fresh && contact.take_idle(&req.thread.io, made_for) {
             return Ok(None);
         }
@@ -287,7 +289,7 @@ impl Exchange<'_> {
     ) -> Result<(), Fault> {
         let wanted = wanted(req)?;
         let local = local_address(req)?;
-        let made_for = made_for(req, wanted.as_ref(), local, self.settings.http_version);
+        let made_for = made_for(req, wanted.as_ref(), local);
         let ask = self.ask(addr, local, (made_for, fresh));
         let conn = match http2::find(req, contact, &ask) {
             Some(conn) => conn,
@@ -311,7 +313,7 @@ impl Exchange<'_> {
         let s = self.settings;
         let mut wanted = wanted(req)?;
         let local = local_address(req)?;
-        let origin = made_for(req, wanted.as_ref(), local, s.http_version);
+        let origin = made_for(req, wanted.as_ref(), local);
         let ask = self.ask(addr, local, (origin, fresh));
         if !self.upgrade && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? {
             return Ok(());
@@ -321,7 +323,7 @@ impl Exchange<'_> {
         if let Some(wanted) = &mut wanted {
             wanted.offer(offered.map(|protocol| protocol.to_vec()).collect());
         }
-        let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
+        let made_for = made_for(req, wanted.as_ref(), local);
         let ask = self.ask(addr, local, (made_for, fresh));
         let shared = if self.upgrade { None } else { http2::find(req, contact, &ask) };
         if let Some(shared) = shared {
@@ -336,14 +338,21 @@ impl Exchange<'_> {
         }
         connected(req);
         if contact.conn().is_some_and(|conn| conn.wire().is_multiplexed()) {
+            Codec::HTTP2.begin(req, false);
             muxed::exchange(req, contact, &ask, watch).await?;
         } else {
+            Codec::HTTP1.begin(req, self.is_chunked());
             self.ask_in_text(req, contact, headless, watch).await?;
         }
         if let (Some(wanted), PeerAddr::Inet(addr)) = (&wanted, addr) {
             http3::learn(req, wanted, Origin { addr: *addr, made_for: origin });
         }
         Ok(())
+    }
+
+    /// Returns `true` if the length of the body is not known.
+    fn is_chunked(&self) -> bool {
+        matches!(self.body, Outgoing::Streamed(true))
     }
 
     /// Returns the request to a server.
@@ -358,16 +367,14 @@ impl Exchange<'_> {
 
     /// Sends the request, or the part of it that the server reads before it answers.
     async fn send(&self, req: &mut Request, contact: &mut Contact, watch: &mut Watch) -> Result<(), Fault> {
-        let chunked = matches!(self.body, Outgoing::Streamed(true));
-        let framing = CALL.of(req).protocol.framing(chunked);
         let timeout = self.settings.send_timeout.0;
         if let Outgoing::Streamed(_) = self.body {
-            contact.upload = Some(Box::new(Upload::new(req, self.head, framing, timeout)));
+            contact.upload = Some(Box::new(Upload::new(req, self.head, timeout)));
             return Box::pin(upload(req, contact, watch)).await;
         }
         let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
         let mut sender = Sender { conn, timeout, watch };
-        if let Wrote::Early = sender.request(req, self.head, self.body, framing).await? {
+        if let Wrote::Early = sender.request(req, self.head, self.body).await? {
             contact.leave_off();
         }
         Ok(())
@@ -375,19 +382,11 @@ impl Exchange<'_> {
 }
 
 /// Returns a number that differs for connections that cannot serve the same requests.
-fn made_for(
-    req: &Request,
-    wanted: Option<&Wanted>,
-    local: Option<LocalAddress>,
-    version: HttpVersion,
-) -> u64 {
+fn made_for(req: &Request, wanted: Option<&Wanted>, local: Option<LocalAddress>) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-    let mut made_for = wanted.map_or(0, Wanted::key) ^ CALL.of(req).protocol.made_for();
+    let mut made_for = wanted.map_or(0, Wanted::key) ^ CALL.of(req).codec.facts().made_for;
     if let Some(a) = local {
         made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
-    }
-    if version == HttpVersion::V2 {
-        made_for ^= http2::MADE_FOR;
     }
     made_for
 }

@@ -1,6 +1,7 @@
 //! Reads the head of a response, and sends the rest of the request meanwhile. Hot path.
 
-use super::codec::{self, Came};
+use super::CALL;
+use super::codec::Came;
 use super::contact::Contact;
 use super::exchange::upload;
 use super::fault::{Fault, READING, bad_head, client_gone, closed, receive_failed, timed_out};
@@ -59,7 +60,8 @@ impl<'r> HeadReader<'r> {
     /// Parses the bytes that have come; `headless`: they may be no head. Returns `true` if the head is complete.
     async fn parse(&mut self, req: &mut Request, headless: bool) -> Result<bool, Fault> {
         while !req.modules.upstream.head.buf.is_empty() {
-            match codec::parse_head(req, self.limit(), headless)? {
+            let codec = CALL.of(req).codec;
+            match codec.parse_head(req, self.limit(), headless)? {
                 Came::All => return Ok(true),
                 Came::Interim => Box::pin(self.pass_interim(req)).await?,
                 Came::Part => break,
@@ -84,7 +86,8 @@ impl<'r> HeadReader<'r> {
     /// Reads bytes that have come, or waits for some.
     async fn more(&mut self, req: &mut Request, contact: &mut Contact) -> Result<(), Fault> {
         let conn = contact.conn().ok_or_else(unconnected)?;
-        match codec::read_head(req, conn, self.limit())? {
+        let codec = CALL.of(req).codec;
+        match codec.read_head(req, conn, self.limit())? {
             Ok(0) => Err(closed(req, READING)),
             Ok(n) => {
                 if let Some(a) = req.modules.upstream.current() {

@@ -23,13 +23,11 @@ pub mod switched;
 pub mod upload;
 pub mod vars;
 
-pub use codec::protocol;
-
 use crate::modules::proxy::NextUpstream;
+use codec::Codec;
 use forebay_server::module::Module;
 use forebay_server::request::rare::Unused;
 use forebay_server::request::states::Slot;
-use protocol::Protocol;
 
 /// `upstream`, and health checks.
 pub static MODULE: Module = Module {
@@ -48,14 +46,12 @@ pub static MODULE: Module = Module {
 /// State of a request that is passed on.
 #[derive(Debug)]
 pub struct Call {
-    /// Protocol of the upstream.
-    pub protocol: Protocol,
+    /// Way in which the upstream is spoken to.
+    pub codec: Codec,
     /// `true` if the connection is encrypted.
     pub encrypted: bool,
     /// Reuse of the connection.
     pub reuse: Reuse,
-    /// `true` if the head begins with a status line, once that is known. uwsgi and SCGI servers may send either.
-    pub status_line: Option<bool>,
     /// `true` if the request goes on when the client leaves.
     pub detached: bool,
     /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
@@ -64,18 +60,12 @@ pub struct Call {
 
 impl Call {
     /// State before the request is passed on.
-    const NONE: Call = Call {
-        protocol: Protocol::Http,
-        encrypted: false,
-        reuse: Reuse::No,
-        status_line: None,
-        detached: false,
-        fault: None,
-    };
+    const NONE: Call =
+        Call { codec: Codec::HTTP1, encrypted: false, reuse: Reuse::No, detached: false, fault: None };
 
     /// Returns the beginning of the upstream's name in the error log.
     pub fn scheme(&self) -> &'static [u8] {
-        self.protocol.scheme(self.encrypted)
+        self.codec.facts().scheme(self.encrypted)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sends a request whose body was read before, over HTTP/1 and the protocols that are framed like it. Hot path.
 
+use super::CALL;
 use super::codec;
-use super::codec::protocol::Framing;
 use super::exchange::Outgoing;
 use super::fault::{Fault, SENDING, client_gone, send_failed, send_timeout};
 use crate::modules::proxy::NextUpstream;
@@ -86,17 +86,16 @@ impl Sender<'_> {
         req: &mut Request,
         head: &[u8],
         body: &Outgoing,
-        framing: Framing,
     ) -> Result<Wrote, Fault> {
         let mut both = Vec::new();
-        let (mut rest, file) = unwritten(req, head, body, framing, &mut both);
+        let (mut rest, file) = unwritten(req, head, body, &mut both);
         // Boxed, so that requests that wait for answers keep no room for what waits before.
         let wrote = match self.write_at_once(req, &mut rest)? {
             Some(wrote) => wrote,
             None => Box::pin(self.write_rest(req, rest)).await?,
         };
         match (wrote, file) {
-            (Wrote::All, Some(file)) => Box::pin(self.file(req, &file, framing)).await,
+            (Wrote::All, Some(file)) => Box::pin(self.file(req, &file)).await,
             (wrote, _) => Ok(wrote),
         }
     }
@@ -170,13 +169,14 @@ impl Sender<'_> {
     }
 
     /// Sends the part of the client's body that is in a file.
-    async fn file(&mut self, req: &mut Request, file: &Readable, framing: Framing) -> Result<Wrote, Fault> {
+    async fn file(&mut self, req: &mut Request, file: &Readable) -> Result<Wrote, Fault> {
+        let codec = CALL.of(req).codec;
         let end = req.body.stored.in_file;
         let mut offset = 0;
         let mut frame = Vec::new();
         while offset < end {
             frame.clear();
-            let to = offset + framing.file_piece(&mut frame, end - offset);
+            let to = offset + codec.push_file_piece(end - offset, &mut frame);
             if let Wrote::Early = self.write(req, &frame).await? {
                 return Ok(Wrote::Early);
             }
@@ -185,7 +185,7 @@ impl Sender<'_> {
             }
         }
         frame.clear();
-        framing.end(&mut frame);
+        codec.push_end(&mut frame);
         // Over TLS the last bytes of the file may not have left yet.
         self.write(req, &frame).await
     }
@@ -227,22 +227,22 @@ fn unwritten<'b>(
     req: &Request,
     head: &'b [u8],
     body: &'b Outgoing,
-    framing: Framing,
     both: &'b mut Vec<u8>,
 ) -> (Unwritten<'b>, Option<Readable>) {
     let (content, file) = parts(req, body);
-    let rest = if framing == Framing::Plain && content.len() > COPY {
+    let codec = CALL.of(req).codec;
+    let rest = if codec.sends_plain() && content.len() > COPY {
         let content = if let Outgoing::Bytes(bytes) = body { Content::Bytes(bytes) } else { Content::Stored };
         Unwritten { bytes: head, content, at: 0 }
-    } else if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
+    } else if content.is_empty() && (codec.sends_plain() || matches!(body, Outgoing::None)) {
         // Without content, the head has the end of the request already.
         Unwritten { bytes: head, content: Content::Bytes(b""), at: 0 }
     } else {
         both.reserve_exact(head.len() + content.len() + 64);
         both.extend_from_slice(head);
-        framing.piece(both, content);
+        codec.push_content(content, both);
         if file.is_none() {
-            framing.end(both);
+            codec.push_end(both);
         }
         Unwritten { bytes: both, content: Content::Bytes(b""), at: 0 }
     };

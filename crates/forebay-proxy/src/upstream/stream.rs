@@ -2,9 +2,9 @@
 //! come. For a slower client they are read ahead into a [`Spool`], so that the upstream is free early (nginx:
 //! proxy_buffering). Hot path.
 
-use super::codec::decoder::{Behind, Carrier, Decoded, Decoder, End};
+use super::codec::Codec;
+use super::codec::decoder::{Announced, Behind, Decoded, Decoder, End};
 use super::codec::muxed;
-use super::codec::protocol::Protocol;
 use super::contact::{Contact, attempt_over};
 use super::exchange::READ;
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
@@ -15,7 +15,6 @@ use crate::modules::proxy_cache;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
-use forebay_http::request::Framing;
 use forebay_net::pipe::Pipe;
 use forebay_net::relay::Timeouts;
 use forebay_net::wait::{For, Waited};
@@ -99,16 +98,9 @@ const MUCH: u64 = 1024;
 const LONG: u64 = 32 * 1024;
 
 impl Body {
-    /// Creates a body of which nothing has been decoded. `reusable`: the connection may serve another request.
-    pub fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
-        let carrier = contact.conn().map_or(Carrier::Http1, Carrier::of);
-        let decoder = Decoder::new(framing, reusable, carrier);
+    /// Creates a body of which nothing has been decoded.
+    pub fn new(contact: Contact, decoder: Decoder, read_timeout: Duration) -> Body {
         Body { contact: Some(contact), decoder, read_timeout, ended: None, ..Body::ended() }
-    }
-
-    /// Changes the protocol (see [`Decoder::speaking`]).
-    pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
-        Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
     }
 
     /// Puts content that has been decoded already before the content to come.
@@ -123,7 +115,7 @@ impl Body {
     fn ended() -> Body {
         Body {
             contact: None,
-            decoder: Decoder::new(Framing::None, false, Carrier::Http1),
+            decoder: Decoder::new(Codec::HTTP1, Announced::NOTHING),
             read_timeout: Duration::ZERO,
             ignore_abort: false,
             switched: None,
@@ -158,13 +150,14 @@ impl Body {
     /// Sets `proxy_ignore_client_abort` and `proxy_pass_trailers`.
     pub fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
         self.ignore_abort = ignore_abort;
-        self.decoder.pass_trailers = pass_trailers;
+        self.decoder.content.pass_trailers = pass_trailers;
     }
 
     /// Creates the body for a connection that has switched to another protocol.
     pub fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
         let switched = Some(Switched { early, timeouts });
-        Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
+        let decoder = Decoder::new(Codec::HTTP1, Announced::REST);
+        Body { switched, ..Body::new(contact, decoder, timeouts.read) }
     }
 
     /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
@@ -342,7 +335,7 @@ impl Body {
             let before = out.len();
             let got = self.read_into(out, READ);
             return self.took(req, got, |body, req| {
-                let arrived = body.decoder.arrived(req, out, before);
+                let arrived = body.decoder.content.arrived(req, out, before);
                 body.decoded(req, arrived)
             });
         }
@@ -401,7 +394,7 @@ impl Body {
                 let text = "upstream closed connection without close_notify, response is not kept while reading upstream";
                 req.log(Level::Warn, text);
             }
-            self.decoder.reusable = false;
+            self.decoder.content.reusable = false;
             return self.end(req, Ending::Whole);
         }
         self.fail(req, Level::Error, "upstream prematurely closed connection while reading upstream")
@@ -414,7 +407,7 @@ impl Body {
 
     /// Ends a response of which nothing more is read.
     fn break_off(&mut self, req: &mut Request) -> Pulled {
-        self.decoder.reusable = false;
+        self.decoder.content.reusable = false;
         self.end(req, Ending::Broken)
     }
 
@@ -422,11 +415,8 @@ impl Body {
     fn end(&mut self, req: &mut Request, ending: Ending) -> Pulled {
         if self.ended.is_none() {
             self.ended = Some(ending);
-            self.decoder.note_trailers(req);
-            if let Some(stream) = conn_of(&self.contact).and_then(muxed::stream) {
-                stream.trailers(&mut |name, value| self.decoder.note_trailer(req, name, value));
-            }
-            over(req, &mut self.contact, self.decoder.reusable);
+            self.decoder.note_trailers(req, conn_of(&self.contact));
+            over(req, &mut self.contact, self.decoder.content.reusable);
         }
         self.ended.unwrap_or(ending).into()
     }
@@ -471,7 +461,7 @@ impl Body {
                 Some(Ok(1..)) => Behind::Bytes,
                 _ => Behind::End,
             };
-            let passed = body.decoder.passed(req, n, behind);
+            let passed = body.decoder.content.passed(req, n, behind);
             body.decoded(req, passed)
         }))
     }

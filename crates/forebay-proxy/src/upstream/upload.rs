@@ -2,7 +2,7 @@
 //! the body ends. Over HTTP/1 and FastCGI it sends bodies that are passed on as they come (nginx: proxy_request_buffering
 //! off), over HTTP/2 and HTTP/3 all bodies. Called by `exchange.rs`, and by `stream.rs` once there is a head.
 
-use super::codec::protocol::Framing;
+use super::CALL;
 use forebay_core::upstream::conn::Conn;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
@@ -15,7 +15,6 @@ use std::time::Duration;
 /// Rest of a request that is still to be sent.
 #[derive(Debug)]
 pub struct Upload {
-    framing: Framing,
     source: ContentSource,
     /// Framed bytes, of which `at` are written.
     out: Vec<u8>,
@@ -102,32 +101,30 @@ impl From<BodyError> for Stopped {
 impl Upload {
     /// Begins with the head of a request, and with the part of its body that is remembered. `send_timeout`: longest time for
     /// which the upstream may read nothing.
-    pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
+    pub fn new(req: &Request, head: &[u8], send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
         let together = req.body.is_buffered(&req.head.buf) && !asks;
         let mut out = head.to_vec();
         // Another server was given this part of the body, but did not act upon it.
-        framing.piece(&mut out, &req.body.stored.mem);
-        Upload { framing, together, ..Upload::of(ContentSource::Client, out, send_timeout) }
+        CALL.of(req).codec.push_content(&req.body.stored.mem, &mut out);
+        Upload { together, ..Upload::of(ContentSource::Client, out, send_timeout) }
     }
 
     /// Sends the body that was read before, in frames.
-    pub fn kept(framing: Framing, send_timeout: Duration) -> Upload {
-        Upload { framing, ..Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout) }
+    pub fn kept(send_timeout: Duration) -> Upload {
+        Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout)
     }
 
     /// Sends content in frames.
-    pub fn bytes(content: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
+    pub fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
         Upload {
             left: Untaken::Nothing,
-            framing,
             ..Upload::of(ContentSource::Kept(0), content.to_vec(), send_timeout)
         }
     }
 
     fn of(source: ContentSource, out: Vec<u8>, send_timeout: Duration) -> Upload {
         Upload {
-            framing: Framing::Stream,
             source,
             out,
             at: 0,
@@ -158,7 +155,7 @@ impl Upload {
             return Ok(turn);
         }
         if self.left == Untaken::Nothing {
-            if self.framing == Framing::Stream {
+            if CALL.of(req).codec.facts().is_multiplexed {
                 conn.wire().end();
             }
             return Ok(Turn::All);
@@ -174,7 +171,9 @@ impl Upload {
     /// Returns `true` if much content follows that may pass inside the kernel: unchanged, and remembered for no other server.
     fn can_splice(&self, req: &Request, conn: &Conn) -> bool {
         let left = req.body.left(&req.head.buf);
-        self.framing == Framing::Plain
+        let codec = CALL.of(req).codec;
+        codec.sends_plain()
+            && !codec.facts().is_multiplexed
             && self.source == ContentSource::Client
             && left >= LONG
             && req.body.len + left > memory(req)
@@ -268,7 +267,7 @@ impl Upload {
             Ok(written) => Ok(written),
             Err(Errno::AGAIN) => Ok(WriteResult::NoRoom),
             // The server has stopped the stream, and its response may follow.
-            Err(Errno::PIPE) if self.framing == Framing::Stream => Ok(WriteResult::Over),
+            Err(Errno::PIPE) if CALL.of(req).codec.facts().is_multiplexed => Ok(WriteResult::Over),
             // It may have answered before it stopped reading.
             Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(WriteResult::Over),
             Err(e) => Err(Stopped::Send(e)),
@@ -323,7 +322,7 @@ impl Upload {
             (ContentSource::Client, _) => self.read_piece(req, conn).await?,
         };
         if turn == Turn::More && self.left == Untaken::Nothing {
-            self.framing.end(&mut self.out);
+            CALL.of(req).codec.push_end(&mut self.out);
         }
         Ok(turn)
     }
@@ -345,15 +344,16 @@ impl Upload {
         }
         let rest = body::follows(req, &mut self.piece, piece)?;
         remember(req, &self.piece);
-        if self.out.is_empty() && self.framing.is_plain() {
+        let codec = CALL.of(req).codec;
+        if self.out.is_empty() && codec.sends_plain() {
             std::mem::swap(&mut self.out, &mut self.piece);
         } else {
-            self.framing.piece(&mut self.out, &self.piece);
+            codec.push_content(&self.piece, &mut self.out);
         }
         self.left = match rest {
             body::Rest::Content => Untaken::Content,
             // The end is sent only once it is certain, since it cannot be taken back.
-            body::Rest::End if self.framing.ends_apart() => Untaken::End,
+            body::Rest::End if codec.facts().ends_apart => Untaken::End,
             body::Rest::End | body::Rest::Nothing => Untaken::Nothing,
         };
         Ok(Turn::More)

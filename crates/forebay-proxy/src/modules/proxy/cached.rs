@@ -115,7 +115,7 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
 fn push_key(req: &mut Request, uri: &[u8], cs: &CacheSettings, key: &mut Vec<u8>) -> Result<(), Stop> {
     if let Some(t) = &cs.key.0 {
         t.eval(req, key)?;
-    } else if CALL.of(req).protocol.takes_url() {
+    } else if CALL.of(req).codec.facts().takes_url {
         key.extend_from_slice(if CALL.of(req).encrypted { b"https://" } else { b"http://" });
         key.extend_from_slice(&req.modules.upstream.host);
         key.extend_from_slice(uri);

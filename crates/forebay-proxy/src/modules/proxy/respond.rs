@@ -9,25 +9,24 @@ use crate::modules::proxy_cache::Settings as CacheSettings;
 use crate::modules::proxy_cookie;
 use crate::modules::proxy_http3;
 use crate::upstream::CALL;
-use crate::upstream::codec::decoder::Carrier;
-use crate::upstream::codec::http2;
-use crate::upstream::codec::{self};
+use crate::upstream::codec::Place;
+use crate::upstream::codec::decoder::{Announced, Decoder};
 use crate::upstream::contact::Contact;
 use crate::upstream::spool::Keep;
 use crate::upstream::sticky;
 use crate::upstream::stream::{self, Body};
 use forebay_conf::error::Level;
 use forebay_core::pattern::Pattern;
-use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{Classes, FieldLine, Name};
-use forebay_http::h1::client::{self, framing_of_response};
+use forebay_http::h1::client;
 use forebay_http::request::{Framing, Method, Version};
 use forebay_server::connection::websocket;
 use forebay_server::error_page;
 use forebay_server::modules::{alt_svc, static_file};
 use forebay_server::phases::{Outcome, spend_uri_change};
 use forebay_server::request::Request;
+use forebay_server::request::upstream::Upstreamed;
 use forebay_server::response::Part;
 use forebay_server::response::origin::{AllowedRanges, Origin};
 use forebay_server::response::streamed::Pulled;
@@ -51,7 +50,7 @@ pub(super) fn take(
         return Ok(out);
     }
     // Memcached has no page of its own to say so.
-    let bare = pass.protocol.is_missing(status);
+    let bare = pass.codec.facts().missing == Some(status);
     if bare || s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
         return Ok(intercept(req, taken, s));
     }
@@ -127,7 +126,7 @@ fn pass_on(
     req.resp.allowed_ranges = if s.force_ranges { AllowedRanges::One } else { AllowedRanges::None };
     req.resp.status = req.modules.upstream.head.status;
     fields(req, pass, s)?;
-    if pass.protocol.is_untyped() {
+    if pass.codec.facts().is_untyped {
         static_file::content_type(req);
     }
     req.resp.content_length = req.modules.upstream.head.content_length;
@@ -186,24 +185,11 @@ fn keep(
     if fetch.cacheable() {
         return cached::keep(req, fetch, s, cs);
     }
-    if to_head && CALL.of(req).protocol.is_http() {
+    if to_head && CALL.of(req).codec.facts().is_http {
         // There is no body, whatever length the head has.
         return Ok(None);
     }
     Ok(s.store(req)?)
-}
-
-/// Returns `true` if content may follow a 204 response, because its head announces some. Such a head is not allowed (RFC
-/// 9110, section 8.6; RFC 9112, section 6.1), so the connection is not kept. In a 304 response it is allowed.
-fn may_follow(req: &Request, conn: Option<&Conn>) -> bool {
-    // The others say themselves where a response ends.
-    let is_framed = conn.is_some_and(|conn| Carrier::of(conn) != Carrier::Http1);
-    if !CALL.of(req).protocol.is_http() || is_framed {
-        return false;
-    }
-    let head = &req.modules.upstream.head;
-    let announced = head.content_length.is_some_and(|n| n > 0) || head.get(Name::TransferEncoding).is_some();
-    head.status == 204 && announced
 }
 
 /// Passes on what of a body has come with its head; the rest follows from the connection.
@@ -241,25 +227,26 @@ fn at_once(
     to_head: bool,
     s: &Settings,
 ) -> Option<Range<usize>> {
-    let head = &req.modules.upstream.head;
-    let conn = contact.as_ref().and_then(Contact::conn);
-    let carrier = conn.map(Carrier::of)?;
-    let came = match carrier {
-        Carrier::Http1 => head.buf.get(head.len..).unwrap_or_default().len(),
-        // All of the response has come, and there are no trailers.
-        Carrier::Http2 if http2::is_whole(conn) => req.modules.upstream.early.len(),
-        _ => return None,
+    let Upstreamed { head, early, .. } = &req.modules.upstream;
+    let codec = CALL.of(req).codec;
+    let place = codec.at_once(contact.as_ref().and_then(Contact::conn)?)?;
+    let came = match place {
+        Place::Head => head.buf.get(head.len..).unwrap_or_default().len(),
+        Place::Early => early.len(),
     };
-    let announced = match framing_of_response(head, to_head) {
+    let announced = match codec.framing_of_response(head, to_head, false) {
         Framing::None => 0,
         Framing::Length(n) => n,
         _ => return None,
     };
-    if came as u64 != announced || !CALL.of(req).protocol.is_http() || s.limit_rate.0.is_some() {
+    if came as u64 != announced || s.limit_rate.0.is_some() {
         return None;
     }
-    let content = if carrier == Carrier::Http1 { take_content(req) } else { take_early(req) };
-    let reusable = codec::keeps_alive(req) && !may_follow(req, conn);
+    let reusable = codec.keeps_alive(req) && !codec.may_follow(head);
+    let content = match place {
+        Place::Head => take_content(req),
+        Place::Early => take_early(req),
+    };
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
     }
@@ -314,10 +301,10 @@ fn body(
     content: &mut Vec<u8>,
 ) -> Result<(Body, Pulled), Stop> {
     let head = &req.modules.upstream.head;
-    let protocol = CALL.of(req).protocol;
-    let framing = protocol.framing_of_response(head, to_head, keep.is_some());
+    let codec = CALL.of(req).codec;
+    let framing = codec.framing_of_response(head, to_head, keep.is_some());
     let Some(contact) = contact.take() else { return Err(Stop::Status(502)) };
-    let reusable = codec::keeps_alive(req) && contact.conn().is_some() && !may_follow(req, contact.conn());
+    let reusable = codec.keeps_alive(req) && contact.conn().is_some() && !codec.may_follow(head);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;
@@ -325,8 +312,8 @@ fn body(
         None => 0,
         Some(t) => forebay_conf::units::size(&t.value(req)?).unwrap_or(0),
     };
-    let mut body =
-        Body::new(contact, framing, reusable, s.read_timeout.0).speaking(protocol, reusable, to_head);
+    let decoder = Decoder::new(codec, Announced { framing, to_head, reusable });
+    let mut body = Body::new(contact, decoder, s.read_timeout.0);
     body.set(s.ignore_client_abort, s.pass_trailers);
     body.buffer(buffering.then(|| s.ahead()), rate, read);
     if let Some(keep) = keep {
@@ -422,7 +409,7 @@ fn copy_authenticate(req: &mut Request) {
 
 /// Copies the fields that the client gets.
 fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
-    if pass.protocol.is_http() {
+    if pass.codec.facts().is_http {
         req.resp.server_fields.server = !s.pass_header.has(b"Server");
         req.resp.server_fields.date = !s.pass_header.has(b"Date");
     }
@@ -472,7 +459,7 @@ fn field(req: &mut Request, line: Line<'_>, buf: &[u8], pass: &Arc<Pass>, s: &Se
         req.resp.override_charset.clear();
         req.resp.override_charset.extend_from_slice(value);
     }
-    if s.hide_header.has(name) || (pass.protocol.hides(f.id, name) && !s.pass_header.has(name)) {
+    if s.hide_header.has(name) || (pass.codec.facts().hides(f.id, name) && !s.pass_header.has(name)) {
         return Ok(());
     }
     match f.id {

@@ -1,9 +1,9 @@
 //! The URL of `proxy_pass`: where a request goes and with which URI. Hot path.
 
-use crate::modules::memcached;
 use crate::upstream::CALL;
+use crate::upstream::codec::Codec;
+use crate::upstream::codec::protocol::Facts;
 use crate::upstream::exchange::Target;
-use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Span};
 use forebay_core::upstream::servers::Server;
@@ -26,9 +26,9 @@ pub struct Pass {
     pub location: Option<Vec<u8>>,
     /// Destination.
     pub to: To,
-    /// Protocol of the upstream.
-    pub protocol: Protocol,
-    /// Key that memcached is asked for.
+    /// Way in which the upstream is spoken to. That of `proxy_pass` is HTTP/1.1, until the version is known.
+    pub codec: Codec,
+    /// Key that the upstream is asked for ([`Facts::key`]).
     pub key: Option<Template>,
     pub(crate) at: WrittenAt,
 }
@@ -125,10 +125,10 @@ fn split_uri(rest: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 /// Reads a place that is not part of a URL, as in `fastcgi_pass`. Returns `true` if connections are encrypted, the place, and
 /// its text without the scheme.
-fn place(text: &[u8], protocol: Protocol) -> Result<(bool, Place, &[u8]), String> {
-    if protocol.takes_scheme() {
+fn place<'t>(text: &'t [u8], facts: &Facts) -> Result<(bool, Place, &'t [u8]), String> {
+    if facts.takes_scheme {
         for encrypted in [true, false] {
-            let scheme = protocol.scheme(encrypted);
+            let scheme = facts.scheme(encrypted);
             if let Some((start, rest)) = text.split_at_checked(scheme.len())
                 && start.eq_ignore_ascii_case(scheme)
             {
@@ -159,12 +159,13 @@ impl Parts<'_> {
 impl Pass {
     /// Returns `true` if connections may have to be encrypted.
     pub fn may_encrypt(&self) -> bool {
-        self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
+        self.codec.facts().encrypted_scheme.is_some()
+            && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
     /// Returns `true` if the URL is one of HTTP without encryption.
     pub fn is_unencrypted(&self) -> bool {
-        self.protocol == Protocol::Http && matches!(self.to, To::Fixed { encrypted: false, .. })
+        self.codec.facts().takes_url && matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
     /// Gives an error the place of the directive.
@@ -184,7 +185,7 @@ impl Pass {
             return Ok(Pass {
                 location,
                 to: To::Template(template),
-                protocol: Protocol::default(),
+                codec: Codec::HTTP1,
                 key: None,
                 at: WrittenAt(word.span, d.end),
             });
@@ -203,28 +204,29 @@ impl Pass {
         let encrypted = parts.encrypted;
         let to =
             To::Fixed { encrypted, group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
-        Ok(Pass { location, to, protocol: Protocol::default(), key: None, at: WrittenAt(word.span, d.end) })
+        Ok(Pass { location, to, codec: Codec::HTTP1, key: None, at: WrittenAt(word.span, d.end) })
     }
 
     /// Reads a directive of another protocol, whose word is a place alone.
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn parse_place(d: &Directive, protocol: Protocol, cx: &mut Scope<'_>) -> Result<Pass, Error> {
+    pub fn parse_place(d: &Directive, codec: Codec, cx: &mut Scope<'_>) -> Result<Pass, Error> {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no place")) };
         let template = cx.template(d, word)?;
         let to = match template.as_const() {
             None => To::Template(template),
             Some(text) => {
                 let (encrypted, place, written) =
-                    place(text, protocol).map_err(|m| cx.error_at(d, word, m))?;
+                    place(text, codec.facts()).map_err(|m| cx.error_at(d, word, m))?;
                 let group = cx.tables.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
                 let (host, port, uri) = (authority(&place, written), Vec::new(), None);
                 To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }
         };
-        let key = protocol.has_key().then(|| memcached::key(cx)).transpose()?;
-        Ok(Pass { location: None, to, protocol, key, at: WrittenAt(word.span, d.end) })
+        let key = codec.facts().key.map(|key| Template::compile(key, &mut cx.vars));
+        let key = key.transpose().map_err(|m| forebay_core::config::plain(&m))?;
+        Ok(Pass { location: None, to, codec, key, at: WrittenAt(word.span, d.end) })
     }
 
     /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.
@@ -232,9 +234,8 @@ impl Pass {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
         let http = req.http();
         let target = Target::of(req, http.upstreams.get(*group)?);
-        CALL.of_mut(req).protocol = self.protocol;
         CALL.of_mut(req).encrypted = *encrypted;
-        if !self.protocol.is_http() {
+        if !self.codec.facts().is_http {
             return Some((target, Vec::new()));
         }
         set_host(req, host, port);
@@ -245,7 +246,7 @@ impl Pass {
         Some((target, out))
     }
 
-    /// Returns destination and URI of the request, also where they have variables.
+    /// Returns destination and URI of the request, also where they have variables. The codec of the request is set before.
     ///
     /// # Errors
     /// The status to answer with.
@@ -253,10 +254,9 @@ impl Pass {
         if let Some((target, uri)) = self.fixed(req) {
             return Ok((Destination::Known(target), uri));
         }
-        CALL.of_mut(req).protocol = self.protocol;
         let To::Template(t) = &self.to else { return Err(500) };
         let text = t.value(req).map_err(|_| 500u16)?;
-        if self.protocol.takes_url() {
+        if self.codec.facts().takes_url {
             self.destination_of_url(req, &text)
         } else {
             self.destination_of_place(req, &text)
@@ -264,11 +264,11 @@ impl Pass {
     }
 
     fn destination_of_place(&self, req: &mut Request, text: &[u8]) -> Result<(Destination, Vec<u8>), u16> {
-        let read = place(text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
+        let read = place(text, self.codec.facts()).inspect_err(|m| req.log(Level::Error, m));
         let (encrypted, place, written) = read.map_err(|_| 500u16)?;
         CALL.of_mut(req).encrypted = encrypted;
         let mut uri = Vec::new();
-        if self.protocol.is_http() {
+        if self.codec.facts().is_http {
             set_host(req, &authority(&place, written), b"");
             self.uri(req, None, &mut uri);
         }

@@ -1,10 +1,8 @@
 //! Finds the content of a response in the bytes that are received, and its end.
 
-use super::{fastcgi, http2, http3, memcached};
-use crate::upstream::codec::protocol::Protocol;
+use super::Codec;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
-use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::Framing;
 use forebay_server::request::Request;
 
@@ -15,37 +13,41 @@ pub(crate) const TOO_MUCH: &str =
 pub(super) const TOO_LONG: &str =
     "upstream sent response body larger than indicated content length while reading upstream";
 
-/// Protocol that content arrives in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
-    /// HTTP/1, or the end of the connection.
-    Http1,
-    /// A stream of HTTP/2, whose end is that of the response.
-    Http2,
-    /// A stream of HTTP/3, whose end is that of the response.
-    Http3,
-    /// Records of FastCGI, which mark the end of the response.
-    FastCgi,
-    /// A value of memcached: its length is known, and words follow.
-    Memcached,
-}
-
 /// Decoder of one response's content.
 #[derive(Debug)]
 pub struct Decoder {
-    carrier: Carrier,
-    pub(super) framing: Framing,
+    codec: Codec,
+    pub(in crate::upstream) content: Content,
+}
+
+/// State of a response's content that all protocols have.
+#[derive(Debug)]
+pub struct Content {
+    pub(in crate::upstream) framing: Framing,
     /// Bytes to come, if the length is known.
-    pub(super) left: u64,
-    chunked: Chunked,
-    /// Bytes of the words after a value of memcached that have come.
-    pub(super) trailer: usize,
-    /// `true` if the request was HEAD and no content has come.
-    pub(super) to_head: bool,
+    pub(in crate::upstream) left: u64,
     /// `true` if the connection may serve another request once the response is over.
-    pub reusable: bool,
+    pub(in crate::upstream) reusable: bool,
     /// `proxy_pass_trailers`.
-    pub pass_trailers: bool,
+    pub(in crate::upstream) pass_trailers: bool,
+}
+
+/// Content of a response as its head announces it.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    /// Framing of the content.
+    pub framing: Framing,
+    /// `true` if the content may be missing whatever its length is announced to be.
+    pub to_head: bool,
+    /// `true` if the connection may serve another request.
+    pub reusable: bool,
+}
+
+/// Bytes that have been received, and their connection.
+#[derive(Clone, Copy)]
+pub(super) struct Received<'r> {
+    pub(super) conn: Option<&'r Conn>,
+    pub(super) bytes: &'r [u8],
 }
 
 /// Result of decoding some bytes.
@@ -73,17 +75,6 @@ pub(crate) enum End {
     FailedAfter(&'static str),
 }
 
-impl Carrier {
-    /// Returns that of a connection that speaks HTTP.
-    pub fn of(conn: &Conn) -> Carrier {
-        match () {
-            () if http2::stream(conn).is_some() => Carrier::Http2,
-            () if conn.wire().as_mux().is_some() => Carrier::Http3,
-            () => Carrier::Http1,
-        }
-    }
-}
-
 impl Decoded {
     /// Returns the result for `n` bytes of content; `over`: nothing follows.
     pub(super) fn content(n: usize, over: bool) -> Decoded {
@@ -95,33 +86,25 @@ impl Decoded {
     }
 }
 
+impl Announced {
+    /// No content, after which the connection is not used again.
+    pub const NOTHING: Announced = Announced { framing: Framing::None, to_head: false, reusable: false };
+
+    /// Bytes up to the end of the connection.
+    pub const REST: Announced = Announced { framing: Framing::Stream, ..Announced::NOTHING };
+}
+
 impl Decoder {
-    /// Creates a decoder of HTTP.
-    pub fn new(framing: Framing, reusable: bool, carrier: Carrier) -> Decoder {
+    /// Creates a decoder for the content of a response that comes by `codec`.
+    pub fn new(mut codec: Codec, announced: Announced) -> Decoder {
+        let Announced { framing, to_head, reusable } = announced;
+        codec.begin_content(to_head);
         let left = match framing {
             Framing::Length(n) => n,
             _ => 0,
         };
-        Decoder {
-            carrier,
-            framing,
-            left,
-            chunked: Chunked::default(),
-            trailer: 0,
-            to_head: false,
-            reusable: reusable && framing != Framing::Stream,
-            pass_trailers: false,
-        }
-    }
-
-    /// Changes the protocol. `reusable`: the connection may serve another request; `to_head`: the content may be missing
-    /// whatever its length is announced to be.
-    pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Decoder {
-        match protocol {
-            Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => self,
-            Protocol::FastCgi => Decoder { carrier: Carrier::FastCgi, reusable, to_head, ..self },
-            Protocol::Memcached => Decoder { carrier: Carrier::Memcached, ..self },
-        }
+        let reusable = reusable && (framing != Framing::Stream || codec.facts().marks_end);
+        Decoder { codec, content: Content { framing, left, reusable, pass_trailers: false } }
     }
 
     /// Appends the content in the received bytes.
@@ -132,35 +115,45 @@ impl Decoder {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Decoded {
-        match self.carrier {
-            Carrier::Http1 => self.decode_http1(req, input, out),
-            Carrier::Http2 => http2::decode(self, req, conn, input, out),
-            Carrier::Http3 => http3::decode(self, input, out),
-            Carrier::FastCgi => fastcgi::decode(self, req, input, out),
-            Carrier::Memcached => memcached::decode(self, req, input, out),
-        }
+        self.codec.decode(&mut self.content, req, Received { conn, bytes: input }, out)
     }
 
-    fn decode_http1(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Decoded {
-        let before = out.len();
-        match self.framing {
-            Framing::None => {
-                self.reusable &= input.is_empty();
-                Decoded::content(0, true)
-            }
-            Framing::Length(_) | Framing::Stream => {
-                out.extend_from_slice(input);
-                self.arrived(req, out, before)
-            }
-            Framing::Chunked => match self.dechunk(input, out) {
-                Ok(over) => Decoded::content(out.len() - before, over),
-                Err(()) => {
-                    let text = "upstream sent invalid chunked response while reading upstream";
-                    req.log(Level::Error, text);
-                    Decoded { end: End::Broken, ..Decoded::content(0, false) }
-                }
-            },
+    /// Returns `true` if the end of the connection is the end of the response as well.
+    pub fn ends_with_connection(&self) -> bool {
+        self.codec.ends_with_connection(&self.content)
+    }
+
+    /// Returns `true` if the received bytes are the content, up to a known length or to the end.
+    pub fn is_plain(&self) -> bool {
+        self.codec.facts().is_plain && matches!(self.content.framing, Framing::Length(_) | Framing::Stream)
+    }
+
+    /// Returns `true` if the end of what is read has to be decoded.
+    pub fn judges_end(&self) -> bool {
+        self.codec.facts().judges_end
+    }
+
+    /// Returns the number of bytes that follow without a coding; 0 if unknown.
+    pub fn left(&self) -> u64 {
+        if self.codec.facts().is_plain { self.content.left } else { 0 }
+    }
+
+    /// Notes the trailers of a response that is over.
+    pub fn note_trailers(&self, req: &mut Request, conn: Option<&Conn>) {
+        self.codec.note_trailers(&self.content, req, conn);
+    }
+}
+
+impl Content {
+    /// Appends content without a coding.
+    pub(super) fn decode_plain(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Decoded {
+        if self.framing == Framing::None {
+            self.reusable &= input.is_empty();
+            return Decoded::content(0, true);
         }
+        let before = out.len();
+        out.extend_from_slice(input);
+        self.arrived(req, out, before)
     }
 
     /// Takes bytes of content without a coding that have been appended after `before`.
@@ -198,60 +191,7 @@ impl Decoder {
         n
     }
 
-    /// Decodes chunks. Returns `true` if the end has come.
-    fn dechunk(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<bool, ()> {
-        let mut at = 0;
-        loop {
-            let rest = input.get(at..).unwrap_or_default();
-            match self.chunked.decode(rest) {
-                Ok(Step::Data { start, end }) => {
-                    out.extend_from_slice(rest.get(start..end).unwrap_or_default());
-                    at += end;
-                }
-                Ok(Step::More) => return Ok(false),
-                Ok(Step::End { consumed }) => {
-                    self.reusable &= at + consumed == input.len();
-                    return Ok(true);
-                }
-                Err(_) => return Err(()),
-            }
-        }
-    }
-
-    /// Returns `true` if the end of the connection is the end of the response as well.
-    pub fn ends_with_connection(&self) -> bool {
-        match self.carrier {
-            Carrier::Http1 => self.framing == Framing::Stream,
-            Carrier::Http2 | Carrier::Memcached => false,
-            Carrier::Http3 => self.left == 0,
-            // As nginx: without a length the end of the connection is the end of the response.
-            Carrier::FastCgi => self.left == 0 || self.to_head,
-        }
-    }
-
-    /// Returns `true` if the received bytes are the content, up to a known length or to the end.
-    pub fn is_plain(&self) -> bool {
-        self.carrier == Carrier::Http1 && matches!(self.framing, Framing::Length(_) | Framing::Stream)
-    }
-
-    /// Returns `true` if the end of what is read has to be decoded: it is that of a stream of HTTP/2.
-    pub fn judges_end(&self) -> bool {
-        self.carrier == Carrier::Http2
-    }
-
-    /// Returns the number of bytes that follow without a coding; 0 if unknown.
-    pub fn left(&self) -> u64 {
-        if self.carrier == Carrier::Http1 { self.left } else { 0 }
-    }
-
-    /// Notes the trailers of a chunked response.
-    pub fn note_trailers(&self, req: &mut Request) {
-        for (_, name, value) in self.chunked.trailers() {
-            self.note_trailer(req, name, value);
-        }
-    }
-
-    pub(crate) fn note_trailer(&self, req: &mut Request, name: &[u8], value: &[u8]) {
+    pub(super) fn note_trailer(&self, req: &mut Request, name: &[u8], value: &[u8]) {
         req.modules.upstream.trailers.push(name, value);
         if self.pass_trailers {
             req.resp.trailers.push(name, value);
@@ -270,6 +210,7 @@ pub(crate) enum Behind {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{fastcgi::FastCgi, memcached::Memcached};
     use super::*;
 
     /// Decodes pieces of a response; returns its content and how the last piece ended it.
@@ -283,20 +224,24 @@ mod tests {
         (String::from_utf8(out).unwrap(), last)
     }
 
+    fn of(codec: Codec, framing: Framing, to_head: bool) -> Decoder {
+        Decoder::new(codec, Announced { framing, to_head, reusable: true })
+    }
+
     fn http1(framing: Framing) -> Decoder {
-        Decoder::new(framing, true, Carrier::Http1)
+        of(Codec::HTTP1, framing, false)
     }
 
     #[test]
     fn a_length_ends_the_content() {
         let mut d = http1(Framing::Length(5));
         let (content, last) = decode(&mut d, &[b"con", b"te"]);
-        assert_eq!((content.as_str(), last.got, d.reusable), ("conte", 2, true));
+        assert_eq!((content.as_str(), last.got, d.content.reusable), ("conte", 2, true));
         assert!(matches!(last.end, End::Whole));
         let mut d = http1(Framing::Length(5));
         let (content, last) = decode(&mut d, &[b"content"]);
         assert_eq!(
-            (content.as_str(), last.length, d.reusable),
+            (content.as_str(), last.length, d.content.reusable),
             ("conte", 5, false),
             "more came than announced"
         );
@@ -306,7 +251,7 @@ mod tests {
     fn chunks_end_the_content() {
         let mut d = http1(Framing::Chunked);
         let (content, last) = decode(&mut d, &[b"3\r\nabc\r\n", b"0\r\n\r\n"]);
-        assert_eq!((content.as_str(), d.reusable), ("abc", true));
+        assert_eq!((content.as_str(), d.content.reusable), ("abc", true));
         assert!(matches!(last.end, End::Whole));
         let (_, last) = decode(&mut http1(Framing::Chunked), &[b"x\r\n"]);
         assert!(matches!(last.end, End::Broken));
@@ -316,9 +261,8 @@ mod tests {
     fn only_content_without_a_length_ends_with_the_connection() {
         assert!(http1(Framing::Stream).ends_with_connection());
         assert!(!http1(Framing::Length(1)).ends_with_connection());
-        let of = |framing, to_head| {
-            http1(framing).speaking(Protocol::FastCgi, true, to_head).ends_with_connection()
-        };
+        let fastcgi = Codec::FastCgi(FastCgi::NEW);
+        let of = |framing, to_head| of(fastcgi, framing, to_head).ends_with_connection();
         assert_eq!([of(Framing::Stream, false), of(Framing::Length(1), false)], [true, false]);
         assert!(of(Framing::Length(1), true), "to HEAD the content may be missing");
     }
@@ -326,14 +270,14 @@ mod tests {
     /// The words after the value count as nginx counts them.
     #[test]
     fn a_value_of_memcached_has_words_after_it() {
-        let memcached = || http1(Framing::Length(5)).speaking(Protocol::Memcached, true, false);
+        let memcached = || of(Codec::Memcached(Memcached::NEW), Framing::Length(5), false);
         let mut d = memcached();
         let (content, last) = decode(&mut d, &[b"val", b"ue\r\nEN", b"D\r\n"]);
-        assert_eq!((content.as_str(), last.length, d.reusable), ("value", 3, true));
+        assert_eq!((content.as_str(), last.length, d.content.reusable), ("value", 3, true));
         assert!(matches!(last.end, End::Whole));
         let mut d = memcached();
         let (content, last) = decode(&mut d, &[b"value, more"]);
-        assert_eq!((content.as_str(), d.reusable), ("value", false));
+        assert_eq!((content.as_str(), d.content.reusable), ("value", false));
         assert!(matches!(last.end, End::Whole));
     }
 }

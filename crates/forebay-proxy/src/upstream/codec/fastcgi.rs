@@ -1,28 +1,174 @@
 //! Responses of FastCGI servers (nginx: ngx_http_fastcgi_module). The parsers are in forebay-http, `fastcgi.rs` and `cgi.rs`.
 //! Hot path.
 
-use super::decoder::{Decoded, Decoder, End};
-use crate::modules::fastcgi::SETTINGS;
+use super::decoder::{Content, Decoded, End, Received};
+use super::protocol::Facts;
+use super::{Asked, Came, Speak, Unwritten, cgi};
+use crate::modules::fastcgi::{SETTINGS, write_params};
 use crate::modules::proxy::NextUpstream;
-use crate::upstream::exchange::READ;
+use crate::upstream::exchange::{Outgoing, READ};
 use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
-use forebay_http::cgi;
-use forebay_http::fastcgi::{RecordPart, Records};
+use forebay_http::fastcgi::{self, RecordPart, Records};
+use forebay_http::h1::client::ResponseHead;
 use forebay_http::h1::request::Status;
 use forebay_http::request::Framing;
 use forebay_server::request::Request;
 use forebay_server::request::rare::Unused;
 use forebay_server::request::states::Slot;
+use forebay_server::request::upstream::Upstreamed;
 use rustix::io::Errno;
 
 /// Longest piece of a record of errors that becomes one line of the error log, bytes.
 const LONGEST_LINE: usize = 1900;
 
+/// FastCGI (`fastcgi_pass`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastCgi {
+    /// `true` if the request was HEAD and no content has come.
+    to_head: bool,
+}
+
+impl FastCgi {
+    /// Codec before the first response.
+    pub const NEW: FastCgi = FastCgi { to_head: false };
+}
+
+static FACTS: Facts = Facts {
+    prefix: "fastcgi_",
+    scheme: b"fastcgi://",
+    made_for: 0x6663_6769_0000_0000,
+    ends_apart: true,
+    marks_end: true,
+    hides: b"Status",
+    ..Facts::NONE
+};
+
+impl Speak for FastCgi {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn can_stream(&self, _framing: Framing) -> bool {
+        true
+    }
+
+    fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten> {
+        let is_bare = matches!(asked.body, Outgoing::None);
+        write_params(req, asked.settings, asked.stored, is_bare, out)?;
+        Ok(false)
+    }
+
+    fn push_content(&self, content: &[u8], out: &mut Vec<u8>) {
+        fastcgi::stdin(out, content);
+    }
+
+    fn push_file_piece(&self, left: u64, out: &mut Vec<u8>) -> u64 {
+        let len = left.min(fastcgi::MAX_CONTENT as u64);
+        fastcgi::stdin_header(out, len as usize);
+        len
+    }
+
+    fn push_end(&self, out: &mut Vec<u8>) {
+        fastcgi::stdin_end(out);
+    }
+
+    fn sends_plain(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, req: &mut Request) {
+        cgi::begin(req);
+        LINK.clear(req);
+    }
+
+    fn read_head(&self, req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
+        let mut raw = req.thread.io.large.take();
+        let got = conn.read(&mut raw, READ);
+        // Content comes with the head.
+        req.borrow_head(raw.len());
+        let took = if got.is_ok() { take_head(req, &raw, limit) } else { Ok(()) };
+        req.give_buf(raw);
+        took.map(|()| got)
+    }
+
+    fn parse_head(&self, req: &mut Request, limit: usize, _headless: bool) -> Result<Came, Fault> {
+        let came = cgi::parse_head(req, limit)?;
+        match came {
+            Came::All => keep_content(req),
+            _ => may_go_on(req)?,
+        }
+        Ok(came)
+    }
+
+    fn keeps_alive(&self, req: &Request) -> bool {
+        SETTINGS.of(&req.own_location().settings).keep_conn
+    }
+
+    fn framing_of_response(&self, head: &ResponseHead, to_head: bool, stored: bool) -> Framing {
+        cgi::framing_of_response(head, to_head, stored)
+    }
+
+    fn begin_content(&mut self, to_head: bool) {
+        self.to_head = to_head;
+    }
+
+    fn decode(
+        &mut self,
+        c: &mut Content,
+        req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded {
+        let before = out.len();
+        out.append(&mut req.modules.upstream.early);
+        if let Err(text) = take(req, received.bytes, out) {
+            out.truncate(before);
+            return Decoded::failed(0, &text);
+        }
+        let mut got = out.len() - before;
+        match c.framing {
+            Framing::None => {
+                out.truncate(before);
+                got = 0;
+            }
+            Framing::Length(_) => got = c.cut(req, out, got),
+            _ => {}
+        }
+        let link = LINK.of(req);
+        let over = link.is_over();
+        if over && got == 0 && self.to_head {
+            c.left = 0;
+        }
+        self.to_head &= got == 0;
+        if over && c.left > 0 {
+            // As in nginx, the content that has come is passed on first.
+            let text = "upstream prematurely closed FastCGI stdout while reading upstream";
+            return Decoded { end: End::FailedAfter(text), ..Decoded::content(got, false) };
+        }
+        c.reusable &= !over || link.is_reusable();
+        if !over && c.framing == Framing::None {
+            c.reusable = false;
+            return Decoded::content(0, true);
+        }
+        Decoded::content(got, over)
+    }
+
+    fn ends_with_connection(&self, c: &Content) -> bool {
+        // As nginx: without a length the end of the connection is the end of the response.
+        c.left == 0 || self.to_head
+    }
+}
+
 /// State of the response under way.
 #[derive(Debug, Default)]
-pub struct Link {
+struct Link {
     records: Records,
     /// Text for the error log, until its record is complete.
     stderr: Vec<u8>,
@@ -31,7 +177,7 @@ pub struct Link {
 }
 
 /// State of the requests whose upstream is a FastCGI server.
-pub static LINK: Slot<Link> = Slot::new();
+static LINK: Slot<Link> = Slot::new();
 
 impl Unused for Link {
     const UNUSED: &'static Link = &Link { records: Records::NEW, stderr: Vec::new(), extra: false };
@@ -51,50 +197,14 @@ impl Link {
     }
 
     /// Returns `true` if the end of the response has come.
-    pub fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.records.is_over()
     }
 
     /// Returns `true` if the connection may serve another request.
-    pub fn is_reusable(&self) -> bool {
+    fn is_reusable(&self) -> bool {
         self.is_over() && !self.extra
     }
-}
-
-/// Decodes the content of a response.
-pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Decoded {
-    let before = out.len();
-    out.append(&mut req.modules.upstream.early);
-    if let Err(text) = take(req, input, out) {
-        out.truncate(before);
-        return Decoded::failed(0, &text);
-    }
-    let mut got = out.len() - before;
-    match c.framing {
-        Framing::None => {
-            out.truncate(before);
-            got = 0;
-        }
-        Framing::Length(_) => got = c.cut(req, out, got),
-        _ => {}
-    }
-    let link = LINK.of(req);
-    let over = link.is_over();
-    if over && got == 0 && c.to_head {
-        c.left = 0;
-    }
-    c.to_head &= got == 0;
-    if over && c.left > 0 {
-        // As in nginx, the content that has come is passed on first.
-        let text = "upstream prematurely closed FastCGI stdout while reading upstream";
-        return Decoded { end: End::FailedAfter(text), ..Decoded::content(got, false) };
-    }
-    c.reusable &= !over || link.is_reusable();
-    if !over && c.framing == Framing::None {
-        c.reusable = false;
-        return Decoded::content(0, true);
-    }
-    Decoded::content(got, over)
 }
 
 /// Takes received bytes of the body. Appends output of the program to `out`, and logs its errors.
@@ -127,17 +237,6 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
     }
 }
 
-/// Reads the part of a head that has come out of its records.
-pub(super) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
-    let mut raw = req.thread.io.large.take();
-    let got = conn.read(&mut raw, READ);
-    // Content comes with the head.
-    req.borrow_head(raw.len());
-    let took = if got.is_ok() { take_head(req, &raw, limit) } else { Ok(()) };
-    req.give_buf(raw);
-    took.map(|()| got)
-}
-
 /// Takes bytes that have been received before the head was complete. Content after the head stays in its buffer. `limit`:
 /// longest head, bytes.
 fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
@@ -150,8 +249,10 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
             }
             Ok(RecordPart::Stderr { start, end, last }) => {
                 if LINK.of_mut(req).push_stderr(rest.get(start..end).unwrap_or_default(), last) {
-                    let over =
-                        matches!(cgi::parse(&mut req.modules.upstream.head, limit), Ok(Status::Complete));
+                    let over = matches!(
+                        forebay_http::cgi::parse(&mut req.modules.upstream.head, limit),
+                        Ok(Status::Complete)
+                    );
                     if log_stderr(req, if over { "while reading upstream" } else { READING }) && !over {
                         return Err(Fault::new(NextUpstream::InvalidHeader, 502));
                     }
@@ -201,8 +302,18 @@ fn log_stderr(req: &mut Request, doing: &str) -> bool {
     caught
 }
 
+/// Takes the content after a complete head, which has been taken out of its records already, out of the buffer of the head.
+fn keep_content(req: &mut Request) {
+    let Upstreamed { head, early, .. } = &mut req.modules.upstream;
+    if early.capacity() == 0 {
+        *early = req.thread.buffers.take();
+    }
+    early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
+    head.buf.truncate(head.len);
+}
+
 /// Checks that a head that is not complete can still become so.
-pub(super) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
+fn may_go_on(req: &mut Request) -> Result<(), Fault> {
     let records = &LINK.of(req).records;
     let text = match (records.is_closed(), records.is_over()) {
         (false, false) => return Ok(()),

@@ -1,24 +1,236 @@
-//! HTTP/1 to upstreams (nginx: ngx_http_proxy_module). For HTTP/2 the head of a request is made into a field block later. Hot
-//! path.
+//! HTTP/1 to upstreams (nginx: ngx_http_proxy_module). For HTTP/2 and HTTP/3 the head of a request is made into a field block
+//! later. Hot path.
 
-use super::{Asked, Came, Unwritten, protocol::Protocol, took_head};
+use super::decoder::{Content, Decoded, End, Received};
+use super::protocol::Facts;
+use super::{Asked, Came, Place, Speak, Unwritten, took_head};
 use crate::modules::grpc;
-use crate::modules::proxy::{HttpVersion, SetHeader, Settings};
+use crate::modules::proxy::{SetHeader, Settings};
 use crate::modules::proxy_cache;
 use crate::upstream::CALL;
 use crate::upstream::Reuse;
 use crate::upstream::exchange::Outgoing;
 use crate::upstream::fault::{Fault, READING, bad_head};
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::field::{self, Classes, Name, Unsafe};
-use forebay_http::h1::client;
+use forebay_http::h1::chunked::{Chunked, InvalidChunked, Step};
+use forebay_http::h1::client::{self, ResponseHead};
 use forebay_http::h1::request::Status;
 use forebay_http::h1::response::{copied_field, field, number};
-use forebay_http::request::Framing;
+use forebay_http::request::{Framing, Version};
 use forebay_server::request::Request;
+use forebay_server::request::rare::Unused;
+use forebay_server::request::states::Slot;
+
+/// HTTP/1 (`proxy_pass`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http1 {
+    version: Version,
+    /// `true` if the content of the request is sent in chunks (RFC 9112, section 7.1).
+    sends_chunks: bool,
+}
+
+/// Facts about HTTP of any version.
+pub(super) const HTTP: Facts = Facts {
+    prefix: "proxy_",
+    scheme: b"http://",
+    encrypted_scheme: Some(b"https://"),
+    takes_url: true,
+    is_http: true,
+    hides_server: true,
+    hides: b"X-Pad",
+    ..Facts::NONE
+};
+
+static FACTS_OF_V10: Facts = Facts { is_plain: true, ..HTTP };
+static FACTS_OF_V11: Facts = Facts { is_plain: true, is_reused_unasked: true, ..HTTP };
+
+/// Decoder of the chunks of a response.
+#[derive(Debug, Default)]
+struct Chunks(Chunked);
+
+/// State of the requests whose response comes in chunks.
+static CHUNKS: Slot<Chunks> = Slot::new();
+
+impl Unused for Chunks {
+    const UNUSED: &'static Chunks = &Chunks(Chunked::NEW);
+
+    fn clear(&mut self) {
+        self.0 = Chunked::NEW;
+    }
+}
+
+/// Differences between the versions of HTTP in the text of a request's head.
+pub(super) struct Form {
+    /// End of the first line.
+    pub(super) line_end: &'static [u8],
+    /// `true` if a request without `Host` is not sent (RFC 9112, section 3.2).
+    pub(super) needs_host: bool,
+    /// `true` if the last request of a connection says so.
+    pub(super) says_close: bool,
+    /// `true` if a body that came on a stream keeps having no length.
+    pub(super) keeps_framing: bool,
+    /// `true` if the client's wish for trailers is passed on.
+    pub(super) passes_te: bool,
+    /// `true` if the connection may switch to another protocol.
+    pub(super) upgrades: bool,
+}
+
+impl Form {
+    /// The form of HTTP/1.0.
+    const V10: Form = Form {
+        line_end: b" HTTP/1.0\r\n",
+        needs_host: false,
+        says_close: false,
+        keeps_framing: false,
+        passes_te: false,
+        upgrades: true,
+    };
+
+    /// The form of HTTP/1.1.
+    const V11: Form = Form { says_close: true, ..Form::STREAM };
+
+    /// The form of a head that becomes a field block.
+    pub(super) const STREAM: Form = Form { line_end: b" HTTP/1.1\r\n", needs_host: true, ..Form::V10 };
+}
+
+impl Http1 {
+    /// HTTP/1.0.
+    pub const V10: Http1 = Http1 { version: Version::Http10, sends_chunks: false };
+    /// HTTP/1.1.
+    pub const V11: Http1 = Http1 { version: Version::Http11, sends_chunks: false };
+
+    /// Returns the codec for a request with content, in chunks or as it is.
+    pub(super) fn sending(self, chunks: bool) -> Http1 {
+        Http1 { sends_chunks: chunks, ..self }
+    }
+}
+
+impl Speak for Http1 {
+    fn facts(&self) -> &'static Facts {
+        if self.version == Version::Http10 { &FACTS_OF_V10 } else { &FACTS_OF_V11 }
+    }
+
+    fn can_stream(&self, framing: Framing) -> bool {
+        !(framing == Framing::Chunked && self.version == Version::Http10)
+    }
+
+    fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten> {
+        write_head(req, asked, if self.version == Version::Http10 { &Form::V10 } else { &Form::V11 }, out)
+    }
+
+    fn push_content(&self, content: &[u8], out: &mut Vec<u8>) {
+        if self.sends_chunks {
+            out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+            out.extend_from_slice(content);
+            out.extend_from_slice(b"\r\n");
+        } else {
+            out.extend_from_slice(content);
+        }
+    }
+
+    fn push_end(&self, out: &mut Vec<u8>) {
+        if self.sends_chunks {
+            out.extend_from_slice(b"0\r\n\r\n");
+        }
+    }
+
+    fn sends_plain(&self) -> bool {
+        !self.sends_chunks
+    }
+
+    fn begin(&self, req: &mut Request) {
+        req.modules.upstream.head.advance(usize::MAX);
+        CHUNKS.clear(req);
+    }
+
+    fn parse_head(&self, req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
+        parse_head(req, limit, headless)
+    }
+
+    fn keeps_alive(&self, req: &Request) -> bool {
+        req.modules.upstream.head.keep_alive
+    }
+
+    /// Such a head is not allowed for 204 (RFC 9110, section 8.6; RFC 9112, section 6.1). For 304 it is.
+    fn may_follow(&self, head: &ResponseHead) -> bool {
+        let announced =
+            head.content_length.is_some_and(|n| n > 0) || head.get(Name::TransferEncoding).is_some();
+        head.status == 204 && announced
+    }
+
+    fn at_once(&self, _conn: &Conn) -> Option<Place> {
+        Some(Place::Head)
+    }
+
+    fn decode(
+        &mut self,
+        content: &mut Content,
+        req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded {
+        if content.framing != Framing::Chunked {
+            return content.decode_plain(req, received.bytes, out);
+        }
+        let before = out.len();
+        match dechunk(content, &mut CHUNKS.of_mut(req).0, received.bytes, out) {
+            Ok(over) => Decoded::content(out.len() - before, over),
+            Err(InvalidChunked) => {
+                req.log(Level::Error, "upstream sent invalid chunked response while reading upstream");
+                Decoded { end: End::Broken, ..Decoded::content(0, false) }
+            }
+        }
+    }
+
+    fn ends_with_connection(&self, content: &Content) -> bool {
+        content.framing == Framing::Stream
+    }
+
+    fn note_trailers(&self, content: &Content, req: &mut Request, _conn: Option<&Conn>) {
+        if content.framing != Framing::Chunked {
+            return;
+        }
+        let chunks = std::mem::take(CHUNKS.of_mut(req));
+        for (_, name, value) in chunks.0.trailers() {
+            content.note_trailer(req, name, value);
+        }
+        *CHUNKS.of_mut(req) = chunks;
+    }
+}
+
+/// Decodes chunks. Returns `true` if the end has come.
+fn dechunk(
+    content: &mut Content,
+    chunks: &mut Chunked,
+    input: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<bool, InvalidChunked> {
+    let mut at = 0;
+    loop {
+        let rest = input.get(at..).unwrap_or_default();
+        match chunks.decode(rest)? {
+            Step::Data { start, end } => {
+                out.extend_from_slice(rest.get(start..end).unwrap_or_default());
+                at += end;
+            }
+            Step::More => return Ok(false),
+            Step::End { consumed } => {
+                content.reusable &= at + consumed == input.len();
+                return Ok(true);
+            }
+        }
+    }
+}
 
 /// Parses the part of a head that has come. With `headless`, what is no head is the content of a response of HTTP/0.9, as in nginx.
-pub(super) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
+fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
     let head = &mut req.modules.upstream.head;
     match client::parse(head, limit) {
         Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
@@ -41,36 +253,38 @@ pub(super) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Res
     }
 }
 
-/// Appends the head of a request, in one form whatever the client wrote. Returns whether it asks for another protocol. A
+/// Appends the head of a request, in one form whatever the client wrote. Returns `true` if it asks for another protocol. A
 /// connection that it asks to close is not kept if `proxy_pass` implies the group.
-pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
-    request_line(req, asked, out)?;
-    let upgrade = set_fields(req, asked, out)?;
+pub(super) fn write_head(
+    req: &mut Request,
+    asked: &Asked<'_>,
+    form: &Form,
+    out: &mut Vec<u8>,
+) -> Result<bool, Unwritten> {
+    request_line(req, asked, form, out)?;
+    let upgrade = set_fields(req, asked, form, out)?;
     validators(req, asked, out)?;
-    body_fields(req, asked, out)?;
+    body_fields(req, asked, form, out)?;
     client_fields(req, asked, out);
-    hop_fields(req, asked, upgrade, out)?;
-    out.extend_from_slice(b"\r\n");
-    Ok(upgrade)
-}
-
-/// Appends `TE` and `Connection` if they are needed and not set.
-fn hop_fields(req: &Request, asked: &Asked<'_>, upgrade: bool, out: &mut Vec<u8>) -> Result<(), Unsafe> {
     let set = &asked.settings.set_header;
-    let grpc = CALL.of(req).protocol == Protocol::Grpc;
-    if grpc && grpc::wants_trailers(req) && !set.has(Name::Te, b"") {
+    if form.passes_te && grpc::wants_trailers(req) && !set.has(Name::Te, b"") {
         field(out, b"TE", b"trailers")?;
     }
     // The side that closes first keeps the port in TIME_WAIT. If that were this side, its ports to the server would run short.
     let last = CALL.of(req).reuse == Reuse::No;
-    let v11 = asked.settings.http_version == HttpVersion::V11;
-    if last && v11 && !upgrade && !set.has(Name::Connection, b"") {
+    if last && form.says_close && !upgrade && !set.has(Name::Connection, b"") {
         field(out, b"Connection", b"close")?;
     }
-    Ok(())
+    out.extend_from_slice(b"\r\n");
+    Ok(upgrade && form.upgrades)
 }
 
-fn request_line(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unwritten> {
+fn request_line(
+    req: &mut Request,
+    asked: &Asked<'_>,
+    form: &Form,
+    out: &mut Vec<u8>,
+) -> Result<(), Unwritten> {
     match &asked.settings.method.0 {
         Some(t) => {
             t.eval(req, out)?;
@@ -83,15 +297,17 @@ fn request_line(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Resu
     out.extend_from_slice(asked.uri);
     // Both may have variables in them, with any value.
     field::check(b"request line", out)?;
-    out.extend_from_slice(match asked.settings.http_version {
-        HttpVersion::V10 => b" HTTP/1.0\r\n",
-        HttpVersion::V11 | HttpVersion::V2 | HttpVersion::V3 => b" HTTP/1.1\r\n",
-    });
+    out.extend_from_slice(form.line_end);
     Ok(())
 }
 
-/// Appends the fields of `proxy_set_header`, and always `Host`. Returns whether one of them is `Upgrade`.
-fn set_fields(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
+/// Appends the fields of `proxy_set_header`, and always `Host`. Returns `true` if one of them is `Upgrade`.
+fn set_fields(
+    req: &mut Request,
+    asked: &Asked<'_>,
+    form: &Form,
+    out: &mut Vec<u8>,
+) -> Result<bool, Unwritten> {
     let mut value = req.take_buf();
     let mut host = false;
     let mut upgrade = false;
@@ -100,8 +316,7 @@ fn set_fields(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result
         template.eval(req, &mut value)?;
         if *id == Name::Host {
             host = true;
-            // HTTP/1.1 demands one (RFC 9112, section 3.2).
-            if value.is_empty() && asked.settings.http_version != HttpVersion::V10 {
+            if value.is_empty() && form.needs_host {
                 value.extend_from_slice(&req.modules.upstream.host);
             }
         } else if !std::mem::replace(&mut host, true) {
@@ -146,11 +361,11 @@ fn validators(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(),
 }
 
 /// Appends the framing of the body.
-fn body_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+fn body_fields(req: &Request, asked: &Asked<'_>, form: &Form, out: &mut Vec<u8>) -> Result<(), Unsafe> {
     match asked.body {
         Outgoing::None => {}
         // A body that is passed on as it came keeps its framing, even if all of it has come already.
-        Outgoing::Stored if keeps_framing(req, asked.settings) => {}
+        Outgoing::Stored if form.keeps_framing && has_no_length(req, asked.settings) => {}
         Outgoing::Bytes(b) => length(out, b.len() as u64),
         Outgoing::Stored => length(out, req.body.stored.len()),
         Outgoing::Streamed(true) => field(out, b"Transfer-Encoding", b"chunked")?,
@@ -163,9 +378,9 @@ fn body_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// Returns `true` if a body goes from one HTTP/2 stream to another as it comes: without a length, if it came so.
-fn keeps_framing(req: &Request, s: &Settings) -> bool {
-    req.head.framing == Framing::Stream && s.http_version == HttpVersion::V2 && !s.request_buffering
+/// Returns `true` if a body goes from one stream to another as it comes: without a length, if it came so.
+fn has_no_length(req: &Request, s: &Settings) -> bool {
+    req.head.framing == Framing::Stream && !s.request_buffering
 }
 
 /// Appends the client's fields that are not set otherwise (nginx: proxy_pass_request_headers).

@@ -1,7 +1,10 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2, grpc_pass). Many streams share a connection, which `upstream/h2/` has. Hot path.
 
-use super::decoder::{Decoded, Decoder, TOO_LONG};
+use super::decoder::{Content, Decoded, Received, TOO_LONG};
+use super::http1::{self, Form, HTTP};
 use super::muxed::{self, Ask};
+use super::protocol::Facts;
+use super::{Asked, Came, Place, Speak, Unwritten};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::READ;
 use crate::upstream::fault::Fault;
@@ -17,14 +20,122 @@ use forebay_server::request::upstream::Upstreamed;
 use std::any::Any;
 use std::rc::Rc;
 
-/// Tells connections of this version from others.
-pub const MADE_FOR: u64 = 0x6832_0000_0000_0000;
+/// HTTP/2 (`proxy_http_version 2`), and gRPC (`grpc_pass`), which is HTTP/2 with other settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2 {
+    is_grpc: bool,
+}
+
+static FACTS: Facts = HTTP2;
+
+const HTTP2: Facts = Facts {
+    made_for: 0x6832_0000_0000_0000,
+    alpn: &[b"h2"],
+    is_multiplexed: true,
+    ends_apart: true,
+    // As nginx does: a gRPC server may tell a message that ended from one that never began.
+    sends_empty: true,
+    judges_end: true,
+    ..HTTP
+};
+
+static FACTS_OF_GRPC: Facts = Facts {
+    prefix: "grpc_",
+    scheme: b"grpc://",
+    encrypted_scheme: Some(b"grpcs://"),
+    takes_url: false,
+    takes_scheme: true,
+    logs_path: false,
+    passes_te: true,
+    hides: b"",
+    ..HTTP2
+};
+
+/// The form of a head for HTTP/2.
+const FORM: Form = Form { keeps_framing: true, upgrades: false, ..Form::STREAM };
 
 /// Text for content that ends before the announced length.
 const TOO_SHORT: &str =
     "upstream sent response body smaller than indicated content length while reading upstream";
 
-/// Returns the stream behind a connection, if that is one of HTTP/2.
+impl Http2 {
+    /// HTTP.
+    pub const HTTP: Http2 = Http2 { is_grpc: false };
+    /// gRPC.
+    pub const GRPC: Http2 = Http2 { is_grpc: true };
+}
+
+impl Speak for Http2 {
+    fn facts(&self) -> &'static Facts {
+        if self.is_grpc { &FACTS_OF_GRPC } else { &FACTS }
+    }
+
+    fn can_stream(&self, _framing: Framing) -> bool {
+        true
+    }
+
+    fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten> {
+        http1::write_head(req, asked, &Form { passes_te: self.is_grpc, ..FORM }, out)
+    }
+
+    fn parse_head(&self, req: &mut Request, limit: usize, _headless: bool) -> Result<Came, Fault> {
+        muxed::parse_head(req, limit)
+    }
+
+    fn keeps_alive(&self, req: &Request) -> bool {
+        req.modules.upstream.head.keep_alive
+    }
+
+    fn at_once(&self, conn: &Conn) -> Option<Place> {
+        // All of the response has come, and there are no trailers.
+        stream(conn).is_some_and(|stream| stream.is_bare()).then_some(Place::Early)
+    }
+
+    fn decode(
+        &mut self,
+        c: &mut Content,
+        req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded {
+        let before = out.len();
+        out.append(&mut req.modules.upstream.early);
+        out.extend_from_slice(received.bytes);
+        let length = (out.len() - before) as u64;
+        match c.framing {
+            Framing::None => {
+                out.truncate(before);
+                return Decoded { length, ..Decoded::content(0, true) };
+            }
+            Framing::Length(_) if length > c.left => {
+                out.truncate(before);
+                return Decoded::failed(length, TOO_LONG);
+            }
+            Framing::Length(_) => c.left -= length,
+            _ => {}
+        }
+        let over = received.conn.and_then(stream).is_none_or(|stream| stream.is_over());
+        if over && c.left > 0 {
+            return Decoded::failed(length, TOO_SHORT);
+        }
+        Decoded { length, ..Decoded::content(out.len() - before, over) }
+    }
+
+    fn ends_with_connection(&self, _c: &Content) -> bool {
+        false
+    }
+
+    fn note_trailers(&self, c: &Content, req: &mut Request, conn: Option<&Conn>) {
+        muxed::note_trailers(c, req, conn);
+    }
+}
+
+/// Returns the stream of a connection, if that is one of HTTP/2.
 pub fn stream(conn: &Conn) -> Option<Rc<Stream>> {
     let any: Rc<dyn Any> = conn.wire().as_mux()?.clone();
     any.downcast().ok()
@@ -90,40 +201,4 @@ pub(super) fn take_early(req: &mut Request, contact: &Contact) {
     if let (Ok(n), Some(a)) = (conn.read(early, READ), attempts.last_mut()) {
         a.received += n as u64;
     }
-}
-
-/// Returns `true` if all of the response has been taken, and has no trailers.
-pub fn is_whole(conn: Option<&Conn>) -> bool {
-    conn.and_then(stream).is_some_and(|stream| stream.is_bare())
-}
-
-/// Decodes the content of a response.
-pub(super) fn decode(
-    c: &mut Decoder,
-    req: &mut Request,
-    conn: Option<&Conn>,
-    input: &[u8],
-    out: &mut Vec<u8>,
-) -> Decoded {
-    let before = out.len();
-    out.append(&mut req.modules.upstream.early);
-    out.extend_from_slice(input);
-    let length = (out.len() - before) as u64;
-    match c.framing {
-        Framing::None => {
-            out.truncate(before);
-            return Decoded { length, ..Decoded::content(0, true) };
-        }
-        Framing::Length(_) if length > c.left => {
-            out.truncate(before);
-            return Decoded::failed(length, TOO_LONG);
-        }
-        Framing::Length(_) => c.left -= length,
-        _ => {}
-    }
-    let over = conn.and_then(stream).is_none_or(|stream| stream.is_over());
-    if over && c.left > 0 {
-        return Decoded::failed(length, TOO_SHORT);
-    }
-    Decoded { length, ..Decoded::content(out.len() - before, over) }
 }

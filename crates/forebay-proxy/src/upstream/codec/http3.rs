@@ -1,7 +1,10 @@
 //! A request over HTTP/3 (Angie: proxy_http_version 3). Many streams share a connection, which `upstream/h3/` has. Hot path.
 
-use super::decoder::{Decoded, Decoder, TOO_LONG};
+use super::decoder::{Content, Decoded, Received, TOO_LONG};
+use super::http1::{self, Form, HTTP};
 use super::muxed::{self, Ask};
+use super::protocol::Facts;
+use super::{Asked, Came, Speak, Unwritten};
 use crate::modules::proxy_http3;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Outgoing;
@@ -27,6 +30,71 @@ const AGAIN: u32 = 2;
 /// Status by which a server refuses requests for a name (RFC 9110, section 15.5.20). An alternative that does so is not used any more
 /// (RFC 7838, section 6).
 const MISDIRECTED: u16 = 421;
+
+/// HTTP/3 (`proxy_http_version 3`). A request that goes over TCP instead has the codec of its connection then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http3;
+
+static FACTS: Facts = Facts {
+    is_reused_unasked: true,
+    quic_alpn: Some(&[b"h3"]),
+    is_multiplexed: true,
+    ends_apart: true,
+    ..HTTP
+};
+
+impl Speak for Http3 {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn can_stream(&self, _framing: Framing) -> bool {
+        true
+    }
+
+    fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten> {
+        http1::write_head(req, asked, &Form::STREAM, out)
+    }
+
+    fn parse_head(&self, req: &mut Request, limit: usize, _headless: bool) -> Result<Came, Fault> {
+        muxed::parse_head(req, limit)
+    }
+
+    fn keeps_alive(&self, req: &Request) -> bool {
+        req.modules.upstream.head.keep_alive
+    }
+
+    fn decode(
+        &mut self,
+        c: &mut Content,
+        _req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded {
+        let length = received.bytes.len() as u64;
+        match c.framing {
+            Framing::None => return Decoded::content(0, true),
+            Framing::Length(_) if length > c.left => return Decoded::failed(length, TOO_LONG),
+            Framing::Length(_) => c.left -= length,
+            _ => {}
+        }
+        out.extend_from_slice(received.bytes);
+        Decoded::content(received.bytes.len(), false)
+    }
+
+    fn ends_with_connection(&self, c: &Content) -> bool {
+        c.left == 0
+    }
+
+    fn note_trailers(&self, c: &Content, req: &mut Request, conn: Option<&Conn>) {
+        muxed::note_trailers(c, req, conn);
+    }
+}
 
 /// Sends the request over HTTP/3 and reads the head of the response. Returns `false` if it is to go over TCP: there is no connection over
 /// QUIC, and `proxy_http3_fallback` allows that.
@@ -189,17 +257,4 @@ fn text_of(trouble: &Trouble) -> String {
         Trouble::Tls(Unencrypted::Failed(text)) => format!("failed the handshake over QUIC ({text})"),
         _ => "refuses QUIC".to_owned(),
     }
-}
-
-/// Takes content of a response. Its end is that of the stream.
-pub(super) fn decode(c: &mut Decoder, input: &[u8], out: &mut Vec<u8>) -> Decoded {
-    let length = input.len() as u64;
-    match c.framing {
-        Framing::None => return Decoded::content(0, true),
-        Framing::Length(_) if length > c.left => return Decoded::failed(length, TOO_LONG),
-        Framing::Length(_) => c.left -= length,
-        _ => {}
-    }
-    out.extend_from_slice(input);
-    Decoded::content(input.len(), false)
 }

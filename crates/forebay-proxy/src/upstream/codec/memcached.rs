@@ -1,7 +1,9 @@
 //! Answers of memcached, made into heads of HTTP. The parser is in forebay-http, `memcached.rs`. Hot path.
 
-use super::decoder::{Decoded, Decoder};
-use super::{Came, took_head};
+use super::decoder::{Content, Decoded, Received};
+use super::protocol::Facts;
+use super::{Asked, Came, Speak, Unwritten, took_head};
+use crate::modules::memcached::write_command;
 use crate::upstream::fault::{Fault, READING, bad_head};
 use forebay_conf::error::Level;
 use forebay_http::h1::client;
@@ -14,8 +16,94 @@ use forebay_server::request::states::Slot;
 /// The key that a request asks for, as in the command.
 pub static KEY: Slot<Vec<u8>> = Slot::new();
 
+/// memcached (`memcached_pass`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memcached {
+    /// Bytes of the words after a value that have come.
+    trailer: u8,
+}
+
+impl Memcached {
+    /// Codec before the first response.
+    pub const NEW: Memcached = Memcached { trailer: 0 };
+}
+
+static FACTS: Facts = Facts {
+    prefix: "memcached_",
+    scheme: b"memcached://",
+    key: Some(b"$memcached_key"),
+    is_untyped: true,
+    missing: Some(404),
+    made_for: 0x6d63_0000_0000_0000,
+    ..Facts::NONE
+};
+
+impl Speak for Memcached {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    fn can_stream(&self, _framing: Framing) -> bool {
+        false
+    }
+
+    fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten> {
+        if let Some(key) = asked.key {
+            write_command(req, key, out).map_err(Unwritten::Status)?;
+        }
+        Ok(false)
+    }
+
+    fn parse_head(&self, req: &mut Request, limit: usize, _headless: bool) -> Result<Came, Fault> {
+        parse_head(req, limit)
+    }
+
+    fn keeps_alive(&self, _req: &Request) -> bool {
+        true
+    }
+
+    fn decode(
+        &mut self,
+        c: &mut Content,
+        req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded {
+        if c.framing == Framing::None {
+            // The answer to HEAD: the value is on its way even so.
+            c.reusable = false;
+            return Decoded::content(0, true);
+        }
+        let input = received.bytes;
+        let len = usize::try_from(c.left).unwrap_or(usize::MAX).min(input.len());
+        let (value, behind) = input.split_at(len);
+        out.extend_from_slice(value);
+        c.left -= len as u64;
+        // As nginx, which counts the words as well.
+        let length = input.len() as u64;
+        let wanted = memcached::TRAILER.get(usize::from(self.trailer)..).unwrap_or_default();
+        if !wanted.starts_with(behind) {
+            req.log(Level::Error, "memcached sent invalid trailer while reading upstream");
+            c.reusable = false;
+            return Decoded { length, ..Decoded::content(len, true) };
+        }
+        // No more bytes than the words have.
+        self.trailer += behind.len() as u8;
+        Decoded { length, ..Decoded::content(len, c.left == 0 && behind.len() == wanted.len()) }
+    }
+
+    fn ends_with_connection(&self, _c: &Content) -> bool {
+        false
+    }
+}
+
 /// Replaces the first line of an answer by a head, before the content. `limit`: longest line, bytes.
-pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let upstream = &req.modules.upstream;
     let Some((end, reply)) = memcached::reply(&upstream.head.buf, KEY.of(req)) else {
         if upstream.head.buf.len() >= limit {
@@ -57,29 +145,6 @@ fn head_of(req: &mut Request, end: usize, reply: &Reply) -> Result<Vec<u8>, Faul
         }
     }
     Ok(head)
-}
-
-/// Decodes a value and the words after it.
-pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Decoded {
-    if c.framing == Framing::None {
-        // The answer to HEAD: the value is on its way even so.
-        c.reusable = false;
-        return Decoded::content(0, true);
-    }
-    let len = usize::try_from(c.left).unwrap_or(usize::MAX).min(input.len());
-    let (value, behind) = input.split_at(len);
-    out.extend_from_slice(value);
-    c.left -= len as u64;
-    // As nginx, which counts the words as well.
-    let length = input.len() as u64;
-    let wanted = memcached::TRAILER.get(c.trailer..).unwrap_or_default();
-    if !wanted.starts_with(behind) {
-        req.log(Level::Error, "memcached sent invalid trailer while reading upstream");
-        c.reusable = false;
-        return Decoded { length, ..Decoded::content(len, true) };
-    }
-    c.trailer += behind.len();
-    Decoded { length, ..Decoded::content(len, c.left == 0 && behind.len() == wanted.len()) }
 }
 
 /// Returns the name of the part of a reply that is wrong, empty for all of it.

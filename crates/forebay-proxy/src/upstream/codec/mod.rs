@@ -1,36 +1,322 @@
 //! Protocols of upstreams, one file each: the form of a request, the head and the content of a response, and the condition under
 //! which the connection may serve another request. Hot path.
 //!
-//! `http1.rs`, `http2.rs` and `http3.rs` have the forms of HTTP, `cgi.rs` with `fastcgi.rs` and `memcached.rs` the others. `decoder.rs`
-//! finds the end of the content, and thereby when the connection may serve another request. The files of these names in `modules/`
-//! write the parameters of FastCGI, uwsgi and SCGI. The heads of HTTP/2, HTTP/3, FastCGI, uwsgi, SCGI and memcached become heads of
-//! HTTP/1, so all later code reads one form.
+//! [`Codec`] says how an upstream is spoken to. Each of its variants implements [`Speak`] in a file of its own: `http1.rs`,
+//! `http2.rs`, `http3.rs`, `fastcgi.rs`, `uwsgi.rs`, `scgi.rs`, `memcached.rs`. The heads of all of them become heads of HTTP/1, so
+//! all later code reads one form. `muxed.rs` has what HTTP/2 and HTTP/3 have in common, `cgi.rs` the heads of FastCGI, uwsgi and
+//! SCGI, and `decoder.rs` the state of a response's content. The files of these names in `modules/` have the directives, and write
+//! the parameters of FastCGI, uwsgi and SCGI.
+//!
+//! A new protocol is a file here, a variant of [`Codec`] with its line in `each!`, and a file in `modules/` with its directives.
 
 mod cgi;
 pub mod decoder;
 pub mod fastcgi;
-mod http1;
+pub mod http1;
 pub mod http2;
 pub mod http3;
 pub mod memcached;
 pub mod muxed;
 pub mod protocol;
+pub mod scgi;
+pub mod uwsgi;
 
 use super::Reuse;
 use super::exchange::{Outgoing, READ};
-use super::fault::{Fault, bad_head};
-use crate::modules::proxy::Settings;
-use crate::modules::{scgi, uwsgi};
+use super::fault::Fault;
+use crate::modules::proxy::{HttpVersion, Settings};
 use crate::upstream::CALL;
+use decoder::{Content, Decoded, Received};
+use fastcgi::FastCgi;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::Unsafe;
-use forebay_http::h1::client;
-use forebay_http::h1::request::Status;
+use forebay_http::h1::client::{self, ResponseHead};
+use forebay_http::request::{Framing, Method};
 use forebay_server::request::Request;
-use protocol::Protocol;
+use http1::Http1;
+use http2::Http2;
+use http3::Http3;
+use memcached::Memcached;
+use protocol::Facts;
 use rustix::io::Errno;
+use scgi::Scgi;
+use uwsgi::Uwsgi;
+
+/// Way in which an upstream is spoken to, with the state that only one protocol needs. Requests begin with the codec of their
+/// location; the content of a response has a copy of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// HTTP/1 (`proxy_pass`).
+    Http1(Http1),
+    /// HTTP/2 (`proxy_http_version 2`, `grpc_pass`).
+    Http2(Http2),
+    /// HTTP/3 (`proxy_http_version 3`).
+    Http3(Http3),
+    /// `fastcgi_pass`.
+    FastCgi(FastCgi),
+    /// `uwsgi_pass`.
+    Uwsgi(Uwsgi),
+    /// `scgi_pass`.
+    Scgi(Scgi),
+    /// `memcached_pass`.
+    Memcached(Memcached),
+}
+
+/// Evaluates an expression with the [`Speak`] of a codec.
+macro_rules! each {
+    ($codec:expr, $own:ident => $call:expr) => {
+        match $codec {
+            Codec::Http1($own) => $call,
+            Codec::Http2($own) => $call,
+            Codec::Http3($own) => $call,
+            Codec::FastCgi($own) => $call,
+            Codec::Uwsgi($own) => $call,
+            Codec::Scgi($own) => $call,
+            Codec::Memcached($own) => $call,
+        }
+    };
+}
+
+/// Protocol of upstreams (nginx: the functions of `ngx_http_upstream_t`).
+trait Speak {
+    /// Returns the facts about the protocol.
+    fn facts(&self) -> &'static Facts;
+
+    /// Returns `true` if a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
+    fn can_stream(&self, framing: Framing) -> bool;
+
+    /// Appends a request up to its content. Returns `true` if it asks for another protocol.
+    fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten>;
+
+    /// Appends a piece of a request's content, which is not empty.
+    fn push_content(&self, content: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(content);
+    }
+
+    /// Appends the bytes before the next piece of a file of which `left` bytes are to be sent, and returns the length of the
+    /// piece. Only for content whose length was known beforehand.
+    fn push_file_piece(&self, left: u64, _out: &mut Vec<u8>) -> u64 {
+        left
+    }
+
+    /// Appends the end of a request's content.
+    fn push_end(&self, _out: &mut Vec<u8>) {}
+
+    /// Returns `true` if nothing stands between pieces of a request's content.
+    fn sends_plain(&self) -> bool {
+        true
+    }
+
+    /// Prepares for the head of a response.
+    fn begin(&self, req: &mut Request) {
+        req.modules.upstream.head.advance(usize::MAX);
+    }
+
+    /// Reads bytes of a head that have come. The inner error is that of the connection.
+    fn read_head(
+        &self,
+        req: &mut Request,
+        conn: &Conn,
+        _limit: usize,
+    ) -> Result<Result<usize, Errno>, Fault> {
+        Ok(read_into_head(req, conn))
+    }
+
+    /// Parses the part of a head that has come. `limit`: longest head, bytes; `headless`: there may be none.
+    fn parse_head(&self, req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault>;
+
+    /// Returns `true` if the connection may serve another request after the response whose head has been read.
+    fn keeps_alive(&self, req: &Request) -> bool;
+
+    /// Returns `true` if content may follow the head that has been read, although its status says that none does. The connection is not
+    /// used again then.
+    fn may_follow(&self, _head: &ResponseHead) -> bool {
+        false
+    }
+
+    /// Returns the framing of a response's content. `stored`: the response is stored.
+    fn framing_of_response(&self, head: &ResponseHead, to_head: bool, _stored: bool) -> Framing {
+        client::framing_of_response(head, to_head)
+    }
+
+    /// Returns where all content is that has come together with a head; `None`: that is not known, or not all of it is in one place.
+    fn at_once(&self, _conn: &Conn) -> Option<Place> {
+        None
+    }
+
+    /// Prepares for the content of a response. `to_head`: it may be missing whatever its length is announced to be.
+    fn begin_content(&mut self, _to_head: bool) {}
+
+    /// Appends the content in bytes that have been received.
+    fn decode(
+        &mut self,
+        content: &mut Content,
+        req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded;
+
+    /// Returns `true` if the end of the connection is the end of the response as well.
+    fn ends_with_connection(&self, content: &Content) -> bool;
+
+    /// Notes the trailers of a response that is over.
+    fn note_trailers(&self, _content: &Content, _req: &mut Request, _conn: Option<&Conn>) {}
+}
+
+impl Default for Codec {
+    fn default() -> Codec {
+        Codec::HTTP1
+    }
+}
+
+impl Codec {
+    /// HTTP/1.1.
+    pub const HTTP1: Codec = Codec::Http1(Http1::V11);
+    /// HTTP/2.
+    pub const HTTP2: Codec = Codec::Http2(Http2::HTTP);
+    /// gRPC.
+    pub const GRPC: Codec = Codec::Http2(Http2::GRPC);
+
+    /// Returns the codec for a version of HTTP, if the protocol is HTTP.
+    pub fn in_version(self, version: HttpVersion) -> Codec {
+        match (self, version) {
+            (Codec::Http1(_), HttpVersion::V10) => Codec::Http1(Http1::V10),
+            (Codec::Http1(_), HttpVersion::V2) => Codec::HTTP2,
+            (Codec::Http1(_), HttpVersion::V3) => Codec::Http3(Http3),
+            (codec, _) => codec,
+        }
+    }
+
+    /// Makes this the codec of a request that is about to be sent. `chunked`: over HTTP/1 the length of its content is not known.
+    pub fn begin(self, req: &mut Request, chunked: bool) {
+        let codec = match self {
+            Codec::Http1(http1) => Codec::Http1(http1.sending(chunked)),
+            codec => codec,
+        };
+        CALL.of_mut(req).codec = codec;
+        each!(codec, own => own.begin(req));
+    }
+
+    /// Returns the facts about the protocol.
+    pub fn facts(&self) -> &'static Facts {
+        each!(self, own => own.facts())
+    }
+
+    /// Returns `true` if a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
+    pub fn can_stream(&self, framing: Framing) -> bool {
+        each!(self, own => own.can_stream(framing))
+    }
+
+    /// Appends a request up to its content. Returns `true` if it asks for another protocol.
+    pub fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten> {
+        each!(self, own => own.write_request(req, asked, out))
+    }
+
+    /// Appends a piece of a request's content.
+    pub(super) fn push_content(&self, content: &[u8], out: &mut Vec<u8>) {
+        if !content.is_empty() {
+            each!(self, own => own.push_content(content, out));
+        }
+    }
+
+    /// Appends the bytes before the next piece of a file of which `left` bytes are to be sent, and returns the length of the
+    /// piece. Only for content whose length was known beforehand.
+    pub(super) fn push_file_piece(&self, left: u64, out: &mut Vec<u8>) -> u64 {
+        each!(self, own => own.push_file_piece(left, out))
+    }
+
+    /// Appends the end of a request's content.
+    pub(super) fn push_end(&self, out: &mut Vec<u8>) {
+        each!(self, own => own.push_end(out));
+    }
+
+    /// Returns `true` if nothing stands between pieces of a request's content.
+    pub(super) fn sends_plain(&self) -> bool {
+        each!(self, own => own.sends_plain())
+    }
+
+    /// Returns `true` if a written request asks for no content.
+    pub fn is_to_head(&self, req: &Request, head: &[u8]) -> bool {
+        match self.facts().is_http {
+            true => head.starts_with(b"HEAD "),
+            false => req.method == Method::Head,
+        }
+    }
+
+    /// Reads bytes of a head that have come. The inner error is that of the connection.
+    pub(super) fn read_head(
+        &self,
+        req: &mut Request,
+        conn: &Conn,
+        limit: usize,
+    ) -> Result<Result<usize, Errno>, Fault> {
+        if !conn.readable() {
+            // A read would return the same.
+            return Ok(Err(Errno::AGAIN));
+        }
+        each!(self, own => own.read_head(req, conn, limit))
+    }
+
+    /// Parses the part of a head that has come. `limit`: longest head, bytes; `headless`: there may be none.
+    pub(super) fn parse_head(&self, req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
+        each!(self, own => own.parse_head(req, limit, headless))
+    }
+
+    /// Returns `true` if the connection may serve another request after the response whose head has been read.
+    pub fn keeps_alive(&self, req: &Request) -> bool {
+        CALL.of(req).reuse != Reuse::No && each!(self, own => own.keeps_alive(req))
+    }
+
+    /// Returns `true` if content may follow the head that has been read, although its status says that none does. The connection is not
+    /// used again then.
+    pub fn may_follow(&self, head: &ResponseHead) -> bool {
+        each!(self, own => own.may_follow(head))
+    }
+
+    /// Returns the framing of a response's content. `stored`: the response is stored.
+    pub fn framing_of_response(&self, head: &ResponseHead, to_head: bool, stored: bool) -> Framing {
+        each!(self, own => own.framing_of_response(head, to_head, stored))
+    }
+
+    /// Returns where all content is that has come together with a head; `None`: that is not known, or not all of it is in one place.
+    pub fn at_once(&self, conn: &Conn) -> Option<Place> {
+        each!(self, own => own.at_once(conn))
+    }
+
+    fn begin_content(&mut self, to_head: bool) {
+        each!(self, own => own.begin_content(to_head));
+    }
+
+    fn decode(
+        &mut self,
+        content: &mut Content,
+        req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded {
+        each!(self, own => own.decode(content, req, received, out))
+    }
+
+    fn ends_with_connection(&self, content: &Content) -> bool {
+        each!(self, own => own.ends_with_connection(content))
+    }
+
+    fn note_trailers(&self, content: &Content, req: &mut Request, conn: Option<&Conn>) {
+        each!(self, own => own.note_trailers(content, req, conn));
+    }
+}
 
 /// Request as it is to be written for an upstream.
 #[derive(Clone, Copy)]
@@ -38,7 +324,7 @@ pub struct Asked<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) uri: &'a [u8],
     pub(crate) body: &'a Outgoing,
-    /// Key of memcached.
+    /// Key that is asked for ([`Facts::key`]).
     pub key: Option<&'a Template>,
     /// `true` if the response is to be stored.
     pub stored: bool,
@@ -52,8 +338,6 @@ pub enum Unwritten {
     Variable,
     /// A value would be more than one line.
     Unsafe(Unsafe),
-    /// The parameters of uwsgi are too long, so many bytes.
-    TooBig(usize),
     /// The client gets this status.
     Status(u16),
 }
@@ -81,41 +365,9 @@ impl Unwritten {
                 let text = format!("\"{name}\" for the upstream has a line break or NUL in its value");
                 req.log(Level::Error, &text);
             }
-            Unwritten::TooBig(len) => {
-                req.log(Level::Alert, &format!("uwsgi request is too big: {len}"));
-            }
             Unwritten::Status(status) => return status,
         }
         500
-    }
-}
-
-/// Appends a request up to its content. Returns whether it asks for another protocol.
-pub fn write_request(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
-    let Asked { settings: s, stored, .. } = *asked;
-    match CALL.of(req).protocol {
-        Protocol::Http | Protocol::Grpc => return http1::write_head(req, asked, out),
-        Protocol::FastCgi => {
-            let bare = matches!(asked.body, Outgoing::None);
-            crate::modules::fastcgi::write_params(req, s, stored, bare, out)?;
-        }
-        Protocol::Uwsgi => uwsgi::write_params(req, s, stored, out)?.map_err(Unwritten::TooBig)?,
-        Protocol::Scgi => scgi::write_params(req, s, stored, out)?,
-        Protocol::Memcached => {
-            if let Some(key) = asked.key {
-                crate::modules::memcached::write_command(req, key, out).map_err(Unwritten::Status)?;
-            }
-        }
-    }
-    Ok(false)
-}
-
-/// Returns `true` if a written request asks for no content.
-pub fn is_to_head(req: &Request, head: &[u8]) -> bool {
-    use forebay_http::request::Method;
-    match CALL.of(req).protocol.is_http() {
-        true => head.starts_with(b"HEAD "),
-        false => req.method == Method::Head,
     }
 }
 
@@ -127,39 +379,16 @@ pub(crate) enum Came {
     All,
 }
 
-/// Prepares for the head of a response.
-pub fn begin(req: &mut Request) {
-    match CALL.of(req).protocol {
-        Protocol::Http | Protocol::Grpc | Protocol::Memcached => {
-            req.modules.upstream.head.advance(usize::MAX);
-        }
-        Protocol::FastCgi => cgi::begin(req, Some(false)),
-        Protocol::Uwsgi | Protocol::Scgi => cgi::begin(req, None),
-    }
+/// Place of content that has come together with its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// After the head, in its buffer.
+    Head,
+    /// In the buffer for content that has been taken out of its frames.
+    Early,
 }
 
-/// Parses the part of a head that has come. `limit`: longest head, bytes; `headless`: there may be none.
-pub(crate) fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
-    match CALL.of(req).protocol {
-        Protocol::Http => http1::parse_head(req, limit, headless),
-        Protocol::Memcached => memcached::parse_head(req, limit),
-        Protocol::FastCgi | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => cgi::parse_head(req, limit),
-    }
-}
-
-/// Reads bytes of a head that have come. The inner error is that of the connection.
-pub fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
-    if !conn.readable() {
-        // A read would return the same.
-        return Ok(Err(Errno::AGAIN));
-    }
-    match CALL.of(req).protocol {
-        Protocol::FastCgi => fastcgi::read_head(req, conn, limit),
-        _ => Ok(read_into_head(req, conn)),
-    }
-}
-
-/// Reads bytes of a head, and of the content behind it, into a buffer of the thread (see [`Request::lend_head`]).
+/// Reads bytes of a head, and of the content after it, into a buffer of the thread (see [`Request::lend_head`]).
 pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Errno> {
     req.borrow_head(READ);
     let buf = &mut req.modules.upstream.head.buf;
@@ -168,35 +397,6 @@ pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Er
         req.thread.io.large.give(std::mem::take(buf));
     }
     got
-}
-
-/// Returns `true` if the connection of the response whose head has been read may be used again.
-pub fn keeps_alive(req: &Request) -> bool {
-    CALL.of(req).reuse != Reuse::No
-        && match CALL.of(req).protocol {
-            Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
-            Protocol::FastCgi => crate::modules::fastcgi::SETTINGS.of(&req.own_location().settings).keep_conn,
-            Protocol::Uwsgi | Protocol::Scgi => false,
-            Protocol::Memcached => true,
-        }
-}
-
-/// Parses a head that has come, which an HTTP/2 or HTTP/3 connection has made into the text of HTTP/1.
-fn parse_came_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
-    let head = &mut req.modules.upstream.head;
-    match client::parse(head, limit) {
-        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
-        Ok(Status::Complete) => {
-            took_head(req);
-            Ok(Came::All)
-        }
-        Ok(Status::Partial) => Err(bad_head(req, b"upstream sent invalid header")),
-        Err(bad) => {
-            let mut message = Vec::new();
-            bad.message(head, &mut message);
-            Err(bad_head(req, &message))
-        }
-    }
 }
 
 /// Notes that a head is complete.

@@ -1,19 +1,20 @@
 //! A request on a connection that it shares with others (HTTP/2 and HTTP/3): sends it, and reads the head of the response. Hot path.
 
-use super::decoder::Carrier;
-use super::protocol::{Framing as Sending, Protocol};
-use super::{Came, http2, parse_came_head};
+use super::decoder::Content;
+use super::{Came, Codec, http2, took_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::upstream::CALL;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing};
-use crate::upstream::fault::{Fault, READING, SENDING, timed_out};
+use crate::upstream::fault::{Fault, READING, SENDING, bad_head, timed_out};
 use crate::upstream::head::{HeadReader, unconnected};
 use crate::upstream::pooled::{Key, Need, Problem, ProblemKind, RequestStream};
 use crate::upstream::upload::Upload;
 use crate::upstream::{Reuse, h2, h3};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
+use forebay_http::h1::client;
+use forebay_http::h1::request::Status;
 use forebay_net::addr::PeerAddr;
 use forebay_net::dial::LocalAddress;
 use forebay_net::wire::Watch;
@@ -36,7 +37,7 @@ pub struct Ask<'a> {
     pub fresh: bool,
 }
 
-/// Returns the stream behind a connection, if there is one.
+/// Returns the stream of a connection, if there is one.
 pub fn stream(conn: &Conn) -> Option<Rc<dyn RequestStream>> {
     let any: Rc<dyn Any> = conn.wire().as_mux()?.clone();
     match any.downcast::<h2::Stream>() {
@@ -92,19 +93,15 @@ async fn send(
     let s = ask.settings;
     let conn = contact.conn().ok_or_else(unconnected)?;
     let stream = stream(conn).ok_or_else(unconnected)?;
-    // As nginx does: a gRPC server may tell a message that ended from one that never began.
-    let sends_empty = Carrier::of(conn) == Carrier::Http2;
+    let facts = CALL.of(req).codec.facts();
     let timeout = s.send_timeout.0;
     let upload = match ask.body {
-        Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, Sending::Stream, timeout)),
-        Outgoing::Stored if sends_empty || !req.body.stored.is_empty() => {
-            Some(Upload::kept(Sending::Stream, timeout))
-        }
-        Outgoing::Streamed(_) => Some(Upload::new(req, &[], Sending::Stream, timeout)),
+        Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
+        Outgoing::Stored if facts.sends_empty || !req.body.stored.is_empty() => Some(Upload::kept(timeout)),
+        Outgoing::Streamed(_) => Some(Upload::new(req, &[], timeout)),
         _ => None,
     };
-    // gRPC clients ask for trailers themselves.
-    let trailers = s.pass_trailers && CALL.of(req).protocol == Protocol::Http;
+    let trailers = s.pass_trailers && !facts.passes_te;
     req.modules.upstream.early.clear();
     let mut scratch = req.take_buf();
     let sent = stream.request(ask.head, trailers, upload.is_none(), &mut scratch);
@@ -131,7 +128,7 @@ async fn read_head(
             a.received += stream.take_uncounted();
         }
         match came {
-            Ok(true) => match parse_came_head(req, reader.limit())? {
+            Ok(true) => match parse_head(req, reader.limit())? {
                 Came::All => {
                     http2::take_early(req, contact);
                     return Ok(());
@@ -144,6 +141,31 @@ async fn read_head(
     }
 }
 
+/// Parses a head that has come, which the stream has made into the text of HTTP/1.
+pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
+    let head = &mut req.modules.upstream.head;
+    match client::parse(head, limit) {
+        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
+        Ok(Status::Complete) => {
+            took_head(req);
+            Ok(Came::All)
+        }
+        Ok(Status::Partial) => Err(bad_head(req, b"upstream sent invalid header")),
+        Err(bad) => {
+            let mut message = Vec::new();
+            bad.message(head, &mut message);
+            Err(bad_head(req, &message))
+        }
+    }
+}
+
+/// Notes the trailers of a response that is over.
+pub(super) fn note_trailers(content: &Content, req: &mut Request, conn: Option<&Conn>) {
+    if let Some(stream) = conn.and_then(stream) {
+        stream.trailers(&mut |name, value| content.note_trailer(req, name, value));
+    }
+}
+
 /// Logs why a request has failed.
 fn failed(req: &mut Request, conn: Option<&Conn>, problem: &Problem, doing: &'static str) -> Fault {
     let unsent = problem.kind == ProblemKind::Unsent;
@@ -153,7 +175,7 @@ fn failed(req: &mut Request, conn: Option<&Conn>, problem: &Problem, doing: &'st
     // A connection that was idle may be closed at any time. The request is sent by another one then.
     let reused = conn.is_some_and(|conn| conn.reused);
     let is_quiet = reused && problem.kind == ProblemKind::Gone
-        || unsent && (reused || conn.is_some_and(|conn| Carrier::of(conn) == Carrier::Http3));
+        || unsent && (reused || matches!(CALL.of(req).codec, Codec::Http3(_)));
     req.log(if is_quiet { Level::Info } else { Level::Error }, &format!("upstream {} {doing}", problem.text));
     // As in nginx, anything else in place of a head is an invalid head.
     let kind =

@@ -1,0 +1,80 @@
+//! uwsgi (nginx: ngx_http_uwsgi_module). `modules/uwsgi.rs` writes the parameters. Hot path.
+
+use super::decoder::{Content, Decoded, Received};
+use super::protocol::Facts;
+use super::{Asked, Came, Speak, Unwritten, cgi};
+use crate::modules::uwsgi;
+use crate::upstream::fault::Fault;
+use forebay_conf::error::Level;
+use forebay_http::h1::client::ResponseHead;
+use forebay_http::request::Framing;
+use forebay_server::request::Request;
+
+/// uwsgi (`uwsgi_pass`). A connection serves one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uwsgi;
+
+static FACTS: Facts = Facts {
+    prefix: "uwsgi_",
+    scheme: b"uwsgi://",
+    encrypted_scheme: Some(b"suwsgi://"),
+    takes_scheme: true,
+    is_plain: true,
+    ..Facts::NONE
+};
+
+impl Speak for Uwsgi {
+    fn facts(&self) -> &'static Facts {
+        &FACTS
+    }
+
+    // The parameters name the length.
+    fn can_stream(&self, framing: Framing) -> bool {
+        matches!(framing, Framing::Length(_))
+    }
+
+    fn write_request(
+        &self,
+        req: &mut Request,
+        asked: &Asked<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Unwritten> {
+        match uwsgi::write_params(req, asked.settings, asked.stored, out)? {
+            Ok(()) => Ok(false),
+            Err(len) => {
+                req.log(Level::Alert, &format!("uwsgi request is too big: {len}"));
+                Err(Unwritten::Status(500))
+            }
+        }
+    }
+
+    fn begin(&self, req: &mut Request) {
+        cgi::begin(req);
+    }
+
+    fn parse_head(&self, req: &mut Request, limit: usize, _headless: bool) -> Result<Came, Fault> {
+        cgi::parse_either_head(req, limit)
+    }
+
+    fn keeps_alive(&self, _req: &Request) -> bool {
+        false
+    }
+
+    fn framing_of_response(&self, head: &ResponseHead, to_head: bool, stored: bool) -> Framing {
+        cgi::framing_of_response(head, to_head, stored)
+    }
+
+    fn decode(
+        &mut self,
+        content: &mut Content,
+        req: &mut Request,
+        received: Received<'_>,
+        out: &mut Vec<u8>,
+    ) -> Decoded {
+        content.decode_plain(req, received.bytes, out)
+    }
+
+    fn ends_with_connection(&self, content: &Content) -> bool {
+        content.framing == Framing::Stream
+    }
+}
