@@ -112,7 +112,8 @@ pub async fn run(
         let Some(addr) = attempts.address() else { return Err(502) };
         let repeat = repeat(req, s, body);
         let headless = !attempts.asks_another(req, NextUpstream::InvalidHeader, repeat);
-        let attempt = exchange.attempt(req, contact, addr, (!attempts.may_reuse(), headless));
+        let terms = Terms { fresh: !attempts.may_reuse(), headless };
+        let attempt = exchange.attempt(req, contact, addr, terms);
         let asked = match limit {
             None => attempt.await,
             // Boxed, so that other requests do not keep room for it.
@@ -209,6 +210,15 @@ pub struct Exchange<'e> {
     pub upgrade: bool,
 }
 
+/// Terms of one attempt.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// The connection must be a new one.
+    fresh: bool,
+    /// An answer without a head is taken.
+    headless: bool,
+}
+
 /// The opening of a connection. Boxed, so that requests that wait for answers keep no room for it.
 type Connecting<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>>;
 
@@ -216,7 +226,7 @@ type Connecting<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>>;
 const OVER_TCP: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 impl Exchange<'_> {
-    /// Asks the server of a contact; `fresh`: always by a new connection; `headless`: takes an answer without a head.
+    /// Asks the server of a contact.
     ///
     /// Thousands of requests may wait in here. What is rare is boxed, so that they keep no room for it.
     async fn attempt(
@@ -224,25 +234,24 @@ impl Exchange<'_> {
         req: &mut Request,
         contact: &mut Contact,
         addr: &PeerAddr,
-        (fresh, headless): (bool, bool),
+        terms: Terms,
     ) -> Result<(), Fault> {
         let mut watch = watch(req, self.settings.ignore_client_abort);
         self.codec.begin(req, self.is_chunked());
         match self.codec {
             Codec::Http3(_) => {
-                return Box::pin(self.attempt_over_quic(req, contact, addr, (fresh, headless), &mut watch))
-                    .await;
+                return Box::pin(self.attempt_over_quic(req, contact, addr, terms, &mut watch)).await;
             }
             Codec::Http2(_) => {
-                return Box::pin(self.attempt_in_frames(req, contact, addr, fresh, &mut watch)).await;
+                return Box::pin(self.attempt_in_frames(req, contact, addr, terms.fresh, &mut watch)).await;
             }
             _ => {}
         }
-        if let Some(connecting) = self.connect(req, contact, addr, fresh, &mut watch)? {
+        if let Some(connecting) = self.connect(req, contact, addr, terms.fresh, &mut watch)? {
             connecting.await?;
         }
         connected(req);
-        self.ask_in_text(req, contact, headless, &mut watch).await
+        self.ask_in_text(req, contact, terms.headless, &mut watch).await
     }
 
     /// Takes a kept connection to the server of a contact. Returns the future that opens a new one if there is none.
@@ -307,10 +316,11 @@ impl Exchange<'_> {
         req: &mut Request,
         contact: &mut Contact,
         addr: &PeerAddr,
-        (fresh, headless): (bool, bool),
+        terms: Terms,
         watch: &mut Watch,
     ) -> Result<(), Fault> {
         let s = self.settings;
+        let Terms { fresh, headless } = terms;
         let mut wanted = wanted(req)?;
         let local = local_address(req)?;
         let origin = made_for(req, wanted.as_ref(), local);

@@ -293,8 +293,6 @@ mod tests {
         (u.early, u.host, u.port, u.log_name, u.log_path) =
             (secret(), secret(), secret(), secret(), secret());
         u.trailers.push(b"X", b"secret");
-        *CALL.of_mut(req) =
-            Call { codec: Codec::GRPC, reuse: Reuse::Group, encrypted: true, ..Call::default() };
         crate::body::compose::count(req);
         OF_MODULE.of_mut(req).0 = secret();
     }

@@ -45,7 +45,7 @@ pub struct Announced {
 
 /// Bytes that have been received, and their connection.
 #[derive(Clone, Copy)]
-pub(super) struct Received<'r> {
+pub(super) struct Input<'r> {
     pub(super) conn: Option<&'r Conn>,
     pub(super) bytes: &'r [u8],
 }
@@ -115,7 +115,7 @@ impl Decoder {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Decoded {
-        self.codec.decode(&mut self.content, req, Received { conn, bytes: input }, out)
+        self.codec.decode(&mut self.content, req, Input { conn, bytes: input }, out)
     }
 
     /// Returns `true` if the end of the connection is the end of the response as well.

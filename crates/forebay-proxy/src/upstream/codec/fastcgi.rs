@@ -1,9 +1,9 @@
 //! Responses of FastCGI servers (nginx: ngx_http_fastcgi_module). The parsers are in forebay-http, `fastcgi.rs` and `cgi.rs`.
 //! Hot path.
 
-use super::decoder::{Content, Decoded, End, Received};
+use super::decoder::{Content, Decoded, End, Input};
 use super::protocol::Facts;
-use super::{Asked, Came, Speak, Unwritten, cgi};
+use super::{Asked, Came, Speak, Written, cgi};
 use crate::modules::fastcgi::{SETTINGS, write_params};
 use crate::modules::proxy::NextUpstream;
 use crate::upstream::exchange::{Outgoing, READ};
@@ -54,12 +54,7 @@ impl Speak for FastCgi {
         true
     }
 
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         let is_bare = matches!(asked.body, Outgoing::None);
         write_params(req, asked.settings, asked.stored, is_bare, out)?;
         Ok(false)
@@ -119,16 +114,10 @@ impl Speak for FastCgi {
         self.to_head = to_head;
     }
 
-    fn decode(
-        &mut self,
-        c: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
+    fn decode(&mut self, c: &mut Content, req: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
         let before = out.len();
         out.append(&mut req.modules.upstream.early);
-        if let Err(text) = take(req, received.bytes, out) {
+        if let Err(text) = take(req, input.bytes, out) {
             out.truncate(before);
             return Decoded::failed(0, &text);
         }

@@ -1,9 +1,9 @@
 //! HTTP/1 to upstreams (nginx: ngx_http_proxy_module). For HTTP/2 and HTTP/3 the head of a request is made into a field block
 //! later. Hot path.
 
-use super::decoder::{Content, Decoded, End, Received};
+use super::decoder::{Content, Decoded, End, Input};
 use super::protocol::Facts;
-use super::{Asked, Came, Place, Speak, Unwritten, took_head};
+use super::{Asked, Came, Place, Speak, Unwritten, Written, took_head};
 use crate::modules::grpc;
 use crate::modules::proxy::{SetHeader, Settings};
 use crate::modules::proxy_cache;
@@ -116,12 +116,7 @@ impl Speak for Http1 {
         !(framing == Framing::Chunked && self.version == Version::Http10)
     }
 
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         write_head(req, asked, if self.version == Version::Http10 { &Form::V10 } else { &Form::V11 }, out)
     }
 
@@ -169,28 +164,18 @@ impl Speak for Http1 {
         Some(Place::Head)
     }
 
-    fn decode(
-        &mut self,
-        content: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
-        if content.framing != Framing::Chunked {
-            return content.decode_plain(req, received.bytes, out);
+    fn decode(&mut self, c: &mut Content, req: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
+        if c.framing != Framing::Chunked {
+            return c.decode_plain(req, input.bytes, out);
         }
         let before = out.len();
-        match dechunk(content, &mut CHUNKS.of_mut(req).0, received.bytes, out) {
+        match dechunk(c, &mut CHUNKS.of_mut(req).0, input.bytes, out) {
             Ok(over) => Decoded::content(out.len() - before, over),
             Err(InvalidChunked) => {
                 req.log(Level::Error, "upstream sent invalid chunked response while reading upstream");
                 Decoded { end: End::Broken, ..Decoded::content(0, false) }
             }
         }
-    }
-
-    fn ends_with_connection(&self, content: &Content) -> bool {
-        content.framing == Framing::Stream
     }
 
     fn note_trailers(&self, content: &Content, req: &mut Request, _conn: Option<&Conn>) {
@@ -255,12 +240,7 @@ fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, F
 
 /// Appends the head of a request, in one form whatever the client wrote. Returns `true` if it asks for another protocol. A
 /// connection that it asks to close is not kept if `proxy_pass` implies the group.
-pub(super) fn write_head(
-    req: &mut Request,
-    asked: &Asked<'_>,
-    form: &Form,
-    out: &mut Vec<u8>,
-) -> Result<bool, Unwritten> {
+pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, form: &Form, out: &mut Vec<u8>) -> Written {
     request_line(req, asked, form, out)?;
     let upgrade = set_fields(req, asked, form, out)?;
     validators(req, asked, out)?;

@@ -1,10 +1,10 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2, grpc_pass). Many streams share a connection, which `upstream/h2/` has. Hot path.
 
-use super::decoder::{Content, Decoded, Received, TOO_LONG};
+use super::decoder::{Content, Decoded, Input, TOO_LONG};
 use super::http1::{self, Form, HTTP};
 use super::muxed::{self, Ask};
 use super::protocol::Facts;
-use super::{Asked, Came, Place, Speak, Unwritten};
+use super::{Asked, Came, Place, Speak, Written};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::READ;
 use crate::upstream::fault::Fault;
@@ -74,12 +74,7 @@ impl Speak for Http2 {
         true
     }
 
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         http1::write_head(req, asked, &Form { passes_te: self.is_grpc, ..FORM }, out)
     }
 
@@ -96,16 +91,10 @@ impl Speak for Http2 {
         stream(conn).is_some_and(|stream| stream.is_bare()).then_some(Place::Early)
     }
 
-    fn decode(
-        &mut self,
-        c: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
+    fn decode(&mut self, c: &mut Content, req: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
         let before = out.len();
         out.append(&mut req.modules.upstream.early);
-        out.extend_from_slice(received.bytes);
+        out.extend_from_slice(input.bytes);
         let length = (out.len() - before) as u64;
         match c.framing {
             Framing::None => {
@@ -119,7 +108,7 @@ impl Speak for Http2 {
             Framing::Length(_) => c.left -= length,
             _ => {}
         }
-        let over = received.conn.and_then(stream).is_none_or(|stream| stream.is_over());
+        let over = input.conn.and_then(stream).is_none_or(|stream| stream.is_over());
         if over && c.left > 0 {
             return Decoded::failed(length, TOO_SHORT);
         }

@@ -1,10 +1,10 @@
 //! A request over HTTP/3 (Angie: proxy_http_version 3). Many streams share a connection, which `upstream/h3/` has. Hot path.
 
-use super::decoder::{Content, Decoded, Received, TOO_LONG};
+use super::decoder::{Content, Decoded, Input, TOO_LONG};
 use super::http1::{self, Form, HTTP};
 use super::muxed::{self, Ask};
 use super::protocol::Facts;
-use super::{Asked, Came, Speak, Unwritten};
+use super::{Asked, Came, Speak, Written};
 use crate::modules::proxy_http3;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Outgoing;
@@ -52,12 +52,7 @@ impl Speak for Http3 {
         true
     }
 
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         http1::write_head(req, asked, &Form::STREAM, out)
     }
 
@@ -69,22 +64,16 @@ impl Speak for Http3 {
         req.modules.upstream.head.keep_alive
     }
 
-    fn decode(
-        &mut self,
-        c: &mut Content,
-        _req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
-        let length = received.bytes.len() as u64;
+    fn decode(&mut self, c: &mut Content, _: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
+        let length = input.bytes.len() as u64;
         match c.framing {
             Framing::None => return Decoded::content(0, true),
             Framing::Length(_) if length > c.left => return Decoded::failed(length, TOO_LONG),
             Framing::Length(_) => c.left -= length,
             _ => {}
         }
-        out.extend_from_slice(received.bytes);
-        Decoded::content(received.bytes.len(), false)
+        out.extend_from_slice(input.bytes);
+        Decoded::content(input.bytes.len(), false)
     }
 
     fn ends_with_connection(&self, c: &Content) -> bool {

@@ -1,8 +1,8 @@
 //! Answers of memcached, made into heads of HTTP. The parser is in forebay-http, `memcached.rs`. Hot path.
 
-use super::decoder::{Content, Decoded, Received};
+use super::decoder::{Content, Decoded, Input};
 use super::protocol::Facts;
-use super::{Asked, Came, Speak, Unwritten, took_head};
+use super::{Asked, Came, Speak, Unwritten, Written, took_head};
 use crate::modules::memcached::write_command;
 use crate::upstream::fault::{Fault, READING, bad_head};
 use forebay_conf::error::Level;
@@ -47,12 +47,7 @@ impl Speak for Memcached {
         false
     }
 
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         if let Some(key) = asked.key {
             write_command(req, key, out).map_err(Unwritten::Status)?;
         }
@@ -67,19 +62,13 @@ impl Speak for Memcached {
         true
     }
 
-    fn decode(
-        &mut self,
-        c: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
+    fn decode(&mut self, c: &mut Content, req: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
         if c.framing == Framing::None {
             // The answer to HEAD: the value is on its way even so.
             c.reusable = false;
             return Decoded::content(0, true);
         }
-        let input = received.bytes;
+        let input = input.bytes;
         let len = usize::try_from(c.left).unwrap_or(usize::MAX).min(input.len());
         let (value, behind) = input.split_at(len);
         out.extend_from_slice(value);

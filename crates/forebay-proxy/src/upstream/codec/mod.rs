@@ -26,7 +26,7 @@ use super::exchange::{Outgoing, READ};
 use super::fault::Fault;
 use crate::modules::proxy::{HttpVersion, Settings};
 use crate::upstream::CALL;
-use decoder::{Content, Decoded, Received};
+use decoder::{Content, Decoded, Input};
 use fastcgi::FastCgi;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
@@ -87,13 +87,8 @@ trait Speak {
     /// Returns `true` if a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
     fn can_stream(&self, framing: Framing) -> bool;
 
-    /// Appends a request up to its content. Returns `true` if it asks for another protocol.
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten>;
+    /// Appends a request up to its content.
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written;
 
     /// Appends a piece of a request's content, which is not empty.
     fn push_content(&self, content: &[u8], out: &mut Vec<u8>) {
@@ -155,16 +150,14 @@ trait Speak {
     fn begin_content(&mut self, _to_head: bool) {}
 
     /// Appends the content in bytes that have been received.
-    fn decode(
-        &mut self,
-        content: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded;
+    fn decode(&mut self, c: &mut Content, req: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
+        c.decode_plain(req, input.bytes, out)
+    }
 
     /// Returns `true` if the end of the connection is the end of the response as well.
-    fn ends_with_connection(&self, content: &Content) -> bool;
+    fn ends_with_connection(&self, content: &Content) -> bool {
+        content.framing == Framing::Stream
+    }
 
     /// Notes the trailers of a response that is over.
     fn note_trailers(&self, _content: &Content, _req: &mut Request, _conn: Option<&Conn>) {}
@@ -214,13 +207,8 @@ impl Codec {
         each!(self, own => own.can_stream(framing))
     }
 
-    /// Appends a request up to its content. Returns `true` if it asks for another protocol.
-    pub fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    /// Appends a request up to its content.
+    pub(crate) fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         each!(self, own => own.write_request(req, asked, out))
     }
 
@@ -299,14 +287,8 @@ impl Codec {
         each!(self, own => own.begin_content(to_head));
     }
 
-    fn decode(
-        &mut self,
-        content: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
-        each!(self, own => own.decode(content, req, received, out))
+    fn decode(&mut self, c: &mut Content, req: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
+        each!(self, own => own.decode(c, req, input, out))
     }
 
     fn ends_with_connection(&self, content: &Content) -> bool {
@@ -331,6 +313,9 @@ pub struct Asked<'a> {
     /// `true` if the method is GET even if the client's is HEAD (nginx: proxy_cache_convert_head).
     pub as_get: bool,
 }
+
+/// Result of writing a request: `true` if it asks for another protocol.
+type Written = Result<bool, Unwritten>;
 
 /// Reason for which a request cannot be written.
 pub enum Unwritten {

@@ -1,8 +1,7 @@
 //! SCGI (nginx: ngx_http_scgi_module). `modules/scgi.rs` writes the parameters. Hot path.
 
-use super::decoder::{Content, Decoded, Received};
 use super::protocol::Facts;
-use super::{Asked, Came, Speak, Unwritten, cgi};
+use super::{Asked, Came, Speak, Written, cgi};
 use crate::modules::scgi;
 use crate::upstream::fault::Fault;
 use forebay_http::h1::client::ResponseHead;
@@ -26,12 +25,7 @@ impl Speak for Scgi {
         matches!(framing, Framing::Length(_))
     }
 
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         scgi::write_params(req, asked.settings, asked.stored, out)?;
         Ok(false)
     }
@@ -50,19 +44,5 @@ impl Speak for Scgi {
 
     fn framing_of_response(&self, head: &ResponseHead, to_head: bool, stored: bool) -> Framing {
         cgi::framing_of_response(head, to_head, stored)
-    }
-
-    fn decode(
-        &mut self,
-        content: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
-        content.decode_plain(req, received.bytes, out)
-    }
-
-    fn ends_with_connection(&self, content: &Content) -> bool {
-        content.framing == Framing::Stream
     }
 }

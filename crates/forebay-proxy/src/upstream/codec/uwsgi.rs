@@ -1,8 +1,7 @@
 //! uwsgi (nginx: ngx_http_uwsgi_module). `modules/uwsgi.rs` writes the parameters. Hot path.
 
-use super::decoder::{Content, Decoded, Received};
 use super::protocol::Facts;
-use super::{Asked, Came, Speak, Unwritten, cgi};
+use super::{Asked, Came, Speak, Unwritten, Written, cgi};
 use crate::modules::uwsgi;
 use crate::upstream::fault::Fault;
 use forebay_conf::error::Level;
@@ -33,12 +32,7 @@ impl Speak for Uwsgi {
         matches!(framing, Framing::Length(_))
     }
 
-    fn write_request(
-        &self,
-        req: &mut Request,
-        asked: &Asked<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Unwritten> {
+    fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
         match uwsgi::write_params(req, asked.settings, asked.stored, out)? {
             Ok(()) => Ok(false),
             Err(len) => {
@@ -62,19 +56,5 @@ impl Speak for Uwsgi {
 
     fn framing_of_response(&self, head: &ResponseHead, to_head: bool, stored: bool) -> Framing {
         cgi::framing_of_response(head, to_head, stored)
-    }
-
-    fn decode(
-        &mut self,
-        content: &mut Content,
-        req: &mut Request,
-        received: Received<'_>,
-        out: &mut Vec<u8>,
-    ) -> Decoded {
-        content.decode_plain(req, received.bytes, out)
-    }
-
-    fn ends_with_connection(&self, content: &Content) -> bool {
-        content.framing == Framing::Stream
     }
 }
