@@ -55,7 +55,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     compress::unknown_length(req);
     req.resp.join = Some(Box::new(Join {
-        own_filters: req.resp.filters.len(),
+        own_filters: req.resp.filters.body.len(),
         page: None,
         around: [s.before.0.clone(), s.after.0.clone()],
     }));

@@ -440,7 +440,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
         r.content_length = None;
         r.forbid_ranges();
     }
-    r.filters.push(Box::new(Recode { table, pending: Vec::new() }));
+    r.filters.body.push(Box::new(Recode { table, pending: Vec::new() }));
     Ok(())
 }
 

@@ -38,7 +38,7 @@ fn handle(req: &mut Request) -> Verdict {
     r.status = 200;
     r.content_type = b"image/gif".to_vec();
     r.content_length = Some(PIXEL.len() as u64);
-    r.last_modified = Some(MODIFIED);
+    r.validators.last_modified = Some(MODIFIED);
     r.body.clear();
     r.body.push(Part::Static(PIXEL));
     Verdict::Done

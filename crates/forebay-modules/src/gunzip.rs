@@ -50,7 +50,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     if req.method == Method::Head {
         return Ok(());
     }
-    req.resp.filters.push(Box::new(Gunzip { decoder: MultiGzDecoder::new(Vec::new()) }));
+    req.resp.filters.body.push(Box::new(Gunzip { decoder: MultiGzDecoder::new(Vec::new()) }));
     Ok(())
 }
 

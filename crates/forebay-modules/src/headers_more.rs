@@ -259,10 +259,10 @@ fn clear(r: &mut Response, names: &Names) {
         r.content_length = None;
     }
     if hit("Last-Modified") {
-        r.last_modified = None;
+        r.validators.last_modified = None;
     }
     if hit("ETag") {
-        r.etag.clear();
+        r.validators.etag.clear();
     }
     if hit("Location") {
         r.location.clear();
@@ -338,6 +338,7 @@ fn change_field(req: &mut Request, field: &Field, mode: Mode) -> Result<(), u16>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_server::response::Validators;
 
     fn names(text: &str, prefix: bool) -> Names {
         Names { text: text.as_bytes().to_vec(), prefix }
@@ -366,11 +367,17 @@ mod tests {
 
     #[test]
     fn clearing_reaches_the_fields_of_the_server() {
-        let mut r = Response { etag: b"\"a\"".to_vec(), last_modified: Some(1), ..Response::default() };
+        let validators = Validators { etag: b"\"a\"".to_vec(), last_modified: Some(1) };
+        let mut r = Response { validators, ..Response::default() };
         r.content_length = Some(3);
         r.fields.push(b"X-A", b"b");
         clear(&mut r, &names("", true));
-        assert!(!r.server_fields.server && !r.server_fields.date && r.etag.is_empty() && r.fields.is_empty());
-        assert_eq!((r.last_modified, r.content_length), (None, Some(3)));
+        assert!(
+            !r.server_fields.server
+                && !r.server_fields.date
+                && r.validators.etag.is_empty()
+                && r.fields.is_empty()
+        );
+        assert_eq!((r.validators.last_modified, r.content_length), (None, Some(3)));
     }
 }

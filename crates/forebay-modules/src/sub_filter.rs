@@ -119,7 +119,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
         req.resp.clear_validators();
     }
     if req.method != Method::Head {
-        req.resp.filters.push(Box::new(Replace::new(finder, texts, s.once)));
+        req.resp.filters.body.push(Box::new(Replace::new(finder, texts, s.once)));
     }
     Ok(())
 }

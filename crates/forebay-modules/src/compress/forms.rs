@@ -167,7 +167,7 @@ impl Plain {
 /// Returns the content of a response's body if it is a whole file or cached response, and small enough.
 pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
     let r = &req.resp;
-    if r.source.is_some() || !r.filters.is_empty() || len.is_none_or(|n| n == 0 || n > LONGEST) {
+    if r.source.is_some() || !r.filters.body.is_empty() || len.is_none_or(|n| n == 0 || n > LONGEST) {
         return None;
     }
     let [part] = r.body.as_slice() else { return None };

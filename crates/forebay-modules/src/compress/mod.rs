@@ -126,8 +126,8 @@ fn eligible(req: &Request, s: &LocationSettings) -> Set {
 /// Makes the validator weak, because the bytes of the content change (nginx: prefix W/).
 pub fn weaken_etag(req: &mut Request) {
     let r = &mut req.resp;
-    if r.etag.first() == Some(&b'"') {
-        r.etag.splice(0..0, *b"W/");
+    if r.validators.etag.first() == Some(&b'"') {
+        r.validators.etag.splice(0..0, *b"W/");
     }
     let Some(etag) = r.fields.get(b"ETag") else { return };
     if etag.starts_with(b"W/") {
@@ -189,12 +189,12 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
             None if req.method == Method::Head => {}
             None => {
                 WANTED.of_mut(req).0 = Some((subject, key));
-                req.resp.late_filter = Some(|req| Pooled::new(make_form(req)));
+                req.resp.filters.late = Some(|req| Pooled::new(make_form(req)));
             }
         }
     } else if req.method != Method::Head {
         let filter = Encoder::new(forms::for_stream(coding, s));
-        req.resp.filters.push(Box::new(filter));
+        req.resp.filters.body.push(Box::new(filter));
     }
     Ok(())
 }
@@ -208,7 +208,7 @@ async fn make_form(req: &mut Request) {
         None => {
             let http = req.http();
             let key = forms::for_stream(key.coding, &http.location(req).settings);
-            req.resp.filters.push(Box::new(Encoder::new(key)));
+            req.resp.filters.body.push(Box::new(Encoder::new(key)));
         }
     }
 }
@@ -219,7 +219,7 @@ pub fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     if state.coding != Some(coding) {
         return false;
     }
-    let encoded = || req.resp.filters.iter().find_map(|f| f.lengths());
+    let encoded = || req.resp.filters.body.iter().find_map(|f| f.lengths());
     let Some((before, after)) = state.lengths.or_else(encoded).filter(|(_, after)| *after > 0) else {
         return false;
     };

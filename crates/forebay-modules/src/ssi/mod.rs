@@ -176,7 +176,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
         return Ok(());
     }
     let page: Option<Box<dyn compose::Page>> = Some(Box::new(page));
-    let own_filters = req.resp.filters.len();
+    let own_filters = req.resp.filters.body.len();
     match &mut req.resp.join {
         Some(join) => join.page = page,
         None => req.resp.join = Some(Box::new(Join { own_filters, page, around: [None, None] })),

@@ -134,7 +134,7 @@ impl ScriptPlace {
 /// Returns the script of a response's content, if that is kept in memory and nothing changes it.
 pub(super) fn find(req: &Request, longest_value: usize) -> Option<(Rc<Script>, Bytes)> {
     let r = &req.resp;
-    if !r.filters.is_empty() {
+    if !r.filters.body.is_empty() {
         return None;
     }
     let bytes = content(r)?;

@@ -75,7 +75,7 @@ fn status(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 fn filter(req: &mut Request) -> Result<(), VarError> {
     let status = STATE.of(req).status.to_string();
     req.resp.fields.push(b"X-Visit", status.as_bytes());
-    req.resp.filters.push(Box::new(Capitals));
+    req.resp.filters.body.push(Box::new(Capitals));
     Ok(())
 }
 

@@ -75,8 +75,8 @@ const ARENA: usize = 64 * 1024;
 /// Sends a response with the content of several requests, its head first.
 pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, mut join: Box<Join>) -> Done {
     let pace = Pace::new(limit_rate(req));
-    let own = join.own_filters.min(req.resp.filters.len());
-    let filters = req.resp.filters.split_off(own);
+    let own = join.own_filters.min(req.resp.filters.body.len());
+    let filters = req.resp.filters.body.split_off(own);
     let (pending, gathered) = (req.take_buf(), req.take_buf());
     let mut out = Outlet::client(filters, framing, pace, pending);
     out.gathered = gathered;
@@ -141,7 +141,7 @@ impl Stage<'_> {
 
     /// Gives the filters back to the response.
     pub(super) fn end(self, req: &mut Request) {
-        req.resp.filters = self.filters;
+        req.resp.filters.body = self.filters;
     }
 }
 
@@ -149,7 +149,7 @@ type Emitting<'a> = Pin<Box<dyn Future<Output = Done> + 'a>>;
 
 /// Returns the page of a response that consists of nothing else, and whose commands are known.
 fn page_at_hand<'j>(req: &Request, join: &'j mut Join) -> Option<&'j mut Box<dyn Page>> {
-    let alone = join.around == [None, None] && req.resp.filters.is_empty();
+    let alone = join.around == [None, None] && req.resp.filters.body.is_empty();
     let content = content(&req.resp).filter(|_| alone)?;
     join.page.as_mut().filter(|page| page.has_script(&content))
 }
@@ -163,7 +163,7 @@ fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Em
         if let Some(path) = join.around[0].clone() {
             add(out, req, &path).await?;
         }
-        let filters = std::mem::take(&mut req.resp.filters);
+        let filters = std::mem::take(&mut req.resp.filters.body);
         let stage = Stage { filters, page: join.page.as_deref_mut() };
         let mut pump = Pump::staged(req, out, Some(stage));
         let done = pump.run(req).await;
@@ -422,13 +422,13 @@ async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Op
     }
     if !keep
         && sub.resp.join.is_none()
-        && sub.resp.filters.is_empty()
+        && sub.resp.filters.body.is_empty()
         && let Some(content) = content(&sub.resp)
     {
         out.push(sub, &content).await?;
         return Ok(None);
     }
-    let own_filters = sub.resp.filters.len();
+    let own_filters = sub.resp.filters.body.len();
     let mut join = (sub.resp.join.take())
         .unwrap_or_else(|| Box::new(Join { own_filters, page: None, around: [None, None] }));
     let good = sub.status() < 300;

@@ -335,10 +335,10 @@ impl Outlet {
 
     /// Gives the filters back to the response, since `$gzip_ratio` reads their figures.
     fn return_filters(&mut self, req: &mut Request) {
-        if req.resp.filters.is_empty() {
-            std::mem::swap(&mut req.resp.filters, &mut self.filters);
+        if req.resp.filters.body.is_empty() {
+            std::mem::swap(&mut req.resp.filters.body, &mut self.filters);
         } else {
-            req.resp.filters.append(&mut self.filters);
+            req.resp.filters.body.append(&mut self.filters);
         }
     }
 

@@ -40,7 +40,7 @@ pub enum Attempt {
 #[inline]
 pub fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: BodyFraming) -> Attempt {
     let r = &req.resp;
-    let is_plain = head.is_empty() && r.join.is_none() && r.filters.is_empty() && r.source.is_none();
+    let is_plain = head.is_empty() && r.join.is_none() && r.filters.body.is_empty() && r.source.is_none();
     if !is_plain || framing == BodyFraming::Chunked || !req.conn.wire.is_multiplexed() || has_limit_rate(req)
     {
         return Attempt::No;
@@ -69,7 +69,7 @@ pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, fr
         return Box::pin(compose::send(req, head, framing, join)).await;
     }
     let rate = limit_rate(req);
-    let unchanged = req.resp.filters.is_empty() && rate.is_none() && framing != BodyFraming::Chunked;
+    let unchanged = req.resp.filters.body.is_empty() && rate.is_none() && framing != BodyFraming::Chunked;
     if unchanged && req.resp.source.is_none() {
         let sendfile = req.conn.wire.has_sendfile();
         if !sendfile {
@@ -92,9 +92,9 @@ async fn pump(
 ) -> Done {
     let streamed = req.resp.source.is_some();
     // A file that leaves by sendfile puts no more than the head in it.
-    let bare = !streamed && req.resp.filters.is_empty() && framing != BodyFraming::Chunked;
+    let bare = !streamed && req.resp.filters.body.is_empty() && framing != BodyFraming::Chunked;
     let pending = if bare { req.take_buf() } else { thread.io.large.take() };
-    let filters = std::mem::take(&mut req.resp.filters);
+    let filters = std::mem::take(&mut req.resp.filters.body);
     let mut out = Outlet::client(filters, framing, pace, pending);
     if !streamed {
         // Parts are complete, so no client waits for a first piece: larger writes cost less.

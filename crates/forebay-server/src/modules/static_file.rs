@@ -390,10 +390,10 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
     let r = &mut req.resp;
     r.status = 200;
     r.content_length = Some(file.size);
-    r.last_modified = Some(file.mtime);
+    r.validators.last_modified = Some(file.mtime);
     if core.etag {
-        r.etag.clear();
-        r.etag.extend_from_slice(&file.etag);
+        r.validators.etag.clear();
+        r.validators.etag.extend_from_slice(&file.etag);
     }
     r.allowed_ranges = AllowedRanges::Any;
     content_type(req);

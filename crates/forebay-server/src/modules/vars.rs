@@ -96,7 +96,7 @@ pub const PLAIN: &[Row] = rows! {
     "sent_http_content_length" => |r, o| Ok(r.resp.content_length.map(|n| response::number(o, n)).is_some()),
     "sent_http_content_type" => sent_content_type,
     "sent_http_keep_alive" => sent_keep_alive,
-    "sent_http_last_modified" => |r, o| match r.resp.last_modified {
+    "sent_http_last_modified" => |r, o| match r.resp.validators.last_modified {
         Some(t) => text(o, &forebay_http::date::imf(t)),
         None => sent_http(r, b"last_modified", o),
     },
@@ -322,8 +322,8 @@ fn http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
 }
 
 fn sent_http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
-    if name == b"etag" && !r.resp.etag.is_empty() {
-        out.extend_from_slice(&r.resp.etag);
+    if name == b"etag" && !r.resp.validators.etag.is_empty() {
+        out.extend_from_slice(&r.resp.validators.etag);
         return Ok(true);
     }
     let values = r.resp.fields.iter().filter(|(n, _)| same_name(name, n)).map(|(_, v)| v);

@@ -108,6 +108,7 @@ mod tests {
     use crate::request::tally::Arrival;
     use crate::request::uri::Uri;
     use crate::request::{Refusal, SubBody};
+    use crate::response::coding::Coding;
     use crate::response::origin::{self, AllowedRanges};
     use crate::response::server_fields::ServerFields;
     use crate::response::{Part, Window};
@@ -115,6 +116,7 @@ mod tests {
     use forebay_core::client::Client;
     use forebay_core::vars::VarId;
     use forebay_http::request::Framing;
+    use forebay_sys::pooled::Pooled;
     use std::time::Duration;
 
     /// State of a module.
@@ -163,7 +165,7 @@ mod tests {
         let Tally { started, arrival, received, sent, sent_head, complete } = tally;
         let Errors { rejected, original, overwrite, refusal } = errors;
         let crate::response::Response { fields, handed_on, trailers, body: parts, source, ready, .. } = resp;
-        let crate::response::Response { join, filters, .. } = resp;
+        let crate::response::Response { join, filters, coded, .. } = resp;
         macro_rules! shown {
             ($($what:expr),+ $(,)?) => { vec![$((stringify!($what), format!("{:?}", $what))),+] };
         }
@@ -189,8 +191,8 @@ mod tests {
             resp.charset,
             resp.override_charset,
             resp.content_length,
-            resp.last_modified,
-            resp.etag,
+            resp.validators.last_modified,
+            resp.validators.etag,
             resp.location,
             fields,
             handed_on,
@@ -202,7 +204,9 @@ mod tests {
             resp.origin,
             ready.is_some(),
             join.is_some(),
-            filters.len(),
+            filters.body.len(),
+            filters.late.is_some(),
+            coded.coding.is_some(),
             resp.allowed_ranges,
             resp.head_only,
             resp.server_fields.server,
@@ -269,13 +273,15 @@ mod tests {
     fn use_up_response(req: &mut Request) {
         let secret = || b"secret".to_vec();
         let r = &mut req.resp;
-        (r.status, r.content_length, r.last_modified, r.limit_rate) = (200, Some(6), Some(1), 9);
+        (r.status, r.content_length, r.validators.last_modified, r.limit_rate) = (200, Some(6), Some(1), 9);
         (r.content_type, r.charset, *r.override_charset) = (secret(), secret(), secret());
-        (r.etag, r.location, r.reason, r.text) = (secret(), secret(), secret(), secret());
+        (r.validators.etag, r.location, r.reason, r.text) = (secret(), secret(), secret(), secret());
         for list in [&mut r.fields, &mut *r.handed_on, &mut *r.trailers] {
             list.push(b"Set-Cookie", b"secret");
         }
         r.body.push(Part::Static(b"secret"));
+        r.coded.coding = Some(Coding::Gzip);
+        r.filters.late = Some(|_| Pooled::new(async {}));
         r.window = Window { skip: 1, left: 2 };
         r.origin = origin::Origin::Headless;
         (r.allowed_ranges, r.head_only) = (AllowedRanges::One, true);
@@ -306,7 +312,7 @@ mod tests {
         use_up(&mut used);
         // Each field that a request may leave behind has been set.
         let same = ["Rc::as_ptr(conf)", "started", "parts", "source.is_some()"];
-        let same = same.iter().chain(&["ready.is_some()", "join.is_some()", "filters.len()"]);
+        let same = same.iter().chain(&["ready.is_some()", "join.is_some()", "filters.body.len()"]);
         let same: Vec<_> = same.chain(&["transfer.is_some()"]).collect();
         for (new, used) in known(&new).iter().zip(&known(&used)) {
             assert!(new.1 != used.1 || same.contains(&&new.0), "{} is not tested: {}", new.0, new.1);

@@ -307,7 +307,7 @@ fn push_of_content(
     if let Some(n) = length {
         sink.own(Own::ContentLength, itoa::Buffer::new().format(n).as_bytes())?;
     }
-    if let Some(t) = r.last_modified.filter(|_| matches!(r.status, 200 | 206 | 304)) {
+    if let Some(t) = r.validators.last_modified.filter(|_| matches!(r.status, 200 | 206 | 304)) {
         sink.own(Own::LastModified, &forebay_http::date::imf(t))?;
     }
     Ok(())
@@ -319,8 +319,8 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if r.server_fields.vary && sink.lines().is_none() {
         sink.own(Own::Vary, b"Accept-Encoding")?;
     }
-    if !r.etag.is_empty() {
-        sink.own(Own::Etag, &r.etag)?;
+    if !r.validators.etag.is_empty() {
+        sink.own(Own::Etag, &r.validators.etag)?;
     }
     match sink {
         Sink::Http1(out) => r.fields.write_lines(out),

@@ -363,10 +363,8 @@ pub struct Response {
     pub override_charset: Rare<Vec<u8>>,
     /// `Content-Length`; `None` sends the body chunked or until close.
     pub content_length: Option<u64>,
-    /// `Last-Modified`, Unix seconds.
-    pub last_modified: Option<i64>,
-    /// `ETag` with its quotes; empty if none.
-    pub etag: Vec<u8>,
+    /// Validators of the content.
+    pub validators: Validators,
     /// `Location`, empty if none. Made absolute when the head is written.
     pub location: Vec<u8>,
     /// All other fields.
@@ -391,10 +389,8 @@ pub struct Response {
     pub ready: Option<Rc<sent_heads::SentHead>>,
     /// Parts of the body in addition to its own content.
     pub join: Option<Box<crate::body::compose::Join>>,
-    /// Filters of the body, in order.
-    pub filters: Vec<Box<dyn BodyFilter>>,
-    /// Filter that waits, which a header filter has asked for.
-    pub late_filter: Option<LateFilter>,
+    /// Filters that header filters have added.
+    pub filters: Filters,
     /// Content coding.
     pub coded: Coded,
     /// Ranges that a request may ask for.
@@ -407,6 +403,41 @@ pub struct Response {
     pub limit_rate: u64,
     /// Status line of an upstream, reason phrase included; empty: the standard one.
     pub reason: Vec<u8>,
+}
+
+/// Validators of content (RFC 9110, section 8.8) that the server has made.
+#[derive(Debug, Default)]
+pub struct Validators {
+    /// `Last-Modified`, Unix seconds.
+    pub last_modified: Option<i64>,
+    /// `ETag` with its quotes; empty if none.
+    pub etag: Vec<u8>,
+}
+
+impl Validators {
+    fn clear(&mut self) {
+        let Validators { last_modified, etag } = self;
+        *last_modified = None;
+        etag.clear();
+    }
+}
+
+/// Filters that header filters have added to a response.
+#[derive(Default)]
+pub struct Filters {
+    /// Filters of the body, in order.
+    pub body: Vec<Box<dyn BodyFilter>>,
+    /// Filter that waits. It runs once, after all header filters.
+    pub late: Option<LateFilter>,
+}
+
+impl Filters {
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        let Filters { body, late } = self;
+        body.clear();
+        *late = None;
+    }
 }
 
 impl Response {
@@ -428,8 +459,7 @@ impl Response {
             charset,
             override_charset,
             content_length,
-            last_modified,
-            etag,
+            validators,
             location,
             fields,
             handed_on,
@@ -443,7 +473,6 @@ impl Response {
             ready,
             join,
             filters,
-            late_filter,
             coded,
             allowed_ranges,
             head_only,
@@ -456,8 +485,7 @@ impl Response {
         charset.clear();
         override_charset.clear();
         *content_length = None;
-        *last_modified = None;
-        etag.clear();
+        validators.clear();
         location.clear();
         fields.clear();
         handed_on.clear();
@@ -471,7 +499,6 @@ impl Response {
         *ready = None;
         *join = None;
         filters.clear();
-        *late_filter = None;
         *coded = Coded::default();
         *allowed_ranges = AllowedRanges::None;
         *head_only = false;
@@ -482,12 +509,14 @@ impl Response {
 
     /// Returns the time of the last modification, Unix seconds, wherever the response has it.
     pub fn modified(&self) -> Option<i64> {
-        self.last_modified.or_else(|| forebay_http::date::parse(self.fields.get(b"Last-Modified")?))
+        self.validators
+            .last_modified
+            .or_else(|| forebay_http::date::parse(self.fields.get(b"Last-Modified")?))
     }
 
     /// Returns `ETag`, wherever the response has it.
     pub fn etag(&self) -> Option<&[u8]> {
-        match self.etag.as_slice() {
+        match self.validators.etag.as_slice() {
             b"" => self.fields.get(b"ETag"),
             own => Some(own),
         }
@@ -495,13 +524,13 @@ impl Response {
 
     /// Removes `Last-Modified`, wherever the response has it.
     pub fn clear_last_modified(&mut self) {
-        self.last_modified = None;
+        self.validators.last_modified = None;
         self.fields.remove(b"Last-Modified");
     }
 
     /// Removes `ETag`, wherever the response has it.
     pub fn clear_etag(&mut self) {
-        self.etag.clear();
+        self.validators.etag.clear();
         self.fields.remove(b"ETag");
     }
 

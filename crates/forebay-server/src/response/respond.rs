@@ -116,7 +116,7 @@ async fn run_header_filters(req: &mut Request) {
     let mut content_range = Vec::new();
     loop {
         req.resp.coded = Coded::default();
-        req.resp.late_filter = None;
+        req.resp.filters.late = None;
         let http = req.http();
         if let Some(status) = req.errors.overwrite {
             // A page that has the same status by itself leaves with the usual phrase, too.
@@ -134,7 +134,7 @@ async fn run_header_filters(req: &mut Request) {
             }
         }
         let Some(refusal) = req.errors.refusal.take() else {
-            if let Some(filter) = req.resp.late_filter.take() {
+            if let Some(filter) = req.resp.filters.late.take() {
                 filter(req).await;
             }
             break;
@@ -181,5 +181,5 @@ pub fn finish(req: &mut Request) {
     // A runner without work holds no files, and no tables of an encoder whose response broke off.
     req.resp.body.clear();
     req.resp.origin = Origin::Own;
-    req.resp.filters.clear();
+    req.resp.filters.body.clear();
 }

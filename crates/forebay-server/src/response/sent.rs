@@ -123,7 +123,7 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         (None, Some(e)) if is_of_entry(req, &**e) => &e.made().heads,
         _ => return,
     };
-    if r.source.is_some() || r.head_only || !r.filters.is_empty() {
+    if r.source.is_some() || r.head_only || !r.filters.body.is_empty() {
         return;
     }
     let Some(ranked) = ranked(req, req.own_location()) else { return };
