@@ -2,7 +2,6 @@
 
 use crate::accounts;
 use crate::certificate::{self, Certificate, Phase, State};
-use crate::earlier;
 use crate::failure::{Class, Failure};
 use crate::history::{Asked, History};
 use crate::issue::{Issuance, Issued};
@@ -14,6 +13,7 @@ use crate::rehearsal::{self, Results};
 use crate::schedule::{self, Suggestion};
 use crate::settings::{Issuer, Order, Retry};
 use crate::state_dir::{Locked, Mark, StateDir};
+use crate::substitute;
 use forebay_conf::error::Level;
 use forebay_core::tasks::{Log, Tasks};
 use forebay_net::tls::verify::now;
@@ -60,7 +60,7 @@ fn read_earlier(order: &Order, certificate: &Certificate) {
     else {
         return;
     };
-    if let Some(made) = earlier::find(order, &StateDir::new(path), now()) {
+    if let Some(made) = substitute::find(order, &StateDir::new(path), now()) {
         certificate.present_earlier(made);
     }
 }
@@ -108,7 +108,7 @@ pub fn start(orders: &[Order], tasks: &mut Tasks, environment: &Environment<'_>)
         let (key, account) = kept.map_or((None, None), |(key, account)| (Some(key), account));
         let publisher = Publisher { issuer: issuer.clone(), hooks: hooks.clone(), log: (*log).clone() };
         let log = (*log).clone();
-        let attendant = Attendant { issuer, publisher, wanted, state, log, key, account, history: None };
+        let attendant = IssuerTask { issuer, publisher, wanted, state, log, key, account, history: None };
         tasks.spawn(tokio, "renewing certificates", attendant.attend());
     }
 }
@@ -136,7 +136,7 @@ enum Due {
 }
 
 /// Task of an issuer.
-struct Attendant {
+struct IssuerTask {
     issuer: Arc<Issuer>,
     publisher: Publisher,
     wanted: Vec<Wanted>,
@@ -196,7 +196,7 @@ impl State {
     }
 }
 
-impl Attendant {
+impl IssuerTask {
     async fn attend(mut self) {
         if let Some(state) = self.state.clone()
             && let Err(text) = blocking(move || state.create()).await

@@ -22,7 +22,6 @@ mod accounts;
 mod certificate;
 mod challenge;
 pub mod dns;
-mod earlier;
 mod engine;
 mod failure;
 mod history;
@@ -38,6 +37,7 @@ mod rehearsal;
 mod schedule;
 mod settings;
 mod state_dir;
+mod substitute;
 mod transport;
 mod x509;
 

@@ -221,14 +221,14 @@ enum Mode {
 /// A connection.
 struct Peer {
     stream: TcpStream,
-    state: Answers,
+    state: OwedBytes,
     /// The client sends no more.
     ended: bool,
 }
 
 impl Peer {
     fn new(stream: TcpStream) -> Peer {
-        Peer { stream, state: Answers::default(), ended: false }
+        Peer { stream, state: OwedBytes::default(), ended: false }
     }
 
     /// Returns `true` if the client has to take bytes before others are read.
@@ -268,7 +268,7 @@ impl Peer {
 
 /// Bytes that a connection is owed, by the bytes that came.
 #[derive(Debug)]
-struct Answers {
+struct OwedBytes {
     mode: Mode,
     /// Bytes that came and have no answer yet.
     input: Vec<u8>,
@@ -279,13 +279,13 @@ struct Answers {
     zeros: u64,
 }
 
-impl Default for Answers {
-    fn default() -> Answers {
-        Answers { mode: Mode::Undecided, input: Vec::new(), output: Vec::new(), sent: 0, zeros: 0 }
+impl Default for OwedBytes {
+    fn default() -> OwedBytes {
+        OwedBytes { mode: Mode::Undecided, input: Vec::new(), output: Vec::new(), sent: 0, zeros: 0 }
     }
 }
 
-impl Answers {
+impl OwedBytes {
     fn owes(&self) -> bool {
         !self.output.is_empty() || self.zeros > 0
     }
@@ -329,7 +329,7 @@ impl Answers {
         }
     }
 
-    /// Answers the input in order, until bytes are owed or more input is needed.
+    /// OwedBytes the input in order, until bytes are owed or more input is needed.
     fn answer(&mut self) -> std::io::Result<()> {
         while !self.owes() && !self.input.is_empty() {
             match self.mode {
@@ -385,7 +385,7 @@ mod tests {
 
     /// Feeds pieces and returns all that is sent for them.
     fn answers(pieces: &[&[u8]]) -> std::io::Result<Vec<u8>> {
-        let (mut state, mut all, mut piece) = (Answers::default(), Vec::new(), [0; 7]);
+        let (mut state, mut all, mut piece) = (OwedBytes::default(), Vec::new(), [0; 7]);
         for bytes in pieces {
             state.take(bytes)?;
             while state.owes() {
@@ -407,12 +407,12 @@ mod tests {
 
     #[test]
     fn the_beginning_of_an_order_comes_back_at_the_end() {
-        let mut state = Answers::default();
+        let mut state = OwedBytes::default();
         state.take(b"fore").expect("taken");
         assert!(!state.owes());
         state.end();
         assert_eq!(state.due(&mut []), b"fore");
-        let mut state = Answers::default();
+        let mut state = OwedBytes::default();
         state.take(b"forebay up 3\nab").expect("taken");
         state.end();
         assert!(!state.owes());

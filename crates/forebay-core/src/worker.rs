@@ -3,11 +3,11 @@
 use crate::config::{ListenAddr, Listener};
 use crate::counters::Counters;
 use crate::front::{self, Accepted, Front, FrontEnd, Idle, PARTING};
+use crate::idle_memory::IdleMemory;
 use crate::limit::shares::GRACE;
 use crate::log::buffers::{self, LogBuffers};
 use crate::log::error;
 use crate::process::{Applied, ThreadGeneration};
-use crate::spare::Spare;
 use crate::thread::{ActiveConfig, Parts, Thread};
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
@@ -169,7 +169,7 @@ struct WorkerThread {
     closing: Cell<bool>,
     /// Value of [`Thread::delegated`] that the listeners follow.
     delegated: Cell<Option<u8>>,
-    spare: Spare,
+    spare: IdleMemory,
 }
 
 /// Runs a worker thread until a command ends it. It serves once there is something in `begun`; if that is dropped, the process did not
@@ -230,7 +230,7 @@ impl WorkerThread {
             parting: Cell::new(None),
             closing: Cell::new(false),
             delegated: Cell::new(None),
-            spare: Spare::default(),
+            spare: IdleMemory::default(),
             thread,
         };
         worker.thread.fronts.replace(worker.fronts.iter().map(Rc::downgrade).collect());

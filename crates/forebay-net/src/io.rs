@@ -2,7 +2,7 @@
 
 use crate::pipe::{Pipe, Pipes};
 use crate::reactor::{Poller, Token};
-use crate::spare::SpareSockets;
+use crate::socket_pool::SocketPool;
 use crate::tls::stream::Scratch;
 use forebay_sys::datagrams::Batch;
 use rustix::net::AddressFamily;
@@ -23,7 +23,7 @@ pub struct Io {
     /// Pipes for the bytes of relays.
     pub(crate) pipes: Pipes,
     /// Sockets for datagrams between two uses.
-    pub(crate) spare: SpareSockets,
+    pub(crate) spare: SocketPool,
     /// Buffers for datagrams, between two calls.
     batch: RefCell<Option<Batch>>,
 }
@@ -47,7 +47,7 @@ impl Io {
             relayed: RelayBuffers::default(),
             pipe: RefCell::default(),
             pipes: Pipes::default(),
-            spare: SpareSockets::default(),
+            spare: SocketPool::default(),
             batch: RefCell::default(),
         })
     }

@@ -7,7 +7,7 @@
 pub mod addr;
 pub mod blame;
 pub mod dial;
-mod few;
+mod few_clients;
 pub mod io;
 pub mod loopback;
 pub mod mux;
@@ -16,7 +16,7 @@ pub mod quic;
 pub mod reactor;
 pub mod relay;
 pub mod resolver;
-mod spare;
+mod socket_pool;
 pub mod tls;
 pub mod wait;
 pub mod wire;

@@ -2,7 +2,7 @@
 //! which steps help does.
 
 use crate::figures::Figures;
-use crate::manner::{self, Manner};
+use crate::load::{self, LoadPlan};
 use crate::program::{Program, Which, executable};
 use crate::scene::Target;
 use crate::state::{lock, state_dir};
@@ -384,7 +384,7 @@ impl Replay<'_> {
         let load = self.load(a, port)?;
         let mut runs = Vec::new();
         for _ in 0..3 {
-            let (f, _) = manner::measure(&load, process.id(), self.args.time.mul_f64(0.2), self.args.time)?;
+            let (f, _) = load::measure(&load, process.id(), self.args.time.mul_f64(0.2), self.args.time)?;
             runs.push(f);
             if signals::interrupted() {
                 return Ok(Measured::Interrupted);
@@ -405,8 +405,8 @@ impl Replay<'_> {
         let scheme = if a.tls { "https" } else { "http" };
         let url = format!("{scheme}://127.0.0.1:{port}/f.html");
         let target = Target { url, host: None, proxied: false, size: 0 };
-        let manner = Manner { close: !a.keepalive, ..Manner::closed_loop(self.connections(a), 1) };
-        manner::load(&[target], &manner)
+        let manner = LoadPlan { close: !a.keepalive, ..LoadPlan::closed_loop(self.connections(a), 1) };
+        load::load(&[target], &manner)
     }
 }
 

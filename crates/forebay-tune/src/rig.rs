@@ -2,7 +2,7 @@
 
 use crate::figures::Figures;
 use crate::knobs::{Knob, Place};
-use crate::manner::{Manner, load, measure};
+use crate::load::{LoadPlan, load, measure};
 use crate::patch::{Edit, Source};
 use crate::program::{Process, Program};
 use crate::scene::{Copy, Target};
@@ -76,8 +76,8 @@ pub struct Subject<'s> {
     pub program: Program,
     /// Targets of the load.
     pub targets: Vec<Target>,
-    /// Manner in which requests are sent.
-    pub manner: Manner,
+    /// LoadPlan in which requests are sent.
+    pub manner: LoadPlan,
 }
 
 /// The question of a tuning.
@@ -219,7 +219,7 @@ impl<'s> Live<'s> {
     fn at(&mut self, point: &Point, fresh: bool, rate: Option<f64>, runs: usize) -> Result<Figures, String> {
         let start = Instant::now();
         let pid = self.ready(point, fresh)?;
-        let load = load(&self.subject.targets, &Manner { rate, ..self.subject.manner.clone() })?;
+        let load = load(&self.subject.targets, &LoadPlan { rate, ..self.subject.manner.clone() })?;
         let left = self.time.until.saturating_duration_since(start).as_secs_f64();
         let time = (left / runs.max(1) as f64 - self.overhead.as_secs_f64()).clamp(0.25, 10.0);
         let warm = Duration::from_secs_f64((time * 0.2).clamp(0.1, 1.5));

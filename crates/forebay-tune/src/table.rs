@@ -2,7 +2,7 @@
 //! Its Markdown is the table of docs/performance-notes.md.
 
 use crate::figures::Figures;
-use crate::manner::{self, Manner};
+use crate::load::{self, LoadPlan};
 use crate::patch::Source;
 use crate::program::{Process, Program, Which, executable};
 use crate::scene::{Copy, CopyPlace};
@@ -146,13 +146,13 @@ impl Contender {
         let program = Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0 };
         program.test(&written)?;
         let process = program.start(&written, &copy.all_ports(&source), &dir.join("stderr"))?;
-        let manner = Manner::closed_loop(args.connections as usize, args.seed);
-        let load = manner::load(&copy.targets(&source, false), &manner)?;
+        let manner = LoadPlan::closed_loop(args.connections as usize, args.seed);
+        let load = load::load(&copy.targets(&source, false), &manner)?;
         Ok(Contender { load, process, runs: Vec::new() })
     }
 
     fn measure(&mut self, time: Duration) -> Result<(), String> {
-        let (f, first) = manner::measure(&self.load, self.process.id(), time.mul_f64(0.2), time)?;
+        let (f, first) = load::measure(&self.load, self.process.id(), time.mul_f64(0.2), time)?;
         if f.errors > 0 && !signals::interrupted() {
             say!("{} requests failed: {}", f.errors, first.unwrap_or_default());
         }

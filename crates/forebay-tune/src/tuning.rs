@@ -3,13 +3,13 @@
 use crate::choice::{Choice, LeftOut};
 use crate::cli::{RunArgs, Workload, cpus};
 use crate::knobs::{KNOBS, Place};
+use crate::load::{LoadPlan, load};
 use crate::load_point::{self, CAPACITY, Check};
-use crate::manner::{Manner, load};
 use crate::output::{self, Summary, gain};
-use crate::past::Past;
 use crate::patch::Source;
 use crate::program::{Program, Which, executable};
 use crate::results::{self, KERNEL};
+use crate::resume::ResumeLog;
 use crate::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
 use crate::scene::{self, Copy, Target};
 use crate::search::{self, Event, Outcome, Point, Report, SearchKnob, Settings};
@@ -156,8 +156,8 @@ impl<'a> Tuning<'a> {
         Ok(Some(root))
     }
 
-    fn manner(&self) -> Manner {
-        Manner {
+    fn manner(&self) -> LoadPlan {
+        LoadPlan {
             connections: self.args.connections.min(20_000) as usize,
             seed: self.args.seed,
             protocol: match (self.args.http2, self.args.http3) {
@@ -221,11 +221,11 @@ impl<'a> Tuning<'a> {
                "goal": format!("{:?}", self.args.goal), "rate": self.args.rate, "load": self.args.load, "knobs": knobs})
     }
 
-    fn past(&self, log: &Path, question: &Value) -> Result<Past, String> {
+    fn past(&self, log: &Path, question: &Value) -> Result<ResumeLog, String> {
         if self.args.resume {
-            Past::resume(&self.out, log, question)
+            ResumeLog::resume(&self.out, log, question)
         } else {
-            Past::start(&self.out, log, question)
+            ResumeLog::start(&self.out, log, question)
         }
     }
 
@@ -423,8 +423,8 @@ enum Answer {
 }
 
 /// Requests a target once.
-fn ask(target: &Target, manner: &Manner) -> Result<Answer, String> {
-    let one = Manner { access_log: None, rate: None, ..manner.clone() };
+fn ask(target: &Target, manner: &LoadPlan) -> Result<Answer, String> {
+    let one = LoadPlan { access_log: None, rate: None, ..manner.clone() };
     let mut load = load(std::slice::from_ref(target), &one)?;
     load.connections = 1;
     load.stop = Stop::Count(1, Some(Duration::from_secs(3)));

@@ -3,8 +3,8 @@
 
 use forebay_bench::load::Protocol;
 use forebay_tune::knobs::KNOBS;
+use forebay_tune::load::LoadPlan;
 use forebay_tune::load_point::{Check, Half};
-use forebay_tune::manner::Manner;
 use forebay_tune::patch::Source;
 use forebay_tune::program::Program;
 use forebay_tune::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
@@ -139,7 +139,7 @@ fn check(dir: &Path) {
             Active { knob, levels: vec![(text.clone(), source.view().edits(knob, &text))] }
         });
     let targets = copy.targets(&source, false);
-    let manner = Manner {
+    let manner = LoadPlan {
         connections: 2,
         seed: 1,
         protocol: Protocol::Http1,

@@ -33,15 +33,15 @@ pub(crate) struct Built {
 }
 
 /// Builds configurations, one after the other, each with what the one before has left.
-pub(crate) struct Workshop {
+pub(crate) struct ConfigurationBuilder {
     memory: Memory,
     /// Number of the configuration whose files the memory has.
     remembered: u64,
 }
 
-impl Workshop {
-    pub(crate) fn new() -> Workshop {
-        Workshop { memory: Memory::serving(), remembered: 0 }
+impl ConfigurationBuilder {
+    pub(crate) fn new() -> ConfigurationBuilder {
+        ConfigurationBuilder { memory: Memory::serving(), remembered: 0 }
     }
 
     /// Builds the configuration of a record. Its groups may be those of the configuration in use, so the caller gives them their
@@ -78,7 +78,7 @@ pub(crate) type Finished = (Box<Configure>, Result<Built, String>);
 /// Builds the configurations of reloads, in a thread that begins with the first one.
 pub(crate) struct Builder {
     /// Before there is a thread.
-    workshop: Option<Workshop>,
+    workshop: Option<ConfigurationBuilder>,
     thread: Option<Thread>,
     /// Orders that are not finished.
     pending: usize,
@@ -94,7 +94,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn start(workshop: Workshop) -> io::Result<Thread> {
+    fn start(workshop: ConfigurationBuilder) -> io::Result<Thread> {
         let (orders, received) = channel();
         let (finish, finished) = channel();
         let (ready, told) = io::pipe()?;
@@ -107,7 +107,7 @@ impl Thread {
 
 impl Builder {
     /// Creates it without a thread. `workshop` has built the configuration in use.
-    pub(crate) fn new(workshop: Workshop) -> Builder {
+    pub(crate) fn new(workshop: ConfigurationBuilder) -> Builder {
         Builder { workshop: Some(workshop), thread: None, pending: 0, late: BTreeMap::new() }
     }
 
@@ -117,7 +117,8 @@ impl Builder {
     /// There is no thread, and none can be started.
     pub(crate) fn order(&mut self, order: Box<Configure>, fds: Vec<OwnedFd>) -> io::Result<()> {
         if self.thread.is_none() {
-            self.thread = Some(Thread::start(self.workshop.take().unwrap_or_else(Workshop::new))?);
+            self.thread =
+                Some(Thread::start(self.workshop.take().unwrap_or_else(ConfigurationBuilder::new))?);
         }
         if let Some(thread) = &self.thread {
             self.pending += 1;
@@ -165,7 +166,7 @@ impl Builder {
 }
 
 fn work(
-    mut workshop: Workshop,
+    mut workshop: ConfigurationBuilder,
     orders: &Receiver<(Box<Configure>, Vec<OwnedFd>)>,
     finish: &Sender<Finished>,
     mut told: PipeWriter,
@@ -268,7 +269,7 @@ mod tests {
     /// Groups of files that have not changed are in both configurations.
     #[test]
     fn servers_that_come_late_stay() {
-        let mut workshop = Workshop::new();
+        let mut workshop = ConfigurationBuilder::new();
         let used = workshop.build(&order(1, "10.0.0.1:80"), Vec::new()).unwrap_or_else(|e| panic!("{e}"));
         used.named.set(&[endpoints("10.0.0.1:80")]);
         let mut builder = Builder::new(workshop);

@@ -12,9 +12,9 @@
     allow(dead_code, reason = "only the ingress controller has such a process")
 )]
 
-use crate::answers::Broken;
 use crate::master_log::{Log, errno};
 use crate::wire::{self, Body, Endpoints, Rest};
+use crate::worker_messages::Broken;
 use forebay_conf::files::Files;
 use forebay_sys::fds;
 use nix::sys::signal::{Signal, kill};

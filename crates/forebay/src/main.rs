@@ -12,7 +12,6 @@
 
 mod acme;
 mod address;
-mod answers;
 mod building;
 mod changes;
 mod check;
@@ -20,6 +19,7 @@ mod cli;
 #[cfg(feature = "kubernetes")]
 mod cluster;
 mod controller_process;
+mod dashboard_facts;
 mod doctor;
 mod explain;
 mod fmt;
@@ -27,6 +27,7 @@ mod front_ends;
 mod healthcheck;
 mod help;
 mod https;
+mod in_thread;
 #[cfg(feature = "kubernetes")]
 mod ingress;
 mod listen;
@@ -35,7 +36,6 @@ mod log_recovery;
 mod manual;
 mod master;
 mod master_log;
-mod meanwhile;
 mod origin;
 mod paths;
 mod plan;
@@ -45,7 +45,6 @@ mod reports;
 mod serve;
 mod server;
 mod service_manager;
-mod shown;
 mod signals;
 mod state;
 mod subcommands;
@@ -55,6 +54,7 @@ mod top;
 mod trust;
 mod wire;
 mod worker;
+mod worker_messages;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

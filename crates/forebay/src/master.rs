@@ -1,24 +1,24 @@
 //! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
 //!
-//! Another thread opens the configurations of a controller, so that endpoints are passed on meanwhile (`meanwhile.rs`).
+//! Another thread opens the configurations of a controller, so that endpoints are passed on meanwhile (`in_thread.rs`).
 
 mod upgrade;
 
-use crate::answers::{Answer, Answers, Broken};
 use crate::controller_process::{Configuration, Controller, Delivery};
+use crate::in_thread::run_in_thread;
 use crate::listen::{self, Listeners, Refused};
 use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno};
-use crate::meanwhile::meanwhile;
 use crate::paths::Paths;
 use crate::reports::Reports;
 use crate::service_manager::ServiceManager;
 use crate::signals::{Received, Signals, received_line};
-use crate::state::{self, Before, ForWorker, Given, Source, State};
+use crate::state::{self, Before, ForWorker, Source, State, WorkerFiles};
 use crate::succession::Succession;
 use crate::title;
 use crate::wire;
 use crate::worker;
+use crate::worker_messages::{Broken, WorkerMessage, WorkerMessages};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_core::config::ListenAddr;
@@ -73,7 +73,7 @@ struct Child {
     /// `None` once the process has closed its side: it is about to end.
     control: Option<UnixStream>,
     /// Bytes that are no whole message yet, and the deadline for the rest.
-    answers: Answers,
+    answers: WorkerMessages,
     silent_at: Option<Instant>,
     started: Instant,
     /// Told to end.
@@ -83,7 +83,7 @@ struct Child {
     /// Addresses whose sockets it has.
     known: Vec<ListenAddr>,
     /// Files of the last configuration that it was given, and whether it has applied that.
-    given: (Given, bool),
+    given: (WorkerFiles, bool),
     /// Its log files, and the lines that have not reached them.
     logs: WorkerLogs,
 }
@@ -438,13 +438,13 @@ impl Master {
         Ok(Child {
             pid,
             control: Some(control),
-            answers: Answers::default(),
+            answers: WorkerMessages::default(),
             silent_at: None,
             started: Instant::now(),
             leaving: false,
             threads,
             known,
-            given: (Given { generation: self.generations, files: self.state.files.clone() }, false),
+            given: (WorkerFiles { generation: self.generations, files: self.state.files.clone() }, false),
             logs,
         })
     }
@@ -478,9 +478,9 @@ impl Master {
         }
     }
 
-    fn act_on(&mut self, pid: Pid, answer: Answer) {
+    fn act_on(&mut self, pid: Pid, answer: WorkerMessage) {
         match answer {
-            Answer::Applied(generation) => {
+            WorkerMessage::Applied(generation) => {
                 if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
                     child.given.1 |= child.given.0.generation == generation;
                 }
@@ -489,15 +489,15 @@ impl Master {
                     controller.applied(generation);
                 }
             }
-            Answer::Failed(text) => {
+            WorkerMessage::Failed(text) => {
                 self.log.emerg(&format!("worker process {pid}: {text}"));
                 self.reports.failed(&text);
                 if let Some(controller) = &mut self.controller {
                     controller.failed(&text);
                 }
             }
-            Answer::PleaseReopen => self.reopen(),
-            Answer::Leaving => self.replace(pid),
+            WorkerMessage::PleaseReopen => self.reopen(),
+            WorkerMessage::Leaving => self.replace(pid),
         }
     }
 
@@ -611,7 +611,7 @@ impl Master {
         let socket = controller
             .socket()
             .map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |socket| socket.try_clone_to_owned());
-        meanwhile(socket, open, || {
+        run_in_thread(socket, open, || {
             let any = controller.read(log);
             pass_endpoints(controller, children, log);
             any
@@ -670,7 +670,7 @@ impl Master {
         let generation = self.generations;
         let worker = ForWorker { known: &child.known, base, generation, endpoints, ..ForWorker::default() };
         let (order, fds) = self.state.order(worker);
-        child.given = (Given { generation: self.generations, files: self.state.files.clone() }, false);
+        child.given = (WorkerFiles { generation: self.generations, files: self.state.files.clone() }, false);
         // Without a socket it is about to end, and its successor gets the new configuration.
         let Some(control) = &child.control else { return };
         match wire::send_configure(control, &order, &fds) {

@@ -2,13 +2,13 @@
 
 use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
 use crate::controller_process::{Controller, Delivery};
+use crate::dashboard_facts::DashboardFacts;
 use crate::listen::{Listeners, Refused};
 use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
 use crate::paths::Paths;
 use crate::reports::Reports;
 use crate::service_manager::{Passed, ServiceManager};
-use crate::shown::Shown;
 use crate::signals::{Signals, received_line};
 use crate::state::{self, Before, Source, State};
 use crate::title;
@@ -415,7 +415,7 @@ struct Alone {
     /// Number of the configuration in use.
     generation: u64,
     reports: Reports,
-    shown: Shown,
+    shown: DashboardFacts,
     quitting: bool,
 }
 
@@ -456,7 +456,7 @@ impl Alone {
         let threads = state.plan.threads.cpus.len();
         let mut reports = Reports::new(ServiceManager::of_environment());
         reports.applied(generation, &state.status());
-        let mut shown = Shown::default();
+        let mut shown = DashboardFacts::default();
         shown.loaded(&state.config, &state.environment, &state.files);
         Ok(Alone { start, state, log, worker, threads, generation, reports, shown, quitting: false })
     }
@@ -495,7 +495,7 @@ impl Alone {
         let opened = state::open(&environment, &self.start.paths, source, before, &self.log);
         let Ok(mut new) = opened else {
             let reason = self.log.take_refusal().unwrap_or_default();
-            Shown::refused(reason.clone());
+            DashboardFacts::refused(reason.clone());
             self.reports.refused(&reason);
             return Ok(());
         };

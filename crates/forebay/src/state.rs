@@ -28,7 +28,7 @@ pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
 
 /// Files of a configuration that a worker was given.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
+pub(crate) struct WorkerFiles {
     /// Number of the configuration.
     pub generation: u64,
     /// Its files.
@@ -133,7 +133,7 @@ pub(crate) struct ForWorker<'w, 'fd> {
     /// Addresses whose sockets it has.
     pub known: &'w [ListenAddr],
     /// Files that it has.
-    pub base: Option<&'w Given>,
+    pub base: Option<&'w WorkerFiles>,
     /// Number of the configuration.
     pub generation: u64,
     /// Servers of groups with `peers external`.

@@ -1,12 +1,12 @@
 //! The worker process: receives the configuration, drops privilege, runs the threads, obeys signals.
 
-use crate::answers::Answer;
-use crate::building::{Builder, Named, Workshop, own_log};
+use crate::building::{Builder, ConfigurationBuilder, Named, own_log};
+use crate::dashboard_facts::DashboardFacts;
 use crate::master_log::{Log, errno};
-use crate::shown::Shown;
 use crate::signals::{Received, Signals, received_line};
 use crate::title;
 use crate::wire::{Configure, Order, receive_order};
+use crate::worker_messages::WorkerMessage;
 use forebay_core::config::Config;
 use forebay_core::process::Worker;
 use forebay_sys::log_area::Mapped;
@@ -52,7 +52,7 @@ fn run() -> io::Result<()> {
     match Process::start(control, replies, &order, fds) {
         Ok(process) => process.serve(&signals),
         Err((replies, text)) => {
-            replies.send(&Answer::Failed(text));
+            replies.send(&WorkerMessage::Failed(text));
             Err(io::Error::other("could not start"))
         }
     }
@@ -64,7 +64,7 @@ struct Replies(Arc<Mutex<UnixStream>>);
 
 impl Replies {
     /// Sends an answer. Errors are ignored: the master is gone then.
-    fn send(&self, answer: &Answer) {
+    fn send(&self, answer: &WorkerMessage) {
         let _ = lock(&self.0).write_all(&answer.encode());
     }
 }
@@ -81,7 +81,7 @@ struct Process {
     /// Log files that were opened anew while a configuration was built, which has the former ones.
     reopened: Vec<(Vec<PathBuf>, Vec<OwnedFd>)>,
     log: Arc<Log>,
-    shown: Shown,
+    shown: DashboardFacts,
 }
 
 /// Sets limits, priority, user and directory, in the order in which each still has the privilege that it needs.
@@ -131,7 +131,7 @@ impl Process {
         order: &Configure,
         fds: Vec<OwnedFd>,
     ) -> Result<Process, (Replies, String)> {
-        let mut workshop = Workshop::new();
+        let mut workshop = ConfigurationBuilder::new();
         let started = workshop.build(order, fds).and_then(|built| {
             built.named.set(&order.endpoints);
             built.log.take_last_words();
@@ -153,7 +153,7 @@ impl Process {
         match started {
             Ok((worker, config, named, log, files)) => {
                 let (control, generation) = (Some(control), order.generation);
-                let mut shown = Shown::default();
+                let mut shown = DashboardFacts::default();
                 shown.loaded(&config, &order.environment, &files);
                 let (builder, reopened) = (Builder::new(workshop), Vec::new());
                 Ok(Process {
@@ -174,7 +174,7 @@ impl Process {
     }
 
     fn serve(mut self, signals: &Signals) -> io::Result<()> {
-        self.replies.send(&Answer::Applied(self.generation));
+        self.replies.send(&WorkerMessage::Applied(self.generation));
         loop {
             let (ordered, built) = {
                 let control = self.control.as_ref().map(AsFd::as_fd);
@@ -189,7 +189,7 @@ impl Process {
                 match received.signal {
                     Signal::SIGTERM | Signal::SIGINT => return self.stop(),
                     Signal::SIGQUIT => return self.quit(received, signals),
-                    Signal::SIGUSR1 => self.replies.send(&Answer::PleaseReopen),
+                    Signal::SIGUSR1 => self.replies.send(&WorkerMessage::PleaseReopen),
                     _ => {}
                 }
             }
@@ -216,7 +216,7 @@ impl Process {
                 self.reopened.push((paths, fds));
             }
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
-            Ok(Some(Order::Refused(reason))) => Shown::refused(reason),
+            Ok(Some(Order::Refused(reason))) => DashboardFacts::refused(reason),
             Ok(Some(Order::Endpoints(endpoints))) => {
                 self.named.set(&endpoints);
                 self.builder.keep(endpoints);
@@ -240,7 +240,7 @@ impl Process {
                 self.log = built.log;
                 self.log.take_last_words();
                 let (replies, number) = (self.replies.clone(), order.generation);
-                self.worker.reload(built.generation, move || replies.send(&Answer::Applied(number)));
+                self.worker.reload(built.generation, move || replies.send(&WorkerMessage::Applied(number)));
                 self.shown.loaded(&self.config, &order.environment, &built.files);
             }
             Err(text) => self.refuse(text),
@@ -254,8 +254,8 @@ impl Process {
     }
 
     fn refuse(&self, reason: String) {
-        Shown::refused(reason.clone());
-        self.replies.send(&Answer::Failed(reason));
+        DashboardFacts::refused(reason.clone());
+        self.replies.send(&WorkerMessage::Failed(reason));
     }
 
     fn reopen(&mut self, paths: Vec<PathBuf>, fds: Vec<OwnedFd>) {
@@ -283,7 +283,7 @@ impl Process {
         for (paths, fds) in std::mem::take(&mut self.reopened) {
             self.reopen(paths, fds);
         }
-        self.replies.send(&Answer::Leaving);
+        self.replies.send(&WorkerMessage::Leaving);
         self.worker.quit(self.config.main.worker_shutdown_timeout);
         // Waiting for the last request must not make the process deaf: a fast stop still counts.
         while !self.worker.finished() {
@@ -298,7 +298,7 @@ impl Process {
             while let Some(received) = signals.next() {
                 match received.signal {
                     Signal::SIGTERM | Signal::SIGINT => self.worker.stop(),
-                    Signal::SIGUSR1 => self.replies.send(&Answer::PleaseReopen),
+                    Signal::SIGUSR1 => self.replies.send(&WorkerMessage::PleaseReopen),
                     _ => {}
                 }
             }

@@ -5,7 +5,7 @@
 
 use super::client::Connection;
 use super::directive::Settings;
-use super::messages::{self, Entry, Id, Tells, Told, Topic};
+use super::messages::{self, Entry, Id, Received, Tells, Topic};
 use super::resp::Reply;
 use super::retry::{Conversation, connect, repeat};
 use super::task::{patience, replica, unexpected};
@@ -175,7 +175,7 @@ impl Listener {
     /// Hands messages to their zones. `last` is the position of the last one.
     async fn hand_out(&self, all: Vec<(Id, Entry)>, last: Id) {
         let counts = &self.link.counts;
-        let mut told: Vec<Vec<Told>> = self.zones.iter().map(|_| Vec::new()).collect();
+        let mut told: Vec<Vec<Received>> = self.zones.iter().map(|_| Vec::new()).collect();
         for entry in all.into_iter().map(|(_, entry)| entry) {
             let message = match entry {
                 Entry::Message(message) => message,
@@ -188,9 +188,9 @@ impl Listener {
             if self.topic == Topic::Purges && message.from == replica().as_bytes() {
                 continue;
             }
-            let fits = |told: &Told| match self.topic {
-                Topic::Sessions => matches!(told, Told::Bound { .. }),
-                Topic::Purges => matches!(told, Told::Purge(_)),
+            let fits = |told: &Received| match self.topic {
+                Topic::Sessions => matches!(told, Received::Bound { .. }),
+                Topic::Purges => matches!(told, Received::Purge(_)),
             };
             let zone = self.zones.iter().zip(&mut told).find(|(zone, _)| zone.name() == message.zone);
             match zone {

@@ -33,7 +33,7 @@ pub trait Tells: Send + Sync {
     fn answer(&self, note: Note, server: Option<&[u8]>);
 
     /// Takes what other replicas have told, in their order. May block.
-    fn hear(&self, told: Vec<Told>);
+    fn hear(&self, told: Vec<Received>);
 
     /// Notes that messages may have been missed.
     fn missed(&self);
@@ -122,7 +122,7 @@ pub enum Note {
 
 /// Content of a message that a replica has sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum Received {
     /// Server of a session.
     Bound {
         /// The session.
@@ -182,7 +182,7 @@ pub(super) struct Message {
     /// Zone that it is for.
     pub zone: Vec<u8>,
     /// Content.
-    pub told: Told,
+    pub told: Received,
 }
 
 /// Returns the server of a session, and prolongs it.
@@ -346,12 +346,12 @@ fn message(fields: &Reply) -> Option<Message> {
         [b"from", b"zone", b"session", b"server", ..] => {
             let key = unhex(&values.next()?)?;
             let server = values.next().filter(|s| !s.is_empty() && s.len() <= MAX_SERVER)?;
-            Told::Bound { key, server: server.into() }
+            Received::Bound { key, server: server.into() }
         }
-        [b"from", b"zone", b"entry", ..] => Told::Purge(Purge::Entry(unhex(&values.next()?)?)),
+        [b"from", b"zone", b"entry", ..] => Received::Purge(Purge::Entry(unhex(&values.next()?)?)),
         [b"from", b"zone", b"prefix", ..] => {
             let prefix = values.next().filter(|p| p.len() <= MAX_PREFIX)?;
-            Told::Purge(Purge::Prefix(prefix.into()))
+            Received::Purge(Purge::Prefix(prefix.into()))
         }
         _ => return None,
     };
@@ -389,9 +389,11 @@ pub fn read_any(bytes: &[u8]) -> Option<usize> {
     for message in messages.clone() {
         assert!(message.zone.len() <= MAX_ZONE, "a long name");
         match &message.told {
-            Told::Bound { server, .. } => assert!((1..=MAX_SERVER).contains(&server.len()), "a long server"),
-            Told::Purge(Purge::Prefix(prefix)) => assert!(prefix.len() <= MAX_PREFIX, "a long prefix"),
-            Told::Purge(Purge::Entry(_)) => {}
+            Received::Bound { server, .. } => {
+                assert!((1..=MAX_SERVER).contains(&server.len()), "a long server")
+            }
+            Received::Purge(Purge::Prefix(prefix)) => assert!(prefix.len() <= MAX_PREFIX, "a long prefix"),
+            Received::Purge(Purge::Entry(_)) => {}
         }
     }
     Some(messages.count())
@@ -434,7 +436,7 @@ mod tests {
                 words[..6]
                     == [text("XADD"), text("p:purges"), text("MAXLEN"), text("~"), text("10000"), text("*")]
             );
-            let told = Told::Purge(purge);
+            let told = Received::Purge(purge);
             let expected = Message { from: b"me".to_vec(), zone: b"zone".to_vec(), told };
             assert_eq!(message(&Reply::Array(words[6..].to_vec())), Some(expected));
         }
@@ -452,7 +454,7 @@ mod tests {
         let session = "5e".repeat(32);
         let whole: [&[u8]; 8] =
             [b"from", b"me", b"zone", b"z", b"session", session.as_bytes(), b"server", b"s"];
-        let told = Told::Bound { key: [0x5e; 32], server: b"s"[..].into() };
+        let told = Received::Bound { key: [0x5e; 32], server: b"s"[..].into() };
         let expected = Some(Message { from: b"me".to_vec(), zone: b"z".to_vec(), told });
         assert_eq!(heard(&whole), expected);
         assert_eq!(heard(&[&whole[..], &[b"later", b"field"]].concat()), expected);

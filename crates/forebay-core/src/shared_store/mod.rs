@@ -30,7 +30,7 @@ mod task;
 
 pub use directive::{Settings, SharedStore, Stores, directive};
 pub use messages::{
-    Id, MAX_PREFIX, MAX_SERVER, Note, Purge, ServerSender, SessionKey, Tells, Told, Topic, read_any,
+    Id, MAX_PREFIX, MAX_SERVER, Note, Purge, Received, ServerSender, SessionKey, Tells, Topic, read_any,
     zone_name,
 };
 

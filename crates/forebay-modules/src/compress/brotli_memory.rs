@@ -10,7 +10,7 @@ use brotli::enc::histogram::{ContextType, HistogramCommand, HistogramDistance, H
 use brotli::enc::{
     Allocator, PDF, SliceWrapper, SliceWrapperMut, StaticCommand, ZopfliNode, floatX, s16, v8,
 };
-use forebay_core::spare::Ended;
+use forebay_core::idle_memory::Ended;
 use std::cell::RefCell;
 
 /// Most memory that a thread keeps, bytes. One encoder of the highest levels may take more.

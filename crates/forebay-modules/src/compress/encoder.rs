@@ -10,7 +10,7 @@ use brotli::enc::encode::{
     BrotliEncoderDestroyInstance, BrotliEncoderOperation, BrotliEncoderParameter, BrotliEncoderStateStruct,
 };
 use flate2::{Compress, Compression, FlushCompress, Status};
-use forebay_core::spare::Ended;
+use forebay_core::idle_memory::Ended;
 use forebay_server::response::coding::Coding;
 use forebay_server::response::coding::FormKey;
 use forebay_server::response::{BodyFilter, FilterError};

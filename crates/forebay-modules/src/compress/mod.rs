@@ -14,7 +14,7 @@ use crate::gzip;
 use crate::gzip_accept;
 use crate::zstd;
 use encoder::Encoder;
-use forebay_core::spare::Ended;
+use forebay_core::idle_memory::Ended;
 use forebay_core::thread::Thread as WorkerThread;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;

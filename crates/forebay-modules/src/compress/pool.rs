@@ -3,7 +3,7 @@
 //! A thread keeps as much as it lately used at a time: creating the tables of an encoder would cost more than a small response
 //! itself, and a burst of streams would begin by faulting in their pages.
 
-use forebay_core::spare::Ended;
+use forebay_core::idle_memory::Ended;
 use forebay_server::response::coding::FormKey;
 use std::cell::RefCell;
 use std::thread::LocalKey;

@@ -7,7 +7,7 @@
 //! (`forebay-core/src/latency.rs`).
 //!
 //! `page.rs` serves the dashboard, and `details.rs` what it asks for in addition to NGINX Plus' interface. The program gives the facts
-//! of `facts.rs` from `forebay/src/shown.rs` and `changes.rs`. `forebay/src/top/` shows the same in a terminal.
+//! of `facts.rs` from `forebay/src/dashboard_facts.rs` and `changes.rs`. `forebay/src/top/` shows the same in a terminal.
 
 mod acme;
 pub mod api;

@@ -28,7 +28,7 @@ pub use session::{Choose, HandshakeFacts};
 pub use settings::{HostKey, IDS, Settings};
 pub use tally::{COUNTS, Count};
 
-use crate::few::{Clients, Seen};
+use crate::few_clients::{Clients, Seen};
 use budget::Budget;
 use bytes::BytesMut;
 use cid::Here;

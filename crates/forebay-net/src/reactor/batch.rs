@@ -1,7 +1,7 @@
 //! System calls of a busy turn, grouped by kind: the loop reads what has arrived on idle connections before it
 //! serves the first of them, and short answers leave together after the last. Serving a connection takes some 30 KiB of this
 //! program's code and as much of the kernel's, about the size of the innermost cache: alternating between them for
-//! each request loads both again each time. Few clients get their answers one by one instead (`few.rs`). Hot path.
+//! each request loads both again each time. Few clients get their answers one by one instead (`few_clients.rs`). Hot path.
 
 use super::poller::{Poller, Role, Slot, Token, Watched, slot_of};
 use rustix::event::epoll;

@@ -6,7 +6,7 @@ use super::direct::Direct;
 use super::progress::Progress;
 use super::timers::{Deadline, Target, Timers};
 use super::wake::{Remote, WakeList};
-use crate::few::{Clients, Seen};
+use crate::few_clients::{Clients, Seen};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;

@@ -5,7 +5,7 @@ use super::Cache;
 use super::bells::Bell;
 use super::entry::{FIXED, Meta};
 use super::index::{Node, Renewal};
-use forebay_core::spare::Ended;
+use forebay_core::idle_memory::Ended;
 use forebay_core::thread::Thread as WorkerThread;
 use forebay_net::reactor::NOTICE_CACHES;
 use forebay_server::file_cache::{self, Identity, Inspected, OpenFile, Opened};

@@ -7,7 +7,7 @@
 
 use super::Cache;
 use super::entry::hash;
-use forebay_core::shared_store::{Id, Link, MAX_PREFIX, Note, Purge, Tells, Told, Topic, zone_name};
+use forebay_core::shared_store::{Id, Link, MAX_PREFIX, Note, Purge, Received, Tells, Topic, zone_name};
 use forebay_sys::files;
 use forebay_sys::sync::lock;
 use std::collections::{HashSet, VecDeque};
@@ -125,15 +125,15 @@ impl Tells for Purges {
         }
     }
 
-    fn hear(&self, told: Vec<Told>) {
+    fn hear(&self, told: Vec<Received>) {
         let index = &self.cache.index;
-        let all: HashSet<Told> = told.into_iter().collect();
+        let all: HashSet<Received> = told.into_iter().collect();
         let mut prefixes = Vec::new();
         for told in &all {
             match told {
-                Told::Purge(Purge::Entry(hash)) => index.purge_entry(&self.cache, hash),
-                Told::Purge(Purge::Prefix(prefix)) => prefixes.push(&**prefix),
-                Told::Bound { .. } => {}
+                Received::Purge(Purge::Entry(hash)) => index.purge_entry(&self.cache, hash),
+                Received::Purge(Purge::Prefix(prefix)) => prefixes.push(&**prefix),
+                Received::Bound { .. } => {}
             }
         }
         if !prefixes.is_empty() {
@@ -236,9 +236,9 @@ mod tests {
         let files = [&b"a/1"[..], b"a/2", b"b/1", b"c"].map(entry);
         let there = || files.each_ref().map(|file| file.exists());
         // The directory has not been read yet.
-        board.hear(vec![Told::Purge(Purge::Entry(hash([&b"c"[..]])))]);
+        board.hear(vec![Received::Purge(Purge::Entry(hash([&b"c"[..]])))]);
         assert_eq!(there(), [true, true, true, false]);
-        let prefix = |text: &[u8]| Told::Purge(Purge::Prefix(text.into()));
+        let prefix = |text: &[u8]| Received::Purge(Purge::Prefix(text.into()));
         board.hear(vec![prefix(b"a/1"), prefix(b"b"), prefix(b"x")]);
         assert_eq!(there(), [false, true, false, false]);
     }

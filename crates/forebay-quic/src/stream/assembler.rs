@@ -1,6 +1,6 @@
 //! Content that arrives in any order, put in order. Hot path.
 
-use super::pieces::{Pieces, SMALL, skip};
+use super::segments::{SMALL, Segments, skip};
 use bytes::Bytes;
 
 /// Most gaps in what has arrived.
@@ -17,7 +17,7 @@ pub struct TooManyGaps;
 #[derive(Debug, Default)]
 pub struct Assembler {
     /// Those before `end` follow each other; gaps are in front of and between the others.
-    pieces: Pieces,
+    pieces: Segments,
     /// Offset of the next byte that is read.
     read: u64,
     /// Offset of the first byte that has not arrived.
@@ -28,7 +28,7 @@ pub struct Assembler {
 impl Assembler {
     /// Creates it for a stream from its first byte on. It has no memory.
     pub const fn new() -> Assembler {
-        Assembler { pieces: Pieces::new(), read: 0, end: 0, gaps: 0 }
+        Assembler { pieces: Segments::new(), read: 0, end: 0, gaps: 0 }
     }
 
     /// Returns the offset of the next byte that is read.

@@ -12,8 +12,8 @@ mod flow;
 mod input;
 mod order;
 mod output;
-mod pieces;
 mod recv;
+mod segments;
 mod send;
 mod table;
 #[cfg(test)]

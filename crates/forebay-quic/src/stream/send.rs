@@ -1,6 +1,6 @@
 //! Sending half of a stream (RFC 9000, section 3.1). Hot path.
 
-use super::pieces::{Pieces, SMALL};
+use super::segments::{SMALL, Segments};
 use crate::id::StreamId;
 use crate::ranges::RangeSet;
 use bytes::Bytes;
@@ -41,7 +41,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Send {
     pub(super) id: StreamId,
-    pieces: Pieces,
+    pieces: Segments,
     /// Offset of the first byte that the peer has not acknowledged.
     base: u64,
     /// Offset of the first byte that was never sent.
@@ -79,7 +79,7 @@ impl Send {
     pub(super) fn new(id: StreamId, limit: u64) -> Send {
         Send {
             id,
-            pieces: Pieces::new(),
+            pieces: Segments::new(),
             base: 0,
             sent: 0,
             end: 0,

@@ -76,7 +76,7 @@ pub(super) fn after_last(req: &Request) -> Then {
 
 /// Work to do while a client takes nothing. A type of its own for each kind, so that writes that only wait are not made of
 /// the states of those that read ahead (and reading ahead can itself write `100 Continue`).
-pub(super) trait Meanwhile {
+pub(super) trait StallWork {
     /// Waits until the client takes more, or until a time.
     async fn until_writable(&mut self, req: &mut Request, until: Instant) -> Awaited;
 }
@@ -84,7 +84,7 @@ pub(super) trait Meanwhile {
 /// Waits without other work; [`room`] has the deadline.
 pub(super) struct Idle;
 
-impl Meanwhile for Idle {
+impl StallWork for Idle {
     #[inline]
     async fn until_writable(&mut self, req: &mut Request, _until: Instant) -> Awaited {
         req.conn.wire.wait_writable(&req.thread.io).await;
@@ -95,7 +95,7 @@ impl Meanwhile for Idle {
 /// Reads a body ahead, as far as the configuration allows.
 pub(super) struct Ahead<'b>(pub(super) Option<&'b mut Body>);
 
-impl Meanwhile for Ahead<'_> {
+impl StallWork for Ahead<'_> {
     async fn until_writable(&mut self, req: &mut Request, until: Instant) -> Awaited {
         match &mut self.0 {
             Some(body) => body.read_ahead(req, true, until).await,
@@ -110,7 +110,7 @@ pub(super) async fn write(
     req: &mut Request,
     bytes: &[u8],
     then: Then,
-    meanwhile: &mut impl Meanwhile,
+    meanwhile: &mut impl StallWork,
 ) -> Done {
     write_on(thread, req, bytes, false, then, meanwhile).await
 }
@@ -122,7 +122,7 @@ pub(super) async fn write_on(
     bytes: &[u8],
     mut full: bool,
     then: Then,
-    meanwhile: &mut impl Meanwhile,
+    meanwhile: &mut impl StallWork,
 ) -> Done {
     let mut rest = bytes;
     while !rest.is_empty() || full {
@@ -197,12 +197,12 @@ pub(super) async fn write_unsent(thread: &Rc<Thread>, req: &mut Request) -> Done
 pub(super) fn room<'r>(
     thread: &'r Rc<Thread>,
     req: &'r mut Request,
-    meanwhile: &'r mut impl Meanwhile,
+    meanwhile: &'r mut impl StallWork,
 ) -> Pin<Box<impl Future<Output = Done> + 'r>> {
     Box::pin(wait_for_room(thread, req, meanwhile))
 }
 
-async fn wait_for_room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut impl Meanwhile) -> Done {
+async fn wait_for_room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut impl StallWork) -> Done {
     let http = req.http();
     let now = Instant::now();
     let until = now + http.location(req).settings.core.send_timeout.0;

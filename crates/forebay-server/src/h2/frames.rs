@@ -105,7 +105,7 @@ fn reason(v: Violation) -> &'static str {
 pub(super) struct Context<'c> {
     pub now: Instant,
     pub limits: &'c Limits,
-    /// Heads for reuse. They are boxed because streams take them over.
+    /// HeadDeadlines for reuse. They are boxed because streams take them over.
     #[allow(clippy::vec_box)]
     pub spare: &'c mut Vec<Box<RequestHead>>,
     pub scratch: &'c mut Vec<u8>,

@@ -7,9 +7,9 @@ use forebay_http::request::RequestHead;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Heads kept for the next requests of a thread.
+/// HeadDeadlines kept for the next requests of a thread.
 const SPARE: usize = 64;
-/// Spare heads that a thread keeps if they are small. All requests of a turn over HTTP/3 begin before the first of them ends.
+/// IdleMemory heads that a thread keeps if they are small. All requests of a turn over HTTP/3 begin before the first of them ends.
 const SPARE_HEADS: usize = 512;
 /// Memory of a small head, bytes.
 const SMALL_HEAD: usize = 1024;
@@ -24,7 +24,7 @@ pub struct Shared {
     pub(super) scratch: RefCell<Vec<u8>>,
     /// Buffers for receiving and for sending.
     pub(super) buffers: RefCell<Vec<Vec<u8>>>,
-    /// Heads of field sections of HTTP/3.
+    /// HeadDeadlines of field sections of HTTP/3.
     pub repeats: RefCell<Repeats>,
 }
 

@@ -10,7 +10,7 @@
 //! connections until they have ended (`close_listeners` in `forebay-core/src/worker.rs`).
 
 mod handover;
-mod heads;
+mod head_deadlines;
 mod session;
 mod stream;
 
@@ -39,7 +39,7 @@ use forebay_net::wire::Wire;
 use forebay_sys::datagrams::Batch;
 use forebay_sys::errno::errno_text;
 use handover::{Inbox, Side};
-use heads::Heads;
+use head_deadlines::HeadDeadlines;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -88,7 +88,7 @@ struct Common {
     /// The poller has been asked for a step.
     asked: Cell<bool>,
     /// Requests whose heads are not complete.
-    heads: Rc<Heads>,
+    heads: Rc<HeadDeadlines>,
 }
 
 /// Chooser of TLS configurations for the handshakes of a thread.

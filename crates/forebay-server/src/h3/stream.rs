@@ -1,7 +1,7 @@
 //! One request and its response on an HTTP/3 connection. Hot path.
 
 use super::Session;
-use super::heads::Waiting;
+use super::head_deadlines::Waiting;
 use super::session::Head;
 use crate::connection::mux::{RequestState, RequestStream, Reset, Reused, WaitChange};
 use crate::thread::Thread;

@@ -251,7 +251,13 @@ pub type LateFilter = for<'r> fn(&'r mut Request) -> Pooled<'r, ()>;
 impl HeaderFilter {
     /// Makes a filter of responses with a head, which may differ from request to request.
     pub const fn new(enabled: Enabled, filter: Filter) -> HeaderFilter {
-        HeaderFilter { enabled, filter, head: Head::Request, codings: None, scope: FilterScope::Heads }
+        HeaderFilter {
+            enabled,
+            filter,
+            head: Head::Request,
+            codings: None,
+            scope: FilterScope::HeadDeadlines,
+        }
     }
 
     /// Makes the same filter with another effect on heads.
@@ -286,7 +292,7 @@ pub enum Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterScope {
     /// Responses with a head.
-    Heads,
+    HeadDeadlines,
     /// These, and those of subrequests whose content becomes part of another response.
     Included,
 }

@@ -1,7 +1,7 @@
 //! State of modules in a worker thread. Each module that has any owns a [`ThreadSlot`], and names it nowhere else. Hot path.
 
 use crate::thread::Thread;
-use forebay_core::spare::Ended;
+use forebay_core::idle_memory::Ended;
 use forebay_core::thread::Thread as WorkerThread;
 use std::any::Any;
 use std::marker::PhantomData;

@@ -30,7 +30,7 @@ mod derive;
 pub mod ending;
 pub mod errors;
 pub mod rare;
-pub mod spare;
+pub mod reuse;
 pub mod states;
 pub mod tally;
 pub mod upstream;

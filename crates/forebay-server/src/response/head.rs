@@ -1,4 +1,4 @@
-//! Heads of responses and the framing of their bodies (nginx: the header filter). Hot path.
+//! HeadDeadlines of responses and the framing of their bodies (nginx: the header filter). Hot path.
 
 use super::coding::Coded;
 use super::fields::{self, OfConnection, Sink};

@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// What has been made of content, and is kept and dropped together with it.
 #[derive(Debug, Default)]
 pub struct Made {
-    /// Heads of responses as they were sent last.
+    /// HeadDeadlines of responses as they were sent last.
     pub heads: SentHeads,
     /// The rest, one value of a type.
     values: RefCell<Vec<Rc<dyn Derived>>>,

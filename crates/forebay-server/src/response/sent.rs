@@ -1,4 +1,4 @@
-//! Heads of responses that are used again for the same file or cached response. Hot path.
+//! HeadDeadlines of responses that are used again for the same file or cached response. Hot path.
 
 use super::Part;
 use super::coding::Ranked;

@@ -1,4 +1,4 @@
-//! Heads of responses as they were sent last, for the next response with the same content. Hot path.
+//! HeadDeadlines of responses as they were sent last, for the next response with the same content. Hot path.
 
 use super::coding::{Form, Ranked};
 use forebay_http::request::Version;
@@ -36,7 +36,7 @@ pub struct SentHead {
     pub form: Option<Arc<Form>>,
 }
 
-/// Heads of a file or a cached response.
+/// HeadDeadlines of a file or a cached response.
 #[derive(Debug, Default)]
 pub struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
 

@@ -1,6 +1,6 @@
 //! A session whose datagrams pass between the client and a server (nginx: ngx_stream_proxy_module over UDP). Hot path.
 
-use super::answers::{self, Answers, Received};
+use super::responses::{self, Received, Responses};
 use crate::passing::Connected;
 use crate::session::Session;
 use forebay_conf::error::Level;
@@ -216,7 +216,7 @@ impl Flow {
         }
         self.counts.requests += count;
         self.counts.received += bytes;
-        let sent = self.conn.with_fd(|fd| Ok(answers::send(fd, batch, range))).ok()?;
+        let sent = self.conn.with_fd(|fd| Ok(responses::send(fd, batch, range))).ok()?;
         self.counts.passed_up += sent.bytes;
         if let Some(e) = sent.error {
             self.refused("send()", e, "sending to");
@@ -277,7 +277,7 @@ impl Flow {
     }
 
     /// Goes on after an event: adds datagrams of the server to those that leave to clients.
-    pub(super) fn step(&mut self, io: &Io, answers: &mut Answers) -> Progress {
+    pub(super) fn step(&mut self, io: &Io, answers: &mut Responses) -> Progress {
         for _ in 0..READS {
             if let Err(pause) = self.quota(io, Way::Down) {
                 return self.pause(io, pause);

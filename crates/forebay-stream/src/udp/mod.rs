@@ -3,13 +3,13 @@
 //! with a socket of its own to the server; datagrams pass without a task and without memory of their own. Hot path.
 //!
 //! `table.rs` finds sessions by client, `sockets.rs` keeps the sockets of the listeners, `flow.rs` passes datagrams on,
-//! `answers.rs` sends them to clients.
+//! `responses.rs` sends them to clients.
 //!
 //! The sessions belong to the thread and not to a configuration, so a reload does not touch them. A session that has ended leaves its
-//! socket, without peer and port, to a later one (`forebay-net/src/spare.rs`).
+//! socket, without peer and port, to a later one (`forebay-net/src/socket_pool.rs`).
 
-mod answers;
 mod flow;
+mod responses;
 mod sockets;
 mod table;
 
@@ -20,7 +20,6 @@ use crate::passing::Connected;
 use crate::rare_line::RareLine;
 use crate::session::Session;
 use crate::thread::{FLOW, Thread};
-use answers::{Answers, Leave};
 use flow::{End, Flow, Progress, Terms};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
@@ -34,6 +33,7 @@ use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
 use forebay_sys::datagrams::{Address, Batch, Destination, MOST};
 use forebay_sys::errno::errno_text;
+use responses::{Leave, Responses};
 use rustix::io::Errno;
 use sockets::{BURST, Sockets};
 use std::cell::{Cell, RefCell};
@@ -108,7 +108,7 @@ impl Queue {
 pub(crate) struct Udp {
     sessions: RefCell<Table<Stage>>,
     sockets: Sockets,
-    answers: RefCell<Answers>,
+    answers: RefCell<Responses>,
     /// Number of sessions that a runner serves. They cannot make way for others.
     beginning: Cell<usize>,
     /// Datagrams of a listener are being handled, see [`Udp::starting`].

@@ -67,7 +67,7 @@ pub(super) fn run(args: &ShowArgs) -> Result<u8, String> {
         notes.iter().for_each(|note| eprintln!("note: {note}"));
         return Ok(1);
     };
-    let shown = Shown::new(&made, &host, &found);
+    let shown = HostReport::new(&made, &host, &found);
     match args.format {
         Format::Text => print(shown.text(&notes)),
         Format::Json => print(format!("{:#}\n", shown.json(&notes))),
@@ -206,7 +206,7 @@ fn mapped(root: &Block, variables: &[String]) -> Vec<String> {
 }
 
 /// All that is shown of a host.
-struct Shown<'m> {
+struct HostReport<'m> {
     host: &'m str,
     found: &'m Found<'m>,
     ingresses: Vec<String>,
@@ -216,8 +216,8 @@ struct Shown<'m> {
     groups: Vec<(&'m str, &'m [Endpoint])>,
 }
 
-impl<'m> Shown<'m> {
-    fn new(made: &'m Translation, host: &'m str, found: &'m Found<'m>) -> Shown<'m> {
+impl<'m> HostReport<'m> {
+    fn new(made: &'m Translation, host: &'m str, found: &'m Found<'m>) -> HostReport<'m> {
         let is_of_host = |hosts: &[String]| hosts.iter().any(|h| h == host || found.names.contains(h));
         let of_host: Vec<_> = made.accepted.iter().filter(|a| is_of_host(&a.hosts)).collect();
         let named = |name: &str| {
@@ -229,7 +229,7 @@ impl<'m> Shown<'m> {
                 !is_part(start.checked_sub(1).and_then(|at| bytes.get(at))) && !is_part(bytes.get(end))
             })
         };
-        Shown {
+        HostReport {
             host,
             found,
             problems: made.problems.iter().filter(|p| of_host.iter().any(|a| a.key == p.key)).collect(),

@@ -17,7 +17,7 @@ use super::unknown::Unknown;
 use crate::config::{Context, Scope};
 use crate::digest::sha256;
 use crate::shared_store::{
-    Link, MAX_SERVER, Note, ServerSender, SessionKey, Stores, Tells, Told, Topic, zone_name,
+    Link, MAX_SERVER, Note, Received, ServerSender, SessionKey, Stores, Tells, Topic, zone_name,
 };
 use crate::upstream::group::Group;
 use crate::upstream::peer::{clock, ms};
@@ -263,11 +263,11 @@ impl Tells for SharedSessions {
         }
     }
 
-    fn hear(&self, told: Vec<Told>) {
+    fn hear(&self, told: Vec<Received>) {
         let now = Instant::now();
         let set = self.group.set();
         for told in told {
-            if let Told::Bound { key, server } = told
+            if let Received::Bound { key, server } = told
                 && set.peers.iter().any(|peer| *peer.sid == *server)
             {
                 self.learn.learn_shared(&key, &server, now);
@@ -348,8 +348,8 @@ mod tests {
         }
     }
 
-    fn told(key: &[u8], sid: &[u8]) -> Told {
-        Told::Bound { key: sha256(key), server: sid.into() }
+    fn told(key: &[u8], sid: &[u8]) -> Received {
+        Received::Bound { key: sha256(key), server: sid.into() }
     }
 
     #[test]

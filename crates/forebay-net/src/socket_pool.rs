@@ -18,9 +18,9 @@ const LEFTOVERS: usize = 32;
 
 /// Unconnected sockets without a port, in the slots of their former use.
 #[derive(Debug, Default)]
-pub(crate) struct SpareSockets(RefCell<VecDeque<(AddressFamily, Token)>>);
+pub(crate) struct SocketPool(RefCell<VecDeque<(AddressFamily, Token)>>);
 
-impl SpareSockets {
+impl SocketPool {
     /// Takes a socket of a family that has nothing to read.
     pub(crate) fn take(&self, poller: &Poller, family: AddressFamily) -> Option<Token> {
         // The one that has waited longest: a datagram on its way to the former port has arrived by now.
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_socket_forgets_its_former_peer() {
-        let (poller, spare, server) = (Poller::new().expect("poller"), SpareSockets::default(), bound());
+        let (poller, spare, server) = (Poller::new().expect("poller"), SocketPool::default(), bound());
         let (token, at) = connected(&poller, &server);
         server.send_to(b"late", at).expect("sent");
         spare.give(&poller, AddressFamily::INET, token);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn few_are_kept_and_none_with_much_to_read() {
-        let (poller, spare, server) = (Poller::new().expect("poller"), SpareSockets::default(), bound());
+        let (poller, spare, server) = (Poller::new().expect("poller"), SocketPool::default(), bound());
         let all: Vec<_> = (0..=KEPT).map(|_| connected(&poller, &server)).collect();
         let full = all[1].1;
         for _ in 0..=LEFTOVERS {

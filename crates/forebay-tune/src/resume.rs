@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Runs of earlier processes.
 #[derive(Default)]
-pub(crate) struct Past {
+pub(crate) struct ResumeLog {
     /// Requests a second of the original in a closed loop.
     pub(crate) capacity: Option<f64>,
     /// Runs of the search.
@@ -17,9 +17,9 @@ pub(crate) struct Past {
     pub(crate) half: VecDeque<Value>,
 }
 
-impl Past {
-    fn of(lines: impl Iterator<Item = Value>) -> Past {
-        let mut past = Past::default();
+impl ResumeLog {
+    fn of(lines: impl Iterator<Item = Value>) -> ResumeLog {
+        let mut past = ResumeLog::default();
         for line in lines {
             match (line["capacity"].as_f64(), &line["half_load"]) {
                 (Some(capacity), _) => past.capacity = Some(capacity),
@@ -34,18 +34,18 @@ impl Past {
     ///
     /// # Errors
     /// The plan cannot be written.
-    pub(crate) fn start(out: &Path, log: &Path, plan: &Value) -> Result<Past, String> {
+    pub(crate) fn start(out: &Path, log: &Path, plan: &Value) -> Result<ResumeLog, String> {
         let path = out.join("plan.json");
         let _ = std::fs::remove_file(log);
         std::fs::write(&path, format!("{plan:#}\n")).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(Past::default())
+        Ok(ResumeLog::default())
     }
 
     /// Reads the log of a tuning that goes on.
     ///
     /// # Errors
     /// The plan in `out` is of another tuning, or there is no log.
-    pub(crate) fn resume(out: &Path, log: &Path, plan: &Value) -> Result<Past, String> {
+    pub(crate) fn resume(out: &Path, log: &Path, plan: &Value) -> Result<ResumeLog, String> {
         let path = out.join("plan.json");
         let old: Value =
             std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
@@ -54,7 +54,7 @@ impl Past {
         }
         let file = File::open(log).map_err(|e| format!("{}: {e}", log.display()))?;
         let lines = BufReader::new(file).lines().map_while(Result::ok);
-        Ok(Past::of(lines.map_while(|l| serde_json::from_str(&l).ok())))
+        Ok(ResumeLog::of(lines.map_while(|l| serde_json::from_str(&l).ok())))
     }
 
     /// Returns how many of the planned runs have been done. Runs of the original in addition to them do not count.
@@ -72,7 +72,8 @@ mod tests {
     fn a_log_has_the_capacity_the_search_and_the_check() {
         let (a, b) = (json!({"point": [0], "score": 1.0}), json!({"point": [1], "why": "refused"}));
         let half = json!({"half_load": 50.0, "point": [0], "p99": 7});
-        let past = Past::of([json!({"capacity": 100.0}), a.clone(), half.clone(), b.clone()].into_iter());
+        let past =
+            ResumeLog::of([json!({"capacity": 100.0}), a.clone(), half.clone(), b.clone()].into_iter());
         assert_eq!((past.capacity, past.runs, past.half), (Some(100.0), [a, b].into(), [half].into()));
     }
 }

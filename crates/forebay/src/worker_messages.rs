@@ -9,7 +9,7 @@
 
 /// A message of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum WorkerMessage {
     /// All threads use the configuration of this number.
     Applied(u64),
     /// The configuration is not in use, and why.
@@ -34,14 +34,14 @@ const FAILED: u8 = 4;
 const PLEASE_REOPEN: u8 = 5;
 const LEAVING: u8 = 6;
 
-impl Answer {
+impl WorkerMessage {
     /// Returns the bytes of the message. A text is cut off at [`LONGEST`].
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, content) = match self {
-            Answer::Applied(generation) => (APPLIED, &generation.to_le_bytes()[..]),
-            Answer::Failed(text) => (FAILED, text.as_bytes()),
-            Answer::PleaseReopen => (PLEASE_REOPEN, &[][..]),
-            Answer::Leaving => (LEAVING, &[][..]),
+            WorkerMessage::Applied(generation) => (APPLIED, &generation.to_le_bytes()[..]),
+            WorkerMessage::Failed(text) => (FAILED, text.as_bytes()),
+            WorkerMessage::PleaseReopen => (PLEASE_REOPEN, &[][..]),
+            WorkerMessage::Leaving => (LEAVING, &[][..]),
         };
         let content = content.get(..LONGEST).unwrap_or(content);
         let length = u32::try_from(content.len()).unwrap_or(0);
@@ -59,12 +59,12 @@ impl Answer {
     }
 
     /// Reads the content of a message; `None` if it does not fit the kind.
-    fn decode(kind: u8, content: &[u8]) -> Option<Answer> {
+    fn decode(kind: u8, content: &[u8]) -> Option<WorkerMessage> {
         Some(match kind {
-            APPLIED => Answer::Applied(u64::from_le_bytes(content.try_into().ok()?)),
-            FAILED => Answer::Failed(printable(content)),
-            PLEASE_REOPEN => Answer::PleaseReopen,
-            LEAVING => Answer::Leaving,
+            APPLIED => WorkerMessage::Applied(u64::from_le_bytes(content.try_into().ok()?)),
+            FAILED => WorkerMessage::Failed(printable(content)),
+            PLEASE_REOPEN => WorkerMessage::PleaseReopen,
+            LEAVING => WorkerMessage::Leaving,
             _ => return None,
         })
     }
@@ -76,11 +76,11 @@ pub(crate) struct Broken;
 
 /// Bytes of a worker that are no whole message yet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct WorkerMessages {
     bytes: Vec<u8>,
 }
 
-impl Answers {
+impl WorkerMessages {
     /// Adds bytes that were read from the socket.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -93,7 +93,7 @@ impl Answers {
 
     /// Takes all whole messages. Equal ones count once, since acting on them twice in a row has no use. The result is an
     /// error when nothing that follows can be read.
-    pub(crate) fn take_all(&mut self) -> (Vec<Answer>, Result<(), Broken>) {
+    pub(crate) fn take_all(&mut self) -> (Vec<WorkerMessage>, Result<(), Broken>) {
         let mut answers = Vec::new();
         loop {
             match self.next() {
@@ -109,7 +109,7 @@ impl Answers {
     ///
     /// # Errors
     /// The bytes are no message; nothing that follows can be read then.
-    pub(crate) fn next(&mut self) -> Result<Option<Answer>, Broken> {
+    pub(crate) fn next(&mut self) -> Result<Option<WorkerMessage>, Broken> {
         let Some((&[kind, a, b, c, d], rest)) = self.bytes.split_first_chunk::<HEAD>() else {
             return match self.bytes.first() {
                 Some(APPLIED..=LEAVING) | None => Ok(None),
@@ -117,11 +117,11 @@ impl Answers {
             };
         };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        if !Answer::may_have(kind, length) {
+        if !WorkerMessage::may_have(kind, length) {
             return Err(Broken);
         }
         let Some(content) = rest.get(..length) else { return Ok(None) };
-        let answer = Answer::decode(kind, content).ok_or(Broken)?;
+        let answer = WorkerMessage::decode(kind, content).ok_or(Broken)?;
         self.bytes.drain(..HEAD + length);
         Ok(Some(answer))
     }
@@ -141,8 +141,8 @@ fn printable(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn all(bytes: &[u8]) -> (Vec<Answer>, Result<Option<Answer>, Broken>) {
-        let mut answers = Answers::default();
+    fn all(bytes: &[u8]) -> (Vec<WorkerMessage>, Result<Option<WorkerMessage>, Broken>) {
+        let mut answers = WorkerMessages::default();
         answers.add(bytes);
         let mut got = Vec::new();
         loop {
@@ -155,11 +155,15 @@ mod tests {
 
     #[test]
     fn messages_arrive_whole_and_byte_by_byte() {
-        let sent =
-            [Answer::Applied(1 << 40), Answer::Failed("no".into()), Answer::PleaseReopen, Answer::Leaving];
-        let bytes: Vec<u8> = sent.iter().flat_map(Answer::encode).collect();
+        let sent = [
+            WorkerMessage::Applied(1 << 40),
+            WorkerMessage::Failed("no".into()),
+            WorkerMessage::PleaseReopen,
+            WorkerMessage::Leaving,
+        ];
+        let bytes: Vec<u8> = sent.iter().flat_map(WorkerMessage::encode).collect();
         assert_eq!(all(&bytes), (sent.to_vec(), Ok(None)));
-        let (mut answers, mut got) = (Answers::default(), Vec::new());
+        let (mut answers, mut got) = (WorkerMessages::default(), Vec::new());
         for byte in &bytes {
             answers.add(&[*byte]);
             got.extend(answers.next().expect("no broken bytes"));
@@ -170,22 +174,22 @@ mod tests {
 
     #[test]
     fn texts_are_printable_and_short() {
-        let failed = |text: &str| all(&Answer::Failed(text.into()).encode()).0;
+        let failed = |text: &str| all(&WorkerMessage::Failed(text.into()).encode()).0;
         assert_eq!(
             failed("a\n2026/01/01 [emerg] \x1b[31m\u{85}é"),
-            [Answer::Failed("a\\x0A2026/01/01 [emerg] \\x1B[31m\\xC2\\x85é".into())]
+            [WorkerMessage::Failed("a\\x0A2026/01/01 [emerg] \\x1B[31m\\xC2\\x85é".into())]
         );
         let (got, end) = all(&[&[FAILED, 2, 0, 0, 0][..], b"\xff\x80"].concat());
-        assert_eq!((got, end), (vec![Answer::Failed("\\xFF\\x80".into())], Ok(None)));
+        assert_eq!((got, end), (vec![WorkerMessage::Failed("\\xFF\\x80".into())], Ok(None)));
         for long in ["x".repeat(1 << 20), "\n".repeat(LONGEST), "é".repeat(LONGEST)] {
-            let [Answer::Failed(text)] = &failed(&long)[..] else { panic!("one message") };
+            let [WorkerMessage::Failed(text)] = &failed(&long)[..] else { panic!("one message") };
             assert!(text.len() < 2000 && text.ends_with("..."), "{}", text.len());
         }
         // What is not UTF-8 becomes four times as long.
         for byte in [0xff, 0xe2] {
             let length = u32::try_from(LONGEST).expect("a length").to_le_bytes();
             let (got, _) = all(&[&[FAILED], &length[..], &vec![byte; LONGEST]].concat());
-            let [Answer::Failed(text)] = &got[..] else { panic!("one message") };
+            let [WorkerMessage::Failed(text)] = &got[..] else { panic!("one message") };
             assert!(text.len() < 2000 && text.ends_with("..."), "{}", text.len());
         }
     }
@@ -222,13 +226,13 @@ mod tests {
             for _ in 0..random() % 12 {
                 match random() % 3 {
                     0 => bytes.extend((0..random() % 9).map(|_| random() as u8)),
-                    1 => bytes.extend(Answer::Applied(random()).encode()),
-                    _ => bytes.extend(Answer::Failed("x".repeat((random() % 50) as usize)).encode()),
+                    1 => bytes.extend(WorkerMessage::Applied(random()).encode()),
+                    _ => bytes.extend(WorkerMessage::Failed("x".repeat((random() % 50) as usize)).encode()),
                 }
             }
             let at = random() as usize % (bytes.len() + 1);
             let (first, second) = bytes.split_at(at);
-            let mut answers = Answers::default();
+            let mut answers = WorkerMessages::default();
             let mut got = Vec::new();
             let mut end = Ok(None);
             for piece in [first, second] {

@@ -15,12 +15,12 @@ pub(super) const BLOCK: usize = 8 * 1024;
 const LEAST: usize = 256;
 /// Most buffers, and most rings, that a thread keeps.
 const KEPT: usize = 256;
-/// Pieces of the largest ring that a thread keeps.
+/// Segments of the largest ring that a thread keeps.
 const LARGEST: usize = 64;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
-    static RINGS: RefCell<Vec<VecDeque<Piece>>> = const { RefCell::new(Vec::new()) };
+    static RINGS: RefCell<Vec<VecDeque<Segment>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Memory of a piece.
@@ -34,20 +34,20 @@ enum Data {
 
 /// Bytes that follow each other.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct Segment {
     start: u64,
     data: Data,
 }
 
-impl Piece {
-    fn shared(start: u64, bytes: Bytes) -> Piece {
-        Piece { start, data: Data::Shared(bytes) }
+impl Segment {
+    fn shared(start: u64, bytes: Bytes) -> Segment {
+        Segment { start, data: Data::Shared(bytes) }
     }
 
-    fn copy(start: u64, bytes: &[u8]) -> Piece {
+    fn copy(start: u64, bytes: &[u8]) -> Segment {
         let mut buffer = take_buffer(bytes.len());
         buffer.extend_from_slice(bytes);
-        Piece { start, data: Data::Own(buffer) }
+        Segment { start, data: Data::Own(buffer) }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -92,14 +92,14 @@ impl Piece {
     }
 }
 
-/// Pieces in the order of their offsets. None overlaps another one.
+/// Segments in the order of their offsets. None overlaps another one.
 #[derive(Debug, Default)]
-pub(super) struct Pieces(VecDeque<Piece>);
+pub(super) struct Segments(VecDeque<Segment>);
 
-impl Pieces {
+impl Segments {
     /// Creates it without memory.
-    pub(super) const fn new() -> Pieces {
-        Pieces(VecDeque::new())
+    pub(super) const fn new() -> Segments {
+        Segments(VecDeque::new())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -111,7 +111,7 @@ impl Pieces {
         self.0.len()
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<&Piece> {
+    pub(super) fn get(&self, at: usize) -> Option<&Segment> {
         self.0.get(at)
     }
 
@@ -127,7 +127,7 @@ impl Pieces {
     /// Appends bytes, without a copy.
     pub(super) fn push(&mut self, start: u64, bytes: Bytes) {
         self.lend_ring();
-        self.0.push_back(Piece::shared(start, bytes));
+        self.0.push_back(Segment::shared(start, bytes));
     }
 
     /// Appends a copy of bytes.
@@ -136,14 +136,14 @@ impl Pieces {
             return;
         }
         self.lend_ring();
-        self.0.push_back(Piece::copy(start, bytes));
+        self.0.push_back(Segment::copy(start, bytes));
     }
 
     /// Inserts bytes at a position. Short ones are put together with the pieces that they touch.
     pub(super) fn insert(&mut self, at: usize, start: u64, bytes: Bytes) {
         if bytes.len() >= SMALL {
             self.lend_ring();
-            self.0.insert(at, Piece::shared(start, bytes));
+            self.0.insert(at, Segment::shared(start, bytes));
             return;
         }
         let before = at.checked_sub(1);
@@ -152,7 +152,7 @@ impl Pieces {
             Some(before) => before,
             None => {
                 self.lend_ring();
-                self.0.insert(at, Piece::copy(start, &bytes));
+                self.0.insert(at, Segment::copy(start, &bytes));
                 at
             }
         };
@@ -209,14 +209,14 @@ impl Pieces {
     /// Drops the pieces that end at or before an offset.
     pub(super) fn drop_before(&mut self, offset: u64) {
         while self.0.front().is_some_and(|first| first.end() <= offset) {
-            self.0.pop_front().into_iter().for_each(Piece::free);
+            self.0.pop_front().into_iter().for_each(Segment::free);
         }
         self.give_ring_back();
     }
 
     /// Drops all pieces.
     pub(super) fn clear(&mut self) {
-        self.0.drain(..).for_each(Piece::free);
+        self.0.drain(..).for_each(Segment::free);
         self.give_ring_back();
     }
 
@@ -276,11 +276,11 @@ fn give_buffer(mut buffer: Vec<u8>) {
     });
 }
 
-fn take_ring() -> VecDeque<Piece> {
+fn take_ring() -> VecDeque<Segment> {
     RINGS.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }
 
-fn give_ring(ring: VecDeque<Piece>) {
+fn give_ring(ring: VecDeque<Segment>) {
     if ring.capacity() > LARGEST {
         return;
     }

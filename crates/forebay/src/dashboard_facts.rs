@@ -32,9 +32,9 @@ struct Loaded {
 
 /// Way to the thread, which begins with the first configuration that shows the facts and ends when this is dropped.
 #[derive(Default)]
-pub(crate) struct Shown(Option<Sender<Loaded>>);
+pub(crate) struct DashboardFacts(Option<Sender<Loaded>>);
 
-impl Shown {
+impl DashboardFacts {
     /// Sends a configuration that has been loaded to the thread, with its files.
     pub(crate) fn loaded(&mut self, config: &Config, environment: &Environment, files: &Arc<Files>) {
         let (all, certificates) = shown_facts(config);

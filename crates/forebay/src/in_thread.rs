@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 
 /// Runs `work` in a thread and returns its result. Until then calls `act` each time that `socket` is readable. After `act` has returned
 /// `false`, it is not called again. Without a descriptor to wait for, or a thread, `work` is run and nothing else.
-pub(crate) fn meanwhile<T: Send>(
+pub(crate) fn run_in_thread<T: Send>(
     socket: io::Result<OwnedFd>,
     work: impl FnOnce() -> T + Send,
     mut act: impl FnMut() -> bool,
@@ -57,7 +57,7 @@ mod tests {
             told.read_exact(&mut two).map(|()| two)
         };
         let socket = ours.as_fd().try_clone_to_owned();
-        let result = meanwhile(socket, work, || {
+        let result = run_in_thread(socket, work, || {
             let mut byte = [0];
             ours.read_exact(&mut byte).expect("read");
             got.extend(byte);
@@ -75,7 +75,7 @@ mod tests {
         let (go_on, mut told) = UnixStream::pair().expect("socket pair");
         let mut go_on = Some(go_on);
         let work = move || told.read(&mut [0]).expect("read");
-        let result = meanwhile(Ok(ours.into()), work, || {
+        let result = run_in_thread(Ok(ours.into()), work, || {
             calls += 1;
             go_on = None;
             false

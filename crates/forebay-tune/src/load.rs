@@ -11,9 +11,9 @@ use forebay_bench::{run, signals, sources};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Manner in which requests are sent.
+/// LoadPlan in which requests are sent.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct LoadPlan {
     /// Connections.
     pub connections: usize,
     /// Seed.
@@ -30,10 +30,10 @@ pub struct Manner {
     pub rate: Option<f64>,
 }
 
-impl Manner {
+impl LoadPlan {
     /// Returns plain HTTP/1.1 in a closed loop.
-    pub(crate) fn closed_loop(connections: usize, seed: u64) -> Manner {
-        Manner {
+    pub(crate) fn closed_loop(connections: usize, seed: u64) -> LoadPlan {
+        LoadPlan {
             connections,
             seed,
             protocol: Protocol::Http1,
@@ -49,7 +49,7 @@ impl Manner {
 ///
 /// # Errors
 /// Errors of forebay-bench: a malformed URL or access log, or no certificates.
-pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
+pub fn load(targets: &[Target], manner: &LoadPlan) -> Result<Load, String> {
     let text = |e: forebay_bench::Error| e.to_string();
     let wanted = wanted(targets, manner).map_err(text)?;
     let protocol = manner.protocol;
@@ -87,7 +87,7 @@ fn requests(targets: &[Target], access_log: Option<&Path>) -> Result<Vec<Wanted>
 }
 
 /// Returns the requests in the manner in which they are to be sent.
-fn wanted(targets: &[Target], manner: &Manner) -> Result<Vec<Wanted>, forebay_bench::Error> {
+fn wanted(targets: &[Target], manner: &LoadPlan) -> Result<Vec<Wanted>, forebay_bench::Error> {
     let mut wanted = requests(targets, manner.access_log.as_deref())?;
     if manner.close {
         Load::close_each(&mut wanted);

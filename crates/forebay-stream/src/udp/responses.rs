@@ -50,7 +50,7 @@ pub(super) fn send(fd: &OwnedFd, batch: &mut Batch, range: Range<usize>) -> Sent
 
 /// Datagrams that leave over the socket of one listener.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct Responses {
     batch: Option<Batch>,
     /// Socket of the listener. Its last session may end before its answers leave.
     socket: Option<Arc<OwnedFd>>,
@@ -72,7 +72,7 @@ pub(super) enum Leave {
     Asked,
 }
 
-impl Answers {
+impl Responses {
     /// Prepares for answers over the socket of a listener. Those over another socket leave.
     pub(super) fn prepare(&mut self, listener: u32, sockets: &Sockets) {
         if self.socket.is_none() || self.listener != listener {
@@ -182,7 +182,7 @@ mod tests {
         let sockets = Sockets::default();
         sockets.receiving(0, &first);
         sockets.receiving(1, &second);
-        let mut answers = Answers::default();
+        let mut answers = Responses::default();
         assert_eq!(answers.due(true), Leave::Asked);
         for byte in 0..3 {
             datagrams::send(&first, &[byte; 3], Some(&at)).expect("sent");

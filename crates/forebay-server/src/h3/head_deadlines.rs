@@ -11,7 +11,7 @@ type Key = (Instant, u64);
 
 /// Incomplete heads of a thread.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
+pub(super) struct HeadDeadlines {
     due: RefCell<BTreeMap<Key, Weak<Stream>>>,
     /// Number of the next entry.
     next: Cell<u64>,
@@ -20,11 +20,11 @@ pub(super) struct Heads {
 /// Entry of a stream, which ends with this.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    heads: Rc<Heads>,
+    heads: Rc<HeadDeadlines>,
     key: Key,
 }
 
-impl Heads {
+impl HeadDeadlines {
     /// Adds a stream that ends at a time unless its head is complete by then.
     pub(super) fn add(self: &Rc<Self>, at: Instant, stream: &Rc<Stream>) -> Waiting {
         let key = (at, self.next.get());

@@ -39,7 +39,7 @@ pub struct Ended {
 
 /// Clock of one thread for giving back what it does not need.
 #[derive(Debug, Default)]
-pub(crate) struct Spare {
+pub(crate) struct IdleMemory {
     /// Time of the next look for what was not needed; `None`: nothing has happened since the last one.
     due: Cell<Option<Instant>>,
     /// Turns of the loop since the last look.
@@ -64,8 +64,8 @@ impl Burst {
     }
 }
 
-impl Spare {
-    /// Returns the time at which [`Spare::turn`] has something to do.
+impl IdleMemory {
+    /// Returns the time at which [`IdleMemory::turn`] has something to do.
     pub(crate) fn due(&self) -> Option<Instant> {
         [self.due.get(), self.burst.get().map(|b| b.due)].into_iter().flatten().min()
     }
