@@ -1,6 +1,6 @@
 //! Networks of clients, and shares of connections among them.
 //!
-//! Zones of `limit_req` and `limit_conn` are tables that all threads share: `rate.rs`, `concurrency.rs`. `zones.rs` finds the zones of
+//! Zones of `limit_req` and `limit_conn` are tables that all threads share: `rate.rs`, `concurrency/mod.rs`. `zones.rs` finds the zones of
 //! the configuration before. With `sync` all replicas share them through a store ([`crate::shared_store`], docs/shared-limits.md):
 //! `shared_rate.rs` and `shared_count.rs` are the part of this process.
 

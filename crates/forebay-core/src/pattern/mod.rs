@@ -1,7 +1,7 @@
 //! Regular expressions of nginx.conf. The `regex` crate runs them, in linear time; `fancy-regex` runs those with look-around or
 //! back-references. Both are memory-safe.
 //!
-//! `bridge.rs` translates PCRE2's language, `needs.rs` finds bytes without which a pattern cannot match, `set.rs` searches lists of
+//! `bridge/mod.rs` translates PCRE2's language, `needs.rs` finds bytes without which a pattern cannot match, `set.rs` searches lists of
 //! patterns, `backtrack.rs` bounds `fancy-regex`, and `fleeting.rs` has the patterns of SSI pages.
 
 use crate::vars::{Captures, Evaluate, Names, VarError, VarId};

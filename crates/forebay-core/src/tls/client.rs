@@ -1,4 +1,4 @@
-//! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
+//! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `forebay-net/src/tls/verify/mod.rs` verifies
 //! the server's certificate.
 
 use super::certified::certified_files;

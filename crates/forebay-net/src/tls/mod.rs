@@ -2,7 +2,7 @@
 //!
 //! `stream.rs` is a connection, `traffic.rs` what follows its handshake, `record.rs` its records, `hello.rs` the ClientHello
 //! by which a server chooses its configuration, `post_handshake.rs` what may follow the handshake. `pem.rs`, `certified.rs`, `rsa_pss.rs`, `ciphers.rs` and `p521.rs` make such a configuration;
-//! `sessions.rs` resumes sessions; `verify.rs` verifies certificates, with `constraints.rs`, `crl.rs` and `ocsp_message.rs`;
+//! `sessions.rs` resumes sessions; `verify/mod.rs` verifies certificates, with `constraints.rs`, `crl.rs` and `ocsp_message.rs`;
 //! `dn.rs` compares names, `der.rs` is the encoding of them all.
 
 pub mod certified;

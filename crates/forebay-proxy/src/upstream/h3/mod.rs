@@ -8,7 +8,7 @@
 //!
 //! Connections are the thread's: requests of one thread share them, and a configuration that is replaced gives them no more requests.
 //!
-//! The QUIC client of a lane is `forebay-net/src/quic/client.rs`. The protocol is the code of `forebay-http/src/h3/connection.rs` in
+//! The QUIC client of a lane is `forebay-net/src/quic/client.rs`. The protocol is the code of `forebay-http/src/h3/connection/mod.rs` in
 //! the role of a client. A server without HTTP/3 is remembered, and `exchange.rs` goes on over TCP.
 
 pub mod alternatives;

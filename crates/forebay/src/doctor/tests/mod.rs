@@ -402,7 +402,7 @@ fn ids_are_unique_and_in_the_manual() {
     sorted.sort_unstable();
     sorted.dedup();
     assert_eq!(sorted.len(), ids.len());
-    let manual = include_str!("../../../../docs/doctor.md");
+    let manual = include_str!("../../../../../docs/doctor.md");
     assert_eq!(manual, output::manual(), "run: forebay doctor --explain all > docs/doctor.md");
 }
 

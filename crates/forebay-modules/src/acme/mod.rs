@@ -288,5 +288,4 @@ fn identifier(text: &str) -> Result<Identifier, String> {
 }
 
 #[cfg(test)]
-#[path = "tests/acme.rs"]
 mod tests;
