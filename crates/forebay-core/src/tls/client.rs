@@ -1,5 +1,5 @@
-//! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `forebay-net/src/tls/verify/mod.rs` verifies
-//! the server's certificate.
+//! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake,
+//! `forebay-net/src/tls/verify/mod.rs` verifies the certificate of the server.
 
 use super::certified::certified_files;
 use super::files::FileName;
