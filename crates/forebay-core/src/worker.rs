@@ -303,7 +303,8 @@ impl WorkerThread {
         let mut slots = self.listeners.borrow_mut();
         let mut map: Vec<Option<usize>> = vec![None; slots.len()];
         for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
-            let Some((fd, shared)) = socket else { continue };
+            let Some(socket) = socket else { continue };
+            let fd = &socket.0;
             if let (ListenAddr::Inet(_), Some(on)) = (&listener.addr, listener.nodelay) {
                 // Accepted connections inherit it, which saves a system call for each.
                 let _ = rustix::net::sockopt::set_tcp_nodelay(fd, on);
@@ -316,7 +317,7 @@ impl WorkerThread {
                 slots.push(None);
                 map.push(None);
             }
-            self.take_listener(&mut slots[number], number, listener, (fd, *shared));
+            self.take_listener(&mut slots[number], number, listener, socket);
             map[number] = Some(n);
         }
         map
@@ -328,8 +329,9 @@ impl WorkerThread {
         slot: &mut Option<ListenSlot>,
         number: usize,
         listener: &Listener,
-        (fd, shared): (&Arc<OwnedFd>, bool),
+        socket: &(Arc<OwnedFd>, bool),
     ) {
+        let (fd, shared) = (&socket.0, socket.1);
         if let Some(s) = slot.as_mut().filter(|s| Arc::ptr_eq(&s.fd, fd)) {
             s.front = listener.front;
             return;
@@ -582,13 +584,13 @@ impl WorkerThread {
         }
     }
 
-    fn open(&self, sock: OwnedFd, peer: Peer, listener: u32, (front, wildcard): (u8, bool)) {
+    fn open(&self, sock: OwnedFd, peer: Peer, listener: u32, bound: Bound) {
         // Counted before the front end has it: it may close the connection at once.
         self.thread.counters.accepted.add(1);
         self.thread.counters.handled.add(1);
         self.thread.counters.active.add(1);
         // Elsewhere the address of the listener is the local address: no system call.
-        let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
+        let local = if bound.is_wildcard { rustix::net::getsockname(&sock).ok() } else { None };
         let token = self.thread.io.poller.insert(sock);
         let accepted = Accepted {
             token,
@@ -597,20 +599,32 @@ impl WorkerThread {
             local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
             listener,
         };
-        if let Some(front) = self.front(front) {
+        if let Some(front) = self.front(bound.front) {
             front.accept(accepted);
         }
     }
 }
 
+/// Facts about a listener that its connections depend on.
+#[derive(Clone, Copy)]
+struct Bound {
+    /// Number of the front end.
+    front: u8,
+    /// It takes connections to any local address.
+    is_wildcard: bool,
+}
+
 impl Handler for WorkerThread {
     fn accept(&self, listener: u32) {
-        let (fd, udp, kind) = match self.listeners.borrow().get(listener as usize) {
-            Some(Some(s)) => (s.fd.clone(), s.addr.is_udp(), (s.front, s.addr.is_wildcard())),
+        let (fd, udp, bound) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => {
+                let bound = Bound { front: s.front, is_wildcard: s.addr.is_wildcard() };
+                (s.fd.clone(), s.addr.is_udp(), bound)
+            }
             _ => return,
         };
         if udp {
-            if let Some(front) = self.front(kind.0) {
+            if let Some(front) = self.front(bound.front) {
                 front.datagrams(listener, &fd);
             }
             return;
@@ -632,7 +646,7 @@ impl Handler for WorkerThread {
                 Ok(Some((sock, peer))) => {
                     // The kernel gives the lowest free number: a high one means that all below it are in use.
                     let crowded = sock.as_raw_fd() >= self.reserve;
-                    self.open(sock, peer, listener, kind);
+                    self.open(sock, peer, listener, bound);
                     self.learn_ceiling(crowded);
                 }
                 Err(Errno::AGAIN) => return,

@@ -18,7 +18,7 @@ use forebay_core::limit::concurrency::ConnZones;
 use forebay_core::shared_store::{SharedStore, Stores};
 use forebay_core::status_zone::StatusZone;
 use forebay_core::tls;
-use forebay_core::tls::client::ClientTls;
+use forebay_core::tls::client::{ClientTls, OfferedProtocols};
 use forebay_core::tls::issued::ClientNames;
 use forebay_core::tls::loader::{Issued, Loader, ServerInput};
 use forebay_core::tls::ocsp::staple::Stapling;
@@ -433,8 +433,9 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
     };
     let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error));
     let alpn = settings.offered.alpn.constants().unwrap_or_default();
-    let upstream_tls =
-        settings.proxy.ssl.then(|| ClientTls::new(&settings.proxy_ssl, (&alpn, None), loader, cx));
+    let upstream_tls = settings.proxy.ssl.then(|| {
+        ClientTls::new(&settings.proxy_ssl, OfferedProtocols { alpn: &alpn, quic: None }, loader, cx)
+    });
     let upstream_tls = upstream_tls.transpose().map_err(|error| cx.keep_late(error)).ok().flatten();
     Server {
         name: s.names.first().map(ServerName::text).unwrap_or_default(),

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::essential;
-use forebay_core::log::syslog::{Syslog, send_from_master};
+use forebay_core::log::syslog::{LocalTime, Syslog, send_from_master};
 
 /// Target of lines.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Log {
                 Sink::Stderr if self.console.is_some() => Ok(()),
                 Sink::Stderr => std::io::stderr().write_all(line.as_bytes()),
                 Sink::Syslog(target) => {
-                    let at = (now.timestamp().as_second(), now.offset().seconds());
+                    let at = LocalTime { unix: now.timestamp().as_second(), offset: now.offset().seconds() };
                     if let Some(failures) = &mut failures {
                         failures.extend(send_from_master(target, level, at, line.as_bytes()).err());
                     }

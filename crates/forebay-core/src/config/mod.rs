@@ -307,7 +307,8 @@ fn build_parsed(
         return Loaded { config: None, errors, again };
     }
     let single = errors.len();
-    let (config, levels, again) = match build((env, again), files, &parsed.tree, &mut errors, fronts) {
+    let (config, levels, again) = match build(Source { env, again }, files, &parsed.tree, &mut errors, fronts)
+    {
         Ok((config, levels, again)) => (Some(config), levels, again),
         Err(e) => {
             errors.push(e);
@@ -398,17 +399,25 @@ pub fn plain(message: &str) -> Error {
     }
 }
 
+/// Origin of a configuration.
+struct Source<'a> {
+    env: &'a Environment,
+    /// Memory of the configuration before.
+    again: Option<memory::Again>,
+}
+
 /// Builds a configuration, and counts its levels with settings. Errors are kept among the warnings.
 ///
 /// # Errors
 /// If an error leaves nothing to continue with.
 fn build(
-    (env, again): (&Environment, Option<memory::Again>),
+    source: Source<'_>,
     files: &mut Files,
     tree: &Tree,
     warnings: &mut Vec<Error>,
     fronts: &[&dyn FrontEnd],
 ) -> Result<(Config, usize, Option<memory::Again>), Error> {
+    let Source { env, again } = source;
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
         config.prefix.push(b'/');

@@ -239,12 +239,21 @@ fn deliver(server: &SyslogServer, bytes: &[u8]) -> Result<(), (&'static str, std
     })
 }
 
-/// Sends a line with its Unix time and the offset from UTC, both in seconds.
+/// Time of a line.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalTime {
+    /// Unix time, seconds.
+    pub unix: i64,
+    /// Offset from UTC, seconds.
+    pub offset: i32,
+}
+
+/// Sends a line with its time.
 ///
 /// # Errors
 /// If the line was not sent: the text for the error log.
-fn send_at(target: &Syslog, severity: u8, (unix, offset): (i64, i32), line: &[u8]) -> Result<(), String> {
-    let time = forebay_http::date::syslog(unix, offset);
+fn send_at(target: &Syslog, severity: u8, at: LocalTime, line: &[u8]) -> Result<(), String> {
+    let time = forebay_http::date::syslog(at.unix, at.offset);
     deliver(&target.server, &target.datagram(severity, &time, line)).map_err(|(call, e)| {
         let why = forebay_sys::errno::errno(&e);
         format!("{call} failed ({why}) while logging to syslog, server: {}", target.server_text)
@@ -256,7 +265,8 @@ fn send_line(thread: &Thread, target: &Syslog, severity: u8, line: &[u8]) {
         return;
     }
     let unix = thread.clock.unix();
-    if let Err(message) = send_at(target, severity, (unix, thread.clock.offset(unix)), line) {
+    let at = LocalTime { unix, offset: thread.clock.offset(unix) };
+    if let Err(message) = send_at(target, severity, at, line) {
         BUSY.set(true);
         super::error::log(thread, Level::Error, &message);
         BUSY.set(false);
@@ -272,11 +282,11 @@ pub fn send(thread: &Thread, target: &Syslog, level: Level, line: &[u8]) {
     send_line(thread, target, severity_of(level), line);
 }
 
-/// Sends a line from a process that serves no requests. `at`: seconds since 1970, offset from UTC in seconds.
+/// Sends a line from a process that serves no requests.
 ///
 /// # Errors
 /// If the line was not sent: the text for the other logs.
-pub fn send_from_master(target: &Syslog, level: Level, at: (i64, i32), line: &[u8]) -> Result<(), String> {
+pub fn send_from_master(target: &Syslog, level: Level, at: LocalTime, line: &[u8]) -> Result<(), String> {
     send_at(target, severity_of(level), at, line)
 }
 

@@ -188,17 +188,27 @@ fn server_name(name: &str) -> Result<ServerName<'static>, String> {
         .map_err(|e| e.to_string())
 }
 
+/// Protocols that are offered by ALPN.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfferedProtocols<'a> {
+    /// Over TCP.
+    pub alpn: &'a [&'a [u8]],
+    /// Over QUIC; `None`: there is none.
+    pub quic: Option<&'a [&'a [u8]]>,
+}
+
 impl ClientTls {
-    /// Reads the settings of a location. `alpn` are the protocols to offer, `quic` those over QUIC.
+    /// Reads the settings of a location.
     ///
     /// # Errors
     /// In nginx's words; without TLS 1.3 for QUIC.
     pub fn new(
         s: &Settings,
-        (alpn, quic): (&[&[u8]], Option<&[&[u8]]>),
+        offered: OfferedProtocols<'_>,
         loader: &mut Loader,
         cx: &mut Build<'_>,
     ) -> Result<ClientTls, Error> {
+        let OfferedProtocols { alpn, quic } = offered;
         let Certificate { fixed, dynamic } = certificate(s, loader, cx)?;
         let verify = verifier(s)?;
         let spoken = Spoken::of(s);
@@ -453,7 +463,12 @@ mod tests {
             let bound = written.set(d, &mut scope).unwrap_or_else(|e| panic!("{}", e.message));
             assert!(bound, "{}", d.name.as_str());
         }
-        let made = ClientTls::new(&written.resolve(), (&[], None), &mut Loader::default(), &mut scope);
+        let made = ClientTls::new(
+            &written.resolve(),
+            OfferedProtocols::default(),
+            &mut Loader::default(),
+            &mut scope,
+        );
         made.unwrap_or_else(|e| panic!("{}", e.message)).fingerprint
     }
 

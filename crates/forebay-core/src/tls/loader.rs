@@ -77,11 +77,12 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Adds a certificate to [`Loader::staplings`] (nginx: ssl_stapling). Adds a warning if that is impossible.
+    /// Adds the certificate with index `at` to [`Loader::staplings`] (nginx: ssl_stapling). Adds a warning if that is impossible.
     fn staple(
         &mut self,
         server: &ServerInput<'_>,
-        (name, at): (&FileName, usize),
+        name: &FileName,
+        at: usize,
         presented: &Arc<Presented>,
         cx: &mut Build<'_>,
     ) {
@@ -261,7 +262,7 @@ impl Loader {
         let presented = Arc::new(presented);
         if s.stapling && s.stapling_file.0.is_empty() {
             for (at, name) in names.into_iter().enumerate() {
-                self.staple(server, (name, at), &presented, cx);
+                self.staple(server, name, at, &presented, cx);
             }
         }
         let ocsp = check(server)?;

@@ -2,7 +2,7 @@
 
 use super::accept::{Handshake, TlsServers};
 use super::alpn;
-use super::client::{ClientTls, Wanted};
+use super::client::{ClientTls, OfferedProtocols, Wanted};
 use super::demands::{Demands, Refusal};
 use super::drive::{Driven, Patience};
 use super::loader::{Loader, ServerInput};
@@ -525,7 +525,12 @@ fn client_hello(wanted: &Wanted, mut waker: task::Context<'_>) -> Vec<u8> {
 fn sessions_offer_protocols_of_their_own() {
     let tls = read_settings(&[""], |_, mut cx| {
         let settings = super::proxy_ssl::Written::default().resolve();
-        ClientTls::new(&settings, (&[b"common"], None), &mut Loader::default(), &mut cx)
+        ClientTls::new(
+            &settings,
+            OfferedProtocols { alpn: &[b"common"], quic: None },
+            &mut Loader::default(),
+            &mut cx,
+        )
     });
     let tls = Arc::new(tls.unwrap_or_else(|e| panic!("{}", e.message)));
     let mut visit = Visit {

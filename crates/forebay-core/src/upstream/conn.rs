@@ -1,6 +1,6 @@
 //! A connection to a server, new or taken from the idle ones of its group. Hot path.
 
-use super::idle::IdleConn;
+use super::idle::{IdleConn, Place};
 use super::local::LocalSet;
 use forebay_net::io::Io;
 use forebay_net::pipe::Pipe;
@@ -59,6 +59,17 @@ impl Drop for Conn {
             }
         }
     }
+}
+
+/// Use of a connection that ends.
+#[derive(Clone, Copy)]
+pub(super) struct Use {
+    /// [`super::peer::Live::id`] of its server.
+    pub peer: u64,
+    /// Number of the location that has opened it.
+    pub opener: usize,
+    /// Other connections of this thread to the server are in use.
+    pub busy: bool,
 }
 
 impl Conn {
@@ -235,10 +246,8 @@ impl Conn {
         self.io.poller.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
     }
 
-    /// Puts it among the idle ones of its group if the group keeps it; closes it otherwise. `peer`: [`super::peer::Live::id`]
-    /// of its server; `opener`: number of the location that has opened it; `busy`: other connections of this thread to the server are in
-    /// use.
-    pub(super) fn keep(mut self, local: &LocalSet, peer: u64, (opener, busy): (usize, bool)) {
+    /// Puts it among the idle ones of its group if the group keeps it; closes it otherwise.
+    pub(super) fn keep(mut self, local: &LocalSet, use_of: Use) {
         let io = self.io.clone();
         let (group, owner) = (&local.group, &local.owner);
         let keepalive = &group.keepalive;
@@ -249,7 +258,7 @@ impl Conn {
         if keepalive.connections == 0 || spent || old || !owner.current.get() {
             return;
         }
-        let surplus = busy && group.idle.has(owner.thread, keepalive.connections);
+        let surplus = use_of.busy && group.idle.has(owner.thread, keepalive.connections);
         let (timeout, most) = match surplus {
             true => (keepalive.timeout.min(SURPLUS), usize::MAX),
             false => (keepalive.timeout, keepalive.connections),
@@ -269,14 +278,18 @@ impl Conn {
             prompt: self.prompt.get(),
             made_for: self.made_for,
             token: self.token,
-            peer,
-            opener,
+            peer: use_of.peer,
+            opener: use_of.opener,
             requests: self.requests + 1,
             opened: self.opened,
             deadline: now + timeout,
         };
-        let place = (owner.thread, owner.threads);
-        let left = group.idle.put(place, idle, most, io.poller.epoll());
+        let left = group.idle.put(
+            Place { thread: owner.thread, threads: owner.threads },
+            idle,
+            most,
+            io.poller.epoll(),
+        );
         for t in left.oldest.map(|i| i.token).into_iter().chain(left.taken) {
             io.poller.remove(t);
         }

@@ -1,7 +1,7 @@
 //! Leases: a request that is counted at a server from its choice until the lease is dropped. Hot path.
 
 use super::balance::{Picker, Timed};
-use super::conn::Conn;
+use super::conn::{Conn, Use};
 use super::group::{Group, PeerSet};
 use super::idle::IdleConn;
 use super::local::LocalSet;
@@ -79,7 +79,7 @@ impl Lease {
         let Some(seat) = &self.seat else { return };
         if let (Some(conn), Some(peer)) = (conn, seat.peer()) {
             let busy = seat.local.shards.get(seat.peer).is_some_and(|shard| shard.has_others());
-            conn.keep(&seat.local, peer.live.id, (seat.opener, busy));
+            conn.keep(&seat.local, Use { peer: peer.live.id, opener: seat.opener, busy });
         }
     }
 

@@ -7,7 +7,7 @@ use crate::modules::proxy::{self, HttpVersion, To};
 use crate::modules::{family, proxy_http3, proxy_ssl};
 use forebay_conf::error::{Error, Level};
 use forebay_core::config::plain;
-use forebay_core::tls::client::ClientTls;
+use forebay_core::tls::client::{ClientTls, OfferedProtocols};
 use forebay_server::config::http::Location;
 use forebay_server::module::ConfigHooks;
 use forebay_server::module::assembly::{Loaded, LoadingTls, Placing, Settling};
@@ -105,7 +105,12 @@ fn load(l: &mut Location, loading: &mut LoadingTls<'_, '_>) {
     }
     // With HTTP/3, connections over TCP offer what each request needs.
     let facts = pass.codec.in_version(version).facts();
-    match ClientTls::new(s, (facts.alpn, facts.quic_alpn), loading.loader, loading.cx) {
+    match ClientTls::new(
+        s,
+        OfferedProtocols { alpn: facts.alpn, quic: facts.quic_alpn },
+        loading.loader,
+        loading.cx,
+    ) {
         Ok(tls) => {
             let tls = Arc::new(tls);
             let shared = loading.memory.get_mut::<Shared>();

@@ -94,6 +94,15 @@ impl List {
     }
 }
 
+/// A thread among all that use a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Number of the thread.
+    pub thread: usize,
+    /// Number of threads.
+    pub threads: usize,
+}
+
 impl Lists {
     fn list(&self, me: usize) -> Option<&List> {
         self.0.get()?.get(me)
@@ -109,16 +118,12 @@ impl Lists {
         self.list(me).is_some_and(|list| list.len.load(Ordering::Relaxed) >= count)
     }
 
-    /// Puts a connection into the list of thread `me` of `threads`; the list then has at most `most`, which is not 0.
-    pub(super) fn put(
-        &self,
-        (me, threads): (usize, usize),
-        idle: IdleConn,
-        most: usize,
-        epoll: &Arc<OwnedFd>,
-    ) -> Leavings {
-        let all = self.0.get_or_init(|| (0..threads.max(1)).map(|_| List::default()).collect());
-        let Some(list) = all.get(me) else { return Leavings { oldest: Some(idle), taken: Vec::new() } };
+    /// Puts a connection into the list of a thread, which then has at most `most`, which is not 0.
+    pub(super) fn put(&self, place: Place, idle: IdleConn, most: usize, epoll: &Arc<OwnedFd>) -> Leavings {
+        let all = self.0.get_or_init(|| (0..place.threads.max(1)).map(|_| List::default()).collect());
+        let Some(list) = all.get(place.thread) else {
+            return Leavings { oldest: Some(idle), taken: Vec::new() };
+        };
         let mut inner = lock(&list.inner);
         // Only taken out here: closing needs the poller and must not hold up other threads at the lock.
         let oldest = if inner.entries.len() >= most { inner.entries.pop_front() } else { None };

@@ -10,7 +10,7 @@ struct Test {
     now: Instant,
 }
 
-const BOTH: (usize, usize) = (0, 2);
+const BOTH: Place = Place { thread: 0, threads: 2 };
 
 fn test() -> Test {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
