@@ -2,6 +2,10 @@
 //! come. For a slower client they are read ahead into a [`Spool`], so that the upstream is free early (nginx:
 //! proxy_buffering). Hot path.
 
+mod rate;
+mod streamed;
+mod uploading;
+
 use super::codec::Codec;
 use super::codec::decoder::{Announced, Behind, Decoded, Decoder, End};
 use super::codec::muxed;
@@ -9,12 +13,9 @@ use super::contact::{Contact, attempt_over};
 use super::exchange::READ;
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::{self, Switched};
-use super::upload::{Stopped, Turn};
 use crate::modules::proxy;
-use crate::modules::proxy_cache;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
-use forebay_core::upstream::lease::Lease;
 use forebay_net::pipe::Pipe;
 use forebay_net::relay::Timeouts;
 use forebay_net::wait::{For, Waited};
@@ -22,10 +23,9 @@ use forebay_net::wire::Watch;
 use forebay_server::body::{Broken, Done};
 use forebay_server::modules::core::TempDir;
 use forebay_server::request::{Request, waiting};
-use forebay_server::response::streamed::Awaited;
-use forebay_server::response::streamed::{Pulled, Relay, RelayContact, Streamed};
+use forebay_server::response::streamed::{Awaited, Pulled, RelayContact};
 use forebay_sys::errno::errno_text;
-use forebay_sys::pooled::Pooled;
+use rate::ReadRate;
 use rustix::io::Errno;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -45,12 +45,8 @@ pub struct Body {
     ahead: Option<AheadLimits>,
     /// End of the upstream's response, once it has come. There is a contact until then.
     ended: Option<Ending>,
-    /// Most bytes a second (nginx: proxy_limit_rate); 0 = no limit.
-    rate: u64,
-    /// Bytes read, for the rate.
-    read: u64,
-    /// Start of the time in which they were read.
-    since: Option<Instant>,
+    /// Bytes that have been read, and the limit for them (nginx: proxy_limit_rate).
+    rate: ReadRate,
     /// Bytes read before the last wait; `None` before the first one.
     read_before: Option<u64>,
 }
@@ -122,9 +118,7 @@ impl Body {
             spool: None,
             ahead: None,
             ended: Some(Ending::Whole),
-            rate: 0,
-            read: 0,
-            since: None,
+            rate: ReadRate::NONE,
             read_before: None,
         }
     }
@@ -132,9 +126,7 @@ impl Body {
     /// Sets limits for reading ahead of the client, and for the rate. `read`: bytes that have been read.
     pub fn buffer(&mut self, ahead: Option<AheadLimits>, rate: u64, read: u64) {
         self.ahead = ahead;
-        self.rate = rate;
-        self.read = read;
-        self.since = (rate > 0).then(Instant::now);
+        self.rate = ReadRate::new(rate, read);
     }
 
     /// Keeps the response. All of it is read then, even if the client goes away.
@@ -299,38 +291,15 @@ impl Body {
         }
     }
 
-    /// Returns the number of bytes that the rate has allowed so far.
-    fn allowed(&self) -> u64 {
-        let seconds = self.since.map_or(0, |t| t.elapsed().as_secs());
-        (seconds + 1).saturating_mul(self.rate)
-    }
-
-    /// Returns the time for which the rate forbids to read on.
-    fn delay(&self) -> Option<Duration> {
-        if self.rate == 0 {
-            return None;
-        }
-        let over = self.read.checked_sub(self.allowed())?;
-        Some(Duration::from_millis(over.saturating_mul(1000) / self.rate + 1))
-    }
-
-    /// Returns the number of bytes to read at once.
-    fn room(&self) -> usize {
-        if self.rate == 0 {
-            return READ;
-        }
-        usize::try_from(self.allowed().saturating_sub(self.read)).unwrap_or(READ).clamp(1, READ)
-    }
-
     /// Reads and decodes bytes that have come.
     fn receive(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         if let Some(ended) = self.ended {
             return ended.into();
         }
-        if self.delay().is_some() {
+        if self.rate.delay().is_some() {
             return Pulled::Blocked;
         }
-        if self.decoder.is_plain() && self.spool.is_none() && self.rate == 0 {
+        if self.decoder.is_plain() && self.spool.is_none() && !self.rate.is_limited() {
             // The bytes are content: read them to their final place.
             let before = out.len();
             let got = self.read_into(out, READ);
@@ -339,9 +308,10 @@ impl Body {
                 body.decoded(req, arrived)
             });
         }
-        let room = self.room();
+        let room = self.rate.room();
         // Bytes beyond the rate stay in the connection.
-        let mut raw = if self.rate > 0 { Vec::with_capacity(room) } else { req.thread.io.large.take() };
+        let mut raw =
+            if self.rate.is_limited() { Vec::with_capacity(room) } else { req.thread.io.large.take() };
         let got = self.read_into(&mut raw, room);
         let pulled = self.took(req, got, |body, req| body.feed(req, &raw, out));
         req.thread.give_buffer(raw);
@@ -370,7 +340,7 @@ impl Body {
                 if let Some(a) = req.modules.upstream.current() {
                     a.received += n as u64;
                 }
-                self.read += n as u64;
+                self.rate.read += n as u64;
                 then(self, req)
             }
             Err(Errno::AGAIN) => Pulled::Blocked,
@@ -426,7 +396,7 @@ impl Body {
         self.end_idle_spool();
         self.decoder.left() >= LONG
             && self.spool.is_none()
-            && self.rate == 0
+            && !self.rate.is_limited()
             && conn_of(&self.contact).is_some_and(|c| c.wire().has_sendfile())
     }
 
@@ -472,7 +442,7 @@ impl Body {
             // They came while the client took nothing.
             return Ok(());
         }
-        if let Some(wait) = self.delay() {
+        if let Some(wait) = self.rate.delay() {
             let thread = req.thread.clone();
             thread.io.poller.sleep(wait).await;
             return Ok(());
@@ -495,8 +465,8 @@ impl Body {
     /// memory back after a long one: between the events of a stream, both would cost more than they save.
     async fn wait_for_upstream(&mut self, req: &mut Request, watch: &mut Watch) -> Waited {
         req.lend_head();
-        let before = self.read_before.replace(self.read);
-        let much = before.is_none_or(|before| self.read - before >= MUCH);
+        let before = self.read_before.replace(self.rate.read);
+        let much = before.is_none_or(|before| self.rate.read - before >= MUCH);
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
         let deadline = req.thread.io.poller.after(self.read_timeout);
         let mut steps = [NUDGE, waiting::LONG].into_iter().filter(|_| much);
@@ -531,76 +501,6 @@ impl Body {
         Broken::Content
     }
 
-    /// Returns `true` while the request's body is being sent.
-    pub fn uploads(&self) -> bool {
-        self.contact.as_ref().is_some_and(|c| c.upload.is_some())
-    }
-
-    /// Sends the request's body until there may be more of the response; returns as [`Body::wait`] does. Returns `None` once
-    /// all of the request has been sent.
-    async fn wait_beside(&mut self, req: &mut Request, watch: &mut Watch) -> Option<Done> {
-        let thread = req.thread.clone();
-        // The client has a response, so it must not be asked to continue.
-        req.body.continued = true;
-        while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
-            &mut self.contact
-        {
-            let deadline = Instant::now() + self.read_timeout;
-            let status = req.resp.status;
-            let Some(turn) = thread.io.poller.deadline(deadline, upload.pass(req, conn, watch)).await else {
-                return Some(Err(self.timed_out(req, "reading upstream")));
-            };
-            req.resp.status = status;
-            if let Some(over) = self.passed(req, turn) {
-                return Some(over);
-            }
-        }
-        None
-    }
-
-    /// Handles the result of a turn of the upload. Returns `Ok` if the response is to be read, and an error if it breaks off.
-    fn passed(&mut self, req: &mut Request, turn: Result<Turn, Stopped>) -> Option<Done> {
-        match turn {
-            Ok(Turn::More) => None,
-            Ok(Turn::Answer) => Some(Ok(())),
-            Ok(Turn::All) => {
-                if let Some(c) = &mut self.contact {
-                    c.upload = None;
-                }
-                None
-            }
-            // The response may still be useful.
-            Ok(Turn::Unwanted) | Err(Stopped::Send(_)) => {
-                if let Some(c) = &mut self.contact {
-                    c.leave_off();
-                }
-                None
-            }
-            Err(Stopped::Timeout) => Some(Err(self.timed_out(req, "sending request to upstream"))),
-            Err(Stopped::ClientGone) => Some(Err(self.client_gone(req))),
-            Err(Stopped::Body(_)) => {
-                self.break_off(req);
-                Some(Err(Broken::Content))
-            }
-        }
-    }
-
-    /// Sends what has come of the request's body, without waiting.
-    async fn pass_upload(&mut self, req: &mut Request) {
-        req.body.continued = true;
-        while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
-            &mut self.contact
-        {
-            let status = req.resp.status;
-            let Some(turn) = upload.pass_at_once(req, conn).await else { return };
-            // `upload` sets the status on a failure, but the response is under way already.
-            req.resp.status = status;
-            if self.passed(req, turn).is_some() {
-                return;
-            }
-        }
-    }
-
     /// Waits until the client takes more, or until a time, and meanwhile reads ahead.
     pub async fn read_ahead(&mut self, req: &mut Request, client: bool, until: Instant) -> Awaited {
         self.begin_ahead(req);
@@ -611,7 +511,7 @@ impl Body {
                 Box::pin(self.pass_upload(req)).await;
             }
             let full = self.is_full(req, patience).await;
-            let delay = self.delay().map(|d| Instant::now() + d);
+            let delay = self.rate.delay().map(|d| Instant::now() + d);
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
             match self.ready(req, client, delay.is_some(), wake).await {
                 Some(Ready::Client) => return Awaited::Writable,
@@ -721,90 +621,6 @@ fn temporary(req: &Request) -> TempDir {
     let http = req.http();
     let given = proxy::SETTINGS.of(&http.location(req).settings).temp_path.0.clone();
     given.unwrap_or_else(|| req.conf.http.proxy_temp.clone().into())
-}
-
-impl Streamed for Body {
-    fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
-        Body::pull(self, req, out)
-    }
-
-    fn wait<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, Done> {
-        Pooled::new(Body::wait(self, req))
-    }
-
-    fn read_ahead<'a>(
-        &'a mut self,
-        req: &'a mut Request,
-        client: bool,
-        until: Instant,
-    ) -> Pooled<'a, Awaited> {
-        Pooled::new(Body::read_ahead(self, req, client, until))
-    }
-
-    fn wants_save(&self) -> bool {
-        Body::wants_save(self)
-    }
-
-    fn save<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, ()> {
-        Pooled::new(Body::save(self, req))
-    }
-
-    fn load<'a>(&'a mut self, req: &'a mut Request, out: &'a mut Vec<u8>) -> Pooled<'a, Pulled> {
-        Pooled::new(Body::load(self, req, out))
-    }
-
-    fn keeps(&self) -> bool {
-        Body::keeps(self)
-    }
-
-    fn drain<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, ()> {
-        Pooled::new(Body::drain(self, req))
-    }
-
-    fn abandon(&mut self, req: &mut Request) {
-        Body::abandon(self, req);
-    }
-
-    fn is_unbuffered(&self) -> bool {
-        self.ahead.is_none() && self.contact.is_some()
-    }
-
-    fn uploads(&self) -> bool {
-        Body::uploads(self)
-    }
-
-    fn can_pass(&mut self) -> bool {
-        Body::can_pass(self)
-    }
-
-    fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
-        Body::pass(self, req, pipe)
-    }
-
-    fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
-        Body::hold_back(self, req, pipe)
-    }
-
-    fn is_switched(&self) -> bool {
-        self.switched.is_some()
-    }
-
-    fn relay<'a>(&'a mut self, req: &'a mut Request) -> Pooled<'a, bool> {
-        Pooled::new(Body::relay(self, req))
-    }
-
-    fn is_suspendable(&self, req: &Request) -> bool {
-        self.switched.is_some()
-            && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
-            && proxy_cache::STATE.of(req).zone.is_none()
-    }
-
-    fn suspend(self: Box<Self>, req: &mut Request) -> Option<Relay> {
-        let (mut contact, switched) = self.contact.zip(self.switched)?;
-        let upstream = contact.disconnect()?;
-        let (pair, rules) = switched.pair(req, &upstream);
-        Some(Relay { pair, rules, upstream, contact: Box::new(contact) })
-    }
 }
 
 impl RelayContact for Contact {
