@@ -1,4 +1,4 @@
-//! Requests to upstream groups (nginx: ngx_http_upstream_module). `attempts.rs` chooses servers by
+//! Requests to upstream groups (nginx: ngx_http_upstream_module). `attempts/mod.rs` chooses servers by
 //! [`forebay_core::upstream`], `exchange.rs` asks them, `stream.rs` reads the response. Hot path.
 
 mod assembly;
