@@ -119,15 +119,6 @@ impl Conf {
     pub fn start(self) -> Server {
         Server::start_on(self.site())
     }
-
-    /// Returns what the check of the configuration says about it, which has to refuse it.
-    pub fn refusal(self) -> String {
-        let text = self.to_string();
-        let out = self.site().run(&["-t"]);
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success(), "{text} is not refused: {said}");
-        said
-    }
 }
 
 /// Directives of the main context that a test has unless it sets them.

@@ -144,6 +144,13 @@ impl Sink for Fields {
     }
 }
 
+/// Returns the fields of the first block of a connection.
+pub fn fields(block: &[u8]) -> Vec<(String, String)> {
+    let mut fields = Fields::default();
+    Decoder::default().decode(block, &mut Vec::new(), &mut fields).expect("HPACK");
+    fields.0
+}
+
 /// An answer as a client received it.
 #[derive(Debug, Default, Clone)]
 pub struct Answer {

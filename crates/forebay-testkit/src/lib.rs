@@ -48,8 +48,8 @@ pub use client::{
 };
 pub use conf::{Conf, http, main, server, stream};
 pub use oracle::{
-    Oracle, compare, compare_with, expires_after, is_before, nginx_answers, normalise, oracle, page_files,
-    stamp, wrap,
+    Form, Oracle, compare, compare_with, expires_after, is_before, nginx_answers, normalise, oracle,
+    page_files, stamp, wrap,
 };
 pub use origin::{Asked, Origin, accept, echo, fragments, reset, silent};
 pub use process::{alive, children, descriptors, kill, memory, program, title};

@@ -103,6 +103,59 @@ pub fn normalise(answer: &[u8], site: &Site) -> String {
     format!("{}\n\n{body}", head.join("\n"))
 }
 
+/// Form in which answers are compared.
+#[derive(Debug, Default, Clone)]
+pub enum Form {
+    /// As they are.
+    #[default]
+    Whole,
+    /// Fields in the order of the alphabet, which is another in nginx for some.
+    Sorted,
+    /// The same, and content in one piece, however it is framed.
+    Joined,
+    /// One field only, which has to be there.
+    Field(String),
+}
+
+impl Form {
+    /// Returns a form of an answer that is normalised.
+    pub fn of(&self, answer: &str) -> String {
+        let (head, body) = answer.split_once("\n\n").unwrap_or((answer, ""));
+        let sorted = || {
+            let mut lines: Vec<&str> = head.lines().collect();
+            lines.sort_unstable();
+            lines.join("\n")
+        };
+        match self {
+            Form::Whole => answer.to_owned(),
+            Form::Joined if head.contains("Transfer-Encoding: chunked") => {
+                format!("{}\n\n{}", sorted(), joined(body))
+            }
+            Form::Sorted | Form::Joined => format!("{}\n\n{body}", sorted()),
+            Form::Field(name) => {
+                let line = head.lines().find(|line| line.starts_with(&format!("{name}: ")));
+                line.unwrap_or_else(|| panic!("no {name}: {answer}")).to_owned()
+            }
+        }
+    }
+}
+
+/// Returns the content of chunks, with a mark where the last one is missing.
+fn joined(mut body: &str) -> String {
+    let mut all = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        match usize::from_str_radix(length, 16) {
+            Ok(0) => return all,
+            Ok(n) if n <= rest.len() => {
+                all.push_str(&rest[..n]);
+                body = rest.get(n + 2..).unwrap_or_default();
+            }
+            _ => break,
+        }
+    }
+    all + "<cut>"
+}
+
 const FILES: &[(&str, &str)] = &[
     ("html/index.html", "<html>index</html>\n"),
     ("html/page.html", "a page\n"),

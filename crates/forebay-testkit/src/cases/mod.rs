@@ -21,20 +21,43 @@
 //!
 //! - `http`, `server`, `stream`, `main`: the configuration, see [`crate::Conf`]; words after it are directives of the main context.
 //!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
-//! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files.
-//! - `origin NAME`: an upstream, by target ([`rules`]).
-//! - `requests`: each on a connection of its own, which is closed; `requests nginx` compares the answers to those of nginx, too.
+//! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
+//!   [`Site::certificate`]; `openssl`: arguments of it.
+//! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies.
+//! - `each NAME`: a list. Lines and titles with `<NAME>` or `<#NAME>` are there for each of its rows or their numbers ([`each`]).
+//! - `requests`: each on a connection of its own, which is closed. After `until` one is sent again until its answer is as expected.
 //!   `connection`: all on one connection. See [`row`].
-//! - `log`: texts that the error log has, or has not (`!`) then. `access NAME`: lines that a log has, all of them.
-//! - `asked NAME COUNT`: requests that an origin has received.
+//! - `requests nginx`: the answers are compared to those of nginx, too. More words are the form that is compared, see [`Form`]: `sorted`,
+//!   `joined` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
+//! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
+//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then.
+//! - `access NAME`: lines that a log has, all of them; `access NAME nginx`: that of nginx, too.
+//! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests ([`received`]).
+//! - `tls`: connections of `openssl s_client` ([`tls`]).
+//! - `commands`: the program is run ([`commands`]). Without a configuration above no server is started: `file nginx.conf` is one then.
+//! - `write NAME`: another text of a file, from there on. `content NAME`: the text that one has then. `absent`: names that do not exist then.
 //! - `reload`: `OLD => NEW`, changes of the configuration, then a reload, for which the next requests wait.
-//! - `refused http|server|stream|main`: `TEXT => MESSAGE`, configurations that are refused, and a part of the reason.
+//! - `refused http|server|stream|main`: `TEXT => MESSAGE[ | MESSAGE]...`, configurations that are refused, and parts of the reason;
+//!   `!~TEXT` is none. The text of an http block stands in the third line.
+//!
+//! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
 
+mod commands;
+mod each;
+mod judged;
+mod received;
 pub mod row;
 pub mod rules;
+mod section;
+mod text;
+mod tls;
 
-use crate::{Conf, DEADLINE, Oracle, Origin, Server, Site, oracle, page_files, stamp, wait_for, wrap};
+use crate::{
+    Conf, DEADLINE, Form, Oracle, Origin, P256, RSA, Server, Site, is_before, oracle, page_files, stamp,
+    wait_for, wait_until, wrap,
+};
 use row::{Row, unescape};
+use section::{Section, sections};
 use std::time::Instant;
 
 /// Makes a test of each case of a file, which has to have these cases.
@@ -49,42 +72,9 @@ macro_rules! cases {
     ($file:literal: $($name:ident),* $(,)?) => { $crate::cases!(@ $file [$($name)*] $($name)*); };
 }
 
-/// Part of a case.
-struct Section<'a> {
-    kind: &'a str,
-    /// Words after the kind.
-    argument: &'a str,
-    text: String,
-}
-
-impl Section<'_> {
-    /// Returns its rows; a line that begins with two spaces continues the one before.
-    fn rows(&self) -> Vec<String> {
-        let mut rows: Vec<String> = Vec::new();
-        for line in self.text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            match rows.last_mut() {
-                Some(last) if line.starts_with("  ") => *last = format!("{last} {}", line.trim_start()),
-                _ => rows.push(line.to_owned()),
-            }
-        }
-        rows
-    }
-}
-
-/// Returns the sections of a case.
-fn sections(case: &str) -> Vec<Section<'_>> {
-    let mut all: Vec<Section<'_>> = Vec::new();
-    for line in case.lines().skip(1) {
-        match (line.strip_prefix("-- "), all.last_mut()) {
-            (Some(title), _) => {
-                let (kind, argument) = title.split_once(' ').unwrap_or((title, ""));
-                all.push(Section { kind, argument: argument.trim(), text: String::new() });
-            }
-            (None, Some(section)) => section.text = format!("{}{line}\n", section.text),
-            (None, None) => assert!(line.is_empty() || line.starts_with('#'), "outside of a section: {line}"),
-        }
-    }
-    all
+/// Returns the rows of a text for tests that need code: `each` sections, and others with rows.
+pub fn rows(text: &str) -> Vec<String> {
+    sections(&format!("\n{text}")).iter().flat_map(Section::rows).collect()
 }
 
 /// Returns the two sides of `A => B`.
@@ -101,12 +91,16 @@ pub fn run(file: &str, name: &str, all: &str) {
     assert_eq!(names, tests, "cases of the file, and those that are tests");
     let at = names.iter().position(|n| *n == name).expect("a case");
     let sections = sections(cases[at]);
-    let origins: Vec<(&str, Origin)> = (sections.iter().filter(|s| s.kind == "origin"))
-        .map(|s| (s.argument, rules::start(&s.rows())))
+    let origins: Vec<(String, Origin)> = (sections.iter().filter(|s| s.kind == "origin"))
+        .map(|s| match s.argument.strip_suffix(" at_head") {
+            Some(name) => (name.to_owned(), rules::start(&s.rows(), Origin::at_head)),
+            None => (s.argument.clone(), rules::start(&s.rows(), Origin::start)),
+        })
         .collect();
-    let mut case = Case { sections: &sections, origins: &origins, ours: None, theirs: None };
-    if let Some(conf) = case.conf() {
-        case.start(&conf);
+    let mut case = Case { sections: &sections, origins: &origins, idle: None, ours: None, theirs: None };
+    match case.conf() {
+        Some(conf) => case.start(&conf),
+        None => case.idle = Some(case.site(&case.file_conf())),
     }
     for section in &sections {
         case.step(section);
@@ -115,8 +109,10 @@ pub fn run(file: &str, name: &str, all: &str) {
 
 /// A case that runs.
 struct Case<'a> {
-    sections: &'a [Section<'a>],
-    origins: &'a [(&'a str, Origin)],
+    sections: &'a [Section],
+    origins: &'a [(String, Origin)],
+    /// Directory of a case without a server.
+    idle: Option<Site>,
     ours: Option<Server>,
     theirs: Option<Oracle>,
 }
@@ -133,31 +129,86 @@ fn conf_of(kind: &str, text: &str) -> Option<Conf> {
     })
 }
 
+/// Words after `requests`.
+#[derive(Default)]
+struct Compared {
+    nginx: bool,
+    form: Form,
+    /// Minor version from which nginx does the same.
+    since: u32,
+}
+
+impl Compared {
+    fn of(argument: &str) -> Compared {
+        let mut all = Compared::default();
+        for word in argument.split_whitespace() {
+            match (word, word.strip_prefix("1.")) {
+                ("nginx", _) => all.nginx = true,
+                ("sorted", _) => all.form = Form::Sorted,
+                ("joined", _) => all.form = Form::Joined,
+                (_, Some(minor)) => all.since = minor.parse().expect("a version"),
+                _ => all.form = Form::Field(word.to_owned()),
+            }
+        }
+        all
+    }
+
+    /// Returns nginx, if there is one and it is new enough.
+    fn oracle(&self) -> Option<String> {
+        oracle().filter(|nginx| self.since == 0 || !is_before(nginx, self.since))
+    }
+}
+
 impl Case<'_> {
     /// Replaces the names of origins by their addresses.
     fn filled(&self, text: &str) -> String {
-        let replace = |text: String, (name, origin): &(&str, Origin)| {
+        let replace = |text: String, (name, origin): &(String, Origin)| {
+            let text = text.replace(&format!("%{name}.port%"), &origin.port().to_string());
             text.replace(&format!("%{name}%"), &origin.to_string())
         };
         self.origins.iter().fold(text.to_owned(), replace)
     }
 
+    /// The same for what is sent and expected, where the directory and ports have their values, too.
+    fn said(&self, text: &str) -> String {
+        let site = self.here();
+        let text = self.filled(text).replace("%DIR%", &site.dir().display().to_string());
+        let port = |text: String, i| text.replace(&format!("%PORT{i}%"), &site.addr(i).port().to_string());
+        (0..site.ports()).fold(text, port)
+    }
+
     fn conf(&self) -> Option<Conf> {
-        let begin = |s: &Section<'_>| Some(conf_of(s.kind, &self.filled(&s.text))?.main(s.argument));
+        let begin = |s: &Section| Some(conf_of(&s.kind, &self.filled(&s.text))?.main(&s.argument));
         let conf = self.sections.iter().find_map(begin)?;
         let outside = self.sections.iter().filter(|s| s.kind == "outside");
         Some(outside.fold(conf, |conf, s| conf.outside(self.filled(&s.text))))
     }
 
+    /// Returns the configuration of a case without a server.
+    fn file_conf(&self) -> Conf {
+        let file = self.sections.iter().find(|s| s.kind == "file" && s.argument == "nginx.conf");
+        crate::main(file.map_or_else(String::new, |s| self.filled(&s.text)))
+    }
+
     fn site(&self, conf: &Conf) -> Site {
         let site = conf.clone().site();
         for section in self.sections {
-            match section.kind {
+            match section.kind.as_str() {
                 "pages" | "compared" => page_files(&site),
-                "directory" => drop(site.make_dir(section.argument)),
+                "directory" => drop(site.make_dir(&section.argument)),
+                "openssl" => section.rows().iter().for_each(|args| site.openssl(args)),
+                "certificates" => section.rows().iter().for_each(|row| {
+                    let words: Vec<&str> = row.split(' ').collect();
+                    let key = if words[1] == "ec" { P256 } else { RSA };
+                    site.certificate(words[0], key, words[2], words.get(3).copied().unwrap_or_default());
+                }),
                 "file" => {
-                    let text = section.text.strip_suffix('\n').unwrap_or_default();
-                    stamp(&site.write(section.argument, self.filled(text)));
+                    let mut text = self.filled(section.text.strip_suffix('\n').unwrap_or_default());
+                    while let Some((before, rest)) = text.split_once("%FILE ") {
+                        let (name, after) = rest.split_once('%').expect("the end of a name");
+                        text = format!("{before}{}{after}", site.read(name));
+                    }
+                    stamp(&site.write(&section.argument, text));
                 }
                 _ => {}
             }
@@ -166,7 +217,9 @@ impl Case<'_> {
     }
 
     fn start(&mut self, conf: &Conf) {
-        if self.sections.iter().any(|s| s.kind == "requests" && s.argument == "nginx") {
+        let compared =
+            |s: &Section| ["requests", "access"].contains(&&*s.kind) && Compared::of(&s.argument).nginx;
+        if self.sections.iter().any(compared) {
             self.theirs = oracle().map(|nginx| Oracle::start(&nginx, self.site(conf)));
         }
         self.ours = Some(Server::start_on(self.site(conf)));
@@ -176,57 +229,128 @@ impl Case<'_> {
         self.ours.as_ref().expect("a configuration")
     }
 
-    fn step(&self, section: &Section<'_>) {
-        match section.kind {
-            "requests" => {
-                let theirs = self.theirs.as_ref().filter(|_| section.argument == "nginx");
-                let all: String = (section.rows().iter())
-                    .filter_map(|text| Row::parse(&self.filled(text)).check(self.server(), theirs).err())
-                    .collect();
-                assert!(all.is_empty(), "{all}\n{}", self.server().error_log());
-            }
+    /// Returns the directory.
+    fn here(&self) -> &Site {
+        self.idle.as_ref().unwrap_or_else(|| &self.server().site)
+    }
+
+    fn step(&self, section: &Section) {
+        match section.kind.as_str() {
+            "requests" => self.requests(section),
             "connection" => {
                 let mut stream = self.server().connect();
                 for text in section.rows() {
-                    let failed = Row::parse(&self.filled(&text)).check_on(&mut stream, self.server()).err();
+                    let failed = Row::parse(&self.said(&text)).check_on(&mut stream, self.server()).err();
                     assert_eq!(failed, None, "{}", self.server().error_log());
                 }
             }
-            "log" => section.rows().iter().for_each(|text| self.log(&self.filled(text))),
-            "access" => {
-                let lines = self.filled(&section.text);
-                self.server().wait_for_lines(section.argument, lines.lines().count());
-                assert_eq!(self.server().read(section.argument), lines);
-            }
+            "judged" => judged::check(&section.rows(), &Compared::of(&section.argument)),
+            "log" => section.rows().iter().for_each(|text| self.log(&self.said(text))),
+            "access" => self.access(section),
             "asked" => {
                 let (name, count) = section.argument.split_once(' ').expect("a name and a number");
-                let (_, origin) = self.origins.iter().find(|(n, _)| *n == name).expect("an origin");
-                assert_eq!(origin.asked().to_string(), count, "requests of {name}");
+                let (origin, count) = (self.origin(name), count.parse().expect("a number"));
+                wait_until(&format!("requests to {name}"), || origin.asked() >= count);
+                assert_eq!(origin.asked(), count, "requests of {name}");
             }
+            "received" => {
+                let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
+                received::check(&rows, &section.argument, self.origin(&section.argument));
+            }
+            "tls" => {
+                let failed = |row: &String| tls::check(&self.said(row), self.server()).err();
+                let all: Vec<String> = section.rows().iter().filter_map(failed).collect();
+                assert!(all.is_empty(), "{}\n{}", all.join("\n"), self.server().error_log());
+            }
+            "commands" => {
+                let failed = |row: &String| commands::check(&self.said(row), self.here()).err();
+                let all: Vec<String> = section.rows().iter().filter_map(failed).collect();
+                assert!(all.is_empty(), "{}", all.join("\n"));
+            }
+            "write" => {
+                let text = section.text.strip_suffix('\n').unwrap_or_default();
+                self.here().write(&section.argument, self.filled(text));
+            }
+            "content" => {
+                let text = section.text.strip_suffix('\n').unwrap_or_default();
+                let found = self.here().read(&section.argument);
+                assert_eq!(found, self.said(text), "{}", section.argument);
+            }
+            "absent" => section.rows().iter().for_each(|name| {
+                assert!(!self.here().path(name).exists(), "{name} exists");
+            }),
             "reload" => self.reload(section),
             "refused" => section.rows().iter().for_each(|text| {
                 let (text, message) = sides(text);
-                let conf = conf_of(section.argument, &self.filled(text)).expect("a kind");
-                let said = conf.refusal();
-                assert!(said.contains(&unescape(message)), "{text}: {said}");
+                let conf = conf_of(&section.argument, &self.filled(text)).expect("a kind");
+                let site = self.site(&conf);
+                // A file of this name is for commands.
+                site.write("nginx.conf", conf.to_string());
+                let out = site.run(&["-t"]);
+                let said = String::from_utf8_lossy(&out.stderr).into_owned();
+                assert!(!out.status.success(), "{text} is not refused: {said}");
+                for part in message.split(" | ") {
+                    let (part, has) = part.strip_prefix("!~").map_or((part, true), |part| (part, false));
+                    let part = unescape(part).replace("%DIR%", &site.dir().display().to_string());
+                    assert_eq!(said.contains(&part), has, "{text}: {part}: {said}");
+                }
             }),
             "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "directory"
-            | "pages" | "origin" => {}
+            | "pages" | "origin" | "certificates" | "openssl" => {}
             other => panic!("no section {other}"),
         }
     }
 
-    fn log(&self, text: &str) {
-        match text.strip_prefix('!') {
+    fn origin(&self, name: &str) -> &Origin {
+        &self.origins.iter().find(|(n, _)| n == name).expect("an origin").1
+    }
+
+    fn requests(&self, section: &Section) {
+        let compared = Compared::of(&section.argument);
+        let theirs = self.theirs.as_ref().filter(|_| compared.nginx && compared.oracle().is_some());
+        let fill = |text: &str| if compared.nginx { self.filled(text) } else { self.said(text) };
+        let failed = |text: &String| match text.strip_prefix("until ") {
+            None => Row::parse(&fill(text)).check(self.server(), theirs, &compared.form).err(),
             Some(text) => {
-                let log = self.server().error_log();
-                assert!(!log.contains(text), "{text:?} in {log}");
+                let (row, end) = (Row::parse(&fill(text)), Instant::now() + DEADLINE);
+                loop {
+                    let failed = row.check(self.server(), theirs, &compared.form).err()?;
+                    if Instant::now() > end {
+                        return Some(failed);
+                    }
+                }
             }
-            None => self.server().wait_for_log(text, 1),
+        };
+        let all: String = section.rows().iter().filter_map(failed).collect();
+        assert!(all.is_empty(), "{all}\n{}", self.server().error_log());
+    }
+
+    fn access(&self, section: &Section) {
+        let (name, compared) = section.argument.split_once(' ').unwrap_or((&section.argument, ""));
+        let lines = self.said(&section.text);
+        self.server().wait_for_lines(name, lines.lines().count());
+        assert_eq!(self.server().read(name), lines);
+        if let Some(theirs) = self.theirs.as_ref().filter(|_| compared == "nginx") {
+            let site = theirs.site();
+            wait_until("lines of nginx", || site.read(name).lines().count() >= lines.lines().count());
+            assert_eq!(site.read(name), lines, "nginx");
         }
     }
 
-    fn reload(&self, section: &Section<'_>) {
+    fn log(&self, text: &str) {
+        let log = || self.server().error_log();
+        match (text.strip_prefix('!'), text.split_once("x ")) {
+            (Some(text), _) => assert!(!log().contains(text), "{text:?} in {}", log()),
+            (None, Some((count, text))) if count.parse::<usize>().is_ok() => {
+                let count = count.parse().expect("a number");
+                self.server().wait_for_log(text, count);
+                assert_eq!(log().matches(text).count(), count, "{text:?} in {}", log());
+            }
+            _ => self.server().wait_for_log(text, 1),
+        }
+    }
+
+    fn reload(&self, section: &Section) {
         let server = self.server();
         let mut conf = server.read("nginx.conf");
         for row in section.rows() {

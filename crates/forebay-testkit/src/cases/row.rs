@@ -7,9 +7,9 @@
 //!
 //! Expected are: `404` or `404 Not Found`: the status; `NAME: VALUE`: a field with this value; `!NAME`: no such field; `2x NAME`: so many
 //! fields; `"TEXT"`: the content; `..."TEXT"`: the end of the content; `~"TEXT"` and `!~"TEXT"`: a part of the answer, and none;
-//! `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
+//! `whole "TEXT"`: all bytes of the answer; `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
 
-use crate::oracle::normalise;
+use crate::oracle::{Form, normalise};
 use crate::{Answer, Oracle, Server, Talk, raw};
 use std::net::TcpStream;
 
@@ -28,7 +28,8 @@ pub fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).into_owned()
 }
 
-fn unescaped(text: &str) -> Vec<u8> {
+/// The same, and returns bytes.
+pub fn unescaped(text: &str) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find('\\') {
         out.extend_from_slice(&rest.as_bytes()[..at]);
@@ -70,7 +71,7 @@ pub(super) fn split<'a>(text: &'a str, by: &str) -> Vec<&'a str> {
                 let ends = [" | ", " => "]
                     .map(|separator| text[from..at].rfind(separator).map(|i| i + separator.len()));
                 let begin = from + ends.into_iter().flatten().max().unwrap_or(0);
-                quoted = text[begin..at].trim_start_matches(['~', '.', '!']).is_empty();
+                quoted = begins_string(text[begin..at].trim_start());
             }
             _ if !quoted && at >= from && text[at..].starts_with(by) => {
                 parts.push(&text[from..at]);
@@ -81,6 +82,14 @@ pub(super) fn split<'a>(text: &'a str, by: &str) -> Vec<&'a str> {
     }
     parts.push(&text[from..]);
     parts
+}
+
+/// Returns `true` for what may stand before the string of an expectation: `~`, `!~`, `...`, `2x `, after `out `, `err ` or `whole `.
+fn begins_string(before: &str) -> bool {
+    let stream =
+        ["out ", "err ", "whole "].iter().find_map(|name| before.strip_prefix(name)).unwrap_or(before);
+    let count = stream.trim_start_matches(|c: char| c.is_ascii_digit());
+    ["", "~", "!~", "...", "x "].contains(&count) && (count == "x " || count.len() == stream.len())
 }
 
 /// Returns the inside of a string.
@@ -107,11 +116,11 @@ impl Row {
         }
     }
 
-    /// Sends the request on a connection of its own, to nginx, too, if there is one.
+    /// Sends the request on a connection of its own, to nginx, too, if there is one, whose answer is equal in a form.
     ///
     /// # Errors
     /// The difference to what is expected.
-    pub fn check(&self, ours: &Server, theirs: Option<&Oracle>) -> Result<(), String> {
+    pub fn check(&self, ours: &Server, theirs: Option<&Oracle>, form: &Form) -> Result<(), String> {
         let answer = raw(ours.addr(self.port), &self.bytes);
         let Some(theirs) = theirs else { return self.judge(&self.expected, &answer) };
         let of_nginx = raw(theirs.site().addr(self.port), &self.bytes);
@@ -120,7 +129,7 @@ impl Row {
             return self.judge(&self.expected, &answer);
         }
         let (a, b) = (normalise(&of_nginx, theirs.site()), normalise(&answer, ours));
-        if a != b {
+        if form.of(&a) != form.of(&b) {
             return Err(format!("== {}\n-- nginx\n{a}\n-- forebay\n{b}\n", self.text));
         }
         self.judge(&self.expected, &answer)
@@ -193,6 +202,9 @@ fn holds(expected: &str, answer: &Answer, text: &str) -> bool {
     if expected == "closed" {
         return text.is_empty();
     }
+    if let Some(whole) = expected.strip_prefix("whole ") {
+        return text.as_bytes() == string(whole).expect("a string");
+    }
     if let Some(content) = string(expected) {
         return answer.body == content;
     }
@@ -237,6 +249,7 @@ mod tests {
     fn separators_in_strings_separate_nothing() {
         assert_eq!(split(r#"a | "b | c" | ~"d | e""#, " | "), ["a", r#""b | c""#, r#"~"d | e""#]);
         assert_eq!(split(r#"ETag: "x" | b"#, " | "), [r#"ETag: "x""#, "b"]);
+        assert_eq!(split(r#"out ~"a | b" | 2x "c | d""#, " | "), [r#"out ~"a | b""#, r#"2x "c | d""#]);
     }
 
     #[test]
@@ -267,6 +280,7 @@ mod tests {
             r#"..."x""#,
             r#"~"x""#,
             r#"!~"od""#,
+            r#"whole "body""#,
             "closed",
         ] {
             assert!(!holds(expected, &answer, text), "{expected}");
