@@ -1,9 +1,13 @@
 //! The conversation with upstreams: what comes early, late, too often or not at all.
 
-use forebay_testkit::{DEADLINE, Origin, Server, Talk, fragments, http, run, server, wait_for};
+use forebay_testkit::{DEADLINE, Origin, Server, Talk, accept, fragments, http, run, server, wait_for};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
+
+forebay_testkit::cases!("cases/exchange.cases":
+    interim_responses_have_an_end, content_that_cannot_be_is_not_waited_for, a_body_that_is_there_goes_to_the_next_server,
+    a_streamed_body_is_in_no_file, the_log_names_who_breaks_off, a_failed_tunnel_has_its_error_page);
 
 fn serve(http: &str, server: &str) -> Server {
     Server::start(http!(
@@ -16,26 +20,6 @@ fn serve(http: &str, server: &str) -> Server {
 fn ask(stream: &mut TcpStream, target: &str, end: &str) -> String {
     stream.get(target);
     stream.until(end)
-}
-
-/// One interim response too many is no answer, and what follows it no answer to the next request.
-#[test]
-fn interim_responses_have_an_end() {
-    let up = Origin::at_head(|a| {
-        let n: usize = a.target().trim_start_matches('/').parse().unwrap_or(0);
-        let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(n);
-        // What comes later would be taken for the answer to another request.
-        a.write(&interim) && a.name()
-    });
-    let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
-    let mut client = server.connect();
-    assert!(ask(&mut client, "/100", "conn0").starts_with("HTTP/1.1 200 "));
-    for n in [101, 102, 1000] {
-        assert!(server.get(format!("/{n}")).starts_with("HTTP/1.1 502 "), "{n}");
-    }
-    server.wait_for_log("upstream sent too many interim responses while reading response header", 3);
-    // The connection of each of them is gone.
-    assert!(ask(&mut client, "/0", "conn3").ends_with("conn3"));
 }
 
 /// The body of a request that asks for another protocol belongs to the request, not to what follows the switch.
@@ -257,31 +241,6 @@ fn a_connection_with_half_a_request_on_it() {
     assert!(ask(&mut client, "/", "conn1").ends_with("conn1"));
 }
 
-/// A server that announces content of a 204 may send it: its connection is of no further use. A 304 may speak of a length.
-#[test]
-fn content_that_cannot_be_is_not_waited_for() {
-    let up = Origin::at_head(|a| match a.target() {
-        "/204" => a.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 6\r\n\r\n"),
-        "/304" => a.write(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 6\r\n\r\n"),
-        "/chunked" => a.write(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
-        "/none" => a.write(b"HTTP/1.1 204 No Content\r\n\r\n"),
-        "/zero" => a.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"),
-        _ => a.name(),
-    });
-    let server = serve(&format!("upstream u {{ server {up}; }}"), "location / { proxy_pass http://u; }");
-    let mut client = server.connect();
-    for (path, then) in
-        [("/none", "conn0"), ("/zero", "conn0"), ("/204", "conn1"), ("/304", "conn1"), ("/chunked", "conn2")]
-    {
-        let answer = ask(&mut client, path, "\r\n\r\n");
-        assert!(
-            answer.starts_with("HTTP/1.1 204 ") || answer.starts_with("HTTP/1.1 304 "),
-            "{path}: {answer}"
-        );
-        assert!(ask(&mut client, "/", then).ends_with(then), "after {path}");
-    }
-}
-
 /// `limit_rate` holds for the head, too.
 #[test]
 fn a_rate_below_the_head() {
@@ -312,7 +271,13 @@ fn a_head_that_drips_in() {
         }
         false
     });
-    let cgi = upstream_of_cgi();
+    // A program whose head never ends.
+    let cgi = accept(|mut stream, _| {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < DEADLINE && stream.write_all(b"X-Line: 1\r\n").is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    });
     let server = serve(
         "",
         &format!(
@@ -325,21 +290,6 @@ fn a_head_that_drips_in() {
     }
     server
         .wait_for_log("timed out (110: Connection timed out) while reading response header from upstream", 3);
-}
-
-/// A program whose head never ends.
-fn upstream_of_cgi() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let begun = std::time::Instant::now();
-            while begun.elapsed() < DEADLINE && stream.write_all(b"X-Line: 1\r\n").is_ok() {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            }
-        }
-    });
-    addr
 }
 
 /// A client that stops within a body gets no answer, as where the body is read before an upstream is asked.
@@ -448,30 +398,6 @@ fn a_kept_connection_that_was_dropped() {
     }
 }
 
-/// A body that has come with the head can be sent again, whether bodies are buffered or not.
-#[test]
-fn a_body_that_is_there_goes_to_the_next_server() {
-    let bad = Origin::at_head(|_| false);
-    let good = Origin::at_head(|a| {
-        let length = a.text.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
-        let body = a.take(length.unwrap_or(0));
-        let text = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-        a.write([text.as_bytes(), &body].concat())
-    });
-    let server = serve(
-        &format!("upstream u {{ server {bad} max_fails=0; server {good} backup; }}"),
-        &format!("location / {{ {UNBUFFERED} proxy_pass http://u; }}"),
-    );
-    for body in ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"] {
-        let answer = server.raw(format!("PUT / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{body}"));
-        let answer = String::from_utf8_lossy(&answer);
-        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nabc"), "{body}: {answer}");
-    }
-    // One that is still to come cannot.
-    let mut client = server.send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc");
-    assert!(client.until("</html>\r\n").starts_with("HTTP/1.1 502 "));
-}
-
 /// A request body that was streamed to one upstream goes to the upstream of an error page complete or not at all.
 #[test]
 fn a_body_that_another_upstream_had() {
@@ -480,11 +406,9 @@ fn a_body_that_another_upstream_had() {
         a.write(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno")
     });
     let other = Origin::at_head(|a| {
-        let length = a.text.lines().find_map(|l| l.strip_prefix("Content-Length: ")?.parse().ok());
-        let body = a.take(length.unwrap_or(0));
-        let method = a.text.split(' ').next().unwrap_or_default();
-        let text = format!("{method} {}.", String::from_utf8_lossy(&body));
-        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()))
+        let body = a.take_body();
+        let text = format!("{} {}.", a.method(), String::from_utf8_lossy(&body));
+        a.answer("200 OK", "", text)
     });
     let server = serve(
         "client_body_buffer_size 8; proxy_intercept_errors on;",
@@ -513,41 +437,6 @@ fn a_body_that_another_upstream_had() {
         assert!(answer.ends_with(end), "{path} {first}: {answer}");
         assert_eq!(answer.starts_with("HTTP/1.1 502 "), end.contains("html"), "{path} {first}: {answer}");
     }
-}
-
-/// Log lines about a response name the upstream while the response is read, as in nginx.
-#[test]
-fn the_log_names_who_breaks_off() {
-    let up = Origin::at_head(|a| a.close_with(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart"));
-    let server = serve("", &format!("location / {{ proxy_pass http://{up}; }}"));
-    assert!(server.get("/x").ends_with("part"));
-    let line = wait_for("a line", || {
-        let log = server.error_log();
-        log.lines()
-            .find(|l| l.contains("prematurely closed connection while reading upstream"))
-            .map(str::to_owned)
-    });
-    assert!(line.contains(&format!(", upstream: \"http://{up}/x\", ")), "{line}");
-}
-
-/// nginx: `client_body_in_file_only` is for bodies that are read before.
-#[test]
-fn a_streamed_body_is_in_no_file() {
-    let up = Origin::at_head(|a| {
-        let body = a.take(3);
-        let text = String::from_utf8_lossy(&body).into_owned();
-        a.write(format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{text}"))
-    });
-    let server = serve(
-        "",
-        &format!(
-            "location / {{ {UNBUFFERED} client_body_in_file_only on; proxy_pass http://{up};\n\
-             add_header X-Body \"[$request_body]\"; add_header X-File \"[$request_body_file]\"; }}"
-        ),
-    );
-    let mut client = server.send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
-    let answer = client.until("\r\n\r\nabc");
-    assert!(answer.contains("X-Body: [abc]\r\n") && answer.contains("X-File: []\r\n"), "{answer}");
 }
 
 /// All that has come of an answer that breaks off reaches a client that was slow meanwhile, also what filters hold back.
@@ -617,54 +506,5 @@ fn bytes_before_a_break_reach_a_slow_client() {
             assert_eq!(content.len(), LENGTH, "{way} {how}: {text}");
             while sent.try_recv().is_ok() {}
         }
-    }
-}
-
-/// The page of a tunnel that was not opened is a page like any other.
-#[test]
-fn a_failed_tunnel_has_its_error_page() {
-    let up = Origin::at_head(|a| {
-        assert!(a.text.starts_with("GET "), "{}", a.text);
-        a.name()
-    });
-    let names = [
-        ("page", "/page"),
-        ("named", "@named"),
-        ("file", "/file"),
-        ("kept", "@file"),
-        ("up", "/up"),
-        ("above", "@up"),
-    ];
-    let servers = names.map(|(name, page)| {
-        format!(
-            "server {{ listen 127.0.0.1:%PORT0%; server_name {name}; error_page 502 {page}; location / {{ tunnel_pass 127.0.0.1:1; }}\n\
-             location = /page {{ return 200 page; }} location @named {{ return 200 named; }} location = /file {{ alias %DIR%/nginx.conf; }}\n\
-             location @file {{ root %DIR%; rewrite ^ /nginx.conf break; }} location = /up {{ proxy_pass http://{up}; }}\n\
-             location @up {{ proxy_pass http://{up}; }} }}\n"
-        )
-    });
-    let others = "server { listen 127.0.0.1:%PORT0%; server_name none; location / { tunnel_pass 127.0.0.1:1; } }\n\
-         server { listen 127.0.0.1:%PORT0%; server_name again; error_page 502 /x; location / { tunnel_pass 127.0.0.1:1; } }\n\
-         server { listen 127.0.0.1:%PORT0%; server_name returns; return 200 ok; }";
-    let server = serve(&[servers.concat().as_str(), others].concat(), "server_name last;");
-    let ask = |host: &str| {
-        server.ask(format!("CONNECT {host}:80 HTTP/1.1\r\nHost: {host}:80\r\nConnection: close\r\n\r\n"))
-    };
-    // A page that leads to a tunnel again, and servers that have none.
-    for host in ["again", "last", "returns"] {
-        let answer = ask(host);
-        assert!(answer.starts_with("HTTP/1.1 405 "), "{host}: {answer}");
-    }
-    for (host, end) in [
-        ("page", "page"),
-        ("named", "named"),
-        ("file", "} }"),
-        ("kept", "} }"),
-        ("up", "conn0"),
-        ("above", "conn1"),
-        ("none", "</html>"),
-    ] {
-        let answer = ask(host);
-        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.trim_end().ends_with(end), "{host}: {answer}");
     }
 }

@@ -2,6 +2,8 @@
 
 use forebay_testkit::{P256, Server, Site, http};
 
+forebay_testkit::cases!("cases/health.cases": require_takes_variables_only);
+
 /// Makes `NAME.crt` and `NAME.key` for a name.
 pub(crate) fn certificate(site: &Site, name: &str) {
     site.certificate(name, P256, &format!("{name}.test"), &format!("DNS:{name}.test"));
@@ -96,16 +98,6 @@ fn variables_that_a_check_requires() {
     server.wait_for_log("status 201), health check of peer", 3);
     assert!(server.get("/full").ends_with("served"));
     assert!(server.get("/good").contains("502 Bad Gateway"));
-}
-
-#[test]
-fn require_takes_variables_only() {
-    for (words, mistake) in [("x", "invalid variable name \"x\""), ("", "invalid \"require\" in \"match\"")] {
-        let site = Site::new(format!("events {{}} http {{ match m {{ require {words}; }} }}"));
-        let out = site.run(&["-t"]);
-        let text = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success() && text.contains(mistake), "{text}");
-    }
 }
 
 /// A server that insists on the header would refuse checks without it.

@@ -1,9 +1,11 @@
 //! Idle connections to upstreams are for all threads.
 
-use forebay_testkit::{Conf, DEADLINE, Origin, P256, Server, Site, Talk, connect, http, wait_until};
+use forebay_testkit::{
+    Conf, DEADLINE, Origin, P256, Server, Site, Talk, accept, ask, body, http, wait_until,
+};
 use std::collections::HashSet;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -22,14 +24,7 @@ fn group(upstream: impl std::fmt::Display, more: &str) -> Conf {
 
 /// `GET` by a connection of its own, so that any thread may get it.
 fn get(addr: SocketAddr, uri: &str) -> String {
-    let mut stream = connect(addr);
-    stream.send(format!("GET {uri} HTTP/1.0\r\n\r\n"));
-
-    stream.rest()
-}
-
-fn body(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+    ask(addr, format!("GET {uri} HTTP/1.0\r\n\r\n"))
 }
 
 #[test]
@@ -55,16 +50,13 @@ fn one_connection_is_enough_for_all_threads() {
 /// The backend looks at one connection until its end: a second one would never be answered.
 #[test]
 fn a_backend_that_serves_one_connection_at_a_time() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let upstream = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut buf = [0; 4096];
-            while stream.read(&mut buf).is_ok_and(|n| n > 0) {
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");
-                std::thread::sleep(std::time::Duration::from_millis(2));
-                let _ = stream.write_all(b"0\r\n\r\n");
-            }
+    let one_by_one = Mutex::new(());
+    let upstream = accept(move |mut stream, _| {
+        let _turn = one_by_one.lock().expect("lock");
+        while !stream.head().is_empty() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            let _ = stream.write_all(b"0\r\n\r\n");
         }
     });
     let server = Server::start(group(upstream, "keepalive 1;"));
@@ -185,29 +177,14 @@ fn reloads_while_connections_change_hands() {
 /// Nobody uses the connections of a former configuration any more.
 #[test]
 fn a_reload_closes_idle_connections() {
-    let open = Arc::new(AtomicUsize::new(0));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let upstream = listener.local_addr().expect("address");
-    let count = open.clone();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let count = count.clone();
-            std::thread::spawn(move || {
-                count.fetch_add(1, SeqCst);
-                let mut buf = [0; 4096];
-                while stream.read(&mut buf).is_ok_and(|n| n > 0) {
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext");
-                }
-                count.fetch_sub(1, SeqCst);
-            });
-        }
-    });
+    let upstream = Origin::start(|asked| asked.answer("200 OK", "", "text"));
+    let open = || upstream.opened() - upstream.closed();
     let server = Server::start(group(upstream, "keepalive 16; keepalive_timeout 300s;"));
     load(server.addr(0), 4, |n| n < 20);
-    assert!(open.load(SeqCst) > 0);
+    assert!(open() > 0);
     let begun = Instant::now();
     server.reload();
-    wait_until("all connections to be closed", || open.load(SeqCst) == 0);
+    wait_until("all connections to be closed", || open() == 0);
     assert!(begun.elapsed() < DEADLINE);
     assert_eq!(body(&get(server.addr(0), "/")), "text");
 }

@@ -12,7 +12,8 @@ fn conf(rest: &str) -> Conf {
 forebay_testkit::cases!("cases/proxied_answers.cases":
     a_status_below_100_is_one_with_a_body, ranges_of_what_an_upstream_sends_whole,
     a_pattern_for_cookie_domains_sees_the_leading_dot, limit_req_comes_before_limit_conn,
-    the_log_has_the_status_that_was_sent);
+    the_log_has_the_status_that_was_sent, a_name_that_comes_up_is_looked_up_as_the_system_does,
+    line_breaks_in_variables_make_no_fields, log_lines_name_the_upstream_behind_a_redirect);
 
 /// Ten bytes, of which a HEAD request only hears.
 fn ten() -> SocketAddr {
@@ -33,11 +34,7 @@ fn head_leaves_stored_files_alone() {
     let site = Site::new(conf(&format!(
         "location / {{ root %DIR%/kept; proxy_store on; proxy_pass http://{up}; }}"
     )));
-    let kept = site.dir().join("kept");
-    std::fs::create_dir(&kept).expect("mkdir");
-    // The worker may be another user.
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(&kept, open).expect("mode");
+    let kept = site.make_dir("kept");
     let server = Server::start_on(site);
     assert!(ask(&server, "HEAD", "/none", "").contains("Content-Length: 10\r\n"));
     assert!(ask(&server, "GET", "/a", "").ends_with("0123456789"));
@@ -85,21 +82,6 @@ fn stale_if_error_is_for_servers_that_fail() {
     }
 }
 
-/// Without `resolver` the system is asked.
-#[test]
-fn a_name_that_comes_up_is_looked_up_as_the_system_does() {
-    let up = ten();
-    let port = up.port();
-    let server = Server::start(conf(&format!(
-        "location / {{ set $name localhost; proxy_pass http://$name:{port}; }}\n\
-         location /none {{ set $name no.such.name.invalid; resolver_timeout 5s; proxy_pass http://$name:{port}; }}"
-    )));
-    assert!(ask(&server, "GET", "/", "").ends_with("0123456789"));
-    let none = ask(&server, "GET", "/none", "");
-    assert!(none.starts_with("HTTP/1.1 502 "), "{none}");
-    server.wait_for_log("no.such.name.invalid could not be resolved", 1);
-}
-
 /// Connections begin with the header, and are for the client that it names only.
 #[test]
 fn upstreams_are_told_for_whom_a_connection_is() {
@@ -136,82 +118,6 @@ fn upstreams_are_told_for_whom_a_connection_is() {
     let real = ask(&server, "GET", "/v2", "X-Client: 2001:db8::7\r\n");
     assert!(real.contains("\r\n\r\n2001:db8::7 "), "{real}");
     assert!(!ask(&server, "GET", "/off", "").contains("HTTP/1.1 200"), "it insists on the header");
-}
-
-/// A variable cannot bring a second field, or a second request, into a head.
-#[test]
-fn line_breaks_in_variables_make_no_fields() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
-    let up = Origin::start(move |asked| {
-        count.fetch_add(1, Ordering::SeqCst);
-        asked.answer("200 OK", "", "from the upstream")
-    });
-    let own = [
-        "return 302 $uri;",
-        "return 301 http://x$uri;",
-        "return 307 $uri; absolute_redirect off;",
-        "add_header X-U $uri always; return 200 x;",
-        "auth_basic $uri; auth_basic_user_file nginx.conf;",
-    ];
-    let passed = [
-        format!("proxy_set_header X-U $uri; proxy_pass http://{up};"),
-        format!("proxy_method $uri; proxy_pass http://{up};"),
-        format!("proxy_pass http://{up}$uri;"),
-    ];
-    let mut rest = format!(
-        "location /trailer/ {{ add_trailer X-T $uri; proxy_pass http://{up}; }}
-         location /lines/ {{ add_header X-L \"a;\n  b\"; proxy_set_header X-L \"a;\n  b\"; proxy_pass http://{up}; }}"
-    );
-    for (i, body) in own.into_iter().chain(passed.iter().map(String::as_str)).enumerate() {
-        rest.push_str(&format!("location /{i}/ {{ {body} }}\n"));
-    }
-    let server = Server::start(conf(&rest));
-    for i in 0..own.len() + passed.len() {
-        for evil in ["%0d%0aEvil:%20x", "%0aEvil:%20x", "%0dEvil:%20x"] {
-            let answer = ask(&server, "GET", &format!("/{i}/{evil}"), "");
-            assert!(answer.starts_with("HTTP/1.1 500 ") && !answer.contains("Evil"), "{i} {evil}: {answer}");
-        }
-    }
-    assert_eq!(asked.load(Ordering::SeqCst), 0);
-    assert_eq!(server.error_log().matches("has a line break or NUL in its value").count(), 24);
-    let answer = ask(&server, "GET", "/trailer/%0d%0aEvil:%20x", "");
-    assert!(answer.ends_with("from the upstream\r\n0\r\n\r\n"), "{answer}");
-    // Neither do they make lines of the log.
-    ask(&server, "GET", "/file%0a%1b[1m", "");
-    assert!(
-        server.error_log().contains("html/file\\x0A\\x1B[1m\" failed (2: No such file"),
-        "{}",
-        server.error_log()
-    );
-    let answer = ask(&server, "GET", "/lines/", "");
-    assert!(answer.contains("X-L: a; b\r\n"), "{answer}");
-}
-
-/// Errors after an internal redirect are logged with the upstream that asked for the redirect.
-#[test]
-fn log_lines_name_the_upstream_behind_a_redirect() {
-    let up = Origin::start(|asked| {
-        let fields = format!("X-Accel-Redirect: {}\r\n", asked.field("X-To"));
-        asked.answer("200 OK", &fields, "")
-    });
-    let server = Server::start(conf(&format!(
-        "location / {{ proxy_pass http://{up}; }} location /none/ {{ internal; }}"
-    )));
-    for to in ["/none/file", "@none", "/a/../../file"] {
-        assert!(!ask(&server, "GET", "/", &format!("X-To: {to}\r\n")).starts_with("HTTP/1.1 200 "));
-    }
-    let log = server.error_log();
-    let lines: Vec<&str> = log.lines().filter(|l| l.contains("[error]")).collect();
-    let says = [
-        "none/file\" failed (2: No such file or directory)",
-        "could not find named location \"@none\"",
-        "unsafe URI \"/a/../../file\" was detected while reading response header from upstream",
-    ];
-    assert_eq!(lines.len(), says.len(), "{log}");
-    for (line, say) in lines.iter().zip(says) {
-        assert!(line.contains(say) && line.contains(&format!("upstream: \"http://{up}/\"")), "{line}");
-    }
 }
 
 /// A header of the PROXY protocol that comes by a unix socket, as nginx 1.31.5 takes it: without an address of the Internet

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+forebay_testkit::cases!("cases/upstream.cases":
+    a_name_that_is_not_found_at_the_start, groups_without_servers_have_fallbacks);
+
 /// A server that answers each connection with a status and its own port, after a while.
 struct Up {
     addr: SocketAddr,
@@ -194,22 +197,6 @@ fn requests_wait_for_the_first_addresses_of_a_worker_process() {
         let answer = client.rest();
         assert!(by(&answer, &up), "{answer}");
     }
-}
-
-#[test]
-fn a_name_that_is_not_found_at_the_start() {
-    let rest = "upstream u { server no.such.name.invalid; } server { listen 127.0.0.1:%PORT0%;\n\
-                location / { proxy_pass http://u; } location /well { return 200 well; } }";
-    let site = Site::new(http(rest));
-    let out = site.run(&["-t"]);
-    assert!(!out.status.success());
-    assert!(
-        String::from_utf8_lossy(&out.stderr).contains("host not found in upstream \"no.such.name.invalid\"")
-    );
-    let server = Server::start(http!("upstream_start_unresolved on; {rest}"));
-    assert!(server.get("/").contains("502 Bad Gateway"));
-    assert!(server.get("/well").contains("200 OK"));
-    server.wait_for_log("looking for it again", 1);
 }
 
 #[test]
@@ -442,39 +429,6 @@ fn servers_in_a_state_file() {
     let out = server.run(&["-t"]);
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(text.contains("\"zone\" is not allowed in a state file") && text.contains("u.conf:1"), "{text}");
-}
-
-#[test]
-fn groups_without_servers_have_fallbacks() {
-    let (a, b) = (up(), up());
-    let server = Server::start(http!(
-        "upstream none {{ fallback =503; }}\n\
-         upstream lost {{ fallback off; }}\n\
-         upstream down {{ server {a} down; fallback through; }}\n\
-         upstream through {{ fallback last; }}\n\
-         upstream last {{ server {b}; sticky cookie at path=/; }}\n\
-         upstream up {{ server {a}; fallback last; }}\n\
-         upstream dead {{ server 127.0.0.1:{}; fallback last; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; error_page 503 /sorry; location = /sorry {{ return 200 sorry; }}\n\
-         location / {{ proxy_pass http:/$uri; }} location /none {{ proxy_pass http://none; }}\n\
-         location /down {{ proxy_pass http://down/x; }} location /up {{ proxy_pass http://up; }}\n\
-         location /lost {{ proxy_pass http://lost; }} location /dead {{ proxy_pass http://dead; }}\n\
-         location /bare {{ error_page 599 @x; proxy_pass http://none; }} }}",
-        free_port(),
-        a = a.addr,
-        b = b.addr
-    ));
-    assert!(server.get("/none").ends_with("sorry"));
-    assert!(server.get("/bare").starts_with("HTTP/1.1 503 "));
-    server.wait_for_log("no servers in upstream", 2);
-    assert!(server.get("/lost").starts_with("HTTP/1.1 502 "));
-    let through = server.get("/down");
-    assert!(by(&through, &b) && through.contains("Set-Cookie: at="), "{through}");
-    assert!(by(&server.get("/up"), &a));
-    // The name of the group is known only with the request.
-    assert!(by(&server.get("/through"), &b) && by(&server.get("/last"), &b));
-    // Servers that fail are not the absence of servers.
-    assert!(server.get("/dead").starts_with("HTTP/1.1 502 "));
 }
 
 /// Sessions by a field, and sessions that end. The value has the times behind the name of the server.
