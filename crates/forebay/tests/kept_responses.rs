@@ -2,10 +2,11 @@
 //! hangs, and nothing stays open that is gone.
 
 use forebay_testkit::{
-    Asked, Conf, DEADLINE, Origin, Server, Site, Talk, fastcgi, files, http, wait_for, wait_until,
+    Asked, Conf, Origin, Server, Talk, connect_with_small_buffer, content_of, fastcgi, files, get, http,
+    wait_for, wait_until,
 };
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,62 +16,11 @@ fn content(name: &str, len: usize) -> Vec<u8> {
     (0..len).map(|i| b'a' + ((i / 7 + i / 1000 + seed) % 26) as u8).collect()
 }
 
-/// Client that takes little at a time, so that the server has unsent bytes.
-struct Slow(TcpStream);
-
-impl Slow {
-    fn ask(server: &Server, target: &str) -> Slow {
-        let addr = server.addr(0);
-        let socket =
-            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
-        socket.set_recv_buffer_size(4096).expect("option");
-        socket.connect(&addr.into()).expect("connect");
-        let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-        stream.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
-        Slow(stream)
-    }
-
-    fn rest(mut self) -> Vec<u8> {
-        self.0.rest_bytes()
-    }
-}
-
-/// Returns the body of a response; what is there of one that breaks off.
-fn body_of(answer: &[u8]) -> Vec<u8> {
-    let Some(at) = answer.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4) else {
-        return Vec::new();
-    };
-    let (head, mut rest) = answer.split_at(at);
-    if !String::from_utf8_lossy(head).to_ascii_lowercase().contains("transfer-encoding: chunked") {
-        return rest.to_vec();
-    }
-    let mut body = Vec::new();
-    loop {
-        let Some(line) = rest.iter().position(|b| *b == b'\r') else { return body };
-        let len =
-            usize::from_str_radix(std::str::from_utf8(&rest[..line]).expect("digits"), 16).expect("digits");
-        if len == 0 {
-            return body;
-        }
-        let content = rest.get(line + 2..).unwrap_or_default();
-        body.extend_from_slice(content.get(..len).unwrap_or(content));
-        rest = content.get(len + 2..).unwrap_or_default();
-    }
-}
-
 /// Starts a server with a directory `stored` that the worker, perhaps another user, may write to.
 fn start(conf: Conf) -> Server {
-    let site = Site::new(conf);
-    let stored = site.dir().join("stored");
-    std::fs::create_dir(&stored).expect("directory");
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(&stored, open).expect("mode");
+    let site = conf.site();
+    site.make_dir("stored");
     Server::start_on(site)
-}
-
-fn get(server: &Server, target: &str) -> Vec<u8> {
-    server.raw(format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"))
 }
 
 /// Writes a whole answer in a framing: a target is `/KIND/FRAMING/LENGTH`.
@@ -107,12 +57,13 @@ fn a_client_that_pauses_leaves_published_files_as_they_are() {
                 let target = format!("/{kind}/{framing}/{len}");
                 let want = content(&target, len);
                 let known = published(&server);
-                let client = Slow::ask(&server, &target);
+                let mut client = connect_with_small_buffer(server.addr(0));
+                client.send(get(&target));
                 wait_until(&format!("the file of {target}"), || published(&server) > known);
                 // The fault was to write once the client had taken nothing for 20 ms.
                 let since = Instant::now();
                 wait_until("a pause", || since.elapsed() > Duration::from_millis(60));
-                let got = body_of(&client.rest());
+                let got = content_of(&client.rest_bytes());
                 assert!(
                     got == want,
                     "{target}: what the pausing client got: {}: {}",
@@ -120,7 +71,7 @@ fn a_client_that_pauses_leaves_published_files_as_they_are() {
                     server.error_log()
                 );
                 for round in 0..2 {
-                    let got = body_of(&get(&server, &target));
+                    let got = content_of(&server.raw(get(&target)));
                     let log = || server.error_log();
                     assert!(
                         got == want,
@@ -251,8 +202,7 @@ fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
                 for leaves in [false, true] {
                     number += 1;
                     let target = format!("/{location}/{fault}/{framing}/{number}");
-                    let mut stream = server.connect();
-                    stream.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"));
+                    let mut stream = server.send(get(&target));
                     if !leaves {
                         // Some answer, or an end. A reset is an end, too.
                         let ended = stream.read_to_end(&mut Vec::new());
@@ -264,7 +214,7 @@ fn an_upstream_that_stops_in_a_kept_response_holds_no_thread() {
                         );
                     }
                     drop(stream);
-                    let fine = get(&server, "/patient/fine");
+                    let fine = server.raw(get("/patient/fine"));
                     assert!(fine.ends_with(b"fine"), "{target}: {}", String::from_utf8_lossy(&fine));
                 }
             }
@@ -344,18 +294,18 @@ fn files_of_entries_that_are_gone_are_closed() {
     for n in 0..20 {
         let target = format!("/evicted/length/{}", 300_000 + n);
         for _ in 0..4 {
-            assert!(body_of(&get(&server, &target)) == content(&target, 300_000 + n), "{target}");
+            assert!(content_of(&server.raw(get(&target))) == content(&target, 300_000 + n), "{target}");
         }
     }
     wait_until("evicted files closed", || deleted().is_empty());
     assert!(!open_entries(&server).is_empty(), "those of entries that stay are kept open");
     for n in 0..4 {
-        assert_eq!(body_of(&get(&server, "/replaced/length/300000")).len(), 300_000, "{n}");
-        assert_eq!(body_of(&get(&server, "/replaced/length/300000?again=1")).len(), 300_000, "{n}");
+        assert_eq!(content_of(&server.raw(get("/replaced/length/300000"))).len(), 300_000, "{n}");
+        assert_eq!(content_of(&server.raw(get("/replaced/length/300000?again=1"))).len(), 300_000, "{n}");
     }
     wait_until("replaced files closed", || deleted().is_empty());
     for n in 0..4 {
-        get(&server, &format!("/inactive/length/{}", 300_000 + n));
+        server.get(format!("/inactive/length/{}", 300_000 + n));
     }
     let short = || open_entries(&server).into_iter().filter(|n| n.contains("/cache-short/")).count();
     wait_until("inactive files closed", || short() == 0);
