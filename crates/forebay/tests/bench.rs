@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
+forebay_testkit::cases!("cases/bench.cases": mistakes_are_told);
+
 /// Answers 200 with five bytes, and 404 below `/missing`.
 fn server(bind: &str) -> SocketAddr {
     let answer = |asked: &mut Asked| {
@@ -143,46 +145,6 @@ fn results_for_programs_and_people() {
     assert!(page.matches("<svg").count() == 4 && !page.contains("NaN") && !page.contains("src="));
     let spectrum = std::fs::read_to_string(&hgrm).expect("spectrum");
     assert!(spectrum.contains("Total count    =          500]"), "{spectrum}");
-}
-
-#[test]
-fn mistakes_are_told() {
-    let addr = server("127.0.0.1:0");
-    let url = format!("http://{addr}/");
-    let missing = format!("http://{addr}/missing");
-    for (args, want) in [
-        (vec!["-c", "0", &url], "whole number above 0"),
-        (vec!["http://127.0.0.1:x/"], "port is not a number"),
-        (vec!["http://192.0.2.1/"], "--i-own-this-target"),
-        (vec!["http://127.0.0.1/", "http://127.0.0.2/"], "--many-hosts"),
-        (vec!["-r", "1e9", &url], "expected requests a second"),
-        (vec!["-r", "900M", &url], "more than"),
-        (vec!["--find-limit", "99=1ms", &url], "p99=10ms"),
-        (vec!["--find-limit", "p99=1ms", "--hgrm", "x", &url], "not --hgrm"),
-        (vec!["-H", "nocolon", &url], "Name: value"),
-        (vec!["--cpus", "9999", &url], "CPU 9999"),
-    ] {
-        let (code, _, errors) = bench(&args);
-        assert!(
-            code == 1 && errors.contains(want) || code != 0 && errors.contains(want),
-            "{args:?}: {code} {errors}"
-        );
-    }
-    let (code, out, _) = bench(&["-q", "-n", "20", &missing]);
-    assert!(code == 2 && out.contains("VOID") && out.contains("status: 20"), "{code} {out}");
-    // What was measured is told even if it cannot be kept, and no more is claimed than a moment shows.
-    let (code, out, errors) = bench(&["-q", "-n", "20", "--json", "/nonexistent/x", &url]);
-    assert!(
-        code == 1 && out.contains("answered     20 in ") && errors.contains("/nonexistent/x"),
-        "{out} {errors}"
-    );
-    assert!(!out.contains("in 0.00 s") && !out.contains("no errors, steady"), "{out}");
-    let (code, out, errors) = bench(&["-q", "-n", "9", "--timeout", "300ms", "http://127.0.0.1:1/"]);
-    assert!(code == 1 && out.contains("refused"), "{code} {out} {errors}");
-    let (code, out, _) = bench(&["-q", "-n", "9", "--timeout", "300ms", "unix:/nonexistent/s:/a"]);
-    assert!(code == 1 && out.starts_with("unix:/nonexistent/s:/a\n"), "{code} {out}");
-    let (code, out, _) = bench(&["-q", "-d", "200ms", "http://127.0.0.1:1/"]);
-    assert!(code == 1 && out.contains("nothing was measured"), "{code} {out}");
 }
 
 /// Network namespaces joined by a bridge, removed at the end.

@@ -3,6 +3,9 @@
 use forebay_testkit::{Server, Site, free_port, program};
 use std::process::{Command, Output};
 
+forebay_testkit::cases!("cases/command_line.cases":
+    wrong_options, test_and_dump, signals_without_a_server, a_working_directory_that_is_missing);
+
 const CONF: &str = "events {}\nhttp { access_log logs/access.log; server { listen 127.0.0.1:%PORT0%; } }\n";
 
 fn texts(output: &Output) -> (Option<i32>, String, String) {
@@ -34,32 +37,6 @@ fn version_and_build() {
 }
 
 #[test]
-fn wrong_options() {
-    assert_eq!(bare(&["-x"]), (Some(1), String::new(), "nginx: invalid option: \"x\"\n".into()));
-    assert_eq!(bare(&["-s", "no"]), (Some(1), String::new(), "nginx: invalid option: \"-s no\"\n".into()));
-}
-
-#[test]
-fn test_and_dump() {
-    let site = Site::new(CONF);
-    let conf = site.dir().join("nginx.conf").display().to_string();
-    let good = format!(
-        "nginx: the configuration file {conf} syntax is ok\nnginx: configuration file {conf} test is successful\n"
-    );
-    assert_eq!(texts(&site.run(&["-t"])), (Some(0), String::new(), good.clone()));
-    assert_eq!(texts(&site.run(&["-tq"])), (Some(0), String::new(), String::new()));
-    let dump = format!("# configuration file {conf}:\n{}\n", site.read("nginx.conf"));
-    assert_eq!(texts(&site.run(&["-T"])), (Some(0), dump, good));
-    assert_eq!(site.read("logs/nginx.pid"), "", "-t makes the pid file, as nginx does");
-
-    site.write("nginx.conf", "events {}\nbogus;\n");
-    let (code, _, err) = texts(&site.run(&["-t"]));
-    assert_eq!(code, Some(1));
-    assert!(err.starts_with(&format!("nginx: [emerg] unknown directive \"bogus\" in {conf}:2\n")), "{err}");
-    assert!(err.ends_with(&format!("nginx: configuration file {conf} test failed\n")), "{err}");
-}
-
-#[test]
 fn a_warning_is_printed_once_and_not_at_all_when_quiet() {
     let server = |n| format!("server {{ listen 127.0.0.1:%PORT0%; server_name n{n}; include part.conf; }} ");
     let names: String = (0..20).map(server).collect();
@@ -83,21 +60,6 @@ fn a_warning_is_printed_once_and_not_at_all_when_quiet() {
 }
 
 #[test]
-fn signals_without_a_server() {
-    let site = Site::new(CONF);
-    let pid = site.dir().join("logs/nginx.pid").display().to_string();
-    let (code, _, err) = texts(&site.run(&["-s", "stop"]));
-    assert_eq!(code, Some(1));
-    assert_eq!(err, format!("nginx: [error] open() \"{pid}\" failed (2: No such file or directory)\n"));
-    site.write("logs/nginx.pid", "abc\n");
-    let (_, _, err) = texts(&site.run(&["-s", "stop"]));
-    assert_eq!(err, format!("nginx: [error] invalid PID number \"abc\" in \"{pid}\"\n"));
-    site.write("logs/nginx.pid", "99999999\n");
-    let (_, _, err) = texts(&site.run(&["-s", "reload"]));
-    assert_eq!(err, "nginx: [alert] kill(99999999, 1) failed (3: No such process)\n");
-}
-
-#[test]
 fn an_address_in_use() {
     let server = Server::start(CONF);
     let site = Site::new(CONF.replace("%PORT0%", &server.addr(0).port().to_string()));
@@ -106,15 +68,6 @@ fn an_address_in_use() {
     assert_eq!(code, Some(1));
     let bind = format!("nginx: [emerg] bind() to {} failed (98: Address already in use)\n", server.addr(0));
     assert_eq!(err, format!("{}nginx: [emerg] still could not bind()\n", bind.repeat(5)));
-}
-
-#[test]
-fn a_working_directory_that_is_missing() {
-    let site = Site::new(format!("working_directory none;\n{CONF}"));
-    assert_eq!(site.run(&["-t"]).status.code(), Some(0), "-t passes over it");
-    let (code, _, err) = texts(&site.run(&[]));
-    assert_eq!(code, Some(1));
-    assert_eq!(err, "nginx: [emerg] chdir() \"none\" failed (2: No such file or directory)\n");
 }
 
 /// The same calls to nginx and to this program: code and both streams must be equal.

@@ -23,6 +23,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+forebay_testkit::cases!("cases/ingress.cases":
+    an_audit_names_what_is_refused, an_audit_without_findings_ends_with_0);
+
 /// Names of the backends.
 const BACKENDS: &[&str] = &["web", "api", "errors", "auth", "mirror", "other"];
 
@@ -836,30 +839,6 @@ fn audit(site: &Site, args: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn an_audit_names_what_is_refused() {
-    let site = Site::new("");
-    site.write("m/shop.yaml", MANIFEST);
-    site.write(
-        "m/chart/templates/ingress.yaml",
-        "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: {{ .Values.name }}\n",
-    );
-    let (code, text) = audit(&site, &[]);
-    assert_eq!(code, 1, "{text}");
-    for part in [
-        "Ingress default/shop: refused",
-        "\"alias\" is not allowed in an Ingress: it may reach files, or it is not known to be harmless (line 2, column 1)\n",
-        "alias /etc;\n",
-        "2 Ingresses, 2 annotations, 1 snippet: 1 works as it is; 1 is refused in part",
-        "templates/ingress.yaml:1: skipped: it is a Helm template",
-        "Ingress default/other is of another class",
-        "snippets are judged as if allow-snippet-annotations were true",
-    ] {
-        assert!(text.contains(part), "{part:?} in:\n{text}");
-    }
-    assert!(!text.contains("does not exist"), "Services are not among the files: {text}");
-}
-
-#[test]
 fn an_audit_reads_the_values_of_the_chart() {
     let site = Site::new("");
     site.write("m/shop.yaml", MANIFEST);
@@ -883,19 +862,6 @@ fn an_audit_reads_the_values_of_the_chart() {
     );
     let general = report["problems"].to_string();
     assert!(general.contains("GeoIP") && general.contains("nonsense"), "{general}");
-}
-
-#[test]
-fn an_audit_without_findings_ends_with_0() {
-    let site = Site::new("");
-    site.write("m/fine.yaml", MANIFEST.split("---").nth(1).expect("the second"));
-    let (code, text) = audit(&site, &[]);
-    assert_eq!(code, 0, "{text}");
-    assert!(text.contains("1 Ingress, 0 annotations, 0 snippets: 1 works as it is"), "{text}");
-    let none = site.dir().join("none").display().to_string();
-    let (code, _, text) = run(program(), &["ingress", "audit", &none]).expect("runs");
-    assert_eq!(code, 2);
-    assert!(text.contains(&format!("cannot read {none}")), "{text}");
 }
 
 #[test]
