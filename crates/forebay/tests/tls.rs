@@ -8,6 +8,11 @@ mod sessions;
 use forebay_testkit::{P256, RSA, Server, Site, http, memory, raw, s_client, wait_until};
 use std::process::Command;
 
+forebay_testkit::cases!("cases/tls.cases":
+    the_suite_is_chosen_by_what_it_costs, versions_ciphers_and_both_kinds_of_keys, the_name_is_shown_as_the_client_wrote_it,
+    names_choose_certificates_and_refused_names_get_an_alert, mistakes_are_told_in_nginx_words,
+    curves_are_known_by_openssls_names, the_signature_algorithms_of_both_sides_are_known);
+
 /// A site with certificates of both kinds, all signed by themselves.
 pub fn site(servers: &str) -> Site {
     let site = Site::new(http!(
@@ -22,63 +27,6 @@ pub fn site(servers: &str) -> Site {
 }
 
 pub const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-
-/// Without `ssl_prefer_server_ciphers` the cheapest suite is taken that the client has, unless the client shows
-/// that AES is slow for it.
-#[test]
-fn the_suite_is_chosen_by_what_it_costs() {
-    let server = Server::start_on(site(
-        "server { listen 127.0.0.1:%PORT0% ssl; return 200 \"is $ssl_cipher\\n\"; }
-         server { listen 127.0.0.1:%PORT1% ssl; ssl_prefer_server_ciphers off; return 200 \"is $ssl_cipher\\n\"; }
-         server { listen 127.0.0.1:%PORT2% ssl; ssl_prefer_server_ciphers on; return 200 \"is $ssl_cipher\\n\"; }",
-    ));
-    const AES: &str =
-        "-tls1_3 -ciphersuites TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
-    const SLOW_AES: &str = "-tls1_3 -ciphersuites TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256";
-    const OLD: &str = "-tls1_2 -cipher ECDHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES128-GCM-SHA256";
-    for (port, args, suite) in [
-        (0, AES, "TLS_AES_128_GCM_SHA256"),
-        (0, SLOW_AES, "TLS_CHACHA20_POLY1305_SHA256"),
-        (0, OLD, "ECDHE-RSA-AES128-GCM-SHA256"),
-        (1, AES, "TLS_AES_256_GCM_SHA384"),
-        (1, OLD, "ECDHE-RSA-AES256-GCM-SHA384"),
-        (2, SLOW_AES, "TLS_CHACHA20_POLY1305_SHA256"),
-        (2, AES, "TLS_AES_256_GCM_SHA384"),
-    ] {
-        let said = s_client(&server, port, args, GET);
-        assert!(said.contains(&format!("is {suite}\n")), "{port} {args}: {said}");
-    }
-}
-
-#[test]
-fn versions_ciphers_and_both_kinds_of_keys() {
-    let server = Server::start_on(site(
-        "ssl_certificate ec.crt; ssl_certificate_key ec.key;\n\
-         server { listen 127.0.0.1:%PORT0% ssl; return 200 \"$ssl_protocol $ssl_cipher $https $scheme\\n\"; }",
-    ));
-    let get = |args: &str| s_client(&server, 0, args, GET);
-    assert!(get("-tls1_3").contains("\nTLSv1.3 TLS_AES_128_GCM_SHA256 on https\n"));
-    for cipher in [
-        "ECDHE-RSA-AES128-GCM-SHA256",
-        "ECDHE-ECDSA-AES256-GCM-SHA384",
-        "ECDHE-RSA-CHACHA20-POLY1305",
-        "ECDHE-ECDSA-CHACHA20-POLY1305",
-    ] {
-        let got = get(&format!("-tls1_2 -cipher {cipher}"));
-        assert!(got.contains(&format!("\nTLSv1.2 {cipher} on https\n")), "{cipher}: {got}");
-        let own = if cipher.contains("ECDSA") { "subject=CN = ec" } else { "subject=CN = rsa" };
-        assert!(got.contains(own), "{cipher}");
-    }
-    assert!(
-        get("-tls1_3 -ciphersuites TLS_CHACHA20_POLY1305_SHA256").contains("TLS_CHACHA20_POLY1305_SHA256 on")
-    );
-    let refused = get("-tls1_2 -cipher AES256-SHA");
-    assert!(refused.contains("sslv3 alert handshake failure"), "{refused}");
-    // Plain HTTP is told so, and bytes that are neither end the connection.
-    let plain = server.ask(GET);
-    assert!(plain.starts_with("HTTP/1.1 400") && plain.contains("plain HTTP request was sent to HTTPS port"));
-    assert_eq!(server.raw([0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9]).first(), Some(&21), "an alert");
-}
 
 #[test]
 fn files_of_every_size_arrive_whole_and_uploads_too() {
@@ -144,152 +92,20 @@ fn a_file_that_is_kept_for_tls_is_the_one_on_disk() {
     }
 }
 
-/// Servers are found by the name whatever its case, and the variable has it as the client wrote it.
 #[test]
-fn the_name_is_shown_as_the_client_wrote_it() {
+fn a_certificate_of_the_name_is_read_once_it_is_there() {
     let server = Server::start_on(site(
-        "server { listen 127.0.0.1:%PORT0% ssl; return 200 other; }\n\
-         server { listen 127.0.0.1:%PORT0% ssl; server_name foo.example ~^(?<first>.+)[.]b[.]test$;\n\
-           ssl_verify_client optional_no_ca; return 200 \"[$ssl_server_name|$host|$first]\"; }",
-    ));
-    let get = |name: &str, host: &str| {
-        let request = GET.replace("Host: h", &format!("Host: {host}"));
-        s_client(&server, 0, &format!("-servername {name}"), &request)
-    };
-    for (name, host, told) in [
-        ("FoO.example", "foo.EXAMPLE", "[FoO.example|foo.example|]"),
-        ("foo.example.", "foo.example", "[foo.example.|foo.example|]"),
-        ("A.b.test", "a.b.test", "[A.b.test|a.b.test|a]"),
-    ] {
-        let got = get(name, host);
-        assert!(got.contains(told), "{name}: {got}");
-    }
-}
-
-#[test]
-fn names_choose_certificates_and_refused_names_get_an_alert() {
-    let server = Server::start_on(site(
-        "server { listen 127.0.0.1:%PORT0% ssl; ssl_reject_handshake on; }\n\
-         server { listen 127.0.0.1:%PORT0% ssl; server_name a.test; return 200 a; }\n\
-         server { listen 127.0.0.1:%PORT0% ssl; server_name *.b.test; ssl_certificate ec.crt; \
-         ssl_certificate_key ec.key; ssl_protocols TLSv1.2; return 200 \"$ssl_server_name $ssl_protocol\\n\"; }\n\
-         server { listen 127.0.0.1:%PORT0% ssl; server_name v.test; ssl_certificate $ssl_server_name.crt; \
+        "server { listen 127.0.0.1:%PORT0% ssl; server_name v.test; ssl_certificate $ssl_server_name.crt; \
          ssl_certificate_key ec.key; return 200 v; }",
     ));
-    let get = |name: &str| {
-        s_client(
-            &server,
-            0,
-            &format!("-servername {name}"),
-            &GET.replace("Host: h", &format!("Host: {name}")),
-        )
-    };
-    assert!(get("a.test").contains("subject=CN = rsa"));
-    let b = get("x.b.test");
-    assert!(b.contains("subject=CN = ec") && b.contains("\nx.b.test TLSv1.2\n"), "{b}");
-    assert!(get("other.test").contains("unrecognized name"));
-    assert!(!get("v.test").contains("200 OK"), "there is no such file");
+    let get = || s_client(&server, 0, "-servername v.test", &GET.replace("Host: h", "Host: v.test"));
+    assert!(!get().contains("200 OK"), "there is no such file");
     // The worker reads it as the user that it is.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    std::fs::set_permissions(server.dir().join("ec.key"), open).expect("mode");
-    std::fs::copy(server.dir().join("ec.crt"), server.dir().join("v.test.crt")).expect("copy");
-    assert!(get("v.test").contains("subject=CN = ec"));
+    std::fs::set_permissions(server.path("ec.key"), open).expect("mode");
+    std::fs::copy(server.path("ec.crt"), server.path("v.test.crt")).expect("copy");
+    assert!(get().contains("subject=CN = ec"));
     assert!(server.error_log().contains("cannot load certificate"));
-}
-
-#[test]
-fn mistakes_are_told_in_nginx_words() {
-    let mistakes = [
-        (
-            "ssl_certificate nope.crt; ssl_certificate_key rsa.key;",
-            "nope.crt\": BIO_new_file() failed (SSL: error:80000002:system library::No such file or directory",
-        ),
-        ("ssl_certificate rsa.crt; ssl_certificate_key nope.key;", "cannot load certificate key"),
-        ("ssl_certificate rsa.crt; ssl_certificate_key other.key;", "key values mismatch"),
-        ("ssl_certificate rsa.crt;", "no \"ssl_certificate_key\" is defined for certificate \"rsa.crt\""),
-        ("", "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in"),
-        (
-            "ssl_ciphers AES256-SHA;",
-            "SSL_CTX_set_cipher_list(\"AES256-SHA\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)",
-        ),
-        (
-            "ssl_ciphers HIGH@SECLEVEL=9;",
-            "SSL_CTX_set_cipher_list(\"HIGH@SECLEVEL=9\") failed (SSL: error:0A000118:",
-        ),
-        (
-            "location / { proxy_ssl_ciphers FOO; proxy_pass https://127.0.0.1:1; }",
-            "SSL_CTX_set_cipher_list(\"FOO\") failed (SSL: error:0A0000B9:SSL routines::no cipher match)",
-        ),
-        ("ssl_dhparam none.pem;", "none.pem\") failed (SSL: error:80000002:system library::No such file"),
-        ("ssl_dhparam bad.crl;", "PEM_read_bio_DHparams(\""),
-        ("ssl_conf_command DHParameters none.pem;", "none.pem\") failed"),
-        (
-            "ssl_conf_command VerifyMode Require;",
-            "\"VerifyMode\" of \"ssl_conf_command\" is not supported, use \"ssl_verify_client\"",
-        ),
-        ("ssl_conf_command ClientCAFile rsa.crt;", "is not supported, use \"ssl_client_certificate\""),
-        ("ssl_conf_command Nothing x;", "unknown cmd name:cmd=Nothing"),
-        (
-            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_conf_command PrivateKey other.key;",
-            "key values mismatch",
-        ),
-        (
-            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; location / { proxy_ssl_conf_command PrivateKey rsa.key; \
-             proxy_pass https://127.0.0.1:1; }",
-            "no certificate is defined for \"PrivateKey\"",
-        ),
-        ("ssl_client_certificate junk.pem;", "Type=X509"),
-        ("ssl_trusted_certificate broken.pem;", "bad base64 decode"),
-        (
-            "location / { proxy_ssl_trusted_certificate junk.pem; proxy_pass https://127.0.0.1:1; }",
-            "junk.pem\": PEM_read_bio_X509() failed (SSL: error:0688010A:",
-        ),
-        (
-            "ssl_certificate junk.pem; ssl_certificate_key rsa.key;",
-            "junk.pem\": PEM_read_bio_X509_AUX() failed (SSL: error:0688010A:",
-        ),
-        ("ssl_ecdh_curve foo;", "group 'foo' cannot be set"),
-        ("ssl_session_cache foo;", "invalid session cache \"foo\""),
-        ("ssl_session_ticket_key rsa.key;", "must be 48 or 80 bytes"),
-        ("ssl_certificate rsa.crt; ssl_certificate_key locked.key;", "bad password read"),
-        (
-            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; grpc_ssl_verify on; \
-             location / { grpc_pass grpcs://127.0.0.1:1; }",
-            "no grpc_ssl_trusted_certificate for grpc_ssl_verify",
-        ),
-        (
-            "ssl_certificate rsa.crt; ssl_certificate_key rsa.key; uwsgi_ssl_verify on; \
-             location / { uwsgi_pass suwsgi://127.0.0.1:1; }",
-            "no uwsgi_ssl_trusted_certificate for uwsgi_ssl_verify",
-        ),
-        // A list that cannot be read would leave revocations out.
-        ("ssl_certificate rsa.crt; ssl_certificate_key rsa.key; ssl_crl bad.crl;", "Type=X509_CRL"),
-    ];
-    for (lines, message) in mistakes {
-        let site =
-            Site::new(format!("events {{}}\nhttp {{ server {{ listen 127.0.0.1:%PORT0% ssl; {lines} }} }}"));
-        site.write("bad.crl", "-----BEGIN X509 CRL-----\nMAMCAQE=\n-----END X509 CRL-----\n");
-        for name in ["rsa", "other"] {
-            site.openssl(&format!(
-                "req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.crt -subj /CN=x"
-            ));
-        }
-        let sound = site.read("rsa.crt");
-        site.write(
-            "junk.pem",
-            format!("{sound}-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n"),
-        );
-        site.write(
-            "broken.pem",
-            format!("{sound}-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"),
-        );
-        site.openssl("rsa -in rsa.key -aes256 -passout pass:x -out locked.key");
-        let told = site.run(&["-t"]);
-        let text = String::from_utf8_lossy(&told.stderr).into_owned();
-        assert!(!told.status.success(), "{lines}");
-        assert!(text.contains("[emerg]"), "{lines}: {text}");
-        assert!(text.contains(message), "{lines}: {text}");
-    }
 }
 
 /// What is no file with an end is refused at once, whatever it was to be.
@@ -389,47 +205,6 @@ fn reloads_of_many_servers_leave_nothing_behind() {
         // Each configuration takes about 4 MB.
         assert!(now < before + 8_000, "{before} KiB, then {now} KiB");
     }
-}
-
-/// Every name that OpenSSL 3.0 knows is taken; what is not served is told.
-#[test]
-fn curves_are_known_by_openssls_names() {
-    let server = Server::start_on(site(
-        "server { listen 127.0.0.1:%PORT0% ssl; ssl_ecdh_curve secp521r1; return 200 \"on $ssl_curve\\n\"; }
-         server { listen 127.0.0.1:%PORT1% ssl; ssl_ecdh_curve sect571r1; return 200 \"on $ssl_curve\\n\"; }
-         server { listen 127.0.0.1:%PORT2% ssl; ssl_ecdh_curve X448:K-283:secp384r1; return 200 \"on $ssl_curve\\n\"; }",
-    ));
-    for (port, version, curve) in [
-        (0, "-tls1_3", "secp521r1"),
-        (0, "-tls1_2", "secp521r1"),
-        (1, "-tls1_3", "X25519"),
-        (2, "-tls1_3", "secp384r1"),
-    ] {
-        let got = s_client(&server, port, version, GET);
-        assert!(got.contains(&format!("on {curve}\n")), "{port} {version}: {got}");
-    }
-    let told = server.run(&["-t"]);
-    let told = String::from_utf8_lossy(&told.stderr).into_owned();
-    assert!(
-        told.contains("[warn] none of the curves \"sect571r1\" is served, the default ones are used"),
-        "{told}"
-    );
-    assert!(told.contains("[warn] curves that are not served: X448:K-283"), "{told}");
-}
-
-#[test]
-fn the_signature_algorithms_of_both_sides_are_known() {
-    let server = Server::start_on(site(
-        "ssl_certificate ec.crt; ssl_certificate_key ec.key; ssl_verify_client optional_no_ca;\n\
-         server { listen 127.0.0.1:%PORT0% ssl; return 200 \"[$ssl_sigalg|$ssl_client_sigalg]\\n\"; }",
-    ));
-    let get = |args: &str| s_client(&server, 0, args, GET);
-    assert!(get("-sigalgs RSA-PSS+SHA384").contains("[rsa_pss_rsae_sha384|]"));
-    assert!(get("-tls1_2 -sigalgs RSA+SHA256").contains("[rsa_pkcs1_sha256|]"));
-    let both = get("-sigalgs ECDSA+SHA256:RSA-PSS+SHA256 -cert ec.crt -key ec.key -sess_out s");
-    assert!(both.contains("[ecdsa_secp256r1_sha256|ecdsa_secp256r1_sha256]"), "{both}");
-    // Whoever comes back does not sign again.
-    assert!(get("-sess_in s").contains("[|]"));
 }
 
 /// sslyze, which `./test` installs. In CI it has to be there.

@@ -5,66 +5,9 @@ use forebay_testkit::{Kept, Server, run, s_client, wait_for};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-#[test]
-fn client_certificates_are_judged() {
-    let server = Server::start_on(site(
-        "ssl_client_certificate client.crt;\n\
-         server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; return 200 \
-         \"$ssl_client_verify $ssl_client_s_dn\\n\"; }\n\
-         server { listen 127.0.0.1:%PORT1% ssl; ssl_verify_client optional; return 200 \"$ssl_client_verify\\n\"; }\n\
-         server { listen 127.0.0.1:%PORT2% ssl; ssl_verify_client optional_no_ca; return 200 \
-         \"$ssl_client_verify\\n\"; }",
-    ));
-    let with = |port, name: &str| s_client(&server, port, &format!("-cert {name}.crt -key {name}.key"), GET);
-    assert!(with(0, "client").contains("\nSUCCESS CN=client\n"));
-    assert!(with(0, "rsa").contains("400 The SSL certificate error"));
-    assert!(s_client(&server, 0, "", GET).contains("400 No required SSL certificate was sent"));
-    assert!(s_client(&server, 1, "", GET).contains("\nNONE\n"));
-    assert!(with(2, "ec").contains("\nFAILED:self-signed certificate\n"));
-    server.wait_for_log("client SSL certificate verify error: (18:self-signed certificate)", 1);
-}
-
-#[test]
-fn upstreams_are_judged() {
-    let server = Server::start_on(site(
-        "server { listen 127.0.0.1:%PORT1% ssl; return 200 \"[$ssl_server_name]\"; }\n\
-         server { listen 127.0.0.1:%PORT0%; proxy_ssl_server_name on; proxy_ssl_verify on;\n\
-         location /good { proxy_ssl_trusted_certificate rsa.crt; proxy_ssl_name rsa; \
-         proxy_pass https://127.0.0.1:%PORT1%; }\n\
-         location /name { proxy_ssl_trusted_certificate rsa.crt; proxy_ssl_name other; \
-         proxy_pass https://127.0.0.1:%PORT1%; }\n\
-         location /trust { proxy_ssl_trusted_certificate ec.crt; proxy_ssl_name rsa; \
-         proxy_pass https://127.0.0.1:%PORT1%; } }",
-    ));
-    assert!(server.get("/good").ends_with("[rsa]"));
-    assert!(server.get("/name").contains("502 Bad Gateway"));
-    assert!(server.get("/trust").contains("502 Bad Gateway"));
-    server.wait_for_log(
-        "upstream SSL certificate does not match \"other\" while SSL handshaking to upstream",
-        1,
-    );
-    server.wait_for_log("upstream SSL certificate verify error: (18:self-signed certificate)", 1);
-}
-
-#[test]
-fn locked_keys_are_opened_by_their_passwords() {
-    let site = site(
-        "server { listen 127.0.0.1:%PORT0% ssl; ssl_certificate_key aes.key; ssl_certificate rsa.crt; \
-         ssl_password_file words; }\n\
-         server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate_key old.key; ssl_certificate rsa.crt; \
-         ssl_password_file words; }\n\
-         server { listen 127.0.0.1:%PORT2% ssl; ssl_certificate_key des.key; ssl_certificate rsa.crt; \
-         ssl_password_file words; }",
-    );
-    site.openssl("pkcs8 -topk8 -in rsa.key -v2 aes-256-cbc -passout pass:second -out aes.key");
-    site.openssl("rsa -in rsa.key -aes128 -traditional -passout pass:second -out old.key");
-    site.openssl("pkcs8 -topk8 -in rsa.key -v2 des3 -passout pass:second -out des.key");
-    site.write("words", "first\nsecond\n");
-    let server = Server::start_on(site);
-    for port in 0..3 {
-        wait_for("an answer", || s_client(&server, port, "", GET).contains("HTTP/1.1 ").then_some(()));
-    }
-}
+forebay_testkit::cases!("../cases/tls/certificates.cases":
+    client_certificates_are_judged, upstreams_are_judged, locked_keys_are_opened_by_their_passwords,
+    a_certificate_is_judged_by_the_server_that_it_is_for, certificates_of_conf_command_are_presented, rsa_pss_keys_sign);
 
 #[test]
 fn renewed_certificates_are_used_without_a_reload() {
@@ -118,37 +61,6 @@ fn keys_may_change_while_a_connection_is_idle() {
     }
     drop(input);
     child.wait().expect("end");
-}
-
-#[test]
-fn a_certificate_is_judged_by_the_server_that_it_is_for() {
-    let server = Server::start_on(site(
-        "server { listen 127.0.0.1:%PORT0% ssl default_server; server_name a.test; ssl_client_certificate ec.crt; \
-         ssl_verify_client optional; return 200 \"a:$ssl_client_verify\\n\"; }\n\
-         server { listen 127.0.0.1:%PORT0% ssl; server_name b.test; ssl_client_certificate client.crt; \
-         ssl_verify_client on; return 200 \"b:$ssl_client_verify\\n\"; }",
-    ));
-    let get = |host: &str, args: &str| {
-        s_client(
-            &server,
-            0,
-            &format!("-noservername {args}"),
-            &GET.replace("Host: h", &format!("Host: {host}")),
-        )
-    };
-    let ec = "-cert ec.crt -key ec.key";
-    assert!(get("a.test", ec).contains("\na:SUCCESS\n"));
-    // Judged by a.test, which trusts others.
-    let got = get("b.test", ec);
-    assert!(got.contains("421 Misdirected Request") && !got.contains("\nb:"), "{got}");
-    assert!(get("b.test", "").contains("400 No required SSL certificate was sent"));
-    let named = s_client(
-        &server,
-        0,
-        "-servername b.test -cert client.crt -key client.key",
-        &GET.replace("Host: h", "Host: b.test"),
-    );
-    assert!(named.contains("\nb:SUCCESS\n"), "{named}");
 }
 
 /// Authorities with the same name, or the same authority twice, are told to clients once.
@@ -335,55 +247,6 @@ fn folded_values_are_one_line() {
             get(version, "/raw").contains(&format!("[{pem}]")),
             "as nginx has it, with its last line break"
         );
-    }
-}
-
-/// A certificate of `conf_command` is the one that the other side sees: in place of one with a key of the same kind, beside others.
-#[test]
-fn certificates_of_conf_command_are_presented() {
-    let site = site(
-        "ssl_certificate ec.crt; ssl_certificate_key ec.key; ssl_conf_command Certificate client.crt; ssl_conf_command PrivateKey client.key;\n\
-         server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client optional_no_ca; return 200 \"[$ssl_client_s_dn]\"; }\n\
-         server { listen 127.0.0.1:%PORT1%; proxy_ssl_certificate rsa.crt; proxy_ssl_certificate_key rsa.key;\n\
-         location /own { proxy_pass https://127.0.0.1:%PORT0%; }\n\
-         location /other { proxy_ssl_conf_command Certificate client.crt; proxy_ssl_conf_command PrivateKey client.key; \
-           proxy_pass https://127.0.0.1:%PORT0%; } }",
-    );
-    let server = Server::start_on(site);
-    let rsa = s_client(&server, 0, "-tls1_2 -cipher ECDHE-RSA-AES128-GCM-SHA256", GET);
-    assert!(rsa.contains("subject=CN = client"), "{rsa}");
-    let ec = s_client(&server, 0, "-tls1_2 -cipher ECDHE-ECDSA-AES128-GCM-SHA256", GET);
-    assert!(ec.contains("subject=CN = ec"), "{ec}");
-    let get = |path: &str| {
-        let url = format!("http://{}{path}", server.addr(1));
-        run("curl", &["-s", "-m", "30", &url]).expect("curl").1
-    };
-    assert!(get("/own").ends_with("[CN=rsa]"), "{}", get("/own"));
-    assert!(get("/other").ends_with("[CN=client]"), "{}", get("/other"));
-}
-
-/// Keys that are for RSASSA-PSS alone sign as well, alone and beside others.
-#[test]
-fn rsa_pss_keys_sign() {
-    let site = site(
-        "server { listen 127.0.0.1:%PORT0% ssl; ssl_certificate pss.crt; ssl_certificate_key pss.key; return 200 \"is $ssl_sigalg\\n\"; }\n\
-         server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate pss.crt; ssl_certificate_key pss.key; ssl_certificate rsa.crt; \
-           ssl_certificate_key rsa.key; return 200 \"is $ssl_sigalg\\n\"; }",
-    );
-    site.openssl("genpkey -algorithm RSA-PSS -out pss.key -pkeyopt rsa_keygen_bits:2048");
-    site.openssl("req -x509 -key pss.key -out pss.crt -days 9 -subj /CN=pss");
-    let server = Server::start_on(site);
-    for (port, args, subject) in [
-        (0, "-tls1_3", "pss"),
-        (0, "-tls1_2", "pss"),
-        (1, "-tls1_3 -sigalgs rsa_pss_pss_sha256", "pss"),
-        (1, "-tls1_3 -sigalgs rsa_pss_rsae_sha256", "rsa"),
-        (1, "-tls1_2 -sigalgs rsa_pss_rsae_sha256:rsa_pkcs1_sha256", "rsa"),
-    ] {
-        let said = s_client(&server, port, args, GET);
-        assert!(said.contains(&format!("subject=CN = {subject}")), "{port} {args}: {said}");
-        let wanted = if subject == "pss" { "is rsa_pss_pss_sha256\n" } else { "is rsa_p" };
-        assert!(said.contains(wanted), "{port} {args}: {said}");
     }
 }
 
