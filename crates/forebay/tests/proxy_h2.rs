@@ -1,13 +1,15 @@
 //! HTTP/2 to upstreams: Forebay, nginx and frames made here on the other side.
 
-use forebay_http::compression::{Field, Sink};
-use forebay_http::h2::encode;
-use forebay_http::h2::frame::{self, Code, FrameHeader, flag, kind, setting};
-use forebay_http::h2::hpack::Decoder;
-use forebay_testkit::{Conf, DEADLINE, Oracle, Origin, Server, Site, Talk, ask, connect, http, oracle, run};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
+use forebay_http::h2::frame::{Code, flag, kind, setting};
+use forebay_testkit::{
+    Answer, Conf, DEADLINE, Oracle, Origin, Server, Site, Talk, chunked, connect, h2, http, oracle, request,
+    run,
+};
+use std::io::Read;
+use std::net::SocketAddr;
+
+forebay_testkit::cases!("cases/proxy_h2.cases":
+    a_connection_serves_many_requests, http2_is_agreed_on_where_it_is_encrypted);
 
 fn conf(http: &str) -> Conf {
     http!(
@@ -20,74 +22,33 @@ fn number(payload: &[u8]) -> u32 {
     u32::from_be_bytes(payload.try_into().expect("four bytes"))
 }
 
-fn put(addr: SocketAddr, uri: &str, body: &[u8], chunked: bool) -> String {
-    let mut request = format!("PUT {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-    let mut bytes;
-    if chunked {
-        request.push_str("Transfer-Encoding: chunked\r\n\r\n");
-        bytes = request.into_bytes();
-        for part in body.chunks(50_000) {
-            bytes.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
-            bytes.extend_from_slice(part);
-            bytes.extend_from_slice(b"\r\n");
-        }
-        bytes.extend_from_slice(b"0\r\n\r\n");
-    } else {
-        request.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
-        bytes = request.into_bytes();
-        bytes.extend_from_slice(body);
+fn put(server: &Server, uri: &str, body: &[u8], is_chunked: bool) -> String {
+    if !is_chunked {
+        return server.ask(request(format!("PUT {uri}"), "", body));
     }
-    ask(addr, &bytes)
+    let fields = "Host: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked";
+    server
+        .ask([format!("PUT {uri} HTTP/1.1\r\n{fields}\r\n\r\n").into_bytes(), chunked(body, 50_000)].concat())
 }
 
-/// A server that sends `hello` behind SETTINGS when a request has come, to each connection what comes next, and closes.
+/// A server that sends to each connection what comes next when a request has come, and closes.
 fn frames(answers: Vec<Vec<u8>>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for (mut stream, answer) in listener.incoming().flatten().zip(answers) {
-            let mut out = Vec::new();
-            frame::push_settings(&mut out, &[]);
-            frame::push_settings_ack(&mut out);
-            let (mut got, mut buf) = (Vec::new(), [0; 16384]);
-            let mut asked = false;
-            while !asked {
-                let Ok(n @ 1..) = stream.read(&mut buf) else { break };
-                got.extend_from_slice(&buf[..n]);
-                let mut at = frame::PREFACE.len();
-                while let Some(h) = got.get(at..).and_then(FrameHeader::parse) {
-                    asked |= h.kind == kind::HEADERS;
-                    at += frame::HEADER_LEN + h.len;
-                }
-            }
-            out.extend_from_slice(&answer);
-            let _ = stream.write_all(&out);
-            let _ = stream.shutdown(std::net::Shutdown::Write);
-            while matches!(stream.read(&mut buf), Ok(1..)) {}
+    let serve = move |peer: &mut h2::Peer, number: usize| {
+        if let (Some(_), Some(answer)) = (peer.request(), answers.get(number - 1)) {
+            peer.send(std::slice::from_ref(answer));
+            let _ = peer.stream.shutdown(std::net::Shutdown::Write);
+            while peer.next().is_some() {}
         }
-    });
-    addr
+    };
+    h2::upstream(&[], serve).0
 }
 
 fn headers(fields: &[(&str, &str)], flags: u8) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in fields {
-        match *name {
-            ":status" => encode::status(&mut block, value.parse().expect("a status")),
-            _ => encode::field(&mut block, name.as_bytes(), value.as_bytes()),
-        }
-    }
-    let mut out = Vec::new();
-    frame::push_header(&mut out, block.len(), kind::HEADERS, flags | flag::END_HEADERS, 1);
-    out.extend(block);
-    out
+    h2::headers(1, fields, flags)
 }
 
 fn data(text: &[u8], flags: u8) -> Vec<u8> {
-    let mut out = Vec::new();
-    frame::push_header(&mut out, text.len(), kind::DATA, flags, 1);
-    out.extend_from_slice(text);
-    out
+    h2::data(1, text, flags)
 }
 
 const END: u8 = flag::END_STREAM;
@@ -96,8 +57,8 @@ const END: u8 = flag::END_STREAM;
 fn bodies_go_both_ways() {
     // Behind the second server one that answers with what it was sent.
     let echo = Origin::start(|asked| {
-        let body = asked.text.split_once("\r\n\r\n").map_or("", |(_, b)| b).to_owned();
-        asked.answer("200 OK", "", &body)
+        let body = asked.body().to_owned();
+        asked.answer("200 OK", "", body)
     });
     let server = Server::start(conf(&format!(
         "upstream u {{ server 127.0.0.1:%PORT1%; keepalive 4; }}\n\
@@ -109,7 +70,7 @@ fn bodies_go_both_ways() {
     let body = "0123456789abcdef".repeat(100_000);
     for (uri, chunked) in [("/a", false), ("/a", true), ("/streamed", false), ("/streamed", true)] {
         for len in [0, 1, 70_000, body.len()] {
-            let answer = put(server.addr(0), uri, &body.as_bytes()[..len], chunked);
+            let answer = put(&server, uri, &body.as_bytes()[..len], chunked);
             assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{uri}: {}", &answer[..answer.len().min(300)]);
             let (_, got) = answer.split_once("\r\n\r\n").expect("a head");
             // Without a length it comes in chunks, whose sizes are of no interest here.
@@ -120,88 +81,50 @@ fn bodies_go_both_ways() {
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }
 
-/// Returns the content of chunks.
-fn dechunk(mut text: &str) -> String {
-    let mut out = String::new();
-    while let Some((size, rest)) = text.split_once("\r\n") {
-        let size = usize::from_str_radix(size, 16).expect("a size");
-        out.push_str(&rest[..size]);
-        text = &rest[size + 2..];
-    }
-    out
+/// Returns the content of the answer to a request on a connection.
+fn content(client: &mut impl Talk) -> String {
+    let answer = client.answer();
+    assert_eq!(answer.status(), "200", "{}", answer.head);
+    answer.text()
 }
 
 /// A server that answers each piece of a request at once with the same bytes, as far as windows allow.
 fn echo() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || serve_echo(stream));
-        }
-    });
-    addr
+    h2::upstream(&[], |peer, _| serve_echo(peer)).0
 }
 
-fn serve_echo(mut stream: TcpStream) {
-    let (mut got, mut buf) = (Vec::new(), vec![0; 65536]);
-    let (mut rooms, mut initial, mut id) = ([65_535i64, 65_535], 65_535, 0);
-    let (mut owed, mut ended, mut at) = (Vec::new(), false, frame::PREFACE.len());
-    let mut out = Vec::new();
-    frame::push_settings(&mut out, &[]);
-    loop {
-        if stream.write_all(&out).is_err() {
-            return;
-        }
-        out.clear();
-        let Ok(n @ 1..) = stream.read(&mut buf) else { return };
-        got.extend_from_slice(&buf[..n]);
-        while let Some(h) = got.get(at..).and_then(FrameHeader::parse) {
-            let Some(payload) = got.get(at + frame::HEADER_LEN..at + frame::HEADER_LEN + h.len) else {
-                break;
-            };
-            match h.kind {
-                kind::SETTINGS if !h.has(flag::ACK) => {
-                    for pair in payload.chunks_exact(6) {
-                        if pair[..2] == setting::INITIAL_WINDOW_SIZE.to_be_bytes() {
-                            initial = i64::from(number(&pair[2..]));
-                        }
-                    }
-                    frame::push_settings_ack(&mut out);
-                }
-                kind::HEADERS => {
-                    (id, rooms[1]) = (h.stream, initial);
-                    let head = headers(&[(":status", "200")], 0);
-                    let at = out.len();
-                    out.extend(head);
-                    out[at + 5..at + 9].copy_from_slice(&id.to_be_bytes());
-                }
-                kind::DATA => {
-                    owed.extend_from_slice(payload);
-                    if h.len > 0 {
-                        frame::push_window_update(&mut out, 0, h.len as u32);
-                        frame::push_window_update(&mut out, id, h.len as u32);
-                    }
-                }
-                kind::WINDOW_UPDATE => {
-                    rooms[usize::from(h.stream != 0)] += i64::from(number(payload));
-                }
-                _ => {}
+fn serve_echo(peer: &mut h2::Peer) {
+    let (mut rooms, mut initial, mut id) = ([65_535i64; 2], 65_535, 0);
+    let (mut owed, mut ended) = (Vec::new(), false);
+    while let Some(f) = peer.next() {
+        match f.kind {
+            kind::SETTINGS => {
+                let mut pairs = f.payload.chunks_exact(6);
+                let window = pairs.find(|pair| pair[..2] == setting::INITIAL_WINDOW_SIZE.to_be_bytes());
+                initial = window.map_or(initial, |pair| i64::from(number(&pair[2..])));
             }
-            ended |= h.has(flag::END_STREAM) && matches!(h.kind, kind::DATA | kind::HEADERS);
-            at += frame::HEADER_LEN + h.len;
+            kind::HEADERS => {
+                (id, rooms[1]) = (f.stream, initial);
+                peer.send(&[h2::status(id, 200, 0)]);
+            }
+            kind::DATA if !f.payload.is_empty() => {
+                owed.extend_from_slice(&f.payload);
+                peer.send(&[0, id].map(|stream| h2::window_update(stream, f.payload.len() as u32)));
+            }
+            kind::WINDOW_UPDATE => rooms[usize::from(f.stream != 0)] += i64::from(number(&f.payload)),
+            _ => {}
         }
-        got.drain(..at);
-        at = 0;
-        while !owed.is_empty() && rooms.iter().all(|r| *r > 0) {
+        ended |= f.has(END) && matches!(f.kind, kind::DATA | kind::HEADERS);
+        while !owed.is_empty() && rooms.iter().all(|room| *room > 0) {
             let n = owed.len().min(16_384).min(rooms[0].min(rooms[1]) as usize);
-            frame::push_header(&mut out, n, kind::DATA, 0, id);
-            out.extend(owed.drain(..n));
-            rooms.iter_mut().for_each(|r| *r -= n as i64);
+            peer.send(&[h2::data(id, &owed.drain(..n).collect::<Vec<u8>>(), 0)]);
+            rooms.iter_mut().for_each(|room| *room -= n as i64);
         }
-        if ended && owed.is_empty() {
-            frame::push_header(&mut out, 0, kind::DATA, flag::END_STREAM, id);
-            ended = false;
+        if std::mem::take(&mut ended) {
+            match owed.is_empty() {
+                true => peer.send(&[h2::data(id, b"", END)]),
+                false => ended = true,
+            }
         }
     }
 }
@@ -296,10 +219,7 @@ fn a_response_comes_beside_the_rest_of_the_request() {
     // More than waits anywhere, and a connection that serves the next one as well.
     let body = "0123456789abcdef".repeat(100_000);
     for uri in ["/kept", "/set", "/kept"] {
-        let answer = put(server.addr(0), uri, body.as_bytes(), false);
-        let (head, got) = answer.split_once("\r\n\r\n").expect("a head");
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{uri}: {head}");
-        let plain = dechunk(got);
+        let plain = content(&mut server.send(request(format!("PUT {uri}"), "", &body)));
         assert!(plain == body, "{uri}: {} bytes", plain.len());
     }
     for uri in ["/streamed", "/grpc"] {
@@ -308,55 +228,22 @@ fn a_response_comes_beside_the_rest_of_the_request() {
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }
 
-/// Value of `content-length`, written behind the name of a frame.
-struct Length(String);
-
-impl Sink for Length {
-    fn field(&mut self, Field { name, value, .. }: Field<'_>) {
-        if name == b"content-length" {
-            self.0.push_str(&format!(" {}", String::from_utf8_lossy(value)));
-        }
-    }
-}
-
-/// A server that reports the frames of each request as one line.
-fn listening(report: std::sync::mpsc::Sender<String>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let report = report.clone();
-            std::thread::spawn(move || listen_to(stream, &report));
-        }
-    });
-    addr
-}
-
-fn listen_to(mut stream: TcpStream, report: &std::sync::mpsc::Sender<String>) {
-    let mut out = Vec::new();
-    frame::push_settings(&mut out, &[]);
-    frame::push_settings_ack(&mut out);
-    stream.send(&out);
-    let (mut got, mut buf, mut at) = (Vec::new(), [0; 16384], frame::PREFACE.len());
-    let mut line = Length(String::new());
-    while let Ok(n @ 1..) = stream.read(&mut buf) {
-        got.extend_from_slice(&buf[..n]);
-        while let Some(h) = got.get(at..).and_then(FrameHeader::parse)
-            && let Some(payload) = got.get(at + frame::HEADER_LEN..at + frame::HEADER_LEN + h.len)
-        {
-            at += frame::HEADER_LEN + h.len;
-            match h.kind {
-                kind::HEADERS => {
-                    line.0.push_str("HEADERS");
-                    Decoder::default().decode(payload, &mut Vec::new(), &mut line).expect("fields");
-                }
-                kind::DATA => line.0.push_str(&format!(", DATA of {}", h.len)),
-                _ => continue,
+/// Reports the frames of each request as one line, with the value of `content-length` behind the name of HEADERS.
+fn listen_to(peer: &mut h2::Peer, report: &std::sync::mpsc::Sender<String>) {
+    let mut line = String::new();
+    while let Some(f) = peer.next() {
+        match f.kind {
+            kind::HEADERS => {
+                let fields = h2::fields(&f.payload);
+                let length = fields.iter().find(|(name, _)| name == "content-length");
+                line = format!("HEADERS{}", length.map_or(String::new(), |(_, value)| format!(" {value}")));
             }
-            if h.has(END) {
-                let _ = report.send(std::mem::take(&mut line.0) + " end");
-                let _ = stream.write_all(&headers(&[(":status", "204")], END));
-            }
+            kind::DATA => line.push_str(&format!(", DATA of {}", f.payload.len())),
+            _ => continue,
+        }
+        if f.has(END) {
+            let _ = report.send(std::mem::take(&mut line) + " end");
+            peer.send(&[headers(&[(":status", "204")], END)]);
         }
     }
 }
@@ -365,7 +252,7 @@ fn listen_to(mut stream: TcpStream, report: &std::sync::mpsc::Sender<String>) {
 #[test]
 fn an_empty_body_ends_with_a_frame_of_its_own() {
     let (report, reports) = std::sync::mpsc::channel();
-    let there = listening(report);
+    let (there, _) = h2::upstream(&[], move |peer, _| listen_to(peer, &report));
     let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; http2 on; location /grpc {{ grpc_pass {there}; }}\n\
            location /kept {{ proxy_pass http://{there}; }}\n\
@@ -373,18 +260,13 @@ fn an_empty_body_ends_with_a_frame_of_its_own() {
     )));
     let line = |uri: &str| reports.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("{uri}: no request"));
     let over_http2 = |uri: &str, length: Option<&str>, content: Option<&[u8]>| {
-        let mut block = Vec::new();
-        let pseudo = [(":method", "POST"), (":scheme", "http"), (":path", uri), (":authority", "x")];
-        for (name, value) in pseudo.into_iter().chain(length.map(|length| ("content-length", length))) {
-            encode::field(&mut block, name.as_bytes(), value.as_bytes());
+        let mut fields = vec![(":method", "POST")];
+        fields.extend(length.map(|length| ("content-length", length)));
+        let mut client = h2::Client::new(&server);
+        client.request(1, uri, &fields, content.is_none());
+        if let Some(content) = content {
+            client.send(&data(content, END));
         }
-        let mut request = frame::PREFACE.to_vec();
-        frame::push_settings(&mut request, &[]);
-        let end = if content.is_none() { END } else { 0 };
-        frame::push_header(&mut request, block.len(), kind::HEADERS, flag::END_HEADERS | end, 1);
-        request.extend(block);
-        request.extend(content.into_iter().flat_map(|content| data(content, END)));
-        let _client = server.send(&request);
         line(uri)
     };
     for (uri, none, five) in [("/grpc", "", ""), ("/kept", " 0", " 5"), ("/streamed", "", "")] {
@@ -402,35 +284,13 @@ fn an_empty_body_ends_with_a_frame_of_its_own() {
     }
 }
 
-#[test]
-fn a_connection_serves_many_requests() {
-    let server = Server::start(conf(
-        "upstream u { server 127.0.0.1:%PORT1%; keepalive 4; }\n\
-         server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://u; }\n\
-           location /one { proxy_http_version 1.1; proxy_pass http://u; }\n\
-           location /alone { proxy_pass http://127.0.0.1:%PORT1%; } }\n\
-         server { listen 127.0.0.1:%PORT1%; http2 on; location / {\n\
-           return 200 \"$server_protocol $scheme $host $connection_requests.\"; } }",
-    ));
-    for n in 1..=3 {
-        assert!(server.get("/").contains(&format!("HTTP/2.0 http u {n}.")));
-    }
-    // Connections of one version are not for the other.
-    assert!(server.get("/one").contains("HTTP/1.1 http u 1."));
-    assert!(server.get("/").contains("HTTP/2.0 http u 4."));
-    let head = server.ask(b"HEAD / HTTP/1.0\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
-    assert!(server.get("/alone").contains("HTTP/2.0 http 127.0.0.1 1."));
-}
-
 /// Without a group they serve no other request, so they close at once instead of staying idle for seconds.
 #[test]
 fn connections_without_a_group_close_after_their_request() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let there = listener.local_addr().expect("address");
     let (report, _reports) = std::sync::mpsc::channel();
-    // Takes the next connection when the last one has been closed.
-    std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| listen_to(stream, &report)));
+    // Serves the next connection when the last one has been closed.
+    let one_by_one = std::sync::Mutex::new(report);
+    let (there, _) = h2::upstream(&[], move |peer, _| listen_to(peer, &one_by_one.lock().expect("lock")));
     let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{there}; }}\n\
            location /grpc {{ grpc_pass {there}; }} }}"
@@ -444,33 +304,14 @@ fn connections_without_a_group_close_after_their_request() {
 }
 
 #[test]
-fn http2_is_agreed_on_where_it_is_encrypted() {
-    let site = Site::new(conf(
-        "server { listen 127.0.0.1:%PORT0%; location / { proxy_pass https://127.0.0.1:%PORT1%; } }\n\
-         server { listen 127.0.0.1:%PORT1% ssl; http2 on; ssl_certificate a.crt; ssl_certificate_key a.key;\n\
-           location / { return 200 \"$server_protocol $scheme $ssl_alpn_protocol.\"; } }",
-    ));
-    let args = "req -x509 -newkey rsa:2048 -nodes -keyout a.key -out a.crt -days 30 -subj /CN=a";
-    let made = Command::new("openssl").args(args.split(' ')).current_dir(site.dir()).output();
-    assert!(made.expect("openssl").status.success());
-    let server = Server::start_on(site);
-    let answer = server.get("/");
-    assert!(answer.contains("HTTP/2.0 https h2."), "{answer}");
-}
-
-#[test]
 fn servers_that_break_the_protocol() {
     let ok = || headers(&[(":status", "200")], 0);
     let long = |n: usize| headers(&[(":status", "200"), ("x", &"{".repeat(n))], END);
     let sized =
         |text: &[u8]| [headers(&[(":status", "200"), ("content-length", "5")], 0), data(text, END)].concat();
-    let mut refused = Vec::new();
-    frame::push_reset(&mut refused, 1, Code::InternalError);
-    let mut settings = Vec::new();
-    frame::push_settings(&mut settings, &[(setting::INITIAL_WINDOW_SIZE, u32::MAX)]);
-    let mut padded = Vec::new();
-    frame::push_header(&mut padded, 1, kind::HEADERS, flag::PADDED | flag::END_HEADERS, 1);
-    padded.push(9);
+    let refused = h2::reset(1, Code::InternalError as u32);
+    let settings = h2::settings(&[(setting::INITIAL_WINDOW_SIZE, u32::MAX)]);
+    let padded = h2::frame(kind::HEADERS, flag::PADDED | flag::END_HEADERS, 1, &[9]);
     let cases = [
         (b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), "too large http2 frame"),
         (data(b"x", END), "unexpected DATA frame before headers"),
@@ -501,12 +342,8 @@ fn servers_that_break_the_protocol() {
 
 #[test]
 fn a_request_that_was_not_taken_goes_to_the_next_server() {
-    let mut goaway = Vec::new();
-    frame::push_goaway(&mut goaway, 0, Code::NoError);
-    let mut refused = Vec::new();
-    frame::push_reset(&mut refused, 1, Code::RefusedStream);
-    let leaving = frames(vec![goaway]);
-    let busy = frames(vec![refused]);
+    let leaving = frames(vec![h2::goaway(0)]);
+    let busy = frames(vec![h2::reset(1, Code::RefusedStream as u32)]);
     let good = || [headers(&[(":status", "200")], 0), data(b"good", END)].concat();
     let (one, two) = (frames(vec![good()]), frames(vec![good()]));
     let server = Server::start(conf(&format!(
@@ -515,9 +352,7 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
     )));
     // Not idempotent: sent again only because nobody can have acted upon it.
     for uri in ["/a", "/b"] {
-        let request =
-            format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi");
-        let answer = server.ask(&request);
+        let answer = server.ask(request(format!("POST {uri}"), "", "hi"));
         assert!(answer.contains("good"), "{answer}");
     }
 }
@@ -525,9 +360,7 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
 /// The part of a streamed body that one server was sent goes to the next server as well, as long as it is in memory.
 #[test]
 fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
-    let mut refused = Vec::new();
-    frame::push_reset(&mut refused, 1, Code::RefusedStream);
-    let busy = frames(vec![refused.clone(), refused.clone(), refused]);
+    let busy = frames(vec![h2::reset(1, Code::RefusedStream as u32); 3]);
     let there = echo();
     let server = Server::start(conf(&format!(
         "upstream u {{ server {busy} max_fails=0; server {there} backup; }}\n\
@@ -548,50 +381,26 @@ fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
         client.read_exact(&mut got).expect("an answer");
         assert!(got.starts_with(b"HTTP/1.1 200 OK"), "{uri}: {}", String::from_utf8_lossy(&got));
         client.send(b"3\r\nend\r\n0\r\n\r\n");
-        let rest = client.rest();
-        let (_, content) = rest.split_once("\r\n\r\n").expect("a head");
-        assert_eq!(dechunk(content), "beginningend", "{uri}");
+        let rest = [&got[..], &client.rest_bytes()].concat();
+        assert_eq!(Answer::of(&rest).text(), "beginningend", "{uri}");
     }
-    let mut answer = String::new();
-    begin("/", "a longer beginning").read_to_string(&mut answer).expect("an answer");
+    let answer = begin("/", "a longer beginning").rest();
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
-}
-
-/// A server that answers each request with more than sockets hold, and tells how much of its content has come.
-fn flood(came: std::sync::mpsc::Sender<usize>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a connection");
-        let mut out = Vec::new();
-        frame::push_settings(&mut out, &[]);
-        frame::push_settings_ack(&mut out);
-        out.extend(headers(&[(":status", "200")], 0));
-        for _ in 0..15 {
-            out.extend(data(&[b'x'; 16_384], 0));
-        }
-        stream.send(&out);
-        let (mut got, mut buf) = (Vec::new(), [0; 16384]);
-        let (mut at, mut len) = (frame::PREFACE.len(), 0);
-        while let Ok(n @ 1..) = stream.read(&mut buf) {
-            got.extend_from_slice(&buf[..n]);
-            while let Some(h) = got.get(at..).and_then(FrameHeader::parse) {
-                if h.kind == kind::DATA {
-                    len += h.len;
-                    let _ = came.send(len);
-                }
-                at += frame::HEADER_LEN + h.len;
-            }
-        }
-    });
-    addr
 }
 
 /// Each piece of a request arrives though the client takes nothing of the response.
 #[test]
 fn a_request_goes_on_beside_a_response_that_stands_still() {
     let (tell, came) = std::sync::mpsc::channel();
-    let there = flood(tell);
+    // It answers with more than sockets hold, and tells how much of the request's content has come.
+    let (there, _) = h2::upstream(&[], move |peer, _| {
+        peer.send(&[headers(&[(":status", "200")], 0), data(&[b'x'; 16_384], 0).repeat(15)]);
+        let mut length = 0;
+        while let Some(f) = peer.next_of(kind::DATA) {
+            length += f.payload.len();
+            let _ = tell.send(length);
+        }
+    });
     let server = Server::start(conf(&format!(
         "server {{ listen 127.0.0.1:%PORT0% sndbuf=16k; proxy_request_buffering off;\n\
            location / {{ proxy_pass http://{there}; }} }}"
@@ -622,7 +431,7 @@ fn nginx_is_asked_over_http2() {
         assert!(server.get("/large").ends_with(&"0123456789".repeat(200_000)));
         assert!(server.get("/none").starts_with("HTTP/1.1 204 "));
         // It answers before it has read all.
-        let answer = put(server.addr(0), "/v", &[b'x'; 300_000], false);
+        let answer = put(&server, "/v", &[b'x'; 300_000], false);
         assert!(answer.ends_with("HTTP/2.0"), "{answer}");
     }
 }

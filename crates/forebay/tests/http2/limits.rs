@@ -32,43 +32,19 @@ fn floods_end_in_enhance_your_calm() {
     let calm = Some(Code::EnhanceYourCalm as u32);
     let whole = flag::END_HEADERS | flag::END_STREAM;
     type Frames = Box<dyn FnMut(u32) -> Vec<u8>>;
+    // A request, and what ends it.
+    let request = |end: u8, then: fn(u32) -> Vec<u8>| -> Frames {
+        Box::new(move |stream| [h2::get(stream, end), then(stream)].concat())
+    };
     let floods: Vec<(&str, usize, Frames)> = vec![
-        (
-            "rapid reset",
-            2000,
-            Box::new(move |s| {
-                let mut out = h2::get(s, flag::END_HEADERS);
-                frame::push_reset(&mut out, s, Code::Cancel);
-                out
-            }),
-        ),
-        (
-            "reset by a window of nothing",
-            2000,
-            Box::new(move |s| {
-                let mut out = h2::get(s, flag::END_HEADERS);
-                frame::push_window_update(&mut out, s, 0);
-                out
-            }),
-        ),
+        ("rapid reset", 2000, request(flag::END_HEADERS, |s| h2::reset(s, Code::Cancel as u32))),
+        ("reset by a window of nothing", 2000, request(flag::END_HEADERS, |s| h2::window_update(s, 0))),
         (
             "reset by too large a window",
             2000,
-            Box::new(move |s| {
-                let mut out = h2::get(s, flag::END_HEADERS);
-                frame::push_window_update(&mut out, s, 0x7fff_ffff);
-                out
-            }),
+            request(flag::END_HEADERS, |s| h2::window_update(s, 0x7fff_ffff)),
         ),
-        (
-            "data behind the end",
-            2000,
-            Box::new(move |s| {
-                let mut out = h2::get(s, whole);
-                out.extend(h2::frame(kind::DATA, 0, s, b"x"));
-                out
-            }),
-        ),
+        ("data behind the end", 2000, request(whole, |s| h2::data(s, b"x", 0))),
         ("SETTINGS", 5000, Box::new(|_| h2::frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]))),
         ("PING", 5000, Box::new(|_| h2::frame(kind::PING, 0, 0, &[0; 8]))),
         ("unknown frames", 5000, Box::new(|_| h2::frame(0x77, 0, 0, b"x"))),

@@ -1,12 +1,16 @@
 //! HTTP/3 to upstreams: Forebay on both sides.
 
 use super::{conf, serve, site};
-use forebay_testkit::{Asked, DEADLINE, Origin, Server, Signal, Site, Talk, kill, wait_for, wait_until};
+use forebay_testkit::{Asked, DEADLINE, Origin, Server, Signal, Site, Talk, get, kill, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+pub(super) use forebay_testkit::body;
+
+forebay_testkit::cases!("../cases/http3/upstream.cases": configurations_that_cannot_work);
 
 /// Log of the front: what each request has met.
 const LOG: &str = "log_format met '$uri $status $upstream_addr $upstream_status $upstream_connect_time $upstream_response_length \
@@ -28,25 +32,8 @@ fn front_site(back: SocketAddr, http: &str, location: &str) -> Site {
     )
 }
 
-/// Body of an answer.
-pub(super) fn body(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
-}
-
 fn met(front: &Server, lines: usize) -> Vec<String> {
-    wait_for("lines of the access log", || {
-        let text = front.read("logs/met.log");
-        (text.lines().count() >= lines).then(|| text.lines().map(str::to_owned).collect())
-    })
-}
-
-/// Opens a connection and sends a request.
-fn ask(server: &Server, request: &str) -> TcpStream {
-    server.send(request)
-}
-
-fn get(server: &Server, uri: &str) -> TcpStream {
-    ask(server, &format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    front.wait_for_lines("logs/met.log", lines).lines().map(str::to_owned).collect()
 }
 
 fn rest(mut stream: TcpStream) -> String {
@@ -129,18 +116,24 @@ fn connections(answers: &[String]) -> Vec<usize> {
     counts
 }
 
-#[test]
-fn a_hundred_requests_at_a_time_share_a_connection() {
+/// The same, whose answers are a text and wait for a gate. Counts those that wait.
+fn held(lines: &str, text: &'static str) -> (Server, Gate, Arc<AtomicUsize>) {
     let (gate, waiting) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
     let (pass, counter) = (gate.clone(), waiting.clone());
-    let back = behind("add_header X-Connection $connection always;", move |asked| {
+    let back = behind(lines, move |asked| {
         counter.fetch_add(1, Ordering::SeqCst);
         pass.pass();
-        asked.answer("200 OK", "", "done");
+        asked.answer("200 OK", "", text);
         false
     });
+    (back, gate, waiting)
+}
+
+#[test]
+fn a_hundred_requests_at_a_time_share_a_connection() {
+    let (back, gate, waiting) = held("add_header X-Connection $connection always;", "done");
     let front = front(back.addr(0), "", "");
-    let all: Vec<TcpStream> = (0..100).map(|n| get(&front, &format!("/o/{n}"))).collect();
+    let all: Vec<TcpStream> = (0..100).map(|n| front.send(get(format!("/o/{n}")))).collect();
     wait_until("all requests", || waiting.load(Ordering::SeqCst) == 100);
     gate.open();
     let answers: Vec<String> = all.into_iter().map(rest).collect();
@@ -150,17 +143,10 @@ fn a_hundred_requests_at_a_time_share_a_connection() {
 
 #[test]
 fn more_requests_than_allowed_take_another_connection() {
-    let (gate, waiting) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
-    let (pass, counter) = (gate.clone(), waiting.clone());
-    let back =
-        behind("add_header X-Connection $connection always; http3_max_concurrent_streams 5;", move |asked| {
-            counter.fetch_add(1, Ordering::SeqCst);
-            pass.pass();
-            asked.answer("200 OK", "", "done");
-            false
-        });
+    let lines = "add_header X-Connection $connection always; http3_max_concurrent_streams 5;";
+    let (back, gate, waiting) = held(lines, "done");
     let front = front(back.addr(0), "", "proxy_http3_max_concurrent_streams 50;");
-    let all: Vec<TcpStream> = (0..12).map(|n| get(&front, &format!("/o/{n}"))).collect();
+    let all: Vec<TcpStream> = (0..12).map(|n| front.send(get(format!("/o/{n}")))).collect();
     wait_until("all requests", || waiting.load(Ordering::SeqCst) == 12);
     gate.open();
     let answers: Vec<String> = all.into_iter().map(rest).collect();
@@ -171,8 +157,8 @@ fn more_requests_than_allowed_take_another_connection() {
 #[test]
 fn content_goes_both_ways() {
     let back = behind("", |asked| {
-        let sum: u64 = asked.text.split_once("\r\n\r\n").map_or("", |(_, b)| b).bytes().map(u64::from).sum();
-        let text = format!("{} {sum}", asked.text.split_once("\r\n\r\n").map_or(0, |(_, b)| b.len()));
+        let sum: u64 = asked.body().bytes().map(u64::from).sum();
+        let text = format!("{} {sum}", asked.body().len());
         asked.answer("200 OK", "", &text);
         false
     });
@@ -182,11 +168,11 @@ fn content_goes_both_ways() {
         // The origin wants a length, so the server between gathers what has none.
         let front = front(back.addr(0), "", &format!("proxy_request_buffering {buffering};"));
         let head = "PUT /o/a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n";
-        let told = rest(ask(&front, &format!("{head}Content-Length: {}\r\n\r\n{content}", content.len())));
+        let told = rest(front.send(&format!("{head}Content-Length: {}\r\n\r\n{content}", content.len())));
         assert_eq!(body(&told), format!("3000000 {sum}"), "{buffering}: {}", front.error_log());
-        let empty = rest(ask(&front, &format!("{head}Content-Length: 0\r\n\r\n")));
+        let empty = rest(front.send(&format!("{head}Content-Length: 0\r\n\r\n")));
         assert_eq!(body(&empty), "0 0", "{buffering}");
-        let mut pieces = ask(&front, &format!("{head}Expect: 100-continue\r\nContent-Length: 6\r\n\r\n"));
+        let mut pieces = front.send(&format!("{head}Expect: 100-continue\r\nContent-Length: 6\r\n\r\n"));
         let mut interim = [0; 25];
         pieces.read_exact(&mut interim).expect("an interim response");
         assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -213,7 +199,7 @@ fn content_without_a_length() {
             request.push_str(&format!("c350\r\n{}\r\n", "x".repeat(50_000)));
         }
         request.push_str("0\r\n\r\n");
-        let told = rest(ask(&front, &request));
+        let told = rest(front.send(&request));
         assert_eq!(
             body(&told),
             "2000000 POST",
@@ -235,7 +221,7 @@ fn interim_responses_and_trailers_pass() {
     });
     let front = front(back.addr(0), "", "early_hints 1; proxy_pass_trailers on;");
     let request = "GET /o/t HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: close, TE\r\n\r\n";
-    let told = rest(ask(&front, request));
+    let told = rest(front.send(request));
     assert!(told.starts_with("HTTP/1.1 103 Early Hints\r\n"), "{told}");
     assert!(told.to_ascii_lowercase().contains("link: </a.css>; rel=preload"), "{told}");
     assert!(told.ends_with("4\r\nmore\r\n0\r\nx-sum: 42\r\n\r\n"), "{told} {}", front.error_log());
@@ -255,7 +241,7 @@ fn a_slow_client_holds_the_server_back() {
         false
     });
     let front = front(back.addr(0), "", "proxy_buffering off;");
-    let mut slow = get(&front, "/o/long");
+    let mut slow = front.send(get("/o/long"));
     let mut some = [0; 1000];
     slow.read_exact(&mut some).expect("a part");
     // Once nothing moves, all that is held is in buffers of sockets and windows of streams.
@@ -289,7 +275,7 @@ fn a_client_that_leaves_cancels_its_request() {
     });
     let front = front(back.addr(0), "", "");
     let first = body(&front.get("/told")).to_owned();
-    let mut stream = get(&front, "/o/endless");
+    let mut stream = front.send(get("/o/endless"));
     stream.read_exact(&mut [0; 1000]).expect("a part");
     drop(stream);
     wait_until("the end at the origin", || gone.load(Ordering::SeqCst) == 1);
@@ -308,7 +294,7 @@ fn a_server_that_dies_and_comes_back() {
     back.write("html/slow/page", "0123456789".repeat(1000));
     let front = front(back.addr(0), "", "proxy_http3_fallback off; proxy_connect_timeout 5s;");
     assert!(body(&front.get("/told")).contains("HTTP/3.0"));
-    let mut under_way = get(&front, "/slow/page");
+    let mut under_way = front.send(get("/slow/page"));
     under_way.read_exact(&mut [0; 100]).expect("a part");
     let master = back.pid();
     for worker in back.workers(master) {
@@ -331,14 +317,7 @@ fn a_server_that_dies_and_comes_back() {
 
 #[test]
 fn nothing_is_lost_when_a_server_quits() {
-    let (gate, waiting) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
-    let (pass, counter) = (gate.clone(), waiting.clone());
-    let first = behind("", move |asked| {
-        counter.fetch_add(1, Ordering::SeqCst);
-        pass.pass();
-        asked.answer("200 OK", "", "first");
-        false
-    });
+    let (first, gate, waiting) = held("", "first");
     let second = behind("", |asked| {
         asked.answer("200 OK", "", "second");
         false
@@ -355,7 +334,7 @@ fn nothing_is_lost_when_a_server_quits() {
         ))
         .replace("ssl_certificate localhost.crt; ssl_certificate_key localhost.key;", ""),
     ));
-    let under_way: Vec<TcpStream> = (0..10).map(|n| get(&front, &format!("/o/{n}"))).collect();
+    let under_way: Vec<TcpStream> = (0..10).map(|n| front.send(get(format!("/o/{n}")))).collect();
     wait_until("all requests", || waiting.load(Ordering::SeqCst) == 10);
     first.signal(Signal::SIGQUIT);
     first.wait_for_log("gracefully shutting down", 1);
@@ -363,7 +342,7 @@ fn nothing_is_lost_when_a_server_quits() {
     let later: Vec<TcpStream> = (0..20)
         .map(|n| {
             std::thread::sleep(Duration::from_millis(10));
-            get(&front, &format!("/o/later{n}"))
+            front.send(get(format!("/o/later{n}")))
         })
         .collect();
     gate.open();
@@ -391,10 +370,9 @@ fn requests_go_over_tcp_where_nothing_speaks_quic() {
             1,
         );
         assert_eq!(front.error_log().matches("refuses QUIC").count(), 1, "it is remembered");
-        let put = rest(ask(
-            &front,
-            "PUT /told HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc",
-        ));
+        let put = rest(
+            front.send("PUT /told HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"),
+        );
         assert!(body(&put).contains(version), "{put}");
     }
     let front = front(back.addr(0), "", "proxy_http3_fallback off;");
@@ -473,7 +451,7 @@ fn a_reload_leaves_a_download_alone() {
     back.write("html/slow/page", "0123456789".repeat(100_000));
     let front = front(back.addr(0), "", "proxy_buffering off;");
     let first = body(&front.get("/told")).to_owned();
-    let mut stream = get(&front, "/slow/page");
+    let mut stream = front.send(get("/slow/page"));
     stream.read_exact(&mut [0; 1000]).expect("a part");
     front.reload();
     let again = wait_for("a new connection", || {
@@ -526,47 +504,11 @@ fn requests_to_switch_protocols_go_over_tcp() {
         "",
         "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection;",
     );
-    let told = rest(ask(
-        &front,
-        "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n",
-    ));
+    let told = rest(
+        front.send("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"),
+    );
     assert_eq!(body(&told), "HTTP/1.1 websocket", "{told} {}", front.error_log());
     assert_eq!(body(&front.get("/")), "HTTP/3.0 ");
-}
-
-#[test]
-fn configurations_that_cannot_work() {
-    for (lines, text) in [
-        (
-            "proxy_pass http://127.0.0.1:1;",
-            "\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\" in",
-        ),
-        (
-            "proxy_pass https://127.0.0.1:1; proxy_ssl_protocols TLSv1.2;",
-            "HTTP/3 needs TLSv1.3 among \"proxy_ssl_protocols\" in",
-        ),
-        (
-            "proxy_pass https://127.0.0.1:1; proxy_http3_alt_svc on; proxy_http3_fallback off;",
-            "\"proxy_http3_alt_svc\" needs \"proxy_http3_fallback on\" in",
-        ),
-        ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback maybe;", "invalid parameter \"maybe\""),
-        ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback on after=x;", "invalid parameter \"after=x\""),
-    ] {
-        let site = Site::new(format!(
-            "events {{}} http {{ server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_http_version 3; {lines} }} }} }}"
-        ));
-        let tested = site.run(&["-t"]);
-        let told = String::from_utf8_lossy(&tested.stderr).into_owned();
-        assert!(!tested.status.success() && told.contains(text), "{lines}: {told}");
-    }
-    let site = Site::new(
-        "events {} http { proxy_http3_hq off; proxy_http3_max_concurrent_streams 64; proxy_http3_max_table_capacity 0;\n\
-         proxy_http3_stream_buffer_size 128k; proxy_quic_active_connection_id_limit 4; proxy_quic_gso on;\n\
-         proxy_quic_host_key none.key; proxy_http3_fallback off;\n\
-         server { listen 127.0.0.1:%PORT0%; location / { proxy_http_version 3; proxy_pass https://127.0.0.1:1; } } }",
-    );
-    let tested = site.run(&["-t"]);
-    assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
 }
 
 /// `proxy_bind` with variables: connections from different addresses are different ones.

@@ -245,70 +245,25 @@ fn forbidden_frames_of_upstreams_are_refused() {
     let good = Answer::Whole(
         [head(&[(":status", "200"), ("content-length", "2")]), frame(kind::DATA, b"ok")].concat(),
     );
-    let whole = |bytes: Vec<u8>| Answer::Whole(bytes);
+    // A control stream that ends the connection, and an answer on a stream. 9: any number of requests.
+    let control = |bytes: Vec<u8>, text| (bytes, Answer::Part(Vec::new()), "502", text, 9);
+    let whole = |bytes: Vec<u8>, text| (ok.clone(), Answer::Whole(bytes), "502", text, 1);
+    let fields = |more: (&'static str, &str), text| whole(head(&[(":status", "200"), more]), text);
     let cases = [
         (ok.clone(), good.clone(), "200", "", 1),
-        (
-            [ok.clone(), ok.clone()].concat(),
-            Answer::Part(Vec::new()),
-            "502",
-            "sent SETTINGS frame twice (H3_FRAME_UNEXPECTED)",
-            9,
-        ),
-        (
-            goaway.clone(),
-            Answer::Part(Vec::new()),
-            "502",
-            "began the control stream without SETTINGS (H3_MISSING_SETTINGS)",
-            9,
-        ),
-        (
-            settings(&[(2, 1)]),
-            Answer::Part(Vec::new()),
-            "502",
-            "sent invalid SETTINGS frame (H3_SETTINGS_ERROR)",
-            9,
-        ),
-        (
-            ok.clone(),
-            whole(frame(kind::DATA, b"a")),
-            "502",
-            "sent DATA or HEADERS frame out of order (H3_FRAME_UNEXPECTED)",
-            1,
-        ),
-        (ok.clone(), whole(frame(kind::SETTINGS, b"")), "502", "(H3_FRAME_UNEXPECTED)", 1),
-        (
-            ok.clone(),
-            whole(frame(kind::HEADERS, &[0xff])),
-            "502",
-            "sent invalid field section (QPACK_DECOMPRESSION_FAILED)",
-            1,
-        ),
-        (ok.clone(), whole(head(&[("a", "b")])), "502", "sent invalid header without \":status\"", 1),
-        (
-            ok.clone(),
-            whole(head(&[(":status", "200"), ("connection", "close")])),
-            "502",
-            "sent invalid connection-specific header",
-            1,
-        ),
-        (
-            ok.clone(),
-            whole(head(&[(":status", "200"), ("a", &"x".repeat(9000))])),
-            "502",
-            "sent too big header",
-            1,
-        ),
-        (ok.clone(), whole(head(&[(":status", "101")])), "502", "switched protocols over HTTP/3", 1),
-        (ok.clone(), whole(Vec::new()), "502", "closed stream without a response", 1),
-        (ok.clone(), whole(vec![1, 20, 0]), "502", "ended a stream within a frame (H3_FRAME_ERROR)", 1),
-        (
-            ok.clone(),
-            whole(head(&[(":status", "103")]).repeat(200)),
-            "502",
-            "sent too many interim responses",
-            1,
-        ),
+        control(ok.repeat(2), "sent SETTINGS frame twice (H3_FRAME_UNEXPECTED)"),
+        control(goaway.clone(), "began the control stream without SETTINGS (H3_MISSING_SETTINGS)"),
+        control(settings(&[(2, 1)]), "sent invalid SETTINGS frame (H3_SETTINGS_ERROR)"),
+        whole(frame(kind::DATA, b"a"), "sent DATA or HEADERS frame out of order (H3_FRAME_UNEXPECTED)"),
+        whole(frame(kind::SETTINGS, b""), "(H3_FRAME_UNEXPECTED)"),
+        whole(frame(kind::HEADERS, &[0xff]), "sent invalid field section (QPACK_DECOMPRESSION_FAILED)"),
+        whole(head(&[("a", "b")]), "sent invalid header without \":status\""),
+        fields(("connection", "close"), "sent invalid connection-specific header"),
+        fields(("a", &"x".repeat(9000)), "sent too big header"),
+        whole(head(&[(":status", "101")]), "switched protocols over HTTP/3"),
+        whole(Vec::new(), "closed stream without a response"),
+        whole(vec![1, 20, 0], "ended a stream within a frame (H3_FRAME_ERROR)"),
+        whole(head(&[(":status", "103")]).repeat(200), "sent too many interim responses"),
         (ok.clone(), Answer::Reset(0x102), "502", "reset the request (H3_INTERNAL_ERROR)", 1),
         // Sent again by itself, as the server has not looked at it.
         (ok.clone(), Answer::Reset(0x10b), "502", "reset the request (H3_REQUEST_REJECTED)", 3),
