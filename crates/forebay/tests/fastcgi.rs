@@ -1,10 +1,12 @@
 //! `fastcgi_pass`: servers made here that do what they should not, and PHP's.
 
 use forebay_testkit::fastcgi::{self, Fpm, answer, end, record, stderr, stdout};
-use forebay_testkit::{Conf, Server, Site, ask, compare_with, http, is_before, oracle, wait_for};
+use forebay_testkit::{Conf, Server, Site, ask, chunked, compare_with, http, is_before, oracle, wait_for};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+
+forebay_testkit::cases!("cases/fastcgi.cases": mistakes_in_the_words_of_nginx);
 
 const PLAIN: &str = "Content-Type: text/plain\r\n\r\n";
 
@@ -45,6 +47,12 @@ fn echo() -> SocketAddr {
     })
 }
 
+/// Returns a request whose body is in chunks.
+fn in_chunks(line: &str, body: &[u8]) -> Vec<u8> {
+    let fields = "Host: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked";
+    [format!("{line} HTTP/1.1\r\n{fields}\r\n\r\n").into_bytes(), chunked(body, 50_000)].concat()
+}
+
 fn request(line: &str, fields: &str, body: &[u8]) -> Vec<u8> {
     let mut bytes = format!("{line} HTTP/1.0\r\nHost: localhost\r\n{fields}").into_bytes();
     if !body.is_empty() {
@@ -52,20 +60,6 @@ fn request(line: &str, fields: &str, body: &[u8]) -> Vec<u8> {
     }
     bytes.extend_from_slice(b"\r\n");
     bytes.extend_from_slice(body);
-    bytes
-}
-
-fn chunked(line: &str, body: &[u8]) -> Vec<u8> {
-    let mut bytes = format!(
-        "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
-    .into_bytes();
-    for piece in body.chunks(50_000) {
-        bytes.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
-        bytes.extend_from_slice(piece);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes.extend_from_slice(b"0\r\n\r\n");
     bytes
 }
 
@@ -101,7 +95,7 @@ fn parameters_are_those_of_nginx() {
         request("GET /x/y.php", "", b""),
         request("GET /var?to=127.0.0.1", "", b""),
         request("POST /", &format!("X-Long: {}\r\n", "l".repeat(3000)), b"x"),
-        chunked("POST /chunks", b"some content"),
+        in_chunks("POST /chunks", b"some content"),
     ]
     .into_iter()
     .map(text)
@@ -142,7 +136,7 @@ fn bodies_of_all_lengths() {
         let sum = body.iter().fold(7u64, |sum, b| sum.wrapping_mul(31).wrapping_add(u64::from(*b)));
         let want = format!("length={len}\nsum={sum}\n");
         for uri in ["/", "/streamed"] {
-            for bytes in [request(&format!("PUT {uri}"), "", body), chunked(&format!("PUT {uri}"), body)] {
+            for bytes in [request(&format!("PUT {uri}"), "", body), in_chunks(&format!("PUT {uri}"), body)] {
                 let got = server.ask(&bytes);
                 assert!(got.contains(&want), "{uri} {len}: {got}");
             }
@@ -485,7 +479,7 @@ fn pages_of_php_are_those_of_nginx() {
         request("GET /none.php", "", b""),
         request("POST /echo.php", form, b"p=posted"),
         request("POST /echo.php", form, large.as_bytes()),
-        chunked("POST /echo.php", large.as_bytes()),
+        in_chunks("POST /echo.php", large.as_bytes()),
         request("GET /away.php", "", b""),
         request("GET /status.php", "", b""),
         request("GET /said.php", "", b""),
@@ -533,34 +527,6 @@ fn php_on_kept_connections() {
         let log = server.error_log();
         assert_eq!(log.matches("[error]").count(), 1, "{log}");
     }
-}
-
-#[test]
-fn mistakes_in_the_words_of_nginx() {
-    let says = |http: &str| {
-        let site = Site::new(format!("events {{}} http {{ {http} server {{ listen 127.0.0.1:%PORT0%; }} }}"));
-        String::from_utf8_lossy(&site.run(&["-t"]).stderr).into_owned()
-    };
-    let pass = |what: &str| says(&format!("server {{ location / {{ {what} }} }}"));
-    for (what, want) in [
-        ("fastcgi_pass 127.0.0.1;", "no port in upstream \"127.0.0.1\""),
-        ("fastcgi_pass http://127.0.0.1:9;", "invalid host in upstream \"http://127.0.0.1:9\""),
-        ("fastcgi_pass unix:;", "no path in the unix domain socket in upstream \"unix:\""),
-        ("fastcgi_pass 127.0.0.1:9; fastcgi_pass 127.0.0.1:9;", "\"fastcgi_pass\" directive is duplicate"),
-        ("fastcgi_param A b c;", "invalid parameter \"c\""),
-        ("fastcgi_split_path_info ^(.+)$;", "pattern \"^(.+)$\" must have 2 captures"),
-        ("fastcgi_index a; fastcgi_index b;", "\"fastcgi_index\" directive is duplicate"),
-        ("fastcgi_cache z;", "\"fastcgi_cache\" zone \"z\" is unknown"),
-        ("fastcgi_next_upstream http_502;", "invalid value \"http_502\""),
-        ("fastcgi_buffering maybe;", "invalid value \"maybe\" in \"fastcgi_buffering\" directive"),
-        ("fastcgi_set_header A b;", "unknown directive \"fastcgi_set_header\""),
-    ] {
-        let got = pass(what);
-        assert!(got.contains(want), "{what}: {got}");
-    }
-    let keyless = "fastcgi_cache_path %DIR%/c keys_zone=z:1m; server { location / { fastcgi_pass 127.0.0.1:9; \
-                   fastcgi_cache z; } }";
-    assert!(says(keyless).contains("[warn] no \"fastcgi_cache_key\" for \"fastcgi_cache\""));
 }
 
 /// A client does not choose the proxy of a program's own requests (CVE-2016-5385).

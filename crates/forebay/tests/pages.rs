@@ -1,124 +1,11 @@
 //! Pages with SSI commands, and bodies of subrequests around a body.
 
-use forebay_testkit::{Origin, Server, Site, Talk, compare_with, raw, through, tool};
+use forebay_testkit::{Answer, Origin, Server, Site, Talk, body_of, dechunked, raw, through, tool};
 use std::io::Read;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
-/// Commands of pages, one a line: nginx and Forebay must make the same of each.
-const COMMANDS: &str = include_str!("pages/commands.cases");
-
-/// The same with a line break.
-const BROKEN: &str = "a<!--#set var=\"v\" value=\"a\nb\" --><!--#echo var=\"v\" -->b";
-
-fn commands() -> impl Iterator<Item = &'static str> {
-    COMMANDS.lines().chain([BROKEN])
-}
-
-const SITE: &str = "server { listen 127.0.0.1:%PORT0%; root %DIR%/pages; default_type text/html; ssi on; set $conf confval;
- location / {}
- location /nossi/ { ssi off; alias %DIR%/pages/; }
- location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; }
- location /r204 { return 204; }
- location /r500 { return 500; }
- location /r200 { return 200 \"r200:$args:$request_method:$is_args:$uri\"; }
- location /small { subrequest_output_buffer_size 8; return 200 \"more than eight bytes\"; }
- location /smallf { subrequest_output_buffer_size 8; alias %DIR%/pages/; }
- location /ep { error_page 404 /r200; }
- location /close { return 444; }
- location /silent/ { ssi_silent_errors on; alias %DIR%/pages/; }
- location /short/ { ssi_value_length 10; alias %DIR%/pages/; }
- location /modified/ { ssi_last_modified on; alias %DIR%/pages/; }
- location /types/ { ssi_types text/plain; types { text/plain txt; image/png png; } alias %DIR%/pages/; }
- location /if/ { ssi off; if ($arg_ssi) { ssi on; } alias %DIR%/pages/; }
- location /rewritten/ { rewrite ^/rewritten/(.*)$ /$1?r=1 last; }
- location /named/ { try_files /none @named; }
- location @named { return 200 \"named $args\"; }
- location /charset/ { charset utf-8; alias %DIR%/pages/; }
- location /sub/ { sub_filter FILE LIFE; }
- location /headers/ { add_header X-Not here; expires 1h; alias %DIR%/pages/; }
- location /cyc { alias %DIR%/pages/cycle.html; }
- location /plain/ { ssi off; add_before_body /f.html; add_after_body /r200?no; alias %DIR%/pages/; }
- location /both/ { add_before_body /f.html; add_after_body /f.html; alias %DIR%/pages/; }
- location /missing/ { ssi off; add_after_body /nope; add_before_body /r204; alias %DIR%/pages/; }
- location /off/ { ssi off; add_before_body /f.html; alias %DIR%/pages/; location /off/not/ { add_before_body \"\"; alias %DIR%/pages/; } }
- location /other/ { ssi off; add_before_body /f.html; addition_types text/css; alias %DIR%/pages/; types { text/plain txt; text/css css; } }
-}
-server { listen 127.0.0.1:%PORT1%; root %DIR%/pages; location / {} location /r404 { return 404 up404; } location /e { return 200; }
- location /h { return 200 \"$http_range|$http_if_modified_since|$request_method|$content_length\"; } }";
-
-fn files() -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = [
-        ("f.html", "FILE"),
-        ("f.txt", "<!--#echo var=\"uri\" -->"),
-        ("f.png", "<!--#echo var=\"uri\" -->"),
-        ("f.css", "css"),
-        ("sub/a.html", "SUBREL[<!--#include file=\"g.html\" -->]"),
-        ("sub/g.html", "G"),
-        ("empty.html", ""),
-        ("echov.html", "[<!--#echo var=\"v\" -->]"),
-        ("setv.html", "<!--#set var=\"v\" value=\"by include\" -->"),
-        ("cases.html", "long enough file"),
-        ("cycle.html", ".<!--#include virtual=\"/cyc\" -->"),
-        ("long.html", &format!("<!--#set var=\"v\" value=\"{}\" -->|<!--#echo var=\"v\" -->", "x".repeat(300))),
-        ("ten.html", "<!--#set var=\"v\" value=\"0123456789\" -->|<!--#set var=\"w\" value=\"01234567890\" -->|"),
-        ("bad.html", "a<!--#foo -->b<!--#echo var=\"uri\" -->"),
-        ("two.html", "[<!--#include virtual=\"/rewritten/f.html\" -->][<!--#include virtual=\"/named/x?y\" -->][<!--#include virtual=\"/sub/f.html\" -->]"),
-    ]
-    .map(|(name, text)| (format!("pages/{name}"), text.to_owned()))
-    .into();
-    for (i, case) in commands().enumerate() {
-        all.push((format!("pages/c{i}.html"), case.to_owned()));
-    }
-    all
-}
-
-/// A body by HTTP/1.0 comes without chunks, whose sizes are nobody's business.
-fn get(uri: &str, fields: &str) -> String {
-    format!("GET {uri} HTTP/1.0\r\nHost: localhost\r\n{fields}\r\n")
-}
-
-#[test]
-fn commands_do_what_they_do_in_nginx() {
-    let mut requests: Vec<String> =
-        (0..commands().count()).map(|i| get(&format!("/c{i}.html"), "")).collect();
-    for uri in [
-        "/silent/bad.html",
-        "/short/ten.html",
-        "/long.html",
-        "/modified/bad.html",
-        "/types/f.txt",
-        "/types/f.png",
-        "/types/bad.html",
-        "/if/bad.html",
-        "/if/bad.html?ssi=1",
-        "/cycle.html",
-        "/two.html",
-        "/empty.html",
-        "/none.html",
-        "/r200?a=<!--",
-        "/charset/bad.html",
-        "/headers/bad.html",
-        "/plain/cases.html",
-        "/plain/empty.html",
-        "/plain/none",
-        "/both/bad.html",
-        "/missing/cases.html",
-        "/off/cases.html",
-        "/off/not/cases.html",
-        "/other/f.css",
-        "/other/f.txt",
-    ] {
-        requests.push(get(uri, ""));
-    }
-    for uri in ["/bad.html", "/modified/bad.html", "/plain/cases.html", "/c0.html"] {
-        requests.push(get(uri, "Range: bytes=0-3\r\n"));
-        requests.push(get(uri, "If-Modified-Since: Tue, 14 Nov 2033 22:13:20 GMT\r\n"));
-        requests.push(get(uri, "If-Match: \"x\"\r\n"));
-        requests.push(format!("HEAD {uri} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-    }
-    compare_with(SITE, &files(), &requests);
-}
+forebay_testkit::cases!("cases/pages.cases": commands_do_what_they_do_in_nginx);
 
 /// A server whose location / has pages, with an upstream below /up/.
 fn server(up: impl std::fmt::Display, more: &str, pages: &[(&str, &str)]) -> Server {
@@ -134,22 +21,6 @@ fn server(up: impl std::fmt::Display, more: &str, pages: &[(&str, &str)]) -> Ser
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The content of a body in chunks.
-fn dechunked(answer: &[u8]) -> Vec<u8> {
-    let at = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
-    let mut rest = &answer[at..];
-    let mut out = Vec::new();
-    loop {
-        let end = rest.windows(2).position(|w| w == b"\r\n").expect("a size");
-        let n = usize::from_str_radix(&text(&rest[..end]), 16).expect("a number");
-        if n == 0 {
-            return out;
-        }
-        out.extend_from_slice(&rest[end + 2..end + 2 + n]);
-        rest = &rest[end + 4 + n..];
-    }
 }
 
 #[test]
@@ -205,7 +76,7 @@ fn a_pause_of_an_unbuffered_upstream_flushes_the_compressed_page() {
     }
     go.send(()).expect("sent");
     client.read_to_end(&mut got).expect("read");
-    assert_eq!(through(&["gzip", "-dc"], &dechunked(&got)), b"early late");
+    assert_eq!(through(&["gzip", "-dc"], &Answer::of(&got).body), b"early late");
 }
 
 #[test]
@@ -256,16 +127,16 @@ fn pages_go_over_every_version() {
     let both = text(&server.raw(format!("{request}{head}{last}")));
     let answers: Vec<&str> = both.split("HTTP/1.1 200 OK").collect();
     assert_eq!(answers.len(), 4, "{both}");
-    assert_eq!(text(&dechunked(answers[1].as_bytes())), want);
+    assert_eq!(text(&dechunked(body_of(answers[1].as_bytes()))), want);
     assert!(answers[2].ends_with("\r\n\r\n") && !answers[2].contains("Content-Length"), "{}", answers[2]);
-    assert_eq!(text(&dechunked(answers[3].as_bytes())), want);
+    assert_eq!(text(&dechunked(body_of(answers[3].as_bytes()))), want);
     let old = text(&server.raw(b"GET /p.html HTTP/1.0\r\n\r\n"));
     assert!(old.ends_with(&format!("\r\n\r\n{want}")), "{old}");
     let zipped =
         server.raw(b"GET /p.html HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n");
     assert!(text(&zipped).contains("Content-Encoding: gzip"));
     if tool("gzip") {
-        assert_eq!(text(&through(&["gzip", "-dc"], &dechunked(&zipped))), want);
+        assert_eq!(text(&through(&["gzip", "-dc"], &dechunked(body_of(&zipped)))), want);
     }
     if tool("curl") {
         let url = format!("http://{}/p.html", server.addr(1));

@@ -1,8 +1,10 @@
 //! `scgi_pass` and `uwsgi_pass`, with servers made here.
 
 use forebay_testkit::gateways::{self, Call};
-use forebay_testkit::{Server, Site, compare_with, http};
+use forebay_testkit::{Server, compare_with, http};
 use std::net::{SocketAddr, TcpStream};
+
+forebay_testkit::cases!("cases/scgi_uwsgi.cases": uwsgi_over_tls);
 
 /// A server that answers what it is told by `QUERY_STRING`, or else with what it was asked.
 fn start(read: fn(&mut TcpStream) -> Option<Call>) -> SocketAddr {
@@ -119,23 +121,6 @@ fn invalid_answers_and_parameters_are_refused() {
     assert!(server.raw(&long).starts_with(b"HTTP/1.1 500 "));
     server.wait_for_log("[alert]", 1);
     server.wait_for_log("uwsgi request is too big: 8", 1);
-}
-
-#[test]
-fn uwsgi_over_tls() {
-    // The other side ends TLS and hears a request that is none of HTTP: its answer shows that it got it.
-    let site = Site::new(http(
-        "server { listen 127.0.0.1:%PORT0%; location / { uwsgi_pass suwsgi://127.0.0.1:%PORT1%; } }\n\
-         server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate cert; ssl_certificate_key key;\n\
-           add_header X-Protocol $ssl_protocol always; }",
-    ));
-    let args = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key -out cert";
-    let mut openssl = std::process::Command::new("openssl");
-    let done = openssl.args(args.split(' ')).current_dir(site.dir()).output().expect("openssl");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let server = Server::start_on(site);
-    let got = server.get("/");
-    assert!(got.starts_with("HTTP/1.1 400 ") && got.contains("X-Protocol: TLSv1.3\r\n"), "{got}");
 }
 
 /// As for FastCGI: a client does not choose the proxy of a program's own requests.

@@ -1,16 +1,15 @@
 //! Limits that several servers share through Debian's redis-server.
 
 use crate::store::{PLAIN, Redis, metric, servers, wait_until_up};
-use forebay_testkit::{
-    Origin, Server, Signal, Site, Talk, connect, kill, program, run, tool, wait_for, wait_until,
-};
-use std::io::Read;
+use forebay_testkit::{Origin, Server, Signal, Site, Talk, connect, kill, run, tool, wait_for, wait_until};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+forebay_testkit::cases!("cases/shared_limits.cases": mistakes_in_the_configuration_are_named);
 
 /// `zone` are the parameters of `limit_req_zone` after its key; `limit` those of `limit_req`.
 fn conf(store: &str, zone: &str, limit: &str) -> String {
@@ -25,27 +24,13 @@ fn conf(store: &str, zone: &str, limit: &str) -> String {
 
 /// Sends a request over a connection that is kept, and returns the status.
 fn ask(stream: &mut TcpStream, uri: &str) -> u16 {
-    stream.send(format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    stream.get(uri);
     answer(stream)
 }
 
 /// Reads an answer and returns its status.
 fn answer(stream: &mut TcpStream) -> u16 {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let length = stream.read(&mut buffer).expect("an answer");
-        assert!(length > 0, "closed after {}", String::from_utf8_lossy(&answer));
-        answer.extend_from_slice(&buffer[..length]);
-        let text = String::from_utf8_lossy(&answer);
-        if let Some(end) = text.find("\r\n\r\n") {
-            let field = text.lines().find_map(|l| l.strip_prefix("Content-Length: ")).expect("a length");
-            // A picture is no text: bytes are counted in `answer`.
-            if answer.len() >= end + 4 + field.parse::<usize>().expect("a number") {
-                return text.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-            }
-        }
-    }
+    stream.answer().status().parse().expect("a status")
 }
 
 /// Requests that a server got, and those that it admitted.
@@ -324,39 +309,4 @@ fn the_store_may_ask_for_a_password_and_tls() {
     // The system's authorities have not issued its certificate.
     let server = start("secret\n", "");
     server.wait_for_log("cannot be used: TLS handshake failed", 1);
-}
-
-#[test]
-fn mistakes_in_the_configuration_are_named() {
-    let refused = |http: &str, expected: &str| {
-        let site = Site::new(format!("error_log stderr; events {{}} http {{\n{http}\n}}"));
-        site.write("empty", "\n");
-        let output = site.command(program(), &["-t"]).output().expect("runs");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(expected), "{http}: {text}");
-        assert!(text.contains("nginx.conf:2"), "{text}");
-        assert!(!text.contains("hunter2"), "{text}");
-    };
-    let zone = "limit_req_zone $arg_k zone=z:1m rate=1r/s";
-    refused(&format!("{zone} sync;"), "\"sync\" needs a \"shared_store\" in the http block");
-    refused(
-        &format!("{zone} exact; shared_store redis://h;"),
-        "\"exact\" of \"limit_req_zone\" needs \"sync\"",
-    );
-    refused("limit_conn_zone $arg_k zone=c:1m sync;", "\"sync\" needs a \"shared_store\" in the http block");
-    refused("shared_store h:6379;", "no \"redis://\" or \"rediss://\"");
-    refused("shared_store redis://:6379;", "no host");
-    refused("shared_store redis://h:0;", "invalid port");
-    refused("shared_store redis://h:70000;", "invalid port");
-    refused("shared_store redis://h/x;", "invalid number of the database");
-    refused("shared_store redis://u:hunter2@h;", "must not have a user or password");
-    refused("shared_store redis://h password=hunter2;", "must be in a file: password=file:PATH");
-    refused("shared_store redis://h password=file:/nowhere;", "open() \"/nowhere\" failed (2: No such file");
-    refused("shared_store redis://h password=file:%DIR%/empty;", "there is no password in");
-    refused("shared_store redis://h ca=%DIR%/empty;", "there is no certificate in");
-    refused("shared_store redis://h user=u;", "has a \"user\" but no \"password\"");
-    refused("shared_store redis://h timeout=0;", "invalid timeout");
-    refused("shared_store redis://h replicas=0;", "invalid number of replicas");
-    refused("shared_store redis://h what;", "invalid parameter \"what\"");
-    refused("shared_store redis://h; shared_store redis://h;", "\"shared_store\" directive is duplicate");
 }

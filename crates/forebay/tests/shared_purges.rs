@@ -1,8 +1,10 @@
 //! Purges of caches that several servers share through Debian's redis-server (`purge_sync`).
 
 use crate::store::{PLAIN, Redis, Way, metric, wait_until_up};
-use forebay_testkit::{Origin, Server, Site, fastcgi, program, wait_for, wait_until};
+use forebay_testkit::{Origin, Server, Site, fastcgi, wait_for, wait_until};
 use std::net::SocketAddr;
+
+forebay_testkit::cases!("cases/shared_purges.cases": mistakes_are_named);
 
 /// A server with the caches `one`, whose purges are shared, and `own`, whose purges are not.
 fn conf(port: u16, origin: impl std::fmt::Display) -> String {
@@ -226,19 +228,4 @@ fn foreign_entries_of_the_purge_log_do_no_harm() {
         .wait_for_log("has messages that cannot be read, purges by other replicas may be missing in: one", 1);
     add("from x zone one prefix /");
     wait_until_gone(&server, 0);
-}
-
-#[test]
-fn mistakes_are_named() {
-    let refused = |http: &str, expected: &str| {
-        let site = Site::new(format!("error_log stderr; events {{}}\nhttp {{ {http} }}"));
-        let output = site.command(program(), &["-t"]).output().expect("runs");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(expected), "{http}: {text}");
-        assert!(text.contains("nginx.conf:2"), "{text}");
-    };
-    let cache = |word: &str| format!("proxy_cache_path %DIR%/c keys_zone=c:1m {word};");
-    refused(&cache("purge_sync=on"), "\"purge_sync\" needs a \"shared_store\" in the http block");
-    let expected = "invalid purge_sync value \"purge_sync=yes\", it must be \"on\" or \"off\"";
-    refused(&cache("purge_sync=yes"), expected);
 }

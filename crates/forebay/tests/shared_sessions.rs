@@ -1,8 +1,10 @@
 //! Sessions of `sticky learn ... sync` that several servers share through Debian's redis-server.
 
 use crate::store::{PLAIN, Redis, Way, metric, servers, wait_until_up};
-use forebay_testkit::{Origin, Server, Signal, Site, body, program, wait_for, wait_until};
+use forebay_testkit::{Origin, Server, Signal, Site, body, wait_for, wait_until};
 use std::net::SocketAddr;
+
+forebay_testkit::cases!("cases/shared_sessions.cases": sync_needs_a_store);
 
 /// Starts two upstream servers, whose answers are `one` and `two`.
 fn origins() -> [SocketAddr; 2] {
@@ -272,20 +274,4 @@ fn rights_that_lack_are_named() {
     for server in [&new, &other] {
         assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
     }
-}
-
-#[test]
-fn sync_needs_a_store() {
-    let refused = |conf: &str, expected: &str| {
-        let site = Site::new(format!("error_log stderr; events {{}}\n{conf}"));
-        let output = site.command(program(), &["-t"]).output().expect("runs");
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains(expected), "{conf}: {text}");
-        assert!(text.contains("nginx.conf:2"), "{text}");
-    };
-    let group = "upstream u { server 127.0.0.1:9; sticky learn create=$VAR lookup=$VAR zone=z:1m sync; }";
-    let needs = "\"sync\" needs a \"shared_store\" in the http block";
-    refused(&format!("http {{ {} }}", group.replace("$VAR", "$arg_s")), needs);
-    let only = "\"sync\" of \"sticky learn\" works in the http block only";
-    refused(&format!("stream {{ {} }}", group.replace("$VAR", "$remote_addr")), only);
 }

@@ -1,189 +1,52 @@
 //! The stream block: the ways in which sessions end, with the lines that they leave in the logs.
 
-use forebay_testkit::{Server, Talk, connect, echo, free_port, wait_for};
+use forebay_testkit::cases::{self, row::unescaped};
+use forebay_testkit::{Server, Talk, accept, connect, echo, free_port, reset, wait_for};
 use std::io::Read;
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::Shutdown;
 
-/// Conduct of a client.
-enum Client {
-    /// Sends this and waits for the end.
-    Waits(&'static [u8]),
-    /// Sends this, ends its direction, and waits for the end.
-    Ends(&'static [u8]),
-    /// Sends this and resets the connection, once the server has it.
-    Resets(&'static [u8]),
-}
-use Client::{Ends, Resets, Waits};
-
-/// Session that ends.
-struct Case {
-    /// Directives of the server behind its `listen`.
-    server: &'static str,
-    /// Parameter of `listen`.
-    listen: &'static str,
-    client: Client,
-    /// Status, bytes received and sent, and times to connect to servers.
-    line: &'static str,
-    /// Text of the error log before the name of the client; `None` if there is none.
-    error: Option<&'static str>,
+/// Session that ends, a row of `stream_sessions.cases`.
+struct Case<'a> {
+    /// Directives of the server, `listen` included, at its port.
+    server: String,
+    port: u16,
+    /// Conduct of the client, and what it sends.
+    client: &'a str,
+    bytes: Vec<u8>,
+    line: &'a str,
+    error: Option<&'a str>,
 }
 
-const fn case(
-    listen: &'static str,
-    server: &'static str,
-    client: Client,
-    line: &'static str,
-    error: Option<&'static str>,
-) -> Case {
-    Case { server, listen, client, line, error }
-}
-
-const PART_OF_HELLO: &[u8] = &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
-const LONG_HELLO: &[u8] = &{
-    let mut bytes = [7; 64];
-    (bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]) = (22, 3, 1, 2, 0);
-    (bytes[5], bytes[6], bytes[7], bytes[8], bytes[9], bytes[10]) = (1, 0, 1, 252, 3, 3);
-    bytes
-};
-/// As long as a header of the PROXY protocol may be, without an end.
-const ENDLESS: &[u8] = &{
-    let mut bytes = [b'1'; 107];
-    let (head, _) = bytes.split_at_mut(14);
-    head.copy_from_slice(b"PROXY UNKNOWN ");
-    bytes
-};
-
-const PREREAD: &str = "ssl_preread on; proxy_half_close on; proxy_pass %ECHO%;";
-
-const CASES: &[Case] = &[
-    // What has been read but not passed on is not counted.
-    case("", "ssl_preread on; preread_timeout 50ms; return x;", Waits(PART_OF_HELLO), "200 0 0 -", None),
-    case("", PREREAD, Ends(PART_OF_HELLO), "200 0 0 -", None),
-    case(
-        "",
-        PREREAD,
-        Resets(PART_OF_HELLO),
-        "200 0 0 -",
-        Some("recv() failed (104: Connection reset by peer) while prereading client data"),
-    ),
-    case(
-        "",
-        "ssl_preread on; preread_buffer_size 64; return x;",
-        Waits(LONG_HELLO),
-        "400 0 0 -",
-        Some("preread buffer full while prereading client data"),
-    ),
-    case("", "ssl_preread on; return $bytes_received;", Waits(b"GET / HTTP/1.0"), "200 0 1 -", None),
-    case("", PREREAD, Ends(b"GET / HTTP/1.0"), "200 14 14 T", None),
-    case(
-        "",
-        "ssl_preread on; proxy_pass %DEAD%;",
-        Waits(b"GET / HTTP/1.0"),
-        "502 0 0 -",
-        Some("connect() failed (111: Connection refused) while connecting to upstream"),
-    ),
-    case(
-        "proxy_protocol",
-        "return x;",
-        Ends(b""),
-        "400 0 0 -",
-        Some("broken header: \"\" while reading PROXY protocol"),
-    ),
-    case(
-        "proxy_protocol",
-        "return x;",
-        Ends(b"PROXY T"),
-        "400 0 0 -",
-        Some("broken header: \"PROXY T\" while reading PROXY protocol"),
-    ),
-    case(
-        "proxy_protocol",
-        "return x;",
-        Resets(b"PROXY T"),
-        "200 0 0 -",
-        Some("recv() failed (104: Connection reset by peer) while reading PROXY protocol"),
-    ),
-    // Refused at once, not after `proxy_protocol_timeout`.
-    case(
-        "proxy_protocol",
-        "return x;",
-        Waits(ENDLESS),
-        "400 0 0 -",
-        Some("1\" while reading PROXY protocol"),
-    ),
-    case(
-        "",
-        "limit_conn one 1; return x;",
-        Waits(b""),
-        "503 0 0 -",
-        Some("limiting connections by zone \"one\" while initializing session"),
-    ),
-    case(
-        "",
-        "proxy_download_rate $hostname-; proxy_half_close on; proxy_pass %ECHO%;",
-        Ends(b"x"),
-        "200 1 1 T",
-        Some("-\" while connecting to upstream"),
-    ),
-    // A connection counts as made once it is encrypted.
-    case(
-        "",
-        "proxy_ssl on; proxy_pass mute;",
-        Waits(b""),
-        "502 0 0 -, -",
-        Some("upstream server temporarily disabled while SSL handshaking to upstream"),
-    ),
-    case(
-        "",
-        "return $long;",
-        Resets(b"x"),
-        "500 0 N -",
-        Some("send() failed (104: Connection reset by peer) while returning text"),
-    ),
-    // The client takes nothing of it.
-    case(
-        "",
-        "return $long; proxy_timeout 1h;",
-        Resets(b""),
-        "200 0 N -",
-        Some("connection timed out (110: Connection timed out) while returning text"),
-    ),
-];
-
-/// Starts a server that closes each connection.
-fn mute() -> std::net::SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || listener.incoming().for_each(drop));
-    addr
+impl Case<'_> {
+    fn parse(row: &str) -> Case<'_> {
+        let mut sides = row.split(" => ");
+        let parts: Vec<&str> = sides.next().expect("a session").split(" | ").collect();
+        let [listen, directives, client] = parts[..] else { panic!("{row}") };
+        let (client, bytes) = client.split_once(' ').expect("bytes");
+        let port = free_port();
+        let server = format!("listen 127.0.0.1:{port} {}; {directives}", listen.trim_matches('-'));
+        let (line, error) = (sides.next().expect("a line"), sides.next());
+        Case { server, port, client, bytes: unescaped(bytes.trim_matches('"')), line, error }
+    }
 }
 
 /// Acts as the client of a case, and returns when the server has ended the session.
-fn act(case: &Case, port: u16, server: &Server) {
-    let mut stream = connect(([127, 0, 0, 1], port).into());
-    let bytes = match case.client {
-        Waits(bytes) | Ends(bytes) | Resets(bytes) => bytes,
-    };
-    stream.send(bytes);
+fn act(case: &Case<'_>, server: &Server) {
+    let mut stream = connect(([127, 0, 0, 1], case.port).into());
+    stream.send(&case.bytes);
     match case.client {
-        Ends(_) => stream.shutdown(Shutdown::Write).expect("shut down"),
-        Resets(_) => {
-            let accepted = format!("connected to 127.0.0.1:{port}");
-            server.wait_for_log(&accepted, 1);
-            if bytes.is_empty() {
-                wait_for_line(server, port);
+        "ends" => stream.shutdown(Shutdown::Write).expect("shut down"),
+        "resets" => {
+            server.wait_for_log(format!("connected to 127.0.0.1:{}", case.port), 1);
+            if case.bytes.is_empty() {
+                wait_for_line(server, case.port);
             }
-            return reset(stream);
+            return reset(&stream);
         }
-        Waits(_) => {}
+        other => assert_eq!(other, "waits"),
     }
     // A reset is an end, too.
     let _ = stream.read_to_end(&mut Vec::new());
-}
-
-fn reset(stream: TcpStream) {
-    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("option");
 }
 
 /// Waits for the line of the access log about the session of a port. Returns it without the port; times are `T`.
@@ -200,12 +63,11 @@ fn wait_for_line(server: &Server, port: u16) -> String {
 fn sessions_end() {
     let (echo, _) = echo();
     let dead = free_port();
-    let ports: Vec<u16> = CASES.iter().map(|_| free_port()).collect();
-    let mut servers = String::new();
-    for (case, port) in CASES.iter().zip(&ports) {
-        servers += &format!("server {{ listen 127.0.0.1:{port} {}; {} }}\n", case.listen, case.server);
-    }
-    let (a, b) = (mute(), mute());
+    let rows = cases::rows(include_str!("cases/stream_sessions.cases"));
+    let cases: Vec<Case<'_>> = rows.iter().map(|row| Case::parse(row)).collect();
+    let servers: String = cases.iter().map(|case| format!("server {{ {} }}\n", case.server)).collect();
+    // Servers that close each connection.
+    let [a, b] = [(), ()].map(|()| accept(|stream, _| drop(stream)));
     let conf = format!(
         "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\nstream {{\n\
          log_format l '$server_port $status $bytes_received $bytes_sent $upstream_connect_time';\n\
@@ -226,12 +88,12 @@ fn sessions_end() {
     let mut only = connect(server.addr(1));
     assert_eq!(only.echo(b"x"), b"x");
     std::thread::scope(|scope| {
-        for (case, port) in CASES.iter().zip(&ports) {
-            let server = &server;
-            scope.spawn(move || act(case, *port, server));
+        for case in &cases {
+            scope.spawn(|| act(case, &server));
         }
     });
-    for (case, port) in CASES.iter().zip(ports) {
+    for case in &cases {
+        let port = case.port;
         let line = wait_for_line(&server, port);
         let sent: u64 = line.split(' ').nth(2).and_then(|n| n.parse().ok()).expect("a number");
         let expected = match case.line.contains('N') {

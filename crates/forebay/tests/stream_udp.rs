@@ -1,9 +1,11 @@
 //! Sessions over UDP.
 
-use forebay_testkit::{DEADLINE, Echo, Server, Signal, Site, Talk, connect, receive, wait_for, wait_until};
+use forebay_testkit::{DEADLINE, Echo, Server, Signal, Talk, connect, receive, wait_for, wait_until};
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
+
+forebay_testkit::cases!("cases/stream_udp.cases": the_check_knows_udp);
 
 /// Returns a configuration with a TCP server at the first port, which tells the harness that the program is ready.
 pub(crate) fn conf(main: &str, stream: &str) -> String {
@@ -505,15 +507,6 @@ fn bursts() {
             assert_eq!(receive(&socket), Some(format!("{from} {text}")));
         }
     }
-}
-
-#[test]
-fn the_check_knows_udp() {
-    let site = Site::new(conf(ONE, "server { listen 127.0.0.1:%PORT1% udp ssl; return a; }"));
-    let output = site.run(&["-t"]);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let error = "\"listen\" directive \"ssl\" parameter is incompatible with \"udp\"";
-    assert!(text.contains(error) && !output.status.success(), "{text}");
 }
 
 /// With `proxy_protocol` at `listen`, a header in front of the first datagram of a session names the client. Later datagrams may
