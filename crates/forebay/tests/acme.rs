@@ -9,7 +9,7 @@ mod language;
 mod namespace;
 mod one_line;
 
-use forebay_testkit::{Server, Site, free_port, program, wait_for, wait_until};
+use forebay_testkit::{P256, Server, Site, free_port, program, wait_for, wait_until};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,6 @@ fn pebble() -> Option<PathBuf> {
         eprintln!("skipped: FOREBAY_TEST_PEBBLE names no pebble; ./test builds one");
     }
     found
-}
-
-fn openssl(dir: &Path, args: &str) {
-    let done = Command::new("openssl").args(args.split(' ')).current_dir(dir).output().expect("openssl");
-    assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// A running authority, which validates at the ports of a site.
@@ -68,22 +63,20 @@ struct Settings {
     refused_nonces: u8,
 }
 
+/// Makes a certificate that issues others, `NAME.pem` and `NAME.key`.
+fn own_authority(site: &Site, name: &str) {
+    site.openssl(&format!(
+        "req -x509 -newkey {P256} -nodes -keyout {name}.key -out {name}.pem -days 9 -subj /CN={name}"
+    ));
+}
+
 /// Makes the certificates of an authority's own server.
 fn own_certificate(site: &Site) {
-    let dir = site.dir();
-    openssl(
-        dir,
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
-    );
-    openssl(
-        dir,
-        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key -out own.csr -subj /CN=localhost",
-    );
+    own_authority(site, "ca");
+    site.openssl(&format!("req -newkey {P256} -nodes -keyout own.key -out own.csr -subj /CN=localhost"));
     site.write("own.ext", "subjectAltName=IP:127.0.0.1\n");
-    openssl(
-        dir,
-        "x509 -req -in own.csr -CA ca.pem -CAkey ca.key -out own.pem -days 9 -extfile own.ext -set_serial 7",
-    );
+    let by = "-CA ca.pem -CAkey ca.key -days 9 -extfile own.ext -set_serial 7";
+    site.openssl(&format!("x509 -req -in own.csr -out own.pem {by}"));
 }
 
 /// Posts JSON to a server, whose certificate may be any.
@@ -356,10 +349,7 @@ fn the_old_certificate_outlives_a_lying_authority() {
         1,
     );
     drop(nonsense);
-    openssl(
-        site.dir(),
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout other.key -out other.pem -days 9 -subj /CN=other",
-    );
+    own_authority(site, "other");
     let _stranger = liar("other.pem", "other.key");
     renew();
     server.wait_for_log("certificate of acme issuer \"pebble\" cannot be verified", 1);
@@ -389,10 +379,7 @@ fn two_nodes_share_a_directory() {
     let conf = conf
         .replace(&format!("{}/state", second.dir().display()), &format!("{}/state", first.dir().display()));
     second.write("nginx.conf", &conf);
-    openssl(
-        second.dir(),
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
-    );
+    own_authority(&second, "ca");
     // Its own authority is not there: it can have the certificate from the directory only.
     let second = Server::start_on(second);
     assert_eq!(presented(&second.site, "a.test"), shown);
@@ -509,10 +496,7 @@ fn acme_on_with_a_default_issuer() {
 #[test]
 fn without_an_authority_the_site_is_served() {
     let site = site("", NGINX_ACME);
-    openssl(
-        site.dir(),
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
-    );
+    own_authority(&site, "ca");
     let server = Server::start_on(site);
     assert!(server.get("/").contains("here"));
     server.wait_for_log("no certificate for \"a.test,b.test\": reading the directory", 1);

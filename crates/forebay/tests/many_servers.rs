@@ -1,8 +1,7 @@
 //! Reloads of configurations with a file for each server: only files that have changed are read, and requests must not tell.
 
-use forebay_testkit::{Server, Signal, Site, Talk, ask, connect, kill, program, wait_for};
+use forebay_testkit::{Server, Site, Talk, ask, connect, program};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::TcpStream;
 use std::process::Command;
 
@@ -109,19 +108,10 @@ fn variant(n: usize, form: usize) -> (String, String) {
     }
 }
 
-/// Sends a request on a connection and returns the head and the body of the answer.
+/// Sends a request on a connection and returns the body of the answer.
 fn on_connection(stream: &mut TcpStream, host: &str) -> String {
     stream.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let count = stream.read(&mut buffer).expect("an answer");
-        assert!(count > 0, "closed");
-        answer.extend_from_slice(&buffer[..count]);
-        if answer.ends_with(b"\n") && answer.windows(4).any(|w| w == b"\r\n\r\n") {
-            return String::from_utf8_lossy(&answer).into_owned();
-        }
-    }
+    stream.answer().text()
 }
 
 #[test]
@@ -159,13 +149,7 @@ fn files_that_have_changed_take_effect_and_others_stay() {
     assert_eq!(sites.reload(), (true, String::new()));
     sites.check("after the mistakes");
     // A worker that is started anew gets everything.
-    let master = sites.server.pid();
-    let worker = sites.server.worker();
-    kill(worker, Signal::SIGKILL);
-    wait_for("another worker", || {
-        let now = sites.server.workers(master);
-        (now.len() == 1 && now[0] != worker).then_some(())
-    });
+    sites.server.kill_worker();
     sites.check("with another worker");
     sites.write(9, Some(32));
     assert_eq!(sites.reload(), (true, String::new()));

@@ -2,10 +2,9 @@
 //!
 //! The worker keeps the user of the test, which may change the limits of its own processes only.
 
-use forebay_testkit::{Origin, Server, Site, Talk, connect, wait_until};
+use forebay_testkit::{Echo, Origin, Server, Site, Talk, connect, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// A worker process that gets no new descriptor until this is dropped. Those that it has go on.
@@ -48,9 +47,7 @@ struct Client(TcpStream);
 
 impl Client {
     fn new(addr: SocketAddr) -> Client {
-        let stream = TcpStream::connect(addr).expect("connect");
-        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
-        Client(stream)
+        Client(connect(addr))
     }
 
     /// Has a request answered, so that the server has accepted the connection.
@@ -61,21 +58,9 @@ impl Client {
 
     /// Returns the status and the body of an answer with a length.
     fn get(&mut self, uri: &str) -> (String, String) {
-        self.0.send(format!("GET {uri} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-        loop {
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            if let Some((head, body)) = text.split_once("\r\n\r\n") {
-                let length = head.lines().find_map(|l| l.strip_prefix("Content-Length: "));
-                let length: usize = length.expect("a length").parse().expect("a number");
-                if body.len() >= length {
-                    return (head.get(9..12).expect("a status").to_owned(), body.to_owned());
-                }
-            }
-            let n = self.0.read(&mut buffer).expect("an answer");
-            assert!(n > 0, "closed after {text:?}");
-            bytes.extend_from_slice(&buffer[..n]);
-        }
+        self.0.get(uri);
+        let answer = self.0.answer();
+        (answer.status().to_owned(), answer.text())
     }
 }
 
@@ -84,26 +69,13 @@ fn application(keeps: bool) -> Origin {
     Origin::start(move |request| request.answer("200 OK", "", "fine") && keeps)
 }
 
-/// A server that answers each datagram.
-fn echo() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
-    let addr = socket.local_addr().expect("bound");
-    std::thread::spawn(move || {
-        let mut buffer = [0; 512];
-        while let Ok((n, from)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(&buffer[..n], from);
-        }
-    });
-    addr
-}
-
 /// Active checks of HTTP, of TCP and of UDP are not made while the worker has no descriptor. Each of the servers stays as healthy as it
 /// was, and gets requests at once afterwards.
 #[test]
 fn a_check_that_cannot_be_made_takes_no_server_out() {
     let a = application(false);
     let b = application(false);
-    let udp = echo();
+    let udp = Echo::start().addr;
     let server = Server::start(format!(
         "user root; worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
          http {{ access_log off; upstream u {{ zone u 64k; server {a}; server {b}; }}\n\

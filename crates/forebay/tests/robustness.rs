@@ -5,6 +5,9 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+forebay_testkit::cases!("cases/robustness.cases":
+    fields_are_logged_unless_they_were_set, a_pattern_that_is_given_up_denies_the_request);
+
 const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 fn serve(main: &str, connections: u32, server: &str) -> Server {
@@ -16,26 +19,9 @@ fn serve(main: &str, connections: u32, server: &str) -> Server {
     Server::start_on(site)
 }
 
-/// Reads an answer with `Content-Length`; its status line, empty if the connection ended.
+/// Reads an answer. Returns its status line, empty if the connection ended.
 fn answer(stream: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 16384];
-    loop {
-        let text = String::from_utf8_lossy(&bytes);
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let len: usize = (head.split("\r\n"))
-                .find_map(|line| line.strip_prefix("Content-Length: "))
-                .and_then(|len| len.parse().ok())
-                .unwrap_or(0);
-            if body.len() >= len {
-                return head.split("\r\n").next().unwrap_or_default().to_owned();
-            }
-        }
-        match stream.read(&mut buffer) {
-            Ok(n) if n > 0 => bytes.extend_from_slice(&buffer[..n]),
-            _ => return String::new(),
-        }
-    }
+    stream.answer().head.lines().next().unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -299,73 +285,6 @@ fn an_answer_that_promised_another_request_keeps_its_word() {
     assert!(late.starts_with("HTTP/1.1 200 OK") && late.contains("\r\nConnection: close\r\n"), "{late:.300}");
     assert_eq!(early.matches("HTTP/1.1 200 OK").count(), 2, "{early:.300}");
     assert_eq!(server.wait_end(), Some(0));
-}
-
-/// A variable of a field that the configuration sets is logged as it was set, and the field elsewhere.
-#[test]
-fn fields_are_logged_unless_they_were_set() {
-    let server = Server::start_on(Site::new(http(
-        "log_format t '$uri $http_x_tag \
-         \"$http_user_agent\"'; access_log logs/access.log t; server { listen 127.0.0.1:%PORT0%; \
-         location /set { set $http_x_tag mine; return 204; } location / { return 204; } }",
-    )));
-    for path in ["/plain", "/set"] {
-        let mut stream = server.connect();
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: h\r\nX-Tag: theirs\r\nUser-Agent: a\"b\r\nConnection: close\r\n\r\n"
-        );
-        stream.send(&request);
-        assert_eq!(answer(&mut stream), "HTTP/1.1 204 No Content");
-    }
-    let log = wait_for("the lines", || {
-        let log = server.read("logs/access.log");
-        (log.lines().count() == 2).then_some(log)
-    });
-    assert_eq!(log, "/plain theirs \"a\\x22b\"\n/set mine \"a\\x22b\"\n");
-}
-
-/// Backtracks exponentially on a row of `a` that does not end as it should.
-const ENDLESS: &str = "(?:(?=a)a|(?=a)aa)+$";
-
-#[test]
-fn a_pattern_that_is_given_up_denies_the_request() {
-    let conf = format!(
-        "error_log logs/error.log info; events {{}} http {{
-             map $arg_a $mapped {{ default open; ~^{ENDLESS} closed; }}
-             server {{ listen 127.0.0.1:%PORT0%; server_name plain;
-                 location / {{ return 200 open; }}
-                 location ~ ^/deny/{ENDLESS} {{ return 403; }}
-                 location /if {{ if ($arg_a ~ ^{ENDLESS}) {{ return 403; }} return 200 open; }}
-                 location /if-not {{ if ($arg_a !~ ^{ENDLESS}) {{ return 200 open; }} return 403; }}
-                 location /map {{ if ($mapped = closed) {{ return 403; }} return 200 $mapped; }}
-                 location /rewrite/ {{ rewrite ^/rewrite/{ENDLESS} /denied last; return 200 open; }}
-                 location /referer {{ valid_referers ~^{ENDLESS}; if ($invalid_referer) {{ return 403; }} return 200 open; }} }}
-             server {{ listen 127.0.0.1:%PORT0%; server_name ~^{ENDLESS}; return 403; }} }}"
-    );
-    let server = Server::start(&conf);
-    let row = "a".repeat(60);
-    let mut failures = 0;
-    for (path, host, referer, want) in [
-        (format!("/deny/{row}"), "plain", "", "403"),
-        (format!("/deny/{row}b"), "plain", "", "500"),
-        (format!("/if?a={row}"), "plain", "", "403"),
-        (format!("/if?a={row}b"), "plain", "", "500"),
-        (format!("/if-not?a={row}b"), "plain", "", "500"),
-        (format!("/map?a={row}b"), "plain", "", "500"),
-        (format!("/rewrite/{row}b"), "plain", "", "500"),
-        ("/referer".to_owned(), "plain", &*format!("http://{row}b"), "500"),
-        ("/".to_owned(), &*format!("{row}b"), "", "500"),
-        ("/".to_owned(), &*row, "", "403"),
-        ("/".to_owned(), "plain", "", "200"),
-    ] {
-        let head =
-            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nReferer: {referer}\r\nConnection: close\r\n\r\n");
-        let answer = server.ask(&head);
-        assert_eq!(answer.get(9..12), Some(want), "{head}{answer}");
-        failures += usize::from(want == "500");
-    }
-    server.wait_for_log("pcre2_match() failed: -47 on \"", failures);
-    assert!(server.error_log().contains(&format!("{row}b\" using \"^{ENDLESS}\"")), "{}", server.error_log());
 }
 
 /// Threads end on purpose in builds for tests: see `forebay_core::essential`.

@@ -1,8 +1,8 @@
 //! Connections that leave HTTP: their requests end as others do, though only the relay is left of them meanwhile.
 
-use forebay_testkit::{DEADLINE, Oracle, Server, Site, Talk, accept, connect, oracle, wait_for};
+use forebay_testkit::{DEADLINE, Oracle, Server, Site, Talk, accept, connect, oracle, reset, wait_for};
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
 /// Starts a server that switches to a protocol which echoes, until the client has sent `end`.
 fn echo() -> SocketAddr {
@@ -18,20 +18,13 @@ fn echo() -> SocketAddr {
 
 /// Starts a server that switches to another protocol and resets the connection.
 fn resetting() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            stream.until("\r\n\r\n");
-            let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-            stream.send(head);
-            // Once the client has the head, it sends a byte.
-            stream.until("x");
-            let zero = Some(std::time::Duration::ZERO);
-            rustix::net::sockopt::set_socket_linger(&stream, zero).expect("option");
-        }
-    });
-    addr
+    accept(|mut stream, _| {
+        stream.head();
+        stream.send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+        // Once the client has the head, it sends a byte.
+        stream.until("x");
+        reset(&stream);
+    })
 }
 
 fn open(addr: SocketAddr) -> TcpStream {

@@ -16,16 +16,6 @@ fn get(addr: SocketAddr, uri: &str, fields: &str) -> TcpStream {
     send(addr, &format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"))
 }
 
-/// Reads until a text has come.
-fn read_until(stream: &mut TcpStream, end: &str) {
-    let mut text = Vec::new();
-    let mut byte = [0];
-    while !String::from_utf8_lossy(&text).contains(end) {
-        assert_eq!(stream.read(&mut byte).expect("a byte"), 1, "{}", String::from_utf8_lossy(&text));
-        text.push(byte[0]);
-    }
-}
-
 fn count(log: &str, part: &str) -> usize {
     log.lines().filter(|line| line.contains(part)).count()
 }
@@ -62,10 +52,10 @@ fn requests_cut_off_by_a_shutdown_are_logged() {
     let mut server = Server::start_on(site);
     let addr = server.addr(0);
     let mut slow = get(addr, "/slow?one", "");
-    read_until(&mut slow, "\r\n\r\nxxx");
+    assert!(slow.until("\r\n\r\nxxx").ends_with("\r\n\r\nxxx"));
     let waits = get(addr, "/waits?one", "");
     let mut switched = get(addr, "/switch?one", "Connection: upgrade\r\nUpgrade: x\r\n");
-    read_until(&mut switched, "hello");
+    assert!(switched.until("hello").ends_with("hello"));
     let upload = send(addr, "POST /upload?one HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc");
     let line = send(addr, "GET /line?o");
     let head = send(addr, "GET /head?one HTTP/1.1\r\nHo");

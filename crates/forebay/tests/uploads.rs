@@ -1,6 +1,6 @@
 //! Bodies of requests on their way to an upstream: through memory, a file, or the kernel alone.
 
-use forebay_testkit::{Origin, Server, Talk};
+use forebay_testkit::{Origin, Server, Talk, chunked};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -42,37 +42,21 @@ fn echo(server: &str) -> Server {
 const PATHS: [&str; 8] =
     ["stored", "small", "memory", "file", "streamed", "streamed-small", "streamed-memory", "kept"];
 
-/// Reads a response with a length.
+/// Reads a response.
 fn response(stream: &mut TcpStream) -> (String, Vec<u8>) {
-    let mut got = Vec::new();
-    let mut byte = [0];
-    while !got.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).expect("a head");
-        got.push(byte[0]);
-    }
-    let head = String::from_utf8_lossy(&got).into_owned();
-    let len = head.lines().find_map(|l| l.strip_prefix("Content-Length: ")).expect("a length");
-    let mut body = vec![0; len.parse().expect("a number")];
-    stream.read_exact(&mut body).expect("a body");
-    (head, body)
+    let answer = stream.answer();
+    (answer.head, answer.body)
 }
 
 /// Bytes of a request; `chunk`: length of its chunks, 0 for a body with a length.
 fn request(path: &str, body: &[u8], chunk: usize) -> Vec<u8> {
-    let mut out = format!("POST /{path} HTTP/1.1\r\nHost: h\r\n").into_bytes();
-    if chunk == 0 {
-        out.extend(format!("Content-Length: {}\r\n\r\n", body.len()).into_bytes());
-        out.extend_from_slice(body);
-        return out;
+    let head = format!("POST /{path} HTTP/1.1\r\nHost: h\r\n");
+    match chunk {
+        0 => [format!("{head}Content-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat(),
+        _ => {
+            [format!("{head}Transfer-Encoding: chunked\r\n\r\n").into_bytes(), chunked(body, chunk)].concat()
+        }
     }
-    out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-    for piece in body.chunks(chunk) {
-        out.extend(format!("{:x}\r\n", piece.len()).into_bytes());
-        out.extend_from_slice(piece);
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"0\r\n\r\n");
-    out
 }
 
 /// Every length, framing and way gives the upstream the same bytes, and what follows a body is the next request.
