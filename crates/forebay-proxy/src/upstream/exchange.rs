@@ -136,7 +136,7 @@ pub async fn run(
             Decision::Again => {
                 if let Some(pause) = attempts.pause() {
                     // Boxed, since it is rare.
-                    Box::pin(wait(req, (pause, s.ignore_client_abort), limit)).await?;
+                    Box::pin(wait(req, pause, s.ignore_client_abort, limit)).await?;
                 }
             }
             Decision::Stop(status) => return Err(status),
@@ -148,11 +148,7 @@ pub async fn run(
 ///
 /// # Errors
 /// The status to answer with if the client is gone, or if the time for a response is over.
-async fn wait(
-    req: &mut Request,
-    (pause, stays): (Duration, bool),
-    limit: Option<Deadline>,
-) -> Result<(), u16> {
+async fn wait(req: &mut Request, pause: Duration, stays: bool, limit: Option<Deadline>) -> Result<(), u16> {
     let thread = req.thread.clone();
     let waiting = async {
         if stays {
@@ -222,6 +218,14 @@ struct Terms {
 /// The opening of a connection. Boxed, so that requests that wait for answers keep no room for it.
 type Connecting<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>>;
 
+/// Ends of a connection, and a number that differs for connections that cannot serve the same requests.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    addr: &'a PeerAddr,
+    local: Option<LocalAddress>,
+    made_for: u64,
+}
+
 /// Protocols that connections over TCP offer with `proxy_http_version 3`.
 const OVER_TCP: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
@@ -271,7 +275,7 @@ impl Exchange<'_> {
             return Ok(None);
         }
         Ok(Some(Box::pin(async move {
-            connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await.map(drop)
+            connect(req, contact, s, Way { addr, local, made_for }, wanted.as_ref(), watch).await.map(drop)
         })))
     }
 
@@ -299,7 +303,7 @@ impl Exchange<'_> {
         let wanted = wanted(req)?;
         let local = local_address(req)?;
         let made_for = made_for(req, wanted.as_ref(), local);
-        let ask = self.ask(addr, local, (made_for, fresh));
+        let ask = self.ask(Way { addr, local, made_for }, fresh);
         let conn = match http2::find(req, contact, &ask) {
             Some(conn) => conn,
             // Boxed, since it is rare.
@@ -324,7 +328,7 @@ impl Exchange<'_> {
         let mut wanted = wanted(req)?;
         let local = local_address(req)?;
         let origin = made_for(req, wanted.as_ref(), local);
-        let ask = self.ask(addr, local, (origin, fresh));
+        let ask = self.ask(Way { addr, local, made_for: origin }, fresh);
         if !self.upgrade && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? {
             return Ok(());
         }
@@ -334,12 +338,13 @@ impl Exchange<'_> {
             wanted.offer(offered.map(|protocol| protocol.to_vec()).collect());
         }
         let made_for = made_for(req, wanted.as_ref(), local);
-        let ask = self.ask(addr, local, (made_for, fresh));
+        let ask = self.ask(Way { addr, local, made_for }, fresh);
         let shared = if self.upgrade { None } else { http2::find(req, contact, &ask) };
         if let Some(shared) = shared {
             contact.connected(shared);
         } else if fresh || !contact.take_idle(&req.thread.io, made_for) {
-            let alpn = connect(req, contact, s, (addr, local, made_for), wanted.as_ref(), watch).await?;
+            let alpn =
+                connect(req, contact, s, Way { addr, local, made_for }, wanted.as_ref(), watch).await?;
             if alpn.as_deref() == Some(b"h2") {
                 let conn = contact.disconnect().ok_or_else(unconnected)?;
                 let shared = http2::adopt(req, contact, &ask, conn).ok_or_else(unconnected)?;
@@ -366,12 +371,8 @@ impl Exchange<'_> {
     }
 
     /// Returns the request to a server.
-    fn ask<'a>(
-        &'a self,
-        addr: &'a PeerAddr,
-        local: Option<LocalAddress>,
-        (made_for, fresh): (u64, bool),
-    ) -> Ask<'a> {
+    fn ask<'a>(&'a self, way: Way<'a>, fresh: bool) -> Ask<'a> {
+        let Way { addr, local, made_for } = way;
         Ask { head: self.head, body: self.body, settings: self.settings, addr, local, made_for, fresh }
     }
 
@@ -406,20 +407,20 @@ async fn connect(
     req: &mut Request,
     contact: &mut Contact,
     s: &Settings,
-    (addr, local, made_for): (&PeerAddr, Option<LocalAddress>, u64),
+    way: Way<'_>,
     wanted: Option<&Wanted>,
     watch: &mut Watch,
 ) -> Result<Option<Box<[u8]>>, Fault> {
     let greeting = greeting(req, s.protocol_header);
     let (timeout, keepalive) = (s.connect_timeout.0, s.socket_keepalive);
-    let o = Open { addr, local, timeout, keepalive, greeting: &greeting };
+    let o = Open { addr: way.addr, local: way.local, timeout, keepalive, greeting: &greeting };
     let mut conn = open(req, &o, watch).await?;
     let alpn = match wanted {
         // Boxed, so that other requests do not keep room for it.
         Some(wanted) => Box::pin(encrypt(req, &mut conn, wanted, timeout, watch)).await?,
         None => None,
     };
-    conn.made_for = made_for;
+    conn.made_for = way.made_for;
     contact.connected(conn);
     Ok(alpn)
 }

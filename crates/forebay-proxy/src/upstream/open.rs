@@ -87,12 +87,13 @@ pub fn settings<'o>(req: &Request, o: &Open<'o>) -> DialSettings<'o> {
 #[cold]
 pub(super) fn no_stream(
     req: &mut Request,
-    place: (&PeerAddr, Option<LocalAddress>),
+    addr: &PeerAddr,
+    local: Option<LocalAddress>,
     trouble: Trouble,
 ) -> Fault {
     match trouble {
-        Trouble::Dial(e) => not_dialled(req, place, e),
-        Trouble::Timeout => not_dialled(req, place, DialError::Timeout),
+        Trouble::Dial(e) => not_dialled(req, addr, local, e),
+        Trouble::Timeout => not_dialled(req, addr, local, DialError::Timeout),
         Trouble::ClientGone => client_gone(req, "connecting to upstream"),
         Trouble::Tls(e) => handshake_failed(req, &e),
         Trouble::Unspoken(text) => {
@@ -103,7 +104,7 @@ pub(super) fn no_stream(
 }
 
 /// Logs the reason for which there is no connection.
-fn not_dialled(req: &mut Request, (addr, local): (&PeerAddr, Option<LocalAddress>), e: DialError) -> Fault {
+fn not_dialled(req: &mut Request, addr: &PeerAddr, local: Option<LocalAddress>, e: DialError) -> Fault {
     let settings = DialSettings {
         addr,
         kind: SocketType::DGRAM,

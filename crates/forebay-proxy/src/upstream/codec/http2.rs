@@ -2,7 +2,7 @@
 
 use super::decoder::{Content, Decoded, Input, TOO_LONG};
 use super::http1::{self, Form, HTTP};
-use super::muxed::{self, Ask};
+use super::muxed::{self, Ask, Terms};
 use super::protocol::Facts;
 use super::{Asked, Came, Place, Speak, Written};
 use crate::upstream::contact::Contact;
@@ -132,7 +132,8 @@ pub fn stream(conn: &Conn) -> Option<Rc<Stream>> {
 
 /// Returns what a request needs of its connection.
 fn need(req: &Request, contact: &Contact, ask: &Ask<'_>) -> Need {
-    muxed::need(req, contact, ask, (ask.addr.clone(), (), ask.settings.connect_timeout.0))
+    let terms = Terms { addr: ask.addr.clone(), limits: (), timeout: ask.settings.connect_timeout.0 };
+    muxed::need(req, contact, ask, terms)
 }
 
 /// Makes a stream the connection of a request.
@@ -173,7 +174,7 @@ pub async fn open(
     let need = need(req, contact, ask);
     match h2::POOL.of(&thread).open(&thread, &need, &dial, watch).await {
         Ok(opened) => Ok(take(req, opened, ask)),
-        Err(trouble) => Err(open::no_stream(req, (ask.addr, ask.local), trouble)),
+        Err(trouble) => Err(open::no_stream(req, ask.addr, ask.local, trouble)),
     }
 }
 

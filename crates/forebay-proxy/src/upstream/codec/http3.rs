@@ -2,7 +2,7 @@
 
 use super::decoder::{Content, Decoded, Input, TOO_LONG};
 use super::http1::{self, Form, HTTP};
-use super::muxed::{self, Ask};
+use super::muxed::{self, Ask, Terms};
 use super::protocol::Facts;
 use super::{Asked, Came, Speak, Written};
 use crate::modules::proxy_http3;
@@ -107,9 +107,9 @@ pub async fn ask(
     };
     let mut again = AGAIN;
     loop {
-        let opened = match connect(req, contact, wanted, (ask, addr), watch).await {
+        let opened = match connect(req, contact, wanted, At { ask, addr }, watch).await {
             Ok(opened) => opened,
-            Err(trouble) => return fall_back(req, (ask, addr), trouble),
+            Err(trouble) => return fall_back(req, At { ask, addr }, trouble),
         };
         if let Some(a) = req.modules.upstream.current() {
             a.connect = Some(req.thread.io.poller.since(a.started));
@@ -193,14 +193,22 @@ fn not_over_quic(req: &mut Request, encrypted: bool) -> Result<bool, Fault> {
     Err(Fault::own(500))
 }
 
+/// A request, and the address at which it is asked.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    ask: &'a Ask<'a>,
+    addr: SocketAddr,
+}
+
 /// Opens a stream.
 async fn connect(
     req: &mut Request,
     contact: &Contact,
     wanted: &Wanted,
-    (ask, addr): (&Ask<'_>, SocketAddr),
+    at: At<'_>,
     watch: &mut Watch,
 ) -> Result<Opened<Stream>, Trouble> {
+    let At { ask, addr } = at;
     let (thread, conf, http) = (req.thread.clone(), req.conf.clone(), req.http());
     let s = proxy_http3::SETTINGS.of(&http.location(req).settings);
     let mut timeout = ask.settings.connect_timeout.0;
@@ -210,17 +218,15 @@ async fn connect(
         }
         timeout = timeout.min(terms.after);
     }
-    let shared = muxed::need(req, contact, ask, (PeerAddr::Inet(addr), s.limits(), timeout));
+    let shared =
+        muxed::need(req, contact, ask, Terms { addr: PeerAddr::Inet(addr), limits: s.limits(), timeout });
     let need = Need { shared, addr, wanted, base: &conf.http.conf_dir };
     h3::POOL.of(&thread).open(&thread, &need, watch).await
 }
 
 /// Decides about a request for which there is no connection. Returns `false` if it goes over TCP.
-fn fall_back(
-    req: &mut Request,
-    (ask, addr): (&Ask<'_>, SocketAddr),
-    trouble: Trouble,
-) -> Result<bool, Fault> {
+fn fall_back(req: &mut Request, at: At<'_>, trouble: Trouble) -> Result<bool, Fault> {
+    let At { ask, addr } = at;
     let http = req.http();
     let s = proxy_http3::SETTINGS.of(&http.location(req).settings);
     // A server may be wrong about its alternative. It is not wrong itself then (RFC 7838, section 2.1).
@@ -235,7 +241,7 @@ fn fall_back(
         }
         return Ok(false);
     }
-    Err(open::no_stream(req, (ask.addr, ask.local), trouble))
+    Err(open::no_stream(req, ask.addr, ask.local, trouble))
 }
 
 /// Returns the reason for which there is no connection over QUIC, to be written behind "upstream ".

@@ -51,13 +51,19 @@ pub fn problem(conn: &Conn) -> Option<Problem> {
     stream(conn)?.problem()
 }
 
+/// Server of a connection, and the limits that it is opened with.
+pub struct Terms<L> {
+    /// Address of the server.
+    pub addr: PeerAddr,
+    /// Limits.
+    pub limits: L,
+    /// Time until it has to be there.
+    pub timeout: Duration,
+}
+
 /// Returns what a request needs of its connection.
-pub fn need<L>(
-    req: &Request,
-    contact: &Contact,
-    ask: &Ask<'_>,
-    (addr, limits, timeout): (PeerAddr, L, Duration),
-) -> Need<L> {
+pub fn need<L>(req: &Request, contact: &Contact, ask: &Ask<'_>, terms: Terms<L>) -> Need<L> {
+    let Terms { addr, limits, timeout } = terms;
     let shares = CALL.of(req).reuse != Reuse::No;
     let group = contact.lease.group().filter(|_| shares);
     let (group, opener, keep) =

@@ -520,7 +520,8 @@ impl Assembly<'_, '_> {
         });
         let new_levels = levels.sum();
         let serves = cx.again.as_ref().is_none_or(|again| again.serves);
-        let (servers, units) = hand_out(made, (units, &facts), &upstreams, serves, cx.again.is_some());
+        let units = if cx.again.is_some() { units } else { Vec::new() };
+        let (servers, units) = hand_out(made, units, &facts, &upstreams, serves);
         let mut http = Http {
             upstreams,
             shows_hello: shows_hello(&cx.vars),
@@ -553,18 +554,17 @@ fn config_hooks<F>(kind: impl Fn(&ConfigHooks) -> Option<F>) -> impl Iterator<It
     list::all().iter().filter_map(move |module| kind(&module.config))
 }
 
-/// Returns the servers, in order, and the units for the next configuration. Without `serves` there are no servers, and without
-/// `keeps` no units.
+/// Returns the servers, in order, and the units for the next configuration. Without `serves` there are no servers.
 fn hand_out(
     made: Vec<Made>,
-    (units, facts): (Vec<UnitBuild>, &[Facts]),
+    units: Vec<UnitBuild>,
+    facts: &[Facts],
     upstreams: &Table,
     serves: bool,
-    keeps: bool,
 ) -> (Vec<Arc<Server>>, Units) {
     let mut servers = Vec::with_capacity(if serves { made.len() } else { 0 });
     let mut kept = Units::default();
-    let mut units = units.into_iter().filter(|_| keeps).peekable();
+    let mut units = units.into_iter().peekable();
     let mut of_unit: Vec<UnitServer> = Vec::new();
     let mut made = made.into_iter().zip(facts).enumerate().peekable();
     loop {
