@@ -2,6 +2,7 @@
 
 use crate::store::{PLAIN, Redis, metric, servers, wait_until_up};
 use forebay_testkit::{Origin, Server, Signal, Site, Talk, connect, kill, run, tool, wait_for, wait_until};
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -28,9 +29,23 @@ fn ask(stream: &mut TcpStream, uri: &str) -> u16 {
     answer(stream)
 }
 
-/// Reads an answer and returns its status.
+/// Reads an answer and returns its status. It reads as much as there is: the load has to keep its rate.
 fn answer(stream: &mut TcpStream) -> u16 {
-    stream.answer().status().parse().expect("a status")
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let length = stream.read(&mut buffer).expect("an answer");
+        assert!(length > 0, "closed after {}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&buffer[..length]);
+        let text = String::from_utf8_lossy(&answer);
+        if let Some(end) = text.find("\r\n\r\n") {
+            let field = text.lines().find_map(|l| l.strip_prefix("Content-Length: ")).expect("a length");
+            // A picture is no text: bytes are counted in `answer`.
+            if answer.len() >= end + 4 + field.parse::<usize>().expect("a number") {
+                return text.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+            }
+        }
+    }
 }
 
 /// Requests that a server got, and those that it admitted.

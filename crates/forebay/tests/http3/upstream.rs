@@ -168,11 +168,11 @@ fn content_goes_both_ways() {
         // The origin wants a length, so the server between gathers what has none.
         let front = front(back.addr(0), "", &format!("proxy_request_buffering {buffering};"));
         let head = "PUT /o/a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n";
-        let told = rest(front.send(&format!("{head}Content-Length: {}\r\n\r\n{content}", content.len())));
+        let told = rest(front.send(format!("{head}Content-Length: {}\r\n\r\n{content}", content.len())));
         assert_eq!(body(&told), format!("3000000 {sum}"), "{buffering}: {}", front.error_log());
-        let empty = rest(front.send(&format!("{head}Content-Length: 0\r\n\r\n")));
+        let empty = rest(front.send(format!("{head}Content-Length: 0\r\n\r\n")));
         assert_eq!(body(&empty), "0 0", "{buffering}");
-        let mut pieces = front.send(&format!("{head}Expect: 100-continue\r\nContent-Length: 6\r\n\r\n"));
+        let mut pieces = front.send(format!("{head}Expect: 100-continue\r\nContent-Length: 6\r\n\r\n"));
         let mut interim = [0; 25];
         pieces.read_exact(&mut interim).expect("an interim response");
         assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
