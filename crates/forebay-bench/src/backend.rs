@@ -329,7 +329,7 @@ impl OwedBytes {
         }
     }
 
-    /// OwedBytes the input in order, until bytes are owed or more input is needed.
+    /// Answers the input in order, until bytes are owed or more input is needed.
     fn answer(&mut self) -> std::io::Result<()> {
         while !self.owes() && !self.input.is_empty() {
             match self.mode {
