@@ -1,9 +1,8 @@
 //! Responses that consist of their own body and the bodies of subrequests (nginx: the postpone filter). The request that is
 //! sending has the client's connection. Later ones may have been started, but wait before they send.
-//!
-//! A header filter puts a `Join` into the response (`ssi`, `add_before_body`). Includes of a page are started together, and the page
-//! polls them. When its turn comes a subrequest gets the client's connection, sends, and gives it back with the variables. A fragment
-//! that is at hand at once is sent at once.
+//! A header filter puts a `Join` into the response (`ssi`, `add_before_body`). All includes of a page are started together, and the page
+//! polls them. When the turn of a subrequest comes, it gets the client's connection, sends its body, and gives the connection back with
+//! the variables. A fragment that is at hand at once is sent at once.
 
 use super::outlet::{Follows, Outlet, PIECE, filter, most_at_once};
 use super::pace::{Pace, limit_rate};
@@ -31,7 +30,7 @@ use std::time::Duration;
 
 /// Parts of a response in addition to its own content.
 pub struct Join {
-    /// Filters before this place work on the response's own content, those after it on the whole.
+    /// The filters before this index work on the response's own content, the filters after it on the whole.
     pub own_filters: usize,
     /// Commands in the content.
     pub page: Option<Box<dyn Page>>,
@@ -69,13 +68,14 @@ const MAX_DEPTH: u8 = 51;
 /// Most subrequests for one request (nginx: 65535 less a reserve).
 const MAX_SUBREQUESTS: u32 = 64535;
 
-/// Memory of variables from which on values that were replaced are forgotten, bytes.
+/// Memory of variables from which on replaced values are dropped, bytes.
 const ARENA: usize = 64 * 1024;
 
 /// Sends a response with the content of several requests, its head first.
 pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, mut join: Box<Join>) -> Done {
     let pace = Pace::new(limit_rate(req));
     let own = join.own_filters.min(req.resp.filters.body.len());
+    // The filters from here on (gzip, for example) belong to the outlet, because they work on the bytes of all requests together.
     let filters = req.resp.filters.body.split_off(own);
     let (pending, gathered) = (req.take_buf(), req.take_buf());
     let mut out = Outlet::client(filters, framing, pace, pending);
@@ -118,6 +118,7 @@ impl Stage<'_> {
         let most = most_at_once(&self.filters);
         let mut text = Vec::new();
         let mut rest = bytes;
+        // Decompression may multiply its input, so it is fed in small portions that bound what one step makes.
         loop {
             let (now, later) = rest.split_at(rest.len().min(most));
             rest = later;
@@ -154,10 +155,11 @@ fn page_at_hand<'j>(req: &Request, join: &'j mut Join) -> Option<&'j mut Box<dyn
     join.page.as_mut().filter(|page| page.has_script(&content))
 }
 
-/// Sends the body of a request with all that belongs to it.
+/// Sends the body of a request, with the subrequests before and after it.
 fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Emitting<'a> {
     Box::pin(async move {
         if let Some(page) = page_at_hand(req, join) {
+            // The whole page is known and in memory, so the pump and its buffers are not needed.
             return page.run_script(out, req).await;
         }
         if let Some(path) = join.around[0].clone() {
@@ -167,6 +169,7 @@ fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Em
         let stage = Stage { filters, page: join.page.as_deref_mut() };
         let mut pump = Pump::staged(req, out, Some(stage));
         let done = pump.run(req).await;
+        // The pump is ended even after a failure, since it holds buffers of the thread and the filters of the response.
         pump.end(req).await;
         done?;
         match join.around[1].clone() {
@@ -225,6 +228,8 @@ impl Unused for Subrequests {
     const UNUSED: &'static Subrequests = &Subrequests(None);
 
     fn clear(&mut self) {
+        // The counter belongs to the main request and its subrequests together, so it may be reset only when no subrequest holds it any
+        // more.
         match self.0.as_mut().and_then(Rc::get_mut) {
             // The request that has made the counter uses its memory again.
             Some(count) => count.set(0),
@@ -233,7 +238,7 @@ impl Unused for Subrequests {
     }
 }
 
-/// Counts a subrequest. Returns `false` if there have been as many as may be already.
+/// Counts a subrequest. Returns `false` if the request has made the maximum number of subrequests already.
 pub(crate) fn count(req: &mut Request) -> bool {
     let count = SUBREQUESTS.of_mut(req).0.get_or_insert_default();
     count.set(count.get() + 1);
@@ -243,6 +248,7 @@ pub(crate) fn count(req: &mut Request) -> bool {
 /// Returns the content of a response if it is one part that is in memory, short, and sent as a whole.
 pub fn content(r: &Response) -> Option<Bytes> {
     let [part] = r.body.as_slice() else { return None };
+    // A window cuts bytes off, and a source brings bytes that are not here yet; both need the pump.
     if r.source.is_some() || r.window != Window::default() || part.len() > PIECE as u64 {
         return None;
     }
@@ -278,6 +284,7 @@ fn make(req: &mut Request, what: &mut Include) -> Option<Box<Request>> {
 /// Moves the client's connection to the request that sends, or back. The request that has it also stops waiting for an upstream
 /// when the client leaves.
 fn hand_over(from: &mut Request, to: &mut Request) {
+    // The wire moves as a whole, because only the request that sends may write to it or wait for it.
     std::mem::swap(&mut from.conn, &mut to.conn);
     (to.tally.sent, to.tally.sent_head) = (from.tally.sent, from.tally.sent_head);
     to.timed_out |= from.timed_out;
@@ -296,6 +303,7 @@ pub async fn include(out: &mut Outlet, req: &mut Request, mut what: Include) -> 
     hand_over(&mut sub, req);
     // All subrequests share the variables of the request.
     std::mem::swap(&mut req.vars, &mut sub.vars);
+    // Replaced values stay in the memory of the variables. A page with thousands of includes would let it grow without end.
     req.vars.compact(ARENA);
     sub.recycle();
     result
@@ -307,7 +315,7 @@ pub struct Started {
     /// Runs it until it has its head.
     walk: Option<Walk>,
     headed: Option<Headed>,
-    /// Variables at its start, where others may set variables before it has ended.
+    /// The variables as they were at its start, if other requests may set variables before it has ended.
     vars: Option<VarStore>,
 }
 
@@ -348,7 +356,7 @@ impl Started {
         hand_over(&mut sub, req);
         match &self.vars {
             None => std::mem::swap(&mut req.vars, &mut sub.vars),
-            // Others may have set variables meanwhile: only those that this one has set count.
+            // Other subrequests may have set variables in the meantime, so only the variables that this one has set are taken over.
             Some(before) => req.vars.take_changes(before, &sub.vars),
         }
         req.vars.compact(ARENA);
@@ -375,6 +383,7 @@ impl Started {
 async fn serve(out: &mut Outlet, sub: &mut Request, what: &Include, bare: Option<u16>) -> Included {
     let result = answer(out, sub, what, bare).await;
     let http = sub.http();
+    // nginx logs subrequests only with log_subrequest, since the access log has one line for each request of a client.
     if http.location(sub).settings.core.log_subrequest {
         access_log::log_request(sub);
     }
@@ -383,7 +392,7 @@ async fn serve(out: &mut Outlet, sub: &mut Request, what: &Include, bare: Option
     result.map_or(Included::Broken, Included::Done)
 }
 
-/// Sends the body of a subrequest, or its stub. Returns the body if that is to be kept.
+/// Sends the body of a subrequest, or its stub. With `keep`, returns the body instead.
 async fn answer(
     out: &mut Outlet,
     sub: &mut Request,
@@ -392,10 +401,12 @@ async fn answer(
 ) -> Result<Option<Vec<u8>>, Broken> {
     let before = out.pushed();
     let refused = sub.ending.is_dropped() || sub.resp.status == 101;
+    // A subrequest that closes the connection without a response (`return 444`) or switches protocols has no body to include.
     if refused && what.stub.is_none() {
         return Err(Broken::Connection);
     }
     let mut kept = None;
+    // Where there is a stub, it takes the place of an error page.
     if refused || bare.is_some() {
         abandon_body(sub);
     } else {
@@ -404,6 +415,7 @@ async fn answer(
     if let Some(stub) = &what.stub
         && out.pushed() == before
     {
+        // Boxed, because the stub may have commands, which include requests, which may have stubs.
         Box::pin(send_stub(out, sub, stub)).await?;
     }
     Ok(kept)
@@ -417,6 +429,7 @@ fn abandon_body(sub: &mut Request) {
 
 /// Sends the body of a subrequest, or returns it (`keep`) if there was no error.
 async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Option<Vec<u8>>, Broken> {
+    // The status line has been sent by the main request, so a filter that fails can only show an error page in the place of the fragment.
     if module::filter_included(sub).is_err() {
         crate::error_page::built_in(sub, 500);
     }
@@ -445,8 +458,8 @@ async fn send_body(out: &mut Outlet, sub: &mut Request, keep: bool) -> Result<Op
     Ok(Some(memory.into_memory()).filter(|_| good))
 }
 
-/// Goes on with the rest of a page where the content of a fragment breaks off, as nginx does. The page would otherwise end with the
-/// first server that dies.
+/// Goes on with the rest of a page where the content of a fragment breaks off, as nginx does. Otherwise one upstream that dies would end
+/// the whole page.
 async fn go_on(sub: &Request, done: Done) -> Done {
     match done {
         Err(Broken::Content) if !Box::pin(client_gone_within(&sub.thread, sub, Duration::ZERO)).await => {

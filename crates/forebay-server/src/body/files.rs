@@ -1,4 +1,4 @@
-//! Bytes of parts: those in memory, and those of files that have to be read or leave by sendfile. Hot path.
+//! Bytes of parts: in memory, or in files that are read or leave by sendfile. Hot path.
 //!
 //! Files of more than 128 KiB leave by sendfile. What is not in the page cache is first read on the blocking pool.
 
@@ -45,6 +45,7 @@ pub(super) fn shared(p: &Part) -> Option<Bytes> {
         Part::Bytes(b) => Some(b.clone()),
         Part::File { file, start, end } => {
             let range = *start as usize..*end as usize;
+            // `Bytes::slice` panics on a range outside of the content.
             file.bytes()
                 .filter(|all| range.start <= range.end && range.end <= all.len())
                 .map(|all| all.slice(range))
@@ -72,6 +73,7 @@ async fn read(file: &OpenFile, offset: u64, n: u64, out: &mut Vec<u8>) -> bool {
         let room = out.get_mut(before..).unwrap_or_default();
         return rustix::io::pread(&file.fd, room, offset).is_ok_and(|got| got as u64 == n);
     }
+    // The closure may outlive this request and its file, so it has a descriptor of its own.
     let Ok(fd) = file.fd.try_clone() else { return false };
     let read = tokio::task::spawn_blocking(move || {
         let mut buf = vec![0; n as usize];
@@ -92,6 +94,7 @@ async fn read(file: &OpenFile, offset: u64, n: u64, out: &mut Vec<u8>) -> bool {
 /// Sends a stretch of a file without copying it to user space.
 pub(super) async fn send_file(thread: &Rc<Thread>, req: &mut Request, stretch: &Stretch) -> Done {
     let Stretch { file, start, len } = stretch;
+    // sendfile would wait for the disk inside of the call and stop all connections of the thread.
     if !resident(file, *start, *len) {
         warm(file, *start, *len).await;
     }
@@ -100,7 +103,7 @@ pub(super) async fn send_file(thread: &Rc<Thread>, req: &mut Request, stretch: &
     while offset < end {
         let rest = (end - offset) as usize;
         match req.conn.wire.send_file(&thread.io, &file.fd, &mut offset, rest) {
-            // The file has become shorter: what was promised cannot be kept.
+            // The file has become shorter. The length in the head cannot be kept any more, so the connection has to end.
             Ok(sent) if sent.bytes == 0 && !sent.full => {
                 req.log(Level::Alert, &format!("sendfile() reported that file was truncated at {offset}"));
                 return Err(Broken::Connection);
@@ -115,16 +118,18 @@ pub(super) async fn send_file(thread: &Rc<Thread>, req: &mut Request, stretch: &
             Err(e) => return Err(failed(req, "sendfile()", e)),
         }
     }
-    // Over TLS the last bytes may not have left yet.
+    // Over TLS, sealed records may still wait in the wire.
     write_unsent(thread, req).await
 }
 
-/// Returns `true` if the last byte of a stretch can be read without waiting for the disk. Reading ahead fills files
-/// from the front, so the last byte shows whether the others are there.
+/// Returns `true` if the last byte of a stretch can be read without waiting for the disk. The kernel reads ahead from the front, so the
+/// other bytes are there if the last one is.
 fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
     let mut byte = [0u8; 1];
     let mut bufs = [rustix::io::IoSliceMut::new(&mut byte)];
     let at = offset + n.saturating_sub(1);
+    // Only EAGAIN means that the disk is needed. A file system without RWF_NOWAIT answers with another error, and its files are read
+    // directly.
     !matches!(rustix::io::preadv2(&file.fd, &mut bufs, at, ReadWriteFlags::NOWAIT), Err(Errno::AGAIN))
 }
 
@@ -132,6 +137,7 @@ fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
 async fn warm(file: &OpenFile, offset: u64, n: u64) {
     let Ok(fd) = file.fd.try_clone() else { return };
     let read = tokio::task::spawn_blocking(move || {
+        // The bytes are thrown away: the read only brings them into the page cache, from which sendfile takes them.
         let mut buf = vec![0; 64 * 1024];
         let mut at = offset;
         while at < offset + n {

@@ -1,5 +1,5 @@
-//! Bodies. This file reads and discards the client's; those of responses are sent by `body/pump.rs` and the files
-//! around it. Hot path.
+//! Bodies. This file reads and discards the bodies of requests; `body/pump.rs` and the files around it send the bodies of responses. Hot
+//! path.
 
 pub mod compose;
 mod files;
@@ -113,11 +113,13 @@ impl Stored {
     fn clear(&mut self) {
         self.complete = false;
         self.mem.clear();
+        // One large upload must not make a connection keep its memory for all later requests.
         if self.mem.capacity() > 1 << 16 {
             self.mem = Vec::new();
         }
         self.file = BodyFile::None;
         self.in_file = 0;
+        // A shared body (`share`) leaves the file alone, since the request that owns it removes it.
         if let Some(path) = self.path.take()
             && self.remove
         {
@@ -187,6 +189,7 @@ impl RequestBody {
         let came = head.get(self.at..).unwrap_or_default();
         match self.framing {
             Framing::Length(_) => self.left <= came.len() as u64,
+            // Only a scan for the last chunk can tell, because the length of a chunked body is not known before.
             Framing::Chunked => self.chunked.as_ref().is_some_and(|chunks| chunks.has_end(came)),
             Framing::None | Framing::Stream => self.done,
         }
@@ -200,14 +203,17 @@ impl RequestBody {
     /// Returns the room for the next read.
     fn room(&self) -> usize {
         match self.framing {
-            // Behind the body there is room for the next request: a read that fills its buffer tells less.
+            // The read asks for more than the body has, since the next request may follow it. A read that does not fill its buffer also
+            // shows that the socket is empty, which saves a read that would find nothing.
             Framing::Length(_) if self.left > SHORT as u64 => LONG.min(self.left as usize + 1024),
+            // A body that is short so far may stay short, so it does not borrow a large buffer.
             Framing::Chunked if self.len > SHORT as u64 => LONG,
             _ => SHORT,
         }
     }
 
-    /// Returns the number of bytes of a body with a length that are still to be read from its connection, and will come as they are.
+    /// Returns how many bytes of a body with a length are still to be read from the connection. They come unencoded, so that the kernel
+    /// can pass them on.
     pub fn left(&self, head: &[u8]) -> u64 {
         if matches!(self.framing, Framing::Length(_)) && self.at >= head.len() { self.left } else { 0 }
     }
@@ -310,10 +316,12 @@ pub fn discard_buffered(req: &mut Request) -> bool {
             req.tally.received += n as u64;
             true
         }
+        // The framing is lost: nobody knows where the next request begins, so nothing after this is read as a request.
         Err(Malformed) => {
             req.log(Level::Error, "client sent invalid chunked body");
+            // Marked as done so that no one tries to read the rest of it.
             req.body.done = true;
-            // The rest of the head's buffer cannot be trusted. A request that failed before keeps its status.
+            // The rest of the head's buffer cannot be trusted. A request that has failed before keeps its status.
             if !req.resp.origin.is_error_page() {
                 req.resp.location.clear();
                 crate::error_page::built_in(req, 400);
@@ -327,6 +335,8 @@ pub fn discard_buffered(req: &mut Request) -> bool {
 pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
+    // nginx bounds the whole of the lingering as well as each wait in it, so that a client cannot hold the connection by sending bytes
+    // slowly.
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = req.take_buf();
     let at = req.body.at;
@@ -339,6 +349,7 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
         Err(Malformed) => false,
     };
     while !req.body.done && sound {
+        // A client that sends without a pause would otherwise keep the thread from its other connections.
         thread.io.poller.be_fair().await;
         scratch.clear();
         scratch.reserve(16384);
@@ -355,8 +366,8 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     sound && req.body.done
 }
 
-/// Discards bytes as far as they belong to the body; bytes of the next request stay for it. Returns `false` if the body is
-/// malformed.
+/// Discards the bytes that belong to the body. The bytes after it belong to the next request and stay for it. Returns `false` if the body
+/// is malformed.
 fn discard_bytes(req: &mut Request, bytes: &[u8]) -> bool {
     let Ok(used) = req.body.take(bytes) else { return false };
     req.tally.received += used as u64;
@@ -452,6 +463,8 @@ async fn piece(req: &mut Request, out: &mut Vec<u8>, upstream: Option<&Conn>) ->
     if req.body.done {
         return Ok(Piece::Last);
     }
+    // A client that waits for `100 (Continue)` sends nothing before it (RFC 9110, section 10.1.1), so the interim response has to leave
+    // before the first read.
     ask_for_body(req).await?;
     // `out` may hold earlier pieces, which are no reason to return without a new one.
     let before = out.len();
@@ -459,6 +472,7 @@ async fn piece(req: &mut Request, out: &mut Vec<u8>, upstream: Option<&Conn>) ->
     if out.len() > before || req.body.done {
         return Ok(after_piece(req));
     }
+    // Content with a length needs no decoding, so it is read straight into its destination and not copied.
     if matches!(req.body.framing, Framing::Length(_)) {
         return piece_as_it_is(req, out, upstream).await;
     }
@@ -480,14 +494,15 @@ async fn piece(req: &mut Request, out: &mut Vec<u8>, upstream: Option<&Conn>) ->
         if !out.is_empty() || req.body.done {
             break Ok(after_piece(req));
         }
-        // Chunks may consist of extensions.
+        // A read may bring no content, as when it has only an extension of a chunk. A client that sends only such bytes must not keep the
+        // thread busy.
         req.thread.clone().io.poller.be_fair().await;
     };
     req.give_buf(scratch);
     got
 }
 
-/// Reads a piece of a body with a length to the place where it is needed.
+/// Reads a piece of a body with a length directly into the buffer of the caller.
 async fn piece_as_it_is(
     req: &mut Request,
     out: &mut Vec<u8>,
@@ -506,6 +521,7 @@ async fn piece_as_it_is(
     let taken = req.body.take(received);
     req.body.len += taken.as_ref().map_or(0, |n| *n as u64);
     let used = accept(req, taken)?;
+    // The read may have taken the beginning of a pipelined request along.
     leave(req, out.get(before + used..).unwrap_or_default());
     out.truncate(before + used);
     Ok(after_piece(req))
@@ -518,21 +534,24 @@ fn after_piece(req: &Request) -> Piece {
 
 /// Sends `100 (Continue)` to a client that waits for it.
 async fn ask_for_body(req: &mut Request) -> Result<(), BodyError> {
+    // HTTP/1.0 has no interim responses, so the expectation of such a client is ignored (RFC 9110, section 10.1.1).
     if !req.head.expect_continue || req.body.continued || req.head.version < Version::Http11 {
         return Ok(());
     }
     let thread = req.thread.clone();
     send_continue(&thread, req).await.map_err(|_| BodyError::Gone)?;
+    // The interim response is no part of the response, and `$bytes_sent` leaves it out.
     req.tally.sent = 0;
     Ok(())
 }
 
-/// Takes content that came with the head.
+/// Takes content that has arrived together with the head.
 fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> {
     let at = req.body.at;
     if at >= req.head.buf.len() {
         return Ok(());
     }
+    // The buffer leaves the request for a moment, because its body is changed while the buffer is read.
     let buffered = std::mem::take(&mut req.head.buf);
     let taken = req.body.take_into(buffered.get(at..).unwrap_or_default(), out);
     req.head.buf = buffered;
@@ -540,7 +559,7 @@ fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> 
     Ok(())
 }
 
-/// Takes content that has been received. Bytes of the next request stay for it.
+/// Takes content that has been received. The bytes after it belong to the next request and stay for it.
 fn take_received(req: &mut Request, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
     let taken = req.body.take_into(bytes, out);
     let used = accept(req, taken)?;
@@ -548,10 +567,11 @@ fn take_received(req: &mut Request, bytes: &[u8], out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// Leaves bytes behind the body to the next request.
+/// Leaves the bytes after the body to the next request.
 fn leave(req: &mut Request, bytes: &[u8]) {
     if !bytes.is_empty() {
         let len = req.head.len;
+        // The body that came with the head has been taken by now, so only the head is kept.
         req.head.buf.truncate(len);
         req.head.buf.extend_from_slice(bytes);
         req.body.at = len;
@@ -571,7 +591,7 @@ pub fn is_none(req: &mut Request) -> bool {
         return false;
     }
     let http = req.http();
-    // `client_body_in_file_only` wants a file of a body that is empty, but not of none.
+    // With `client_body_in_file_only`, nginx makes a file even for an empty body, but not for a request without a body.
     let none = req.head.framing == Framing::None
         || http.location(req).settings.core.client_body_in_file_only == BodyInFile::Off;
     req.body.stored.complete |= none;
@@ -586,7 +606,9 @@ pub fn is_none(req: &mut Request) -> bool {
 pub fn follows(req: &mut Request, out: &mut Vec<u8>, piece: Piece) -> Result<Rest, BodyError> {
     let more = piece == Piece::More;
     let looked_for = match req.body.framing {
+        // Without a length, nothing but a read shows whether the stream is over.
         Framing::Stream => more,
+        // All announced content has come, but a stream may still send more or end later (RFC 9113, section 8.1.1).
         Framing::Length(_) => !more,
         _ => false,
     };
@@ -606,8 +628,9 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, piece: Piece) -> Result<Res
             accept(req, taken).map(|_| Rest::Content)
         }
         (Err(Errno::AGAIN), false) => Ok(Rest::End),
-        // The next read will report an error.
+        // An error stays in the stream, so the next read reports it.
         (Err(_), true) => Ok(Rest::Content),
+        // Content after the announced length makes the request malformed (RFC 9113, section 8.1.1).
         (_, false) => Err(too_much(req)),
     };
     req.give_buf(scratch);
@@ -646,6 +669,7 @@ fn accept(req: &mut Request, taken: Result<usize, Malformed>) -> Result<usize, B
     req.tally.received += used as u64;
     let http = req.http();
     let max = http.location(req).settings.core.client_max_body_size.0;
+    // A body with a length was checked against the limit when its location was found, before a byte of it was read.
     if max != 0 && matches!(req.body.framing, Framing::Chunked | Framing::Stream) && req.body.len > max {
         let text = format!("client intended to send too large chunked body: {} bytes", req.body.len);
         req.log(Level::Error, &text);
@@ -664,7 +688,7 @@ enum Received {
     Upstream,
 }
 
-/// Reads once from the client and appends to a buffer. While nothing comes, the buffer has no room that nothing needs.
+/// Reads once from the client and appends to a buffer. While it waits for the client, it gives back the room that it does not need.
 async fn receive(
     req: &mut Request,
     buf: &mut Vec<u8>,
@@ -676,8 +700,10 @@ async fn receive(
         match req.conn.wire.read(&thread.io, buf) {
             Ok(n) if n > 0 => return Ok(Received::Bytes),
             Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(Received::End),
+            // The stream reports this when its content and its `Content-Length` differ.
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
+                // Thousands of slow uploads may wait here, and each would hold a large buffer.
                 give_room(&thread, buf);
                 if client_comes(req, upstream).await? == Input::Upstream {
                     return Ok(Received::Upstream);
@@ -685,6 +711,7 @@ async fn receive(
             }
             _ => {
                 req.log(Level::Info, "client prematurely closed connection");
+                // nginx logs 400 for a client that has closed its connection, although no response is sent.
                 req.resp.status = 400;
                 return Err(BodyError::Gone);
             }
@@ -694,6 +721,7 @@ async fn receive(
 
 /// Makes room for a read.
 fn make_room(thread: &Thread, buf: &mut Vec<u8>, room: usize) {
+    // The thread keeps large buffers for all of its connections, which saves an allocation for each upload.
     if buf.is_empty() && buf.capacity() < room && room > SHORT {
         *buf = thread.io.large.take();
     }
@@ -729,6 +757,7 @@ fn too_slow(req: &mut Request, over: Over) -> BodyError {
     if req.tells(over) {
         req.log(Level::Info, &[over.text(), " while reading client request body"].concat());
     }
+    // A client that has timed out gets no more time, so answers that still wait are not flushed.
     req.timed_out = true;
     req.resp.status = 408;
     BodyError::Gone
@@ -760,6 +789,7 @@ pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let max = core.client_body_buffer_size.0;
+    // A PUT renames the file of the body, so all of the body has to be in it.
     let only_file = req.body.in_file
         || core.client_body_in_file_only != BodyInFile::Off && req.head.framing != Framing::None;
     let mut mem = std::mem::take(&mut req.body.stored.mem);
@@ -768,6 +798,8 @@ pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
             Err(e) => break Err(e),
             Ok(piece) => {
                 let more = piece == Piece::More;
+                // Once a file exists, the last bytes follow the others into it, as in nginx, so that `$request_body_file` names the whole
+                // body.
                 let spill = mem.len() as u64 > max || (only_file && !more);
                 if (spill || (!more && !matches!(req.body.stored.file, BodyFile::None)))
                     && let Err(e) = write_temporary(req, &mut mem).await
@@ -780,6 +812,7 @@ pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
             }
         }
     };
+    // The body may stay in memory for as long as the upstream takes, so the unused part of a large buffer goes back now.
     give_room(&req.thread.clone(), &mut mem);
     req.body.stored.mem = mem;
     if read.is_ok() {
@@ -793,12 +826,14 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
     let mut draft = match std::mem::take(&mut req.body.stored.file) {
         BodyFile::None => open_temporary(req)?,
         BodyFile::Draft(draft) => draft,
+        // A complete body is never written again, since other requests may be reading it.
         BodyFile::Whole(_) => return Err(BodyError::Status(500)),
     };
     let offset = req.body.stored.in_file;
     let n = mem.len() as u64;
     let bytes = std::mem::take(mem);
     let thread = req.thread.clone();
+    // While the disk is slow, the write runs on the blocking pool, because it would stop all connections of the thread.
     let written = thread.disk.run(move || {
         let done = draft.write_at(&bytes, offset);
         (done, bytes, draft)
@@ -808,6 +843,7 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
     match done {
         Ok(()) => {
             bytes.clear();
+            // The buffer comes back from the pool, so that the next piece needs no new one.
             *mem = bytes;
             req.body.stored.in_file += n;
             Ok(())
@@ -832,14 +868,15 @@ fn open_temporary(req: &mut Request) -> Result<Draft, BodyError> {
     })?;
     match core.client_body_in_file_only {
         _ if req.body.in_file => req.body.stored.remove = true,
-        // A directory that is gone takes the name with it.
+        // Nobody asks for the file by its name, so the name goes at once and the kernel frees the file when its last descriptor closes,
+        // even after a crash. An error means that the directory is gone, and the name with it.
         BodyInFile::Off => drop(draft.remove_name()),
         BodyInFile::Clean => req.body.stored.remove = true,
         BodyInFile::On => req.body.stored.remove = false,
     }
     // The request decides how long the name stays.
     draft.leave_name();
-    // The line is a hint at a small `client_body_buffer_size`. Where a file is wanted, it hints at nothing.
+    // The line points at a `client_body_buffer_size` that is too small. It says nothing where the configuration asks for a file.
     let level = match core.client_body_in_file_only {
         _ if req.body.in_file => None,
         BodyInFile::Off => Some(Level::Warn),
@@ -857,6 +894,8 @@ fn open_temporary(req: &mut Request) -> Result<Draft, BodyError> {
 fn create_in(dir: &TempDir) -> Result<(Draft, PathBuf), (&'static str, PathBuf, io::Error)> {
     use forebay_sys::files;
     let mut path = dir.next_file();
+    // A file of an earlier process may have the name already. The number of attempts is bounded, so that a full directory ends in an
+    // error.
     for _ in 0..16 {
         let e = match Draft::create(&path) {
             Ok(f) => return Ok((f, path)),
@@ -864,6 +903,7 @@ fn create_in(dir: &TempDir) -> Result<(Draft, PathBuf), (&'static str, PathBuf, 
         };
         match e.kind() {
             io::ErrorKind::AlreadyExists => path = dir.next_file(),
+            // The levels of `client_body_temp_path` are made when they are first needed, as in nginx.
             io::ErrorKind::NotFound => {
                 let dir = path.parent().unwrap_or(&path);
                 let made = files::create_directories(dir, files::PRIVATE_DIRECTORY);

@@ -14,13 +14,13 @@ use forebay_net::io::LargeBuffers;
 use forebay_net::wire::{Sent, Then};
 use std::time::{Duration, Instant};
 
-/// Amount of bytes that are not kept back any longer, in the hope of more.
+/// Number of gathered bytes from which on they are sent instead of waiting for more.
 const GATHERED: usize = 16 * 1024;
 
-/// Most bytes that pass the filters at once.
+/// Maximum of bytes that pass the filters at once.
 pub const PIECE: usize = 32 * 1024;
 
-/// Most bytes at once if a filter may make much more of them, as decompression.
+/// Maximum of bytes at once if a filter may expand them, as decompression does.
 const EXPANDING: usize = 2 * 1024;
 
 /// Continuation of the content after a piece.
@@ -142,7 +142,7 @@ impl Outlet {
         if self.gathered.len() < GATHERED {
             return Ok(());
         }
-        // Boxed, so that all that push keep no room for it.
+        // Boxed, so that the futures of all callers have no room for it.
         Box::pin(self.drain(req, Follows::More, None)).await
     }
 
@@ -158,7 +158,7 @@ impl Outlet {
         }
         let gathered = std::mem::take(&mut self.gathered);
         let done = self.put(req, &gathered, follows, ahead).await;
-        // Keep the buffer.
+        // The buffer keeps its capacity for the next pieces.
         self.gathered = gathered;
         self.gathered.clear();
         done
@@ -180,13 +180,13 @@ impl Outlet {
             rest = later;
             let then = if rest.is_empty() { follows } else { Follows::More };
             if self.push_piece(req, now, then).is_err() {
-                // The pieces before have passed the filters and still go to the client.
+                // The earlier pieces have passed the filters, so they still go to the client.
                 self.send(req, ahead).await?;
                 return Err(Broken::Connection);
             }
             self.pace.sent += n as u64;
             if !self.filters.is_empty() && then == Follows::More && n > 0 {
-                // Filters compute: other requests of the thread run in between.
+                // Filters such as gzip use the CPU for long, so other requests of the thread run in between.
                 let thread = req.thread.clone();
                 thread.io.poller.yield_now().await;
             }
@@ -210,9 +210,9 @@ impl Outlet {
         loop {
             match self.pace.allowance(want as u64) {
                 Ok(n) => return Ok(n as usize),
-                // Only the filters are to be flushed, which need not wait.
+                // With no bytes to send, only the filters are flushed, which no rate delays.
                 Err(_) if len == 0 => return Ok(0),
-                // Boxed, so that responses without a rate keep no room for it.
+                // Boxed, so that responses without a rate have no room for it.
                 Err(wait) => Box::pin(self.wait(req, wait, ahead.as_deref_mut())).await?,
             }
         }
@@ -225,12 +225,13 @@ impl Outlet {
 
     /// Sends the pending bytes, then waits for a time and reads ahead meanwhile.
     async fn wait(&mut self, req: &mut Request, wait: Duration, mut ahead: Option<&mut Body>) -> Done {
+        // The client gets everything that the rate has allowed so far before the pause begins.
         self.send(req, ahead.as_deref_mut()).await?;
         let thread = req.thread.clone();
         let left = match ahead {
             Some(body) => {
                 body.read_ahead(req, false, Instant::now() + wait).await;
-                // The time is over; only look whether the client is still there.
+                // The time is over, so this only checks whether the client is still there.
                 Duration::ZERO
             }
             None => wait,
@@ -260,7 +261,7 @@ impl Outlet {
     /// Sends the gathered and the pending bytes.
     pub(super) async fn flush(&mut self, req: &mut Request, mut ahead: Option<&mut Body>) -> Done {
         if !self.gathered.is_empty() {
-            // Boxed: only responses with the content of several requests gather.
+            // Boxed, because only responses with the content of several requests gather bytes.
             Box::pin(self.drain(req, Follows::More, ahead.as_deref_mut())).await?;
         }
         self.send(req, ahead).await
@@ -282,6 +283,8 @@ impl Outlet {
             Ok(Sent { bytes, full: false }) if bytes == self.pending.len() => {}
             Ok(Sent { mut bytes, full }) => {
                 let is_large = self.pending.capacity() >= LargeBuffers::LEAST;
+                // The thread lends a bounded number of large buffers to slow clients. Without one of them, the rest moves to a buffer of
+                // its size.
                 let held = if is_large { thread.io.large.hold() } else { None };
                 let moves = is_large && held.is_none();
                 if moves {
@@ -291,7 +294,7 @@ impl Outlet {
                 let rest = self.pending.get(bytes..).unwrap_or_default();
                 done = write_on(&thread, req, rest, full, then, &mut Ahead(ahead)).await;
                 if moves {
-                    // The next read borrows a large one.
+                    // The next read borrows a large buffer again.
                     self.pending = Vec::new();
                 }
             }
@@ -301,8 +304,8 @@ impl Outlet {
         done
     }
 
-    /// Moves the pending bytes from `sent` on to a buffer of their size, before a wait for the client. Thousands of slow clients may have
-    /// pending bytes, and each would keep a large buffer.
+    /// Moves the pending bytes after the first `sent` to a buffer of their size, before a wait for the client. Thousands of slow clients
+    /// may have pending bytes, and each would keep a large buffer.
     fn keep_rest(&mut self, thread: &Thread, sent: usize) {
         let rest = self.pending.get(sent..).unwrap_or_default().to_vec();
         thread.give_buffer(std::mem::replace(&mut self.pending, rest));
@@ -317,7 +320,7 @@ impl Outlet {
             req.tally.sent += sent.bytes as u64;
             self.pending.drain(..sent.bytes);
         }
-        // The rest, where the kernel had no room.
+        // The kernel may have had no room for all of the bytes.
         self.send(req, None).await
     }
 
@@ -406,6 +409,7 @@ fn feed(
 
 /// Appends content; as a chunk if the framing is chunked (RFC 9112, section 7.1).
 fn frame(bytes: &[u8], framing: BodyFraming, out: &mut Vec<u8>) {
+    // A chunk of length zero would end the body.
     if bytes.is_empty() {
         return;
     }

@@ -12,9 +12,11 @@ pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
     let core = &http.location(req).settings.core;
     let set = req.resp.limit_rate;
     let eval = |t: &Option<forebay_core::vars::Template>, req: &mut Request| {
+        // A value that is no size means no limit, since it comes from variables and may be anything.
         let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
         forebay_conf::units::size(&v).unwrap_or(0)
     };
+    // `X-Accel-Limit-Rate` and `$limit_rate` go before the directive, as in nginx.
     let rate = if set != 0 { set } else { eval(&core.limit_rate.0, req) };
     let after = eval(&core.limit_rate_after.0, req);
     (rate > 0).then_some((rate, after))
@@ -56,16 +58,18 @@ impl Pace {
         self.allowance_after(self.started.map_or(Duration::ZERO, |t| t.elapsed()), want)
     }
 
-    /// Does this for a time since the beginning.
+    /// Computes the allowance for a time since the beginning of the response.
     fn allowance_after(&self, elapsed: Duration, want: u64) -> Result<u64, Duration> {
+        // nginx counts in whole seconds and allows the first second's bytes at once, hence the one that is added.
         let allowed =
             elapsed.as_secs().saturating_add(1).saturating_mul(self.rate).saturating_add(self.after);
         if self.sent < allowed {
             return Ok(want.min(allowed - self.sent));
         }
-        // More may go from this second on, and not before: waking earlier would be in vain.
+        // The next bytes may go when the next second begins, so an earlier wake-up would be in vain.
         let second = self.sent.saturating_sub(self.after).checked_div(self.rate).unwrap_or(0);
         let wait = Duration::from_secs(second).saturating_sub(elapsed);
+        // nginx adds this millisecond as well.
         Err(wait + Duration::from_millis(1))
     }
 }

@@ -34,10 +34,10 @@ use forebay_sys::errno::errno_text;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Pending bytes that do not wait until the next segment has come (nginx: postpone_output).
+/// Number of pending bytes that leave before the next segment has come (nginx: postpone_output).
 const POSTPONED: usize = 1460;
 
-/// Bytes after which other requests of the thread run.
+/// Number of bytes after which other requests of the thread run.
 const TURN: u64 = 2 * 1024 * 1024;
 
 /// Moves the content of one response to an outlet.
@@ -48,21 +48,21 @@ pub(super) struct Pump<'p> {
     stage: Option<Stage<'p>>,
     out: &'p mut Outlet,
     shortcuts: Shortcuts,
-    /// Bytes that have been read and not been filtered. Unused with [`Shortcuts::direct`].
+    /// Bytes that have been read but not filtered yet. Unused with [`Shortcuts::direct`].
     piece: Vec<u8>,
-    /// Bytes that the client had got when other requests of the thread last ran.
+    /// Number of bytes that the client had received when other requests of the thread last ran.
     turn: u64,
 }
 
-/// Ways for bytes that leave as they are.
+/// Shortcuts for bytes that leave unchanged.
 struct Shortcuts {
     /// Files leave by sendfile.
     sendfile: bool,
-    /// Bytes are read to where they are sent from.
+    /// Bytes are read directly into the buffer that they are sent from.
     direct: bool,
     /// Bytes of an upstream may pass inside the kernel.
     pipe: bool,
-    /// Bytes that came with the head wait for those that pass after them.
+    /// Bytes that came with the head wait, and leave together with the content that follows through the pipe.
     hold: bool,
 }
 
@@ -99,7 +99,8 @@ impl<'p> Pump<'p> {
     fn find_shortcuts(&mut self, req: &Request) -> Shortcuts {
         let sendfile = self.out.is_transparent();
         let direct = sendfile && self.out.is_unpaced();
-        // A small fixed buffer may hold just one segment, for whose acknowledgement the client's kernel takes 40 ms.
+        // A small fixed send buffer may hold a single segment. The client's kernel delays its acknowledgement for 40 ms, and every
+        // segment of the response would wait for that.
         let pipe =
             direct && req.conn.wire.has_sendfile() && !req.conn.client.has_fixed_send_buffer(&req.conf);
         let hold = pipe && self.source.body().is_some_and(|b| b.can_pass());
@@ -156,9 +157,10 @@ impl<'p> Pump<'p> {
         Ok(PieceRead { got: self.follow(req, got).await?, enough: self.out.enough })
     }
 
-    /// Goes on with the next segment where one has ended.
+    /// Goes on with the next segment of the response when one has ended.
     async fn follow(&mut self, req: &mut Request, got: Progress) -> Result<Progress, Broken> {
         if got == Progress::Failed {
+            // Boxed and cold, so that the future of a response that does not fail stays small.
             return Err(Box::pin(self.break_off(req)).await);
         }
         let segments = req.resp.segments.filter(|segments| got == Progress::End && segments.wants_more(req));
@@ -176,6 +178,7 @@ impl<'p> Pump<'p> {
         if self.shortcuts.direct {
             let held = std::mem::take(&mut self.shortcuts.hold);
             let waits = held || self.out.pending.len() < read.enough;
+            // At the end, `finish` sends the pending bytes with the right hint for the wire.
             return if read.got == Progress::End || waits { Ok(()) } else { self.flush(req).await };
         }
         let follows = match read.got {
@@ -207,7 +210,7 @@ impl<'p> Pump<'p> {
         }
     }
 
-    /// Lends the buffers that have nothing to send to other requests of the thread, during a wait.
+    /// Lends the empty buffers to other requests of the thread during a wait.
     fn lend(&mut self) {
         for buffer in [&mut self.out.pending, &mut self.piece] {
             if buffer.is_empty() && buffer.capacity() > 0 {
@@ -217,14 +220,14 @@ impl<'p> Pump<'p> {
         self.give_text();
     }
 
-    /// Gives the text of the response back once all of it has been read: a slow client would keep it for long.
+    /// Gives the text of the response back once all of it has been read, since a slow client would keep it for long.
     fn give_text(&mut self) {
         if let Some(text) = self.source.take_text() {
             self.thread.give_buffer(text);
         }
     }
 
-    /// Borrows buffers of the thread for a read and what becomes of it, where there are none.
+    /// Borrows missing buffers of the thread for a read and its output.
     fn borrow_buffers(&mut self) {
         let pending = &mut self.out.pending;
         let read = if self.shortcuts.direct { &mut *pending } else { &mut self.piece };
@@ -236,7 +239,8 @@ impl<'p> Pump<'p> {
         }
     }
 
-    /// Sends what has come of content that breaks off, also what filters hold back. Returns the failure of the response.
+    /// Sends everything that has come of content that breaks off, including the bytes that filters hold back. Returns the failure of the
+    /// response.
     #[cold]
     async fn break_off(&mut self, req: &mut Request) -> Broken {
         let readable = self.source.body().is_some();
@@ -278,6 +282,7 @@ impl<'p> Pump<'p> {
         while stretch.start < end {
             let rest = usize::try_from(end - stretch.start).unwrap_or(usize::MAX);
             stretch.len = self.out.allowed(req, rest, None).await? as u64;
+            // The head has to be in the socket before the file, because sendfile bypasses the pending bytes.
             self.out.send_before_file(req).await?;
             send_file(&self.thread, req, &stretch).await?;
             self.out.count(stretch.len);
@@ -286,8 +291,8 @@ impl<'p> Pump<'p> {
         Ok(())
     }
 
-    /// Passes received content on inside the kernel, after the pending bytes. Bytes that the client does not take are pending
-    /// afterwards. Returns `None` if content has to be read.
+    /// Passes received content on inside the kernel, after the pending bytes. Bytes that the client does not take become pending bytes.
+    /// Returns `None` if content has to be read.
     fn pass(&mut self, req: &mut Request) -> Option<Progress> {
         if !self.shortcuts.pipe {
             return None;
@@ -308,6 +313,7 @@ fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Bo
         Pulled::Blocked => return Some(Progress::Blocked),
         _ => return Some(Progress::Failed),
     };
+    // The kernel holds a part of a segment back (MSG_MORE), so that the head and the content from the pipe share segments.
     if !pending.is_empty()
         && let Ok(sent) = req.conn.wire.send(&thread.io, pending, Then::More)
     {

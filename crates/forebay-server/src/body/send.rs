@@ -46,12 +46,14 @@ pub fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: Bo
         return Attempt::No;
     }
     bring_to_memory(thread, &r.body);
+    // Several parts need the vectored write, which can wait.
     let [part] = r.body.as_slice() else { return Attempt::No };
     let Some(mut rest) = shared(part) else { return Attempt::No };
-    // The end of the stream has the head sent.
+    // The head of an empty response already carries the end of the stream.
     if rest.is_empty() {
         return Attempt::Done(Ok(()));
     }
+    // Trailers follow the content in a frame of their own, so that the content must not end the stream.
     let then = if req.resp.has_trailers() { Then::More } else { Then::Close };
     match give_shared(req, &mut rest, then) {
         Ok(false) if rest.is_empty() => Attempt::Done(Ok(())),
@@ -66,12 +68,14 @@ pub fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: Bo
 /// The connection cannot be used for another response; the reason has been logged.
 pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, framing: BodyFraming) -> Done {
     if let Some(join) = req.resp.join.take() {
+        // Boxed, so that the future of every other response has no room for the composition.
         return Box::pin(compose::send(req, head, framing, join)).await;
     }
     let rate = limit_rate(req);
     let unchanged = req.resp.filters.body.is_empty() && rate.is_none() && framing != BodyFraming::Chunked;
     if unchanged && req.resp.source.is_none() {
         let sendfile = req.conn.wire.has_sendfile();
+        // Where sendfile can send a file, its bytes need not be in memory.
         if !sendfile {
             bring_to_memory(thread, &req.resp.body);
         }
@@ -91,7 +95,7 @@ async fn pump(
     pace: Pace,
 ) -> Done {
     let streamed = req.resp.source.is_some();
-    // A file that leaves by sendfile puts no more than the head in it.
+    // If a file leaves by sendfile, the buffer holds only the head, and a small one is enough.
     let bare = !streamed && req.resp.filters.body.is_empty() && framing != BodyFraming::Chunked;
     let pending = if bare { req.take_buf() } else { thread.io.large.take() };
     let filters = std::mem::take(&mut req.resp.filters.body);
@@ -100,11 +104,12 @@ async fn pump(
         // Parts are complete, so no client waits for a first piece: larger writes cost less.
         out.enough = 64 * 1024;
     } else if let Some(len) = req.resp.content_length.filter(|len| *len < WHOLE) {
-        // What came with the head leaves together with the rest, unless that is late.
+        // Content that came together with the head waits for the rest of a short response, unless the rest is late. So the response
+        // leaves in one write.
         out.enough = head.len() + len as usize;
     }
     let mut done = out.put_head(req, head).await;
-    // Not kept while the content comes.
+    // The content may take long, so its request gives the buffer of the head back.
     req.give_buf(std::mem::take(head));
     let mut pump = Pump::new(req, &mut out);
     if done.is_ok() {
@@ -120,7 +125,7 @@ async fn pump(
     done
 }
 
-/// Reads files whose bytes have to pass through user space anyway, once instead of for each response.
+/// Reads files into memory if their bytes have to pass through user space anyway. They are then read once, and not for each response.
 fn bring_to_memory(thread: &Thread, parts: &[Part]) {
     for p in parts {
         if let Part::File { file, .. } = p
@@ -131,7 +136,7 @@ fn bring_to_memory(thread: &Thread, parts: &[Part]) {
     }
 }
 
-/// Returns `true` if all parts should be sent from memory: where there is sendfile, it is better for longer ones.
+/// Returns `true` if all parts should be sent from memory. Where the wire has sendfile, longer files leave by it instead.
 fn is_in_memory(parts: &[Part], sendfile: bool) -> bool {
     let leaves = |part: &Part| match part {
         Part::File { file, start, end } if sendfile => file.leaves_by_sendfile(*start, *end),
@@ -162,7 +167,7 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>)
     write_vectored(thread, req, head).await
 }
 
-/// Writes head and body in one call. There are more only if the socket is full.
+/// Writes head and body in one call, and in more only if the socket is full.
 async fn write_vectored(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> Done {
     let mut done = 0usize;
     let then = after_last(req);
@@ -175,6 +180,8 @@ async fn write_vectored(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> 
             return Ok(());
         }
         let wire = &mut req.conn.wire;
+        // The cached file has the type byte of the TLS record after its content, so that the content is sealed without a copy. This holds
+        // only for a write from the first byte on.
         let inner = if done == 0 && wire.is_tls() { inner(&req.resp.body) } else { None };
         let sent = match inner {
             Some(inner) => wire.send_typed(&thread.io, &[IoSlice::new(head), IoSlice::new(inner)], then),
@@ -190,6 +197,7 @@ async fn write_vectored(thread: &Rc<Thread>, req: &mut Request, head: &[u8]) -> 
             Err(e) => return Err(failed(req, "writev()", e)),
         }
         if full {
+            // The text buffer may be large, and a slow client would keep it from other requests.
             req.lend_text();
             room(thread, req, &mut Idle).await?;
         }

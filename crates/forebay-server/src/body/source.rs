@@ -6,7 +6,7 @@ use crate::request::Request;
 use crate::response::streamed::{Body, Empty, Pulled};
 use crate::response::{Part, Window};
 
-/// Content of a response: first its parts, then the body that an upstream sends. Of both, the bytes in a window.
+/// Content of a response: first its parts, then the body that an upstream sends, both cut to a window.
 pub struct Source {
     parts: Vec<Part>,
     /// Bytes that parts refer to.
@@ -48,14 +48,14 @@ impl Source {
     pub fn of(req: &mut Request) -> Source {
         let parts = std::mem::take(&mut req.resp.body);
         let text = std::mem::take(&mut req.resp.text);
-        // Empty parts at the end must not keep the filters from learning which bytes are the last.
+        // Filters learn from the last piece that it is the last, so empty parts must not follow it.
         let end = parts.iter().rposition(|p| !p.is_empty()).map_or(0, |i| i + 1);
         let window = std::mem::take(&mut req.resp.window);
         let sendfile = req.conn.wire.has_sendfile();
         Source { parts, text, end, next: 0, at: 0, body: req.resp.source.take(), window, sendfile }
     }
 
-    /// Appends the next piece without waiting for more of the body. Of a part it is at most `most` bytes.
+    /// Appends the next piece without waiting for more of the body. Takes at most `most` bytes of a part.
     pub async fn read(&mut self, req: &mut Request, out: &mut Vec<u8>, most: u64) -> Progress {
         if self.window.left == 0 {
             return Progress::End;
@@ -83,7 +83,7 @@ impl Source {
         if over { Progress::End } else { Progress::Data }
     }
 
-    /// Takes a stretch of a file if one is next that is not in memory, or longer than what is copied.
+    /// Takes a stretch of a file if the next part is a file that is not in memory, or a file that is long enough for sendfile.
     pub(super) fn next_file(&mut self) -> Option<Stretch> {
         self.skip();
         match self.parts.get(..self.end)?.get(self.next)? {
@@ -92,6 +92,7 @@ impl Source {
                     && self.window.left > 0 =>
             {
                 let at = start + self.at;
+                // A stretch is bounded, so that other requests of the thread get their turn between two of them.
                 let len = (end - at).min(STRETCH).min(self.window.left);
                 let stretch = Stretch { file: file.clone(), start: at, len };
                 self.advance(len);
@@ -180,6 +181,7 @@ impl Source {
             }
             body.abandon(req);
         }
+        // The buffers keep their capacity for the next request of the runner.
         self.text.clear();
         req.resp.text = self.text;
         req.resp.body = self.parts;

@@ -32,6 +32,7 @@ pub type Done = Result<(), Broken>;
 /// The client is gone or too slow.
 pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> Done {
     req.body.continued = true;
+    // Over HTTP/2 and HTTP/3 an interim response is a field section of its own, and its stream takes it without waiting.
     if req.conn.wire.is_multiplexed() {
         let mut block = Vec::with_capacity(8);
         Sink::new(req.head.version, &mut block).status(100);
@@ -74,8 +75,8 @@ pub(super) fn after_last(req: &Request) -> Then {
     }
 }
 
-/// Work to do while a client takes nothing. A type of its own for each kind, so that writes that only wait are not made of
-/// the states of those that read ahead (and reading ahead can itself write `100 Continue`).
+/// Work to do while a client takes nothing. Each kind of work has its own type, so that the future of a write that only waits has no room
+/// for the states of reading ahead. Reading ahead can itself write `100 Continue`, so one type would contain itself.
 pub(super) trait StallWork {
     /// Waits until the client takes more, or until a time.
     async fn until_writable(&mut self, req: &mut Request, until: Instant) -> Awaited;
@@ -115,7 +116,7 @@ pub(super) async fn write(
     write_on(thread, req, bytes, false, then, meanwhile).await
 }
 
-/// Writes bytes as [`write`] does. `full`: the client has to take more first.
+/// Writes bytes as [`write`] does. With `full`, first waits until the client takes more.
 pub(super) async fn write_on(
     thread: &Rc<Thread>,
     req: &mut Request,
@@ -126,7 +127,7 @@ pub(super) async fn write_on(
 ) -> Done {
     let mut rest = bytes;
     while !rest.is_empty() || full {
-        // Asking a full socket again would only say so.
+        // A socket that was full would only answer EAGAIN again, so the wait comes before the next call.
         if full {
             room(thread, req, meanwhile).await?;
         }
@@ -155,8 +156,8 @@ pub(super) fn write_some(
     }
 }
 
-/// Has the client take content of a stream's response, as far as it does at once, without a copy where that is possible. Moves what has
-/// been taken out of `rest`. Returns `true` if the client has to take more before anything else.
+/// Has the client of a stream take content, as much as it takes at once, and without a copy where that is possible. Removes the bytes
+/// taken from `rest`. Returns `true` if the client has to take more before anything else.
 #[inline]
 pub(super) fn give_shared(req: &mut Request, rest: &mut Bytes, then: Then) -> Result<bool, Broken> {
     let sent = req.conn.wire.send_shared(rest, then).map_err(|e| failed(req, "writev()", e))?;
@@ -183,6 +184,7 @@ pub async fn write_shared(thread: &Rc<Thread>, req: &mut Request, mut rest: Byte
 /// Writes what TLS has sealed but not sent yet. Does nothing on a plain connection.
 pub(super) async fn write_unsent(thread: &Rc<Thread>, req: &mut Request) -> Done {
     while req.conn.wire.has_unsent() {
+        // An empty write flushes the records that were sealed before.
         match req.conn.wire.send(&thread.io, b"", Then::Nothing) {
             Ok(sent) if !sent.full => break,
             Ok(_) | Err(Errno::AGAIN) => room(thread, req, &mut Idle).await?,
@@ -192,8 +194,8 @@ pub(super) async fn write_unsent(thread: &Rc<Thread>, req: &mut Request) -> Done
     Ok(())
 }
 
-/// Waits until the client takes more, for at most `send_timeout`. Boxed, so that requests that wait for something else keep no room
-/// for it.
+/// Waits until the client takes more, for at most `send_timeout`. The future is boxed, so that a request that waits for something else
+/// has no room for it.
 pub(super) fn room<'r>(
     thread: &'r Rc<Thread>,
     req: &'r mut Request,
@@ -208,7 +210,7 @@ async fn wait_for_room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut i
     let until = now + http.location(req).settings.core.send_timeout.0;
     let client = req.waiting(Direction::Response, now);
     let waited = {
-        // Pinned here: each call that a future is passed through would keep room for it.
+        // Pinned here, since each function that passes a future on by value would hold room for it once more.
         let writable = std::pin::pin!(meanwhile.until_writable(req, until));
         thread.transfers.wait(&thread.io.poller, client, until, writable).await
     };
@@ -230,7 +232,9 @@ fn too_slow(req: &mut Request, over: Over) -> Broken {
 
 /// Logs that a response cannot be sent, which is mostly the client's doing.
 pub(super) fn failed(req: &mut Request, call: &str, e: Errno) -> Broken {
+    // EBADF means that the slot of the connection is gone already, which is no failure of this call.
     if e != Errno::BADF {
+        // A client may leave at any time, so these are no faults of the server; every other error is worth an alert, as in nginx.
         let gone = matches!(e, Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::TIMEDOUT);
         let level = if gone { Level::Info } else { Level::Alert };
         req.log_with(level, |out| {
@@ -242,8 +246,8 @@ pub(super) fn failed(req: &mut Request, call: &str, e: Errno) -> Broken {
     Broken::Connection
 }
 
-/// Waits. Returns `true` if the client resets the connection meanwhile. A client that has only ended its own direction
-/// may still be reading.
+/// Waits for a time. Returns `true` if the client resets the connection meanwhile. A client that has only closed its sending direction
+/// may still read the response.
 pub(super) async fn client_gone_within(thread: &Rc<Thread>, req: &Request, wait: Duration) -> bool {
     let gone = req.conn.wire.wait_gone(&thread.io);
     thread.io.poller.deadline(Instant::now() + wait, gone).await.is_some()
