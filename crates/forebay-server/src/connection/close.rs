@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Bytes read at once while lingering.
+/// Number of bytes that one read takes while lingering.
 const READ: usize = 4096;
 
 /// Ends a connection whose output has been flushed. Reads on for a while if the client may still be sending
@@ -25,6 +25,7 @@ pub async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Sett
     if !lingers {
         return;
     }
+    // The client sees the end of the connection from here on, and may look for its line in the log.
     buffers::flush_gathered(thread);
     conn.wire.shutdown(&thread.io);
     linger(thread, conn, core).await;
@@ -41,6 +42,7 @@ async fn linger(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Setting
             Ok(n) if n > 0 && Instant::now() < end => {}
             Err(Errno::AGAIN) => {
                 let until = (Instant::now() + core.lingering_timeout.0).min(end);
+                // A process that stops does not wait for lingering clients.
                 if thread.quitting.get() && thread.stopping.get() {
                     return;
                 }

@@ -1,4 +1,5 @@
-//! Bytes of a connection before its first request: those that all front ends have, and the preface of HTTP/2.
+//! Bytes of a connection before its first request: the PROXY protocol header and TLS, which all front ends have, and the preface of
+//! HTTP/2.
 
 use super::{Connection, close};
 use crate::error_log;
@@ -50,6 +51,8 @@ impl Connection {
     /// Returns `true` if `buf` may be the beginning of an HTTP/2 connection.
     #[inline]
     pub(super) fn may_be_preface(&self, buf: &[u8]) -> bool {
+        // The preface begins with `PRI`. A client that has agreed on HTTP/2 by ALPN has to send it, so other bytes of such a client are
+        // checked as well.
         match buf.first() {
             Some(b'P') => true,
             Some(_) => self.client.alpn() == Some(Some(b"h2")),
@@ -60,7 +63,7 @@ impl Connection {
     /// Looks for the preface of HTTP/2 in `buf` (RFC 9113, section 3.4), where the address speaks it.
     pub(super) fn preface(&mut self, thread: &Thread, conf: &ThreadConfig, buf: &[u8]) -> Preface {
         let n = buf.len().min(PREFACE.len());
-        // ALPN decides over TLS.
+        // Over TLS, ALPN has decided which protocol the client speaks.
         let agreed = self.client.alpn().map(|alpn| alpn == Some(b"h2"));
         if buf.get(..n) != PREFACE.get(..n) {
             return if agreed == Some(true) { Preface::Broken } else { Preface::Http1 };
@@ -73,6 +76,7 @@ impl Connection {
             return Preface::Partial;
         }
         let network = self.client.network();
+        // A client whose network has misbehaved lately gets stricter limits.
         let strict = h2::drive::is_suspect(network, thread.clock.now());
         let session = Session::new(
             Some(thread.io.clone()),
@@ -91,6 +95,7 @@ impl Connection {
         error_log::log_connection(thread, &self.client, Level::Info, "invalid connection preface", "");
         let mut goaway = Vec::new();
         frame::push_goaway(&mut goaway, 0, Code::ProtocolError);
+        // The GOAWAY and the end of the connection leave together.
         if self.write_all(thread, conf, &goaway, Then::Close).await
             && let Some(location) = self.location(conf)
         {

@@ -25,14 +25,15 @@ use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// First read of a connection, bytes; heads are rarely longer.
+/// Size of the first read of a connection in bytes; longer heads are rare.
 const READ: usize = 4096;
 
-/// Requests of one connection answered before others get a turn: a client that pipelines without end must not hold up the
-/// thread.
+/// Number of requests that one connection gets answered before others have their turn. Otherwise a client that pipelines without end
+/// would hold up the thread.
 const TURN: u32 = 32;
 
-/// Longest time that a handshake waits for room to send, from the connection's beginning, or other records of TLS.
+/// Maximum time that a handshake waits for room to send, counted from the beginning of the connection. Other TLS records wait for as long
+/// from the time at which they find no room.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
 /// Result of serving a connection.
@@ -86,7 +87,7 @@ pub(super) fn serve<'s>(
     waited: bool,
 ) -> impl Future<Output = Served> + 's {
     let mut served = Http1 { thread, req, guard, waited, begun: false, in_turn: 0 };
-    // Arguments of an `async fn` would be in the future twice.
+    // The arguments of an `async fn` would be in the future twice: as captured and as used.
     async move {
         if served.req.conn.expired {
             gone(served.req, HeadFailure::TimedOut);
@@ -106,7 +107,7 @@ impl Http1<'_, '_> {
             let done = match self.read_head() {
                 Head::Complete => self.request().await,
                 Head::Wait => self.wait().await,
-                // Boxed, as all that is rare, so that requests keep no room for it.
+                // Everything that is rare is boxed, so that the futures of requests have no room for it.
                 other => Box::pin(self.leave(other)).await,
             };
             if let Some(done) = done {
@@ -144,6 +145,8 @@ impl Http1<'_, '_> {
         let mut handshake = tls::handshake(thread, &conf, &mut req.conn);
         match handshake.drive(Patience::Room(until)).await {
             Driven::Done => None,
+            // The client has sent plain bytes to a port of TLS. They are parsed as a head, so that an error page can answer them (nginx:
+            // status 497).
             Driven::Plain(bytes) => {
                 req.head.buf = bytes;
                 req.tally.started = thread.clock.now();
@@ -184,6 +187,7 @@ impl Http1<'_, '_> {
         if self.thread.io.poller.has_unsent(self.guard.token) {
             return self.send_answer().await;
         }
+        // nginx counts a connection as reading from the first byte of a head on, not while it is idle.
         let begun = !self.req.head.buf.is_empty();
         self.guard.state(if begun { Some(|c| &c.reading) } else { None });
         if !park(self.thread, self.req, self.guard, self.waited) {
@@ -191,7 +195,7 @@ impl Http1<'_, '_> {
             return None;
         }
         if begun {
-            // It stays counted until a runner gets it again.
+            // The parked connection stays counted until a runner takes it up again.
             self.guard.state = None;
         }
         Some(Served::Parked)
@@ -216,7 +220,8 @@ impl Http1<'_, '_> {
     async fn send_answer(&mut self) -> Option<Served> {
         let (thread, req) = (self.thread, &mut *self.req);
         self.guard.state(Some(|c| &c.writing));
-        // It is idle for as long as the location of that answer says, but not before the answer has been sent.
+        // The connection may be idle for as long as the location of the last answer says, but that time begins only when the answer has
+        // been sent.
         let poller = &thread.io.poller;
         let left =
             poller.instant(poller.deadline_of(self.guard.token)).saturating_duration_since(poller.now());
@@ -234,9 +239,11 @@ impl Http1<'_, '_> {
 
     /// Sends answers that still wait when the connection ends.
     async fn flush(&mut self) {
+        // A client that has timed out gets no more time for the answers that wait.
         if self.req.timed_out || self.req.conn.wire.flush(&self.thread.io) {
             return;
         }
+        // Before the first request there is no location whose timeouts apply, so the default server's do.
         if self.begun {
             body::flush_answers(self.thread, self.req).await;
         } else {
@@ -250,6 +257,7 @@ impl Http1<'_, '_> {
 fn gone(req: &mut Request, end: HeadFailure) {
     let (thread, conf) = (req.thread.clone(), req.conf.clone());
     let conn = &req.conn;
+    // After the greeting, the bytes are the beginning of a request, which gets a line in the access log.
     if !req.head.buf.is_empty() && conn.greeted {
         unfinished(req, end);
         reset_if_timed_out(req);
@@ -280,18 +288,20 @@ fn left(req: &Request, end: HeadFailure) -> (String, String) {
 
 /// Logs a request whose head has only begun. It gets no answer, only a status.
 fn unfinished(req: &mut Request, end: HeadFailure) {
+    // Empty lines before a request line are no part of it (RFC 9112, section 2.2).
     let line = req.head.buf.iter().position(|b| !matches!(b, b'\r' | b'\n')).unwrap_or(0);
     let rest = req.head.buf.get(line..).unwrap_or_default();
     let complete = memchr::memrchr(b'\n', rest).map_or(0, |at| at + 1);
-    // What has come of it so far, for the log.
+    // The parser takes everything that has come so far, since the log shows it.
     let limits = req.conn.limits(&req.conf);
     let _ = parser::parse(&mut req.head, &limits);
+    // An incomplete request line is logged as far as it has come.
     if complete == 0 {
         let end = req.head.buf.len() as u32;
         req.head.request_line = Slice { start: line as u32, end };
     }
     req.begin_request();
-    // The request is refused whatever its server is.
+    // The request is refused whatever its server is, so a failure of the choice does not matter.
     let _ = req.choose_server();
     req.conn.requests += 1;
     req.tally.received = complete as u64;
@@ -303,8 +313,9 @@ fn unfinished(req: &mut Request, end: HeadFailure) {
     finish(req);
 }
 
-/// Drops an idle connection. If a head has begun on it, that is logged like any other that is not completed.
+/// Drops an idle connection. If a head has begun on it, the request is logged like any other that is not completed.
 pub fn drop_idle(thread: &Rc<Thread>, mut conn: Connection, why: HeadFailure) {
+    // A connection that has sent nothing of a request gets no line in the access log, as in nginx.
     if conn.partial.is_none() || !conn.greeted || conn.wire.is_handshaking() {
         return;
     }
@@ -341,6 +352,7 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
 /// Looks for the preface of HTTP/2 or a head of HTTP/1. Returns `None` if neither is complete.
 #[inline]
 fn look_at_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Option<Head> {
+    // Only the first bytes of a connection can be the preface of HTTP/2.
     if req.conn.requests == 0 && req.conn.may_be_preface(&req.head.buf) {
         match req.conn.preface(thread, &req.conf, &req.head.buf) {
             Preface::Http1 => {}
@@ -355,6 +367,7 @@ fn look_at_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
 /// Parses the head. Returns `None` if it is incomplete.
 #[inline]
 fn parse_head(req: &mut Request, limits: &Limits) -> Option<Head> {
+    // The hot case comes first: a complete head in which every line was valid needs no second look.
     match parser::parse(&mut req.head, limits) {
         Ok(Status::Complete) if req.head.ignored.is_empty() => Some(Head::Complete),
         Ok(Status::Partial) => None,
@@ -366,7 +379,7 @@ fn parse_head(req: &mut Request, limits: &Limits) -> Option<Head> {
     }
 }
 
-/// Parses a head again that was refused or of which a line was ignored: the server that it names may have other limits.
+/// Parses a head again if it was refused or one of its lines was ignored, since the server that it names may have other limits.
 #[cold]
 fn reconsider(
     req: &mut Request,
@@ -378,14 +391,14 @@ fn reconsider(
     parser::parse(&mut req.head, &own)
 }
 
-/// Returns the limits of the server that a head names, if they differ from those that it was parsed with.
+/// Returns the limits of the server that a head names, if they differ from the limits with which the head was parsed.
 fn limits_of_named_server(req: &Request, limits: &Limits) -> Option<Limits> {
     let http = req.http();
     if !http.heads_differ || req.head.host.is_empty() {
         return None;
     }
     let (server, _) = req.address()?.names.find(&req.head.host).ok().flatten()?;
-    // The path was read before the name was known.
+    // The path was read before the name was known, so the merging of slashes does not change.
     let own = Limits { merge_slashes: limits.merge_slashes, ..http.servers.get(server)?.head };
     (own != *limits).then_some(own)
 }
@@ -398,7 +411,7 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
     }
     let room = READ.max(limits.client_header_buffer_size);
     let got = if req.head.buf.is_empty() && req.head.buf.capacity() < room {
-        // By way of a buffer of the thread, so that the request keeps no more memory than its head takes.
+        // The bytes come through a buffer of the thread, so that the request keeps no more memory than its head needs.
         let mut came = thread.came.borrow_mut();
         came.reserve(room);
         let got = req.conn.wire.read(&thread.io, &mut came);
@@ -410,8 +423,10 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
         req.conn.wire.read(&thread.io, &mut req.head.buf)
     };
     match got {
+        // A slot that is gone (EBADF) means that the connection was closed from this side, and is treated like a client that has left.
         Ok(0) | Err(Errno::BADF) => Some(Head::Gone(HeadFailure::Closed)),
         Ok(n) => {
+            // The clock of a request starts with its first byte, as in nginx.
             if req.head.buf.len() == n {
                 req.tally.started = thread.clock.now();
             }
@@ -427,22 +442,24 @@ fn head_deadline(thread: &Thread, req: &Request) -> Deadline {
     let poller = &thread.io.poller;
     let from = match (req.conn.wire.is_handshaking(), req.head.buf.is_empty()) {
         (true, _) => req.conn.client.accepted,
+        // Nothing of a head has come, so its time begins now.
         (false, true) => poller.now(),
         (false, false) => req.tally.started,
     };
     poller.deadline_at(from + req.conf.header_timeout_of(&req.conn.client))
 }
 
-/// Puts the connection into its slot until more comes, with the part of a head that has come. `waited` means that its time
-/// for a head was running before it was taken up. Returns `false` if data has come meanwhile.
+/// Puts the connection into its slot until more comes, with the part of a head that has come. `waited` means that the time for its head
+/// was running before a runner took the connection. Returns `false` if data has come meanwhile.
 fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: bool) -> bool {
     let token = guard.token;
     let fresh = req.head.buf.is_empty();
     let mut deadline = deadline(thread, req, token, waited);
     if fresh && req.conn.requests > 0 && thread.quitting.get() {
-        // The last answer has promised the client that it may send another request.
+        // The last answer was sent with keep-alive, so the client may send one more request before it learns that the process is ending.
         deadline = deadline.min(thread.io.poller.after(PARTING));
     }
+    // Tens of thousands of connections may be idle, so each gives back its buffers.
     req.conn.wire.shrink();
     let mut conn = req.end_connection();
     if !fresh {
@@ -455,7 +472,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
             true
         }
         Err(mut conn) => {
-            // The bytes are still in the head.
+            // The runner still has the bytes in its head, so the copy is dropped.
             conn.partial = None;
             req.conn = conn;
             false
@@ -470,7 +487,7 @@ fn deadline(thread: &Thread, req: &Request, token: Token, waited: bool) -> Deadl
     let fresh = req.head.buf.is_empty();
     match req.keepalive_timeout.filter(|_| fresh && req.conn.requests > 0) {
         Some(timeout) => poller.after(timeout),
-        // Data that came meanwhile was no request: it is as idle as before.
+        // The data that has come was not a request, so the connection is as idle as before and its deadline stays.
         None if fresh && (req.conn.requests > 0 || waited) => poller.deadline_of(token),
         None => head_deadline(thread, req),
     }
@@ -481,7 +498,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     req.begin_request();
     req.conn.requests += 1;
     thread.counters.requests.add(1);
-    // The request is refused whatever its server is.
+    // The request is refused whatever its server is, so a failure of the choice does not matter.
     let _ = req.choose_server();
     req.ending.close();
     req.errors.rejected = reject.status;
@@ -499,7 +516,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
         req.head.version = Version::Http11;
     }
     phases::refuse(req, reject.status).await;
-    // The connection ends, whether or not the client gets the response.
+    // The connection is closed, whether or not the client gets the response.
     let _ = respond(thread, req).await;
     finish(req);
     end(thread, req, true).await;
@@ -517,6 +534,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
         None => phases::run(req).await,
         Some(status) => Box::pin(phases::refuse(req, status)).await,
     }
+    // `return 444` closes the connection without a response, but with a line in the log.
     if req.ending.is_dropped() {
         finish(req);
         return Some(Served::Closed);
@@ -527,7 +545,8 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
         return Some(Served::Relayed);
     }
     let unread = !req.body.done();
-    // Also while the thread quits, if the answer had said so before: the next request may be on its way.
+    // The keep-alive of this response has been decided. Even if the thread begins to quit now, the client has read that it may send
+    // another request, which may be on its way.
     let mut keep = sent && req.ending.keeps_alive();
     if keep && unread {
         keep = body::discard(thread, req).await;
@@ -539,6 +558,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
         return Some(Served::Closed);
     }
     if !keep {
+        // Unread bytes would make the kernel reset the connection, and the client might lose the response (RFC 9112, section 9.6).
         let linger = unread || req.head.buf.len() > req.consumed();
         end(thread, req, linger).await;
         return Some(Served::Closed);
@@ -547,8 +567,9 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
     None
 }
 
-/// Discards bytes of the body that came with the head, before the answer; the rest is discarded after it. An upstream that
-/// answers already still gets the body. The connection is closed after the response if it cannot be used for another request.
+/// Discards the bytes of the body that came with the head, before the answer; the rest is discarded after the answer. An upstream that
+/// answers before it has the whole body still gets the rest. The connection is closed after the response if it cannot serve another
+/// request.
 #[inline]
 async fn take_body(thread: &Rc<Thread>, req: &mut Request) {
     if req.resp.source.as_ref().is_some_and(|b| b.uploads()) {

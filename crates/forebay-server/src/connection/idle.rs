@@ -31,7 +31,8 @@ pub fn close_idle(thread: &Rc<Thread>, place: IdlePlace, why: HeadFailure) {
     }
 }
 
-/// Closes idle connections, so that there is room for another that is not accepted from a socket. Returns `false` if there is none.
+/// Closes idle connections to make room for a connection that is not accepted from a socket. Returns `false` if there is no idle
+/// connection.
 pub fn make_room(thread: &Rc<Thread>) -> bool {
     let mut waiting = Vec::new();
     idle(thread, thread.clock.now(), &mut waiting);

@@ -1,7 +1,8 @@
 //! Connections of clients: what one keeps between requests, and the runners that serve it. Hot path.
 //!
-//! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1,
-//! `mux.rs` a request on a stream of HTTP/2, `unread.rs` logs heads that are not completed, `websocket.rs` one that opens a WebSocket there, `switched.rs` passes bytes on where HTTP has ended, `close.rs` ends connections.
+//! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1, `mux.rs`
+//! serves a request on a stream of HTTP/2 or HTTP/3, and `websocket.rs` a request that opens a WebSocket there. `unread.rs` logs heads
+//! that are not completed, `switched.rs` passes bytes on where HTTP has ended, and `close.rs` ends connections.
 
 pub mod close;
 mod greeting;
@@ -34,7 +35,7 @@ use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Connection of a client. Small: idle connections are counted in tens of thousands.
+/// Connection of a client. The type is small, because tens of thousands of connections may be idle.
 #[derive(Debug)]
 pub struct Connection {
     /// Transport.
@@ -58,7 +59,7 @@ pub struct Connection {
 pub struct Partial {
     /// Bytes so far.
     pub buf: Box<[u8]>,
-    /// Time at which the first came.
+    /// Time at which the first byte came.
     pub started: Instant,
 }
 
@@ -105,7 +106,7 @@ impl Connection {
         conf.http.servers.get(self.client.default_server(conf))?.root()
     }
 
-    /// Returns `send_timeout` of that location.
+    /// Returns `send_timeout` of that location, or nginx's default.
     pub fn send_timeout(&self, conf: &ThreadConfig) -> Duration {
         self.location(conf).map_or(Duration::from_secs(60), |l| l.settings.core.send_timeout.0)
     }
@@ -114,13 +115,14 @@ impl Connection {
     fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::StreamSettings> {
         let address = self.client.address(conf)?;
         let server = &conf.http.servers.get(address.default_server)?.settings;
+        // A client over TLS gets here only if ALPN has agreed on HTTP/2, so its server has it.
         (server.http2 || address.options.http2 || self.client.tls.is_some()).then_some(h2::StreamSettings {
             max_streams: server.http2_max_concurrent_streams.0 as usize,
             window: u32::try_from(server.http2_body_preread_size.0).unwrap_or(0x7fff_ffff).max(1),
         })
     }
 
-    /// Writes bytes, all of them, while no request is in progress. Returns `false` if the client is gone or too slow.
+    /// Writes all bytes while no request is in progress. Returns `false` if the client is gone or too slow.
     async fn write_all(
         &mut self,
         thread: &Rc<Thread>,
@@ -177,7 +179,7 @@ impl Connection {
 
 /// Serves connections and requests, one after another, forever.
 pub async fn runner(thread: Rc<Thread>) {
-    // Apart, so that each of the two blocks has a size that fits.
+    // The request is boxed apart from the future, so that each of the two blocks has a size that fits.
     let mut desk = Desk(Box::new(Request::new(thread.clone())));
     loop {
         let Job { token, work } = thread.runners.next_job().await;
@@ -191,7 +193,7 @@ pub async fn runner(thread: Rc<Thread>) {
             Work::Task(task) => Box::pin(crate::background::run(&thread, *task)).await,
         }
         if !thread.is_current(&req.conf) {
-            // A runner without work keeps no configuration of the past.
+            // A runner without work must not keep an old configuration alive after a reload.
             *req = Request::new(thread.clone());
         }
     }
@@ -214,8 +216,8 @@ async fn go_on(thread: &Rc<Thread>, token: Token, conn: Connection) {
     serve_session(thread, conn, &mut guard, until).await;
 }
 
-/// Serves a connection of HTTP/1 until it is idle or over, or speaks HTTP/2. The future keeps no room for the connection, which the
-/// request has.
+/// Serves a connection of HTTP/1 until it is idle or over, or speaks HTTP/2. The connection is in the request, so the future has no room
+/// for it.
 fn serve<'r>(
     thread: &'r Rc<Thread>,
     req: &'r mut Request,
@@ -224,13 +226,13 @@ fn serve<'r>(
 ) -> impl Future<Output = ()> + 'r {
     let mut guard = Guard { thread, token, open: true, state: None };
     thread.io.poller.note_place(conn.client.number);
-    // Data before the turn has woken an idle connection.
+    // An idle connection is woken by data, and that data had arrived before this turn began.
     let idle = conn.requests > 0 && conn.partial.is_none();
     if conn.partial.is_some() {
-        // It has been counted since its first byte.
+        // The connection has been counted since the first byte of the head.
         guard.state = Some(|c| &c.reading);
     }
-    // A greeted connection that has sent nothing was parked before, and its time for a head runs already.
+    // A greeted connection that has sent nothing was parked before, so the time for its head is running already.
     let waited = conn.greeted && conn.partial.is_none() && !conn.wire.is_handshaking();
     req.begin_connection(&mut conn);
     req.take_connection(conn);
@@ -239,7 +241,7 @@ fn serve<'r>(
     }
     async move {
         match h1::serve(thread, req, &mut guard, waited).await {
-            // A runner without work keeps no memory of a connection.
+            // A runner without work must not keep the memory of a connection.
             h1::Served::Closed => drop(req.end_connection()),
             h1::Served::Parked => guard.leave_open(),
             h1::Served::Relayed => {}
@@ -269,7 +271,7 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
                 guard.open = false;
                 break;
             }
-            // Data has come meanwhile.
+            // Data came before the connection was parked.
             Err(back) => {
                 conn = back;
                 thread.io.poller.be_fair().await;
@@ -279,7 +281,7 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
     guard.state(None);
 }
 
-/// Closes a connection when its runner drops this, also after a panic, and counts the connection's state.
+/// Closes a connection when its runner drops the guard, even after a panic. Keeps the counters of the connection's state.
 struct Guard<'t> {
     thread: &'t Rc<Thread>,
     token: Token,
@@ -307,16 +309,16 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.state(None);
         if self.open {
-            // A client that sees the end of the connection may look for its line in the log.
+            // A client that sees the end of the connection may look for its line in the log at once.
             buffers::flush_gathered(self.thread);
             self.thread.close(self.token);
         }
     }
 }
 
-/// Returns the rank in which a waiting connection is closed to make room, lowest first; `None`: it is not closed. First come
-/// clients that are slow with their heads, the slowest first. Then come connections between requests, the nearest to their
-/// timeout first, and last those that have not had much time to send a head.
+/// Returns the rank in which a waiting connection is closed to make room, lowest first, or `None` if it must stay open. Clients that are
+/// slow with their heads come first, the slowest before the others. Then come connections between requests, the nearest to their timeout
+/// first. Connections that have had little time to send a head come last.
 pub fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
     let since = match &conn.partial {
         Some(p) => p.started,

@@ -94,7 +94,7 @@ impl RequestState {
         self.writer = RefCell::default();
     }
 
-    /// Takes the request; `None` from the second call on.
+    /// Takes the request, and `None` from the second call on.
     pub(super) fn take_head(&self) -> Option<Box<RequestHead>> {
         self.head.take()
     }
@@ -249,7 +249,7 @@ pub trait Reused {
 #[derive(Debug)]
 pub struct SpareStreams<S: Reused> {
     streams: Vec<Rc<S>>,
-    /// Placeholder connection of the streams kept: a kept stream must not keep its connection alive.
+    /// Placeholder for the connection of kept streams, so that a kept stream does not keep its connection alive.
     nobody: Option<Rc<S::Session>>,
 }
 
@@ -260,7 +260,7 @@ impl<S: Reused> Default for SpareStreams<S> {
 }
 
 impl<S: Reused> SpareStreams<S> {
-    /// Streams kept: as many as a thread has at a time, most often.
+    /// Number of streams that are kept, as many as a thread usually has at a time.
     const KEPT: usize = 128;
 
     /// Keeps the memory of a stream, if there are no other references to it. `nobody` creates a placeholder connection.
@@ -286,7 +286,7 @@ impl<S: Reused> SpareStreams<S> {
     }
 }
 
-/// Resets a stream that its runner has left without an end, also by a panic.
+/// Resets a stream whose runner has left it without an end, even after a panic.
 struct StreamGuard<S: RequestStream>(Rc<S>);
 
 impl<S: RequestStream> Drop for StreamGuard<S> {
@@ -300,6 +300,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     let guard = StreamGuard(stream.clone());
     let state = stream.state();
     let Some(head) = state.take_head() else { return };
+    // The heads are swapped, not copied, and the one that the runner had serves a later request.
     thread.h2.give(std::mem::replace(&mut req.head, head));
     req.take_stream(Wire::Mux(stream.clone()), stream.client(), state.number.get());
     if req.head.is_websocket {
@@ -314,7 +315,8 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
         _ => &thread.counters.http3,
     }
     .add(1);
-    // Settings of a location end HTTP/1 connections only: here they would end other requests, too.
+    // The settings of a location end connections of HTTP/1 only. Here other requests share the connection, so the settings of the server
+    // decide.
     let unknown_server = req.choose_server().err().map(|_| 500);
     let old = req.connection_is_old(&req.own_location().settings.core);
     req.log_ignored();
@@ -339,7 +341,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     } else {
         stream.reset(Reset::Cancelled);
     }
-    // The stream's memory can only be used again once nothing else holds it.
+    // The memory of the stream can be used again only when nothing else refers to it.
     drop(guard);
     req.end_stream();
     stream.recycle(thread);

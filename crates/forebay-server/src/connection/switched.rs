@@ -1,8 +1,8 @@
 //! Connections of HTTP/1 whose bytes are passed on as they are: tunnels, and protocols that were switched to (RFC 9110, sections
 //! 7.8 and 9.3.6). No runner serves them, and their requests keep only what the log phase needs.
 //!
-//! The connection leaves its runner, and the relay ([`forebay_net::relay`]) is an entry of `Thread::relays`. A stream of HTTP/2 keeps
-//! its runner instead, which waits in `Pair::run`.
+//! The connection leaves its runner, and the relay ([`forebay_net::relay`]) becomes an entry of `Thread::relays`. A stream of HTTP/2
+//! keeps its runner instead, and the runner waits in `Pair::run`.
 
 use super::{Connection, Guard, Work};
 use crate::request::rare::Rare;
@@ -45,7 +45,7 @@ pub struct Suspended {
     received: u64,
     peer: Peer,
     remote: Vec<u8>,
-    /// Values of the variables in the lines of the access logs, as far as they cannot change any more.
+    /// Values of the variables in the lines of the access logs, except the values that can still change.
     vars: VarStore,
     captures: Rare<Captures>,
     attempts: Vec<Attempt>,
@@ -84,8 +84,8 @@ impl Owner for Relaying {
     }
 }
 
-/// Returns `true` if the bytes of a response can be passed on without its request and a runner. `false` for streams of HTTP/2, and
-/// if something has to be done at the end that needs all of the request.
+/// Returns `true` if the bytes of a response can be passed on without its request and a runner. This is not so for streams of HTTP/2, and
+/// where something at the end needs the whole request.
 pub fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
     let http = req.http();
     source.is_suspendable(req)
@@ -94,8 +94,8 @@ pub fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
         && http.location(req).plan.log.is_empty()
 }
 
-/// Passes the bytes of a request on whose response begins a tunnel or another protocol. Returns `false` if its response does not,
-/// or needs a runner.
+/// Passes the bytes of a request on if its response begins a tunnel or another protocol. Returns `false` if the response does not, or
+/// needs a runner.
 pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> bool {
     let Some(source) = req.resp.source.take() else { return false };
     if !source.is_suspendable(req) {
@@ -104,7 +104,7 @@ pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_
     }
     let Some(relay) = source.suspend(req) else { return false };
     let request = Box::new(Suspended::new(req, relay.contact));
-    // The connection stays open, and counted as one with a response.
+    // The connection stays open, and stays counted as one that is sending a response.
     guard.open = false;
     guard.state = None;
     let upstream = relay.upstream;
@@ -132,8 +132,8 @@ pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, token: Token, ov
     drop(req.end_connection());
 }
 
-/// Counts the bytes of a relay that is over, apart from those of the client: they are no part of its request (nginx: $request_length).
-/// Calls `log` with a line if the relay has ended by a timeout or an error.
+/// Counts the bytes of a relay that is over. The bytes of the client are left out, since they are no part of its request (nginx:
+/// $request_length). Calls `log` with a line if the relay has ended by a timeout or an error.
 pub fn relayed(
     req: &mut Request,
     ended: Ended,
@@ -171,13 +171,14 @@ impl Suspended {
     /// Takes what the log phase needs from a request.
     fn new(req: &mut Request, contact: Box<dyn RelayContact>) -> Suspended {
         keep_logged(req);
-        // The line is written once the relay is over.
+        // The line is written when the relay is over, so the end of this request must not write it.
         req.unlogged = false;
         let mut description = Vec::new();
         if req.logs(Level::Error) {
             req.describe(&mut description);
         }
         let mut attempts = std::mem::take(&mut req.modules.upstream.attempts);
+        // A tunnel may stay open for days, so it keeps no spare memory.
         attempts.shrink_to_fit();
         let mut vars = std::mem::take(&mut req.vars);
         vars.shrink();
@@ -207,6 +208,7 @@ impl Suspended {
     fn restore(self, req: &mut Request) -> (Box<dyn RelayContact>, Box<[u8]>) {
         req.take_connection(self.conn);
         req.begin_request();
+        // The log phase must not look for fields in a head that is gone.
         req.without_head = true;
         req.ending.close();
         req.conf = self.conf;
@@ -226,7 +228,7 @@ impl Suspended {
     }
 }
 
-/// Built-in variables whose values change until the end of a request. They are evaluated then, without its head.
+/// Built-in variables whose values change until the end of a request. They are evaluated at the end, without the head.
 const LATE: &[&[u8]] = &[
     b"body_bytes_sent",
     b"bytes_sent",
@@ -251,7 +253,7 @@ const LATE: &[&[u8]] = &[
     b"upstream_response_time",
 ];
 
-/// Stores the values of the variables in the access logs of a request, as far as they cannot change any more.
+/// Stores the values of the variables in the access logs of a request, except the values that can still change.
 fn keep_logged(req: &mut Request) {
     let http = req.http();
     let Some(location) = http.level(req.server, req.location) else { return };
@@ -267,10 +269,10 @@ fn keep_logged(req: &mut Request) {
     }
 }
 
-/// Deepest nesting of variables.
+/// Maximum nesting of variables.
 const DEPTH: u8 = 100;
 
-/// Stores the value of a variable, and those from which it is computed.
+/// Stores the value of a variable, and the values from which it is computed.
 fn keep(req: &mut Request, id: VarId, depth: u8) {
     let http = req.http();
     let Some(var) = http.vars.get(usize::from(id.0)) else { return };
@@ -281,12 +283,12 @@ fn keep(req: &mut Request, id: VarId, depth: u8) {
         Source::Get(_) if LATE.contains(&&*var.name) => {}
         Source::Get(_) | Source::Prefix(..) => {
             let mut value = Vec::new();
-            // An error comes again when the line is written.
+            // The same error comes again when the line is written, and is reported then.
             if let Ok(found) = req.var(id, &mut value) {
                 req.vars.store(id, found.then_some(&value));
             }
         }
-        // Its source variables may change. It is computed at the end.
+        // The variables in it may still change, so it is computed at the end.
         Source::Computed(computed) => computed.variables().for_each(|id| keep(req, id, depth + 1)),
         Source::Stored | Source::Absent | Source::Unknown => {}
     }

@@ -1,4 +1,4 @@
-//! Requests whose heads are not read to their end, and those that no runner serves. Each gets its line in the access log.
+//! Requests whose heads are not read to their end, and requests that no runner serves. Each gets its line in the access log.
 
 use crate::connection::mux::RequestStream;
 use crate::request::Request;
@@ -52,8 +52,8 @@ impl HeadFailure {
     }
 }
 
-/// Logs a request of HTTP/2 or HTTP/3 whose head is not read to its end. Nothing of it is known.
-/// `number`: of the request on the connection of its client.
+/// Logs a request of HTTP/2 or HTTP/3 whose head is not read to its end, so nothing of it is known. `number` is the number of the request
+/// on its client's connection.
 pub fn log(thread: &Rc<Thread>, version: Version, client: Rc<Client>, number: u32, why: HeadFailure) {
     let mut head = Box::<RequestHead>::default();
     head.version = version;
@@ -66,7 +66,7 @@ pub fn log(thread: &Rc<Thread>, version: Version, client: Rc<Client>, number: u3
 /// Logs the request of a stream that no runner will serve, since the thread ends.
 pub fn log_unserved(thread: &Rc<Thread>, stream: &impl RequestStream) {
     if let Some(head) = stream.state().take_head() {
-        // nginx's status for a request whose client does not get a response.
+        // nginx logs this status for a request whose client does not get a response.
         end(begun(thread, head, stream.client(), stream.state().number.get()), 499);
     }
 }
@@ -76,7 +76,7 @@ fn begun(thread: &Rc<Thread>, head: Box<RequestHead>, client: Rc<Client>, number
     req.head = head;
     req.take_stream(Wire::Closed, client, number);
     req.begin_request();
-    // The request is refused whatever its server is.
+    // The request is refused whatever its server is, so a failure of the choice does not matter.
     let _ = req.choose_server();
     req
 }

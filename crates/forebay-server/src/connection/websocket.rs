@@ -20,7 +20,7 @@ const KEY: &[u8] = b"sec-websocket-key";
 pub(super) fn complete(head: &mut RequestHead) {
     push(head, b"upgrade", b"websocket");
     push(head, b"connection", b"upgrade");
-    // Clients send no key here, but nothing forbids it.
+    // Clients of RFC 8441 send no key, but nothing forbids it.
     if head.all(KEY).next().is_none() {
         let mut nonce = [0; 16];
         for half in nonce.chunks_mut(8) {
@@ -32,7 +32,7 @@ pub(super) fn complete(head: &mut RequestHead) {
 }
 
 fn push(head: &mut RequestHead, name: &[u8], value: &[u8]) {
-    // Offsets in a head have 32 bits.
+    // Offsets in a head have 32 bits, and its limits keep it shorter.
     let start = head.buf.len() as u32;
     head.buf.extend_from_slice(name);
     let middle = head.buf.len() as u32;
@@ -55,12 +55,13 @@ pub fn is_accepted(req: &Request) -> bool {
 
 /// Makes the response of an upstream that has switched to the protocol what it is on a stream.
 pub fn open(resp: &mut Response) {
+    // A stream answers an extended CONNECT with 200, not 101, and needs no proof of the key (RFC 8441, section 5).
     resp.status = 200;
     resp.head_only = true;
     resp.fields.remove(b"Sec-WebSocket-Accept");
 }
 
-/// Refuses a request whose response opens no WebSocket but has a status that says so.
+/// Refuses a request if its response opens no WebSocket although its status says that it does.
 pub fn check(req: &mut Request) {
     let status = req.status();
     let open = req.resp.source.as_ref().is_some_and(|source| source.is_switched());
