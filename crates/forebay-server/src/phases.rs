@@ -49,8 +49,8 @@ pub async fn run(req: &mut Request) {
     }
 }
 
-/// Returns `true` if the server of a request has `tunnel_pass`. In others nothing answers CONNECT, also not `return`: its status of
-/// success would mean a tunnel.
+/// Returns `true` if the server of a request has `tunnel_pass`. On other servers nothing may answer CONNECT, not even `return`, since a
+/// status of success would mean a tunnel (RFC 9110, section 9.3.6).
 fn has_tunnel(req: &Request) -> bool {
     let http = req.http();
     http.server(req).locations.iter().any(takes_connect)
@@ -73,7 +73,7 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
     let outcome = match target.first() {
         Some(b'@') => match error_page::named(req, target) {
             Ok(()) => {
-                // The status of the request that this one is about.
+                // A named location answers for another request, and keeps its status.
                 req.resp.status = status;
                 walk(req, Start::Rewrite).await
             }
@@ -96,6 +96,7 @@ pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     loop {
         let start = match outcome {
             Outcome::Redirect => Start::ServerRewrite,
+            // A named location is chosen by its name, so no location is looked up for the path.
             Outcome::Named => Start::Rewrite,
             Outcome::Status(status) if bare && status >= 300 => return Some(status),
             other => {
@@ -133,7 +134,7 @@ fn next_start(req: &mut Request, outcome: Outcome) -> Option<Start> {
 async fn walk(req: &mut Request, start: Start) -> Outcome {
     let conf = req.http();
     let http: &Http = &conf;
-    // Another location's `try_files` may have set it.
+    // The `try_files` of an earlier location may have set it.
     req.uri.add_uri_to_alias = false;
     if start == Start::ServerRewrite
         && let Some(out) = server_rewrite(http, req)
@@ -143,6 +144,7 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     if let Some(out) = choose_location(http, req, start) {
         return out;
     }
+    // Most locations have no hooks here, and skip four phases with one test.
     if http.location(req).plan.has_hooks_before_content()
         && let Some(out) = before_content(http, req).await
     {
@@ -201,7 +203,7 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
     }
     loop {
         let ops = &http.location(req).ops;
-        // Where no location matches, the server's own directives have run already.
+        // If no location matches, the request is at the level of the server, whose directives have run already.
         if ops.is_empty() || req.location == ROOT {
             return None;
         }
@@ -211,6 +213,7 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
             rewrite::Ran::Through => return None,
             rewrite::Ran::UriChanged => {}
         }
+        // nginx stops such a cycle after ten changes (NGX_HTTP_MAX_URI_CHANGES).
         if let Err(status) = spend_uri_change(req, "rewrite or internal redirection cycle while processing") {
             return Some(Outcome::Status(status));
         }
@@ -238,8 +241,10 @@ fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
     if location::choose(http, req).is_err() {
         return Some(Outcome::Status(500));
     }
+    // The redirect comes last, as in nginx: the limits of the location apply to it first.
     let lacks_slash = http.has_auto_redirect && choose_with_slash(http, req);
     let l = http.location(req);
+    // nginx hides internal locations by 404, as if they did not exist.
     if l.internal && !req.uri.internal {
         return Some(Outcome::Status(404));
     }
@@ -265,11 +270,12 @@ fn too_large(req: &Request, max: u64) -> Option<u64> {
     }
 }
 
-/// Goes to the level for methods that `limit_except` of the location does not except.
+/// Goes to the level of settings that `limit_except` has for all methods that it does not name.
 pub fn limit_except(req: &mut Request) {
     let http = req.http();
     if let Some((methods, level)) = &http.location(req).limit_except {
         let method = req.method_text();
+        // GET allows HEAD as well, as nginx documents for limit_except.
         let excepted = methods.iter().any(|m| m == method || (method == b"HEAD" && m == b"GET"));
         if !excepted {
             req.location = *level;
@@ -293,6 +299,7 @@ async fn post_read(req: &mut Request) -> Option<Outcome> {
 /// Chooses the location whose path is that of the request with a slash at its end, if an upstream answers there. Returns `false` if
 /// there is none.
 fn choose_with_slash(http: &Http, req: &mut Request) -> bool {
+    // An exact location matches this very path, so that no slash is missing.
     if http.location(req).kind.is_exact() {
         return false;
     }
@@ -318,6 +325,7 @@ fn add_slash(req: &mut Request) -> Outcome {
 
 /// Runs ACCESS.
 async fn access(http: &Http, req: &mut Request) -> Option<Outcome> {
+    // nginx checks access for the main request only; its subrequests are the work of the server.
     if req.is_subrequest() {
         return None;
     }
@@ -360,14 +368,14 @@ impl AccessPhase {
         match verdict {
             Verdict::Declined => Judged::GoOn,
             Verdict::Allowed if self.any => {
-                // An earlier hook may have asked for authentication, which is not needed after all.
+                // An earlier hook may have asked for authentication, which is no longer needed.
                 req.resp.fields.remove(b"WWW-Authenticate");
                 req.resp.fields.remove(b"Proxy-Authenticate");
                 Judged::Allowed
             }
             Verdict::Allowed => Judged::GoOn,
             Verdict::Status(s @ (401 | 403 | 407)) if self.any => {
-                // A status that asks for authentication stays: the client can do something about it.
+                // A refusal that asks for authentication goes before 403, because the client can do something about it.
                 self.refused = self.refused.filter(|r| matches!(r, 401 | 407)).or(Some(s));
                 Judged::GoOn
             }
@@ -396,7 +404,7 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     Outcome::Status(status)
 }
 
-/// Waits. Returns `false` if the client leaves meanwhile.
+/// Waits for a time. Returns `false` if the client leaves before its end.
 pub async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     let thread = &req.thread;
     let mut watch = req.conn.wire.watch();
@@ -413,6 +421,7 @@ pub async fn pause(req: &Request, wait: std::time::Duration) -> bool {
 /// Runs CONTENT: the handler that took the location, else its hooks, else files.
 async fn content(http: &Http, req: &mut Request) -> Outcome {
     let l = http.location(req);
+    // Content for other methods must not answer CONNECT with success, as the client would take the rest of the connection for its tunnel.
     if req.method == Method::Connect && !takes_connect(l) {
         return Outcome::Status(405);
     }

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use forebay_http::field::Name;
 use forebay_http::request::{Method, RequestHead};
 
-/// Base64 as people write it: with or without padding, whatever the unused bits are.
+/// Base64 as clients write it: with or without padding, and with any unused bits.
 pub const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -21,7 +21,7 @@ pub fn is_proxy(head: &RequestHead) -> bool {
     head.method == Method::Connect
 }
 
-/// Returns the name of the field that has them.
+/// Returns the name of the field with the credentials.
 fn field(head: &RequestHead) -> Name {
     if is_proxy(head) { Name::ProxyAuthorization } else { Name::Authorization }
 }
@@ -32,9 +32,10 @@ pub fn credentials(head: &RequestHead) -> Option<(Vec<u8>, Vec<u8>)> {
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
     }
-    // Text after the padding is ignored.
+    // nginx ignores text after the padding, so it is ignored here.
     let text = rest.trim_ascii().split(|b| *b == b'=').next()?;
     let mut user = LENIENT.decode(text).ok()?;
+    // The password may contain colons, but the user must not (RFC 7617, section 2), so the first colon separates them.
     let colon = memchr::memchr(b':', &user)?;
     let pass = user.split_off(colon + 1);
     user.pop();

@@ -1,4 +1,4 @@
-//! Requests that the server makes of others.
+//! Requests that the server derives from other requests.
 
 use super::uri::MAX_CHANGES;
 use super::{Origin, Request};
@@ -24,11 +24,13 @@ impl Request {
     fn derive(parent: &Request, origin: Origin) -> Box<Request> {
         let mut new = Request::renewed(&parent.thread);
         new.conf = parent.conf.clone();
+        // The client is shared, but the wire stays with the parent until the subrequest is the one that sends.
         new.conn = Connection::closed(parent.conn.client.clone(), parent.conn.requests);
         new.origin = origin;
         new.head.copy(&parent.head);
         new.uri.changes_left = MAX_CHANGES;
         new.server = parent.server;
+        // A subrequest sees the variables that its parent has set, as in nginx.
         new.vars.clone_from(&parent.vars);
         new.peer = parent.peer;
         new.remote.clone_from(&parent.remote);
@@ -53,11 +55,13 @@ impl Request {
             }
             SubBody::Shared => sub.body = parent.body.share(),
         }
+        // nginx makes every subrequest a GET, whatever the method of the parent.
         sub.method = Method::Get;
         sub.uri.path.extend_from_slice(uri);
         sub.uri.args.extend_from_slice(args);
         sub.location = ROOT;
         sub.tally.started = parent.tally.started;
+        // A subrequest may go to `internal` locations, which are there for such requests.
         sub.uri.internal = true;
         sub.uri.rewritten = true;
         sub.tally.received = parent.tally.received;

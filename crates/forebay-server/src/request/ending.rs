@@ -1,7 +1,7 @@
 //! End of a request's connection. Hot path.
 
-/// What becomes of a connection of HTTP/1 after a request. It only becomes stricter while the request is served, from
-/// [`Keep`](Ending::Keep) on.
+/// End of a connection of HTTP/1 after a request. While the request is served, the value only becomes stricter, beginning with
+/// [`Keep`](Ending::Keep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     /// It may serve another request.
@@ -9,7 +9,7 @@ pub enum Ending {
     /// It is closed after the response.
     #[default]
     Close,
-    /// It is closed right after the bytes of the response, for which nothing has to be awaited.
+    /// It is closed right after the bytes of the response, without waiting for anything else.
     CloseAtOnce,
     /// It is closed without a response.
     Drop {

@@ -26,7 +26,7 @@ impl Errors {
     /// Forgets the errors of the request before.
     #[inline]
     pub fn clear(&mut self) {
-        // Named one by one, so that none is forgotten.
+        // Every field is named, so that a new field cannot be left out.
         let Errors { rejected, original, overwrite, refusal } = self;
         (*rejected, *original, *overwrite, *refusal) = (0, 0, None, None);
     }

@@ -79,7 +79,7 @@ pub struct ModuleState {
 impl ModuleState {
     /// Empties it for the next request.
     pub fn clear(&mut self) {
-        // Named one by one, so that none is forgotten.
+        // Every field is named, so that a new field cannot be left out.
         let ModuleState { request_id, upstream, processing, states } = self;
         *request_id = None;
         upstream.clear();
@@ -132,7 +132,7 @@ pub struct Request {
     pub ending: Ending,
     /// Body of the request.
     pub body: RequestBody,
-    /// Time for which the connection may be idle after this request; `None`: there was no request since it was idle.
+    /// Time for which the connection may be idle after this request; `None` if there has been no request since the connection was idle.
     pub keepalive_timeout: Option<std::time::Duration>,
     /// The client did not read or write in time.
     pub timed_out: bool,
@@ -225,7 +225,7 @@ impl Request {
         }
     }
 
-    /// Prepares for the first request of a connection, or for that of a stream.
+    /// Prepares for the first request of a connection, or for the request of a stream.
     pub fn start_clock(&mut self) {
         self.tally.start_clock(self.thread.clock.now());
         self.timed_out = false;
@@ -269,13 +269,14 @@ impl Request {
         self.transfer = None;
         self.modules.clear();
         self.timed_out = false;
+        // A process that quits lets each connection end with its current response.
         self.ending = Ending::begin(self.head.keep_alive && !self.thread.quitting.get());
         self.body.begin(self.head.framing, self.head.len);
         self.unlogged = self.origin == Origin::Client;
         self.take_peer();
     }
 
-    /// Takes the address of the client over, with its text, which the request before often has left.
+    /// Takes over the address of the client and its text. The request before has often left the same text.
     fn take_peer(&mut self) {
         let peer = self.conn.client.peer;
         if self.remote.is_empty() || self.peer.ip() != peer.ip() {
@@ -297,9 +298,10 @@ impl Request {
         let mut chosen = Ok(());
         if let Some(a) = address
             && !a.names.is_empty()
-            // A head that was not read to its end may yet name a host: this is no request without one.
+            // A head that was not read to its end may not have come to its `Host` field, so it does not count as a head without a host.
             && !(self.head.host.is_empty() && self.head.len == 0)
         {
+            // The host leaves the head for a moment, because a pattern stores its captures in the request.
             let host = std::mem::take(&mut self.head.host);
             match a.names.find(&host) {
                 Ok(Some((s, pattern))) => {
@@ -316,13 +318,14 @@ impl Request {
         self.location = ROOT;
         let root = conf.http.location(self);
         crate::counting::begin(self, root);
+        // nginx uses the settings of the server until a location is chosen.
         self.keepalive_timeout = Some(root.settings.core.keepalive_timeout.timeout);
         chosen
     }
 
     /// Returns a number of the request's location that no other location of its configuration has.
     pub fn place(&self) -> usize {
-        // The number of a server, or of a location in it, fits into half a word.
+        // The number of a server and the number of a location both fit into half a word.
         self.server.rotate_left(usize::BITS / 2) ^ self.location
     }
 
@@ -331,7 +334,7 @@ impl Request {
         self.body.consumed(self.head.len)
     }
 
-    /// Applies the settings that govern the connection. `core`: those of the location.
+    /// Applies the settings of a location that govern the connection.
     pub fn update_connection_settings(&mut self, core: &Core) {
         self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
         if self.ending.keeps_alive() && (self.connection_is_old(core) || self.disabled_agent(core)) {
@@ -339,8 +342,10 @@ impl Request {
         }
     }
 
-    /// Returns `true` if the connection has served as many requests, or been open as long, as it may in a location with these settings.
+    /// Returns `true` if the connection has served the maximum number of requests, or has been open for the maximum time, by the settings
+    /// of a location.
     pub fn connection_is_old(&self, core: &Core) -> bool {
+        // The keys have sealed as much as they should, or a reload asks for another handshake. Only a new connection helps.
         if self.conn.wire.is_worn() || self.conn.client.tls.as_ref().is_some_and(|s| s.outdated.get()) {
             return true;
         }
@@ -354,7 +359,7 @@ impl Request {
                 .is_some_and(|end| self.tally.started > end)
     }
 
-    /// Returns `true` if the client's browser is one that gets no second request (nginx: keepalive_disable).
+    /// Returns `true` if the client's browser must not send a second request (nginx: keepalive_disable).
     fn disabled_agent(&self, core: &Core) -> bool {
         let d = core.keepalive_disable;
         if self.method != Method::Post && !d.safari {
@@ -362,11 +367,13 @@ impl Request {
         }
         let Some(agent) = self.head.get(forebay_http::field::Name::UserAgent) else { return false };
         let has = |what: &[u8]| memchr::memmem::find(agent, what).is_some();
+        // nginx recognizes the old browsers by the same words: MSIE 4, 5, and 6 without SV1.
         let old_msie = match memchr::memmem::find(agent, b"MSIE ").and_then(|at| agent.get(at + 5..at + 7)) {
             Some([b'4' | b'5', b'.']) => true,
             Some([b'6', b'.']) => !has(b"SV1"),
             _ => false,
         };
+        // Opera calls itself MSIE for compatibility, and Chrome calls itself Safari.
         (d.msie6 && self.method == Method::Post && old_msie && !has(b"Opera"))
             || (d.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome"))
     }
@@ -400,8 +407,8 @@ impl Request {
         self.errors.original == 413
     }
 
-    /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,
-    /// which a page of `error_page` is to carry.
+    /// Drops a response that was begun. Rates that variables have set stay, and so do the challenges of a 401, because a page of
+    /// `error_page` has to carry them.
     pub fn forget_response(&mut self) {
         let (rate, vary) = (self.resp.limit_rate, self.resp.server_fields.vary);
         let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
@@ -423,13 +430,13 @@ impl Request {
         }
     }
 
-    /// Returns the configuration's http block. A clone of the counter keeps it while the request changes.
+    /// Returns the http block of the configuration. The reference is counted, so that the request can be changed meanwhile.
     #[inline]
     pub fn http(&self) -> HttpRef {
         HttpRef(self.conf.clone())
     }
 
-    /// Returns the location of the request, for those that do not change the request meanwhile.
+    /// Returns the location of the request, for callers that do not change the request meanwhile.
     #[inline]
     pub fn own_location(&self) -> &Location {
         self.conf.http.location(self)

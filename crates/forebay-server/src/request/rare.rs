@@ -1,7 +1,7 @@
-//! State of requests that few of them use. Thousands of requests may wait at once, and each keeps room for all of its fields.
+//! State that few requests use. Thousands of requests may wait at once, and each has room for all of its fields.
 //!
-//! Futures of rare waits are boxed where many requests would keep room for them: the future of a runner is as large as the largest of
-//! its waits, and `connection/mod.rs` has a test for its size.
+//! Futures of rare waits are boxed where many requests would have room for them: the future of a runner is as large as the largest of its
+//! waits, and `connection/mod.rs` has a test for its size.
 
 use super::Origin;
 use crate::response::FieldList;
@@ -17,10 +17,11 @@ pub trait Unused: Default + std::fmt::Debug + 'static {
     /// Empties it for the next request.
     fn clear(&mut self);
 
-    /// Gives back what it holds beyond the request, at its end.
+    /// Gives back resources outside of the request, at its end.
     fn end(&mut self) {}
 
-    /// Returns the state that a request made for this one begins with, if not the unused one. `origin`: of that request.
+    /// Returns the state with which a derived request begins, or `None` for the unused state. `origin` is the origin of the derived
+    /// request.
     fn for_request(&self, _origin: Origin) -> Option<Self> {
         None
     }

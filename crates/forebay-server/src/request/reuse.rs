@@ -1,4 +1,4 @@
-//! Requests that have ended, whose memory serves for those that the server makes of others. Hot path.
+//! The memory of requests that have ended serves for requests that the server derives from others. Hot path.
 //!
 //! `reset` names every field, since a leftover would show one client what another one has sent.
 
@@ -16,7 +16,7 @@ use std::rc::Rc;
 const LARGEST: usize = 16 * 1024;
 
 impl Request {
-    /// Makes a request that has yet to begin, as [`Request::new`] does, of the memory of one that has ended.
+    /// Makes a request that has yet to begin, as [`Request::new`] does, but in the memory of a request that has ended.
     pub(super) fn renewed(thread: &Rc<Thread>) -> Box<Request> {
         match thread.spare_requests.take() {
             Some(mut request) => {
@@ -30,7 +30,7 @@ impl Request {
     /// Gives the memory of a request that has ended to later ones.
     pub fn recycle(mut self: Box<Request>) {
         let thread = self.thread.clone();
-        // No configuration of the past is kept.
+        // A request of an old configuration would keep it alive after a reload.
         if thread.is_current(&self.conf) {
             self.reset();
             self.give_buffers();
@@ -38,12 +38,12 @@ impl Request {
         }
     }
 
-    /// Makes this the same as a new request, in the memory that it has. A leftover would show a client what another one has sent.
+    /// Makes this the same as a new request, in the same memory. A leftover would show one client what another client has sent.
     fn reset(&mut self) {
-        // Named one by one, so that none is forgotten.
+        // Every field is named, so that a new field cannot be left out.
         let Request {
             thread,
-            // Replaced when the memory is taken for the next request.
+            // The configuration is replaced when the memory is taken for the next request.
             conf: _,
             conn,
             origin,
@@ -80,7 +80,7 @@ impl Request {
         resp.clear();
         vars.clear();
         errors.clear();
-        // Its time is set when the memory is taken for the next request.
+        // The time is set when the memory is taken for the next request.
         *tally = Tally::new(tally.started);
         *transfer = None;
         modules.clear();
@@ -89,6 +89,7 @@ impl Request {
         *body = RequestBody::default();
         *keepalive_timeout = None;
         (*timed_out, *without_head) = (false, false);
+        // A single large head or body must not stay in memory for all small requests after it.
         for buf in
             [&mut head.buf, &mut resp.text, &mut modules.upstream.head.buf, &mut modules.upstream.early]
         {

@@ -32,13 +32,15 @@ impl<T: Unused> Slot<T> {
 
     #[inline]
     fn index(&self) -> usize {
+        // Slots are statics of modules, so the number of an index is known only at run time. An index never changes, so the weak ordering
+        // is enough.
         match self.index.load(Relaxed) {
             0 => self.assign(),
             n => n - 1,
         }
     }
 
-    /// Gives the slot its index. Where two threads do so at once, one index stays unused.
+    /// Gives the slot its index. If two threads do so at once, one index stays unused.
     #[cold]
     fn assign(&self) -> usize {
         let new = SLOTS.fetch_add(1, Relaxed) + 1;
@@ -128,7 +130,7 @@ impl States {
         self.0.iter_mut().flatten().for_each(|state| state.clear());
     }
 
-    /// Gives back what the states hold beyond the request, since it ends.
+    /// Gives back the resources that the states hold outside of the request.
     #[inline]
     pub fn end(&mut self) {
         self.0.iter_mut().flatten().for_each(|state| state.end());

@@ -40,7 +40,7 @@ impl Tally {
     /// Counts a request that begins, with a head of `received` bytes. The arrival of its first byte has been noted before.
     #[inline]
     pub fn begin(&mut self, received: u64) {
-        // Named one by one, so that none is forgotten.
+        // Every field is named, so that a new field cannot be left out.
         let Tally { started: _, arrival: _, received: all, sent, sent_head, complete } = self;
         *all = received;
         (*sent, *sent_head, *complete) = (0, 0, false);

@@ -55,12 +55,12 @@ impl Attempt {
     }
 }
 
-/// Upstream servers that a request was sent to, and the last response of theirs.
+/// Upstream servers that a request was sent to, and the last response from them.
 #[derive(Debug, Default)]
 pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
-    /// Number of servers that variables show. Later ones were asked for further slices of a response.
+    /// Number of servers that variables show. Servers after them were asked for further slices of the response.
     pub own_attempts: Option<usize>,
     /// Empty buffer for the name of the next server.
     pub spare_name: Vec<u8>,
@@ -83,16 +83,17 @@ pub struct Upstreamed {
 impl Upstreamed {
     /// Forgets everything, but keeps buffers.
     pub fn clear(&mut self) {
-        // A cached response has a head without an attempt, and not all protocols have a host.
+        // The list of attempts alone does not show that there is nothing to clear: a cached response has a head without an attempt, and
+        // not all protocols have a host.
         let unused = self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none();
         if !unused || !self.head.buf.is_empty() {
             self.reset();
         }
     }
 
-    /// As [`Upstreamed::clear`], whatever it has been used for: the memory is given to another client.
+    /// Does the same as [`Upstreamed::clear`] without looking at its use, because the memory goes to another client.
     pub fn reset(&mut self) {
-        // Named one by one, so that none is forgotten.
+        // Every field is named, so that a new field cannot be left out.
         let Upstreamed {
             attempts,
             own_attempts,
@@ -105,6 +106,7 @@ impl Upstreamed {
             log_name,
             log_path,
         } = self;
+        // The name of a server is needed again soon, so its buffer is kept for the next request.
         if let Some(first) = attempts.first_mut() {
             *spare_name = std::mem::take(&mut first.name);
         }

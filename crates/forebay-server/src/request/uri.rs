@@ -16,8 +16,8 @@ pub struct Uri {
     pub internal: bool,
     /// `true` after a rewrite or redirect: an upstream gets this path, not the client's.
     pub rewritten: bool,
-    /// `true` if the location is that of the path. It is not after a rewrite that stays in its location, which a handler
-    /// that replaces the location's part of the path must know.
+    /// `true` if the location belongs to the path. This ends with a rewrite that stays in its location, and a handler that replaces the
+    /// location's part of the path has to know that.
     pub valid_location: bool,
     /// `true` if `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
     pub add_uri_to_alias: bool,
@@ -52,7 +52,7 @@ impl Uri {
     /// Empties it, keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
-        // Named one by one, so that none is forgotten.
+        // Every field is named, so that a new field cannot be left out.
         let Uri { path, args, internal, rewritten, valid_location, add_uri_to_alias, changes_left } = self;
         path.clear();
         args.clear();

@@ -26,8 +26,8 @@ impl Request {
         }
     }
 
-    /// Has the head of an upstream's response in a buffer with room for so many bytes more: a large one of the thread, unless its own has
-    /// it.
+    /// Makes room for more bytes in the buffer of an upstream's response head, by way of a large buffer of the thread if its own is too
+    /// small.
     pub fn borrow_head(&mut self, room: usize) {
         let buf = &mut self.modules.upstream.head.buf;
         if buf.capacity() - buf.len() < room {
@@ -37,8 +37,8 @@ impl Request {
         }
     }
 
-    /// Gives the large buffer back that the head of an upstream's response is in, before a wait. Thousands of requests may wait, and
-    /// each would keep as much as one read takes.
+    /// Gives back the large buffer that has the head of an upstream's response, before a wait. Thousands of requests may wait, and each
+    /// would hold as much as one read needs.
     pub fn lend_head(&mut self) {
         let buf = &mut self.modules.upstream.head.buf;
         if buf.capacity() >= LargeBuffers::LEAST {
@@ -48,7 +48,7 @@ impl Request {
         }
     }
 
-    /// Gives the large buffer back that the text of the response is in, before a wait for the client.
+    /// Gives back the large buffer that has the text of the response, before a wait for the client.
     pub fn lend_text(&mut self) {
         let text = &mut self.resp.text;
         if text.capacity() >= LargeBuffers::LEAST {
@@ -60,7 +60,8 @@ impl Request {
     /// Gives the buffers of a response that is over to other requests of the thread.
     pub fn give_buffers(&mut self) {
         let upstream = &mut self.modules.upstream;
-        // While its head has bytes, which tell that it is to be cleared. Nothing refers to them afterwards.
+        // This has to come before the buffer of the head is given away, because its bytes show that there is something to clear. Nothing
+        // refers to the bytes afterwards.
         upstream.clear();
         for buf in [&mut self.resp.text, &mut upstream.head.buf, &mut upstream.early] {
             if buf.capacity() > 0 {
@@ -91,8 +92,8 @@ impl Request {
         Waiting::Alone(transfer(&mut self.transfer, || self.conn.client.network(), direction, bytes, now))
     }
 
-    /// Returns `true` if this request should log the end of the wait itself. A dropped HTTP/2 connection logs one line
-    /// for all of its requests.
+    /// Returns `true` if this request should log the end of the wait itself. If an HTTP/2 connection is dropped, one line stands for all
+    /// of its requests.
     pub fn tells(&self, over: Over) -> bool {
         over == Over::Timeout || !self.conn.wire.is_multiplexed()
     }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A content coding, in the order in which they are preferred where the client has no preference.
+/// A content coding. The order is the order of preference where the client has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     /// `zstd` (RFC 8878).
@@ -155,7 +155,7 @@ const NAMES: [(&[u8], usize); 6] = [
 /// `*` means gzip only, which a client that accepts "anything" most likely knows. Codings with less weight than
 /// `identity` are left out. Of two elements with one name the first counts.
 pub fn rank(accept: &[u8], on: Set) -> Ranked {
-    // Of the codings in their order, of `identity`, and of `*`.
+    // The weights of the codings in their order, then of `identity` and of `*`.
     let mut weights: [Option<u16>; 5] = [None; 5];
     for e in accept.split(|b| *b == b',') {
         let (name, q) = element(e);
@@ -164,8 +164,10 @@ pub fn rank(accept: &[u8], on: Set) -> Ranked {
         }
     }
     let [.., identity, any] = weights;
+    // `*` gives a weight to gzip only if the client has not named gzip itself (RFC 9110, section 12.5.3).
     let gzip = &mut weights[Coding::Gzip as usize];
     *gzip = gzip.or(any);
+    // A weight of 0 means "not acceptable", so the least weight that counts is 1.
     let least = identity.unwrap_or(0).max(1);
     let mut out = Ranked::default();
     for place in &mut out.0 {
@@ -173,7 +175,7 @@ pub fn rank(accept: &[u8], on: Set) -> Ranked {
             .into_iter()
             .filter(|c| on.has(*c))
             .filter_map(|c| Some((c, weights[c as usize].filter(|q| *q >= least)?)))
-            // Of equal ones the last would win: the order is turned around.
+            // `max_by_key` takes the last of equal elements, so the order is reversed.
             .rev()
             .max_by_key(|(_, q)| *q);
         let Some((c, _)) = best else { break };
