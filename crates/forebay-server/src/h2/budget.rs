@@ -17,7 +17,7 @@ const UPDATES: u32 = 1000;
 pub(super) const EMPTY_CONTINUATIONS: u32 = 8;
 /// Length of the period for rates.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Divisor of the allowances for a network that exceeded one lately.
+/// Divisor of the allowances for a network that has exceeded an allowance lately.
 const STRICT: u32 = 10;
 
 #[derive(Debug)]

@@ -128,6 +128,7 @@ impl<'o> Sink<'o> {
     /// Appends a checked field to a section of HTTP/2 or HTTP/3, unless they forbid it.
     fn section_field(&mut self, name: &[u8], value: &[u8]) {
         match self {
+            // Fields about the connection make a message of HTTP/2 or HTTP/3 malformed (RFC 9113, section 8.2.2).
             _ if Name::of(name).is(Classes::UNFIT_FOR_HTTP2) => {}
             Sink::Http1(_) => {}
             Sink::Hpack(out) => h2::encode::field(out, name, value),
@@ -135,8 +136,8 @@ impl<'o> Sink<'o> {
         }
     }
 
-    /// Appends a field, unless this version of HTTP forbids it. Unlike nginx, which sends `Proxy-Connection` and others over
-    /// HTTP/2 as well; clients refuse such a response as malformed.
+    /// Appends a field, unless this version of HTTP forbids it. nginx sends `Proxy-Connection` and others over HTTP/2 as well, but
+    /// clients refuse such a response as malformed.
     ///
     /// # Errors
     /// Errors of [`field::one_line`]; nothing is appended then.
@@ -154,7 +155,7 @@ impl<'o> Sink<'o> {
     #[inline]
     fn own(&mut self, own: Own, value: &[u8]) -> Result<(), Unsafe> {
         let form = own.form();
-        // The values of others are made here of numbers and checked parts.
+        // All other values are put together from numbers and checked parts, so they need no check here.
         let value = &*match own {
             Own::ContentType | Own::Location | Own::Etag => field::one_line(form.name, value)?,
             _ => Cow::Borrowed(value),
@@ -166,7 +167,7 @@ impl<'o> Sink<'o> {
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
             }
-            // Short and different each time: Huffman code would not pay.
+            // Date and length are short and differ each time, so Huffman coding would cost more than it saves.
             Sink::Hpack(out) if matches!(own, Own::Date | Own::ContentLength) => {
                 h2::encode::indexed_plain(out, form.hpack, value);
             }
@@ -179,7 +180,7 @@ impl<'o> Sink<'o> {
         Ok(())
     }
 
-    /// Appends a field that was encoded with the configuration. HTTP/3 has none.
+    /// Appends a field that was encoded with the configuration. Over HTTP/3 there is no such field.
     fn encoded(&mut self, field: &alt_svc::Encoded) {
         match self {
             Sink::Http1(out) => out.extend_from_slice(&field.line),
@@ -208,10 +209,12 @@ impl OfConnection {
         if self.chunked {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
+        // `Upgrade` has to be named in `Connection`, because it is meant for the next hop only (RFC 9110, section 7.8).
         if req.resp.status == 101 {
             out.extend_from_slice(b"Connection: upgrade\r\n");
         } else if req.ending.keeps_alive() {
             out.extend_from_slice(b"Connection: keep-alive\r\n");
+            // nginx sends this field only if keepalive_timeout has a second parameter.
             if let Some(n) = core.keepalive_timeout.header.filter(|n| *n > 0) {
                 out.extend_from_slice(b"Keep-Alive: timeout=");
                 response::number(out, n);
@@ -262,7 +265,7 @@ fn push_with(
     }
     if let Some(out) = sink.lines() {
         connection.push(req, core, out);
-        // As in nginx a location that is sent as it is goes with the other fields here.
+        // As in nginx, a location that is sent unchanged follows here, together with the other fields.
         if r.server_fields.vary {
             out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
         }
@@ -307,13 +310,14 @@ fn push_of_content(
     if let Some(n) = length {
         sink.own(Own::ContentLength, itoa::Buffer::new().format(n).as_bytes())?;
     }
+    // nginx sends the time with these statuses only.
     if let Some(t) = r.validators.last_modified.filter(|_| matches!(r.status, 200 | 206 | 304)) {
         sink.own(Own::LastModified, &forebay_http::date::imf(t))?;
     }
     Ok(())
 }
 
-/// Appends the fields after those that every response may have. Those of the list have been unfolded.
+/// Appends the remaining fields. The fields of the list have been unfolded before.
 #[inline]
 fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if r.server_fields.vary && sink.lines().is_none() {
@@ -354,7 +358,8 @@ pub fn add_trailers(req: &mut Request) {
     }
 }
 
-/// Appends the trailers of the response. The status has been sent already, so one with CR, LF or NUL is left out.
+/// Appends the trailers of the response. A trailer with CR, LF or NUL is left out, because the status has been sent already and the
+/// response cannot become an error any more.
 pub fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
     sink.begin_trailers();
     for (name, value) in resp.trailers.iter() {
@@ -375,6 +380,7 @@ fn push_location(req: &Request, core: &Settings, out: &mut Vec<u8>) {
     } else {
         local_address(req, out);
     }
+    // As in nginx, a URL does not name the default port of its scheme.
     if core.port_in_redirect
         && let Some(port) =
             req.local_address().map(|a| a.port()).filter(|p| *p != if req.is_encrypted() { 443 } else { 80 })

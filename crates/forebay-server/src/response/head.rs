@@ -1,4 +1,4 @@
-//! HeadDeadlines of responses and the framing of their bodies (nginx: the header filter). Hot path.
+//! Heads of responses and the framing of their bodies (nginx: the header filter). Hot path.
 
 use super::coding::Coded;
 use super::fields::{self, OfConnection, Sink};
@@ -28,12 +28,12 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
     try_write(req, out).unwrap_or_else(|refused| {
         out.truncate(start);
         let name = String::from_utf8_lossy(&refused.name).into_owned();
-        // Unlike nginx: that sends what follows the line break as further fields.
+        // nginx would send the text after the line break as further fields.
         req.log(Level::Error, &format!("\"{name}\" of the response has a line break or NUL in its value"));
         req.resp.location.clear();
         req.resp.coded = Coded::default();
         error_page::built_in(req, 500);
-        // It has nothing of the request's in it.
+        // The page has no value from the request, so it cannot be refused again.
         try_write(req, out).unwrap_or(BodyFraming::None)
     })
 }
@@ -42,13 +42,16 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
     let http = req.http();
     let core = &http.location(req).settings.core;
     let status = req.resp.status;
+    // HTTP/0.9 has no heads, and a response without a head from an upstream leaves as it came.
     if req.head.version == Version::Http09
         || req.resp.origin.is_headless() && !req.head.version.is_multiplexed()
     {
         req.resp.head_only |= req.method == Method::Head;
+        // Only the end of the connection can mark the end of such a body.
         req.ending.close();
         return Ok(if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain });
     }
+    // An internal redirect for an error turns the method into GET, but a client that has sent HEAD still expects no body.
     req.resp.head_only |= req.method == Method::Head
         || req.head.method == Method::Head
         || matches!(status, 100..=199 | 204 | 304);
@@ -78,12 +81,14 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
 fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
     let r = &req.resp;
     let framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
+    // A response with status 204 must not have `Content-Length` (RFC 9110, section 8.6).
     let length = r.content_length.filter(|_| r.status != 204);
+    // Frames mark the end of the body there, so it needs neither chunks nor the end of the connection.
     if req.head.version.is_multiplexed() {
         return (length, framing);
     }
     let may_chunk = req.head.version >= Version::Http11 && core.chunked_transfer_encoding;
-    // Trailers need chunks.
+    // Trailers can only follow a chunked body (RFC 9112, section 7.1.2).
     let length = length.filter(|_| !(r.server_fields.trailers && may_chunk));
     if length.is_some() || r.head_only {
         return (length, framing);

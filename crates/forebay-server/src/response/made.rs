@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::rc::Rc;
 
-/// What has been made of content, and is kept and dropped together with it.
+/// Values made of content, which are kept and dropped together with it.
 #[derive(Debug, Default)]
 pub struct Made {
-    /// HeadDeadlines of responses as they were sent last.
+    /// Heads of responses as they were sent last.
     pub heads: SentHeads,
     /// The rest, one value of a type.
     values: RefCell<Vec<Rc<dyn Derived>>>,

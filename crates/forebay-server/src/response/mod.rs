@@ -115,7 +115,7 @@ impl FieldList {
 
     /// Appends the lines to a head of HTTP/1. The caller has unfolded them.
     pub fn write_lines(&self, out: &mut Vec<u8>) {
-        // Lines that follow each other in the buffer, which are all unless one was removed or replaced.
+        // Lines that are adjacent in the buffer are copied together. All lines are adjacent unless one was removed or replaced.
         let (mut from, mut to) = (0, 0);
         for line in &self.lines {
             if line.name != to {
@@ -134,6 +134,7 @@ impl FieldList {
 
     /// Returns the first value with this name, compared without regard to case.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        // Comparing the lengths first leaves out almost all lines without reading their names.
         let mut same_length = self.lines.iter().filter(|l| (l.value - l.name) as usize == name.len() + 2);
         let line = same_length.find(|l| l.name(&self.buf).eq_ignore_ascii_case(name))?;
         Some(line.value(&self.buf))
@@ -173,12 +174,14 @@ impl FieldList {
     /// Gives the line with this index another value.
     fn replace_at(&mut self, at: usize, value: &[u8]) {
         let Some(line) = self.lines.get_mut(at) else { return };
+        // The new value goes to the end of the buffer and the old one stays there unused, so that the offsets of the other lines do not
+        // change.
         let old = std::mem::replace(&mut line.name, self.buf.len() as u32);
         let length = line.value - old;
         line.value = line.name + length;
         line.end = line.value + value.len() as u32;
         line.origin = ValueOrigin::Made;
-        // The name with its colon.
+        // The copy has the name with its colon and space.
         self.buf.extend_from_within(old as usize..(old + length) as usize);
         self.buf.extend_from_slice(value);
         self.buf.extend_from_slice(b"\r\n");
@@ -330,7 +333,7 @@ pub trait BodyFilter {
     }
 }
 
-/// Returns type and charset of a value that the two make again, byte for byte.
+/// Splits a value into type and charset, but only if the two give the same value again, byte for byte.
 fn split_charset(value: &[u8]) -> Option<(&[u8], &[u8])> {
     let (kind, parameter) = value.split_at(memchr::memchr(b';', value)?);
     let charset = parameter.strip_prefix(b"; charset=")?;
@@ -452,7 +455,7 @@ impl Response {
 
     /// Empties it for the next request; memory is kept.
     pub fn clear(&mut self) {
-        // Named one by one, so that none is forgotten.
+        // Every field is named, so that a new field cannot be left out.
         let Response {
             status,
             content_type,

@@ -30,7 +30,7 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> Done {
     if req.head.is_websocket {
         websocket::check(req);
     }
-    // A graceful end may have begun while the request was held up.
+    // The thread may have begun to quit while the request was held up.
     if thread.quitting.get() {
         req.ending.close();
     }
@@ -48,11 +48,12 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> Done {
         sent::remember(req, file, &out);
         framing
     };
+    // Nothing has to be awaited for content that is at hand, so the end of the connection can leave with the last bytes.
     if req.resp.source.is_none() {
         req.ending.close_at_once();
     }
     req.tally.sent_head = out.len() as u64;
-    // Other content follows at once, or the end does.
+    // If the content is at hand, it follows the head at once, or the end of the response does.
     let then = if req.resp.source.is_none() { Then::More } else { Then::Nothing };
     if req.conn.wire.send_head(&out, then) {
         req.tally.sent += out.len() as u64;
@@ -87,7 +88,7 @@ async fn send_body(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, f
         if sent.is_ok() && source.relay(req).await {
             req.ending.close();
         } else {
-            // The client need not wait for content that it does not get.
+            // The client gets no content (HEAD, 204, 304), so its stream ends before the rest of the source is read.
             req.conn.wire.end();
         }
         source.drain(req).await;
@@ -119,7 +120,7 @@ async fn run_header_filters(req: &mut Request) {
         req.resp.filters.late = None;
         let http = req.http();
         if let Some(status) = req.errors.overwrite {
-            // A page that has the same status by itself leaves with the usual phrase, too.
+            // A page whose own status is the same also leaves with the usual phrase.
             req.resp.reason.clear();
             req.resp.status = status;
         }
@@ -142,7 +143,7 @@ async fn run_header_filters(req: &mut Request) {
         if !refusal.content_range.is_empty() {
             content_range = refusal.content_range;
         }
-        // Boxed, as all that is rare, so that other requests keep no room for it.
+        // Boxed, like everything that is rare, so that other requests have no room for it.
         Box::pin(phases::refuse(req, refusal.status)).await;
     }
     if !content_range.is_empty() {
@@ -156,10 +157,10 @@ pub fn break_off(req: &mut Request) {
         return;
     }
     if req.tally.sent == 0 {
-        // nginx's status for a request whose client does not get a response.
+        // nginx logs 499 for a request whose client does not get a response.
         req.resp.status = if std::thread::panicking() { 500 } else { 499 };
     }
-    // A second panic would end the process.
+    // A second panic during the first one would end the process.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| finish(req)));
 }
 
@@ -173,12 +174,12 @@ pub fn finish(req: &mut Request) {
         http.location(req).plan.log.iter().for_each(|hook| hook(req));
     }
     counting::count(req);
-    // First, so that a panic in here does not lead back to here.
+    // This comes before the line is made, so that a panic in there does not lead to a second line.
     req.unlogged = false;
     access_log::log_request(req);
     req.modules.states.end();
     req.body.end();
-    // A runner without work holds no files, and no tables of an encoder whose response broke off.
+    // A runner without work must hold no open files, and no tables of an encoder whose response broke off.
     req.resp.body.clear();
     req.resp.origin = Origin::Own;
     req.resp.filters.body.clear();

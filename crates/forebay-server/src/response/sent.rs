@@ -1,4 +1,4 @@
-//! HeadDeadlines of responses that are used again for the same file or cached response. Hot path.
+//! Heads of responses that are used again for the same file or cached response. Hot path.
 
 use super::Part;
 use super::coding::Ranked;
@@ -24,6 +24,7 @@ fn is_plain(req: &Request, l: &Location) -> bool {
         && req.head.method == Method::Get
         && !asks.iter().any(|n| req.head.first.has(*n))
         && l.plan.head != Head::Request
+        // A log may show any field of a response, and a head that is sent again has no fields.
         && !req.conf.http.logs_sent_fields
 }
 
@@ -33,7 +34,7 @@ fn made_for(req: &Request) -> MadeFor {
     MadeFor { server: req.server, location: req.location, serial: http.serial, port }
 }
 
-/// Codings on which the heads of a location depend. `None`: they depend on more.
+/// Returns the codings on which the heads of a location depend, or `None` if they depend on more.
 fn ranked(req: &Request, l: &Location) -> Option<Ranked> {
     match (l.plan.head, l.plan.codings) {
         (Head::Coding, Some(codings)) => codings(req, &l.settings),
@@ -71,7 +72,7 @@ pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
         *date = now;
     }
     if !req.ending.keeps_alive() {
-        // The thread began to quit after the head was chosen.
+        // The thread has begun to quit after the head was chosen, and the connection will not take another request.
         const KEEP: &[u8] = b"Connection: keep-alive";
         let from = start + h.date;
         if let Some(at) = out.get(from..).and_then(|rest| memchr::memmem::find(rest, KEEP)) {
@@ -82,7 +83,7 @@ pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Returns the file that a response is the whole of, before the header filters have run.
+/// Returns the file if the response is the whole of a file, before the header filters have run.
 pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     let r = &req.resp;
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
@@ -91,9 +92,9 @@ pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     (whole && bare && is_plain(req, req.own_location())).then(|| file.clone())
 }
 
-/// Returns `true` if each field of a response is as its cache entry has it, byte for byte, so that nothing in it
-/// comes from this request. [`Response::fields`](super::Response::fields) are compared with the entry's head, which
-/// is where that of an upstream would be.
+/// Returns `true` if each field of a response is in its cache entry, byte for byte, so that nothing in it comes from this request. The
+/// fields in [`Response::fields`](super::Response::fields) are compared with the entry's head, which is in the place of an upstream's
+/// head.
 fn is_stored(req: &Request) -> bool {
     let (r, stored) = (&req.resp, &req.modules.upstream.head);
     let has = |name: &[u8], value: &[u8]| {
@@ -101,10 +102,12 @@ fn is_stored(req: &Request) -> bool {
         lines.any(|l| l.value.of(&stored.buf) == value && l.name.of(&stored.buf).eq_ignore_ascii_case(name))
     };
     let is = |name: &[u8], value: &[u8]| match Name::of(name) {
-        // Made again each time.
+        // The date is made again for each response.
         Name::Date => false,
-        // By our own compression and ranges, which such heads are told apart by or do without.
+        // Our own compression and ranges make these fields. The codings are part of what a remembered head is found by, and requests for
+        // ranges use none.
         Name::ContentEncoding | Name::AcceptRanges => true,
+        // Compression changes the bytes of the content, so it makes a strong tag weak.
         Name::Etag => has(name, value) || value.strip_prefix(b"W/").is_some_and(|v| has(name, v)),
         _ => has(name, value),
     };
@@ -129,7 +132,7 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let Some(ranked) = ranked(req, req.own_location()) else { return };
     let date = req.thread.clock.http_date();
     let Some(at) = memchr::memmem::find(out, &date) else { return };
-    // A field of the response may have the same date in front of it.
+    // Another field may have the same date earlier in the head, as `Last-Modified` of a file that has just changed.
     if req.head.version == Version::Http11 && !out.get(..at).is_some_and(|b| b.ends_with(b"\r\nDate: ")) {
         return;
     }

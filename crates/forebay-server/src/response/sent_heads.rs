@@ -1,4 +1,4 @@
-//! HeadDeadlines of responses as they were sent last, for the next response with the same content. Hot path.
+//! Heads of responses as they were sent last, for the next response with the same content. Hot path.
 
 use super::coding::{Form, Ranked};
 use forebay_http::request::Version;
@@ -24,7 +24,7 @@ pub struct MadeFor {
 pub struct SentHead {
     /// Part of the configuration that it depends on.
     pub made_for: MadeFor,
-    /// Codings that the client takes of those that the location has.
+    /// Codings of the location that the client accepts, best first.
     pub ranked: Ranked,
     /// Version of HTTP.
     pub version: Version,
@@ -32,11 +32,11 @@ pub struct SentHead {
     pub bytes: Box<[u8]>,
     /// Where the date begins in them.
     pub date: usize,
-    /// The body, where it is compressed.
+    /// The body, if it is compressed.
     pub form: Option<Arc<Form>>,
 }
 
-/// HeadDeadlines of a file or a cached response.
+/// Heads of a file or a cached response.
 #[derive(Debug, Default)]
 pub struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
 
@@ -44,7 +44,7 @@ pub struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
 const SENT_HEADS: usize = 8;
 
 impl SentHeads {
-    /// Returns the head of such a response.
+    /// Returns the head that was kept for the same configuration, codings and version.
     pub fn find(&self, made_for: MadeFor, ranked: Ranked, version: Version) -> Option<Rc<SentHead>> {
         let heads = self.0.borrow();
         heads.iter().find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version).cloned()
@@ -53,6 +53,7 @@ impl SentHeads {
     /// Keeps a head in place of others that are alike or old.
     pub fn put(&self, head: SentHead) {
         let mut heads = self.0.borrow_mut();
+        // Heads of an earlier configuration can never be used again.
         heads.retain(|h| {
             h.made_for.serial == head.made_for.serial
                 && (h.made_for, h.ranked, h.version) != (head.made_for, head.ranked, head.version)

@@ -3,9 +3,9 @@
 /// Fields that the server adds to a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerFields {
-    /// `Server`. Without it the field is the upstream's business (nginx: proxy_pass_header): where that sends none there is none.
+    /// `Server`. Without it, the field is left to the upstream (nginx: proxy_pass_header), and is absent if the upstream sends none.
     pub server: bool,
-    /// `Date`, likewise.
+    /// `Date`, in the same way.
     pub date: bool,
     /// `Vary: Accept-Encoding` (nginx: gzip_vary).
     pub vary: bool,

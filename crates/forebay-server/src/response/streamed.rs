@@ -37,7 +37,7 @@ pub enum Awaited {
     TimeOver,
 }
 
-/// Source of content that comes over time. What is provided here suits content that is made in memory as it is asked for.
+/// Source of content that comes over time. The provided methods suit content that is made in memory on demand.
 pub trait Streamed: Debug {
     /// Appends content that has come, without waiting.
     fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled;
@@ -118,7 +118,7 @@ pub trait Streamed: Debug {
         None
     }
 
-    /// Holds bytes of a pipe back that follow those that the client does not take. Returns `None` if nothing may be read ahead.
+    /// Holds back bytes of a pipe that come after bytes which the client does not take. Returns `None` if nothing may be read ahead.
     fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
         let _ = (req, pipe);
         None
