@@ -23,7 +23,7 @@ use std::sync::{LazyLock, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// First read of a turn, bytes.
+/// Size of the first read of a turn, bytes.
 const READ: usize = 16 * 1024;
 
 /// Amount of unwritten frames at which reading stops, bytes. Otherwise a client that sends PINGs and never reads would
@@ -33,7 +33,7 @@ const STOP_READING: usize = 256 * 1024;
 /// Largest buffer that is kept for reuse, bytes.
 const KEPT: usize = 128 * 1024;
 
-/// Most buffers kept for reuse.
+/// Maximum number of buffers kept for reuse.
 const BUFFERS: usize = 64;
 
 /// Number of requests read at once from which on their responses are written before the next connection runs, while
@@ -41,13 +41,13 @@ const BUFFERS: usize = 64;
 /// for a write displaces more of the cache than it would save.
 const MANY: usize = 4;
 
-/// Requests of one connection after which other connections run.
+/// Number of requests of one connection after which other connections run.
 const TURN: usize = 64;
 
-/// Time for which a network that exceeded an allowance gets smaller ones.
+/// Time for which a network that has exceeded an allowance gets smaller allowances.
 const PENALTY: Duration = Duration::from_secs(60);
 
-/// Most suspect networks remembered.
+/// Maximum number of suspect networks that are remembered.
 const SOURCES: usize = 4096;
 
 /// Result of driving a connection.
@@ -148,10 +148,11 @@ impl<'a> Driver<'a> {
     ) -> Driver<'a> {
         let limits = conn.limits(conf);
         session.wake_up(thread);
+        // The connection has expired in its slot, and GOAWAY shows its client that no request was lost.
         if conn.expired {
             session.state.borrow_mut().leave(Code::NoError);
         }
-        // There may be bytes that came with the preface.
+        // Bytes may have come together with the preface.
         let more = !session.state.borrow().input.is_empty();
         Driver {
             thread,
@@ -205,7 +206,7 @@ impl<'a> Driver<'a> {
             self.session.given_up.set(true);
             self.log(Level::Info, Over::GivenUp.text());
             self.session.state.borrow_mut().leave(Code::NoError);
-            // Write GOAWAY as far as the socket takes it without waiting.
+            // GOAWAY is written as far as the socket takes it, without a wait.
             let _ = flush(self.thread, &mut self.conn.wire, self.session);
             return Err(Closed);
         }
@@ -236,7 +237,7 @@ impl<'a> Driver<'a> {
         }
         let started = self.process();
         if self.more {
-            // Let the runners of the requests started so far go first.
+            // The runners of the requests that were started so far go first.
             self.thread.io.poller.yield_now().await;
             return Ok(Unprocessed::Frames);
         }
@@ -268,7 +269,7 @@ impl<'a> Driver<'a> {
             self.thread.io.poller.yield_now().await;
         } else if started >= MANY {
             self.thread.reactor.after_queue().await;
-            // The steps after this one handle everything that the streams have added up to here.
+            // The next steps handle everything that the streams have added so far, so nothing is left to be noticed.
             self.session.dirty.set(false);
         }
     }
@@ -302,7 +303,7 @@ impl<'a> Driver<'a> {
         s.grant();
         let no_streams = s.streams.is_empty();
         let over = s.failed || (no_streams && (s.leaving || s.client_leaves || self.timed_out));
-        // TLS may hold records of which the socket took a part, also when `out` is empty.
+        // TLS may hold records that the socket has taken only in part, even when `out` is empty.
         let all_sent = self.blocked_since.is_none();
         let nothing_held =
             s.out.is_empty() && s.input.is_empty() && s.connection.field_block.stream().is_none();
@@ -312,6 +313,7 @@ impl<'a> Driver<'a> {
     /// Closes a connection that is over.
     async fn close(&mut self) -> Result<Deadline, Closed> {
         if let Some(location) = self.conn.location(self.conf) {
+            // The client may still be sending frames, and bytes that stay unread would reset the connection before it has read GOAWAY.
             close::close(self.thread, self.conn, &location.settings.core, true).await;
         }
         Err(Closed)
@@ -329,7 +331,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Sets the time for a head that has begun and is not complete. It runs beside streams, too.
+    /// Sets the time for a head that has begun and is not complete. It applies while other streams are served, too.
     #[inline]
     fn note_head(&mut self) {
         let begun = {
@@ -356,6 +358,7 @@ impl<'a> Driver<'a> {
             .blocked_since
             .map(|t| self.thread.io.poller.deadline_at(t + self.conn.send_timeout(self.conf)));
         let head = self.head.map(|(_, until)| until);
+        // The time for being idle runs only while there are no streams and nothing else has a limit of its own.
         let idle = Some(self.until).filter(|_| no_streams && blocked.is_none() && head.is_none());
         let deadline = [blocked, head, idle].into_iter().flatten().min();
         self.session.look(self.thread.clock.now());
@@ -405,6 +408,7 @@ fn read(thread: &Rc<Thread>, conn: &mut Connection, session: &Rc<Session>) -> Re
     let mut input = std::mem::take(&mut session.state.borrow_mut().input);
     input.reserve(READ);
     let got = conn.wire.read(&thread.io, &mut input);
+    // A read that finds nothing must not leave a buffer to a connection that may be idle for long.
     if input.is_empty() && got.is_err() {
         input = Vec::new();
     }
@@ -436,9 +440,11 @@ fn process(
     drop(ended);
     thread.h2.heads.replace(spare);
     scratch.clear();
+    // A single large field block must not stay in memory for all later ones.
     scratch.shrink_to(64 * 1024);
     thread.h2.scratch.replace(scratch);
     let count = started.len();
+    // The keys of TLS have sealed as much as they should, so the client has to come back over a new connection.
     if conn.wire.is_worn() {
         session.leave();
     }
@@ -474,7 +480,7 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     } else {
         s.out.drain(..done);
     }
-    // Records that were sealed by an earlier call count, too.
+    // Records that an earlier call has sealed count as progress, too.
     let progress = done > 0 || wire.unsent() < unsent;
     Ok(match (full, progress) {
         (false, _) => Flushed::All,
@@ -533,8 +539,8 @@ async fn wait(
     }
 }
 
-/// Networks whose connections exceeded an allowance, and the times at which that is forgotten. All threads share it,
-/// since the kernel may hand a client's next connection to any of them.
+/// Networks whose connections exceeded an allowance, and the times at which they are forgotten. All threads share the table, since the
+/// kernel may hand a client's next connection to any of them.
 #[derive(Debug, Default)]
 struct Suspects {
     until: Mutex<HashMap<Network, Instant>>,
@@ -548,6 +554,7 @@ impl Suspects {
     /// Remembers a network whose client exceeded an allowance.
     fn add(&self, network: Network, now: Instant) {
         let mut until = lock(&self.until);
+        // Expired entries are searched for only when the table is full, so that adding one is cheap.
         if until.len() >= SOURCES {
             until.retain(|_, t| *t > now);
         }
@@ -578,7 +585,7 @@ pub fn is_suspect(network: Network, now: Instant) -> bool {
 }
 
 impl Session {
-    /// Logs a request whose head is not complete, or was no HPACK, when the connection ends.
+    /// Logs a request whose head is not complete or could not be decoded, when the connection ends.
     fn log_begun_head(&self, thread: &Rc<Thread>, why: HeadFailure) {
         let number = {
             let mut s = self.state.borrow_mut();
@@ -602,6 +609,7 @@ impl Session {
                 buffers.push(mine);
             }
         }
+        // A burst of streams must not cost an idle connection memory.
         if s.streams.capacity() > 32 {
             s.streams = Vec::new();
         }

@@ -105,7 +105,7 @@ fn reason(v: Violation) -> &'static str {
 pub(super) struct Context<'c> {
     pub now: Instant,
     pub limits: &'c Limits,
-    /// HeadDeadlines for reuse. They are boxed because streams take them over.
+    /// Heads for reuse. They are boxed because streams take them over.
     #[allow(clippy::vec_box)]
     pub spare: &'c mut Vec<Box<RequestHead>>,
     pub scratch: &'c mut Vec<u8>,
@@ -115,11 +115,11 @@ pub(super) struct Context<'c> {
     pub started: &'c mut Vec<Rc<Stream>>,
 }
 
-/// Length of a field block at which the connection ends, in multiples of what a request may have. A shorter one is decoded, which
-/// the table of the connection needs, and only its request is refused.
+/// Length of a field block at which the connection ends, in multiples of the limit for a request. A shorter block is decoded, since the
+/// table of the connection needs it, and only its request is refused.
 const BLOCKS: usize = 4;
 
-/// Requests processed before their runners get a chance to run.
+/// Number of requests that are processed before their runners get a chance to run.
 const BATCH: usize = 32;
 
 impl SessionState {
@@ -169,7 +169,7 @@ impl Session {
     }
 
     fn refuse<T>(&self, v: Violation) -> Result<T> {
-        // Malformed frames of this kind count against the allowance, too.
+        // Malformed PRIORITY frames count against the allowance, too.
         if v.kind == kind::PRIORITY && matches!(v.rule, Rule::Length | Rule::Dependency) {
             calm(self.state.borrow_mut().budget.priority())?;
         }
@@ -244,7 +244,7 @@ impl Session {
         if data.content.is_empty() && !data.end_stream {
             calm(s.budget.empty_data())?;
         }
-        // The connection's window is opened at once: memory is bounded by the windows of the streams.
+        // The window of the connection is opened at once, because the windows of the streams already bound the memory.
         let window = &mut s.connection.recv_window;
         window.received(data.len).or_else(flow_control("client violated connection flow control"))?;
         if let Some(increment) = window.refill(frame::MAX_WINDOW as u32) {
@@ -259,6 +259,7 @@ impl Session {
     }
 
     fn content(&self, stream: &Stream, data: &Data<'_>) -> Result<()> {
+        // Content after END_STREAM is an error of the stream (RFC 9113, section 5.1).
         if stream.ended.get() {
             return self.reset(stream.id, Code::StreamClosed);
         }
@@ -267,6 +268,7 @@ impl Session {
         if window < 0 {
             return self.reset(stream.id, Code::FlowControlError);
         }
+        // The reader of the request gets the error and answers with 400. The stream is reset after that response.
         if stream.request.receive(data.content.len(), data.end_stream).is_err() {
             stream.ended.set(data.end_stream);
             stream.request.wake_reader();
@@ -286,6 +288,7 @@ impl Session {
         if s.is_idle(id) {
             return protocol("client sent DATA frame for idle stream");
         }
+        // Content may still arrive for a stream that this side has ended, because the client has sent it before it knew.
         let Some(e) = s.ended.iter_mut().find(|e| e.id == id && e.by_us) else {
             drop(s);
             return self.reset(id, Code::StreamClosed);
@@ -320,9 +323,10 @@ impl Session {
         done
     }
 
-    /// Takes a whole field block: that of a request, or that of its trailers.
+    /// Takes a whole field block, either of a request or of its trailers.
     fn field_section(self: &Rc<Self>, section: Section, block: &[u8], cx: &mut Context<'_>) -> Result<()> {
         let mut s = self.state.borrow_mut();
+        // The stream was reset when its time was over, but the table of the decoder still needs the block.
         if s.timed_out_head.take_if(|id| *id == section.stream).is_some() {
             request::skip(&mut s.decoder, block, cx.scratch)?;
             return Ok(());
@@ -334,7 +338,7 @@ impl Session {
         let previous = std::mem::replace(&mut s.last, section.stream);
         let leaving = s.leaving || s.client_leaves;
         if section.circular && !leaving {
-            // nginx ends the connection for it, which RFC 9113 allows.
+            // nginx ends the connection for this, which RFC 9113 allows.
             s.last = previous;
             return protocol("client sent HEADERS frame for stream with incorrect dependency");
         }
@@ -347,8 +351,8 @@ impl Session {
 
     /// Returns `true` if one more request can be served.
     fn has_room(&self, s: &SessionState, section: Section) -> bool {
-        // A client that has not acknowledged our SETTINGS may send up to the protocol's initial window, which is larger
-        // than ours.
+        // A client that has not acknowledged our SETTINGS may send as much as the protocol's initial window allows, which may be more
+        // than our window.
         let ahead =
             !s.acknowledged && !section.end_stream && i64::from(self.settings.window) < frame::INITIAL_WINDOW;
         !ahead && s.streams.len() < self.settings.max_streams
@@ -391,6 +395,7 @@ impl Session {
         let malformed = trailers.pseudo || !section.end_stream;
         match (stream, ended) {
             (Some(stream), _) => self.end_request(&stream, malformed),
+            // The client itself has ended the stream, so this is an error of the connection (RFC 9113, section 5.1).
             (None, Some(e)) if !e.by_us => {
                 fatal(Code::StreamClosed, "client sent HEADERS frame for closed stream")
             }
@@ -405,6 +410,7 @@ impl Session {
         if stream.ended.get() {
             return self.reset(stream.id, Code::StreamClosed);
         }
+        // Trailers end the content, which must be as long as `Content-Length` says (RFC 9113, section 8.1.1).
         if malformed || stream.request.promised().is_some_and(|left| left > 0) {
             return self.reset(stream.id, Code::ProtocolError);
         }
@@ -475,15 +481,16 @@ impl Session {
     fn settings(&self, settings: &Settings<'_>, now: Instant) -> Result<()> {
         let mut guard = self.state.borrow_mut();
         let s = &mut *guard;
-        // Ten settings cost as much as a frame.
+        // Ten settings cost as much work as one more frame.
         for _ in 0..1 + settings.count() / 10 {
             calm(s.budget.control(now))?;
         }
         for setting in settings.iter(Role::Server) {
-            // We send no frames larger than the smallest limit that can be set, our encoder keeps no table, and we open no
-            // streams.
+            // Other settings have no effect here: our frames are never larger than the smallest limit that can be set, our encoder has no
+            // table, and we open no streams.
             let Setting::InitialWindowSize(size) = setting? else { continue };
             let change = s.connection.set_initial_window(size);
+            // A change of the initial window applies to all open streams, and may make their windows negative (RFC 9113, section 6.9.2).
             for stream in &s.streams {
                 let mut window = stream.send_window.get();
                 window.widen(change).or_else(flow_control("client made a flow control window too large"))?;
@@ -513,6 +520,7 @@ impl Session {
         let mut s = self.state.borrow_mut();
         calm(s.budget.window_update(now))?;
         if id == 0 {
+            // On the connection this ends the connection, while on a stream only the stream is reset (RFC 9113, section 6.9).
             if increment == 0 {
                 return protocol("client sent WINDOW_UPDATE frame with incorrect window increment 0");
             }

@@ -110,7 +110,7 @@ struct SessionState {
     last: u32,
     /// Stream whose head took too long. The rest of its field block is only decoded.
     timed_out_head: Option<u32>,
-    /// The head of a request was no HPACK, which ends the connection.
+    /// The head of a request could not be decoded, which ends the connection.
     undecoded: bool,
     /// The client has acknowledged our SETTINGS.
     acknowledged: bool,
@@ -145,9 +145,11 @@ impl Session {
             (frame::setting::MAX_CONCURRENT_STREAMS, settings.max_streams as u32),
             (frame::setting::INITIAL_WINDOW_SIZE, settings.window),
             (frame::setting::ENABLE_CONNECT_PROTOCOL, 1),
+            // Priorities follow RFC 9218, so the client need not send the signals of RFC 7540 (RFC 9218, section 2.1).
             (frame::setting::NO_RFC7540_PRIORITIES, 1),
         ];
         frame::push_settings(&mut out, &pairs);
+        // The window of the connection starts at its maximum, because the windows of the streams already bound the memory.
         frame::push_window_update(&mut out, 0, (frame::MAX_WINDOW - frame::INITIAL_WINDOW) as u32);
         Rc::new(Session {
             state: RefCell::new(SessionState {
@@ -279,7 +281,7 @@ impl Session {
 }
 
 impl SessionState {
-    /// Asks the client for no further requests, and takes those that are on their way (RFC 9113, section 6.8).
+    /// Asks the client for no further requests, but still takes the requests that are on their way (RFC 9113, section 6.8).
     fn announce(&mut self) {
         if !self.leaving && !self.announced {
             self.announced = true;
@@ -344,7 +346,7 @@ impl SessionState {
         self.last = id;
         self.timed_out_head = Some(id);
         self.requests += 1;
-        // nginx's code.
+        // nginx resets such a stream with the same code.
         self.push_reset(id, Code::ProtocolError);
         self.remember(Ended { id, by_us: true, promised: None, window: Window::new(0) });
         if let Err(what) = self.budget.reset() {
@@ -383,7 +385,7 @@ impl SessionState {
         window.min(OUT.saturating_sub(self.out.len()))
     }
 
-    /// Wakes streams that wait for room, the most urgent first. Incremental ones of the same urgency take turns.
+    /// Wakes streams that wait for room, the most urgent first. Incremental streams of the same urgency take turns.
     fn grant(&mut self) {
         let window = self.connection.send_window.available();
         if self.waiting.is_empty() || self.out.len() >= OUT || window == 0 {
@@ -398,6 +400,8 @@ impl SessionState {
                 still.push(s);
                 continue;
             }
+            // A stream that is not incremental gets all of the room, since its client can use the content only as a whole (RFC 9218,
+            // section 4.2).
             left = if s.request.priority.get().incremental { left.saturating_sub(SHARE) } else { 0 };
             s.granted.set(true);
             s.request.wake_writer();

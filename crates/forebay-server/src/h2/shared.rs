@@ -7,14 +7,14 @@ use forebay_http::request::RequestHead;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// HeadDeadlines kept for the next requests of a thread.
+/// Number of heads kept for the next requests of a thread.
 const SPARE: usize = 64;
-/// IdleMemory heads that a thread keeps if they are small. All requests of a turn over HTTP/3 begin before the first of them ends.
+/// Number of heads that a thread keeps if they are small. All requests of a turn over HTTP/3 begin before the first of them ends.
 const SPARE_HEADS: usize = 512;
 /// Memory of a small head, bytes.
 const SMALL_HEAD: usize = 1024;
 
-/// Memory that the HTTP/2 and HTTP/3 connections of a thread share, so that idle ones hold none.
+/// Memory that the HTTP/2 and HTTP/3 connections of a thread share, so that idle connections hold none.
 #[derive(Debug, Default)]
 pub struct Shared {
     #[allow(clippy::vec_box)]
@@ -24,7 +24,7 @@ pub struct Shared {
     pub(super) scratch: RefCell<Vec<u8>>,
     /// Buffers for receiving and for sending.
     pub(super) buffers: RefCell<Vec<Vec<u8>>>,
-    /// HeadDeadlines of field sections of HTTP/3.
+    /// Heads of field sections of HTTP/3.
     pub repeats: RefCell<Repeats>,
 }
 

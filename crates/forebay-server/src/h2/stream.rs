@@ -86,7 +86,7 @@ impl Stream {
         self.session.notify();
     }
 
-    /// Returns the window that padding took: padding counts for flow control, but is never read.
+    /// Returns the window that padding used. Padding counts for flow control, but no handler reads it.
     pub(super) fn skip_padding(&self, n: u32) {
         if n > 0 {
             self.open_window(n);
@@ -145,6 +145,7 @@ impl RequestStream for Stream {
         let open = !self.ended.get();
         let malformed = self.request.ends_malformed();
         if malformed || open {
+            // NO_ERROR has the client stop sending although its request has been answered (RFC 9113, section 8.1).
             let code = if malformed { Code::ProtocolError } else { Code::NoError };
             s.push_reset(self.id, code);
         }
@@ -250,7 +251,7 @@ impl Mux for Stream {
 
     fn send_interim(&self, block: &[u8]) {
         self.send_head(block, Then::Nothing);
-        // END_STREAM must not be set on this frame: the final response follows.
+        // END_STREAM must not be set on this frame, because the final response follows.
         self.frame.set(None);
     }
 

@@ -1,8 +1,8 @@
-//! Datagrams that arrive at another place than that of their connection: another thread of the process, since a client has moved or
-//! the listeners have changed, or another process, since one of an upgrade reads the sockets of both.
+//! Datagrams that do not arrive where their connection is. The connection may be in another thread, since its client has moved or the
+//! listeners have changed, or in another process, since one process of an upgrade reads the sockets of both.
 //!
-//! Processes that follow one another are neighbors with a pair of sockets between them. One of them reads the UDP sockets, and sends
-//! datagrams of the other's connections through the pair. A datagram that finds no place is lost, as others are on their way.
+//! Processes that follow one another are neighbors with a pair of sockets between them. One of them reads the UDP sockets, and sends the
+//! datagrams for connections of the other through the pair. A datagram that finds no place is lost, as the network may lose one.
 //!
 //! Connection identifiers (`forebay-net/src/quic/cid.rs`) name process, thread and endpoint. `forebay/src/succession.rs` makes the
 //! pairs, and keeps the secret that all workers of a server share. Of two processes that run, the newer one reads the sockets
@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Most datagrams that wait for a thread. More are lost.
+/// Maximum number of datagrams that wait for a thread. Further ones are lost, and QUIC sends their content again.
 const WAITING: usize = 1024;
 /// Largest message between processes: the head, and the largest datagram.
 pub(super) const LARGEST: usize = HEAD + 65_536;
@@ -71,11 +71,12 @@ impl Inbox {
 
     /// Returns what has come since the last call; `None` if the thread has not been called.
     pub(super) fn take(&self) -> Option<Vec<Stray>> {
-        // The plain load spares the cache line in each step.
+        // A plain load does not take the cache line from other threads in each step.
         if !self.full.load(Ordering::Relaxed) {
             return None;
         }
-        // In this order: who adds something after the flag is cleared rings again, and what was added before is taken below.
+        // The order matters: a thread that adds something after the flag is cleared rings again, and everything that was added before is
+        // taken below.
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         self.full.store(false, Ordering::SeqCst);
         Some(std::mem::take(&mut *lock(&self.strays)))
@@ -110,7 +111,7 @@ struct Neighbor {
     process: Option<u16>,
     /// Number of the thread that reads the socket.
     reader: Option<u8>,
-    /// It has been told that this process reads the UDP sockets.
+    /// The neighbor knows that this process reads the UDP sockets.
     is_greeted: bool,
 }
 
@@ -190,7 +191,7 @@ impl Process {
 
     fn adopt(&self, side: Side, socket: OwnedFd) {
         let _ = rustix::io::ioctl_fionbio(&socket, true);
-        // Room for the datagrams of a turn. The kernel may give less.
+        // The socket should have room for the datagrams of a turn, but the kernel may give less.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4 << 20);
         *lock(self.side(side)) =
             Some(Neighbor { socket: Arc::new(socket), process: None, reader: None, is_greeted: false });
@@ -208,7 +209,7 @@ impl Process {
         }
     }
 
-    /// Removes a thread that ends. Another reads the sockets of neighbors from now on.
+    /// Removes a thread that ends. Another thread reads the sockets of neighbors from now on.
     pub(super) fn part(&self, thread: u8) {
         if let Some(place) = lock(&self.threads).get_mut(usize::from(thread)) {
             *place = None;
@@ -230,8 +231,8 @@ impl Process {
         lock(&self.threads).iter().flatten().for_each(|inbox| inbox.ring());
     }
 
-    /// Returns the sockets of neighbors that nobody reads, for the thread of this number, which will. A predecessor is told once that this
-    /// process reads the UDP sockets.
+    /// Returns the sockets of neighbors that no thread reads, because the thread of this number is going to read them. A predecessor
+    /// learns once that this process reads the UDP sockets.
     pub(super) fn unread(&self, thread: u8) -> Vec<(Side, Arc<OwnedFd>)> {
         let sides = [Side::Older, Side::Newer].into_iter();
         sides
@@ -258,6 +259,7 @@ impl Process {
 
     fn send(&self, side: Side, message: &[u8]) -> bool {
         let socket = lock(self.side(side)).as_ref().map(|n| n.socket.clone());
+        // The event loop must not wait for a neighbor. A datagram that finds no room is lost, and QUIC sends its content again.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         socket.is_some_and(|socket| rustix::net::send(&*socket, message, flags).is_ok())
     }
@@ -273,7 +275,7 @@ impl Process {
         }
     }
 
-    /// Reads the UDP sockets again if this neighbor did.
+    /// Reads the UDP sockets again if this neighbor has read them so far.
     fn resume(&self, from: Side) {
         let was = self.delegated.compare_exchange(from as u8, NOBODY, Ordering::AcqRel, Ordering::Acquire);
         if was.is_ok() {
@@ -293,8 +295,8 @@ impl Process {
         lock(&self.newer).is_some()
     }
 
-    /// Sends a datagram to the thread or the process of its place. `from`: the neighbor that it comes from. `exact`: only if the place
-    /// is known. Returns `false` if there is no such place.
+    /// Sends a datagram to the thread or the process of its place. `from` is the neighbor that has sent it. With `exact`, it is sent only
+    /// if the place is known. Returns `false` if there is no such place.
     pub(super) fn pass(
         &self,
         place: Place,
@@ -321,7 +323,7 @@ impl Process {
             neighbor.as_ref().map(|n| n.process == Some(place.process))
         };
         let side = match from {
-            // On in the same direction, so that no datagram goes around.
+            // The datagram goes on in the same direction, so that it cannot go around in a circle.
             Some(from) => is(from.other()).map(|_| from.other()),
             None if is(Side::Newer) == Some(true) => Some(Side::Newer),
             None => is(Side::Older).filter(|known| *known || !exact).map(|_| Side::Older),
@@ -329,7 +331,7 @@ impl Process {
         side.is_some_and(|side| self.send(side, &encode(place, received)))
     }
 
-    /// Reads all messages of a neighbor; `false`: it is gone. Datagrams of this process go to their threads.
+    /// Reads all messages of a neighbor, and returns `false` if the neighbor is gone. Datagrams of this process go to their threads.
     pub(super) fn read(&self, side: Side, socket: &OwnedFd, room: &mut Vec<u8>) -> bool {
         room.resize(LARGEST, 0);
         loop {
@@ -360,14 +362,14 @@ impl Process {
         };
         let leaving = self.leaving.load(Ordering::Acquire);
         match (side, reads) {
-            // The successor has started.
+            // The successor has started, and reads the UDP sockets from now on.
             (Side::Newer, true) => {
                 self.delegate(side);
                 if !known {
                     self.greet(side, false);
                 }
             }
-            // The successor ends first: this process serves on.
+            // The successor ends before this process, which serves on.
             (Side::Newer, false) if !leaving => {
                 self.resume(side);
                 self.greet(side, true);
