@@ -144,7 +144,7 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     if let Some(out) = choose_location(http, req, start) {
         return out;
     }
-    // Most locations have no hooks here, and skip four phases with one test.
+    // Few locations have hooks here, and all others skip four phases with one test.
     if http.location(req).plan.has_hooks_before_content()
         && let Some(out) = before_content(http, req).await
     {

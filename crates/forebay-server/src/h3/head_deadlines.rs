@@ -17,7 +17,7 @@ pub(super) struct HeadDeadlines {
     next: Cell<u64>,
 }
 
-/// Entry of a stream, which ends with this.
+/// Entry of a stream, which is removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Waiting {
     heads: Rc<HeadDeadlines>,

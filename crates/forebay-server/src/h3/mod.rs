@@ -1,9 +1,9 @@
 //! HTTP/3 on client connections (RFC 9114): one [`Session`] a connection, one [`Stream`] a request. Hot path.
 //!
-//! No task serves a connection. The datagrams of a turn are received together, the events of the connections they belong to are handled
-//! at once, and each complete request goes to a runner. What runners have written leaves at the end of the turn, that of all
-//! connections together ([`Quic::step`]). A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and
-//! bodies know nothing of QUIC.
+//! No task serves a connection. The datagrams of a turn are received together, the events of their connections are handled at once, and
+//! each complete request goes to a runner. Everything that runners have written leaves at the end of the turn, for all connections
+//! together ([`Quic::step`]). A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and bodies know nothing
+//! of QUIC.
 //!
 //! Each thread has a socket of its own for each `listen ... quic`, with an [`Endpoint`] on it. Connections and sockets belong to the
 //! thread, so a reload does not touch them. A listener that a reload removes, or a listener of a process that quits, stays open for its
@@ -60,7 +60,7 @@ const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Quic {
     /// Endpoints by the slots of their listeners.
     endpoints: RefCell<Vec<Option<Rc<Endpoint>>>>,
-    /// Sessions by number, which links have as their owner.
+    /// Sessions by their numbers. The owner of a link is such a number.
     sessions: RefCell<Vec<Option<Rc<Session>>>>,
     /// Sockets of listeners that have no endpoint yet.
     new_sockets: RefCell<Vec<(u32, Arc<OwnedFd>)>>,
@@ -78,7 +78,7 @@ pub struct Quic {
     neighbors: RefCell<Vec<(Side, Token, Arc<OwnedFd>)>>,
     /// Number of the next endpoint.
     next_endpoint: Cell<u8>,
-    /// Time at which the kernel was last asked for what it has dropped.
+    /// Time at which the kernel was last asked for the number of datagrams that it has dropped.
     looked_at: Cell<Option<Instant>>,
 }
 
@@ -96,6 +96,7 @@ struct Chooser(Weak<Thread>);
 
 impl Choose for Chooser {
     fn choose(&self, owner: u32, hello: Hello) -> Result<Arc<TlsConfig>, u8> {
+        // The number of the alert `internal_error` (RFC 8446, section 6).
         let Some(thread) = self.0.upgrade() else { return Err(80) };
         let Some(session) = thread.quic.session(owner) else { return Err(80) };
         session.with_handshake(&thread, |handshake| handshake.choose_for_quic(hello))
@@ -130,7 +131,8 @@ impl Owner for Listening<'_> {
 
     fn redirect(&self, received: &Received<'_>) -> bool {
         if self.thread.quitting.get() && handover::process().has_successor() {
-            // It does not read the sockets yet. The client sends its first datagram again, and must not be refused until then.
+            // The successor does not read the sockets yet. The client sends its first datagram again, and must not be refused before the
+            // successor can take it.
             return true;
         }
         let conf = self.thread.config();
@@ -168,7 +170,7 @@ impl Session {
         f: impl FnOnce(&mut Handshake<'_, crate::tls::HttpServers<'_>>) -> R,
     ) -> R {
         let conf: Rc<ThreadConfig> = thread.config();
-        // Taken out: only what nothing shares can be changed.
+        // The client is taken out of the session, because only a value that nothing else shares can be changed.
         let (mut wire, mut client) = (Wire::Closed, self.take_client(thread));
         let result = f(&mut crate::tls::handshake_of(thread, &conf, &mut wire, &mut client));
         self.set_client(client);
@@ -191,7 +193,7 @@ impl Quic {
         self.sessions.borrow().get(number as usize).cloned().flatten()
     }
 
-    /// Creates a stream with `new`, in the memory of one that has ended if there is any.
+    /// Creates a stream with `new`, in the memory of an ended stream if there is one.
     fn take_stream(&self, new: impl FnOnce() -> Stream) -> Rc<Stream> {
         self.ended.borrow_mut().take(new)
     }
@@ -242,7 +244,7 @@ impl Quic {
             let to = count.min(from + portion);
             endpoint.handle(batch, from..to, now, &chooser, &owner);
             self.work(thread, endpoint);
-            // The answers to the last portion leave at the end of the turn, and so does what portions without requests cause, such as
+            // The answers to the last portion leave at the end of the turn. So do the effects of portions without requests, such as
             // acknowledgments.
             if to < count && thread.runners.has_queued() {
                 thread.start_queued();
@@ -296,7 +298,7 @@ impl Quic {
         Ok(())
     }
 
-    /// Applies the configuration of the thread: to connections to come, and to those of removed listeners.
+    /// Applies the configuration of the thread to connections to come, and to the connections of removed listeners.
     pub fn apply(&self, thread: &Rc<Thread>) {
         let conf = thread.config();
         self.leave(thread, |listener| !is_active(&conf, listener));
@@ -380,7 +382,7 @@ impl Quic {
         endpoint: &Rc<Endpoint>,
         arrival: &Arrival,
     ) -> Option<u32> {
-        // A removed listener has no servers.
+        // A removed listener has no servers that could answer.
         let is_active = is_active(&thread.config(), listener);
         if thread.quitting.get() || !is_active || is_full(thread) && !make_room(thread) {
             return None;
@@ -461,6 +463,7 @@ impl Quic {
                 self.ask(thread);
             }
             next = [next, endpoint.next_timer()].into_iter().flatten().min();
+            // Each question is a system call, so it is not asked in every turn.
             if looks {
                 endpoint.count_dropped();
             }
@@ -476,7 +479,7 @@ impl Quic {
         }
     }
 
-    /// Returns the slot of the poller for timers: that of the descriptor by which other threads call this one.
+    /// Returns the slot of the poller for timers. It belongs to the descriptor by which other threads call this one.
     fn timer(&self, thread: &Thread) -> Option<Token> {
         if let Some(token) = self.timer.get() {
             return Some(token);
@@ -511,7 +514,7 @@ impl Quic {
         sessions.iter().for_each(|session| session.guard(|| session.lost(thread, HeadFailure::Ended)));
     }
 
-    /// Leaves what comes for the process to other threads, since this one ends.
+    /// Leaves the datagrams for the process to other threads, since this thread ends.
     pub fn end(&self, thread: &Thread) {
         if self.inbox.get().is_some() {
             handover::process().part(u8::try_from(thread.number).unwrap_or(u8::MAX));
@@ -536,7 +539,7 @@ impl Quic {
         self.endpoints.borrow().get(listener as usize).and_then(Option::as_ref).map_or(0, |e| e.open())
     }
 
-    /// Has connections take no further requests: those of the listeners for which `f` returns `true`.
+    /// Has connections take no further requests, for all listeners for which `f` returns `true`.
     pub fn leave(&self, thread: &Thread, f: impl Fn(u32) -> bool) {
         let sessions: Vec<Rc<Session>> = self.sessions.borrow().iter().flatten().cloned().collect();
         for session in sessions.iter().filter(|s| f(s.client().listener)) {
@@ -560,7 +563,7 @@ fn direct(front: u8) -> Direct {
     Direct { front, kind: QUIC, number: 0 }
 }
 
-/// Gives the thread's counters what an endpoint has counted.
+/// Adds everything that an endpoint has counted to the counters of the thread.
 fn take_counts(thread: &Thread, endpoint: &Endpoint) {
     endpoint.take_counts(|what, n| {
         if let Some(counter) = thread.counters.quic.get(what) {
@@ -569,7 +572,7 @@ fn take_counts(thread: &Thread, endpoint: &Endpoint) {
     });
 }
 
-/// Returns the settings of a listener: those of its default server.
+/// Returns the settings of a listener, which come from its default server.
 fn settings(thread: &Thread, listener: u32) -> Settings {
     let conf = thread.config();
     let client = Client { listener, ..Client::none(thread.clock.now()) };
@@ -582,7 +585,7 @@ fn settings(thread: &Thread, listener: u32) -> Settings {
         streams: number(server.map_or(128, |s| s.settings.http3_max_concurrent_streams.0)),
         stream_window: buffer,
         send_window: buffer.saturating_mul(16),
-        // 4 MB by default, as Linux keeps for TCP (tcp(7), tcp_wmem).
+        // This is 4 MB by default, as much as Linux keeps for TCP (tcp(7), tcp_wmem).
         max_send_window: buffer.saturating_mul(64),
         idle: idle.max(Duration::from_secs(1)),
         ids: server.map_or(*IDS.start(), |s| s.settings.quic_active_connection_id_limit.0),

@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// Content that is taken from QUIC to see whether it is whole, bytes.
+/// Maximum of content that is taken from QUIC to find out whether it is whole, bytes.
 const HELD: usize = 64 * 1024;
 
 /// A request stream.
@@ -34,17 +34,17 @@ const HELD: usize = 64 * 1024;
 pub struct Stream {
     pub(super) id: StreamId,
     session: Rc<Session>,
-    /// The request and its response are those of HTTP/0.9: bytes without frames.
+    /// The request and its response follow HTTP/0.9, which has no frames.
     is_bare: bool,
     request: RequestState,
     begun: Cell<bool>,
-    /// The head is not complete: the time that it has.
+    /// Entry with the time limit of a head that is not complete.
     waiting: RefCell<Option<Waiting>>,
     input: RefCell<Input>,
-    /// Field section that waits for so many insertions.
+    /// Field section that waits for insertions into the table, with the number of insertions that it needs.
     pub(super) blocked_section: RefCell<Option<(u64, Bytes)>>,
     output: RefCell<Output>,
-    /// A PRIORITY_UPDATE frame has set it, which takes precedence over the field.
+    /// A PRIORITY_UPDATE frame has set the priority, which takes precedence over the field.
     updated: Cell<bool>,
     /// Turn of the last write.
     turn: Cell<u64>,
@@ -95,7 +95,7 @@ impl Stream {
         }
     }
 
-    /// Returns the place among the streams that may write. Those that take turns are in the order of their last writes.
+    /// Returns the place among the streams that may write. Streams that take turns are ordered by their last writes.
     pub(super) fn order(&self) -> (u8, u64, u64) {
         let (urgency, number) = self.request.priority.get().order(self.id.index());
         (urgency, number, self.turn.get())
@@ -156,7 +156,7 @@ impl Stream {
         if input.is_drained()
             && let Some(link) = self.session.link()
         {
-            // The end often comes with the head.
+            // QUIC often has the end together with the head.
             let _ = input.fill(link.as_ref());
         }
         input.has_ended() && input.is_drained()
@@ -175,7 +175,7 @@ impl Stream {
         self.request.begin(head, len, refusal);
     }
 
-    /// Sets the time that an incomplete head has. Without an entry it has any.
+    /// Sets the time limit of an incomplete head. Without an entry there is no limit.
     pub(super) fn wait_for_head(&self, waiting: Waiting) {
         if !self.begun.get() && !self.request.is_broken() {
             self.waiting.replace(Some(waiting));
@@ -337,7 +337,7 @@ impl Stream {
         }
     }
 
-    /// Reads what has arrived behind the part that the handler wanted: mistakes there count as anywhere else.
+    /// Reads what has arrived after the part that the handler wanted, because mistakes in the rest count as well.
     fn skip_rest(&self) {
         if self.is_bare {
             return;
@@ -372,15 +372,17 @@ impl Stream {
     }
 }
 
-/// Streams of an urgency that QUIC tells apart.
+/// Number of streams of one urgency that QUIC can distinguish.
 const RANKS: i32 = 1 << 26;
 
-/// Returns the priority for QUIC: streams of greater ones go first, those of the same one take turns. That of clients that give none is
-/// QUIC's default. `number`: position of the request on its connection.
+/// Returns the priority for QUIC. Streams with a greater one go first, and streams with the same one take turns. Clients that give no
+/// priority get QUIC's default. `number` is the position of the request on its connection.
 fn rank(priority: Priority, number: u64) -> i32 {
     let level = i32::from(Priority::DEFAULT.urgency) - i32::from(priority.urgency);
     let within = match priority.incremental {
         true => 0,
+        // A response that is not incremental is of use only as a whole, so the earlier of two requests gets its response first (RFC
+        // 9218).
         false => RANKS - 1 - i32::try_from(number).unwrap_or(i32::MAX).min(RANKS - 2),
     };
     level * RANKS + within
@@ -411,7 +413,7 @@ impl RequestStream for Stream {
         self.session.leave();
     }
 
-    /// A client that is still sending is told to stop (RFC 9114, sections 4.1 and 4.1.2).
+    /// A client that is still sending is asked to stop (RFC 9114, sections 4.1 and 4.1.2).
     fn finish(&self) {
         if self.request.set_finished() || self.request.is_broken() {
             self.session.remove(self.id, false);
@@ -426,7 +428,7 @@ impl RequestStream for Stream {
             self.end();
         }
         self.stop(if malformed { Code::MessageError } else { Code::NoError });
-        // Until QUIC has taken everything the stream must be found when it becomes writable.
+        // The stream must be found when it becomes writable, so it stays until QUIC has taken everything.
         if self.output.borrow().has_ended() || cut {
             self.request.set_broken();
             self.session.remove(self.id, !malformed && !cut);
@@ -462,7 +464,7 @@ impl Mux for Stream {
         }
         let read = self.pull(buf);
         if matches!(read, Ok(1..)) {
-            // The client may have to be told of the window.
+            // The window may have become wide enough to announce it to the client.
             self.session.notify();
         }
         read
@@ -492,6 +494,7 @@ impl Mux for Stream {
     }
 
     fn send_head(&self, block: &[u8], then: Then) {
+        // With `More`, the head waits for the content that follows at once, and both leave together.
         if self.push_section(block) && then != Then::More {
             let _ = self.send_pending();
         }

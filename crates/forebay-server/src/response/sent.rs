@@ -24,7 +24,7 @@ fn is_plain(req: &Request, l: &Location) -> bool {
         && req.head.method == Method::Get
         && !asks.iter().any(|n| req.head.first.has(*n))
         && l.plan.head != Head::Request
-        // A log may show any field of a response, and a head that is sent again has no fields.
+        // A log may show any field of the head, but a head that is sent again is only bytes.
         && !req.conf.http.logs_sent_fields
 }
 

@@ -30,7 +30,7 @@ pub struct SentHead {
     pub version: Version,
     /// Bytes with the date as it was then.
     pub bytes: Box<[u8]>,
-    /// Where the date begins in them.
+    /// Offset of the date in these bytes.
     pub date: usize,
     /// The body, if it is compressed.
     pub form: Option<Arc<Form>>,

@@ -11,7 +11,7 @@ impl Session {
     /// Reads a unidirectional stream.
     pub(super) fn read_uni(self: &Rc<Self>, thread: &Rc<Thread>, link: &Link, id: u64) -> Result<(), Fatal> {
         loop {
-            // A statement of its own: handlers use the state.
+            // The borrow ends with this statement, because the handlers use the state.
             let event = self.state.borrow_mut().connection.receive(link, id)?;
             match event {
                 Some(Event::Inserted(inserted)) => self.unblock(thread, inserted)?,
@@ -20,14 +20,14 @@ impl Session {
                         stream.update_priority(priority);
                     }
                 }
-                // Clients name a push, and there are none.
+                // GOAWAY of a client names a push, and this server makes none (RFC 9114, section 5.2).
                 Some(Event::GoAway(_)) => {}
                 None => return Ok(()),
             }
         }
     }
 
-    /// Goes on with the field sections that have waited for insertions. `inserted`: their number.
+    /// Goes on with the field sections that have waited for insertions. `inserted` is the number of insertions so far.
     fn unblock(self: &Rc<Self>, thread: &Rc<Thread>, inserted: u64) -> Result<(), Fatal> {
         let is_due = |stream: &Rc<Stream>| {
             stream.blocked_section.borrow().as_ref().is_some_and(|(required, _)| *required <= inserted)

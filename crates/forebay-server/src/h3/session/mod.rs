@@ -99,7 +99,7 @@ impl Session {
         (s.streams.is_empty() && !s.closed && !s.connection.is_leaving()).then(|| self.idle_since.get())
     }
 
-    /// Returns the rank in which the connection is closed to make room, as [`crate::connection::rank`] does for those over TCP.
+    /// Returns the rank in which the connection is closed to make room, as [`crate::connection::rank`] does for connections over TCP.
     pub(super) fn rank(&self, now: Instant) -> Option<(u8, Instant)> {
         let since = self.idle_since()?;
         if self.state.borrow().requests > 0 {
@@ -135,8 +135,8 @@ impl Session {
         self.quic.get().map(|(endpoint, _)| endpoint.as_ref())
     }
 
-    /// Calls a function that handles the connection for another reason than its events. A panic in it ends this connection only: those
-    /// of the thread have their turn after it.
+    /// Calls a function that handles the connection for another reason than its events. A panic in it ends only this connection, and the
+    /// other connections of the thread have their turn after it.
     pub(super) fn guard(&self, f: impl FnOnce()) {
         match self.quic.get() {
             Some((endpoint, link)) => {
@@ -161,7 +161,7 @@ impl Session {
         self.quic.get_or_init(|| (endpoint.clone(), link.clone()));
         let mut writable = Vec::new();
         loop {
-            // A statement of its own: handlers use the connection.
+            // The borrow ends with this statement, because the handlers use the connection.
             let event = link.quic().poll();
             let Some(event) = event else { break };
             let done = match event {
@@ -190,7 +190,7 @@ impl Session {
                 self.fail(thread, fatal);
             }
         }
-        // The first takes all that the connection can send, so the order is that of the priorities.
+        // The first stream takes all that the connection can send, so the streams go in the order of their priorities.
         writable.sort_by_key(|stream| stream.order());
         for stream in writable {
             stream.writable();
@@ -207,7 +207,7 @@ impl Session {
             self.state.borrow_mut().connection.tables.hurry();
         }
         self.send_unsent(link);
-        // QUIC ends connections without packets. One whose client only sends PING frames ends here.
+        // QUIC itself ends a connection without packets. A connection whose client only sends PING frames ends here.
         if self.idle_since().is_some_and(|since| now.saturating_duration_since(since) > self.patience) {
             self.leave();
         }
@@ -260,9 +260,9 @@ impl Session {
             return;
         }
         let mut s = self.state.borrow_mut();
-        // A field that is longer would be refused in each request.
+        // A longer field would be refused in every request.
         s.connection.tables.limit_strings(self.limits(thread).large_client_header_buffers.1);
-        // A client may allow too few streams. Then it gets no SETTINGS, and requests are served all the same.
+        // A client may allow too few streams. Then it gets no SETTINGS, but its requests are served all the same.
         let _ = s.connection.open(link);
     }
 
@@ -295,7 +295,7 @@ impl Session {
                 None => Ok(()),
             },
             StreamEvent::ResetAfterEnd { id } => match self.stream(id) {
-                // Its trailers wait.
+                // The request has begun, and its trailers wait for insertions.
                 Some(stream) if stream.has_begun() && stream.is_waiting() => {
                     stream.break_off(Some(Code::RequestCancelled));
                     self.count_reset()
@@ -407,7 +407,7 @@ impl Session {
         thread.config().limits_of(&self.client.borrow())
     }
 
-    /// Handles bytes of a request stream. `limits`: those of its head, where they are known.
+    /// Handles bytes of a request stream. `limits` are the limits of its head, if they are known.
     fn readable(
         self: &Rc<Self>,
         thread: &Rc<Thread>,
@@ -510,6 +510,7 @@ impl Session {
             }
             outcome
         };
+        // Only sections that refer to the dynamic table are acknowledged (RFC 9204, section 4.4.1).
         if required > 0 {
             s.connection.tables.acknowledge(stream.id.0, Acknowledge::Later);
         }
@@ -561,7 +562,7 @@ impl Session {
         self.state.borrow().required(section)
     }
 
-    /// Handles the trailers of a request: their fields are not used. Returns `true` if they are well-formed.
+    /// Handles the trailers of a request, whose fields are not used. Returns `true` if they are well-formed.
     pub(super) fn trailers(&self, id: StreamId, section: &[u8]) -> Result<bool, Fatal> {
         let mut s = self.state.borrow_mut();
         let tables = &mut s.connection.tables;
@@ -589,7 +590,7 @@ impl Session {
         self.state.borrow_mut().connection.send(link);
     }
 
-    /// Asks the client for no further requests, and takes those that are on their way (RFC 9114, section 5.2).
+    /// Asks the client for no further requests, but still takes the requests that are on their way (RFC 9114, section 5.2).
     pub fn announce(&self) {
         let mut s = self.state.borrow_mut();
         if s.connection.is_leaving() || s.closed {
@@ -613,16 +614,16 @@ impl Session {
         drop(s);
         if let Some((endpoint, link)) = self.quic.get() {
             self.send_unsent(link);
-            // The end of the connection would discard it. Without it the client does not know that requests on their way were not
-            // handled, and may be sent again.
+            // The end of the connection would discard the GOAWAY. Without it the client does not know that requests on their way were not
+            // handled and may be sent again.
             endpoint.send(link, self.io.poller.now());
         }
         self.close_if_over();
         self.notify();
     }
 
-    /// Closes a connection that takes no requests and has none, once the client has received everything: the end of the connection
-    /// would discard what is on its way.
+    /// Closes a connection that takes no requests and has none, once the client has received everything, since the end of the connection
+    /// would discard data that is on its way.
     fn close_if_over(&self) {
         let s = self.state.borrow();
         if !s.connection.is_leaving() || s.closed || !s.streams.is_empty() {
@@ -655,11 +656,11 @@ impl Session {
         if code == Code::DecompressionFailed
             && let Some((endpoint, link)) = self.quic.get()
         {
-            // The end of the connection would discard the cancellation of the section.
+            // The cancellation of the section leaves first, because the end of the connection would discard it.
             self.send_unsent(link);
             endpoint.send(link, self.io.poller.now());
         }
-        // nginx's phrase; the log has the reason.
+        // This is nginx's phrase; the log has the reason.
         self.close(code, b"stream error");
         self.lost(thread, HeadFailure::Broken);
     }
@@ -758,7 +759,7 @@ impl Session {
     }
 }
 
-/// Refuses a request that was not looked at: the client may send it again elsewhere.
+/// Refuses a request that nobody has looked at, so that the client may send it again elsewhere.
 fn reject(link: &Link, id: StreamId) {
     let mut streams = link.streams();
     let _ = streams.stop(id, Code::RequestRejected.number());

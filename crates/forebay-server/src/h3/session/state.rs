@@ -8,15 +8,15 @@ use forebay_http::h3::tables::Required;
 use forebay_net::quic::StreamId;
 use std::rc::Rc;
 
-/// Streams whose places are kept while there are none.
+/// Number of places for streams that are kept while there are no streams.
 const KEPT: usize = 16;
-/// Streams whose field sections may wait for insertions.
+/// Number of streams whose field sections may wait for insertions.
 const BLOCKED_STREAMS: usize = 16;
 
 /// State of a connection.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Streams by their identifiers, which stand beside them: a search that went to each of them would wait for memory.
+    /// Streams with their identifiers next to them: a search that went to each stream would wait for memory.
     pub(super) streams: Vec<(StreamId, Rc<Stream>)>,
     pub(super) connection: Connection,
     pub(super) requests: u32,
@@ -26,7 +26,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Creates the state of a connection that begins. `requests`: those that the client may have open at a time.
+    /// Creates the state of a connection that begins. `requests` is the number of requests that the client may have open at a time.
     pub(super) fn new(requests: u32) -> State {
         let offer = Offer { table: TABLE_CAPACITY, blocked_streams: BLOCKED_STREAMS, requests };
         State {
@@ -45,7 +45,7 @@ impl State {
 
     /// Returns the position of a stream.
     fn place(&self, id: StreamId) -> Option<usize> {
-        // Most often it is the oldest one.
+        // Usually it is the oldest stream.
         match self.streams.first() {
             Some((first, _)) if *first == id => Some(0),
             _ => self.streams.binary_search_by_key(&id, |(id, _)| *id).ok(),
@@ -62,7 +62,7 @@ impl State {
         Some(stream)
     }
 
-    /// Returns the number of insertions that a field section needs. Only so many streams may wait for some.
+    /// Returns the number of insertions that a field section needs. The number of streams that may wait for insertions is limited.
     pub(super) fn required(&self, section: &[u8]) -> Result<Required, Fatal> {
         let blocked = |(_, stream): &&(StreamId, Rc<Stream>)| stream.is_waiting();
         self.connection.tables.required(section, || self.streams.iter().filter(blocked).count())
