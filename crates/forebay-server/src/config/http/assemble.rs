@@ -1,5 +1,4 @@
-//! Passes that make the levels that were read into settings that serve. Their order matters and is that of
-//! [`Builder::finish`].
+//! Passes that make the levels that were read into settings that serve. Their order matters, and [`Builder::finish`] has it.
 //!
 //! Twenty thousand servers have to fit into memory. So a level shares the settings of a module with the level around it if it has no
 //! directive of that module, levels whose directives of a module have the same words share them (`module/sharing.rs`), and servers
@@ -36,7 +35,7 @@ const CONNECTION_POOL: u64 = 512;
 impl Builder<'_, '_> {
     /// Ends the construction. Keeps errors such as conflicting listen options ([`forebay_core::config::Build::keep_late`]).
     /// `front` is the number of the HTTP front end.
-    /// The third part is the memory for the next configuration.
+    /// The third part of the result is the memory for the next configuration.
     pub fn finish(self, front: u8) -> (Http, Vec<Listener>, Memory) {
         let listening: Vec<_> = self.servers.iter().map(Slot::listening).collect();
         let listeners = forebay_core::config::listeners(&listening, front, self.cx);
@@ -138,7 +137,7 @@ fn inherit(l: &mut LocationBuild, outer: &LocationWritten, sharing: &mut Sharing
     l.written.inherit(outer, sharing);
 }
 
-/// Gives `if` and `limit_except` blocks what they do not inherit as settings: they stand for their location.
+/// Gives `if` and `limit_except` blocks everything that is not inherited as a setting, because they stand for their location.
 fn complete_conditional_levels(locations: &mut [Location]) {
     for i in 0..locations.len() {
         let (before, rest) = locations.split_at_mut(i);
@@ -149,7 +148,7 @@ fn complete_conditional_levels(locations: &mut [Location]) {
         if l.status_zone.is_none() {
             l.status_zone.clone_from(&outer.status_zone);
         }
-        // As in nginx `if` keeps every handler, `limit_except` those that pass requests on.
+        // As in nginx, `if` keeps every handler, while `limit_except` keeps only handlers that pass requests on.
         let kept = |c: &&Content| matches!(l.kind, Kind::If) || c.needs().upstream;
         if l.content.is_none() {
             l.content = outer.content.as_ref().filter(kept).cloned();
@@ -157,7 +156,7 @@ fn complete_conditional_levels(locations: &mut [Location]) {
     }
 }
 
-/// Returns the facts about a server that its certificates depend on. `l`: its own level.
+/// Returns the facts about a server that its certificates depend on. `l` is the level of the server itself.
 fn subject<'s>(number: usize, s: &'s Server, listens: &'s [ListenDirective], l: &'s Location) -> Subject<'s> {
     Subject {
         number,
@@ -168,7 +167,7 @@ fn subject<'s>(number: usize, s: &'s Server, listens: &'s [ListenDirective], l: 
     }
 }
 
-/// Limits of request heads of a server. Whether it accepts CONNECT is known when all locations are.
+/// Returns the limits of request heads of a server. Whether it accepts CONNECT is decided when all locations are known.
 fn head_limits(s: &modules::server::Settings) -> Limits {
     Limits {
         client_header_buffer_size: s.client_header_buffer_size.0 as usize,
@@ -254,6 +253,7 @@ impl Assembly<'_, '_> {
             }
         }
         let pool = built.pool.or(pool).unwrap_or(CONNECTION_POOL);
+        // nginx refuses such a configuration with the same message.
         if frame.settings.large_client_header_buffers.size < pool {
             let text = "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"";
             let error = self.cx.error_at_end(text);
@@ -331,7 +331,7 @@ impl Assembly<'_, '_> {
 
     /// Fills in what a level needs that has inherited, and checks it.
     fn complete(&mut self, l: &mut LocationBuild) {
-        // The default log is opened only where no level has an `access_log`.
+        // The default log is opened only if some level has no `access_log`.
         if !matches!(l.kind, Kind::Http) && l.written.log.access_log.is_none() {
             Arc::make_mut(&mut l.written.log).access_log = Some(modules::log::default_log(self.cx));
         }
@@ -343,7 +343,7 @@ impl Assembly<'_, '_> {
         }
     }
 
-    /// Checks settings of a level; `inner`: it is not the http level.
+    /// Checks settings of a level. `inner` is `true` unless it is the http level.
     fn check_level(&mut self, inner: bool, settings: &LocationSettings) {
         for check in config_hooks(|hooks| hooks.check_settings) {
             let level = InEffectAt { settings, is_http: !inner, tables: &self.cx.tables };
@@ -387,7 +387,7 @@ impl Assembly<'_, '_> {
         let listens = self.servers.iter().flat_map(Made::listens).collect();
         let begin = config_hooks(|hooks| hooks.certificates).next()?;
         let mut source = begin(Issuing { resolver, listens, cx: self.cx });
-        // A certificate may be for the names of several servers.
+        // A certificate may be for the names of several servers, so all names are collected before one is chosen.
         for (number, made) in self.servers.iter().enumerate() {
             let Made::New { server: s, listens, .. } = made else { continue };
             let Some(l) = s.root() else { continue };
@@ -402,6 +402,7 @@ impl Assembly<'_, '_> {
     fn load_tls_of(&mut self, number: usize, source: Option<&mut (dyn CertificateSource + 'static)>) -> bool {
         let Some(made) = self.servers.get_mut(number) else { return false };
         let Made::New { server: s, listens, .. } = made else {
+            // The servers of a unit have one list of certificates, so reading it with the first server is enough.
             if let Made::Kept(unit, 0) = made {
                 self.loader.read_again(&unit.certificates);
             }
@@ -416,6 +417,7 @@ impl Assembly<'_, '_> {
                 return false;
             }
         };
+        // Orders for certificates and stapling are effects of reading that cannot be repeated, so the unit has to be read each time.
         let repeatable = issued.is_empty() && !is_ordered && !l.settings.tls.stapling;
         let resolver = resolver::SETTINGS.of(&l.settings).resolver.0.as_ref();
         let application = ssl::SETTINGS.of(&l.settings).application();
@@ -472,8 +474,8 @@ impl Assembly<'_, '_> {
         check_certificates(&self.listeners, &listening, lacks, self.cx);
     }
 
-    /// Has all servers accept CONNECT if any location has `tunnel_pass`: the location is not known when a head is read. Servers
-    /// that were taken over do not, so that they do not fit.
+    /// Has all servers accept CONNECT if any location has `tunnel_pass`, since the location is not known when a head is read. Servers
+    /// that were taken over do not accept it, so they do not fit.
     fn allow_tunnels(&mut self) {
         let tunnels = self.servers.iter().filter_map(Made::facts).any(|facts| facts.tunnels);
         for made in self.servers.iter_mut().filter(|_| tunnels) {
@@ -483,7 +485,7 @@ impl Assembly<'_, '_> {
                 (Made::Kept(..), None) => {}
             }
         }
-        // The next configuration may have none.
+        // The next configuration may have no tunnels, so its units have to be read again.
         if tunnels {
             self.units.iter_mut().for_each(UnitBuild::spoil);
         }

@@ -44,7 +44,7 @@ pub struct LocationBuild {
     pub parts: Parts,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
-    /// Names of these that may not occur again, with a number for the kind.
+    /// Names of inner locations that may not occur again, with a number for the kind.
     taken: HashSet<(u8, Vec<u8>)>,
     /// Words of the directives that modules have taken so far.
     texts: Vec<(Part, sharing::Text)>,
@@ -99,7 +99,7 @@ pub const DIRECTIVES: &[&str] =
     &["server", "listen", "server_name", "route", "location", "if", "limit_except"];
 
 pub(super) struct ServerBuild {
-    /// Its levels; the first is that of the server itself, and parents come first.
+    /// Its levels. The first is the level of the server itself, and parents come before their children.
     pub(super) locations: Vec<LocationBuild>,
     pub(super) written: modules::server::Written,
     pub(super) names: Vec<ServerName>,
@@ -175,14 +175,14 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     /// Reads the http block. Leaves out directives with errors and keeps the errors, so that all are reported at once.
     pub fn http_block(&mut self, block: &Block) {
-        // The directive holds for the whole block, whatever its place.
+        // The directive holds for the whole block, wherever it stands.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.tables.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
         }
         self.items(&block.items);
     }
 
-    /// Reads directives of the http level, those of included files in their place.
+    /// Reads directives of the http level. Directives of an included file are read in the place of the include.
     fn items(&mut self, items: &[Directive]) {
         for d in items {
             match &d.block {
@@ -239,7 +239,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
     }
 
-    /// Begins to note the effects of reading. Returns a mark for those that cannot be noted.
+    /// Begins to note the effects of reading. Returns a mark that shows later whether there were effects that cannot be noted.
     fn begin_step(&mut self) -> usize {
         self.cx.begin_part();
         self.cx.vars.begin_uses();
@@ -247,7 +247,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.cx.tables.unrepeatable
     }
 
-    /// Returns the effects since the beginning; `None`: some cannot be repeated.
+    /// Returns the effects since the beginning, or `None` if some of them cannot be repeated.
     fn end_step(&mut self, asked: usize) -> Option<UnitEffects> {
         let (vars, groups) = (self.cx.vars.end_uses(), self.cx.tables.upstreams.all.end_uses());
         let build = self.cx.end_part()?;
@@ -258,7 +258,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     fn keep_unit(&mut self, path: &[u8], ordinal: u32) {
         let known = self.former.as_ref().and_then(|former| former.units.get_key_value(path));
         let known = known.map(|(path, unit)| (path.clone(), unit.clone()));
-        // A file that two directives include is no unit.
+        // A file that two directives include is no unit, so a second use does not fit.
         let once = known.as_ref().is_some_and(|(_, unit)| unit.is_first_use(self.serial));
         let repeated = once && known.as_ref().is_some_and(|(_, unit)| self.repeat(unit));
         let Some((path, unit)) = known.filter(|_| repeated) else {
@@ -312,6 +312,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         if s.listens.is_empty() {
             s.listens.push(ListenDirective::default_port());
         }
+        // nginx gives the empty name to a server without server_name.
         if s.names.is_empty() {
             s.names.push(ServerName::Exact(Vec::new()));
         }
@@ -379,6 +380,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     fn location_block(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
         let (kind, name) = location_kind(d, self.cx)?;
         self.check_nesting(d, &s.locations[at], &kind, &name)?;
+        // As in nginx, two locations may have the same regular expression, and the first of them answers.
         let once = match &kind {
             Kind::Exact => Some(0),
             Kind::Prefix | Kind::PrefixOnly => Some(1),
@@ -431,7 +433,7 @@ fn location_directive(d: &Directive, level: &mut LocationBuild, cx: &mut Scope<'
         level.note(module, d);
         return check(d, level, cx);
     }
-    // The grammar table accepts a directive that no module takes: it is a hint, or needs no code.
+    // The grammar table may accept a directive that no module takes, because it is a hint or needs no code.
     list::location_directive(d, level, cx).map(drop)
 }
 
@@ -458,8 +460,8 @@ fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), E
     Ok((kind, name.to_vec()))
 }
 
-/// Returns `true` if the name of a location is a variable, or the opposite of one. Taken as a path or a pattern it would match nothing,
-/// and what the location forbids would be open.
+/// Returns `true` if the name of a location is a variable, or the negation of a variable. As a path or a pattern it would match nothing,
+/// and everything that the location forbids would be open.
 fn is_condition(modifier: Option<&[u8]>, name: &[u8]) -> bool {
     let is_pattern = matches!(modifier, Some(b"~" | b"~*"));
     match name {
@@ -487,6 +489,7 @@ fn modifier_and_name(d: &Directive) -> (Option<&[u8]>, &[u8]) {
 
 /// Divides a word into a modifier, if it begins with one, and the name of the location after it.
 fn glued_modifier(word: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    // `~*` comes before `~`, with which it begins.
     let modifiers: [&[u8]; 4] = [b"=", b"^~", b"~*", b"~"];
     match modifiers.iter().find(|m| word.starts_with(m)) {
         Some(m) => (Some(m), &word[m.len()..]),

@@ -76,7 +76,7 @@ pub struct Http {
     pub conf_dir: PathBuf,
     /// `shared_store`, with the zones that use it.
     pub shared_store: forebay_core::shared_store::SharedStore,
-    /// `true` if servers differ in their limits of heads, so that these depend on the name that a client asks for.
+    /// `true` if servers have different limits of heads, so that the limits depend on the name that a client asks for.
     pub heads_differ: bool,
     /// Hooks that run first in all requests.
     pub first_hooks: Vec<Hook>,
@@ -125,7 +125,7 @@ pub struct Server {
     pub settings: modules::server::Settings,
     /// Limits of request heads.
     pub head: Limits,
-    /// Every level of the server that has settings: the first is that of the server itself, and parents come first.
+    /// Every level of the server that has settings. The first is the level of the server itself, and parents come before their children.
     pub locations: Vec<Location>,
     /// Named locations.
     pub named: HashMap<Vec<u8>, LocationId>,
@@ -178,7 +178,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns `true` for a location of its own: not an `if` or a server.
+    /// Returns `true` for a location, but not for an `if` block or a server.
     pub fn is_location(&self) -> bool {
         !matches!(self, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
     }

@@ -1,9 +1,10 @@
 //! Units: files of their own in the http block, whose servers and groups are taken over from one configuration to the next
 //! ([`forebay_core::config::memory`]).
 //!
-//! A unit has `server` and `upstream` blocks only. What it was made of is kept with the effects that reading it had on the rest: variables
-//! that it uses, groups that it names, log files, zones. They are repeated instead of the reading. A unit whose reading had other effects
-//! is read each time: messages, lookups of names, orders for certificates, health checks, tunnels.
+//! A unit has `server` and `upstream` blocks only. The result of reading it is kept, together with the effects of the reading on the rest
+//! of the configuration: variables that it uses, groups that it names, log files, zones. These effects are repeated in place of the
+//! reading. A unit whose reading had other effects is read each time: messages, lookups of names, orders for certificates, health checks,
+//! tunnels.
 //!
 //! A unit depends on the frame (formats, zones, inherited directives, certificates) and on the files that it was read from: what it
 //! includes, certificates, password files. `Effects` (`forebay-core/src/config/scope.rs`) and `Uses` of variables
@@ -13,12 +14,12 @@
 //! there, and the directive belongs into the forms of a site in `tests.rs`, which makes random changes and compares what was taken over
 //! with what is read as a whole.
 //!
-//! Servers hold no reference to what may be replaced while they stay. Variables and groups have numbers, which stay the same in one
-//! configuration after the other. `Table::get` finds the group of a number in the configuration that a request runs under. Many unused
-//! numbers end with everything being read.
+//! Servers hold no reference to anything that may be replaced while they stay. Variables and groups have numbers, which stay the same
+//! from one configuration to the next. `Table::get` finds the group of a number in the configuration under which a request runs. When
+//! many numbers are unused, everything is read.
 //!
-//! Everything is read, with nothing taken over, if an error is found, or if something that is taken over turns out not to fit
-//! (`Again::misfit`). So messages and their places are always those of the whole.
+//! Everything is read, with nothing taken over, if an error is found, or if a part that is taken over turns out not to fit
+//! (`Again::misfit`). So messages and their places always come from reading the whole.
 
 use super::build::{LocationBuild, ServerBuild};
 use super::{Location, Server};
@@ -38,7 +39,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the http block of one configuration leaves for the next.
+/// Memory that the http block of one configuration leaves for the next.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// Names of the variables by their numbers.
@@ -52,7 +53,7 @@ pub struct Memory {
 /// Units by their paths.
 pub(crate) type Units = HashMap<Arc<[u8]>, Arc<Unit>, foldhash::fast::RandomState>;
 
-/// What was made of a unit.
+/// Result of reading a unit.
 #[derive(Debug)]
 pub struct Unit {
     pub servers: Vec<UnitServer>,
@@ -213,7 +214,7 @@ impl UnitBuild {
         self.add(None);
     }
 
-    /// Makes what is kept for the next configuration, if it can be. `servers`: those of the unit.
+    /// Makes the unit that is kept for the next configuration, if that is possible. `servers` are its servers.
     pub(super) fn finish(self, servers: Vec<UnitServer>, table: &Table) -> Option<(Arc<[u8]>, Arc<Unit>)> {
         let (upstreams, effects, certificates) = match self.state {
             State::Kept(unit) => return Some((self.path, unit)),
@@ -221,7 +222,7 @@ impl UnitBuild {
         };
         let group = |named: Named| table.get(named).cloned();
         let upstreams: Vec<_> = upstreams.into_iter().map(group).collect::<Option<_>>()?;
-        // A location of another unit may check their health.
+        // A location of another unit may check the health of these groups.
         if !upstreams.iter().all(|u| u.is_self_contained() && u.group.checks.is_empty()) {
             return None;
         }
@@ -236,7 +237,7 @@ impl UnitBuild {
     }
 }
 
-/// Returns `true` if reading these levels again would be without effects that [`UnitEffects`] does not have.
+/// Returns `true` if reading these levels again has no effects that [`UnitEffects`] cannot record.
 pub(super) fn are_repeatable(levels: &[LocationBuild]) -> bool {
     levels
         .iter()
