@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-/// Time at which a stream ends, and a number that tells those of one time apart.
+/// Time at which a stream ends, and a number that makes the keys of streams with the same time different.
 type Key = (Instant, u64);
 
 /// Incomplete heads of a thread.

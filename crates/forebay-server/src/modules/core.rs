@@ -132,7 +132,7 @@ impl Settings {
     /// Returns `true` if the head of a plain answer for a file depends on the file alone.
     pub fn has_fixed_head(&self) -> bool {
         self.keepalive_timeout.header.is_none()
-            // `alias` in a regular expression: paths with different extensions, and so types, share a file.
+            // With `alias` in a regular expression, paths with different extensions, and so with different types, may share a file.
             && !matches!(self.root.alias, Some(None))
             && !matches!(self.server_tokens, ServerTokens::Value(_))
     }
@@ -210,7 +210,7 @@ fn refuse_own_root(d: &Directive, word: &Word, cx: &Scope<'_>) -> Result<(), Err
     Err(cx.error_at(d, word, message))
 }
 
-/// Removes a slash at the end, also that of the root directory: the path that is appended begins with one.
+/// Removes a slash at the end, even from the root directory `/`, because the path that is appended begins with a slash.
 fn drop_final_slash(path: &mut Vec<u8>) {
     if path.last() == Some(&b'/') {
         path.pop();
@@ -294,6 +294,7 @@ fn overwrite(w: &Word) -> Option<u16> {
 
 fn status_with_page(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<u16, Error> {
     match units::number(&w.text) {
+        // nginx refuses 499 here, since it is its own status for a client that has closed the connection.
         None | Some(499) => Err(invalid_value(d, w, cx)),
         Some(status @ 300..=599) => Ok(status as u16),
         Some(_) => Err(cx.error_at(d, w, format!("value \"{}\" must be between 300 and 599", w.as_str()))),
@@ -320,6 +321,7 @@ impl Setting<crate::config::HttpContext> for Types {
         for entry in d.block.iter().flatten() {
             for ext in &entry.args {
                 let ext_lower = ext.text.to_ascii_lowercase();
+                // As in nginx, the last type of an extension counts, with a warning.
                 if let Some(old) = m.insert(ext_lower, entry.name.text.clone()) {
                     let message = format!(
                         "duplicate extension \"{}\", content type: \"{}\", previous content type: \"{}\"",
@@ -445,6 +447,7 @@ impl Setting<crate::config::HttpContext> for RateTemplate {
         once(&previous, d, cx)?;
         let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
         let t = cx.template(d, w)?;
+        // A value without variables can be checked right away, while others are checked for each request.
         if let Some(c) = t.as_const()
             && units::size(c).is_none()
         {
@@ -613,7 +616,7 @@ pub fn path_in_levels(dir: &std::path::Path, levels: &[usize], name: &str) -> Pa
 #[derive(Clone, Debug)]
 pub struct TempPath(pub Option<TempDir>);
 
-/// Most digits of a file's name that may go into the names of its subdirectories.
+/// Maximum number of digits of a file's name that may go into the names of its subdirectories.
 const MOST_LEVELS: u64 = 10;
 
 impl Setting<crate::config::HttpContext> for TempPath {

@@ -33,6 +33,7 @@ impl Setting<crate::config::HttpContext> for IndexNames {
             if w.text.is_empty() {
                 return Err(cx.error_at(d, w, "index \"\" in \"index\" directive is invalid"));
             }
+            // nginx warns in the same words: names after an absolute one are never tried, since it is a redirect.
             if w.text.starts_with(b"/") && i + 1 != d.args.len() {
                 cx.warn(d, "only the last index in \"index\" directive should be absolute");
             }

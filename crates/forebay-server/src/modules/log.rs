@@ -48,7 +48,7 @@ pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
 /// In nginx's words.
 fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let log = access_log::format(d, cx)?;
-    // Register the format even if it is invalid, so that directives that name it cause no second error.
+    // An invalid format is registered as well, so that directives that name it cause no second error.
     let format = Format::new(&log.name, log.escape, log.template, &cx.vars);
     cx.tables.log_formats.push(format);
     log.fault.map_or(Ok(()), Err)

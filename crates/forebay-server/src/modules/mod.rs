@@ -1,5 +1,5 @@
-//! Modules of the base: the settings of servers and locations that all others build upon (nginx: ngx_http_core_module and what it
-//! comes with).
+//! Modules of the base: the settings of servers and locations that all others build upon (nginx: ngx_http_core_module and the modules
+//! that come with it).
 
 pub mod alt_svc;
 pub mod core;

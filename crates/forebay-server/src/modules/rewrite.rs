@@ -51,7 +51,7 @@ pub enum Op {
     Set(VarId, Template),
     /// A directive of another module that runs in order with these.
     Run(Arc<dyn Operation>),
-    /// `if` with its block. The block's directives that are not of this module form a level of their own.
+    /// `if` with its block. Directives of other modules in the block form a level of their own.
     If {
         /// Condition of the block.
         cond: Condition,
@@ -147,6 +147,7 @@ fn variable<'w>(d: &Directive, w: &'w Word, cx: &Scope<'_>) -> Result<&'w [u8], 
 }
 
 fn is_url(t: &[u8]) -> bool {
+    // nginx recognizes a URL by the same three beginnings.
     [b"http://".as_slice(), b"https://", b"$scheme"].iter().any(|p| t.starts_with(p))
 }
 
@@ -231,7 +232,7 @@ fn without_parentheses(d: &Directive, cx: &Scope<'_>) -> Result<Vec<Word>, Error
     }
     let alone = words.len() == 1;
     let Some(last) = words.last_mut() else { return Err(cx.error(d, "invalid condition")) };
-    // nginx has this error for an empty condition, `if ()`, too.
+    // nginx reports an empty condition, `if ()`, in the same way.
     if last.text.last() != Some(&b')') || last.text.len() == 1 && alone {
         return Err(invalid_condition(d, last, cx));
     }
@@ -242,7 +243,7 @@ fn without_parentheses(d: &Directive, cx: &Scope<'_>) -> Result<Vec<Word>, Error
     Ok(words)
 }
 
-/// Reads a condition that begins with a variable: that alone, or an operator and a value after it.
+/// Reads a condition that begins with a variable: the variable alone, or the variable with an operator and a value after it.
 fn comparison(d: &Directive, first: &Word, others: &[Word], cx: &mut Scope<'_>) -> Result<Condition, Error> {
     let id = cx.vars.reference(first.text.get(1..).unwrap_or_default());
     match others {
@@ -361,6 +362,7 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut RunState) -> Result<Step, Var
 fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarError> {
     match op {
         Op::Break => {
+            // As in nginx, a path that was rewritten no longer belongs to the location in which `break` stays.
             req.uri.valid_location &= !walk.changed;
             Ok(Step::Stop(Ran::Through))
         }
@@ -439,6 +441,7 @@ fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
         }
         Condition::File(test, t, negated) => {
             t.eval(req, &mut v)?;
+            // As in nginx, a relative path begins at the prefix.
             if v.first() != Some(&b'/') {
                 let prefix = req.conf.config.prefix.clone();
                 v.splice(0..0, prefix);
@@ -465,8 +468,9 @@ fn file_test(test: u8, path: &[u8]) -> bool {
     match test {
         b'f' => kind == FileType::RegularFile,
         b'd' => kind == FileType::Directory,
+        // nginx looks at the bit of the owner only.
         b'x' => s.st_mode & 0o100 != 0,
-        // `-e`: sockets, devices and other special files do not count as existing.
+        // With `-e`, sockets, devices and other special files do not count as existing.
         _ => matches!(kind, FileType::RegularFile | FileType::Directory),
     }
 }
@@ -474,6 +478,7 @@ fn file_test(test: u8, path: &[u8]) -> bool {
 fn answer(req: &mut Request, status: u16, text: Option<&Template>) -> Result<Ran, VarError> {
     let redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
     let Some(t) = text else {
+        // As in nginx, a status that is no error has an empty body, and no built-in page.
         if status < 400 && !redirect {
             req.send_text(status, b"");
             return Ok(Ran::Done);
@@ -510,6 +515,7 @@ fn unescape_redirect(url: &mut Vec<u8>) {
         }
         rest = after;
         match decoded {
+            // nginx decodes the same range: characters above `%`, without DEL.
             Some(d @ (b'&'..0x7f)) => {
                 out.push(d);
                 rest = after.get(2..).unwrap_or_default();
@@ -572,6 +578,7 @@ impl Rewrite<'_> {
         std::mem::swap(&mut req.uri.path, &mut out);
         req.give_buf(out);
         req.uri.rewritten = true;
+        // nginx opens `internal` locations to rewritten requests, too.
         req.uri.internal = true;
         *changed = self.flag != Flag::Break;
         Ok(self.next_step(req))

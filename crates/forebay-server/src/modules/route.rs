@@ -1,5 +1,5 @@
-//! `route`: named locations for requests that meet several conditions, the first that fits. It is not in nginx; rules of the
-//! Gateway API (HTTPRoute) become it. Hot path.
+//! `route`: named locations for requests that meet several conditions; the first route that fits decides. nginx does not have it. Rules
+//! of the Gateway API (HTTPRoute) become it. Hot path.
 
 use crate::config::Scope;
 use crate::config::http::LocationId;
@@ -42,16 +42,16 @@ enum Value {
     Field(Vec<u8>),
     /// `argument:NAME`: the first argument of this name, decoded.
     Argument(Vec<u8>),
-    /// Any other.
+    /// Any other value.
     Text(Template),
 }
 
-/// Comparison. An empty value fits only an exact one: a field that is absent is not one that fits any pattern.
+/// Comparison. An empty value fits only an exact pattern, since a field that is absent must not fit a regular expression.
 #[derive(Debug)]
 enum Matcher {
     /// `=TEXT`.
     Exact(Vec<u8>),
-    /// `^PATH`: the path itself, and those below it.
+    /// `^PATH`: the path itself, and the paths below it.
     Segments(Vec<u8>),
     /// `~REGEX` or `~*REGEX`.
     Regex(Pattern),
@@ -61,7 +61,7 @@ impl Written {
     /// Reads `route @NAME VALUE PATTERN [VALUE PATTERN ...]`.
     ///
     /// # Errors
-    /// The target is no named location, or a pattern is none.
+    /// The target is no named location, or a pattern is invalid.
     pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Written, Error> {
         let Some((target, conditions)) = d.args.split_first() else { return Err(cx.error(d, "no location")) };
         if !target.text.starts_with(b"@") {
@@ -98,6 +98,7 @@ impl Condition {
         let [value, pattern] = pair else { return Err(cx.error(d, "no pattern")) };
         let matcher = match pattern.text.as_slice() {
             [b'=', text @ ..] => Matcher::Exact(text.to_vec()),
+            // A slash at the end makes no difference: prefixes of the Gateway API consist of whole segments.
             [b'^', path @ ..] => Matcher::Segments(path.strip_suffix(b"/").unwrap_or(path).to_vec()),
             [b'~', b'*', regex @ ..] => Matcher::Regex(cx.pattern(d, regex, true)?),
             [b'~', regex @ ..] => Matcher::Regex(cx.pattern(d, regex, false)?),
@@ -127,7 +128,7 @@ impl Condition {
             Value::Argument(name) => {
                 argument(&req.uri.args, name).map_or(Ok(false), |text| self.matcher.fits(&text))
             }
-            // A value that cannot be made is none that fits.
+            // A value that cannot be made fits nothing.
             Value::Text(value) => value.value(req).map_or(Ok(false), |text| self.matcher.fits(&text)),
         }
     }
@@ -138,10 +139,11 @@ fn field(req: &Request, name: &[u8]) -> Option<Vec<u8>> {
     let head = &req.head;
     let own = head.fields.iter().filter(|f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
     let values: Vec<&[u8]> = own.map(|f| f.value.of(&head.buf)).collect();
+    // Several lines of a field are one list (RFC 9110, section 5.3).
     (!values.is_empty()).then(|| values.join(b", ".as_slice()))
 }
 
-/// Returns the first argument of a name. Both are decoded, so that another spelling of the same name is the same.
+/// Returns the first argument of a name. Both names are decoded, so that another spelling of the same name is found, too.
 fn argument(args: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let decoded = |text: &[u8]| {
         let spaced: Vec<u8> = text.iter().map(|b| if *b == b'+' { b' ' } else { *b }).collect();

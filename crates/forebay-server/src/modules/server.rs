@@ -27,12 +27,12 @@ impl CongestionControl {
     }
 }
 
-/// Connection identifiers of a client that are kept at a time, one of [`IDS`].
+/// Number of connection identifiers of a client that are kept at a time, within [`IDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdLimit(pub u64);
 
 impl Setting<crate::config::HttpContext> for IdLimit {
-    /// nginx takes any number, and clients end the connection at 0 and 1.
+    /// nginx takes any number, but clients end the connection at 0 and 1.
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
@@ -67,7 +67,7 @@ forebay_core::settings! {
     "http3_hq" => http3_hq: bool = false;
     /// `Alt-Svc` of responses over TCP.
     "http3_alt_svc" => http3_alt_svc: AltSvc = AltSvc::Auto;
-    /// Most concurrent requests of a connection over HTTP/3.
+    /// Maximum number of concurrent requests of a connection over HTTP/3.
     "http3_max_concurrent_streams" => http3_max_concurrent_streams: Number = Number(128);
     /// Content of a request over HTTP/3 that a client may send ahead, and of a response that waits for the client, bytes.
     "http3_stream_buffer_size" => http3_stream_buffer_size: Size = Size(65536);
@@ -79,7 +79,7 @@ forebay_core::settings! {
     "quic_congestion_control" => quic_congestion_control: CongestionControl = CongestionControl::System;
     /// Secret of stateless resets and of tokens for clients.
     "quic_host_key" => quic_host_key: HostKeyFile = HostKeyFile::default();
-    /// Most concurrent streams of a connection.
+    /// Maximum number of concurrent streams of a connection.
     "http2_max_concurrent_streams" => http2_max_concurrent_streams: Number = Number(128);
     /// Initial window of a stream: bytes of a body that are buffered before the handler reads it.
     "http2_body_preread_size" => http2_body_preread_size: Size = Size(65536);

@@ -105,6 +105,7 @@ fn push_root(root: &Root, req: &mut Request, out: &mut Vec<u8>) -> Result<(), Va
         let prefix = req.conf.config.prefix.clone();
         out.splice(start..start, prefix);
     }
+    // The path that follows begins with a slash of its own.
     if root.alias.is_none() && out.len() > start && out.last() == Some(&b'/') {
         out.pop();
     }
@@ -132,7 +133,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
 /// Looks up a path in the cache.
 #[inline]
 fn cached(core: &Core, req: &Request, path: &[u8]) -> Cached {
-    // The cache does not know the links of a path.
+    // The cache does not know which links a path has passed.
     if core.disable_symlinks.mode != SymlinkMode::Off {
         return Cached::Miss;
     }
@@ -165,6 +166,7 @@ async fn open_anew(core: &Core, req: &mut Request, path: &[u8]) -> Found {
     let policy = core.policy();
     let thread = req.thread.clone();
     let now = thread.clock.now();
+    // The kernel would read the path only up to the NUL, and open another file.
     if path.contains(&0) {
         return Found::Error(Errno::NOENT);
     }
@@ -182,7 +184,7 @@ async fn open_anew(core: &Core, req: &mut Request, path: &[u8]) -> Found {
     found
 }
 
-/// Opens a file without waiting for the disk. Where descriptors have run out, the thread gives some up; then the pool tries again.
+/// Opens a file without waiting for the disk. If descriptors have run out, the thread gives some up, and the pool tries again.
 #[inline]
 fn open_now(thread: &Thread, path: &[u8]) -> Opened {
     match file_cache::open_cached(path) {
@@ -214,6 +216,7 @@ async fn try_index(req: &mut Request, name: &Template, first: bool) -> Option<Ou
     if name.eval(req, &mut text).is_err() {
         return Some(Outcome::Status(500));
     }
+    // As in nginx, an absolute name in `index` is a path within the server, and no file name.
     if text.first() == Some(&b'/') {
         req.uri.path = text;
         return Some(internal_redirect(req));
@@ -314,7 +317,7 @@ fn push_failure(call: &str, path: &[u8], e: Errno, out: &mut Vec<u8>) {
         out.extend_from_slice(piece);
     }
     match e {
-        // Nearly all of these lines have this error: skip formatting it.
+        // Nearly all of these lines have this error, so its text is not formatted each time.
         Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
         e => out.extend_from_slice(errno_text(e).as_bytes()),
     }
@@ -340,6 +343,7 @@ pub async fn run(settings: &LocationSettings, req: &mut Request) -> Outcome {
         Cached::Miss => open_anew(&settings.core, req, &path).await,
     };
     let out = match found {
+        // Static files take no POST, which nginx answers with 405 as well.
         Found::File(f) if req.method == Method::Post => {
             drop(f);
             Outcome::Status(405)
@@ -398,7 +402,7 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
     r.allowed_ranges = AllowedRanges::Any;
     content_type(req);
     let end = file.size;
-    // An empty file needs a part too: the finished head is remembered in it.
+    // An empty file needs a part as well, since the finished head is remembered in the file.
     req.resp.body.push(Part::File { file, start: 0, end });
 }
 
@@ -407,6 +411,7 @@ pub fn content_type(req: &mut Request) {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let known = extension(&req.uri.path).and_then(|e| match core.types.0.get(e) {
+        // Extensions have no case in nginx. Almost all are in lower case already, so the first search makes no copy.
         None if e.iter().any(u8::is_ascii_uppercase) => core.types.0.get(&e.to_ascii_lowercase()),
         known => known,
     });
@@ -421,5 +426,6 @@ pub fn content_type(req: &mut Request) {
 fn extension(uri: &[u8]) -> Option<&[u8]> {
     let last = uri.rsplit(|b| *b == b'/').next()?;
     let dot = memchr::memrchr(b'.', last)?;
+    // As in nginx, a dot at the beginning of a name begins no extension.
     (dot > 0).then(|| &last[dot + 1..])
 }
