@@ -1,4 +1,4 @@
-//! Parts of modules in making a configuration of what was read.
+//! Part of modules in making a configuration from the levels that were read.
 
 use crate::config::http::{Location, LocationBuild, LocationId};
 use crate::config::issued::{CertificateSource, Issuing};
@@ -11,10 +11,10 @@ use forebay_conf::tree::{Directive, Span};
 use forebay_core::tls::loader::Loader;
 use forebay_core::upstream::group::Group;
 
-/// Functions of a module that check and complete levels. Those that it does not need come from [`ConfigHooks::NONE`].
+/// Functions of a module that check and complete levels. Functions that a module does not need come from [`ConfigHooks::NONE`].
 #[derive(Clone, Copy)]
 pub struct ConfigHooks {
-    /// Checks a directive of a level that has just been read against the others there.
+    /// Checks a directive that has just been read against the other directives of its level.
     ///
     /// # Errors
     /// In nginx's words.

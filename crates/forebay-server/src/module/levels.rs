@@ -1,4 +1,4 @@
-//! Settings of the modules of the base and of all others at the levels of a configuration. Hot path.
+//! Settings of the modules of the base and of all other modules at the levels of a configuration. Hot path.
 
 use crate::config::Scope;
 use crate::module::settings;
@@ -55,9 +55,9 @@ macro_rules! modules {
                 };
                 Ok(set.then_some(module))
             }
-            /// Replaces the directives of a module, whose words are `text`, by those of another level with the same words.
+            /// Replaces the directives of a module, whose words are `text`, by the equal directives of another level.
             pub fn share(&mut self, module: Part, text: crate::module::sharing::Text, sharing: &mut Sharing) {
-                // `root` and `alias` depend on the location.
+                // The values of `root` and `alias` depend on the location, so equal words need not mean equal settings.
                 if module == Part::core && self.core.root.is_some() {
                     return;
                 }
@@ -79,7 +79,7 @@ macro_rules! modules {
                 })*
                 self.modules.inherit(&parent.modules, &mut sharing.modules);
             }
-            /// Applies the defaults. `parent` is the level around it: its own settings, and those in effect there.
+            /// Applies the defaults. `parent` has the directives of the level around this one, and the settings in effect there.
             pub fn resolve(
                 &self,
                 parent: Option<(&LocationWritten, &LocationSettings)>,

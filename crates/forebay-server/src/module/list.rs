@@ -27,7 +27,7 @@ pub fn all() -> List {
     ALL.get().expect("a front end names its modules before it reads a configuration")
 }
 
-/// Has the process use these modules, and those that [`install`] has added. Later lists are ignored: a process has one.
+/// Has the process use these modules, and the modules that [`install`] has added. Later calls are ignored, since a process has one list.
 pub fn begin(modules: List) {
     ALL.get_or_init(|| modules.iter().chain(FURTHER.get().copied().unwrap_or_default()).copied().collect());
 }

@@ -228,7 +228,7 @@ pub enum Condition {
 /// Changes the response before its head is written.
 pub type Filter = fn(&mut Request) -> Result<(), VarError>;
 
-/// A header filter. One that changes content adds a [`BodyFilter`](crate::response::BodyFilter) to the response.
+/// A header filter. A filter that changes content adds a [`BodyFilter`](crate::response::BodyFilter) to the response.
 pub struct HeaderFilter {
     /// Condition.
     pub enabled: Enabled,
@@ -242,10 +242,11 @@ pub struct HeaderFilter {
     pub scope: FilterScope,
 }
 
-/// Returns the codings that the client accepts at a location, judging by the request. `None`: fields of the response count, too.
+/// Returns the codings that the client accepts at a location, or `None` if the request alone does not decide, because fields of the
+/// response count, too.
 pub type Codings = fn(&Request, &LocationSettings) -> Option<Ranked>;
 
-/// Filter that another one has asked for since it waits. It runs after all others.
+/// Filter that another filter has asked for because it has to wait. It runs after all other filters.
 pub type LateFilter = for<'r> fn(&'r mut Request) -> Pooled<'r, ()>;
 
 impl HeaderFilter {
@@ -293,7 +294,7 @@ pub enum Head {
 pub enum FilterScope {
     /// Responses with a head.
     HeadDeadlines,
-    /// These, and those of subrequests whose content becomes part of another response.
+    /// Responses with a head, and responses of subrequests whose content becomes part of another response.
     Included,
 }
 
@@ -366,7 +367,7 @@ impl Handler for Page {
 /// Needs of a content handler besides the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// CONNECT: heads are read before the location is known, so that all servers accept it then.
+    /// CONNECT. All servers accept it then, because heads are read before the location is known.
     pub connect: bool,
     /// The response comes from an upstream: a path that lacks only the final slash of its location is redirected (nginx: location), and
     /// `limit_except` in the location has the handler, too.
@@ -420,7 +421,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Selects what these settings enable.
+    /// Selects the parts of modules that these settings enable.
     pub fn new(modules: &[&Module], s: &LocationSettings) -> Plan {
         const ORDER: [Phase; PHASES] = [
             Phase::PostRead,
@@ -435,7 +436,7 @@ impl Plan {
         for phase in ORDER {
             let enabled = |h: &&PhaseHook| matches!(h.enabled, Condition::Location(is) if is(s));
             hooks.extend(all().filter(|h| h.phase == phase).filter(enabled).map(|h| h.hook));
-            // A hook that is left out could be one that decides on access.
+            // No hook may be left out silently, because it could be a hook that decides on access.
             ends[phase as usize] = u8::try_from(hooks.len()).expect("fewer than 256 hooks");
         }
         let hooks_of = |hook: fn(&Module) -> Option<&RequestHook>| {
@@ -443,6 +444,7 @@ impl Plan {
             enabled.map(|h| h.hook).collect()
         };
         let filters = || modules.iter().flat_map(|m| m.header_filters).filter(|f| (f.enabled)(s));
+        // A remembered head has to fit the filter that depends on the request most, so the greatest effect counts.
         let head = filters().map(|f| f.head).max().unwrap_or(Head::File);
         Plan {
             hooks: hooks.into(),

@@ -24,7 +24,7 @@ pub struct Beginning<'b> {
     pub log: &'b Log,
     /// Tasks of the configuration. They end with it.
     pub tasks: Tasks,
-    /// Receivers of what other machines tell by the shared store.
+    /// Receivers of messages that other machines send by the shared store.
     pub tells: Vec<Arc<dyn Tells>>,
 }
 

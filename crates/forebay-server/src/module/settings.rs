@@ -1,6 +1,7 @@
 //! Settings of modules, by levels of the configuration. Each module that has any owns a [`SettingsOf`], and names it nowhere else.
 //!
-//! A level shares with the level around it what it does not set itself, so servers and locations with few directives take little memory. Hot path.
+//! A level shares all settings that it does not set itself with the level around it, so servers and locations with few directives take
+//! little memory. Hot path.
 
 use crate::config::Scope;
 use crate::module::levels::{LocationSettings, LocationWritten};
@@ -21,7 +22,7 @@ pub trait Directives: Clone + Debug + Default + Send + Sync + 'static {
     type Settings: Debug + Send + Sync + 'static;
     /// Names of the directives.
     const DIRECTIVES: &'static [&'static str];
-    /// Levels inside have what they do not set themselves from this one.
+    /// Levels inside inherit the directives that they do not set themselves.
     const INHERITED: bool = true;
 
     /// Returns the names of the directives.
@@ -55,7 +56,7 @@ macro_rules! module_settings {
     };
 }
 
-/// Makes the directives of one level that have functions of these names the [`Directives`] of a module.
+/// Implements [`Directives`] for a type that has functions of the same names.
 #[macro_export]
 macro_rules! directives {
     ($written:ty, $settings:ty) => {
@@ -82,7 +83,7 @@ macro_rules! directives {
     };
 }
 
-// Types of other crates, which cannot be made so where their modules are.
+// Types of other crates cannot implement the trait there, because those crates do not know it.
 directives!(forebay_core::limit::access::Written, forebay_core::limit::access::Settings);
 directives!(forebay_core::upstream::bind::Written, forebay_core::upstream::bind::Settings);
 directives!(forebay_core::tls::proxy_ssl::Written, forebay_core::tls::proxy_ssl::Settings);
@@ -126,6 +127,7 @@ impl<L: Directives> SettingsOf<L> {
 
     #[inline]
     fn place_of(&self) -> usize {
+        // Before the modules have been counted, this is no valid place, and the first use of it fails.
         self.index.load(Relaxed).wrapping_sub(1)
     }
 }
@@ -261,7 +263,7 @@ impl Written {
         Ok(Some(place))
     }
 
-    /// Replaces the directives at a place, whose words are `text`, by those of another level with the same words.
+    /// Replaces the directives at a place, whose words are `text`, by the equal directives of another level.
     pub fn share(&mut self, place: usize, text: Text, sharing: &mut Sharing) {
         sharing.of(place).share(&mut Arc::make_mut(&mut self.0)[place], text);
     }
@@ -287,7 +289,7 @@ impl Written {
         self.0 = if is_same { outer.0.clone() } else { Arc::new(inherited) };
     }
 
-    /// Returns the values in effect. `outer`: the level around it, with those in effect there.
+    /// Returns the values in effect. `outer` has the level around this one, and the values in effect there.
     pub fn resolve(&self, outer: Option<(&Written, &InEffect)>, sharing: &mut Sharing) -> InEffect {
         if let Some((written, values)) = outer
             && Arc::ptr_eq(&self.0, &written.0)
@@ -347,7 +349,7 @@ fn defaults() -> &'static [Arc<dyn AnyValues>] {
     DEFAULTS.get_or_init(|| all().iter().map(|settings| settings.empty().values()).collect())
 }
 
-/// What the levels of a configuration share.
+/// Settings that the levels of a configuration share.
 #[derive(Debug, Default)]
 pub struct Sharing {
     modules: Vec<Shared<dyn AnyLevel, dyn AnyValues>>,
@@ -363,7 +365,7 @@ impl Sharing {
     }
 }
 
-/// Tables of values by the addresses of their values. The values are held, so that no others get their address.
+/// Tables of values, by the addresses of the values. The tables hold the values, so that no other value can get one of these addresses.
 #[derive(Debug, Default)]
 struct Tables(HashMap<Vec<usize>, InEffect>);
 

@@ -1,6 +1,6 @@
-//! Sharing of settings between levels that are written alike: of ten thousand locations with the same thirty `proxy_` directives
-//! only one has settings of its own. Two levels share the directives of a module if they have the same words of it, and the
-//! settings if the levels around them share theirs, too.
+//! Sharing of settings between levels that are written alike: of ten thousand locations with the same thirty `proxy_` directives only one
+//! has settings of its own. Two levels share the directives of a module if they have the same words for it. They share the settings if
+//! the levels around them do so, too.
 
 use forebay_conf::tree::Directive;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub fn append(text: &mut Text, d: &Directive) {
     for inner in d.block.iter().flatten() {
         append(text, inner);
     }
-    // The length of a word never has these bytes: the directive ends.
+    // No length of a word has these bytes, so they mark the end of the directive.
     text.extend([u8::MAX; 8]);
 }
 
@@ -28,7 +28,7 @@ pub fn append(text: &mut Text, d: &Directive) {
 #[derive(Debug)]
 pub struct Shared<W: ?Sized, S: ?Sized> {
     by_text: HashMap<Text, Arc<W>>,
-    /// By the addresses of the directives of a level and of the level around it: both, and what the level has in effect.
+    /// Results of inheriting, by the addresses of the directives of a level and of the level around it. An entry has both and the result.
     inherited: HashMap<(usize, usize), [Arc<W>; 3]>,
     resolved: HashMap<usize, (Arc<W>, Arc<S>)>,
 }
@@ -40,7 +40,7 @@ impl<W: ?Sized, S: ?Sized> Default for Shared<W, S> {
 }
 
 impl<W: ?Sized, S: ?Sized> Shared<W, S> {
-    /// Replaces the directives of a level, whose words are `text`, by equal ones of an earlier level.
+    /// Replaces the directives of a level, whose words are `text`, by the equal directives of an earlier level.
     pub fn share(&mut self, own: &mut Arc<W>, text: Text) {
         match self.by_text.get(&text) {
             Some(same) => *own = same.clone(),
@@ -48,7 +48,7 @@ impl<W: ?Sized, S: ?Sized> Shared<W, S> {
         }
     }
 
-    /// Adds to the directives of a level those that it has from the level around it.
+    /// Adds the directives that a level inherits from the level around it.
     pub fn inherit(
         &mut self,
         own: &mut Arc<W>,

@@ -1,4 +1,4 @@
-//! State of modules in a worker thread. Each module that has any owns a [`ThreadSlot`], and names it nowhere else. Hot path.
+//! State of modules in a worker thread. A module with such state owns a [`ThreadSlot`], and needs to name it nowhere else. Hot path.
 
 use crate::thread::Thread;
 use forebay_core::idle_memory::Ended;
@@ -22,10 +22,10 @@ pub trait ThreadState: Any {
         let _ = (thread, number);
     }
 
-    /// Lets go what belongs to the former configuration. Another one is in effect for new requests.
+    /// Drops everything that belongs to the former configuration. Another configuration is in effect for new requests.
     fn applied(&self) {}
 
-    /// Closes what the thread has open, since it ends.
+    /// Closes everything that the thread has open, since the thread ends.
     fn end(&self) {}
 
     /// Handles a notice of the reactor (`forebay_net::reactor`, `NOTICE_*`).
@@ -81,7 +81,7 @@ impl<T: ThreadState> ThreadSlot<T> {
 
     /// Returns the kind of [`forebay_net::reactor::Direct`] work that comes to [`ThreadState::step`].
     pub fn kind(&self) -> u8 {
-        // There are fewer modules than kinds.
+        // There are fewer modules than kinds, so that the sum fits.
         FIRST_KIND + self.index() as u8
     }
 
@@ -129,7 +129,7 @@ impl ThreadStates {
         ThreadStates(slots().iter().map(|slot| slot.make(worker)).collect())
     }
 
-    /// Has the state that has registered it do its work.
+    /// Has the state that has registered the work do it.
     pub fn step(&self, thread: &Rc<Thread>, kind: u8, number: u32) {
         if let Some(state) = self.0.get(usize::from(kind - FIRST_KIND)) {
             state.step(thread, number);
@@ -141,7 +141,7 @@ impl ThreadStates {
         self.0.iter().map(|state| &**state).for_each(f);
     }
 
-    /// Calls a function for all states. Returns `true` if it has for any of them.
+    /// Calls a function for all states, even after one has returned `true`. Returns `true` if any of them has.
     pub fn any(&self, mut f: impl FnMut(&dyn ThreadState) -> bool) -> bool {
         self.0.iter().fold(false, |any, state| f(&**state) | any)
     }

@@ -52,7 +52,7 @@ pub const PLAIN: &[Row] = rows! {
     }),
     "http3" => |r, o| text(o, match r.head.version {
         Version::Http3 => b"h3",
-        // Over QUIC only are there streams for it.
+        // HTTP/0.9 has streams only over QUIC.
         Version::Http09 if r.conn.wire.is_multiplexed() => b"hq",
         _ => b"",
     }),
@@ -196,6 +196,7 @@ fn content_length(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 
 fn host(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     if r.head.host.is_empty() {
+        // As in nginx, a request without a host has the name of its server.
         let http = r.http();
         out.extend_from_slice(&http.server(r).name);
     } else {
@@ -216,6 +217,7 @@ fn push_binary(p: Peer, out: &mut Vec<u8>) {
     match p.ip() {
         Some(std::net::IpAddr::V4(a)) => out.extend_from_slice(&a.octets()),
         Some(std::net::IpAddr::V6(a)) => out.extend_from_slice(&a.octets()),
+        // nginx has this text as the address of all clients over unix sockets.
         None => out.extend_from_slice(b"unix:"),
     }
 }
@@ -315,6 +317,7 @@ pub fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &
 }
 
 fn http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
+    // Lines of `Cookie` are joined by a semicolon, because its list is separated by semicolons (RFC 9113, section 8.2.3).
     let separator: &[u8] = if name == b"cookie" { b"; " } else { b", " };
     let h = &r.head;
     let values = h.fields.iter().filter(|f| same_name(name, f.name.of(&h.buf))).map(|f| f.value.of(&h.buf));
@@ -357,7 +360,7 @@ pub fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
         for pair in f.value.of(&h.buf).split(|b| *b == b';') {
-            // Like nginx: spaces around the name and before the value are skipped, spaces after the value belong to it.
+            // As in nginx, spaces around the name and before the value are skipped, and spaces after the value belong to it.
             let mut halves = pair.splitn(2, |b| *b == b'=');
             if let (Some(key), Some(value)) = (halves.next(), halves.next())
                 && key.trim_ascii().eq_ignore_ascii_case(name)
@@ -379,7 +382,7 @@ impl Request {
             b"args" => {
                 self.uri.args.clear();
                 self.uri.args.extend_from_slice(value);
-                // An upstream then gets the path and these arguments, not the original request line.
+                // An upstream then gets the path with these arguments, and not the original request line.
                 self.uri.rewritten = true;
             }
             b"limit_rate" => self.resp.limit_rate = forebay_conf::units::size(value).unwrap_or(0),
@@ -388,7 +391,8 @@ impl Request {
         true
     }
 
-    /// Returns the status of the response. That of an error outlasts its page (nginx: error_page), whose response has its own.
+    /// Returns the status of the response. The status of an error stays when its page is sent (nginx: error_page), although the page has
+    /// a status of its own.
     pub fn status(&self) -> u16 {
         self.errors.overwrite.unwrap_or(self.resp.status)
     }
@@ -419,7 +423,7 @@ impl Request {
 /// Appends a date like `Sat, 21-Nov-26 07:22:38 GMT`. After 2037 the year has four digits, because old clients read 38
 /// as 1938.
 pub fn cookie_date(at: i64, out: &mut Vec<u8>) {
-    // Takes apart `Sat, 21 Nov 2026 07:22:38 GMT`.
+    // Splits a date such as `Sat, 21 Nov 2026 07:22:38 GMT` into its parts.
     let date = forebay_http::date::imf(at);
     let Some(([day @ .., b' '], rest)) = date.split_at_checked(8) else { return };
     let (Some(month), Some(year), Some(time)) = (rest.get(..3), rest.get(4..8), rest.get(8..)) else {
