@@ -103,7 +103,7 @@ pub struct Thread {
     pub buffers: SmallBuffers,
     /// Requests that have ended, for later ones that the server makes.
     pub spare_requests: Shelf<Box<Request>>,
-    /// IdleMemory state of the phases of subrequests.
+    /// Spare state of the phases of subrequests.
     pub spare_walks: Shelf<Walk>,
     /// Running requests without a client.
     pub background: crate::background::Running,

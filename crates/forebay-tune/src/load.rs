@@ -11,7 +11,7 @@ use forebay_bench::{run, signals, sources};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// LoadPlan in which requests are sent.
+/// Plan by which requests are sent.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
     /// Connections.

@@ -76,7 +76,7 @@ pub struct Subject<'s> {
     pub program: Program,
     /// Targets of the load.
     pub targets: Vec<Target>,
-    /// LoadPlan in which requests are sent.
+    /// Plan by which requests are sent.
     pub manner: LoadPlan,
 }
 
