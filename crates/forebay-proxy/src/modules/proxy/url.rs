@@ -2,7 +2,7 @@
 
 use crate::upstream::CALL;
 use crate::upstream::codec::Codec;
-use crate::upstream::codec::protocol::Facts;
+use crate::upstream::codec::facts::Facts;
 use crate::upstream::exchange::Target;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Span};

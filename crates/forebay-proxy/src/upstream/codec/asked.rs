@@ -13,7 +13,7 @@ pub struct Asked<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) uri: &'a [u8],
     pub(crate) body: &'a Outgoing,
-    /// Key that is asked for ([`Facts::key`](super::protocol::Facts::key)).
+    /// Key that is asked for ([`Facts::key`](super::facts::Facts::key)).
     pub key: Option<&'a Template>,
     /// `true` if the response is to be stored.
     pub stored: bool,

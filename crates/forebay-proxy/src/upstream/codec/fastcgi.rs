@@ -2,7 +2,7 @@
 //! Hot path.
 
 use super::decoder::{Content, Decoded, End, Input};
-use super::protocol::Facts;
+use super::facts::Facts;
 use super::{Asked, Came, Speak, Written, cgi};
 use crate::modules::fastcgi::{SETTINGS, write_params};
 use crate::modules::proxy::NextUpstream;

@@ -2,7 +2,7 @@
 //! later. Hot path.
 
 use super::decoder::{Content, Decoded, End, Input};
-use super::protocol::Facts;
+use super::facts::Facts;
 use super::{Asked, Came, Place, Speak, Unwritten, Written, took_head};
 use crate::modules::grpc;
 use crate::modules::proxy::{SetHeader, Settings};

@@ -1,9 +1,9 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2, grpc_pass). Many streams share a connection, which `upstream/h2/` has. Hot path.
 
 use super::decoder::{Content, Decoded, Input, TOO_LONG};
+use super::facts::Facts;
 use super::http1::{self, Form, HTTP};
 use super::muxed::{self, Ask, Terms};
-use super::protocol::Facts;
 use super::{Asked, Came, Place, Speak, Written};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::READ;

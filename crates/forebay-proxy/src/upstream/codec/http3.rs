@@ -1,9 +1,9 @@
 //! A request over HTTP/3 (Angie: proxy_http_version 3). Many streams share a connection, which `upstream/h3/` has. Hot path.
 
 use super::decoder::{Content, Decoded, Input, TOO_LONG};
+use super::facts::Facts;
 use super::http1::{self, Form, HTTP};
 use super::muxed::{self, Ask, Terms};
-use super::protocol::Facts;
 use super::{Asked, Came, Speak, Written};
 use crate::modules::proxy_http3;
 use crate::upstream::contact::Contact;

@@ -1,7 +1,7 @@
 //! Answers of memcached, made into heads of HTTP. The parser is in forebay-http, `memcached.rs`. Hot path.
 
 use super::decoder::{Content, Decoded, Input};
-use super::protocol::Facts;
+use super::facts::Facts;
 use super::{Asked, Came, Speak, Unwritten, Written, took_head};
 use crate::modules::memcached::write_command;
 use crate::upstream::fault::{Fault, READING, bad_head};

@@ -1,6 +1,6 @@
 //! SCGI (nginx: ngx_http_scgi_module). `modules/scgi.rs` writes the parameters. Hot path.
 
-use super::protocol::Facts;
+use super::facts::Facts;
 use super::{Asked, Came, Speak, Written, cgi};
 use crate::modules::scgi;
 use crate::upstream::fault::Fault;

@@ -1,6 +1,6 @@
 //! uwsgi (nginx: ngx_http_uwsgi_module). `modules/uwsgi.rs` writes the parameters. Hot path.
 
-use super::protocol::Facts;
+use super::facts::Facts;
 use super::{Asked, Came, Speak, Unwritten, Written, cgi};
 use crate::modules::uwsgi;
 use crate::upstream::fault::Fault;
