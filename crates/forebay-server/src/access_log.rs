@@ -173,13 +173,14 @@ impl Format {
     /// As [`Request::var`].
     pub fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
         if req.without_head {
-            // The shortcuts read the head.
+            // The shortcuts read the head, which is gone.
             return write_line(&self.template, self.escape, req, out);
         }
         for op in &self.ops {
             let start = out.len();
             let (found, plain) = match op {
                 FormatPart::Short(bytes, len) => {
+                    // The array is copied whole, as one register, and cut to the length of the text after that.
                     out.extend_from_slice(bytes);
                     out.truncate(start + len);
                     continue;
@@ -305,6 +306,7 @@ pub fn log_request(req: &mut Request) {
     for l in logs.0.iter() {
         line.clear();
         if let Some(c) = &l.condition {
+            // As in nginx, the line is left out if the value is empty or `0`.
             let ok = c.eval(req, &mut line).is_ok();
             if !ok || line.is_empty() || line == b"0" {
                 continue;

@@ -1,5 +1,5 @@
-//! Requests without a client: an entry of a cache is renewed while what is stale has been sent already (nginx:
-//! proxy_cache_background_update), a copy of a request goes to a mirror, the server asks a location itself.
+//! Requests without a client: the renewal of a cache entry whose stale content has been sent already (nginx:
+//! proxy_cache_background_update), the copy of a request for a mirror, and requests that the server itself makes to a location.
 
 use crate::connection::Work;
 use crate::request::Request;
@@ -54,11 +54,11 @@ impl Running {
     }
 }
 
-/// A counted task, also after a panic.
+/// Place of a task in the count, which is given back even after a panic.
 struct Counted(Rc<Cell<usize>>);
 
 impl Counted {
-    /// Counts a task. Returns `None` if there are as many as may be.
+    /// Counts a task. Returns `None` if the limit is reached.
     fn new(count: &Rc<Cell<usize>>, limit: usize) -> Option<Counted> {
         (count.get() < limit).then(|| {
             count.set(count.get() + 1);

@@ -71,7 +71,7 @@ pub fn count(req: &mut Request) {
     let is_watched = req.conf.http.is_watched || location.is_some() || req.modules.processing.is_some();
     let time = match is_watched {
         true => req.tally.started.elapsed(),
-        // The clock of the turn: reading another one for each request would be most of what this costs.
+        // The clock of the turn has to do here, since reading another clock for each request would be the larger part of the cost.
         false => req.thread.io.poller.since(req.tally.started),
     };
     req.thread.counters.times.add(time);
@@ -86,11 +86,12 @@ pub fn count(req: &mut Request) {
 
 fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
     let status = usize::from(req.logged_status());
-    // A name has a cell for each class, a zone one for each status.
+    // A name has a cell for each class of statuses, and a zone has one for each status.
     let (first, code) = if c.len() == cell::COUNT_OF_NAME { (1, status / 100) } else { (100, status) };
     add(c, cell::REQUESTS, 1);
     add(c, cell::RECEIVED, req.tally.received);
     add(c, cell::SENT, req.tally.sent);
+    // NGINX Plus counts a request without a response as discarded, and no status for it.
     if req.tally.sent == 0 {
         add(c, cell::DISCARDED, 1);
         return;
@@ -112,7 +113,7 @@ fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
 pub struct ByName(RefCell<Vec<u32>>);
 
 const NOWHERE: u32 = u32::MAX;
-/// Most server names with counters of their own. All others share one zone.
+/// Maximum number of server names with counters of their own. All other names share one zone.
 pub const MOST_NAMES: usize = 1000;
 /// Name under which servers beyond that number are counted.
 pub const OTHERS: &[u8] = b"(others)";
@@ -252,6 +253,7 @@ pub fn sums(threads: &[Arc<Counters>]) -> [u64; 7] {
     let reading = sum(|c| c.reading.get());
     let writing = sum(|c| c.writing.get());
     let busy = reading.wrapping_add(writing).wrapping_add(sum(|c| c.sessions.get()));
+    // The threads go on counting while they are read, so the sums may not fit together, and the difference must not wrap.
     let waiting = active.saturating_sub(busy);
     [
         active,

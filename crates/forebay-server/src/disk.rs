@@ -1,11 +1,11 @@
-//! Work on files that seldom waits: writes, which end in the page cache, and changes of names. It runs in the worker thread, since another
-//! thread costs more than a small write. Where the disk makes it wait, work goes to the blocking pool for a while, so that other
-//! requests of the thread go on. Hot path.
+//! Work on files that seldom waits: writes, which end in the page cache, and changes of names. It runs in the worker thread, since
+//! handing it to another thread costs more than a small write. When the disk makes such work wait, further work goes to the blocking pool
+//! for a while, so that other requests of the thread go on. Hot path.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Longest time for work in the worker thread.
+/// Maximum time that work should take in the worker thread.
 const SLOW: Duration = Duration::from_millis(5);
 
 /// Time for which work goes to the pool after the disk has made a longer piece wait.
@@ -29,7 +29,7 @@ impl Disk {
             let waits = forebay_sys::limits::waits_of_thread();
             let done = work();
             let took = start.elapsed();
-            // A thread that others took the processor from has not waited for the disk.
+            // A thread that lost the processor to others has taken long as well, but has not waited for the disk.
             if took > SLOW && forebay_sys::limits::waits_of_thread() > waits {
                 self.beware();
             }

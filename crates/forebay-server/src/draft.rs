@@ -1,8 +1,8 @@
 //! Files that the server writes for others to read: entries of caches, stored responses, bodies of requests.
 //!
-//! A file is a [`Draft`] while its one owner writes it. [`Draft::finish`] gives it its place and ends that: what is left is a
-//! [`Readable`], which has no way to write. So a file that anything else may see cannot be changed through the handle of
-//! the response that made it.
+//! A file is a [`Draft`] while its one owner writes it. [`Draft::finish`] moves it to its place and ends the writing: the result is a
+//! [`Readable`], which has no way to write. So a file that anything else may see cannot be changed through the handle of the response
+//! that made it.
 //!
 //! `Index::renew` (`cache/index.rs`) is the only writer to a published entry of a cache. It changes times in the part that has a
 //! checksum.
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// File that is being written. If it has a name, dropping it removes that.
+/// File that is being written. If it still has a name when it is dropped, the name is removed.
 #[derive(Debug)]
 pub struct Draft {
     file: Arc<File>,

@@ -51,7 +51,7 @@ pub fn special(req: &mut Request, status: u16) -> NextStep {
     send_to_page(req, status, page)
 }
 
-/// Returns the `error_page` for a status. An error in such a page has none, unless `recursive_error_pages` is on.
+/// Returns the `error_page` for a status. An error inside an error page has none, unless `recursive_error_pages` is on.
 fn page_for<'c>(req: &Request, core: &'c Settings, status: u16) -> Option<&'c ErrorPage> {
     let applies = !req.errors.has_page() || core.recursive_error_pages;
     core.error_page.0.iter().find(|p| applies && p.status == status)
@@ -90,6 +90,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> NextStep {
 /// Starts over with another path. Errors are the status to answer with.
 fn redirect_inside(req: &mut Request, target: &[u8]) -> Result<(), u16> {
     spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to")?;
+    // As in nginx, the page is fetched by GET whatever the method was, but a client that has sent HEAD gets no content.
     if req.method != Method::Head {
         req.method = Method::Get;
     }
@@ -156,7 +157,7 @@ pub fn built_in(req: &mut Request, status: u16) {
         return;
     }
     let title = title(status);
-    // Over HTTP/2 nginx ends the connection at a head that is too large. Here its stream alone is answered, without content as there.
+    // Over HTTP/2, nginx ends the connection for a head that is too large. Here only its stream is answered, also without content.
     let is_bare = status == 494 && req.head.version == Version::Http2;
     if title.is_empty() || is_bare {
         req.resp.content_length = Some(0);
@@ -219,6 +220,7 @@ fn refresh(req: &mut Request, page: &mut Vec<u8>) {
         }
     }
     page.extend_from_slice(b"\"></head><body></body></html>\r\n");
+    // As in nginx, the refresh page itself has status 200.
     req.resp.status = 200;
 }
 
@@ -231,7 +233,7 @@ fn is_padded_for(req: &Request) -> bool {
     is_msie(req) || memchr::memmem::find(agent(req), b"Chrome/").is_some()
 }
 
-/// Returns `true` if `User-Agent` is that of Internet Explorer, with a version of at least three characters.
+/// Returns `true` if `User-Agent` names Internet Explorer, with a version of at least three characters.
 fn is_msie(req: &Request) -> bool {
     let agent = agent(req);
     memchr::memmem::find(agent, b"MSIE ").is_some_and(|at| agent.len() > at + 7)
@@ -280,8 +282,8 @@ const TITLES: &[(u16, &str)] = &[
     (507, "507 Insufficient Storage"),
 ];
 
-/// Texts of the built-in pages for statuses that have another title than heading: the title after `400`, which is also a line
-/// below the heading.
+/// Texts of the built-in pages for statuses whose title differs from their heading: the title after `400`, which is also a line below the
+/// heading.
 const EXPLANATIONS: &[(u16, &str)] = &[
     (494, "Request Header Or Cookie Too Large"),
     (495, "The SSL certificate error"),
@@ -289,8 +291,8 @@ const EXPLANATIONS: &[(u16, &str)] = &[
     (497, "The plain HTTP request was sent to HTTPS port"),
 ];
 
-/// Returns `true` if the location has an `error_page` for a status. In a page of an error it need not apply: the built-in page stands
-/// in for it.
+/// Returns `true` if the location has an `error_page` for a status. Inside an error page it need not apply, and the built-in page takes
+/// its place.
 pub fn has_page(req: &Request, status: u16) -> bool {
     let http = req.http();
     http.location(req).settings.core.error_page.0.iter().any(|page| page.status == status)

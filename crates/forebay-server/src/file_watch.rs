@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most paths that are watched, a thread.
+/// Maximum number of paths that a thread watches.
 const PATHS: usize = 512;
 
 /// Events about other names within a second from which on watching costs more than it saves (`NOISE`), and the pause
@@ -29,7 +29,7 @@ const PATHS: usize = 512;
 const NOISE: u32 = 2000;
 const REST: Duration = Duration::from_secs(60);
 
-/// Links on a way, as in path_resolution(7).
+/// Maximum number of links on a way, as in path_resolution(7).
 const LINKS: usize = 40;
 
 /// File systems that report every change, by their numbers in statfs(2): ext4, XFS, Btrfs, tmpfs, F2FS, ZFS, overlayfs,
@@ -129,11 +129,13 @@ impl Watches {
             return Err(Unwatched::Impossible);
         }
         if self.open().is_err() {
+            // The system has no inotify for this process, so no later path is tried.
             self.close();
             self.budget = 0;
         }
         let Some(queue) = &self.queue else { return Err(Unwatched::Impossible) };
         let mut places = Vec::new();
+        // Each place is watched before it is looked at, so that no change between the two is missed.
         let found = walk(queue, path, &mut places);
         let id = self.keep(Way { owner, places });
         let failed = match found {
@@ -198,6 +200,7 @@ impl Watches {
         let mut reader = inotify::Reader::new(queue, &mut buf);
         loop {
             match reader.next() {
+                // The kernel has dropped events, so any of the paths may have changed.
                 Ok(e) if e.events().contains(ReadFlags::QUEUE_OVERFLOW) => return None,
                 Ok(e) => self.find(e.wd(), e.file_name().map(|name| name.to_bytes()), &mut hit),
                 Err(Errno::INTR) => {}
@@ -213,6 +216,7 @@ impl Watches {
         match name.map(|name| names.get(name)) {
             None => hit.extend(names.values().flatten()),
             Some(Some(ids)) => hit.extend(ids),
+            // Events about other files of the directory cost time and have no use, so they are counted.
             Some(None) => self.noise += 1,
         }
     }
@@ -245,7 +249,7 @@ impl Watches {
     }
 
     fn close(&mut self) {
-        // Closing takes them out of the epoll set.
+        // Closing the descriptors takes them out of the epoll set.
         self.queue = None;
         self.mounts = None;
     }
@@ -256,6 +260,7 @@ impl Watches {
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let mounts = rustix::fs::open("/proc/self/mountinfo", flags, Mode::empty())?;
+        // A change of the mount table makes the file ready with priority data (proc_pid_mounts(5)).
         let edge = epoll::EventFlags::PRI | epoll::EventFlags::ET;
         epoll::add(&self.epoll, &mounts, reactor::notice(NOTICE_MOUNTS), edge)?;
         let queue = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
@@ -374,7 +379,7 @@ const IN_FILE: WatchFlags =
     WatchFlags::MODIFY.union(WatchFlags::ATTRIB).union(WatchFlags::DELETE_SELF).union(WatchFlags::MOVE_SELF);
 
 fn watch(queue: &OwnedFd, what: impl AsFd, flags: WatchFlags) -> rustix::io::Result<i32> {
-    // Watch the inode that was opened: its name may lead elsewhere by now.
+    // This watches the inode that was opened, because its name may lead elsewhere by now.
     let mut path = String::with_capacity(24);
     let _ = write!(path, "/proc/self/fd/{}", what.as_fd().as_raw_fd());
     inotify::add_watch(queue, path, flags)

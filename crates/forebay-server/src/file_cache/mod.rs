@@ -38,7 +38,7 @@ const COPIED: u64 = 64 * 1024;
 /// bytes. By measurement, the copy from the page cache is an eighth of all work for 1 MB over TLS.
 const MEDIUM: u64 = 2 * 1024 * 1024;
 
-/// Memory for contents of such files, bytes a thread, including those that left the cache and are still being sent.
+/// Memory for contents of such files, bytes a thread. It includes contents that have left the cache but are still being sent.
 const MEDIUM_BUDGET: u64 = 32 * 1024 * 1024;
 
 /// Memory for other contents, bytes a thread.
@@ -47,7 +47,7 @@ const CONTENT_BUDGET: u64 = 64 * 1024 * 1024;
 /// Time for which an unused entry is kept without `open_file_cache`.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Most entries without `open_file_cache`.
+/// Maximum number of entries without `open_file_cache`.
 const DEFAULT_ENTRIES: usize = 1024;
 
 /// Number of checks of a file after which it is watched instead. A watch costs about as much as these.
@@ -59,7 +59,7 @@ const WATCH_AGAIN: i16 = 4096;
 /// Time after which even a watched file is checked, since some kinds of writing make no event.
 const TRUST: Duration = Duration::from_millis(250);
 
-/// Entries that [`FileCache::end_unneeded`] looks at.
+/// Number of entries that [`FileCache::end_unneeded`] looks at.
 const LOOKED_AT: usize = 4096;
 
 /// Entries dropped at a time when descriptors run short.
@@ -124,7 +124,7 @@ impl OpenFile {
         self.identity
     }
 
-    /// Returns `true` if a part of the file is to leave by sendfile where there is that.
+    /// Returns `true` if a part of the file is to leave by sendfile on connections that have it.
     #[inline]
     pub fn leaves_by_sendfile(&self, start: u64, end: u64) -> bool {
         self.content.is_none() || end.saturating_sub(start) > COPIED
@@ -313,7 +313,7 @@ impl FileCache {
         Cached::Hit(found)
     }
 
-    /// Notes that a file has been checked. One that is checked again and again is watched instead.
+    /// Notes that a file has been checked. A file that is checked again and again is watched instead.
     #[inline]
     fn checked(&mut self, i: usize, policy: &Policy, now: Instant) {
         let e = &mut self.entries[i];
@@ -327,11 +327,13 @@ impl FileCache {
     /// Watches the file of an entry, if that is possible.
     fn watch(&mut self, i: usize, policy: &Policy, now: Instant) {
         let e = &mut self.entries[i];
+        // If the file cannot be watched, many checks have to follow before the next attempt.
         e.looks = -WATCH_AGAIN;
+        // An entry of `open_file_cache` is not checked at each use, so a watch would save nothing.
         if let (Some(w), Found::File(f), None) = (&mut self.watches, &e.found, policy.cache) {
             match w.add(&e.key, i, f.identity, now) {
                 Ok(id) => e.watch = Some(id),
-                // The next use opens the file again. Its new state may last.
+                // The next use opens the file again, and its new state may last.
                 Err(Unwatched::Changed) => e.looks = 0,
                 Err(Unwatched::Impossible) => {}
             }
@@ -350,7 +352,7 @@ impl FileCache {
         self.end_idle(policy, now);
         let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
         if self.is_full(max) {
-            // With `open_file_cache` each file is kept, as in nginx.
+            // With `open_file_cache`, each file is kept, as in nginx.
             if policy.cache.is_none() && !self.seen.note(self.index.hasher().hash_one(path)) {
                 return;
             }
@@ -429,6 +431,7 @@ impl FileCache {
             }
         }
         if let Some(bytes) = read_resident(&file.fd, file.size as usize)
+            // The file may have changed while it was read, and its validators would not fit the bytes.
             && file.identity.still(&file.fd)
         {
             self.medium_bytes.fetch_add(file.size, Ordering::Relaxed);
@@ -436,8 +439,8 @@ impl FileCache {
         }
     }
 
-    /// Drops entries that have not been used for long, and those whose files have been deleted: these would take room on the
-    /// disk until their next use. Looks at the `LOOKED_AT` least recently used ones. Returns `true` if some were dropped.
+    /// Drops entries that have not been used for long, and entries whose files have been deleted, which would take room on the disk until
+    /// their next use. Looks at the `LOOKED_AT` least recently used entries. Returns `true` if some were dropped.
     pub fn end_unneeded(&mut self, now: Instant) -> bool {
         let before = self.index.len();
         let (mut next, inactive) = (self.oldest, self.inactive);
@@ -551,6 +554,7 @@ impl Regular {
             inner,
             whole: OnceCell::new(),
             again: Cell::new(false),
+            // nginx makes the tag of the same two parts.
             etag: format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes().into(),
             made: Made::default(),
             kept: Cell::new(false),
@@ -593,11 +597,12 @@ pub enum Opened {
 
 /// Opens a path if the kernel can do that without reading from disk.
 pub fn open_cached(path: &[u8]) -> Opened {
+    // With NONBLOCK, opening a FIFO does not wait for a writer (fifo(7)).
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Ok(fd) => Opened::Found(inspect(fd)),
         Err(Errno::AGAIN) => Opened::WouldBlock,
-        // Kernels before 5.12 do not know the flag, container filters may forbid the call.
+        // Kernels before 5.12 do not know the flag, and filters of containers may forbid the call.
         Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => Opened::Found(open(path)),
         Err(e) => Opened::Found(Inspected::Error(e)),
     }
@@ -634,6 +639,7 @@ fn read_whole(fd: &OwnedFd, len: usize) -> Option<Bytes> {
     while buf.len() < len {
         let at = buf.len() as u64;
         match rustix::io::pread(fd, rustix::buffer::spare_capacity(&mut buf), at) {
+            // The file has become shorter since its attributes were read.
             Ok(0) => return None,
             Ok(_) => {}
             Err(Errno::INTR) => {}

@@ -1,6 +1,6 @@
 //! Memory of the paths that were opened lately, for a file cache that is full. Hot path.
 
-/// Number of paths that are remembered. It is that of the entries of a cache, four times.
+/// Number of paths that are remembered: four times the number of entries of a cache.
 const PLACES: usize = 4096;
 
 /// Paths that were opened lately, by their hashes. Two paths with the same hash cost an entry of the cache at most.
@@ -8,12 +8,12 @@ const PLACES: usize = 4096;
 pub(super) struct Seen(Vec<u32>);
 
 impl Seen {
-    /// Notes a path. Returns `true` if it is noted already, unless many others have been since.
+    /// Notes a path. Returns `true` if it has been noted before, and not too many other paths since.
     pub(super) fn note(&mut self, hash: u64) -> bool {
         if self.0.is_empty() {
             self.0 = vec![0; PLACES];
         }
-        // Never 0, which stands for no path.
+        // The mark is never 0, which stands for no path.
         let mark = (hash >> 32) as u32 | 1;
         let place = self.0.get_mut(hash as usize % PLACES);
         place.is_some_and(|place| std::mem::replace(place, mark) == mark)
