@@ -34,7 +34,7 @@ pub struct HttpFrontEnd {
 }
 
 impl HttpFrontEnd {
-    /// Makes a front end with these modules. A process has one list of modules: the first that reads a configuration.
+    /// Makes a front end with these modules. A process has one list of modules, from the first front end that reads a configuration.
     pub const fn new(modules: List) -> HttpFrontEnd {
         HttpFrontEnd { modules }
     }
@@ -119,12 +119,12 @@ impl FrontEnd for HttpFrontEnd {
     }
 }
 
-/// Gives what is to be kept for the next configuration to the build.
+/// Hands everything that the next configuration may take over to the build.
 fn remember(memory: Memory, numbers: Numbers, http: &Http, cx: &mut Scope<'_>) {
     let (names, used) = cx.vars.names();
     let groups = numbers.count();
     let Some(again) = &mut cx.build.again else { return };
-    // Numbers of what is not used any more are given back by reading everything.
+    // Reading everything is the only way to give back numbers that are no longer used.
     if names.len() > 2 * used + MOST_UNUSED || groups > 4 * http.upstreams.iter().len() + MOST_UNUSED {
         return;
     }
@@ -132,26 +132,27 @@ fn remember(memory: Memory, numbers: Numbers, http: &Http, cx: &mut Scope<'_>) {
     again.next = Some(Arc::new(Memory { names, numbers, ..memory }));
 }
 
-/// Numbers of variables, or of groups, that may be out of use beside the others.
+/// Maximum number of unused variables or groups, in addition to a share of the used ones.
 const MOST_UNUSED: usize = 1000;
 
 /// The HTTP front end of a thread.
 struct HttpThread(Rc<Thread>);
 
 impl HttpThread {
-    /// Gives the idle connections that `f` selects a last time to send a request, which is answered with `Connection: close`.
-    /// One that was on its way when the connection closed would be lost for its client.
+    /// Gives the idle connections that `f` selects a last time to send a request, which is answered with `Connection: close`. A request
+    /// that was on its way when the connection closed would be lost for its client.
     fn part_from_idle(&self, f: impl Fn(&Connection) -> bool) {
         let deadline = self.0.io.poller.after(PARTING);
         for job in self.0.runners.take_idle(f) {
             let Job { token, work: Work::Connection(conn) } = job else { continue };
             if let Err(conn) = self.0.runners.park(token, conn, deadline) {
+                // Data has come in the meantime, so the connection is served at once.
                 self.0.start(token, conn);
             }
         }
     }
 
-    /// Logs what a shutdown cuts off and no runner serves: runners log their own requests when they end.
+    /// Logs requests that a shutdown cuts off and that no runner serves. Runners log their own requests when they end.
     fn log_unfinished(&self) {
         self.0.relays.cut_off();
         self.close_all_idle(|c| c.partial.is_some());
@@ -204,7 +205,7 @@ impl Front for HttpThread {
         if !passed.early.is_empty() {
             let started = self.0.clock.now();
             conn.partial = Some(Box::new(Partial { buf: passed.early.into(), started }));
-            // Counted until a runner has read the rest.
+            // The head stays counted until a runner has read the rest.
             self.0.counters.reading.add(1);
         }
         self.0.start(token, conn);
@@ -218,7 +219,7 @@ impl Front for HttpThread {
 
     fn expired(&self, token: Token) {
         let Some(mut conn) = self.0.runners.take_parked(token) else { return };
-        // An HTTP/2 connection goes to a runner below instead, which sends GOAWAY.
+        // An HTTP/2 connection goes to a runner instead, which sends GOAWAY.
         let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
         if between_requests {
             conn.wire.close(&self.0.io);
@@ -271,8 +272,9 @@ impl Front for HttpThread {
             self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
         old.groups.close(&self.0.io);
         self.0.states.each(|state| state.applied());
-        // They keep the configuration of their last request. Those that are busy let it go when they have finished.
+        // Idle runners keep the configuration of their last request. Busy runners drop it when they have finished.
         self.0.runners.end_idle();
+        // Spare requests would keep the old configuration alive as well.
         self.0.spare_requests.clear();
         // The new configuration has no servers for idle connections of removed listeners.
         let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
@@ -283,6 +285,7 @@ impl Front for HttpThread {
     fn quit(&self) {
         forebay_acme::quit();
         self.0.quic.quit(&self.0);
+        // Connections of HTTP/2 send GOAWAY instead, and those with a part of a head are served anyway.
         self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
         self.wake_sessions();
     }
@@ -297,11 +300,11 @@ impl Front for HttpThread {
         if !self.0.stopping.get() {
             self.log_unfinished();
         }
-        // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
-        // take them from the shared group.
+        // Idle upstream connections of this thread have no event loop from here on. Other threads may run on, and would take the
+        // connections from the shared group.
         self.0.config().groups.close(&self.0.io);
         self.0.states.each(|state| state.end());
-        // They refer to the thread.
+        // Spare requests refer to the thread and would keep it alive.
         self.0.spare_requests.clear();
     }
 
@@ -349,7 +352,7 @@ impl Front for HttpThread {
 
     fn message(&self, message: Box<dyn Any + Send>) {
         message::deliver(message, &self.0);
-        // It may have begun a request.
+        // The message may have begun a request.
         self.start_queued();
     }
 }

@@ -15,10 +15,10 @@ pub struct LocationTree {
     prefixes: Vec<PrefixLocation>,
     /// Locations with regular expressions, in file order.
     regexes: Vec<LocationId>,
-    /// Their regular expressions.
+    /// Regular expressions of these locations.
     patterns: Patterns,
-    /// Exact and prefix locations that answer from an upstream and whose names end in a slash, by their names without it. A path
-    /// that is such a name is redirected.
+    /// Exact and prefix locations that answer from an upstream and whose names end in a slash, by their names without it. A path that
+    /// equals such a name is redirected.
     slashed: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
 }
 
@@ -74,7 +74,7 @@ impl LocationTree {
         }
     }
 
-    /// Finds the longest prefix of a path: the one at index `at`, or one of its own prefixes.
+    /// Finds the longest prefix of a path: the name at index `at`, or a name that is a prefix of this one.
     fn longest(&self, mut at: Option<usize>, uri: &[u8]) -> Option<usize> {
         while let Some(p) = at.and_then(|i| self.prefixes.get(i)) {
             if uri.starts_with(&p.name) {
@@ -114,6 +114,7 @@ impl LocationTree {
         if !regexes || self.regexes.is_empty() {
             return Ok(best);
         }
+        // The path leaves the request for a moment, because a pattern stores its captures in the request.
         let uri = std::mem::take(&mut req.uri.path);
         let first = self.patterns.first(&uri, |pattern| pattern.exec(req, &uri));
         req.uri.path = uri;
@@ -132,7 +133,8 @@ impl LocationTree {
 pub fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.uri.valid_location = true;
-    // A subrequest names its location: a route for all paths would take it away, such as the question of `auth_request`, and answer it.
+    // A subrequest names its location. A route for all paths would take it over and answer it, even the request with which `auth_request`
+    // asks for permission.
     if !req.is_subrequest()
         && let Some(location) = route::choose(&server.routes, req)?
     {

@@ -1,5 +1,5 @@
-//! Files that are not there, on file systems in memory. Those remember no names without files, so a lookup that must not wait cannot
-//! tell (openat2(2), RESOLVE_CACHED), though nothing there ever waits for a disk. Hot path.
+//! Files that do not exist, on file systems in memory. Such file systems remember no names without files, so a lookup that must not wait
+//! (openat2(2), RESOLVE_CACHED) cannot decide, although nothing there ever waits for a disk. Hot path.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Time for which the devices of such file systems are known.
 const KNOWN: Duration = Duration::from_secs(10);
 
-/// Directories of a path that are tried, the last ones first.
+/// Number of directories of a path that are tried, the last ones first.
 const DEPTH: usize = 8;
 
 /// Number of a device: major, minor.
@@ -44,7 +44,7 @@ pub fn is_missing(path: &[u8], now: Instant) -> bool {
                 let look = || rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
                 return is_in_memory(&dir, now) && look().err() == Some(Errno::NOENT);
             }
-            // It may be missing itself.
+            // The directory itself may be missing, so the directory above it is tried.
             Err(Errno::AGAIN) => {}
             Err(_) => return false,
         }
@@ -58,7 +58,7 @@ fn open(dir: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 fn is_in_memory(dir: &OwnedFd, now: Instant) -> bool {
-    // Without it, a file system of a network would be asked.
+    // Without this flag, a network file system would ask its server.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let Ok(found) = rustix::fs::statx(dir, c"", flags, StatxFlags::empty()) else { return false };
     DEVICES.with_borrow_mut(|devices| {

@@ -1,11 +1,11 @@
-//! Things that a thread uses again: as many as were lately needed at a time. Hot path.
+//! Things that a thread uses again. It keeps as many as it has lately needed at a time. Hot path.
 
 use std::cell::RefCell;
 
-/// Most things of a kind that are kept.
+/// Maximum number of things of a kind that are kept.
 const MOST: usize = 32;
 
-/// Most short buffers that a thread keeps: as many requests may wait for upstreams at once, each with one.
+/// Maximum number of short buffers that a thread keeps. As many requests may wait for upstreams at once, each with one buffer.
 const SHORT_BUFFERS: usize = 1024;
 
 /// Largest short buffer, bytes: the head of a request to an upstream has room in it.
@@ -18,7 +18,7 @@ pub struct Shelf<T, const N: usize = MOST>(RefCell<Kept<T>>);
 #[derive(Debug)]
 struct Kept<T> {
     things: Vec<T>,
-    /// Fewest that there were since [`Shelf::end_unneeded`] looked.
+    /// Smallest number of things since [`Shelf::end_unneeded`] looked.
     fewest: usize,
 }
 
@@ -47,7 +47,7 @@ impl<T, const N: usize> Shelf<T, N> {
         }
     }
 
-    /// Drops what was not needed since the last call. Returns `true` if that was something.
+    /// Drops the things that were not needed since the last call. Returns `true` if there were any.
     pub fn end_unneeded(&self) -> bool {
         let mut kept = self.0.borrow_mut();
         let left = kept.things.len() - kept.fewest.min(kept.things.len());
@@ -101,7 +101,7 @@ impl SmallBuffers {
         }
     }
 
-    /// Drops what was not needed since the last call. Returns `true` if that was something.
+    /// Drops the buffers that were not needed since the last call. Returns `true` if there were any.
     pub fn end_unneeded(&self) -> bool {
         self.short.end_unneeded() | self.others.end_unneeded()
     }

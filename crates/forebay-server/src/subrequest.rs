@@ -1,9 +1,8 @@
-//! Internal requests made for another request (nginx: subrequests). The caller decides when they run and uses the
-//! response. A subrequest is a separate [`Request`] without a connection. It goes through all phases except those that
-//! decide on access.
+//! Internal requests made for another request (nginx: subrequests). The caller decides when they run and uses the response. A subrequest
+//! is a separate [`Request`] without a connection. It goes through all phases except ACCESS.
 //!
-//! `auth_request` waits for one and takes over its variables. `mirror` and `post_action` hand one to `background.rs`, and a runner
-//! takes it as it takes a connection.
+//! `auth_request` waits for a subrequest and takes over its variables. `mirror` and `post_action` hand one to `background.rs`, and a
+//! runner takes it as it takes a connection.
 
 use crate::access_log;
 use crate::body::{Progress, Source};
@@ -65,7 +64,7 @@ async fn discard(sub: &mut Request, source: &mut Source) {
     sub.give_buf(piece);
 }
 
-/// Subrequest whose head is ready, with its error if that is returned instead of answered.
+/// Subrequest whose head is ready, and its status if an error is returned instead of answered.
 pub type Headed = (Box<Request>, Option<u16>);
 
 /// Task of a [`Walk`], or its result.
@@ -75,22 +74,22 @@ enum Task {
     Headed(Headed),
 }
 
-/// Runs subrequests whose bodies are wanted through the phases, one after another. The future of the phases is large, so that making
-/// one costs more than most fragments of a page. Here it stays where it is.
+/// Runs subrequests whose bodies are wanted through the phases, one after another. The future of the phases is large, and making one
+/// costs more than most fragments of a page, so one future serves many subrequests.
 pub struct Walk {
     task: Rc<Cell<Option<Task>>>,
     running: Pin<Box<dyn Future<Output = Infallible>>>,
 }
 
 impl Walk {
-    /// Makes one that has nothing to do.
+    /// Makes a walk that has nothing to do.
     pub(crate) fn new() -> Walk {
         let task = Rc::new(Cell::new(None));
         Walk { task: task.clone(), running: Box::pin(walk(task)) }
     }
 
-    /// Begins with a subrequest, which runs when this is polled. With `bare`, an error is returned instead of answered. The one before
-    /// has been returned.
+    /// Begins with a subrequest, which runs when this is polled. With `bare`, an error is returned instead of answered. The subrequest
+    /// before it must have been returned.
     pub fn begin(&self, sub: Box<Request>, bare: bool) {
         self.task.set(Some(Task::Begin(sub, bare)));
     }

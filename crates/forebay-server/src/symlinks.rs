@@ -26,6 +26,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     };
     let checked_from = exempt(path, &from);
     let (path, mode) = (path.to_vec(), rules.mode);
+    // The walk takes several calls, each of which may wait for the disk.
     let opened = tokio::task::spawn_blocking(move || match open_checked(&path, checked_from, mode) {
         Ok(fd) => file_cache::inspect(fd),
         Err(e) => Inspected::Error(e),
@@ -53,7 +54,7 @@ fn open_checked(path: &[u8], exempt: usize, mode: SymlinkMode) -> Result<OwnedFd
     let base = base?;
     let rest = rest.iter().position(|b| *b != b'/').and_then(|i| rest.get(i..)).unwrap_or(b".");
     if mode == SymlinkMode::On {
-        // One call where the kernel can do it (5.6); the walk below finds out what was wrong.
+        // One call is enough where the kernel can do it (Linux 5.6). If it fails, the walk below finds out what was wrong.
         if let Ok(fd) = rustix::fs::openat2(&base, rest, FILE, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
             return Ok(fd);
         }

@@ -46,8 +46,8 @@ impl ThreadConfig {
         ThreadConfig { groups, ..ThreadConfig::of(active, http) }
     }
 
-    /// Creates the state for settings of the http block that may be those of a former configuration. Connections to
-    /// upstreams are not kept.
+    /// Creates the state for settings of the http block, which may belong to a former configuration. Connections to upstreams are not
+    /// kept.
     pub fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
         ThreadConfig { http, active, groups: LocalGroups::default(), counted: Default::default() }
     }
@@ -93,7 +93,7 @@ pub struct Thread {
     pub conf: RefCell<Rc<ThreadConfig>>,
     /// Open files.
     pub files: RefCell<FileCache>,
-    /// The disk, for what is written to it.
+    /// State of the disk, for work that writes to it.
     pub disk: crate::disk::Disk,
     /// Tunnels, and connections that have switched to another protocol.
     pub relays: Relays,
@@ -103,7 +103,7 @@ pub struct Thread {
     pub buffers: SmallBuffers,
     /// Requests that have ended, for later ones that the server makes.
     pub spare_requests: Shelf<Box<Request>>,
-    /// Spare state of the phases of subrequests.
+    /// Walks that no subrequest uses at the moment.
     pub spare_walks: Shelf<Walk>,
     /// Running requests without a client.
     pub background: crate::background::Running,

@@ -150,7 +150,7 @@ fn rejection(req: &Request) -> Option<Rejection> {
     let servers = HttpServers { thread: &req.thread, conf: &req.conf };
     let demands = servers.demands(req.server);
     let Some(session) = req.conn.client.tls.as_ref() else {
-        // A connection that is older than the `ssl` of its listener, which a reload has added.
+        // The connection is older than the `ssl` of its listener, which a reload has added.
         let may_be_plain = !demands.any() || !req.address().is_some_and(|a| a.options.ssl);
         let text = "client sent plain HTTP request to HTTPS port";
         return (!may_be_plain).then(|| Rejection { closes: true, ..Rejection::new(497, text) });

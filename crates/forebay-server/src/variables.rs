@@ -20,8 +20,8 @@ pub fn builtin(name: &[u8]) -> (Source<Request>, bool) {
             RowSource::Prefix(g) => {
                 let prefix = &row.name[..row.name.len() - 1];
                 if name.starts_with(prefix.as_bytes()) {
-                    // A member of a family can be set but for those that nginx has by name; where it is not, the family
-                    // answers.
+                    // A member of a family can be set, except for members that nginx has as variables of their own. As long as nothing
+                    // sets it, the family answers.
                     let settable = !FIXED.contains(&name);
                     return (Source::Prefix(g, name[prefix.len()..].into()), settable);
                 }

@@ -57,8 +57,8 @@ impl Stores for HttpTables {
 }
 
 impl HttpTables {
-    /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
-    /// block, as nginx does.
+    /// Returns errors for names that something refers to and nothing defines. Errors about caches are placed at `end`, the end of the
+    /// block, as in nginx.
     pub fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
         let checks = crate::module::list::all().iter().filter_map(|module| module.config.undefined);
         let mut errors: Vec<Error> = checks.flat_map(|undefined| undefined(self, end)).collect();

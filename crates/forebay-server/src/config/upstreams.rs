@@ -33,15 +33,15 @@ impl Groups {
         self.all.reference(place, default_port, at)
     }
 
-    /// Returns a group that is being read, to change it, with what modules add to it. `None` for a group that was taken over, which is
-    /// then read, too.
+    /// Returns a group that is being read, to change it, with the additions of modules. Returns `None` for a group that was taken over,
+    /// which then has to be read as well.
     pub fn change(&mut self, group: Named) -> Option<(&mut Group, &mut Parts)> {
         self.misfit |= self.all.entry(group).is_none();
         self.all.entry(group)
     }
 
-    /// Completes the groups. Looks up names that no block defines. `resolver`: that of the http level. `complete`: completes what
-    /// modules have added. Also returns the errors of all groups: `host not found in upstream "x"`, `no resolver defined to resolve
+    /// Completes the groups. Looks up names that no block defines. `resolver` is the resolver of the http level, and `complete` completes
+    /// the additions of modules. Also returns the errors of all groups: `host not found in upstream "x"`, `no resolver defined to resolve
     /// names at run time in upstream "x"`.
     pub fn finish(
         self,
