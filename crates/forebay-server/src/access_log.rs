@@ -48,7 +48,7 @@ enum FormatPart {
     Client(Shortcut),
     /// The request line.
     Line,
-    /// The variables of [`LEAD`], with the numbers of those for its two fields.
+    /// All parts of [`LEAD`], with the numbers of the variables for its two fields.
     Lead(VarId, VarId),
 }
 

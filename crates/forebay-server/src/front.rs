@@ -285,7 +285,7 @@ impl Front for HttpThread {
     fn quit(&self) {
         forebay_acme::quit();
         self.0.quic.quit(&self.0);
-        // Connections of HTTP/2 send GOAWAY instead, and those with a part of a head are served anyway.
+        // Connections of HTTP/2 send GOAWAY instead.
         self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
         self.wake_sessions();
     }

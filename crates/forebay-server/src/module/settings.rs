@@ -1,4 +1,4 @@
-//! Settings of modules, by levels of the configuration. Each module that has any owns a [`SettingsOf`], and names it nowhere else.
+//! Settings of modules, by levels of the configuration. A module with settings owns a [`SettingsOf`], and needs to name it nowhere else.
 //!
 //! A level shares all settings that it does not set itself with the level around it, so servers and locations with few directives take
 //! little memory. Hot path.

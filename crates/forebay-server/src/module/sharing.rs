@@ -23,8 +23,8 @@ pub fn append(text: &mut Text, d: &Directive) {
     text.extend([u8::MAX; 8]);
 }
 
-/// Directives and settings of one module that levels have so far. Those in the keys by address are held, so that no others get
-/// their address.
+/// Directives and settings of one module that levels have so far. Maps with addresses as keys hold the values at these addresses, so that
+/// no other values can get the same addresses.
 #[derive(Debug)]
 pub struct Shared<W: ?Sized, S: ?Sized> {
     by_text: HashMap<Text, Arc<W>>,
