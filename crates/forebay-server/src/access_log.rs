@@ -146,6 +146,7 @@ impl Format {
                 *op = FormatPart::Field(v, name);
             }
         }
+        // The fields have been found above, so their places in the list are known.
         if self.begins_as_usual(vars)
             && let (Some(FormatPart::Field(referer, _)), Some(FormatPart::Field(agent, _))) =
                 (self.ops.get(12), self.ops.get(14))

@@ -97,6 +97,7 @@ impl Draft {
     /// # Errors
     /// Errors of `place`.
     pub fn finish(mut self, place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<Readable> {
+        // If this fails, the drop of the draft removes the file.
         place(self.name().unwrap_or(Path::new("")))?;
         self.name = None;
         Ok(self.reader())

@@ -26,6 +26,7 @@ fn closes(status: u16) -> bool {
 
 /// Prepares the response for a status.
 pub fn special(req: &mut Request, status: u16) -> NextStep {
+    // As in nginx, these statuses end the connection without a response.
     if matches!(status, 408 | 444 | 499) {
         // The client is gone, too slow, or must get no response (444).
         req.ending.close();

@@ -139,6 +139,7 @@ impl Watches {
         let found = walk(queue, path, &mut places);
         let id = self.keep(Way { owner, places });
         let failed = match found {
+            // The file has not changed between its opening and the first watch.
             Ok(state) if state == is => return Ok(id),
             Ok(_) => Unwatched::Changed,
             Err(e) => {
@@ -332,6 +333,7 @@ impl Walk<'_> {
 
     /// Follows a name. Returns the state of a file at the end of the path.
     fn step(&mut self, name: Box<[u8]>) -> rustix::io::Result<Option<Identity>> {
+        // Each directory of the way may be on another file system.
         check_local(&self.dir)?;
         self.places.push((watch(self.queue, &self.dir, IN_DIR)?, name.clone()));
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

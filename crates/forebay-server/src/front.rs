@@ -270,6 +270,7 @@ impl Front for HttpThread {
     fn apply(&self, active: &Rc<ActiveConfig>) {
         let old =
             self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
+        // Idle upstream connections belong to the groups of their configuration.
         old.groups.close(&self.0.io);
         self.0.states.each(|state| state.applied());
         // Idle runners keep the configuration of their last request. Busy runners drop it when they have finished.

@@ -62,6 +62,7 @@ impl LocationTree {
             }
         }
         t.patterns.prepare();
+        // The search for a prefix is a binary search.
         t.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
         t.link();
         t

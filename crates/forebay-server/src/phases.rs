@@ -37,6 +37,7 @@ pub async fn run(req: &mut Request) {
     forebay_core::essential::panic_on_purpose(&String::from_utf8_lossy(&req.uri.path));
     let mut start = match post_read(req).await {
         Some(outcome) => next_start(req, outcome),
+        // nginx refuses CONNECT with the same message and status before any phase runs.
         None if req.method == Method::Connect && !has_tunnel(req) => {
             req.log(Level::Info, "client sent CONNECT method");
             next_start(req, Outcome::Status(405))
@@ -313,6 +314,7 @@ fn choose_with_slash(http: &Http, req: &mut Request) -> bool {
 /// Redirects to the path of the request with a slash at its end.
 fn add_slash(req: &mut Request) -> Outcome {
     let mut target = Vec::new();
+    // The path is decoded, and `Location` needs it encoded.
     forebay_http::uri::escape(&req.uri.path, forebay_http::uri::Escape::Uri, &mut target);
     target.push(b'/');
     if !req.uri.args.is_empty() {
@@ -340,6 +342,7 @@ async fn access(http: &Http, req: &mut Request) -> Option<Outcome> {
         }
     }
     let status = access.refused?;
+    // With `satisfy all`, the hook that refuses logs this itself.
     if status == 403 {
         req.log(Level::Error, "access forbidden by rule");
     }

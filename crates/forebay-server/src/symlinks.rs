@@ -65,6 +65,7 @@ fn open_checked(path: &[u8], exempt: usize, mode: SymlinkMode) -> Result<OwnedFd
 fn walk(base: OwnedFd, path: &[u8], mode: SymlinkMode) -> Result<OwnedFd, Errno> {
     let mut at = base;
     let mut components = path.split(|b| *b == b'/').filter(|c| !c.is_empty()).peekable();
+    // A path with a slash at its end names a directory, as for the kernel (path_resolution(7)).
     let must_be_dir = path.last() == Some(&b'/');
     while let Some(name) = components.next() {
         let flags = match components.peek() {
@@ -82,6 +83,7 @@ fn step(at: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: SymlinkMode) -> Re
         Err(Errno::LOOP | Errno::NOTDIR) if mode == SymlinkMode::IfNotOwner => {}
         other => return other,
     }
+    // The name is a link, which may be followed if its owner also owns the target.
     let fd = rustix::fs::openat(at, name, flags, Mode::empty())?;
     let link = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let target = rustix::fs::fstat(&fd)?;

@@ -62,6 +62,7 @@ impl ThreadConfig {
     /// Returns the limits of the server that applies to a connection before a request names one.
     #[inline]
     pub fn limits_of(&self, client: &Client) -> Limits {
+        // The name that TLS has given matters only if servers differ in these limits.
         self.server_of(client, self.http.heads_differ).map_or_else(Limits::default, |s| s.head)
     }
 

@@ -139,6 +139,7 @@ impl Rejection {
         let status = match refusal {
             Refusal::Missing => 496,
             Refusal::Invalid(_) => 495,
+            // The client may repeat the request over a new connection, whose handshake then suits the server.
             Refusal::JudgedByOthers | Refusal::Outdated => 421,
         };
         Rejection { closes: refusal == Refusal::Outdated, ..Rejection::new(status, refusal.text()) }

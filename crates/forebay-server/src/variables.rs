@@ -18,6 +18,7 @@ pub fn builtin(name: &[u8]) -> (Source<Request>, bool) {
         match row.get {
             RowSource::Get(g) if row.name.as_bytes() == name => return (Source::Get(g), row.settable),
             RowSource::Prefix(g) => {
+                // The name of a family ends with an asterisk.
                 let prefix = &row.name[..row.name.len() - 1];
                 if name.starts_with(prefix.as_bytes()) {
                     // A member of a family can be set, except for members that nginx has as variables of their own. As long as nothing

@@ -147,6 +147,7 @@ impl RequestBody {
             Framing::None => (0, true),
             Framing::Length(n) => (n, n == 0),
             Framing::Chunked | Framing::Stream => {
+                // The decoder is kept, so that a connection with many chunked bodies allocates it once.
                 self.chunked.get_or_insert_default().reset();
                 (0, false)
             }
@@ -674,6 +675,7 @@ fn accept(req: &mut Request, taken: Result<usize, Malformed>) -> Result<usize, B
         let text = format!("client intended to send too large chunked body: {} bytes", req.body.len);
         req.log(Level::Error, &text);
         req.ending.close();
+        // The rest of the body stays unread, which is why the connection ends as well.
         return Err(BodyError::Status(413));
     }
     Ok(used)

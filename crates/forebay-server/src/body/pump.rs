@@ -281,6 +281,7 @@ impl<'p> Pump<'p> {
         let end = stretch.start + stretch.len;
         while stretch.start < end {
             let rest = usize::try_from(end - stretch.start).unwrap_or(usize::MAX);
+            // The rate may allow only a part of the stretch at a time.
             stretch.len = self.out.allowed(req, rest, None).await? as u64;
             // The head has to be in the socket before the file, because sendfile bypasses the pending bytes.
             self.out.send_before_file(req).await?;
@@ -306,6 +307,7 @@ impl<'p> Pump<'p> {
 }
 
 fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Body) -> Option<Progress> {
+    // One pipe serves all connections of the thread. It is empty again at the end, since bytes that do not leave are taken out of it.
     let mut pipe = thread.io.pipe.borrow_mut();
     let got = match body.pass(req, &mut pipe)? {
         Pulled::Data => Progress::Data,

@@ -68,6 +68,7 @@ impl Connection {
         if buf.get(..n) != PREFACE.get(..n) {
             return if agreed == Some(true) { Preface::Broken } else { Preface::Http1 };
         }
+        // Plain bytes on a port of TLS are answered as HTTP/1, with an error page.
         if agreed == Some(false) || self.client.unencrypted {
             return Preface::Http1;
         }

@@ -89,6 +89,7 @@ pub(super) fn serve<'s>(
     let mut served = Http1 { thread, req, guard, waited, begun: false, in_turn: 0 };
     // The arguments of an `async fn` would be in the future twice: as captured and as used.
     async move {
+        // The time for a head has ended while the connection was in its slot.
         if served.req.conn.expired {
             gone(served.req, HeadFailure::TimedOut);
             return Served::Closed;
@@ -507,6 +508,7 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     }
     let mut message = Vec::new();
     reject.message(&req.head, &mut message);
+    // nginx writes in this case that it was reading a pipelined request line.
     if reject.stage == Stage::Line && req.tally.arrival == Arrival::Pipelined {
         let at = message.len() - "request line".len();
         message.splice(at..at, *b"pipelined ");

@@ -321,6 +321,7 @@ impl Drop for Guard<'_> {
 /// first. Connections that have had little time to send a head come last.
 pub fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
     let since = match &conn.partial {
+        // A head that has begun counts from its first byte, however old the connection is.
         Some(p) => p.started,
         None if conn.requests == 0 => conn.client.accepted,
         None => return Some((1, deadline)),

@@ -303,6 +303,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     // The heads are swapped, not copied, and the one that the runner had serves a later request.
     thread.h2.give(std::mem::replace(&mut req.head, head));
     req.take_stream(Wire::Mux(stream.clone()), stream.client(), state.number.get());
+    // An extended CONNECT lacks the fields that an upstream over HTTP/1 expects.
     if req.head.is_websocket {
         websocket::complete(&mut req.head);
     }
@@ -332,6 +333,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     if req.errors.rejected == 0 && old {
         stream.leave();
     }
+    // Only now is the location known, and with it the length of DATA frames.
     stream.set_chunk(http2::SETTINGS.of(&req.own_location().settings).chunk_size.0 as usize);
     let sent = respond(thread, req).await;
     finish(req);
@@ -363,5 +365,6 @@ fn misdirected(req: &mut Request) -> Option<u16> {
         Level::Info,
         "client attempted to request the server name for which the negotiated protocol is disabled",
     );
+    // The client may send the request again over another connection (RFC 9110, section 15.5.20).
     Some(421)
 }

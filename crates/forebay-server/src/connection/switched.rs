@@ -91,6 +91,7 @@ pub fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
     source.is_suspendable(req)
         && req.origin == Origin::Client
         && !req.conn.wire.is_multiplexed()
+        // Hooks of the log phase may need all of the request, of which only a part is kept.
         && http.location(req).plan.log.is_empty()
 }
 

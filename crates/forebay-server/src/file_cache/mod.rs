@@ -293,6 +293,7 @@ impl FileCache {
         let e = &mut self.entries[i];
         let fresh = match policy.cache {
             Some(_) => within(e.checked, policy.valid, now) && e.uses >= policy.min_uses,
+            // A request that has arrived in this turn may follow a change that was made after the check of the turn.
             None => early && (e.checked == now || e.watch.is_some() && within(e.checked, TRUST, now)),
         };
         if !fresh {

@@ -90,6 +90,7 @@ pub async fn run(
             (false, true) => HeadFailure::Broken,
             (false, false) => HeadFailure::Closed,
         };
+        // Streams of a connection that is gone would wait for its client forever.
         session.abandon();
     }
     *session.driver.borrow_mut() = None;
@@ -291,6 +292,7 @@ impl<'a> Driver<'a> {
         match flush(self.thread, &mut self.conn.wire, self.session) {
             Ok(Flushed::All) => self.blocked_since = None,
             Ok(Flushed::Some) => self.blocked_since = Some(now),
+            // Only progress restarts the time, so that a client that takes nothing is timed out.
             Ok(Flushed::Nothing) => self.blocked_since = self.blocked_since.or(Some(now)),
             Err(_) => return Err(Closed),
         }
@@ -604,6 +606,7 @@ impl Session {
         let mut buffers = thread.h2.buffers.borrow_mut();
         for mine in [&mut s.input, &mut s.out] {
             let mut mine = std::mem::take(mine);
+            // A buffer that is smaller than a read would have to grow, and a much larger one would hold memory for nothing.
             if buffers.len() < BUFFERS && (READ..=KEPT).contains(&mine.capacity()) {
                 mine.clear();
                 buffers.push(mine);

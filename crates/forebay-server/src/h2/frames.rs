@@ -134,6 +134,7 @@ impl SessionState {
 
     /// Returns `true` if the client has not opened this stream yet (RFC 9113, section 5.1.1).
     fn is_idle(&self, stream: u32) -> bool {
+        // Clients open streams with odd numbers, and this server opens none.
         stream > self.last || stream.is_multiple_of(2)
     }
 }
@@ -366,6 +367,7 @@ impl Session {
         let stream = cx.ended.take(|| Stream::new(self, section.stream, s.connection.initial_window()));
         let parsed =
             request::parse(&mut s.decoder, block, section.end_stream, &mut head, cx.scratch, cx.limits);
+        // The request gets its line in the access log when the connection ends.
         s.undecoded = parsed.is_err();
         let refusal = match parsed? {
             Outcome::Complete => None,
@@ -388,10 +390,12 @@ impl Session {
         let id = section.stream;
         let mut guard = self.state.borrow_mut();
         let s = &mut *guard;
+        // The trailers are not used, but the table of the decoder needs their fields.
         let trailers = request::skip(&mut s.decoder, block, cx.scratch)?;
         let stream = s.stream(id);
         let ended = s.ended.iter().find(|e| e.id == id).copied();
         drop(guard);
+        // Trailers have no pseudo-header fields, and end the stream (RFC 9113, section 8.1).
         let malformed = trailers.pseudo || !section.end_stream;
         match (stream, ended) {
             (Some(stream), _) => self.end_request(&stream, malformed),

@@ -338,6 +338,7 @@ impl SessionState {
             let header = FrameHeader::parse(&self.input).filter(|h| h.kind == kind::HEADERS);
             header.map(|header| header.stream)
         })?;
+        // A field block of an earlier stream has trailers, and is no head.
         (id > self.last).then_some(id)
     }
 

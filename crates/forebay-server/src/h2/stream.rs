@@ -76,6 +76,7 @@ impl Stream {
     /// empty.
     fn open_window(&self, n: u32) {
         let read = self.read.get() + n;
+        // After its end, the stream needs no window. Before that, small updates would cost a frame for each read.
         if self.ended.get() || (read < self.session.settings.window / 2 && self.recv_window.get() > 0) {
             self.read.set(read);
             return;

@@ -167,6 +167,7 @@ impl Process {
         let key = HostKey::new(secret);
         let mask = Mask::new(&key.derive(b"identifiers"));
         let process = Process {
+            // Two processes of one server need different numbers, and neither knows the other's when it starts.
             number: (forebay_sys::random::random_u64() >> 48) as u16,
             mask: Arc::new(mask.unwrap_or_else(|| unreachable!("16 bytes are a key"))),
             key,
@@ -270,6 +271,7 @@ impl Process {
     }
 
     fn delegate(&self, to: Side) {
+        // Each thread has to notice the change, since each has sockets of its own.
         if self.delegated.swap(to as u8, Ordering::AcqRel) != to as u8 {
             self.ring_all();
         }

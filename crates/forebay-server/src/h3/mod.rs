@@ -578,6 +578,7 @@ fn settings(thread: &Thread, listener: u32) -> Settings {
     let client = Client { listener, ..Client::none(thread.clock.now()) };
     let server = conf.http.servers.get(client.default_server(&conf));
     let location = server.and_then(|s| s.root());
+    // 75 seconds is nginx's default of keepalive_timeout.
     let idle = location.map_or(Duration::from_secs(75), |l| l.settings.core.keepalive_timeout.timeout);
     let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX >> 2).max(1);
     let buffer = number(server.map_or(65_536, |s| s.settings.http3_stream_buffer_size.0));

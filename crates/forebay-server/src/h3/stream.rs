@@ -203,6 +203,7 @@ impl Stream {
     pub(super) fn writable(&self) {
         self.output.borrow_mut().note_room();
         let _ = self.send_pending();
+        // The runner has finished before QUIC could take everything, so the stream ends here.
         if self.request.has_finished() && self.output.borrow().has_ended() {
             self.request.set_broken();
             self.session.remove(self.id, true);
@@ -232,6 +233,7 @@ impl Stream {
         if !ended && let Some(link) = self.session.link() {
             let _ = link.streams().stop(self.id, why.number());
         }
+        // Sections that are never decoded must not hold entries of the client's table (RFC 9204, section 4.4.2).
         if !ended || waiting {
             self.session.cancel_sections(self.id);
         }

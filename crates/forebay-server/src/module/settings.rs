@@ -258,6 +258,7 @@ impl Written {
         let own = &mut Arc::make_mut(&mut self.0)[place];
         match Arc::get_mut(own) {
             Some(own) => own.set(d, cx)?,
+            // Other levels share these directives, and must not see the change.
             None => *own = own.set_shared(d, cx)?,
         }
         Ok(Some(place))
@@ -285,6 +286,7 @@ impl Written {
                 }
             });
         }
+        // A level without directives of its own shares the whole table of the level around it.
         let is_same = inherited.iter().zip(outer.0.iter()).all(|(own, outer)| Arc::ptr_eq(own, outer));
         self.0 = if is_same { outer.0.clone() } else { Arc::new(inherited) };
     }

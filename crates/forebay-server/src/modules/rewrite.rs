@@ -391,6 +391,7 @@ fn run_if(
     if !holds(req, condition)? {
         return Ok(Step::Next);
     }
+    // From here on the settings of the block are in effect, as in nginx.
     req.location = level;
     steps(req, ops, walk)
 }

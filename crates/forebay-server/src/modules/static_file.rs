@@ -378,6 +378,7 @@ pub async fn run(settings: &LocationSettings, req: &mut Request) -> Outcome {
 fn redirect_to_dir(req: &mut Request) {
     let mut location = std::mem::take(&mut req.resp.location);
     location.clear();
+    // The path is decoded, and `Location` needs it encoded.
     forebay_http::uri::escape(&req.uri.path, forebay_http::uri::Escape::Uri, &mut location);
     location.push(b'/');
     if !req.uri.args.is_empty() {

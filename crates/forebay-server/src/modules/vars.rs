@@ -256,6 +256,7 @@ fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
 }
 
 fn request_id(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
+    // The value has to stay the same for the whole request, also in its subrequests.
     let id = r.modules.request_id.get_or_insert_with(|| {
         let mut raw = [0u8; 16];
         let _ = rustix::rand::getrandom(&mut raw, rustix::rand::GetRandomFlags::empty());

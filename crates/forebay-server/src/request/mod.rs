@@ -414,6 +414,7 @@ impl Request {
         let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
         let authenticate: Vec<Vec<u8>> =
             self.resp.fields.all(b"WWW-Authenticate").map(<[u8]>::to_vec).collect();
+        // Fields that came with `X-Accel-Redirect` stay, whichever location answers.
         let handed_on = std::mem::take(&mut self.resp.handed_on);
         self.resp.clear();
         for (name, value) in handed_on.iter() {

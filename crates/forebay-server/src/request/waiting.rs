@@ -85,6 +85,7 @@ impl Request {
 
     /// Returns the transfer or the HTTP/2 stream by which the wait for this request's client is tracked.
     pub fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
+        // The client may be taking content of other streams, so the wait is judged for the connection as a whole.
         if let Some(s) = self.conn.wire.as_mux() {
             return Waiting::Among(s.clone());
         }

@@ -112,6 +112,7 @@ impl<'o> Sink<'o> {
             Sink::Http1(_) => {}
             Sink::Hpack(out) => h2::encode::status(out, status),
             Sink::Qpack(out) => {
+                // Every field section of QPACK begins with a prefix (RFC 9204, section 4.5.1).
                 h3::encode::prefix(out);
                 h3::encode::status(out, status);
             }

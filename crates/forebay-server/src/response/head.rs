@@ -59,6 +59,7 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
     let connection = OfConnection { chunked: framing == BodyFraming::Chunked };
     if req.head.version.is_multiplexed() {
         let mut sink = Sink::new(req.head.version, out);
+        // Statuses that exist only for `error_page`, such as 494, leave as 400.
         sink.status(response::wire_status(status));
         fields::push_all(req, core, length, &connection, &mut sink)?;
         return Ok(framing);
@@ -66,6 +67,7 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
     if req.resp.reason.is_empty() {
         response::status_line(out, status);
     } else {
+        // The line comes from an upstream and is checked like a field.
         field::check(b"status line", &req.resp.reason)?;
         out.extend_from_slice(b"HTTP/1.1 ");
         out.extend_from_slice(&req.resp.reason);

@@ -39,6 +39,7 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> Done {
     let framing = if sent::write_ready(req, &mut out) {
         BodyFraming::Plain
     } else {
+        // Header filters change the response, so the file is looked for before they run.
         let file = sent::subject(req);
         run_header_filters(req).await;
         if req.ending.is_dropped() {
@@ -156,6 +157,7 @@ pub fn break_off(req: &mut Request) {
     if !req.unlogged {
         return;
     }
+    // A response that has begun keeps the status that the client has seen.
     if req.tally.sent == 0 {
         // nginx logs 499 for a request whose client does not get a response.
         req.resp.status = if std::thread::panicking() { 500 } else { 499 };

@@ -87,6 +87,7 @@ pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
 pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     let r = &req.resp;
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
+    // A file that the cache does not keep ends with its response, and remembered heads would end with it.
     let whole = r.status == 200 && *end == file.size && file.kept.get();
     let bare = r.location.is_empty() && !r.server_fields.vary && r.fields.is_empty();
     (whole && bare && is_plain(req, req.own_location())).then(|| file.clone())

@@ -422,6 +422,7 @@ impl Assembly<'_, '_> {
         let resolver = resolver::SETTINGS.of(&l.settings).resolver.0.as_ref();
         let application = ssl::SETTINGS.of(&l.settings).application();
         let input = ServerInput { settings: &l.settings.tls, application, resolver, issued };
+        // The files that are read here are the certificates of the unit, so they are recorded apart from all others.
         let outer = self.cx.files.exchange_reads(Reads::default());
         match self.loader.server(&input, self.cx) {
             Ok(tls) => s.tls = tls,

@@ -349,6 +349,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         let cond = rewrite::condition(d, self.cx)?;
         let level = s.add(Kind::If, b"", at);
         self.body(d, level, s);
+        // The rewrite directives of an `if` run in order with the directives around it.
         let ops = std::mem::take(&mut s.locations[level].ops);
         s.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
         Ok(())

@@ -336,6 +336,7 @@ impl Session {
         if s.connection.is_leaving() {
             drop(s);
             if let Some(link) = self.link() {
+                // The client learns that nothing was done with the request and that it may send it again (RFC 9114, section 5.2).
                 reject(link, id);
             }
             return Ok(());
@@ -629,6 +630,7 @@ impl Session {
         if !s.connection.is_leaving() || s.closed || !s.streams.is_empty() {
             return;
         }
+        // Our control and QPACK streams stay open to the end (RFC 9114, section 6.2.1), so they are left out of the count.
         let own = s.connection.own().count();
         drop(s);
         if self.link().is_none_or(|link| link.streams().send_streams() <= own) {
@@ -740,6 +742,7 @@ impl Session {
         match reason {
             Reason::PeerClosed { .. } | Reason::TimedOut | Reason::Reset => {}
             other => {
+                // Our own streams open after the handshake, so a connection without them has failed in it.
                 if self.state.borrow().connection.own().next().is_none() {
                     thread.counters.tls_failed.add(1);
                 }
