@@ -52,6 +52,7 @@ fn is_same(a: &Upstream, b: &Upstream) -> bool {
 }
 
 fn adopt(upstream: &Upstream, former: &Upstream) {
+    // A reload may take an unchanged group over as a whole. Its state is then shared already.
     if Arc::ptr_eq(&upstream.group, &former.group) {
         return;
     }

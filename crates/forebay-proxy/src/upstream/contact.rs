@@ -73,7 +73,7 @@ impl Contact {
         self.upload.is_none() && !self.unfinished
     }
 
-    /// Leaves the connection to other requests, unless the rest of the request could follow on it.
+    /// Leaves the connection to other requests, unless the server still waits for the rest of this one.
     pub(super) fn keep(&mut self) {
         if self.is_sent() {
             self.lease.keep();

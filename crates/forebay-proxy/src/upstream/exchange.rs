@@ -58,7 +58,8 @@ impl Target {
         }
     }
 
-    /// Decides whether connections are reused. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.
+    /// Decides whether connections are reused. A group that `proxy_pass` implies keeps connections over HTTP/1.1 and
+    /// HTTP/3 only.
     pub fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
         let Target::Group { local, .. } = self else { return Reuse::No };
         let group = &local.group;
@@ -106,11 +107,13 @@ pub async fn run(
     let mut attempts = Attempts::new(req, target, s.rules(), kept).await?;
     let thread = req.thread.clone();
     let limit = Some(s.response_timeout.0).filter(|limit| !limit.is_zero());
+    // One limit for all attempts together. `proxy_read_timeout` would begin again with each server.
     let limit = limit.map(|limit| thread.io.poller.after(limit));
     loop {
         let contact = place.insert(attempts.begin(req).await?);
         let Some(addr) = attempts.address() else { return Err(502) };
         let repeat = repeat(req, s, body);
+        // A response without a head (HTTP/0.9) is accepted only where no other server could be asked instead.
         let headless = !attempts.asks_another(req, NextUpstream::InvalidHeader, repeat);
         let terms = Terms { fresh: !attempts.may_reuse(), headless };
         let attempt = exchange.attempt(req, contact, addr, terms);
@@ -126,6 +129,8 @@ pub async fn run(
                 }
             },
         };
+        // Decided again, since the attempt may have taken more of the client's body than is remembered for another
+        // server.
         let repeat = self::repeat(req, s, body);
         let verdict = match asked {
             Ok(()) => attempts.answered(req, place, repeat),
@@ -135,7 +140,7 @@ pub async fn run(
             Decision::Answered => return Ok(()),
             Decision::Again => {
                 if let Some(pause) = attempts.pause() {
-                    // Boxed, since it is rare.
+                    // Boxed, since few requests wait between two attempts.
                     Box::pin(wait(req, pause, s.ignore_client_abort, limit)).await?;
                 }
             }
@@ -181,13 +186,14 @@ fn kept(req: &Request, s: &Settings, body: &Outgoing) -> Kept {
     }
 }
 
-/// Decides whether a request may be sent again. A request that changes something may only if the configuration allows it (nginx:
-/// non_idempotent). A request whose body is passed on as it comes may if it was never sent and all of the body that was taken
-/// is remembered.
+/// Decides whether a request may be sent again. A request that changes something may be sent again only if the
+/// configuration allows it (nginx: non_idempotent). A request whose body is passed on as it comes may be sent again if no
+/// server has acted upon it and all content that was taken from the client is remembered.
 fn repeat(req: &Request, s: &Settings, body: &Outgoing) -> Repeat {
     if matches!(body, Outgoing::Streamed(_)) {
         return if req.body.len == req.body.stored.len() { Repeat::Unsent } else { Repeat::Never };
     }
+    // nginx counts the same three methods. PUT and DELETE are idempotent (RFC 9110, section 9.2.2).
     let changes = matches!(req.head.method_text.of(&req.head.buf), b"POST" | b"LOCK" | b"PATCH");
     if changes && !s.next_upstream.has(NextUpstream::NonIdempotent) { Repeat::Unsent } else { Repeat::Always }
 }
@@ -241,6 +247,8 @@ impl Exchange<'_> {
         terms: Terms,
     ) -> Result<(), Fault> {
         let mut watch = watch(req, self.settings.ignore_client_abort);
+        // Set for each attempt: an earlier one over HTTP/3 that fell back to TCP has left the codec of its connection in
+        // the request.
         self.codec.begin(req, self.is_chunked());
         match self.codec {
             Codec::Http3(_) => {
@@ -306,7 +314,7 @@ impl Exchange<'_> {
         let ask = self.ask(Way { addr, local, made_for }, fresh);
         let conn = match http2::find(req, contact, &ask) {
             Some(conn) => conn,
-            // Boxed, since it is rare.
+            // Boxed, since few requests open a connection: the others share one.
             None => Box::pin(http2::open(req, contact, wanted.as_ref(), &ask, watch)).await?,
         };
         contact.connected(conn);
@@ -337,6 +345,8 @@ impl Exchange<'_> {
         if let Some(wanted) = &mut wanted {
             wanted.offer(offered.map(|protocol| protocol.to_vec()).collect());
         }
+        // The offered protocols are part of the number, so that an upgrade never gets a kept connection that has agreed
+        // on HTTP/2.
         let made_for = made_for(req, wanted.as_ref(), local);
         let ask = self.ask(Way { addr, local, made_for }, fresh);
         let shared = if self.upgrade { None } else { http2::find(req, contact, &ask) };
@@ -345,6 +355,8 @@ impl Exchange<'_> {
         } else if fresh || !contact.take_idle(&req.thread.io, made_for) {
             let alpn =
                 connect(req, contact, s, Way { addr, local, made_for }, wanted.as_ref(), watch).await?;
+            // The server has chosen HTTP/2 during the handshake, so the connection moves to the pool where other requests
+            // can share it.
             if alpn.as_deref() == Some(b"h2") {
                 let conn = contact.disconnect().ok_or_else(unconnected)?;
                 let shared = http2::adopt(req, contact, &ask, conn).ok_or_else(unconnected)?;
@@ -353,6 +365,7 @@ impl Exchange<'_> {
         }
         connected(req);
         if contact.conn().is_some_and(|conn| conn.wire().is_multiplexed()) {
+            // HTTP/2 has frames of its own and forbids chunks (RFC 9113, section 8.2.2).
             Codec::HTTP2.begin(req, false);
             muxed::exchange(req, contact, &ask, watch).await?;
         } else {
@@ -380,11 +393,13 @@ impl Exchange<'_> {
     async fn send(&self, req: &mut Request, contact: &mut Contact, watch: &mut Watch) -> Result<(), Fault> {
         let timeout = self.settings.send_timeout.0;
         if let Outgoing::Streamed(_) = self.body {
+            // The contact owns the upload, because the response may begin before the client's body ends.
             contact.upload = Some(Box::new(Upload::new(req, self.head, timeout)));
             return Box::pin(upload(req, contact, watch)).await;
         }
         let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
         let mut sender = Sender { conn, timeout, watch };
+        // A server that answers early gets no more of the request, and no other request may follow on the connection.
         if let Wrote::Early = sender.request(req, self.head, self.body).await? {
             contact.leave_off();
         }
@@ -396,6 +411,8 @@ impl Exchange<'_> {
 fn made_for(req: &Request, wanted: Option<&Wanted>, local: Option<LocalAddress>) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     let mut made_for = wanted.map_or(0, Wanted::key) ^ CALL.of(req).codec.facts().made_for;
+    // Servers may know their clients by the address that `proxy_bind` chose, so connections from different addresses are
+    // not shared.
     if let Some(a) = local {
         made_for ^= BuildHasherDefault::<DefaultHasher>::default().hash_one(a);
     }
@@ -436,6 +453,7 @@ fn connected(req: &mut Request) {
 fn refused(req: &Request, e: BodyError) -> Fault {
     match e {
         BodyError::Status(status) => Fault::own(status),
+        // The statuses are nginx's: 408 for a body that stalls, 400 for a connection that ends within the body.
         BodyError::Gone if req.timed_out => Fault::own(408),
         BodyError::Gone => Fault::own(400),
     }
@@ -453,6 +471,8 @@ pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut
             Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
             Err(Stopped::Timeout) => return Err(send_timeout(req)),
             Err(Stopped::Send(e)) => {
+                // A stream knows more than the error number of a write, for example that the server has refused it
+                // without acting upon it.
                 let fault = muxed::send_failed(req, conn);
                 return Err(fault.unwrap_or_else(|| send_failed(req, e)));
             }

@@ -45,6 +45,7 @@ impl Fault {
 
 /// Returns the consequence of an error on a connection that was there.
 fn blame_of(e: Errno) -> Blame {
+    // A shortage of memory or descriptors on this machine says nothing about the server.
     if blame::is_shortage(e) { Blame::Nobody } else { Blame::Server }
 }
 

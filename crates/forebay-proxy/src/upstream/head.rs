@@ -13,7 +13,7 @@ use forebay_server::request::Request;
 use forebay_server::request::waiting::LONG;
 use rustix::io::Errno;
 
-/// Most interim responses (RFC 9110, section 15.2) before the final one.
+/// Largest number of interim responses (RFC 9110, section 15.2) before the final one.
 const MAX_INTERIM: u32 = 100;
 
 /// Reader of one head.
@@ -42,8 +42,8 @@ impl<'r> HeadReader<'r> {
         self.settings.buffer_size.0 as usize
     }
 
-    /// Reads until the head is complete; `headless`: an answer may have none. On a kept connection its bytes may belong to the answer
-    /// before.
+    /// Reads until the head is complete; `headless`: an answer without a head is accepted. On a kept connection it never
+    /// is, since unexpected bytes may be the rest of the previous response.
     pub(super) async fn read(
         &mut self,
         req: &mut Request,
@@ -103,13 +103,15 @@ impl<'r> HeadReader<'r> {
     /// Sends the rest of the request, or waits until more of the head has come.
     pub(super) async fn wait(&mut self, req: &mut Request, contact: &mut Contact) -> Result<(), Fault> {
         if contact.upload.is_some() {
-            // Boxed, as all that is rare, so that requests that wait keep no room for it.
+            // Boxed, since few requests send and receive at once: the others keep no room for it.
             Box::pin(upload(req, contact, self.watch)).await?;
+            // As in nginx, the time for the response begins once the request has been sent.
             self.deadline = req.thread.io.poller.after(self.settings.read_timeout.0);
             return Ok(());
         }
         req.lend_head();
         let conn = contact.conn().ok_or_else(unconnected)?;
+        // Most answers come soon. A request that waits for longer first gives back the memory that it can do without.
         let soon = self.deadline.min(req.thread.io.poller.after(LONG));
         let mut waited = conn.wait(For::Read, soon, self.watch).await;
         if waited == Waited::Timeout && soon < self.deadline {

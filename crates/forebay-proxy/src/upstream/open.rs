@@ -38,6 +38,7 @@ pub fn local_address(req: &mut Request) -> Result<Option<LocalAddress>, Fault> {
 pub fn greeting(req: &Request, version: SendProxy) -> Vec<u8> {
     let mut header = Vec::new();
     if let Some(version) = version.version() {
+        // The header has no place for a client without an IP address. The server then gets a header that names none.
         let client = match req.peer {
             Peer::Inet(a) => Some(a),
             _ => None,
@@ -107,6 +108,7 @@ pub(super) fn no_stream(
 fn not_dialled(req: &mut Request, addr: &PeerAddr, local: Option<LocalAddress>, e: DialError) -> Fault {
     let settings = DialSettings {
         addr,
+        // These settings only serve the message. No socket is opened with them.
         kind: SocketType::DGRAM,
         local,
         timeout: Duration::ZERO,
@@ -156,6 +158,7 @@ pub async fn encrypt(
     timeout: Duration,
     watch: &mut Watch,
 ) -> Result<Option<Box<[u8]>>, Fault> {
+    // Several small writes make up a handshake, which Nagle's algorithm would delay.
     conn.hurry();
     let (thread, conf) = (req.thread.clone(), req.conf.clone());
     let encrypted = wanted.encrypt(&thread.io, conn.wire_mut(), &conf.http.conf_dir, timeout, watch).await;

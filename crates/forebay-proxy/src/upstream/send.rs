@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Longest content that is copied behind its head, bytes: for more, describing two pieces to the kernel costs less.
 const COPY: usize = 4096;
 
-/// Most bytes of a file that one call sends.
+/// Largest number of bytes of a file that one call sends.
 const PIECE: u64 = 1 << 20;
 
 /// Writer of a request.
@@ -89,7 +89,7 @@ impl Sender<'_> {
     ) -> Result<Wrote, Fault> {
         let mut both = Vec::new();
         let (mut rest, file) = unwritten(req, head, body, &mut both);
-        // Boxed, so that requests that wait for answers keep no room for what waits before.
+        // Boxed: most requests wait for their answer only, and keep no room for the state of a write that had to wait.
         let wrote = match self.write_at_once(req, &mut rest)? {
             Some(wrote) => wrote,
             None => Box::pin(self.write_rest(req, rest)).await?,
@@ -134,7 +134,7 @@ impl Sender<'_> {
                     count(req, sent.bytes);
                 }
                 Err(Errno::AGAIN) => return Ok(None),
-                // It may have answered before it stopped reading.
+                // The server may have answered before it stopped reading, for example with 413.
                 Err(Errno::PIPE | Errno::CONNRESET) if !self.conn.reused && self.conn.has_input() => {
                     return Ok(Some(Wrote::Early));
                 }
@@ -152,7 +152,8 @@ impl Sender<'_> {
             Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
         }
         let came = if self.conn.wire().is_tls() {
-            // A session ticket may have come, which is no answer.
+            // TLS 1.3 servers send session tickets at any time (RFC 8446, section 4.6.1), so readable bytes are not
+            // necessarily an answer.
             if !self.conn.readable() {
                 return Ok(Room::Some);
             }
@@ -201,7 +202,7 @@ impl Sender<'_> {
         while *offset < to {
             let piece = (to - *offset).min(PIECE) as usize;
             match self.conn.send_file(file, offset, piece) {
-                // The file is shorter than it was.
+                // The file is shorter than it was, so the announced length cannot be kept.
                 Ok(sent) if sent.bytes == 0 && !sent.full => {
                     return Err(Fault::new(NextUpstream::Error, 500));
                 }
@@ -238,6 +239,7 @@ fn unwritten<'b>(
         // Without content, the head has the end of the request already.
         Unwritten { bytes: head, content: Content::Bytes(b""), at: 0 }
     } else {
+        // 64 bytes have room for the framing of one piece: the lines around a chunk, or the header of a record.
         both.reserve_exact(head.len() + content.len() + 64);
         both.extend_from_slice(head);
         codec.push_content(content, both);

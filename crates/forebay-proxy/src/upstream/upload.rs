@@ -30,13 +30,14 @@ pub struct Upload {
 /// Number of turns after which other requests of the thread get a chance to run.
 const TURNS: u32 = 64;
 
-/// Most bytes of a kept body that are taken at once.
+/// Largest number of bytes of a kept body that are taken at once.
 const PIECE: usize = 64 * 1024;
 
-/// Content of which as many bytes are still to come passes inside the kernel where it can: the copies saved outweigh the calls.
+/// Least number of bytes to come for which content passes inside the kernel where possible: the copies saved outweigh the
+/// calls.
 const LONG: u64 = 32 * 1024;
 
-/// Most bytes that pass inside the kernel at once.
+/// Largest number of bytes that pass inside the kernel at once.
 const STRETCH: usize = 256 * 1024;
 
 /// Source of the content.
@@ -103,9 +104,11 @@ impl Upload {
     /// which the upstream may read nothing.
     pub fn new(req: &Request, head: &[u8], send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
+        // Content in the buffer of the head can leave in the same write as the head. A client that waits for 100
+        // (Continue) has sent none.
         let together = req.body.is_buffered(&req.head.buf) && !asks;
         let mut out = head.to_vec();
-        // Another server was given this part of the body, but did not act upon it.
+        // Another server was given this part of the body before, but did not act upon it.
         CALL.of(req).codec.push_content(&req.body.stored.mem, &mut out);
         Upload { together, ..Upload::of(ContentSource::Client, out, send_timeout) }
     }
@@ -146,6 +149,7 @@ impl Upload {
         if self.turns.is_multiple_of(TURNS) {
             req.thread.clone().io.poller.yield_now().await;
         }
+        // Head and content leave in one segment if the content is there already. Nothing waits for it here.
         if std::mem::take(&mut self.together)
             && let Some(read) = at_once(self.read(req, conn)).await
         {
@@ -156,6 +160,7 @@ impl Upload {
         }
         if self.left == Untaken::Nothing {
             if CALL.of(req).codec.facts().is_multiplexed {
+                // HTTP/2 and HTTP/3 mark the end by a flag of the stream rather than by bytes.
                 conn.wire().end();
             }
             return Ok(Turn::All);
@@ -170,6 +175,8 @@ impl Upload {
 
     /// Returns `true` if much content follows that may pass inside the kernel: unchanged, and remembered for no other server.
     fn can_splice(&self, req: &Request, conn: &Conn) -> bool {
+        // Content may stay in the kernel only if it is sent unchanged and is too long to be remembered, since bytes that
+        // were not read cannot go to another server. The client of an unanswered `Expect` sends nothing yet.
         let left = req.body.left(&req.head.buf);
         let codec = CALL.of(req).codec;
         codec.sends_plain()
@@ -198,7 +205,7 @@ impl Upload {
                     Err(e) => Err(Stopped::from(e)),
                 });
             }
-            // The end, an error, or no pipe: reading tells.
+            // At the end, after an error or without a pipe, an ordinary read finds out what is the case.
             _ => return None,
         };
         req.body.passed(n);
@@ -211,7 +218,7 @@ impl Upload {
         if let Some(a) = req.modules.upstream.current() {
             a.sent += sent as u64;
         }
-        // The bytes left the client's connection, so a failure here loses them.
+        // The bytes have left the client's connection, so a failure to take them out of the pipe loses them.
         Some(pipe.take(&mut self.out).map(|()| Turn::More).map_err(Stopped::Send))
     }
 
@@ -232,6 +239,7 @@ impl Upload {
         }
         match self.source {
             ContentSource::Client => req.conn.wire.poll_readable(&req.thread.io, cx),
+            // A kept body is always ready, so the budget of the task decides when other requests have their turn.
             ContentSource::Kept(_) => req.thread.io.poller.spend(cx),
         }
     }
@@ -254,6 +262,8 @@ impl Upload {
                 WriteResult::NoRoom => {}
             }
             match conn.wait(For::Both, req.thread.io.poller.after(self.send_timeout), watch).await {
+                // A server that takes nothing may be answering already. It may never read the rest, so the answer is read
+                // first.
                 Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
                 Waited::Ready => {}
                 Waited::Timeout => return Err(Stopped::Timeout),
@@ -268,7 +278,7 @@ impl Upload {
             Err(Errno::AGAIN) => Ok(WriteResult::NoRoom),
             // The server has stopped the stream, and its response may follow.
             Err(Errno::PIPE) if CALL.of(req).codec.facts().is_multiplexed => Ok(WriteResult::Over),
-            // It may have answered before it stopped reading.
+            // The server may have answered before it stopped reading, for example with 413.
             Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(WriteResult::Over),
             Err(e) => Err(Stopped::Send(e)),
         }
@@ -306,6 +316,7 @@ impl Upload {
             _ => 0,
         };
         let at = at + n as u64;
+        // A file that is shorter than it was must not end the request, which would look complete to the server.
         if n == 0 && at < stored.len() {
             return Err(failed);
         }
@@ -345,6 +356,7 @@ impl Upload {
         let rest = body::follows(req, &mut self.piece, piece)?;
         remember(req, &self.piece);
         let codec = CALL.of(req).codec;
+        // Nothing stands between pieces of such content, so swapping the buffers saves a copy.
         if self.out.is_empty() && codec.sends_plain() {
             std::mem::swap(&mut self.out, &mut self.piece);
         } else {
@@ -381,6 +393,7 @@ pub fn remember(req: &mut Request, piece: &[u8]) {
     if req.body.len <= memory(req) {
         req.body.stored.mem.extend_from_slice(piece);
     } else {
+        // A part of a body is of no use, neither for another server nor for `$request_body`.
         req.body.stored.mem.clear();
     }
 }

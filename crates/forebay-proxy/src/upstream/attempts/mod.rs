@@ -83,8 +83,8 @@ pub enum Kept {
     Implied,
 }
 
-/// Kept connections of a request that may turn out to be closed, before it asks for new ones, whose failures count. A server that is
-/// gone without a word leaves connections over which each request fails.
+/// Number of kept connections that may turn out to be closed before the request uses new connections only, whose failures
+/// count. A server that vanished without closing anything leaves connections over which each request fails.
 const MOST_CLOSED: u32 = 4;
 
 /// The attempts of one request.
@@ -182,7 +182,7 @@ impl<'t> Attempts<'t> {
         let mut name = std::mem::take(&mut req.modules.upstream.spare_name);
         self.servers.push_name(peer, &mut name);
         let redirected = std::mem::take(&mut self.redirected);
-        // Most requests make one attempt.
+        // Most requests make one attempt, so the vector does not grow in larger steps.
         req.modules.upstream.attempts.reserve_exact(1);
         req.modules.upstream.attempts.push(Attempt { redirected, ..Attempt::new(name, now) });
         name_in_log(req, self.address());
@@ -196,13 +196,16 @@ impl<'t> Attempts<'t> {
     async fn choose_after_all(&mut self, req: &mut Request, now: Instant) -> Result<Option<usize>, u16> {
         let Servers::Group(picker, _) = &mut self.servers else { return Ok(None) };
         match self.dropped {
-            // There is no other server: it is asked again, by another connection.
+            // The only server left had closed its kept connection, which says nothing about its health. It is asked again
+            // over another connection.
             1 => {
                 picker.ask_again();
                 self.dropped = 0;
                 Ok(picker.choose(now))
             }
             0 => {
+                // No server refused the request, so all of them are busy or disabled: the request waits in the queue of
+                // its group.
                 let mut watch = req.conn.wire.watch();
                 let waited = picker.wait(&self.conf.groups, &req.thread.io, &mut watch).await;
                 waited.map_err(|Gone| client_gone(req, "waiting for a free upstream server").status)
@@ -219,6 +222,7 @@ impl<'t> Attempts<'t> {
     /// Returns `true` if another server would be asked after a failure of the request that has been sent.
     pub(crate) fn asks_another(&self, req: &Request, kind: NextUpstream, repeat: Repeat) -> bool {
         self.rules.next.has(kind)
+            // The server that is being asked is not in `tried` yet.
             && self.tried.len() + 1 < self.limit()
             && self.rules.is_in_time(req.thread.io.poller.since(self.begun))
             && repeat.allows(false)
@@ -235,6 +239,8 @@ impl<'t> Attempts<'t> {
         let another = self.tried.len() + 1 < self.limit()
             && self.rules.is_in_time(req.thread.io.poller.since(self.begun));
         match self.rules.next.of_status(status) {
+            // A server that sends a status has acted upon the request, so only a request that may be repeated in any case
+            // goes to another server.
             Some(kind) if another && repeat == Repeat::Always => {
                 self.failed(req, place, &Fault::new(kind, status), repeat)
             }
@@ -256,6 +262,7 @@ impl<'t> Attempts<'t> {
         repeat: Repeat,
     ) -> Decision {
         let again = self.rules.allow(fault, repeat, req.thread.io.poller.since(self.begun));
+        // The attempt is noted while the connection is still in its place, since the place is emptied below.
         let (reused, received) = note_failure(req, place.as_ref(), fault);
         if fault.kind == NextUpstream::Timeout
             && let Some(stream) = place.as_ref().and_then(Contact::conn).and_then(muxed::stream)
@@ -265,6 +272,7 @@ impl<'t> Attempts<'t> {
         // Gives the place back first, so that it counts as free when another server is chosen.
         *place = None;
         if fault.blame == Blame::Ours {
+            // The server is not at fault, so `$upstream_status` must not show a status for it.
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
             }
@@ -291,7 +299,7 @@ impl<'t> Attempts<'t> {
         if !again {
             return Decision::Stop(status);
         }
-        // Another server comes first.
+        // Another server is asked first. This one may have been restarted, which closes all its kept connections.
         if let Servers::Group(p, _) = &mut self.servers {
             p.give_up(self.current.0);
         }
@@ -308,6 +316,7 @@ impl<'t> Attempts<'t> {
         let Servers::Group(p, _) = &mut self.servers else { return };
         let (peer, since) = self.current;
         p.give_up(peer);
+        // As in nginx, a status 403 or 404 never counts as a failure of the server, although another server may be asked.
         let refused =
             matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404 | NextUpstream::HttpOther);
         if fault.blame != Blame::Server || refused {
@@ -321,6 +330,7 @@ impl<'t> Attempts<'t> {
     /// Returns the largest number of servers that may be tried.
     fn limit(&self) -> usize {
         match self.rules.tries_again() {
+            // Without `proxy_next_upstream_again` each server is asked once at most, as in nginx.
             true => self.rules.tries,
             false => self.servers.number().min(self.rules.tries),
         }
@@ -329,6 +339,7 @@ impl<'t> Attempts<'t> {
     /// Logs that no server can be asked.
     fn no_live(&self, req: &mut Request) -> u16 {
         if let Servers::Group(p, _) = &self.servers {
+            // As nginx does, `$upstream_addr` shows the name of the group where no server could be chosen.
             let attempt = Attempt::new(p.local.group.name.clone(), req.thread.io.poller.now());
             let (response, redirected) = (Some(Duration::ZERO), self.redirected);
             req.modules.upstream.attempts.push(Attempt { status: 502, response, redirected, ..attempt });
@@ -339,8 +350,8 @@ impl<'t> Attempts<'t> {
     }
 }
 
-/// Notes the failure of the last attempt, and counts it unless a kept connection was closed. Returns whether the connection
-/// was a kept one, and the number of bytes received by it.
+/// Notes the failure of the last attempt, and counts it unless a kept connection was closed. Returns whether the
+/// connection was a kept one, and the number of bytes that it received.
 fn note_failure(req: &mut Request, contact: Option<&Contact>, fault: &Fault) -> (bool, u64) {
     CALL.of_mut(req).fault = Some(fault.kind).filter(|_| fault.blame != Blame::Ours);
     let reused = contact.and_then(Contact::conn).is_some_and(|c| c.reused);
@@ -356,7 +367,7 @@ fn note_failure(req: &mut Request, contact: Option<&Contact>, fault: &Fault) -> 
     (reused, received)
 }
 
-/// Sets the name of the server in the error log: that of the last attempt.
+/// Sets the name of the server for the error log to the server of the last attempt.
 fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
     let scheme = CALL.of(req).scheme();
     let u = &mut req.modules.upstream;
@@ -364,6 +375,7 @@ fn name_in_log(req: &mut Request, addr: Option<&PeerAddr>) {
     u.log_name.clear();
     u.log_name.extend_from_slice(scheme);
     u.log_name.extend_from_slice(&a.name);
+    // As in a URL of `proxy_pass`, a colon separates the path of a socket from the path of the request.
     if matches!(addr, Some(PeerAddr::Unix(_))) {
         u.log_name.push(b':');
     }

@@ -1,4 +1,5 @@
-//! Servers that a request may be sent to: those of a group, or addresses found while the request is served. Hot path.
+//! Servers that a request may be sent to: the servers of a group, or addresses found while the request is served. Hot
+//! path.
 
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Target;
@@ -42,6 +43,7 @@ impl<'t> Servers<'t> {
     pub(super) fn choose(&mut self, tried: &[usize], now: Instant) -> Option<usize> {
         match self {
             Servers::Group(p, _) => p.choose(now),
+            // Addresses from the resolver have no weights and no failures to remember, so they are asked in their order.
             Servers::Direct(addrs) => (0..addrs.len()).find(|i| !tried.contains(i)),
         }
     }

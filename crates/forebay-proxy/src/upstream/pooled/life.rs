@@ -35,7 +35,7 @@ pub(in crate::upstream) struct Life {
 }
 
 impl Life {
-    /// Begins one. `keep`: see [`Need::keep`].
+    /// Creates the state of a connection that is being established. `keep`: see [`Need::keep`].
     pub(in crate::upstream) fn new(keep: Option<Keepalive>, now: Instant) -> Life {
         Life {
             keep,
@@ -59,7 +59,7 @@ impl Life {
         self.stage.get() == Stage::Connecting
     }
 
-    /// Returns `true` if it is forgotten.
+    /// Returns `true` if the connection has ended.
     pub(in crate::upstream) fn is_over(&self) -> bool {
         self.stage.get() == Stage::Closed
     }
@@ -90,7 +90,7 @@ impl Life {
     pub(super) fn opened_stream(&self) -> bool {
         self.idle_since.set(None);
         if self.keep.is_none() {
-            // Of one request.
+            // The connection serves this request only.
             self.stage.set(Stage::Leaving);
         }
         self.requests.replace(self.requests.get() + 1) > 0

@@ -29,9 +29,9 @@ use std::time::{Duration, Instant};
 
 /// Shortest time for which a request waits for room on a connection before another one is opened.
 pub(super) const PATIENCE: Duration = Duration::from_millis(10);
-/// Most connections that a request goes to when they end before it has a stream.
+/// Largest number of connections that a request goes to when they end before it has a stream.
 const TRIES: usize = 3;
-/// Pauses after which a request does not wait for what new connections allow either, but opens one itself.
+/// Number of pauses after which a request no longer waits to learn what new connections allow, but opens one itself.
 const PAUSES: u32 = 3;
 
 /// Properties that connections must have in common to serve the same requests.
@@ -203,7 +203,7 @@ pub(super) trait Session {
     /// Takes no further requests; closes it if there are none.
     fn retire(&self) {
         let life = self.life();
-        // Those that wait for a connection have their requests sent.
+        // Requests that wait for a connection which is still being established are sent on it first.
         if life.stage() != Stage::Open {
             return;
         }
@@ -305,7 +305,8 @@ impl<S: Session> Shared<S> {
                 if watch.poll_gone(poller, cx).is_ready() {
                     return Poll::Ready(Openable::No(Trouble::ClientGone));
                 }
-                // It may be known only after the handshake that there is no room.
+                // How many requests the server allows is known only after the handshake, so a new connection may turn out
+                // to have no room.
                 if until == deadline && session.is_full() {
                     if pauses > 0 && !session.is_settling() {
                         return Poll::Ready(Openable::Full);
@@ -315,12 +316,14 @@ impl<S: Session> Shared<S> {
                 poller.poll_until(until).map(|()| Openable::Later)
             })
             .await;
+            // Dropped before anything else is awaited, so that a connection which no request waits for can be given up.
             drop(waiting);
             match result {
                 Openable::Yes(opened) => return Ok(opened),
                 Openable::No(trouble) => return Err(trouble),
-                // It takes no requests any more.
+                // The connection ended or is retiring, so another one is looked for.
                 Openable::Elsewhere if tries > 0 => tries -= 1,
+                // Without requests on it, a full connection will not get room by waiting: the server allows none at all.
                 Openable::Full if session.is_idle() => {
                     return Err(Trouble::Unspoken("allows no requests".to_owned()));
                 }
@@ -347,6 +350,8 @@ impl<S: Session> Shared<S> {
         sessions.retain(|session| session.takes_requests(&keep, now));
         let ready = sessions.iter().find(|s| s.has_room() && (need.may_be_idle || !s.is_idle()));
         let is_young = |s: &S| s.life().is_connecting() || pauses < PAUSES && s.is_settling();
+        // Requests gather on a connection that is being established, up to the number that it may have, instead of each
+        // making a handshake.
         let begun = || sessions.iter().find(|s| is_young(s) && s.life().waiting.get() < s.most());
         let full = || sessions.iter().find(|s| pauses == 0 && s.is_full());
         ready.or_else(begun).or_else(full).cloned()
@@ -354,6 +359,7 @@ impl<S: Session> Shared<S> {
 
     /// Gives a connection to requests.
     pub(super) fn add(&self, session: &Rc<S>) {
+        // A connection without `keep` belongs to one request, so no other request must find it.
         if session.life().keep.is_some() {
             self.0.borrow_mut().entry(session.key().clone()).or_default().push(session.clone());
         }
@@ -370,13 +376,16 @@ impl<S: Session> Shared<S> {
         }
     }
 
-    /// Closes a connection that is idle if its time is over, and the oldest idle one of a group that keeps fewer.
+    /// Closes a connection that is idle if its time is over. If its group now has more idle connections than it keeps,
+    /// closes the oldest of them.
     pub(super) fn trim(&self, session: &S, now: Instant) {
         let life = session.life();
         let (Some(since), Some(keep)) = (life.idle_since(), life.keep) else { return };
         if now.saturating_duration_since(since) >= keep.timeout || keep.connections == 0 {
             return session.close();
         }
+        // The count below visits all connections of the thread, so it happens only once after a connection has become
+        // idle.
         if !life.newly_idle.take() {
             return;
         }

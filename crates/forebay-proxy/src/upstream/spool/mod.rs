@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Most bytes that are read from the file at once. What a slow client does not take of them stays in memory.
+/// Largest number of bytes that are read from the file at once. Bytes that a slow client does not take stay in memory.
 const LOADED: u64 = 32 * 1024;
 
 /// Limits of what is read ahead of the client.
@@ -198,6 +198,7 @@ impl Spool {
 
     /// Frees memory that is not needed any more.
     fn trim(&mut self) {
+        // A response that is kept needs its bytes until they are in the file, even after the client has got them.
         let done = if self.keep.is_some() { self.sent.min(self.saved) } else { self.sent };
         if self.keep.is_none() && self.sent >= self.saved && self.may_write() {
             // Everything in the file has been sent: it can be written from its beginning again.
@@ -212,6 +213,7 @@ impl Spool {
 
     /// Returns `true` if memory is full.
     pub fn over(&self) -> bool {
+        // With a limit of 0, an empty buffer would count as full, and nothing would be read at all.
         self.mem.len() >= self.limits.memory.max(1)
     }
 
@@ -226,6 +228,7 @@ impl Spool {
     }
 
     fn may_save(&self) -> bool {
+        // As in nginx, `proxy_max_temp_file_size` does not limit the file of a response that is cached or stored.
         let has_room = self.limits.file > 0 && self.saved - self.base < self.limits.file;
         self.may_write() && (self.keep.is_some() || has_room)
     }
@@ -263,6 +266,7 @@ impl Spool {
         work: impl FnOnce(&[u8]) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let mem = std::mem::take(&mut self.mem);
+        // The buffer travels to the pool and back, because work for another thread cannot borrow from this one.
         let work = move || {
             let done = work(&mem);
             (mem, done)
@@ -293,7 +297,8 @@ impl Spool {
         let write = move |mem: &[u8]| {
             let mut draft = output.open()?;
             let written = draft.write_at(mem.get(skip..).unwrap_or_default(), offset);
-            // Bytes of an earlier call stay readable in the file.
+            // The file comes back even if the write fails, since it may have bytes of earlier calls that the client still
+            // needs.
             Ok((draft, written))
         };
         let done = self.on_disk(disk, write).await.and_then(|(draft, written)| {
@@ -303,7 +308,8 @@ impl Spool {
         match done {
             Ok(()) => {
                 self.saved = self.total;
-                // Clients that are slow enough for a file are so for long.
+                // A client that is slow enough for a file stays slow, so the memory is given back instead of being kept
+                // for the next bytes.
                 self.mem = Vec::new();
                 self.mem_start = self.total;
                 Ok(())
@@ -328,6 +334,8 @@ impl Spool {
         let offset = self.start + (self.sent - self.base);
         let at = out.len();
         out.resize(at + n, 0);
+        // The kernel usually still has the bytes in memory, as they were written a moment ago. Only otherwise a thread of
+        // the pool waits for the disk.
         let mut read = n > 0 && file.read_now(&mut out[at..], offset);
         if !read && n > 0 {
             let from_disk = tokio::task::spawn_blocking(move || {
@@ -362,7 +370,7 @@ impl Spool {
         if self.keep.is_none() {
             return Ok(());
         }
-        // The name of a new file follows from the place of the response.
+        // This comes first, because the name of a new file follows from `keep`, which is taken out below.
         let output = self.output();
         let Some(keep) = self.keep.take() else { return Ok(()) };
         let path = output.path();
@@ -374,7 +382,7 @@ impl Spool {
             if let Err(e) = write_rest(&mut draft, &keep, &Unsaved { rest, from, start, total }) {
                 return Ok((SpoolFile::Draft(draft), Err(e)));
             }
-            // The client may still need the bytes if the file finds no place.
+            // The client may still need the bytes if the file cannot be moved to its place, so the reader is made before.
             let file = draft.reader();
             let placed = draft.finish(|name| place(&keep, name, start + total));
             Ok((SpoolFile::Finished(file), placed.map(drop)))
@@ -425,6 +433,7 @@ impl Output {
             Output::Draft(draft) => Ok(draft),
             Output::New { path, named, directories } => {
                 let mut draft = Draft::create_below(&path, directories)?;
+                // A file without a name vanishes with its descriptor, even if the process is killed. nginx does the same.
                 if !named {
                     draft.remove_name()?;
                 }
@@ -452,11 +461,13 @@ fn write_rest(draft: &mut Draft, keep: &Keep, unsaved: &Unsaved<'_>) -> io::Resu
         // The file is still empty, so one write stores all.
         Keep::Cache { meta, .. } if from == 0 => draft.write_at(&[&meta.encode(total), rest].concat(), 0),
         Keep::Cache { meta, .. } => {
+            // The start of the file is written last, since it names the length of the body, which was unknown until now.
             draft.write_at(rest, start + from)?;
             draft.write_at(&meta.encode(total), 0)
         }
         Keep::Store { mode, modified, .. } => {
             draft.write_at(rest, from)?;
+            // As in nginx, a stored file has the time of the `Last-Modified` field.
             let seconds = modified.and_then(|t| u64::try_from(t).ok()).map(Duration::from_secs);
             draft.set(*mode, seconds.map(|s| UNIX_EPOCH + s))
         }

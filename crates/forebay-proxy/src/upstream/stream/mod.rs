@@ -41,7 +41,7 @@ pub struct Body {
     switched: Option<Switched>,
     /// Bytes read ahead of the client, if there are any.
     spool: Option<Box<Spool>>,
-    /// Limits for reading ahead; `None`: nothing may be (nginx: proxy_buffering off).
+    /// Limits for reading ahead; `None`: nothing is read ahead (nginx: proxy_buffering off).
     ahead: Option<AheadLimits>,
     /// End of the upstream's response, once it has come. There is a contact until then.
     ended: Option<Ending>,
@@ -82,15 +82,16 @@ enum Ready {
 /// Longest time for which a client may take nothing before full memory goes to a file. Most pauses are shorter.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Longest pause of an upstream within a body after which the bytes that have come are acknowledged explicitly. A server that
-/// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel would take 40 ms.
+/// Pause of an upstream within a body after which the bytes that have come are acknowledged explicitly. A server that
+/// fills its segments (nginx: tcp_nopush) may wait for the acknowledgement, which the kernel would delay by 40 ms.
 const NUDGE: Duration = Duration::from_millis(2);
 
-/// Least number of bytes since the wait before that are worth it: fewer fill no segment, as the events of a stream.
+/// Least number of bytes since the previous wait that make an acknowledgement worth a call. Fewer bytes, such as one
+/// event of an event stream, fill no segment.
 const MUCH: u64 = 1024;
 
-/// A rest of this many bytes is passed on inside the kernel where it can be: the copies saved outweigh looking whether more
-/// has come than was announced.
+/// Shortest rest of a response, bytes, that is passed on inside the kernel where possible. For less, the call that looks
+/// whether more has come than announced costs more than the copies.
 const LONG: u64 = 32 * 1024;
 
 impl Body {
@@ -210,6 +211,7 @@ impl Body {
         if let Some(pulled) = self.spooled(out) {
             return pulled;
         }
+        // While there is a spool, received bytes go into it even if the client is ready, so that their order is kept.
         if self.ended.is_none() {
             self.receive(req, out);
         }
@@ -221,11 +223,13 @@ impl Body {
         if let Some(s) = self.spool.take_if(|s| s.is_idle())
             && let Some(ahead) = &mut self.ahead
         {
+            // A failure to write the file has set its limit to 0. Later spools of the response must not try the disk
+            // again.
             *ahead = s.limits();
         }
     }
 
-    /// Holds bytes of a pipe back that follow those that the client does not take. Returns `None` if nothing may be read ahead.
+    /// Moves the bytes of a pipe to memory while the client takes nothing. Returns `None` if nothing may be read ahead.
     pub fn hold_back(&mut self, req: &Request, pipe: &mut Pipe) -> Option<Result<(), Errno>> {
         let limits = self.ahead?;
         let s = self.spool.get_or_insert_with(|| Box::new(Spool::new(limits, None, temporary(req))));
@@ -277,6 +281,7 @@ impl Body {
         let Some(s) = self.spool.as_mut() else { return };
         let done = match ended {
             Some(Ending::Whole) if s.keeps() => s.complete(&thread.disk).await,
+            // A response that breaks off must not be stored: the cache would serve a part as the whole.
             Some(_) if s.keeps() => {
                 s.discard();
                 Ok(())
@@ -320,6 +325,7 @@ impl Body {
 
     fn read_into(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
         match conn_of(&self.contact) {
+            // Without an event since the last read, another read would be a system call for nothing.
             Some(c) if c.readable() => c.read(buf, room),
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
@@ -334,6 +340,8 @@ impl Body {
         then: impl FnOnce(&mut Body, &mut Request) -> Pulled,
     ) -> Pulled {
         match got {
+            // The end of a stream is not simply the end of the content: the codec compares it with the announced length
+            // first.
             Ok(0) if self.decoder.judges_end() => then(self, req),
             Ok(0) => self.at_end(req),
             Ok(n) => {
@@ -358,7 +366,8 @@ impl Body {
     fn at_end(&mut self, req: &mut Request) -> Pulled {
         if self.decoder.ends_with_connection() {
             let cut = conn_of(&self.contact).is_some_and(|c| c.wire().is_cut());
-            // Unlike nginx: this client gets the bytes that have come, but no other one (RFC 9112, section 8).
+            // Unlike nginx: without a close_notify of TLS, somebody may have cut the response off. This client gets the
+            // bytes that have come, but the response is not stored for other clients (RFC 9112, section 8).
             if let Some(s) = self.spool.as_mut().filter(|s| cut && s.keeps()) {
                 s.discard();
                 let text = "upstream closed connection without close_notify, response is not kept while reading upstream";
@@ -426,6 +435,8 @@ impl Body {
         }
         let n = got.unwrap_or(0);
         Some(self.took(req, got, |body, req| {
+            // Bytes that follow the announced content forbid another request on the connection. Spliced bytes are not
+            // seen here, so a peek asks the kernel.
             let behind = || match conn_of(&body.contact).map(Conn::peek) {
                 Some(Err(Errno::AGAIN)) => Behind::Nothing,
                 Some(Ok(1..)) => Behind::Bytes,
@@ -439,7 +450,7 @@ impl Body {
     /// Waits until there may be more. Fails if the response breaks off: it took too long, or the client is gone.
     pub async fn wait(&mut self, req: &mut Request) -> Done {
         if self.spool.as_ref().is_some_and(|s| s.next() != NextBytes::Nothing) {
-            // They came while the client took nothing.
+            // The bytes came while the client took nothing, so there is something to send without a wait.
             return Ok(());
         }
         if let Some(wait) = self.rate.delay() {
@@ -447,6 +458,7 @@ impl Body {
             thread.io.poller.sleep(wait).await;
             return Ok(());
         }
+        // As in nginx, a response that is stored is read to its end even if the client leaves.
         let watched = !self.ignore_abort && !self.keeps() && !req.is_background();
         let mut watch = if watched { req.conn.wire.watch() } else { Watch::Nothing };
         if self.uploads()
@@ -464,6 +476,7 @@ impl Body {
     /// Waits until the upstream has sent more. If much has come since the last wait, acknowledges it after a short while, and gives
     /// memory back after a long one: between the events of a stream, both would cost more than they save.
     async fn wait_for_upstream(&mut self, req: &mut Request, watch: &mut Watch) -> Waited {
+        // Thousands of requests may wait here, so the buffer of the head goes back to the thread meanwhile.
         req.lend_head();
         let before = self.read_before.replace(self.rate.read);
         let much = before.is_none_or(|before| self.rate.read - before >= MUCH);
@@ -506,11 +519,13 @@ impl Body {
         self.begin_ahead(req);
         let patience = Instant::now() + PATIENCE;
         loop {
-            // Boxed, as what is rare below, so that other requests keep no room for it.
+            // Boxed, like the other rare calls below, so that requests that do not make them keep no room for them.
             if self.uploads() {
                 Box::pin(self.pass_upload(req)).await;
             }
             let full = self.is_full(req, patience).await;
+            // A wait that serves nobody ends by itself: once the rate allows more, or once full memory may go to the
+            // file.
             let delay = self.rate.delay().map(|d| Instant::now() + d);
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
             match self.ready(req, client, delay.is_some(), wake).await {
@@ -576,7 +591,8 @@ impl Body {
     pub async fn drain(&mut self, req: &mut Request) {
         let thread = req.thread.clone();
         let mut nowhere = Vec::new();
-        // Each turn saves bytes, reads some, waits, or ends the response. A kept one that has ended is saved or given up.
+        // Each turn saves bytes, reads some, waits, or ends the response. A kept response that has ended is saved or
+        // given up.
         while self.keeps() {
             if let Some(s) = &mut self.spool {
                 s.skip();
@@ -584,7 +600,7 @@ impl Body {
             if self.wants_save() {
                 self.save(req).await;
             } else if self.receive(req, &mut nowhere) == Pulled::Blocked {
-                // One that breaks off is not kept any more, which ends the loop.
+                // A response that breaks off during this wait is no longer kept, which ends the loop.
                 let _ = self.wait(req).await;
             } else {
                 // An upstream that always has more must not keep the thread from its other requests.

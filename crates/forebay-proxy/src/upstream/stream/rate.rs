@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Bytes that have been read, and the limit for them.
 #[derive(Debug)]
 pub(super) struct ReadRate {
-    /// Most bytes a second; 0 = no limit.
+    /// Limit, bytes a second; 0 = no limit.
     limit: u64,
     /// Bytes read.
     pub(super) read: u64,
@@ -31,6 +31,7 @@ impl ReadRate {
     /// Returns the number of bytes that the rate has allowed so far.
     fn allowed(&self) -> u64 {
         let seconds = self.since.map_or(0, |t| t.elapsed().as_secs());
+        // As in nginx, the bytes of the first second are allowed at once.
         (seconds + 1).saturating_mul(self.limit)
     }
 
@@ -40,6 +41,8 @@ impl ReadRate {
             return None;
         }
         let over = self.read.checked_sub(self.allowed())?;
+        // The additional millisecond makes up for the division, which rounds down: waking too early would only lead to
+        // another wait.
         Some(Duration::from_millis(over.saturating_mul(1000) / self.limit + 1))
     }
 

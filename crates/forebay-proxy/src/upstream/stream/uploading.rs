@@ -25,6 +25,7 @@ impl Body {
             &mut self.contact
         {
             let deadline = Instant::now() + self.read_timeout;
+            // A failed upload sets the status of the request, but the client has got the head of the response already.
             let status = req.resp.status;
             let Some(turn) = thread.io.poller.deadline(deadline, upload.pass(req, conn, watch)).await else {
                 return Some(Err(self.timed_out(req, "reading upstream")));
@@ -48,7 +49,7 @@ impl Body {
                 }
                 None
             }
-            // The response may still be useful.
+            // The server reads no more of the request, but it may have answered before, so its response is still read.
             Ok(Turn::Unwanted) | Err(Stopped::Send(_)) => {
                 if let Some(c) = &mut self.contact {
                     c.leave_off();
