@@ -42,6 +42,7 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
 fn parsed_head(req: &mut Request, parsed: Result<Status, ()>, mut message: Vec<u8>) -> Result<Came, Fault> {
     let head = &req.modules.upstream.head;
     match parsed {
+        // CGI has no interim responses (RFC 3875, section 6), so no other head would follow this one.
         Ok(Status::Complete) if head.status < 200 => {
             message.extend_from_slice(b"upstream sent invalid status \"");
             message.extend_from_slice(head.status_text.of(&head.buf));
@@ -59,7 +60,7 @@ fn parsed_head(req: &mut Request, parsed: Result<Status, ()>, mut message: Vec<u
 
 /// Returns the framing of a response's content, whose end the protocol marks. `stored`: the response is stored.
 pub(super) fn framing_of_response(head: &ResponseHead, to_head: bool, stored: bool) -> Framing {
-    // nginx stores what a program answers to HEAD.
+    // As in nginx, the content that a program sends in answer to HEAD is stored.
     match client::framing_of_response(head, to_head && !stored) {
         Framing::Chunked => Framing::Stream,
         framing => framing,

@@ -103,6 +103,7 @@ impl Decoder {
             Framing::Length(n) => n,
             _ => 0,
         };
+        // Content that ends with the connection leaves no connection for another request.
         let reusable = reusable && (framing != Framing::Stream || codec.facts().marks_end);
         Decoder { codec, content: Content { framing, left, reusable, pass_trailers: false } }
     }
@@ -148,6 +149,7 @@ impl Content {
     /// Appends content without a coding.
     pub(super) fn decode_plain(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Decoded {
         if self.framing == Framing::None {
+            // Bytes after a response without content would be taken for the head of the next response.
             self.reusable &= input.is_empty();
             return Decoded::content(0, true);
         }
@@ -166,7 +168,8 @@ impl Content {
         Decoded::content(n, self.left == 0)
     }
 
-    /// Takes `n` bytes of content that have gone past `arrived`; `behind`: more bytes follow them.
+    /// Counts `n` bytes of content that have gone to the client inside the kernel. `behind` finds out what follows the
+    /// last of them.
     pub(crate) fn passed(&mut self, req: &mut Request, n: usize, behind: impl FnOnce() -> Behind) -> Decoded {
         self.left -= n as u64;
         if self.left == 0 {
@@ -184,6 +187,7 @@ impl Content {
         let n = self.left.min(got as u64) as usize;
         self.left -= n as u64;
         if n < got {
+            // As in nginx, the client gets what was announced, and the rest costs the connection.
             out.truncate(out.len() - (got - n));
             self.reusable = false;
             req.log(Level::Warn, TOO_MUCH);

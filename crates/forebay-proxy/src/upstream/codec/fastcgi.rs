@@ -38,6 +38,7 @@ impl FastCgi {
 static FACTS: Facts = Facts {
     prefix: "fastcgi_",
     scheme: b"fastcgi://",
+    // The letters "fcgi", so that an idle connection is never used by another protocol.
     made_for: 0x6663_6769_0000_0000,
     ends_apart: true,
     marks_end: true,
@@ -86,7 +87,7 @@ impl Speak for FastCgi {
     fn read_head(&self, req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
         let mut raw = req.thread.io.large.take();
         let got = conn.read(&mut raw, READ);
-        // Content comes with the head.
+        // Records of content may come together with the records of the head, so the buffer needs room for all of them.
         req.borrow_head(raw.len());
         let took = if got.is_ok() { take_head(req, &raw, limit) } else { Ok(()) };
         req.give_buf(raw);
@@ -133,6 +134,7 @@ impl Speak for FastCgi {
         let link = LINK.of(req);
         let over = link.is_over();
         if over && got == 0 && self.to_head {
+            // A program may announce a length in answer to HEAD and send nothing, which is no failure.
             c.left = 0;
         }
         self.to_head &= got == 0;
@@ -150,7 +152,7 @@ impl Speak for FastCgi {
     }
 
     fn ends_with_connection(&self, c: &Content) -> bool {
-        // As nginx: without a length the end of the connection is the end of the response.
+        // As in nginx, without a length the end of the connection is the end of the response as well.
         c.left == 0 || self.to_head
     }
 }
@@ -238,6 +240,8 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
             }
             Ok(RecordPart::Stderr { start, end, last }) => {
                 if LINK.of_mut(req).push_stderr(rest.get(start..end).unwrap_or_default(), last) {
+                    // Only while the head is incomplete can another server be asked, so later texts are logged and do no
+                    // more.
                     let over = matches!(
                         forebay_http::cgi::parse(&mut req.modules.upstream.head, limit),
                         Ok(Status::Complete)
@@ -294,6 +298,7 @@ fn log_stderr(req: &mut Request, doing: &str) -> bool {
 /// Takes the content after a complete head, which has been taken out of its records already, out of the buffer of the head.
 fn keep_content(req: &mut Request) {
     let Upstreamed { head, early, .. } = &mut req.modules.upstream;
+    // Without content after the head no buffer is needed, so it is taken only here.
     if early.capacity() == 0 {
         *early = req.thread.buffers.take();
     }

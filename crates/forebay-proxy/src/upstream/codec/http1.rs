@@ -82,6 +82,7 @@ impl Form {
     const V10: Form = Form {
         line_end: b" HTTP/1.0\r\n",
         needs_host: false,
+        // A connection of HTTP/1.0 ends after the response unless somebody asks otherwise (RFC 9112, section 9.3).
         says_close: false,
         keeps_framing: false,
         passes_te: false,
@@ -113,6 +114,7 @@ impl Speak for Http1 {
     }
 
     fn can_stream(&self, framing: Framing) -> bool {
+        // HTTP/1.0 knows no chunks, so the whole body has to be read first to find out its length.
         !(framing == Framing::Chunked && self.version == Version::Http10)
     }
 
@@ -153,7 +155,8 @@ impl Speak for Http1 {
         req.modules.upstream.head.keep_alive
     }
 
-    /// Such a head is not allowed for 204 (RFC 9110, section 8.6; RFC 9112, section 6.1). For 304 it is.
+    /// A 204 must not announce content (RFC 9110, section 8.6; RFC 9112, section 6.1), so a server that does may send
+    /// some. A 304 may: it has the length that a 200 would have.
     fn may_follow(&self, head: &ResponseHead) -> bool {
         let announced =
             head.content_length.is_some_and(|n| n > 0) || head.get(Name::TransferEncoding).is_some();
@@ -207,6 +210,8 @@ fn dechunk(
             }
             Step::More => return Ok(false),
             Step::End { consumed } => {
+                // Bytes after the last chunk belong to no request: the connection could be used to slip a response in
+                // (RFC 9112, section 11.1).
                 content.reusable &= at + consumed == input.len();
                 return Ok(true);
             }
@@ -247,6 +252,7 @@ pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, form: &Form, out:
     body_fields(req, asked, form, out)?;
     client_fields(req, asked, out);
     let set = &asked.settings.set_header;
+    // TE belongs to one connection and is not copied, but servers of gRPC find intermediaries that lose trailers by it.
     if form.passes_te && grpc::wants_trailers(req) && !set.has(Name::Te, b"") {
         field(out, b"TE", b"trailers")?;
     }
@@ -275,7 +281,7 @@ fn request_line(
     }
     out.push(b' ');
     out.extend_from_slice(asked.uri);
-    // Both may have variables in them, with any value.
+    // Method and URI may come from variables, and a line break in their values would begin a request of its own.
     field::check(b"request line", out)?;
     out.extend_from_slice(form.line_end);
     Ok(())
@@ -296,13 +302,15 @@ fn set_fields(
         template.eval(req, &mut value)?;
         if *id == Name::Host {
             host = true;
+            // An empty value leaves a field out, as in nginx, but a request without `Host` is invalid here.
             if value.is_empty() && form.needs_host {
                 value.extend_from_slice(&req.modules.upstream.host);
             }
         } else if !std::mem::replace(&mut host, true) {
             field(out, b"Host", &req.modules.upstream.host)?;
         }
-        // The configuration must not set the framing of the body: a request with two of them is an attack.
+        // The configuration must not set the framing of the body: with two framings the server could take content for
+        // another request (RFC 9112, section 11.2).
         if value.is_empty() || id.is(Classes::FRAMING) {
             continue;
         }
@@ -331,6 +339,7 @@ fn validators(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(),
     }
     let set = &asked.settings.set_header;
     let stale = proxy_cache::STATE.of(req);
+    // Fields of `proxy_set_header` win, since a request with the same condition twice would be ambiguous.
     if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
         field(out, b"If-Modified-Since", &forebay_http::date::imf(t))?;
     }
@@ -368,7 +377,7 @@ fn client_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) {
     let h = &req.head;
     for f in h.fields.iter().filter(|_| asked.settings.pass_request_headers) {
         let name = f.name.of(&h.buf);
-        // A cache is to have the whole.
+        // The response is stored, so the client's conditions must not make the server send less than all of it.
         let own = asked.stored && f.id.is(Classes::CONDITIONAL);
         if !f.id.is(Classes::REQUEST_HOP) && !own && !asked.settings.set_header.has(f.id, name) {
             copied_field(out, &h.buf, f);

@@ -29,6 +29,7 @@ pub struct Http2 {
 static FACTS: Facts = HTTP2;
 
 const HTTP2: Facts = Facts {
+    // The letters "h2", so that an idle connection is never used by another protocol.
     made_for: 0x6832_0000_0000_0000,
     alpn: &[b"h2"],
     is_multiplexed: true,
@@ -87,7 +88,7 @@ impl Speak for Http2 {
     }
 
     fn at_once(&self, conn: &Conn) -> Option<Place> {
-        // All of the response has come, and there are no trailers.
+        // Only if all of the response has come, and no trailers with it, nothing is left to be read.
         stream(conn).is_some_and(|stream| stream.is_bare()).then_some(Place::Early)
     }
 
@@ -101,6 +102,7 @@ impl Speak for Http2 {
                 out.truncate(before);
                 return Decoded { length, ..Decoded::content(0, true) };
             }
+            // A response whose content differs from its `content-length` is malformed (RFC 9113, section 8.1.1).
             Framing::Length(_) if length > c.left => {
                 out.truncate(before);
                 return Decoded::failed(length, TOO_LONG);
@@ -108,6 +110,7 @@ impl Speak for Http2 {
             Framing::Length(_) => c.left -= length,
             _ => {}
         }
+        // The end of the stream counts only after the content that came before it, so that nothing is lost.
         let over = input.conn.and_then(stream).is_none_or(|stream| stream.is_over());
         if over && c.left > 0 {
             return Decoded::failed(length, TOO_SHORT);

@@ -25,7 +25,7 @@ use forebay_server::modules::alt_svc;
 use forebay_server::request::Request;
 use std::net::SocketAddr;
 
-/// Most times that a request is sent again because the server has certainly not acted upon it.
+/// Largest number of times that a request is sent again because the server has certainly not acted upon it.
 const AGAIN: u32 = 2;
 /// Status by which a server refuses requests for a name (RFC 9110, section 15.5.20). An alternative that does so is not used any more
 /// (RFC 7838, section 6).
@@ -68,6 +68,7 @@ impl Speak for Http3 {
         let length = input.bytes.len() as u64;
         match c.framing {
             Framing::None => return Decoded::content(0, true),
+            // A response whose content differs from its `content-length` is malformed (RFC 9114, section 4.1.2).
             Framing::Length(_) if length > c.left => return Decoded::failed(length, TOO_LONG),
             Framing::Length(_) => c.left -= length,
             _ => {}
@@ -101,6 +102,7 @@ pub async fn ask(
     let addr = match follows(req) {
         true => match h3::POOL.of(&req.thread).alternatives.of(origin, now) {
             Some(addr) => addr,
+            // A server that has not offered HTTP/3 by `Alt-Svc` is asked over TCP, without trying QUIC first.
             None => return Ok(false),
         },
         false => origin.addr,
@@ -129,12 +131,14 @@ pub async fn ask(
         let has_body = !matches!(ask.body, Outgoing::Streamed(_)) || req.body.len == req.body.stored.len();
         if !fault.unsent || again == 0 || !has_body {
             if let Some(conn) = contact.lease.conn.as_mut().filter(|_| fault.unsent) {
-                // It was tried often enough: this is a failure of the server, not of a connection that was idle.
+                // The request was sent often enough, so this counts as a failure of the server rather than of an idle
+                // connection.
                 conn.reused = false;
             }
             return Err(fault);
         }
         again -= 1;
+        // The server has not taken the content, so the upload starts from the beginning on the next connection.
         contact.upload = None;
         drop(contact.disconnect());
     }
@@ -169,6 +173,8 @@ pub fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
         let lines = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
         lines.map(|f| f.value.of(&head.buf))
     };
+    // Without verified certificates, whoever controls another port of the server could attract its requests (RFC 7838,
+    // section 9.1).
     let verified = wanted.tls.verifies();
     let mut said = None;
     for value in values(alt_svc::NAME) {
@@ -216,6 +222,7 @@ async fn connect(
         if h3::POOL.of(&thread).is_without(addr, thread.io.poller.now()) {
             return Err(Trouble::Unspoken(String::new()));
         }
+        // Where UDP is blocked nothing answers at all, so the wait for QUIC is shorter than `proxy_connect_timeout`.
         timeout = timeout.min(terms.after);
     }
     let shared =
@@ -229,12 +236,14 @@ fn fall_back(req: &mut Request, at: At<'_>, trouble: Trouble) -> Result<bool, Fa
     let At { ask, addr } = at;
     let http = req.http();
     let s = proxy_http3::SETTINGS.of(&http.location(req).settings);
-    // A server may be wrong about its alternative. It is not wrong itself then (RFC 7838, section 2.1).
+    // A server that fails the handshake at its alternative may only be wrong about the alternative, not be the wrong
+    // server (RFC 7838, section 2.1).
     let is_mistaken = s.alt_svc && matches!(trouble, Trouble::Tls(Unencrypted::Failed(_)));
     if let Some(terms) = s.fallback.0.filter(|_| trouble.may_fall_back() || is_mistaken) {
         req.thread.counters.upstream_quic_fallbacks.add(1);
         let now = req.thread.io.poller.now();
         let is_known = h3::POOL.of(&req.thread).is_without(addr, now);
+        // Requests under way at the same time fail for the same reason, but one line in the log is enough.
         if !is_known && h3::POOL.of(&req.thread).note_without(addr, now, terms.valid) {
             let (why, time) = (text_of(&trouble), terms.valid.as_secs_f64());
             req.log(Level::Warn, &format!("upstream {why}, it is asked over TCP for {time}s {CONNECTING}"));

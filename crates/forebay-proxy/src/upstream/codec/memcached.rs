@@ -34,6 +34,7 @@ static FACTS: Facts = Facts {
     key: Some(b"$memcached_key"),
     is_untyped: true,
     missing: Some(404),
+    // The letters "mc", so that an idle connection is never used by another protocol.
     made_for: 0x6d63_0000_0000_0000,
     ..Facts::NONE
 };
@@ -64,7 +65,7 @@ impl Speak for Memcached {
 
     fn decode(&mut self, c: &mut Content, req: &mut Request, input: Input<'_>, out: &mut Vec<u8>) -> Decoded {
         if c.framing == Framing::None {
-            // The answer to HEAD: the value is on its way even so.
+            // memcached knows no HEAD, so the value follows all the same. It would stand in the way of the next answer.
             c.reusable = false;
             return Decoded::content(0, true);
         }
@@ -73,7 +74,7 @@ impl Speak for Memcached {
         let (value, behind) = input.split_at(len);
         out.extend_from_slice(value);
         c.left -= len as u64;
-        // As nginx, which counts the words as well.
+        // `$upstream_response_length` counts the words after the value as well, as in nginx.
         let length = input.len() as u64;
         let wanted = memcached::TRAILER.get(usize::from(self.trailer)..).unwrap_or_default();
         if !wanted.starts_with(behind) {
@@ -81,7 +82,7 @@ impl Speak for Memcached {
             c.reusable = false;
             return Decoded { length, ..Decoded::content(len, true) };
         }
-        // No more bytes than the words have.
+        // The cast loses nothing, since the bytes are a part of the few words.
         self.trailer += behind.len() as u8;
         Decoded { length, ..Decoded::content(len, c.left == 0 && behind.len() == wanted.len()) }
     }
@@ -104,6 +105,7 @@ fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let head = head_of(req, end, &reply)?;
     let upstream = &mut req.modules.upstream;
     upstream.head.buf.splice(..=end, head);
+    // The limit was for the line of the server. The head that replaces it was made here.
     match client::parse(&mut upstream.head, usize::MAX) {
         Ok(Status::Complete) => {
             took_head(req);

@@ -215,6 +215,7 @@ impl Codec {
 
     /// Appends a piece of a request's content.
     pub(super) fn push_content(&self, content: &[u8], out: &mut Vec<u8>) {
+        // An empty chunk or record would mark the end of the content.
         if !content.is_empty() {
             each!(self, own => own.push_content(content, out));
         }
@@ -239,6 +240,8 @@ impl Codec {
     /// Returns `true` if a written request asks for no content.
     pub fn is_to_head(&self, req: &Request, head: &[u8]) -> bool {
         match self.facts().is_http {
+            // `proxy_method` or `proxy_cache_convert_head` may have replaced the client's method, so the written request
+            // counts. The other protocols have no request line to look at.
             true => head.starts_with(b"HEAD "),
             false => req.method == Method::Head,
         }
@@ -252,7 +255,7 @@ impl Codec {
         limit: usize,
     ) -> Result<Result<usize, Errno>, Fault> {
         if !conn.readable() {
-            // A read would return the same.
+            // Without a new event, a read would be a system call that returns the same error.
             return Ok(Err(Errno::AGAIN));
         }
         each!(self, own => own.read_head(req, conn, limit))
@@ -323,6 +326,7 @@ pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Er
     req.borrow_head(READ);
     let buf = &mut req.modules.upstream.head.buf;
     let got = conn.read(buf, READ);
+    // Nothing has come, so a request that now waits must not keep a large buffer of the thread.
     if buf.is_empty() {
         req.thread.io.large.give(std::mem::take(buf));
     }

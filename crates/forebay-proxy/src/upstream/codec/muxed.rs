@@ -107,6 +107,7 @@ async fn send(
         Outgoing::Streamed(_) => Some(Upload::new(req, &[], timeout)),
         _ => None,
     };
+    // Clients of gRPC ask for trailers themselves. For other requests this server asks, if it passes trailers on.
     let trailers = s.pass_trailers && !facts.passes_te;
     req.modules.upstream.early.clear();
     let mut scratch = req.take_buf();
@@ -156,6 +157,7 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
             took_head(req);
             Ok(Came::All)
         }
+        // The stream hands over whole field sections, so a part of a head cannot be completed later.
         Ok(Status::Partial) => Err(bad_head(req, b"upstream sent invalid header")),
         Err(bad) => {
             let mut message = Vec::new();
@@ -178,7 +180,8 @@ fn failed(req: &mut Request, conn: Option<&Conn>, problem: &Problem, doing: &'st
     if problem.kind == ProblemKind::Silent {
         return timed_out(req, doing);
     }
-    // A connection that was idle may be closed at any time. The request is sent by another one then.
+    // An idle connection may be closed at any time. The request is sent again on another connection, so this is no error
+    // to report.
     let reused = conn.is_some_and(|conn| conn.reused);
     let is_quiet = reused && problem.kind == ProblemKind::Gone
         || unsent && (reused || matches!(CALL.of(req).codec, Codec::Http3(_)));

@@ -20,7 +20,7 @@ impl Speak for Scgi {
         &FACTS
     }
 
-    // The parameters name the length.
+    // The parameters, which are sent first, include the length, so it must be known beforehand.
     fn can_stream(&self, framing: Framing) -> bool {
         matches!(framing, Framing::Length(_))
     }

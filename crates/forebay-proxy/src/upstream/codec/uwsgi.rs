@@ -27,7 +27,7 @@ impl Speak for Uwsgi {
         &FACTS
     }
 
-    // The parameters name the length.
+    // The parameters, which are sent first, include the length, so it must be known beforehand.
     fn can_stream(&self, framing: Framing) -> bool {
         matches!(framing, Framing::Length(_))
     }
