@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Bells of all threads that have had files open.
+/// Bells of all threads that have opened a cached file at least once.
 static BELLS: Mutex<Vec<Weak<Bell>>> = Mutex::new(Vec::new());
 
 /// Descriptor that wakes one thread.
@@ -30,6 +30,7 @@ impl Bell {
         epoll::add(epoll, &event, notice(NOTICE_CACHES), epoll::EventFlags::IN)?;
         let bell = Arc::new(Bell { event, holds: AtomicBool::new(false), rung: AtomicBool::new(false) });
         let mut bells = lock(&BELLS);
+        // Threads that have ended leave dead references here.
         bells.retain(|b| b.strong_count() > 0);
         bells.push(Arc::downgrade(&bell));
         Ok(bell)

@@ -17,7 +17,7 @@ pub(super) const NODE: u64 = 128;
 /// Smallest zone, bytes.
 const SMALLEST: u64 = 2 * 4096;
 
-/// Most digits of a file's name that may go into the names of its directories.
+/// Largest number of digits of a file's name that may go into the names of its directories.
 const MOST_LEVELS: usize = 6;
 
 /// Reads `proxy_cache_path`.
@@ -243,6 +243,7 @@ static INDEXES: Mutex<Vec<SharedIndex>> = Mutex::new(Vec::new());
 fn shared_index(name: &[u8], path: &Path, levels: &[usize], size: u64) -> Arc<Index> {
     let mut known = lock(&INDEXES);
     known.retain(|k| k.index.strong_count() > 0);
+    // A zone with another size, directory or depth is another cache, and its index starts empty.
     let same = |k: &&SharedIndex| k.name == name && k.path == path && k.levels == levels && k.size == size;
     if let Some(i) = known.iter().find(same).and_then(|k| k.index.upgrade()) {
         return i;

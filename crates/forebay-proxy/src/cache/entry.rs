@@ -12,7 +12,7 @@ const MAGIC: &[u8; 8] = b"FOREBAY1";
 /// Bytes of the fixed part.
 pub const FIXED: usize = 112;
 
-/// Longest supported `Vary`, bytes (nginx: 128). Responses with a longer one are not cached.
+/// Longest supported `Vary`, bytes (nginx: 128). Responses with a longer one are not stored.
 pub const MAX_VARY: usize = 128;
 
 /// Longest part before the body, bytes. A file with a longer one is not ours.
@@ -84,6 +84,7 @@ impl Meta {
             out.extend_from_slice(&(n as u16).to_le_bytes());
         }
         out.extend_from_slice(&body_len.to_le_bytes());
+        // The smallest number stands for no time, as 0 is a valid one.
         let changed = self.last_modified.unwrap_or(i64::MIN);
         for n in [self.valid, self.updating, self.error, self.date, changed] {
             out.extend_from_slice(&n.to_le_bytes());
@@ -122,6 +123,7 @@ impl Meta {
         if body_start > MAX_START || sum != body_start {
             return Err("has a broken header");
         }
+        // Bodies have no checksum, so a file that was cut off shows only by its length.
         if (body_start as u64).checked_add(body_len) != Some(size) {
             return Err("has the wrong length");
         }
@@ -176,6 +178,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 fn checksum(start: &[u8]) -> [u8; 8] {
     let mut md5 = Md5::new();
     md5.update(start.get(..8).unwrap_or_default());
+    // The eight bytes in between are the place of the checksum itself.
     md5.update(start.get(16..).unwrap_or_default());
     array(&md5.finalize(), 0)
 }

@@ -74,6 +74,7 @@ impl Node {
     /// Records a use at `now`.
     #[inline]
     pub fn touch(&self, now: u64) {
+        // Most uses within a millisecond need no write, which would take the cache line away from other threads.
         if self.used.load(Ordering::Relaxed) != now {
             self.used.store(now, Ordering::Relaxed);
         }
@@ -142,6 +143,7 @@ impl Index {
     }
 
     fn shard(&self, hash: &Hash) -> &Shard {
+        // The hash is MD5, so its first byte spreads the entries evenly.
         &self.shards[usize::from(hash[0]) % SHARDS]
     }
 
@@ -188,6 +190,7 @@ impl Index {
         if let Some(n) = nodes.get(hash) {
             return Some(n.clone());
         }
+        // Some nodes more than the zone has room for are accepted, since the manager removes entries in the background.
         if self.count() > self.max_nodes + self.max_nodes / 4 + 64 {
             return None;
         }
@@ -205,8 +208,7 @@ impl Index {
         });
         nodes.insert(*hash, node.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
-        // Insert while the shard is locked: otherwise `remove` could run first and leave the node in the order for
-        // ever.
+        // Insert while the shard is locked: otherwise `remove` could run first and leave the node in the order for ever.
         lock(&self.order).insert((now, id), node.clone());
         drop(nodes);
         if self.crowded() {
@@ -227,6 +229,7 @@ impl Index {
 
     fn set_size(&self, s: &mut NodeState, len: u64) {
         let size = len.div_ceil(BLOCK) * BLOCK;
+        // Added before the old size is subtracted, so that the sum never falls below zero in between.
         self.size.fetch_add(size, Ordering::Relaxed);
         self.size.fetch_sub(s.size, Ordering::Relaxed);
         s.size = size;
@@ -246,6 +249,7 @@ impl Index {
             return Err(e);
         }
         let mut node = node.clone();
+        // The manager or a purge may have removed the node while the response was fetched, so the file gets a new one.
         if node.gone.load(Ordering::Acquire) {
             match self.obtain(&node.hash, millis(Instant::now())) {
                 Some(n) => node = n,
@@ -261,7 +265,9 @@ impl Index {
             std::mem::replace(&mut s.exists, true)
         });
         node.renewed();
+        // The generation changes only after the new file is in place. A thread that sees it finds the new file.
         drop(files);
+        // Threads that have the replaced file open keep its space on disk until they close it.
         if replaced {
             bells::ring();
         }
@@ -299,6 +305,7 @@ impl Index {
         let _files = lock(&shard.files);
         let existed = {
             let mut nodes = lock(&shard.nodes);
+            // Another thread has removed the node before, and a file in its place belongs to a newer node.
             if nodes.get(&node.hash).is_none_or(|n| !Arc::ptr_eq(n, node)) {
                 return;
             }
@@ -325,6 +332,7 @@ impl Index {
     pub fn forget_file(&self, cache: &Cache, node: &Node, generation: u64, remove: bool) -> Forgotten {
         let shard = self.shard(&node.hash);
         let _files = lock(&shard.files);
+        // The file was replaced after it had been read, so what was found out about it is no longer true.
         if node.generation() != generation {
             return Forgotten::No;
         }
@@ -346,6 +354,7 @@ impl Index {
         let mut order = lock(&self.order);
         loop {
             let ((stamp, id), node) = order.pop_first()?;
+            // Uses do not move entries at once, which would need this lock for each hit. The order catches up here.
             let used = node.used.load(Ordering::Relaxed);
             node.stamp.store(used.max(stamp), Ordering::Relaxed);
             order.insert((used.max(stamp), id), node.clone());
@@ -360,7 +369,7 @@ impl Index {
         match self.find(hash) {
             Some(node) => self.remove(cache, &node),
             None if self.loaded() => {}
-            // The index does not know all files yet.
+            // The loader has not seen all files yet, so the file may exist without a node.
             None => drop(std::fs::remove_file(cache.file(hash))),
         }
     }
@@ -433,6 +442,7 @@ impl Drop for Index {
 /// # Errors
 /// If the file can be neither moved nor copied.
 pub fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
+    // The directory usually exists, so it is made only after a failure.
     match std::fs::rename(from, to) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if let Some(dir) = to.parent() {
@@ -450,6 +460,7 @@ fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
         return Err(e);
     }
     let beside = to.with_extension(format!("{:010}", forebay_sys::serial::next()));
+    // The copy gets its name only when it is complete, so nobody reads a part of it.
     let copied = std::fs::copy(from, &beside).and_then(|_| std::fs::rename(&beside, to));
     if copied.is_err() {
         let _ = std::fs::remove_file(&beside);
@@ -476,6 +487,7 @@ impl Ticket {
     /// Takes the lock unless another request has it. `age` is the time at which the lock expires.
     pub fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
         node.with(|s| {
+            // A request that holds the lock for longer than `proxy_cache_lock_age` no longer keeps others from fetching.
             if s.updating.is_some() && s.locked_until.is_none_or(|t| t > now) {
                 return None;
             }
@@ -495,6 +507,7 @@ impl Drop for Ticket {
                     (s.updating, s.locked_until) = (None, None);
                 }
             });
+            // Requests that wait also learn of a failure, so that one of them fetches the response instead.
             self.node.filled.notify_waiters();
         }
     }

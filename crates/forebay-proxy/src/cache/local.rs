@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// Memory for entries of one thread, bytes: one half each for [`Halves::newer`] and [`Halves::older`].
 const BUDGET: usize = 64 * 1024 * 1024;
 
-/// Most open files of large entries in each half.
+/// Largest number of open files of large entries in each half.
 const FILES: usize = 128;
 
 /// Time after which an entry that is not used is dropped. The next request for it reads its file.
@@ -118,7 +118,7 @@ type Half = HashMap<Box<[u8]>, Rc<Entry>, foldhash::fast::RandomState>;
 struct Halves {
     newer: RefCell<Half>,
     older: RefCell<Half>,
-    /// Costs of the newer half, and the most that it may have.
+    /// Costs of the newer half, and the limit for them.
     cost: Cell<usize>,
     most: usize,
 }
@@ -148,6 +148,7 @@ impl Halves {
     }
 
     fn put(&self, key: Box<[u8]>, e: Rc<Entry>, cost: usize) {
+        // The older half is dropped as a whole: counting uses of entries would cost more on each hit.
         if self.cost.get() + cost > self.most {
             self.turn();
         }
@@ -245,7 +246,7 @@ impl Local {
         let Some(bell) = self.bell() else { return };
         self.files.put(key.into(), e.clone(), 1);
         bell.hold(true);
-        // It may have gone before the thread could be told.
+        // The file may have been removed before the thread held its bell, which did not ring for it then.
         if !e.current() {
             self.drop_outdated();
         }
@@ -264,7 +265,7 @@ impl Local {
         self.memory.grew(n);
     }
 
-    /// Closes the files that have been removed or replaced. Answers under way keep theirs.
+    /// Closes the files that have been removed or replaced. Answers under way keep their files open.
     pub fn drop_outdated(&self) {
         let Some(bell) = self.bell.get() else { return };
         bell.heard();
@@ -322,6 +323,7 @@ pub enum Unusable {
 pub async fn open(cache: &Cache, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result<Entry, Unusable> {
     use std::os::unix::ffi::OsStrExt;
     let path = cache.file(&node.hash);
+    // Most files are in the memory of the kernel, and opening them here saves the way to another thread.
     let inspected = match file_cache::open_cached(path.as_os_str().as_bytes()) {
         Opened::Found(i) => i,
         Opened::WouldBlock => {
@@ -344,6 +346,7 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
         Some(c) => Meta::decode(c, file.size).map_err(Unusable::Broken)?.map_err(|_| TOO_SMALL)?,
         None => read_meta(&file)?,
     };
+    // Two keys may have the same MD5, by chance or on purpose, and must not share a response.
     if meta.key != key {
         return Err(Unusable::Broken("belongs to another key"));
     }

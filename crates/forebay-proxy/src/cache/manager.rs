@@ -62,6 +62,7 @@ fn run() {
         }
         drop(caches);
         let mut w = work();
+        // A notice that came during the work must not be lost in a wait.
         if !w.nudged {
             w = CHANGED.wait_timeout(w, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -84,6 +85,7 @@ impl Pacer {
     fn step(&mut self) {
         self.files += 1;
         if self.files >= self.steps.files || self.begun.elapsed() >= self.steps.threshold {
+            // As in nginx, the pauses leave the disk to requests while a large cache is read.
             std::thread::sleep(self.steps.sleep);
             *self = Pacer::new(self.steps);
         }
@@ -100,6 +102,7 @@ fn load(cache: &Cache) {
 pub(super) fn read_in(cache: &Cache, mut step: impl FnMut()) {
     let mut dirs = vec![(cache.path.clone(), 0)];
     while let Some((dir, depth)) = dirs.pop() {
+        // A directory that cannot be read only hides its own entries, so the loader goes on with the others.
         let Ok(entries) = std::fs::read_dir(&dir) else { continue };
         for entry in entries.flatten() {
             let Ok(kind) = entry.file_type() else { continue };
@@ -116,6 +119,7 @@ pub(super) fn read_in(cache: &Cache, mut step: impl FnMut()) {
 fn found(cache: &Cache, path: &Path) {
     let name = path.file_name().unwrap_or_default().as_bytes();
     match unhex(name) {
+        // A file at another depth is of an earlier `levels` parameter, and no request would find it there.
         Some(hash) if cache.file(&hash) == path => {
             let Ok(meta) = path.metadata() else { return };
             if let Some(node) = cache.index.obtain(&hash, millis(Instant::now())) {
@@ -150,6 +154,8 @@ fn trim(cache: &Cache) -> Duration {
         let Some((used, node)) = cache.index.oldest() else { return pause(cache, cache.inactive) };
         let now = millis(Instant::now());
         let idle = now.saturating_sub(used);
+        // An empty cache does not help a file system that others have filled, so only its own size counts against
+        // `min_free`.
         let too_much = cache.max_size.is_some_and(|max| cache.index.size() > max)
             || cache.index.crowded()
             || free.is_some_and(|f| f < cache.min_free && cache.index.size() > 0);
@@ -166,6 +172,7 @@ fn trim(cache: &Cache) -> Duration {
 
 fn pause(cache: &Cache, wanted: Duration) -> Duration {
     let most = if cache.min_free > 0 { WATCH } else { PAUSE };
+    // The lower bound keeps the thread from spinning around entries that are about to expire.
     wanted.clamp(Duration::from_millis(10), most)
 }
 

@@ -94,6 +94,7 @@ pub fn unhex(name: &[u8]) -> Option<Hash> {
         return None;
     }
     for (byte, pair) in hash.iter_mut().zip(name.chunks(2)) {
+        // Names are written in lower case, and `from_str_radix` would accept both.
         if pair.iter().any(u8::is_ascii_uppercase) {
             return None;
         }

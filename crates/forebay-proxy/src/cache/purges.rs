@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Most purges that wait to be told, and that have been told and not confirmed.
+/// Largest number of purges that wait for the store or for its confirmation.
 const MAX_WAITING: usize = 10_000;
 /// File in the directory of a cache with the position of the last purge that was read. No entry has such a name.
 const SEEN: &str = "last_shared_purge";
@@ -119,7 +119,7 @@ impl Tells for Purges {
     fn answer(&self, note: Note, _: Option<&[u8]>) {
         let Note::Purge(purge) = note else { return };
         let sent = &mut lock(&self.cache.index.outbox).sent;
-        // Answers come in order, so it is the first one.
+        // The store answers in order, so the first equal purge is the right one.
         if let Some(at) = sent.iter().position(|p| *p == purge) {
             sent.remove(at);
         }
@@ -127,6 +127,7 @@ impl Tells for Purges {
 
     fn hear(&self, told: Vec<Received>) {
         let index = &self.cache.index;
+        // The same purge often comes several times, and each prefix costs a look at all entries.
         let all: HashSet<Received> = told.into_iter().collect();
         let mut prefixes = Vec::new();
         for told in &all {
@@ -137,6 +138,7 @@ impl Tells for Purges {
             }
         }
         if !prefixes.is_empty() {
+            // All prefixes are matched in one visit of the entries.
             let _turn = index.purge_one_at_a_time_blocking();
             index.purge(&self.cache, &prefixes);
         }
@@ -151,8 +153,8 @@ impl Tells for Purges {
     }
 
     fn keep_seen(&self, last: Id) {
-        // Never half a name. Without the file, an earlier one, purges are read again, or those of the time between two processes
-        // are missed.
+        // The file is replaced as a whole, so that it never has half a position. If it is missing or older, purges are
+        // read again, or purges between two processes are missed.
         let (file, new) = (self.seen_file(), self.cache.path.join(format!("{SEEN}.new")));
         let written = files::write(&new, format!("{last}\n").as_bytes(), files::PRIVATE);
         let _ = written.and_then(|()| std::fs::rename(&new, &file));
