@@ -12,6 +12,7 @@ pub fn check(prefix: &str, written: &Written) -> Result<(), String> {
         return Err(format!("there must be at least 2 \"{prefix}buffers\""));
     }
     let least = s.buffer_size.0.max(s.buffers.size);
+    // The default of nginx for `proxy_busy_buffers_size`.
     let twice = least.saturating_mul(2);
     let enough = |name: &str, beginning: &str| {
         format!(

@@ -1,4 +1,5 @@
-//! Decisions about a cache: what it answers, what is fetched, and what of that is stored (nginx: proxy_cache). Hot path.
+//! Decisions about a cache: which requests it answers, which responses are fetched, and which of them are stored (nginx:
+//! proxy_cache). Hot path.
 
 use super::{Settings, Stop};
 use crate::cache::entry::{self, MAX_VARY, Meta};
@@ -90,7 +91,7 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
     if !purge && !cs.methods.has(req.method) {
         return Ok(CacheAnswer::Fetch(Fetch::default()));
     }
-    // A constant zone needs no counter that other threads write to.
+    // A constant zone is borrowed, because a counted reference would be written to by all threads.
     let named;
     let cache = match &cs.zone {
         CacheZone::Zone(z) => z.cache(),
@@ -103,6 +104,7 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
     proxy_cache::STATE.of_mut(req).zone = Some(cache.counts.id);
     let mut key = req.take_buf();
     push_key(req, uri, cs, &mut key)?;
+    // A copy for `$upstream_cache_key`, which the log may need after the request.
     let kept = &mut proxy_cache::STATE.of_mut(req).key;
     kept.clear();
     kept.extend_from_slice(&key);
@@ -131,6 +133,7 @@ async fn look_up(
 ) -> Result<CacheAnswer, Stop> {
     let convert = req.method == Method::Head && cs.convert_head;
     let query = Query { cs, cache, key, convert, range: range_too_far(req, cs) };
+    // A bypass asks the upstream even if the thread has a fresh entry, so it is tested first.
     if cs.bypass.test(req)? {
         return Ok(query.bypass(req));
     }
@@ -149,6 +152,7 @@ async fn look_up(
             return Ok(query.answer(req, node, e, found.main));
         }
         proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Miss);
+        // As in nginx, a response that is asked for too rarely is passed on without being stored.
         let Some(node) = found.node.filter(|_| !found.scarce && !query.range) else {
             return Ok(CacheAnswer::Fetch(Fetch::default()));
         };
@@ -201,6 +205,7 @@ impl Query<'_> {
         let may_serve = cs.use_stale.updating || e.meta.valid.saturating_add(e.meta.updating) >= unix;
         let own = proxy_cache::STATE.of_mut(req).ticket.take();
         let ticket = match own.or_else(|| Ticket::take(node, None, Instant::now())) {
+            // A request with a body is never renewed in the background, which could not send the body.
             Some(t) if may_serve && cs.background_update && !background && !req.has_body() => {
                 forebay_server::background::renew(req, |new| proxy_cache::STATE.of_mut(new).ticket = Some(t));
                 proxy_cache::STATE.of_mut(req).status = Some(CacheStatus::Stale);
@@ -222,6 +227,7 @@ impl Query<'_> {
     fn set_expired(&self, req: &mut Request, meta: &Meta) {
         let state = proxy_cache::STATE.of_mut(req);
         state.status = Some(CacheStatus::Expired);
+        // As in nginx, only a stored 200 or 206 is confirmed by conditions. A 304 says nothing about other statuses.
         if self.cs.revalidate && matches!(meta.status, 200 | 206) {
             state.last_modified = meta.last_modified;
             state.etag.clear();
@@ -251,9 +257,11 @@ impl Query<'_> {
             return Some(self.fetch(Some(t), None, main));
         }
         let end = lock.began + self.cs.lock_timeout.0;
+        // After `proxy_cache_lock_timeout` the request goes to the upstream, but as in nginx its response is not stored.
         if now >= end {
             return Some(CacheAnswer::Fetch(Fetch { convert: self.convert, ..Fetch::default() }));
         }
+        // The lock may also expire by its age, after which this request can take it.
         let aged = node.with(|s| s.locked_until).unwrap_or(end);
         let thread = req.thread.clone();
         thread.io.poller.deadline(aged.min(end), filled).await;
@@ -282,7 +290,8 @@ fn fresh(req: &mut Request, cache: &Arc<Cache>, key: &[u8]) -> Option<Rc<Entry>>
     Some(e)
 }
 
-/// Appends the name of an entry in the memory of a thread, which has those of all caches.
+/// Appends the name by which the memory of a thread knows an entry. The number of the index is a part of it, since
+/// different caches may use the same key.
 fn local_name(cache: &Arc<Cache>, key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
     out.extend_from_slice(&cache.index.id().to_ne_bytes());
@@ -291,6 +300,7 @@ fn local_name(cache: &Arc<Cache>, key: &[u8], out: &mut Vec<u8>) {
 /// Returns a number that no other response has.
 fn new_family() -> u64 {
     let t = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    // Entries outlive processes, so a counter alone would repeat numbers that are in files.
     (t.as_nanos() as u64) ^ (u64::from(std::process::id()) << 48) ^ (forebay_sys::serial::next() << 32)
 }
 
@@ -304,6 +314,7 @@ fn range_too_far(req: &Request, cs: &CacheSettings) -> bool {
     }
     let rest = rest.trim_ascii_start();
     let digits = rest.iter().position(|b| !b.is_ascii_digit()).unwrap_or(rest.len());
+    // A range from the end begins too far from the start by its nature, unless the response is short.
     if rest.first() == Some(&b'-') {
         return true;
     }
@@ -320,8 +331,8 @@ fn variant(req: &Request, vary: &[u8]) -> Hash {
         let name = name.trim_ascii();
         text.extend_from_slice(&name.to_ascii_lowercase());
         text.push(b':');
-        // Of a field that is known to be a list, blanks and empty elements do not make another variant; nor do empty lines
-        // of any field.
+        // Clients write the list of `Accept-Encoding` in many ways, so blanks and empty elements in it do not make
+        // another variant. Empty lines of any field do not either.
         let list = name.eq_ignore_ascii_case(b"Accept-Encoding");
         let values = req.head.all(name).flat_map(|v| v.split(move |b| list && *b == b','));
         for (i, value) in values.map(<[u8]>::trim_ascii).filter(|v| !v.is_empty()).enumerate() {
@@ -353,13 +364,14 @@ async fn find(req: &mut Request, query: &Query<'_>) -> Lookup {
         let node = Some(entry.node.clone());
         match &main {
             None if !fits(req, &entry.meta) => {
-                // Another variant has a place of its own.
+                // The entry under the key varies, and the requested variant is stored under a hash of key and field
+                // values.
                 let v = variant(req, &entry.meta.vary);
                 main = Some(Main { vary: entry.meta.vary.clone(), family: entry.meta.family });
                 hash = Some(entry::hash([query.key, v.as_slice()]));
                 name.extend_from_slice(&v);
             }
-            // Left over from before the response under the key was replaced.
+            // A variant of another family is left over from an earlier response under the key, and is no longer valid.
             Some(m) if m.family != entry.meta.family || !fits(req, &entry.meta) => {
                 break Lookup { main, ..Lookup::of(node) };
             }
@@ -370,7 +382,7 @@ async fn find(req: &mut Request, query: &Query<'_>) -> Lookup {
     found
 }
 
-/// Returns an entry from this thread's memory, or from its file. Without a hash it is that of the key.
+/// Returns an entry from this thread's memory, or from its file. Without a hash, the hash of the key is used.
 async fn get(
     req: &mut Request,
     query: &Query<'_>,
@@ -459,6 +471,7 @@ fn explain(req: &mut Request, unusable: &Unusable, path: &std::path::Path) {
         Unusable::Missing => {}
         Unusable::Broken(why) => req.log(Level::Crit, &format!("cache file \"{}\" {why}", path.display())),
         Unusable::Failed(e) => {
+            // Entries that are merely kept open give their descriptors up, so that the next requests succeed.
             if matches!(*e, Errno::MFILE | Errno::NFILE) {
                 CACHED.of(&req.thread).shed();
             }
@@ -516,13 +529,14 @@ impl CacheRules {
     /// Reads `X-Accel-Expires`.
     fn accel_expires(&mut self, value: &[u8], now: i64) {
         let (absolute, digits) = match value {
+            // As in nginx, `@` marks a point in time rather than a number of seconds.
             [b'@', rest @ ..] => (true, rest),
             all => (false, all),
         };
         let Some(n) = forebay_conf::units::number(digits) else { return };
         match (n, absolute) {
             (0, false) => self.never = true,
-            // A time of 0 is none: `proxy_cache_valid` has it.
+            // As in nginx, a time of 0 means that no field says it, so `proxy_cache_valid` decides.
             (n, true) => self.valid = i64::try_from(n).unwrap_or(i64::MAX),
             (n, false) => self.valid = now_plus(now, n),
         }
@@ -532,6 +546,7 @@ impl CacheRules {
     /// Reads `Expires`.
     fn expires(&mut self, value: &[u8], now: i64) {
         match forebay_http::date::parse(value) {
+            // `X-Accel-Expires` and `Cache-Control` have precedence over `Expires`.
             _ if self.valid != 0 => {}
             Some(t) if t >= now => self.valid = t,
             _ => self.expired = true,
@@ -580,6 +595,7 @@ fn cache_rules(req: &Request, s: &Settings) -> CacheRules {
             }
             Name::SetCookie if counts(b"Set-Cookie") => rules.never = true,
             Name::Vary if counts(b"Vary") => {
+                // The lines are stored as one value, with a comma between them.
                 vary_len += value.len() + 1;
                 rules.never |= value == b"*" || vary_len > MAX_VARY + 1;
             }
@@ -593,6 +609,7 @@ fn cache_rules(req: &Request, s: &Settings) -> CacheRules {
 fn cache_control(value: &[u8], now: i64, accel: bool, rules: &mut CacheRules) {
     let has = |word: &[u8]| value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word));
     if !accel {
+        // This is a shared cache, so `s-maxage` has precedence (RFC 9111, section 5.2.2.10).
         let age = [&b"s-maxage="[..], b"max-age="].into_iter().find(|name| has(name));
         let seconds = age.map(|name| seconds_after(value, name).unwrap_or(0));
         if has(b"no-cache") || has(b"no-store") || has(b"private") || seconds == Some(0) {
@@ -660,7 +677,7 @@ pub(super) fn keep(
     let vary = vary(req, s);
     let cache = place.cache.clone();
     let ticket = match place.main {
-        // The response no longer varies as the one under the key does: it takes that place.
+        // The response varies by other fields than the entry under the key, so it replaces that entry.
         Some(ref main) if main.vary != vary => {
             let now = millis(req.thread.clock.now());
             let node = cache.index.obtain(&entry::hash([place.key.as_slice()]), now);
@@ -692,6 +709,7 @@ fn vary(req: &Request, s: &Settings) -> Vec<u8> {
 /// Describes the response for its file, except for its place and the end of its freshness.
 fn meta(req: &Request, rules: &CacheRules, vary: Vec<u8>) -> Meta {
     let h = &req.modules.upstream.head;
+    // As in nginx, only these statuses are renewed by conditions later.
     let validators = matches!(h.status, 200 | 206);
     let variant = if vary.is_empty() { Hash::default() } else { variant(req, &vary) };
     Meta {

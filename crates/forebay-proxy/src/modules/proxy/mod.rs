@@ -1,5 +1,6 @@
-//! Content handler of `proxy_pass` and of the directives of other protocols, as `fastcgi_pass` (nginx: ngx_http_proxy_module). Asks
-//! the cache, makes the request to the upstream, and takes its response. The conversation itself is in `upstream/`. Hot path.
+//! Content handler of `proxy_pass` and of the directives for other protocols, such as `fastcgi_pass` (nginx:
+//! ngx_http_proxy_module). Asks the cache, makes the request to the upstream, and takes its response. The conversation
+//! itself is in `upstream/`. Hot path.
 
 pub mod buffers;
 mod cached;
@@ -55,6 +56,7 @@ pub static MODULE: Module = Module {
 fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     refuse_second(Codec::HTTP1, d, l, cx)?;
     let prefix = match l.kind {
+        // Only such a name is a part of the request's path that the URI of `proxy_pass` can replace.
         Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
         _ => None,
     };
@@ -113,6 +115,7 @@ async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
         Ok(out) => out,
         Err(Stop::Status(499)) => {
             req.resp.status = 499;
+            // As in nginx, 499 appears in the log only: the client is gone, and nothing is sent.
             req.ending.drop_connection();
             Outcome::Done
         }
@@ -178,7 +181,7 @@ async fn take_body(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<
     // Before an internal redirect, another upstream may have received the beginning of the body.
     let given = !req.body.stored.complete && req.body.len > 0;
     if given && req.body.len != req.body.stored.len() {
-        // Some of it is not stored. A request without a body can still be made, as for an error page.
+        // A part of the body is not stored. A request without a body can still be made, for example for an error page.
         let wanted = s.set_body.0.is_none() && s.pass_request_body;
         if wanted && !matches!(req.method, Method::Get | Method::Head) {
             req.log(Level::Error, "client request body has been passed to another upstream");
@@ -186,6 +189,7 @@ async fn take_body(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<
         }
         return Ok(false);
     }
+    // A body whose beginning another upstream has got is read to its end first, so that this upstream gets all of it.
     let streamed = !given && streams(req, pass, s);
     if !streamed && !body::is_none(req) {
         body::read_all(req).await?;
@@ -271,7 +275,8 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, taken: &mut Take
     let http = req.http();
     let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     CALL.of_mut(req).codec = pass.codec.in_version(s.http_version);
-    // A request that waits for its upstream keeps none of what is needed in here.
+    // The block ends the life of what only the choice needs, so a request that waits for its upstream keeps no room for
+    // it.
     let (target, uri) = {
         let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
         if !matches!(cs.zone, CacheZone::Off) {
@@ -289,16 +294,18 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, taken: &mut Take
         };
         (target, uri)
     };
+    // Set before the request is written, because its `Connection` field depends on it.
     CALL.of_mut(req).reuse = target.reuse(req, s);
     let order = Order::new(req, pass, s, uri, taken)?;
     let got = exchange::run(req, &target, &order.exchange(s), &mut taken.contact).await;
+    // The written request says more than the client's, since settings may have changed its method.
     let asked = SentRequest { to_head: order.codec.is_to_head(req, &order.head), upgrade: order.upgrade };
     req.give_buf(order.head);
     if let Some(e) = stale_instead(req, got, s, taken) {
         return Ok(Answer::Entry(e));
     }
     got.map_err(Stop::Status)?;
-    // A 304 to our own conditions: the stale entry is still right.
+    // This 304 answers conditions that were made of the stale entry, so the entry is still right.
     let confirms = req.modules.upstream.head.status == 304 && cs.revalidate && taken.fetch.stale.is_some();
     match taken.contact.take_if(|_| confirms) {
         Some(contact) => {
@@ -329,7 +336,7 @@ impl Order {
     ) -> Result<Order, Stop> {
         let Taken { fetch, streamed, .. } = taken;
         let body = outgoing(req, s, *streamed)?;
-        // It is kept while the request waits.
+        // The head is kept while the request waits, so it gets a short buffer.
         let mut head = req.thread.buffers.take_short();
         let asked = Asked {
             settings: s,
@@ -344,7 +351,7 @@ impl Order {
         let upgrade = upgrade.map_err(|e| Stop::Status(e.status(req)))?;
         req.modules.upstream.log_path = uri;
         if !pass.codec.facts().logs_path {
-            // As in nginx: the log names the server alone.
+            // As in nginx, the error log names the server without a path.
             req.modules.upstream.log_path.clear();
         }
         // A response that is stored is fetched to its end even if the client leaves.
@@ -374,6 +381,7 @@ fn stale_instead(
         return None;
     }
     let stale = taken.fetch.stale.clone()?;
+    // The rest of the failed response is not read, so its connection is closed.
     if let Some(contact) = taken.contact.take() {
         let decoder = Decoder::new(CALL.of(req).codec, Announced::NOTHING);
         Body::new(contact, decoder, s.read_timeout.0).abandon(req);
@@ -388,6 +396,8 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
     let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
     // A 304 has no content, so this body ends with no input, and the connection is kept or closed.
     let codec = CALL.of(req).codec;
+    // Bytes after the head of a 304 belong to nothing, so another request on the connection could get them as its
+    // response.
     let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
     let announced = Announced { reusable: codec.keeps_alive(req) && clean, ..Announced::NOTHING };
     let mut body = Body::new(contact, Decoder::new(codec, announced), s.read_timeout.0);
@@ -398,6 +408,7 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
 
 /// Returns the body that goes to the upstream.
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
+    // As in nginx, `proxy_set_body` applies even if `proxy_pass_request_body` is off.
     if let Some(t) = &s.set_body.0 {
         return t.value(req).map(Outgoing::Bytes).map_err(Stop::from);
     }
@@ -406,6 +417,7 @@ fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing,
     }
     Ok(match req.head.framing {
         Framing::None => Outgoing::None,
+        // Without an announced length, the body goes on in chunks or frames.
         framing if streamed => Outgoing::Streamed(!matches!(framing, Framing::Length(_))),
         _ => Outgoing::Stored,
     })

@@ -49,7 +49,7 @@ pub(super) fn take(
     if let Some(out) = accel_redirect(req, s) {
         return Ok(out);
     }
-    // Memcached has no page of its own to say so.
+    // A missing key of memcached has no content to pass on, so the server's own page answers.
     let bare = pass.codec.facts().missing == Some(status);
     if bare || s.intercept_errors && status >= 300 && error_page::has_page(req, status) {
         return Ok(intercept(req, taken, s));
@@ -66,6 +66,8 @@ fn switch_protocols(
     s: &Settings,
 ) -> Result<Outcome, Stop> {
     let multiplexed = req.head.version.is_multiplexed();
+    // A 101 that nobody has asked for would turn the rest of the connection into bytes that this server does not
+    // understand.
     let wrong = if !asked || multiplexed && !req.head.is_websocket {
         Some("unasked")
     } else if req.head.is_websocket && !websocket::is_accepted(req) {
@@ -118,11 +120,11 @@ fn pass_on(
     let keep = keep(req, &mut taken.fetch, to_head, s, cs)?;
     req.resp.origin = match &keep {
         Some(Keep::Cache { .. }) => Origin::Cacheable,
-        // Nothing keeps a response without a head.
+        // A response without a head is never stored, so only this arm has one.
         None if req.modules.upstream.head.version == Version::Http09 => Origin::Headless,
         _ => Origin::Upstream,
     };
-    // Pieces of a body that is still coming are sent in one range only.
+    // The body is still coming and cannot be read twice, so only a single range can be cut out of it.
     req.resp.allowed_ranges = if s.force_ranges { AllowedRanges::One } else { AllowedRanges::None };
     req.resp.status = req.modules.upstream.head.status;
     fields(req, pass, s)?;
@@ -178,7 +180,7 @@ fn keep(
     s: &Settings,
     cs: &CacheSettings,
 ) -> Result<Option<Keep>, Stop> {
-    // Nothing says whether the content of HTTP/0.9 is what was asked for.
+    // HTTP/0.9 has no status, so nothing says whether the content is what was asked for.
     if !buffering(req, s) || req.modules.upstream.head.version == Version::Http09 {
         return Ok(None);
     }
@@ -186,7 +188,7 @@ fn keep(
         return cached::keep(req, fetch, s, cs);
     }
     if to_head && CALL.of(req).codec.facts().is_http {
-        // There is no body, whatever length the head has.
+        // The answer to HEAD has no body, whatever length its head announces.
         return Ok(None);
     }
     Ok(s.store(req)?)
@@ -275,7 +277,7 @@ fn take_content(req: &mut Request) -> Range<usize> {
     let head = &mut modules.upstream.head;
     let (line, content) = head.buf.split_at(head.len);
     if content.len() > COPIED && resp.text.is_empty() {
-        // It stays where it is, and the head, which is short, moves.
+        // Long content stays in its buffer, and the head, which is short, is copied out of it instead.
         let mut short = thread.buffers.take_short();
         short.extend_from_slice(line);
         let read = std::mem::replace(&mut head.buf, short);
@@ -325,8 +327,9 @@ fn body(
     let pulled = body.feed(req, buf.get(len..).unwrap_or_default(), content);
     buf.truncate(len);
     req.modules.upstream.head.buf = buf;
-    // The rest of the body may take its time.
+    // The rest of the body may take a long time, so the buffer of the head goes back to the thread.
     req.lend_head();
+    // Nothing has gone to the client yet, so a broken beginning can still become an error.
     if pulled == Pulled::Failed {
         return Err(Stop::Status(502));
     }
@@ -351,6 +354,7 @@ pub(super) fn load_head(req: &mut Request, e: &Entry) {
     req.begin_head_text();
     let head = &mut req.modules.upstream.head;
     head.buf.extend_from_slice(&e.meta.head);
+    // The head was valid when it was stored, and a checksum protects the file.
     let _ = client::parse(head, usize::MAX);
 }
 
@@ -368,6 +372,7 @@ pub(super) fn cached(
     req.resp.origin = Origin::Cache(e.clone());
     req.resp.status = e.meta.status;
     req.resp.allowed_ranges = if s.force_ranges { AllowedRanges::Any } else { AllowedRanges::None };
+    // Most hits get the same head as the hit before, so it is made once and sent again.
     if let Some(head) = forebay_server::response::sent::ready(req, &e.made.heads) {
         forebay_server::response::sent::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
@@ -384,8 +389,8 @@ fn take_entry(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) 
     let bare = req.resp.status == 204 || req.resp.status == 304;
     req.resp.content_length = Some(e.len()).filter(|_| !bare);
     if e.is_empty() && req.modules.upstream.head.content_length.is_some_and(|n| n > 0) {
-        // What a HEAD request stored (nginx: proxy_cache_convert_head off). To others it promises a body that is
-        // not there, so nothing may follow it on the connection.
+        // A HEAD request stored this entry (nginx: proxy_cache_convert_head off). To other requests it promises a body
+        // that is not there, so nothing may follow it on the connection.
         if req.method != Method::Head {
             req.ending.close();
         }
@@ -413,6 +418,7 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
         req.resp.server_fields.server = !s.pass_header.has(b"Server");
         req.resp.server_fields.date = !s.pass_header.has(b"Date");
     }
+    // Taken out while the fields are copied, because rewriting them needs the whole request.
     let lines = std::mem::take(&mut req.modules.upstream.head.fields);
     let buf = std::mem::take(&mut req.modules.upstream.head.buf);
     let mut done = Ok(());
@@ -452,6 +458,7 @@ impl Line<'_> {
 fn field(req: &mut Request, line: Line<'_>, buf: &[u8], pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
     let Some(f) = line.lines.get(line.place) else { return Ok(()) };
     let (name, value) = (f.name.of(buf), f.value.of(buf));
+    // Fields of this kind describe the connection to the upstream only (RFC 9110, section 7.6.1).
     if f.id.is(Classes::RESPONSE_HOP) {
         return Ok(());
     }
@@ -474,7 +481,7 @@ fn field(req: &mut Request, line: Line<'_>, buf: &[u8], pass: &Arc<Pass>, s: &Se
         }
         Name::SetCookie => set_cookie(req, name, value)?,
         Name::AcceptRanges => accept_ranges(req, f, buf, s),
-        // Meant for us: it names a port of the upstream.
+        // The field is meant for this server: clients cannot use the port of an upstream that it names.
         _ if s.http_version == HttpVersion::V3
             && name.eq_ignore_ascii_case(alt_svc::NAME)
             && follows(req) => {}
@@ -497,7 +504,7 @@ fn location(
 ) -> Result<(), Stop> {
     let mut out = Vec::new();
     if redirect(req, value, pass, s, &mut out)? {
-        // Rewritten to a path of ours, which is made absolute like any other.
+        // The value is now a path of this server, which is made absolute like any other.
         req.resp.location = out;
     } else {
         req.resp.fields.push(name, &out);
@@ -521,7 +528,7 @@ fn accept_ranges(req: &mut Request, line: &FieldLine, buf: &[u8], s: &Settings) 
         return;
     }
     if req.resp.origin.is_cacheable() {
-        // Ranges of a response that is whole here are made here.
+        // A response that is whole here is cut into ranges here, whatever the upstream supports.
         let whole = req.resp.origin.entry().is_some();
         req.resp.allowed_ranges = if whole { AllowedRanges::Any } else { AllowedRanges::One };
     } else {
@@ -592,6 +599,7 @@ fn default_redirect(pass: &Pass) -> Option<(Vec<u8>, Vec<u8>)> {
     let To::Fixed { uri, url, .. } = &pass.to else { return None };
     match (uri, &pass.location) {
         (Some(_), Some(location)) => Some((url.clone(), location.clone())),
+        // A regular expression names no prefix that a redirect could be translated to.
         (Some(_), None) => None,
         (None, _) => Some(([url.as_slice(), b"/"].concat(), b"/".to_vec())),
     }
@@ -628,6 +636,7 @@ fn accel_path(req: &mut Request, target: &[u8]) -> Result<(), u16> {
     let path = split.next().unwrap_or_default();
     let mut uri = Vec::new();
     forebay_http::uri::unescape(path, &mut uri);
+    // A backend may copy parts of the client's request into this field, so `..` must not lead out of the root.
     if path.first() != Some(&b'/') || forebay_http::uri::is_unsafe(&uri) {
         let path = String::from_utf8_lossy(path).into_owned();
         let text = format!("unsafe URI \"{path}\" was detected while reading response header from upstream");
@@ -650,6 +659,7 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     if s.ignore_headers.has(b"X-Accel-Redirect") {
         return None;
     }
+    // What the upstream sent is only an instruction, so another location makes the response.
     req.forget_response();
     let kind = hand_on(req, s);
     let named = target.first() == Some(&b'@');

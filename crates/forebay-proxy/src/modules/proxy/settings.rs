@@ -1,4 +1,5 @@
-//! Directives of `proxy_pass` (nginx: ngx_http_proxy_module), also those that the other protocols have under names of their own.
+//! Directives of `proxy_pass` (nginx: ngx_http_proxy_module), which the other protocols have under names of their own as
+//! well.
 
 use crate::upstream::attempts::Rules;
 use crate::upstream::spool::{AheadLimits, Keep};
@@ -28,7 +29,7 @@ forebay_server::module_settings! {
     /// `proxy_http_version`.
     "proxy_http_version" => http_version: HttpVersion = HttpVersion::V11;
     /// `proxy_protocol`: what connections begin with.
-    // nginx has it for streams only.
+    // nginx has this directive for the stream module only.
     "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
     /// `proxy_pass_header`.
     "proxy_pass_header" => pass_header: FieldNames = FieldNames::default();
@@ -98,6 +99,7 @@ impl Settings {
     /// Returns how much of a response is read ahead of the client.
     pub fn ahead(&self) -> AheadLimits {
         let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
+        // The bound limits the memory for each slow client, whatever the configuration says.
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
         AheadLimits { memory, file: self.max_temp_file_size.0 }
     }
@@ -117,6 +119,7 @@ impl Settings {
         };
         named?;
         let h = &req.modules.upstream.head;
+        // As in nginx, only a 200 is stored, since a file carries no status.
         if h.status != 200 || path.is_empty() || path.contains(&0) || path.ends_with(b"/") {
             return Ok(None);
         }
@@ -244,7 +247,8 @@ impl Setting<forebay_server::config::HttpContext> for SetHeaders {
             let name = first(d).to_vec();
             let line = SetHeader { id: Name::of(&name), name, value: cx.template(d, value)?.folded() };
             if line.id == Name::Host {
-                // A request has one. As in nginx the last counts and is sent first; of other names all are sent.
+                // A request has a single `Host`. As in nginx the last line counts and is sent first, while all lines with
+                // other names are sent.
                 lines.retain(|l| l.id != Name::Host);
                 lines.insert(0, SetHeader { name: b"Host".to_vec(), ..line });
             } else {
@@ -486,7 +490,7 @@ fn names_statuses(d: &Directive) -> bool {
 impl Setting<forebay_server::config::HttpContext> for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let family = Failures::of(d);
-        // As in nginx several of a level add up, and `off` stays.
+        // As in nginx, several directives of a level add up, and `off` stays.
         let mut mask = previous.unwrap_or(NextMask::of(0));
         for w in &d.args {
             let word = w.text.to_ascii_lowercase();

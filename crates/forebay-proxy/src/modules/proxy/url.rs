@@ -37,7 +37,8 @@ pub struct Pass {
 #[derive(Clone, Copy)]
 pub(crate) struct WrittenAt(Span, Span);
 
-// Without the places: what a reload takes over is equal wherever it is written.
+// The places are left out, since configurations are compared by this text: a reload takes over what is equal wherever it
+// stands.
 impl std::fmt::Debug for WrittenAt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("WrittenAt")
@@ -109,7 +110,7 @@ fn split(url: &[u8]) -> Result<Parts<'_>, String> {
     Ok(Parts { encrypted, place, authority, uri })
 }
 
-/// Splits a URL without its scheme before its path or query. After the path of a socket that is a colon.
+/// Splits a URL without its scheme in front of its path or query. A colon ends the path of a socket.
 fn split_uri(rest: &[u8]) -> (&[u8], Option<&[u8]>) {
     if rest.starts_with(b"unix:") {
         return match memchr::memchr(b':', &rest[5..]) {
@@ -144,7 +145,7 @@ fn bare_place(text: &[u8]) -> Result<Place, String> {
     if !text.starts_with(b"unix:") && text.contains(&b'/') {
         return Err(format!("invalid host in upstream \"{}\"", show()));
     }
-    // A path may end in a colon, as where a URI follows.
+    // The path of a socket may end in a colon, as it does in front of a URI.
     let end =
         if text.starts_with(b"unix:") { memchr::memchr(b':', &text[5..]).map(|at| at + 5) } else { None };
     Place::parse(&text[..end.unwrap_or(text.len())]).map_err(|m| format!("{m} in upstream \"{}\"", show()))
@@ -191,6 +192,7 @@ impl Pass {
             });
         };
         let parts = split(url).map_err(|m| cx.error_at(d, word, m))?;
+        // Without a literal name of the location, nothing says which part of the path the URI replaces.
         if parts.uri.is_some() && location.is_none() {
             return Err(cx.error(
                 d,
@@ -239,7 +241,7 @@ impl Pass {
             return Some((target, Vec::new()));
         }
         set_host(req, host, port);
-        // It becomes the path for the log when the request has been written.
+        // The buffer comes back as the path for the log when the request has been written, so nothing is allocated.
         let mut out = std::mem::take(&mut req.modules.upstream.log_path);
         out.clear();
         self.uri(req, uri.as_deref(), &mut out);
@@ -282,7 +284,7 @@ impl Pass {
         set_host(req, &host, &port);
         let mut uri = Vec::new();
         match parts.uri {
-            // With variables the URI is passed as it is.
+            // As in nginx, a URI that comes from variables replaces the whole URI of the request.
             Some(u) => {
                 if u.first() == Some(&b'?') {
                     uri.push(b'/');
@@ -300,17 +302,20 @@ impl Pass {
         let changed = req.uri.rewritten;
         let replacement = replacement.filter(|_| req.uri.valid_location);
         if replacement.is_none() && !changed {
+            // The URI is passed on as the client wrote it, so that escapes and double slashes keep their form.
             out.extend_from_slice(req.head.target.of(&req.head.buf));
             return;
         }
         let mut path = req.uri.path.as_slice();
         if let (Some(r), Some(l)) = (replacement, &self.location) {
+            // A request line needs a path, which the directive may leave out in front of a query.
             if r.first() == Some(&b'?') {
                 out.push(b'/');
             }
             out.extend_from_slice(r);
             path = path.get(l.len()..).unwrap_or_default();
         }
+        // The path was decoded for the choice of the location, so it is escaped again.
         escape(path, Escape::Uri, out);
         if !req.uri.args.is_empty() {
             out.push(b'?');
@@ -347,6 +352,7 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     if let Some(u) = http.upstreams.with_name(&name).find(|u| stands_for(u, place, default_port)) {
         return Ok(Target::of(req, u));
     }
+    // Protocols other than HTTP have no port that could be assumed.
     if default_port == 0 && matches!(place, Place::Host(_, None)) {
         let text = String::from_utf8_lossy(&name).into_owned();
         req.log(Level::Error, &format!("no port in upstream \"{text}\""));
