@@ -27,6 +27,7 @@ pub async fn pass(req: &mut Request) {
     let http = req.http();
     let l = http.location(req);
     let wanted = req.modules.upstream.head.status == 103
+        // A client of HTTP/1.0 does not know interim responses (RFC 9110, section 15.2).
         && req.head.version >= Version::Http11
         && !req.is_subrequest()
         && !req.is_background()
@@ -45,6 +46,7 @@ pub async fn pass(req: &mut Request) {
         let (thread, sent) = (req.thread.clone(), req.tally.sent);
         // Ignore errors: writing the final response will notice that the client is gone.
         let _ = body::write_all(&thread, req, &out).await;
+        // The log counts the bytes of the final response only.
         req.tally.sent = sent;
     }
     req.give_buf(out);

@@ -1,7 +1,7 @@
-//! Directives that several modules have under names of their own: what `proxy_buffering` is to `proxy_pass` is
-//! `fastcgi_buffering` to `fastcgi_pass`. They are read by the tables of `proxy_*`, once more for each family. A location
-//! passes requests on by one protocol, so its settings of `proxy`, `proxy_cache`, `proxy_bind` and `proxy_ssl` are those of the family
-//! that it uses: nothing that serves requests knows of families.
+//! Directives that several modules have under names of their own: `proxy_buffering` for `proxy_pass` is
+//! `fastcgi_buffering` for `fastcgi_pass`. The tables of `proxy_*` read them, once more for each family. A location
+//! passes requests on by one protocol, so its settings of `proxy`, `proxy_cache`, `proxy_bind` and `proxy_ssl` are the
+//! settings of the family that it uses. Nothing that serves requests knows of families.
 
 use super::proxy::{self, Redirects, To, buffers};
 use super::proxy_cache::CacheZone;
@@ -149,7 +149,7 @@ impl<P: Prefix> Level for Written<P> {
     }
 
     fn values(&self) -> (Values, Option<String>) {
-        // What only `proxy_*` has is not in effect.
+        // Directives that only `proxy_*` has are not in effect for a family.
         let mut proxied = proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() };
         P::adapt(&mut proxied);
         let cache = proxy_cache::Settings { convert_head: false, ..self.cache.resolve() };

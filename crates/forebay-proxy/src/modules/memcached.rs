@@ -50,6 +50,7 @@ pub fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>) -> Re
     }
     let word = KEY.of_mut(req);
     word.clear();
+    // A key with spaces or line breaks would end the command, and the rest would be a command of the client.
     escape(&key, Escape::Memcached, word);
     for part in [b"get ", word.as_slice(), b"\r\n"] {
         out.extend_from_slice(part);

@@ -73,6 +73,8 @@ impl Params {
         self.configured(req, &mut value, &mut put)?;
         value.clear();
         host(req, &mut value);
+        // Programs build URLs from this parameter, so it is the host that has chosen the server, not the text of the
+        // client.
         if !value.is_empty() && !self.gives(b"Host") {
             put(b"HTTP_HOST", &value);
         }
@@ -150,6 +152,8 @@ impl Params {
             }
             value.clear();
             value.extend_from_slice(f.value.of(&h.buf));
+            // Lines of `Cookie` are joined by a semicolon (RFC 9113, section 8.2.3), all others by a comma (RFC 9110,
+            // section 5.3).
             let separator: &[u8] = if f.id == Name::Cookie { b"; " } else { b", " };
             let mut at = i;
             while let Some((next, g)) = same.next(at) {
@@ -227,7 +231,7 @@ fn param_byte(b: u8) -> u8 {
     if b == b'-' { b'_' } else { b.to_ascii_uppercase() }
 }
 
-/// Returns `true` if a parameter's name, without `HTTP_`, is that of a field.
+/// Returns `true` if a parameter's name, without `HTTP_`, stands for a field.
 fn stands_for(rest: &[u8], field: &[u8]) -> bool {
     rest.len() == field.len() && rest.iter().zip(field).all(|(r, f)| *r == param_byte(*f))
 }

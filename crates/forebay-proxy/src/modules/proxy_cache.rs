@@ -143,6 +143,7 @@ impl Setting<forebay_server::config::HttpContext> for Valid {
         let Some((time, statuses)) = d.args.split_last() else { return Ok(Valid::default()) };
         let seconds = units::time_secs(&time.text)
             .ok_or_else(|| cx.error_at(d, time, format!("invalid time value \"{}\"", time.as_str())))?;
+        // Without statuses, nginx caches these three.
         if statuses.is_empty() {
             lines.extend([200, 301, 302].map(|s| (s, seconds)));
         }
@@ -228,7 +229,7 @@ impl Setting<forebay_server::config::HttpContext> for UseStale {
             let added = stale.add(&w.text.to_ascii_lowercase(), says_gateway(d));
             added.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
-        // `off` stays, whatever other lines say.
+        // As in nginx, `off` stays, whatever other lines say.
         Ok(if stale.errors & OFF != 0 { UseStale { errors: OFF, updating: false } } else { stale })
     }
 }

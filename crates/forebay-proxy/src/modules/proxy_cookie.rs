@@ -120,7 +120,7 @@ impl Setting<forebay_server::config::HttpContext> for CookieFlags {
         if words.is_empty() {
             return Err(cx.error_at(d, cookie, format!("invalid parameter \"{}\"", cookie.as_str())));
         }
-        // They may have variables, so words that are no flags are ignored when they are used, as in nginx.
+        // The words may have variables, so words that are no flags are ignored when they are used, as in nginx.
         let flags: Vec<_> = words.iter().map(|w| cx.template(d, w)).collect::<Result<_, _>>()?;
         all.push((like(d, cookie, true, cx)?, flags));
         Ok(CookieFlags(Arc::new(all)))
@@ -148,7 +148,8 @@ impl Change {
         CHANGES.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, change)| *change)
     }
 
-    /// Changes the flag. One that is there already stays as the upstream wrote it, except for `SameSite`, which has a value.
+    /// Changes the flag. A flag that is there already stays as the upstream wrote it, except for `SameSite`, which has a
+    /// value.
     fn apply(self, attributes: &mut Vec<Attribute>) {
         let Change(name, wanted) = self;
         let is_it = |(n, _): &Attribute| n.eq_ignore_ascii_case(name);
@@ -194,7 +195,7 @@ pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<V
     for (name, value) in &mut attributes {
         let Some(old) = value else { continue };
         if let Some(new) = attribute(req, s, name, old)? {
-            // It may hold further attributes: `proxy_cookie_path / "/; Secure"` is a common way to add a flag.
+            // The new value may hold further attributes: `proxy_cookie_path / "/; Secure"` is a common way to add a flag.
             *old = new;
             changed = true;
         }
@@ -235,6 +236,7 @@ fn joined(pair: &[u8], attributes: Vec<Attribute>) -> Vec<u8> {
 fn domain(req: &mut Request, all: &Domains, old: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
     let bare = undotted(old);
     let dot: &[u8] = if old.len() > bare.len() { b"." } else { b"" };
+    // Browsers ignore the first dot of a domain (RFC 6265, section 5.2.3), so it does not count here.
     let fits = |from: &[u8]| undotted(from).eq_ignore_ascii_case(bare);
     all.0.replace(req, old, fits, |_, to| [dot, undotted(to)].concat())
 }
@@ -273,7 +275,7 @@ impl Rewrites {
     }
 }
 
-/// Returns the changes for a cookie: those of the first row that applies to it.
+/// Returns the changes for a cookie, which the first row that applies to it has.
 fn flags(req: &mut Request, all: &CookieFlags, name: &[u8]) -> Result<Vec<Change>, VarError> {
     for (cookie, flags) in all.0.iter() {
         if cookie.is_name(req, name)? {

@@ -22,7 +22,7 @@ forebay_server::module_settings! {
     "proxy_http3_fallback" => fallback: Fallback = Fallback(Some(Terms::DEFAULT));
 }
 
-/// Largest dynamic table, bytes. A server can make us keep one for each connection.
+/// Largest dynamic table, bytes. A server that fills the table makes this server keep one for each connection.
 const MOST_TABLE: u64 = 64 * 1024;
 
 impl Settings {

@@ -40,6 +40,7 @@ pub fn write_params(
     let http = req.http();
     let own = SETTINGS.of(&http.location(req).settings);
     let mut all = req.take_buf();
+    // The specification of SCGI wants this parameter first.
     all.extend_from_slice(b"CONTENT_LENGTH\0");
     let content = match req.head.framing {
         Framing::None => 0,
@@ -55,6 +56,7 @@ pub fn write_params(
             all.push(0);
         }
     })?;
+    // A netstring begins with its length, so the parameters are gathered before anything is written.
     response::number(out, all.len() as u64);
     out.push(b':');
     out.extend_from_slice(&all);

@@ -54,6 +54,7 @@ fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), 
     let mut url = d.clone();
     let mut word = d.args.first().cloned().unwrap_or_else(|| d.name.clone());
     let place = d.args.first().map_or(b"$host:$request_port".as_slice(), |w| &w.text);
+    // The parser of `proxy_pass` reads the place, so it needs a scheme in front of it.
     word.text = [b"http://", place].concat();
     url.args = vec![word];
     l.content = Content::of(Tunnel(Pass::parse(&url, None, cx)?));
@@ -76,6 +77,7 @@ impl Handler for Tunnel {
 
 /// Opens a tunnel.
 async fn run(req: &mut Request, pass: &Pass) -> Outcome {
+    // Over HTTP/2 and HTTP/3 a stream would have to carry the tunnel, which this handler does not do.
     if req.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }
@@ -113,7 +115,7 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
     let tries = tries(t.next_upstream_tries);
     let timeout = t.next_upstream_timeout.0;
     let rules = Rules { next: t.next_upstream, tries, timeout, again: false, delay: Duration::ZERO };
-    // A head of an earlier response would be taken for that of this one.
+    // The head of an earlier response would be taken for the head of this one.
     req.modules.upstream.head.advance(usize::MAX);
     let mut attempts = Attempts::new(req, target, rules, Kept::No).await?;
     let mut place = None;

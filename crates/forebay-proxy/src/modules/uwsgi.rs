@@ -60,6 +60,7 @@ pub fn write_params(
 ) -> Result<Result<(), usize>, VarError> {
     let http = req.http();
     let own = SETTINGS.of(&http.location(req).settings);
+    // Room for the header, which has the length of the parameters and is written last.
     out.extend_from_slice(&[0; 4]);
     let start = out.len();
     own.param.each(req, s, stored, |name, value| {

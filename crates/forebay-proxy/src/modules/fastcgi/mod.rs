@@ -86,6 +86,7 @@ pub fn write_params(
     let start = fastcgi::begin(out, own.keep_conn);
     own.param.each(req, s, stored, |name, value| fastcgi::param(out, name, value))?;
     fastcgi::params_end(out, start);
+    // Without content, the empty record that ends it can follow at once and leave in the same write.
     if bare {
         fastcgi::stdin_end(out);
     }
@@ -116,6 +117,7 @@ fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, Var
     let Some(pattern) = &SETTINGS.of(&http.location(req).settings).split_path_info.0 else {
         return Ok(false);
     };
+    // The memory of the groups is kept with the request, since both variables match the same path.
     let mut captures = std::mem::take(SPLIT.of_mut(req));
     let matches = pattern.captures(&req.uri.path, &mut captures);
     if matches == Ok(true)
