@@ -74,7 +74,8 @@ struct Shared(HashMap<(usize, HttpVersion), (LocationSettings, Arc<ClientTls>)>)
 /// Makes the TLS configuration for the upstreams of a location, if it may need one.
 fn load_tls(l: &mut Location, loading: &mut LoadingTls<'_, '_>) -> Loaded {
     load(l, loading);
-    // What a location that shares the configuration has read is not known.
+    // A location that shares the TLS configuration of another location has not read the files itself, so what the result
+    // depends on is not known.
     let has_certificate = !proxy_ssl::SETTINGS.of(&l.settings).certificate.0.is_empty();
     match l.upstream_tls.is_some() && has_certificate {
         true => Loaded::Unrepeatable,
@@ -119,7 +120,7 @@ fn load(l: &mut Location, loading: &mut LoadingTls<'_, '_>) {
         }
         Err(error) if version == HttpVersion::V3 => loading.cx.keep_late(pass.place(error)),
         Err(error) => {
-            // Families have directives of their own names.
+            // Families have their own names for the directives, which the message must use.
             let prefix = format!("{}ssl_", facts.prefix);
             loading.cx.keep_late(Error { message: error.message.replace("proxy_ssl_", &prefix), ..error });
         }

@@ -4,7 +4,7 @@
 //! answer, each if there is a limit for it: Unix seconds in hexadecimal. A client can change them. It gains nothing that it could not
 //! have by sending the value of another client.
 
-/// Clocks of replicas may differ by so many seconds.
+/// Seconds by which the clocks of replicas may differ.
 const SKEW: i64 = 60;
 
 /// Limits of a session.

@@ -81,7 +81,7 @@ pub fn add_field(req: &mut Request) {
     if field.is_empty() {
         req.resp.fields.push(b"Set-Cookie", &set_cookie);
     } else {
-        // Nobody else names a server by it.
+        // Only this server may name a server in this field, so a field of the upstream is removed.
         req.resp.fields.remove_named(|name| name.eq_ignore_ascii_case(&field));
         req.resp.fields.push(&field, &set_cookie);
     }
@@ -239,7 +239,7 @@ impl Cookie {
                     _ => return Err(cx.error_at(d, w, invalid("\"change_on_failure\" parameter value", v))),
                 };
             }
-            // The others are attributes of a cookie.
+            // All other parameters are attributes of a cookie, which a field does not have.
             _ if self.field => return Err(unknown(d, w, cx)),
             (b"expires", Some(v)) => {
                 let expires =
@@ -292,7 +292,7 @@ impl Cookie {
         {
             return Ok(());
         }
-        // A session at another server is another one.
+        // A session at another server counts as a new session, whose time begins now.
         let begun = before.filter(|(wanted, _)| *wanted == sid).map(|(_, begun)| begun);
         let mut line = Vec::new();
         let begun = begun.unwrap_or_else(|| req.thread.clock.unix());
@@ -304,7 +304,7 @@ impl Cookie {
         Ok(())
     }
 
-    /// Writes the value of `Set-Cookie`, or that of the field.
+    /// Writes the value of `Set-Cookie`, or of the field in its place.
     fn write(&self, req: &mut Request, sid: &[u8], begun: i64, out: &mut Vec<u8>) -> Result<(), VarError> {
         let now = req.thread.clock.unix();
         if !self.field {
@@ -321,7 +321,7 @@ impl Cookie {
             return Ok(());
         }
         if let Some(expires) = self.expires {
-            // The cookie ends with the session.
+            // The cookie must not outlive the session, so the rest of the session's time replaces `expires`.
             let expires = self.times.left(begun, now).map_or(expires, StickyExpires::In);
             expires.write(now, self.max_age.is_none(), out);
         }
@@ -438,6 +438,7 @@ impl Learn {
             Look::Known(sid) => Ok(sid),
             Look::Asked(answer) => {
                 let longest = req.http().shared_store.settings().map_or(Duration::ZERO, |s| s.timeout);
+                // A store that does not answer must not hold requests up: after its timeout the session counts as unknown.
                 let answer = req.thread.io.poller.deadline(now + longest, answer).await;
                 Ok(self.sessions.found(&key, answer.and_then(Result::ok).flatten(), now))
             }
@@ -445,7 +446,7 @@ impl Learn {
     }
 
     fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
-        // Evaluated now, since the head is gone when the response is over.
+        // Evaluated now, since the head of the response is gone when the response is over.
         STATE.of_mut(req).session = self.sessions.created(req)?.unwrap_or_default();
         if self.header { self.learn(req, sid) } else { Ok(()) }
     }

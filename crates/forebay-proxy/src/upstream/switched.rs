@@ -1,4 +1,4 @@
-//! The connection of a protocol that was switched to, or of a tunnel: its bytes are passed on as they are (RFC 9110, sections
+//! The connection after a switch of protocols, or of a tunnel: its bytes are passed on as they are (RFC 9110, sections
 //! 7.8 and 9.3.6). Hot path.
 
 use forebay_core::upstream::conn::Conn;
@@ -19,10 +19,11 @@ pub struct Switched {
 impl Switched {
     /// Prepares the relay between the client of a request and an upstream.
     pub fn pair(self, req: &Request, conn: &Conn) -> (Pair, Rules) {
+        // The bytes are often short messages, which Nagle's algorithm would delay.
         conn.hurry();
-        // The bytes in between are the request's body, which has been passed on as such.
+        // Only bytes after the body of the request are left: the body itself has been passed on before.
         let early = req.head.buf.get(req.body.consumed(req.head.len)..).unwrap_or_default().to_vec();
-        // A client may be silent, but neither side may refuse what it is sent.
+        // A client may be silent for any time, but neither side may refuse to take bytes for longer than its timeout.
         let send = req.own_location().settings.core.send_timeout.0;
         let client = Timeouts { read: Duration::MAX, send };
         let rules = Rules { client, server: self.timeouts, ..Rules::default() };

@@ -48,7 +48,8 @@ pub const VARIABLES: &[Row] = rows! {
     "upstream_bytes_received" => |r, o| list(r, o, |a, o| response::number(o, a.received)),
 };
 
-/// Appends one value for each server: `, ` between servers, ` : ` after those of a location that an internal redirect left.
+/// Appends one value for each server, with `, ` between servers. After the servers of a location that an internal
+/// redirect left, ` : ` follows.
 fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -> HasValue {
     let u = &r.modules.upstream;
     let attempts = u.attempts.get(..u.own_attempts.unwrap_or(usize::MAX)).unwrap_or(&u.attempts);
@@ -63,7 +64,7 @@ fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -
 
 /// Appends `$upstream_response_length`. Content that came with the head counts once the head is on its way, as in nginx.
 fn length(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    // A response of HTTP/0.9 has no head, but content.
+    // A response of HTTP/0.9 has no head, so its content is counted as well.
     let at_head =
         r.resp.origin.is_proxied() && r.tally.sent_head == 0 && r.tally.sent == 0 && !r.is_subrequest();
     if at_head && let Some(a) = r.modules.upstream.attempts.last_mut() {
