@@ -140,6 +140,7 @@ impl Pool {
 
     fn begin(&self, thread: &Rc<Thread>, need: &Need) -> Rc<Session> {
         let mut sessions = self.sessions.borrow_mut();
+        // Numbers of connections that are gone are used again, so that the list does not grow with the age of the thread.
         let at = sessions.iter().position(Option::is_none).unwrap_or(sessions.len());
         let number = u32::try_from(at).unwrap_or(u32::MAX);
         let direct = Direct { front: thread.front, kind: POOL.kind(), number };
@@ -169,6 +170,8 @@ impl Pool {
                 Ok(session.clone())
             }
             Err(trouble) => {
+                // A timeout or a client that is gone concerns this request only, so others that wait make an attempt of
+                // their own.
                 let is_own = matches!(
                     trouble,
                     Trouble::Timeout | Trouble::ClientGone | Trouble::Tls(Unencrypted::Timeout)
@@ -204,6 +207,7 @@ async fn dialled(thread: &Rc<Thread>, dial: &Dial<'_>, watch: &mut Watch) -> Res
     })?;
     let mut conn = Conn::opened(&thread.io, wire, opened);
     if let Some(wanted) = dial.wanted {
+        // A handshake consists of several small writes, which Nagle's algorithm would delay.
         conn.hurry();
         let (io, timeout) = (&thread.io, dial.settings.timeout);
         let encrypted = wanted.encrypt(io, conn.wire_mut(), dial.base, timeout, watch).await;

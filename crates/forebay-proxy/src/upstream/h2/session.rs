@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a read.
 const READ: usize = 16 * 1024;
-/// Reads of a step, after which others have their turn.
+/// Number of reads of a step, after which other connections have their turn.
 const READS: usize = 4;
-/// Streams with news after which their requests have their turn, while what has come for them is in the caches of the processor.
+/// Number of streams with news after which their requests have their turn, while what has come for them is still in the
+/// caches of the processor.
 const MANY: usize = 8;
 
 /// Time without requests after which buffers are given back.
@@ -39,11 +40,11 @@ pub(super) struct Session {
     /// The connection, once it is there.
     conn: RefCell<Option<Conn>>,
     pub(super) link: RefCell<Link<Waits>>,
-    /// It is encrypted.
+    /// `true` if the connection is encrypted.
     https: Cell<bool>,
-    /// The poller has been asked for a step.
+    /// `true` if the poller has been asked for a step.
     asked: Cell<bool>,
-    /// Reason for which it is over.
+    /// Reason for which the connection is over.
     lost: RefCell<Option<Problem>>,
     /// Time at which something has last come.
     heard: Cell<Instant>,
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Begins a connection that is being opened.
+    /// Creates the state of a connection that is being opened.
     pub(super) fn new(io: &Rc<Io>, direct: Direct, need: &Need) -> Session {
         let now = io.poller.now();
         Session {
@@ -84,7 +85,7 @@ impl Session {
         }
     }
 
-    /// Takes the connection, which is there.
+    /// Takes over the connection, which has been opened.
     pub(super) fn connected(&self, conn: Conn, encrypted: bool) {
         let token = conn.token();
         self.poller().serve_directly(token, self.direct);
@@ -195,7 +196,7 @@ impl pooled::Session for Session {
     }
 
     fn abandoned(&self) {
-        // The request that opens it goes on.
+        // The request that opens the connection goes on, and takes it for itself.
     }
 
     fn close(&self) {
@@ -205,14 +206,14 @@ impl pooled::Session for Session {
 
 /// The end.
 impl Session {
-    /// Ends it. Requests on it fail once what has come has been read.
+    /// Ends the connection. Its requests fail once what has come has been read.
     fn end(&self, problem: Problem) {
         self.ask();
         if !self.life.end() {
             return;
         }
         if problem.kind == ProblemKind::Invalid {
-            // For requests that have no stream yet.
+            // Requests that have no stream yet learn the reason by this.
             self.life.note_trouble(Trouble::Unspoken(problem.text.clone().into_owned()));
         }
         *self.lost.borrow_mut() = Some(problem);
@@ -221,8 +222,9 @@ impl Session {
         self.life.wake();
     }
 
-    /// Ends it because of an error of the server.
+    /// Ends the connection because of an error of the server.
     fn fail(&self, fatal: Fatal) {
+        // The server learns the reason by a GOAWAY frame before the connection ends (RFC 9113, section 5.4.1).
         self.link.borrow_mut().leave(fatal.code);
         self.flush();
         self.end(Problem { text: fatal.text, kind: ProblemKind::Invalid });
@@ -249,7 +251,7 @@ impl Session {
         drop(conn);
     }
 
-    /// Removes a stream, `None` if it has not begun. Tells the server if it need not go on with it.
+    /// Removes a stream, `None` if it has not begun. Informs the server if it need not go on with the stream.
     pub(super) fn remove(&self, id: Option<u32>) {
         let is_idle = {
             let mut link = self.link.borrow_mut();
@@ -324,6 +326,7 @@ impl Session {
         let mut buf = self.buf.take();
         let (mut turn, mut woken) = (0, 0);
         while !self.life.is_over() {
+            // What is left in the socket is read in a further step, after the requests that have something to do.
             if turn == READS || woken >= MANY {
                 self.ask();
                 break;
@@ -353,6 +356,7 @@ impl Session {
         if room {
             self.life.wake();
         }
+        // Streams were woken first: what was complete before the error still reaches its request.
         if let Err(fatal) = taken {
             self.fail(fatal);
         }
@@ -367,7 +371,7 @@ impl Session {
         };
         match done {
             Ok(()) | Err(Errno::AGAIN) => {}
-            // The server may have answered before; the next read finds the end.
+            // The server may have answered before it closed the connection, so the next read finds answers and end.
             Err(_) if self.is_readable() => self.ask(),
             Err(e) => self.gone(format!("connection failed {}", errno_text(e))),
         }

@@ -58,7 +58,7 @@ impl Stream {
         link.is_over(self.id()) && !link.has_trailers(self.id())
     }
 
-    /// Has the session send what calls for it.
+    /// Has the session send frames that reading has produced, such as window updates.
     fn notify(&self) {
         if !self.session.link.borrow().pending().is_empty() {
             self.session.ask();
@@ -103,6 +103,7 @@ impl RequestStream for Stream {
 
     fn problem(&self) -> Option<Problem> {
         let link = self.session.link.borrow();
+        // A response that had ended before the connection was lost is complete.
         let lost = || self.session.lost().filter(|_| !link.has_ended(self.id()));
         link.problem(self.id()).map(problem_of).or_else(lost)
     }
@@ -161,7 +162,7 @@ impl Mux for Stream {
     }
 
     fn send_interim(&self, _: &[u8]) {
-        // Requests have none.
+        // Requests have no interim messages.
     }
 
     fn end(&self) {
