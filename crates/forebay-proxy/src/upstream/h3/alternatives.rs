@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Most servers that are remembered. Further ones are asked over TCP.
+/// Largest number of servers that are remembered. Further servers are asked over TCP.
 const REMEMBERED: usize = 1000;
 /// Time for which an alternative without `ma` is fresh, and the longest for which one is used (RFC 7838, section 3.1).
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -63,6 +63,7 @@ impl Alternatives {
             return None;
         };
         if known.len() >= REMEMBERED && !known.contains_key(&origin) {
+            // Expired entries make room first. What does not fit is not learned, as the table must not grow without end.
             known.retain(|_, other| other.until > now);
             if known.len() >= REMEMBERED {
                 return None;
@@ -98,6 +99,8 @@ impl Said {
 fn alternative(entry: &[u8]) -> Option<(u16, Duration)> {
     let mut parts = split(entry, b';');
     let (protocol, authority) = pair(parts.next()?)?;
+    // An alternative on another host would need a name lookup and other certificates, so only ports of the same address
+    // are followed.
     let port = authority.strip_prefix(b"\"")?.strip_suffix(b"\"")?.strip_prefix(b":")?;
     if protocol != b"h3" || port.len() > 5 {
         return None;
@@ -128,6 +131,7 @@ fn pair(part: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Splits a value at a byte that is not within quotes. Parts have no spaces around them.
 fn split(value: &[u8], at: u8) -> impl Iterator<Item = &[u8]> {
+    // A comma or semicolon in a quoted authority does not end an entry (RFC 9110, section 5.6.4).
     let (mut quoted, mut escaped) = (false, false);
     let parts = value.split(move |byte| {
         let is_escaped = std::mem::take(&mut escaped);

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Reads of a step, after which others have their turn.
+/// Number of reads of a step, after which other sockets have their turn.
 const READS: usize = 4;
 
 /// A socket to one server.
@@ -28,7 +28,7 @@ pub(super) struct Lane {
     sessions: RefCell<Vec<Rc<Session>>>,
     /// Number of the next session.
     next: Cell<u32>,
-    /// The poller has been asked for a step.
+    /// `true` if the poller has been asked for a step.
     asked: Cell<bool>,
 }
 
@@ -113,9 +113,10 @@ impl Lane {
         let now = self.now();
         for _ in 0..READS {
             match self.client.receive(batch, now) {
+                // A batch that is not full has emptied the socket, which saves a read that would return EAGAIN.
                 Ok(count) if count < MOST => return self.io.poller.drained(self.token),
                 Err(Errno::AGAIN) => return self.io.poller.drained(self.token),
-                // An error of the socket says what has happened to a datagram before.
+                // The error belongs to a datagram that was sent before (ICMP), so reading goes on.
                 Ok(_) | Err(_) => {}
             }
         }

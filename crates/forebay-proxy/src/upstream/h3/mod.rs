@@ -6,7 +6,8 @@
 //! - [`alternatives::Alternatives`] are the ports at which servers take HTTP/3 by their own account.
 //! - [`stream::Stream`] is a request. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]). Dropping it cancels it.
 //!
-//! Connections are the thread's: requests of one thread share them, and a configuration that is replaced gives them no more requests.
+//! Connections belong to a thread: its requests share them, and a configuration that is replaced gives them no more
+//! requests.
 //!
 //! The QUIC client of a lane is `forebay-net/src/quic/client.rs`. The protocol is the code of `forebay-http/src/h3/connection/mod.rs` in
 //! the role of a client. A server without HTTP/3 is remembered, and `exchange.rs` goes on over TCP.
@@ -46,11 +47,11 @@ const SILENCE: Duration = Duration::from_secs(30);
 const PING: Duration = Duration::from_secs(5);
 /// Unidirectional streams that a server may have open at a time: control, QPACK, and a few of unknown types.
 const UNIS: u32 = 8;
-/// Content that is kept until it is acknowledged, in windows of a stream.
+/// Limit for content that is kept until it is acknowledged, in windows of a stream.
 const SEND_WINDOWS: u32 = 16;
 /// Largest window of a connection, bytes.
 const MOST_WINDOW: u32 = 1 << 28;
-/// Servers without HTTP/3 that are remembered, beyond which those that need not be are forgotten.
+/// Number of servers without HTTP/3 that are remembered. Beyond it, expired ones are forgotten.
 const REMEMBERED: usize = 1000;
 
 /// Limits of connections.
@@ -67,7 +68,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the same for QUIC. Streams whose content is not read for now leave windows for the others.
+    /// Returns the limits in the form of QUIC. Streams whose content is not read for now leave windows for the other
+    /// streams.
     fn of_quic(self) -> client::Limits {
         client::Limits {
             window: self.window,
@@ -117,7 +119,7 @@ pub struct Pool {
     shared: Shared<Session>,
     /// Servers that have said where they speak HTTP/3.
     pub alternatives: Alternatives,
-    /// Servers that do not speak HTTP/3, and until when that is believed.
+    /// Servers that do not speak HTTP/3, and the time until which this is assumed.
     without: RefCell<HashMap<SocketAddr, Instant>>,
 }
 
@@ -181,7 +183,7 @@ impl Pool {
         let key = &need.shared.key;
         let lane = self.lane(thread, need.addr, key.local)?;
         let dialling = Dialling::new(tls, key.limits.of_quic());
-        // Also where it fails: a lane without connections ends in a step.
+        // Asked for even if the next call fails, since a lane without connections ends in a step.
         lane.ask();
         let session = Session::begin(&lane, &dialling, &name, need)?;
         thread.counters.upstream_quic_open.add(1);
@@ -207,6 +209,7 @@ impl Pool {
         let direct = Direct { front: thread.front, kind: POOL.kind(), number };
         let open = || Lane::open(&thread.io, direct, (addr, local));
         let opened = match open() {
+            // Cached files and idle connections give their descriptors up for a socket that a request needs.
             Err(e) if e.is_out_of_descriptors() && thread.shed() => open(),
             done => done,
         };
@@ -241,7 +244,7 @@ impl Pool {
         }
     }
 
-    /// Closes connections of a lane that are not needed any more, sends, and forgets those that are over.
+    /// Closes connections of a lane that are not needed any more, sends, and forgets connections that are over.
     fn settle(&self, thread: &Thread, lane: &Rc<Lane>) {
         lane.sessions().iter().for_each(|session| self.shared.trim(session, lane.now()));
         lane.flush();

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// Most interim responses (RFC 9110, section 15.2).
+/// Largest number of interim responses (RFC 9110, section 15.2).
 const MAX_INTERIM: u32 = 100;
 
 /// A request and its response. Dropping it cancels what is not over.
@@ -59,7 +59,8 @@ impl Drop for Stream {
         if self.session.is_over() {
             return;
         }
-        // The end often comes with the last frame.
+        // The end of the stream often comes with the last frame, so the response may be complete although nobody has read
+        // its end.
         if !self.received.get() && !self.input.borrow().awaits_head() && self.skip_to_end() {
             self.received.set(true);
         }
@@ -105,7 +106,7 @@ impl Stream {
     /// Notes that QUIC has something to read.
     pub(super) fn readable(&self) {
         self.input.borrow_mut().note_readable();
-        // A statement of its own: handlers use the link.
+        // A statement of its own, which ends the borrow: the handlers use the link.
         let reset = self.session.link.streams().received_reset(self.id);
         match reset {
             Some(why) if !self.received.get() => self.break_off(reset_by(why)),
@@ -123,6 +124,7 @@ impl Stream {
     /// Notes that the server reads no more of the request. Its response may still come (RFC 9114, section 4.1).
     pub(super) fn stopped(&self) {
         self.stopped.set(true);
+        // QUIC requires a reset in answer to STOP_SENDING (RFC 9000, section 3.5).
         let _ = self.session.link.streams().reset(self.id, Code::NoError.number());
         self.session.notify();
         wake(&self.writer);
@@ -147,6 +149,7 @@ fn wake(waker: &RefCell<Option<Waker>>) {
 /// Returns the problem of a stream that the server has reset.
 fn reset_by(number: u64) -> Problem {
     let name = code_name(number).map_or_else(|| format!("0x{number:x}"), str::to_owned);
+    // With this code the server has not processed the request, so it may be sent again (RFC 9114, section 4.1.1).
     let kind = match number == Code::RequestRejected.number() {
         true => ProblemKind::Unsent,
         false => ProblemKind::Gone,
@@ -188,7 +191,7 @@ impl Stream {
                     self.take_status(status)?;
                     Ok(Some(lines))
                 }
-                // The insertions that it waits for will not come on a connection that is gone.
+                // The section waits for insertions, which will not come on a connection that is gone.
                 None => self.drained().map(|()| None),
             },
             Ok(Next::TooLarge) => Err(self.give_up(invalid("sent too big header"), Code::ExcessiveLoad)),
@@ -227,9 +230,10 @@ impl Stream {
         }
     }
 
-    /// Has another head follow one of an interim response.
+    /// Prepares for another head after the head of an interim response.
     fn take_status(&self, status: u16) -> Result<(), Problem> {
         match status {
+            // HTTP/3 has no status 101 (RFC 9114, section 4.5).
             101 => Err(self.give_up(invalid("switched protocols over HTTP/3"), Code::MessageError)),
             100..200 if self.interim.get() >= MAX_INTERIM => {
                 Err(self.give_up(invalid("sent too many interim responses"), Code::ExcessiveLoad))
@@ -268,7 +272,7 @@ impl Stream {
                 return self.drained().map(|()| 0);
             }
             let before = buf.len();
-            // A statement of its own: what follows uses the input.
+            // A statement of its own, which ends the borrow: the code below uses the input.
             let next = self.input.borrow_mut().read(self.session.link.as_ref(), buf);
             match next {
                 Ok(Next::Content) => return Ok(buf.len() - before),
@@ -310,7 +314,7 @@ impl Stream {
     fn skip_to_end(&self) -> bool {
         let mut input = self.input.borrow_mut();
         if input.is_empty() && !input.has_ended() {
-            // Without the end nothing has changed.
+            // An error changes nothing here: the end has not come then.
             let _ = input.fill(self.session.link.as_ref());
         }
         input.has_ended() && input.is_empty()
@@ -324,6 +328,7 @@ impl Stream {
             self.session.cancel_sections(self.id);
         }
         if !self.output.borrow().has_ended() && !self.stopped.get() {
+            // After a complete response, the rest of the request is unneeded rather than cancelled.
             let why = if self.received.get() { Code::NoError } else { why };
             let _ = self.session.link.streams().reset(self.id, why.number());
         }
@@ -397,7 +402,7 @@ impl Mux for Stream {
         let n = self.pull(buf).map_err(|_| Errno::CONNRESET)?;
         if n > 0 {
             self.session.link.note_progress(n as u64, 0);
-            // The server may have to be told of the window.
+            // The server may need a larger window, which the connection announces.
             self.session.notify();
         }
         if n == 0 && !self.received.get() { Err(Errno::AGAIN) } else { Ok(n) }
@@ -428,7 +433,7 @@ impl Mux for Stream {
     }
 
     fn send_interim(&self, _: &[u8]) {
-        // Requests have none.
+        // Requests have no interim messages.
     }
 
     fn end(&self) {

@@ -10,19 +10,19 @@ impl Session {
     /// Reads a unidirectional stream.
     pub(super) fn read_uni(self: &Rc<Self>, id: u64) -> Result<(), Fatal> {
         loop {
-            // A statement of its own: handlers use the state.
+            // A statement of its own, which ends the borrow: the handlers use the state.
             let event = self.state.borrow_mut().connection.receive(self.link.as_ref(), id)?;
             match event {
                 Some(Event::GoAway(first)) => self.go_away(first),
                 Some(Event::Inserted(inserted)) => self.unblock(inserted),
-                // Clients give priorities.
+                // Only clients give priorities (RFC 9218, section 7.2), so this client has no use for them.
                 Some(Event::Priority { .. }) => {}
                 None => return Ok(()),
             }
         }
     }
 
-    /// Takes no further requests. Those that the server will not serve are sent elsewhere.
+    /// Takes no further requests. Requests that the server will not serve are sent elsewhere (RFC 9114, section 5.2).
     fn go_away(&self, first: u64) {
         let unserved: Vec<_> = {
             let s = self.state.borrow();

@@ -91,7 +91,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns `true` if it is forgotten.
+    /// Returns `true` if the connection has ended.
     pub(super) fn is_over(&self) -> bool {
         self.life.is_over()
     }
@@ -158,7 +158,7 @@ impl pooled::Session for Session {
 
 /// The end.
 impl Session {
-    /// Ends it with a code for the server. `problem`: reason for the failure of its requests.
+    /// Ends the connection with a code for the server. `problem`: reason for the failure of its requests.
     fn end(&self, why: Code, problem: Option<Problem>) {
         if !self.life.end() {
             return;
@@ -168,7 +168,7 @@ impl Session {
         let gone = || Problem { text: "connection was closed".into(), kind: ProblemKind::Gone };
         let problem = problem.unwrap_or_else(gone);
         if problem.kind == ProblemKind::Invalid {
-            // For requests that have no stream yet.
+            // Requests that have no stream yet learn the reason by this.
             self.life.note_trouble(Trouble::Unspoken(problem.text.clone().into_owned()));
         }
         let streams = std::mem::take(&mut self.state.borrow_mut().streams);
@@ -184,13 +184,13 @@ impl Session {
         self.end(Code::NoError, None);
     }
 
-    /// Ends it because of an error of the server.
+    /// Ends the connection because of an error of the server.
     pub(super) fn fail(&self, Fatal { code, reason }: Fatal) {
         let text = Cow::Owned(format!("{reason} ({})", code_name(code.number()).unwrap_or_default()));
         self.end(code, Some(Problem { text, kind: ProblemKind::Invalid }));
     }
 
-    /// Ends it because nobody listens at the server's port.
+    /// Ends the connection because nobody listens at the server's port.
     pub(super) fn refused(&self) {
         match self.life.is_connecting() {
             true => self.give_up(refused()),
@@ -201,7 +201,7 @@ impl Session {
         }
     }
 
-    /// Notes that QUIC has forgotten it.
+    /// Notes that QUIC has forgotten the connection.
     pub(super) fn gone(&self) {
         self.end(Code::NoError, None);
     }
@@ -246,7 +246,7 @@ impl Session {
     /// Handles the events of the connection.
     pub(super) fn process(self: &Rc<Self>) {
         loop {
-            // A statement of its own: handlers use the connection.
+            // A statement of its own, which ends the borrow: the handlers use the connection.
             let event = self.link.quic().poll();
             let Some(event) = event else { break };
             if self.is_over() {
@@ -272,7 +272,8 @@ impl Session {
         if self.is_over() {
             return;
         }
-        // Those with content are bounded by the windows.
+        // STREAM frames with content are bounded by the windows, while empty ones cost the server nothing, so they count
+        // against a limit.
         let frames = self.link.quic().stats().received_stream_frames;
         self.link.note_progress(0, frames - self.frames.replace(frames));
         if self.link.is_excessive(self.lane.now()) {
@@ -287,6 +288,7 @@ impl Session {
         let facts = established(&self.link);
         let speaks = facts.as_ref().is_some_and(|facts| facts.alpn.as_deref() == Some(H3));
         let shown = facts.map(|facts| facts.certificates).unwrap_or_default();
+        // Judged before a request is sent: requests must not reach the wrong server.
         if let Err(text) = self.wanted.tls.judge(&shown, &self.wanted.name) {
             self.give_up(tls(text));
             return Ok(());
@@ -323,10 +325,12 @@ impl Session {
                 None => return self.state.borrow().connection.stopped(id.0),
             },
             StreamEvent::Available { dir: Dir::Bi } => {
+                // The server has raised its limit of streams, so requests that wait look for room again.
                 self.full.set(false);
                 self.life.wake();
             }
-            // We let the server open none that go both ways. A response that was read to its end is complete.
+            // This client lets the server open no bidirectional streams (RFC 9114, section 6.1). A response that was read
+            // to its end is complete.
             StreamEvent::Opened { .. }
             | StreamEvent::Available { .. }
             | StreamEvent::Finished { .. }
@@ -381,6 +385,7 @@ impl Session {
             tables.decode(|decoder, scratch| response_head(decoder, &section, scratch, &mut out));
         match status {
             Err(BadBlock::Compression) => return Err(FAILED),
+            // The server's encoder may drop entries only after this acknowledgement (RFC 9204, section 4.4.1).
             _ if dynamic => tables.acknowledge(id.0, Acknowledge::AtOnce),
             _ => {}
         }
