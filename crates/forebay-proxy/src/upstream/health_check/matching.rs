@@ -84,6 +84,7 @@ impl Match {
             return Some("header");
         }
         match &self.body {
+            // A pattern that exceeds its limits fails the check, negated or not.
             Some((want, p)) if p.is_match(body) != Ok(*want) => Some("body"),
             _ => None,
         }

@@ -128,6 +128,8 @@ impl Check {
     /// Takes over the settings of the location of this number.
     pub fn bind(&mut self, host: &[u8], encrypted: bool, location: (usize, LocationId), s: &proxy::Settings) {
         (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
+        // Requests of the location name this host, so checks name it too. A value with variables has no request to come
+        // from.
         let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
         self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();
         self.announce = s.protocol_header.version();
@@ -156,6 +158,7 @@ impl Check {
     fn fault(&self, head: &ResponseHead, body: &[u8]) -> Option<&'static str> {
         match &self.conditions {
             Some(m) => m.fault(head, body),
+            // As in NGINX Plus, a status of 2xx or 3xx passes without a `match` block.
             None => (!(200..400).contains(&head.status)).then_some("status"),
         }
     }

@@ -93,7 +93,7 @@ impl CheckedServer {
             announce: check.announce,
             tls: location.and_then(|l| l.upstream_tls.as_ref()),
             host: &check.upstream,
-            // The check is a request of HTTP/1, whatever requests are.
+            // The check is a request of HTTP/1, whatever protocol requests use, so nothing is offered by ALPN.
             protocols: &[],
             timeout: check.connect_timeout,
         };
@@ -110,6 +110,7 @@ impl CheckedServer {
         if let Some(fault) = check.fault(&head, &body.bytes) {
             return Err(Blamed::Peer(format!("checking {fault} of response (status {})", head.status)));
         }
+        // A server that closes the connection after this response gets a new connection for the next check.
         let read = if head.keep_alive { body.read } else { Read::Last };
         self.check_required(check, head, body.bytes.len(), started).await?;
         Ok(read)

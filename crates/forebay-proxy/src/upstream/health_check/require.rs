@@ -1,5 +1,5 @@
-//! `require` of a `match` block. Variables are evaluated for a request, on a worker thread. The response to a check is sent to
-//! one, which evaluates them for a request made from it.
+//! `require` of a `match` block. Variables are evaluated for a request, on a worker thread. The response to a check goes
+//! to such a thread, which makes a request of it and evaluates the variables for it.
 
 use super::Check;
 use forebay_core::vars::VarId;
@@ -42,6 +42,7 @@ pub struct Question {
 pub(super) async fn holds(ask: &Ask, config: &Arc<Http>, checked: Checked) -> bool {
     let (answer, answered) = oneshot::channel();
     ask(Question { config: config.clone(), checked, answer });
+    // The process is ending then, which must not count against a server.
     answered.await.unwrap_or(true)
 }
 
@@ -49,6 +50,7 @@ impl Message for Question {
     /// Answers.
     fn deliver(self: Box<Self>, thread: &Rc<Thread>) {
         let Question { config, checked, answer } = *self;
+        // A panic in a variable must not end the worker thread, which serves requests.
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let conditions = checked.check.conditions.clone();
             let mut req = checked.request(thread, config);
