@@ -257,7 +257,7 @@ impl HeaderFilter {
             filter,
             head: Head::Request,
             codings: None,
-            scope: FilterScope::HeadDeadlines,
+            scope: FilterScope::Heads,
         }
     }
 
@@ -293,7 +293,7 @@ pub enum Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterScope {
     /// Responses with a head.
-    HeadDeadlines,
+    Heads,
     /// Responses with a head, and responses of subrequests whose content becomes part of another response.
     Included,
 }
