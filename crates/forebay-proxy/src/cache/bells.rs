@@ -1,4 +1,4 @@
-//! Wakes threads when files of caches have been removed or replaced, so that they close theirs.
+//! Wakes threads when files of caches have been removed or replaced, so that the threads close them.
 
 use forebay_net::reactor::{NOTICE_CACHES, notice};
 use forebay_sys::sync::lock;
@@ -48,7 +48,7 @@ impl Bell {
         let mut count = [0u8; 8];
         // Fails only if nothing has been written, and then there is nothing to reset.
         let _ = rustix::io::read(&self.event, &mut count);
-        // A file that goes from here on rings again.
+        // Reset before the files are looked at: a file that is removed from here on rings again.
         self.rung.swap(false, Ordering::AcqRel);
     }
 }

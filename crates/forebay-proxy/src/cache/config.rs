@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// Bytes of a zone that one entry counts for, chosen so that about as many fit as in nginx.
+/// Number of bytes of a zone that an entry takes, chosen so that about as many entries fit as in nginx.
 pub(super) const NODE: u64 = 128;
 
 /// Smallest zone, bytes.

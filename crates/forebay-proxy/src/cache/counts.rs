@@ -1,4 +1,4 @@
-//! Responses of caches by the way in which the cache took part, and their bytes.
+//! Responses of caches by the way in which the cache took part, with their bytes.
 
 use crate::modules::proxy_cache;
 use forebay_core::status_zone::{StatusZone, ZoneKind, add, with_cells};

@@ -287,7 +287,7 @@ impl Index {
     /// If the entry cannot be written.
     pub fn renew(&self, cache: &Cache, e: &Renewal, start: &[u8]) -> io::Result<()> {
         let _files = lock(&self.shard(&e.node.hash).files);
-        // If the file was replaced or removed meanwhile, the one in place has times of its own.
+        // If the file was replaced or removed meanwhile, the file that is in place has times of its own.
         if e.node.generation() == e.generation {
             let file = files::open_to_write(&cache.file(&e.node.hash))?;
             // Another process with the same directory, such as the one before an upgrade, has generations of its own.

@@ -188,7 +188,7 @@ impl Halves {
     }
 }
 
-/// Entries of one thread: those with their bodies in memory, and those with an open file.
+/// Entries of one thread: small entries with their bodies in memory, and large entries with an open file.
 #[derive(Debug)]
 pub struct Local {
     memory: Halves,

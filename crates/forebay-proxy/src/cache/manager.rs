@@ -144,7 +144,7 @@ fn abandoned(name: &[u8]) -> bool {
     pid != std::process::id().to_string() && !PathBuf::from("/proc").join(pid).exists()
 }
 
-/// Removes inactive entries, and the least recently used ones while a limit is exceeded. Returns the time until the
+/// Removes inactive entries, and the least recently used entries while a limit is exceeded. Returns the time until the
 /// next check.
 fn trim(cache: &Cache) -> Duration {
     let mut pacer = Pacer::new(cache.manager);

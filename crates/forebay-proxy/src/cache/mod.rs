@@ -53,7 +53,7 @@ pub struct Cache {
     pub use_temp_path: bool,
     /// Time after which an unused entry is removed.
     pub inactive: Duration,
-    /// Most bytes on disk.
+    /// Limit for the bytes on disk.
     pub max_size: Option<u64>,
     /// Bytes of the file system to keep free.
     pub min_free: u64,

@@ -1,9 +1,9 @@
 //! Purges that the replicas of the server share (`purge_sync` of `proxy_cache_path`), through the store of `shared_store`.
 //!
-//! The replica that a purge is sent to removes the entries, answers, and tells the store. The others read that within milliseconds. A
-//! purge that cannot be told now, since the store is away, is kept until it can. A replica that was cut off or not running reads
-//! on from the last purge that it has read. The name of that is in a file of the cache's directory, since the entries outlive
-//! the process, too.
+//! The replica that a purge is sent to removes the entries, answers, and informs the store. The others read the purge
+//! there within milliseconds. While the store is away, purges are kept for it. A replica that was cut off or not running
+//! reads on from the last purge that it has read. The position of this purge is in a file of the cache's directory, since
+//! the entries outlive the process as well.
 
 use super::Cache;
 use super::entry::hash;
@@ -56,7 +56,7 @@ impl Outbox {
 /// Tells other replicas of a purge, if the cache has `purge_sync`. A key that ends in `*` stands for all keys that begin like it.
 ///
 /// # Errors
-/// If the purge cannot be told. The text says why.
+/// If the purge cannot be passed on. The text says why.
 pub fn tell(cache: &Cache, key: &[u8]) -> Result<(), String> {
     if !cache.purge_sync {
         return Ok(());

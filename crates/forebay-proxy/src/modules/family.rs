@@ -229,6 +229,7 @@ fn level<'l>(prefix: &str, w: &'l LocationWritten) -> Option<&'l dyn Level> {
 pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
     let name = d.name.text.as_slice();
     let word = first(d);
+    // Checked here rather than by the table, since the answer depends on the `proxy_pass` of the same level.
     if name == b"proxy_redirect" && d.args.len() == 1 && word == b"default" {
         return check_default_redirect(d, l, cx);
     }
@@ -244,8 +245,8 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
     check_store_or_cache(d, &l.written, cx)
 }
 
-/// Returns `true` if a level has several certificates for upstreams. The settings are those of `ssl_certificate`, which may be
-/// repeated.
+/// Returns `true` if a level has several certificates for upstreams. The table of `ssl_certificate` reads them, which may
+/// be repeated, while these directives may not.
 fn has_several_certificates(w: &LocationWritten) -> bool {
     several(proxy_ssl::SETTINGS.written(w)) || levels(w).any(Level::has_several_certificates)
 }
@@ -314,6 +315,7 @@ impl Translated {
         let level = level(prefix, written)?;
         let mut warning = None;
         let values = self.known.entry(level.address()).or_insert_with(|| {
+            // Held for as long as the address serves as the key of the map.
             self.held.push(written.clone());
             let (values, text) = level.values();
             warning = text;

@@ -1,5 +1,5 @@
 //! Parameters that describe a request in FastCGI, uwsgi and SCGI (nginx: fastcgi_param, uwsgi_param, scgi_param): first
-//! those of the configuration, then the fields of the client as `HTTP_*`. Hot path.
+//! the parameters of the configuration, then the fields of the client as `HTTP_*`. Hot path.
 
 use super::proxy;
 use crate::modules::proxy_cache;

@@ -247,8 +247,8 @@ fn path(req: &mut Request, all: &Paths, old: &[u8]) -> Result<Option<Vec<u8>>, V
 }
 
 impl Rewrites {
-    /// Returns what replaces a value. Of a row with a text, `fits` says whether it applies, and `new` makes the new value of
-    /// its two texts. A pattern sees all of the value, and replaces all of it.
+    /// Returns what replaces a value. For a row with a text, `fits` says whether the row applies, and `new` makes the new
+    /// value of both texts. A pattern sees the whole value, and replaces all of it.
     fn replace(
         &self,
         req: &mut Request,

@@ -157,12 +157,13 @@ async fn open_to(req: &mut Request, addr: &PeerAddr) -> Result<Conn, Fault> {
 fn established(req: &mut Request, contact: Contact) -> Outcome {
     let http = req.http();
     let t = SETTINGS.of(&http.location(req).settings);
-    // What passes through the tunnel need not be HTTP.
+    // Bytes of a tunnel need not be HTTP, so the error log names the server without a scheme.
     let scheme = CALL.of(req).scheme();
     let u = &mut req.modules.upstream;
     u.log_name.drain(..scheme.len().min(u.log_name.len()));
     u.log_path.clear();
     let timeouts = Timeouts { read: t.read_timeout.0, send: t.send_timeout.0 };
+    // After a tunnel the connection cannot go back to requests.
     req.ending.close();
     req.resp.status = 200;
     req.resp.head_only = true;

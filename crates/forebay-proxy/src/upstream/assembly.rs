@@ -51,7 +51,7 @@ fn add_check(level: &mut Placing<'_, '_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Translates the directives of `fastcgi_`, `uwsgi_` and the like to those of `proxy_`.
+/// Translates the directives of `fastcgi_`, `uwsgi_` and the like to directives of `proxy_`.
 fn apply_family(l: &mut Location, written: &LocationWritten, s: &mut Settling<'_, '_>) {
     let Some(pass) = proxy::destination(l.content.as_ref()) else { return };
     let prefix = pass.codec.facts().prefix;

@@ -238,7 +238,7 @@ const OVER_TCP: [&[u8]; 2] = [b"h2", b"http/1.1"];
 impl Exchange<'_> {
     /// Asks the server of a contact.
     ///
-    /// Thousands of requests may wait in here. What is rare is boxed, so that they keep no room for it.
+    /// Thousands of requests may wait in here. Rare steps are boxed, so that waiting requests keep no room for them.
     async fn attempt(
         &self,
         req: &mut Request,

@@ -95,8 +95,9 @@ pub enum Reuse {
     No,
     /// An idle connection of an `upstream` block, or a new one; it becomes idle again.
     Group,
-    /// An idle or new connection for an address or a name in `proxy_pass`. The configuration does not ask for reuse, so no
-    /// request may fail because of it: a request that cannot be sent twice gets a new connection, and any other is sent again by a new one.
+    /// An idle or new connection for an address or a name in `proxy_pass`. The configuration does not ask for reuse, so
+    /// no request may fail because of a reused connection. A request that cannot be sent twice gets a new connection, and
+    /// any other request is sent again on a new connection.
     Implied,
 }
 

@@ -15,7 +15,8 @@ use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Longest content that is copied behind its head, bytes: for more, describing two pieces to the kernel costs less.
+/// Longest content that is copied into one buffer with its head, bytes: for longer content, describing two pieces to the
+/// kernel costs less.
 const COPY: usize = 4096;
 
 /// Largest number of bytes of a file that one call sends.
@@ -29,7 +30,7 @@ pub(super) struct Sender<'s> {
     pub(super) watch: &'s mut Watch,
 }
 
-/// Bytes to be written, and content behind them, without a copy.
+/// Bytes to be written, and content that follows them, without a copy.
 struct Unwritten<'b> {
     bytes: &'b [u8],
     content: Content<'b>,
@@ -223,7 +224,8 @@ impl Sender<'_> {
     }
 }
 
-/// Returns what is written first, and the file that follows. `both` has room for a head and what is copied behind it.
+/// Returns the bytes that are written first, and the file that follows. `both` is memory for a head together with its
+/// content.
 fn unwritten<'b>(
     req: &Request,
     head: &'b [u8],

@@ -1,8 +1,8 @@
 //! Times after which a session is over, in the value that its client keeps (`sticky cookie` and `sticky header`).
 //!
-//! The value is the name of the server, behind it a dot and the time at which the session began, and a dot and the time of the last
-//! answer, each if there is a limit for it: Unix seconds in hexadecimal. A client can change them. It gains nothing that it could not
-//! have by sending the value of another client.
+//! The value is the name of the server, followed by a dot and the time at which the session began, and a dot and the time
+//! of the last answer. A time is there only if there is a limit for it, in hexadecimal Unix seconds. A client can change
+//! the times. It gains nothing by this that it could not have by sending the value of another client.
 
 /// Seconds by which the clocks of replicas may differ.
 const SKEW: i64 = 60;
@@ -39,7 +39,7 @@ impl Times {
         Some((rest, begun))
     }
 
-    /// Appends the times behind the name of a server.
+    /// Appends the times after the name of a server.
     pub(super) fn write(&self, begun: i64, now: i64, out: &mut Vec<u8>) {
         for at in [self.lifetime.map(|_| begun), self.idle.map(|_| now)].into_iter().flatten() {
             out.extend_from_slice(format!(".{:x}", at.max(0)).as_bytes());
@@ -54,11 +54,13 @@ impl Times {
 }
 
 fn is_within(at: i64, limit: u64, now: i64) -> bool {
+    // A time in the future would make a session endless.
     at <= now.saturating_add(SKEW) && now < at.saturating_add_unsigned(limit)
 }
 
 /// Splits the last time off.
 fn split(value: &[u8]) -> Option<(&[u8], i64)> {
+    // Names of servers may have dots in them, so the times are taken off from the end.
     let dot = value.iter().rposition(|b| *b == b'.')?;
     let (before, text) = (value.get(..dot)?, value.get(dot + 1..)?);
     let digits = (1..=12).contains(&text.len()) && text.iter().all(u8::is_ascii_hexdigit);

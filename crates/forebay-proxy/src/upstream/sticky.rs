@@ -109,7 +109,7 @@ pub struct Cookie {
     /// `lifetime` and `idle`.
     times: Times,
     expires: Option<StickyExpires>,
-    /// `max_age`, in seconds; `expires` has it, too.
+    /// `max_age`, in seconds. Without it, `expires` also writes a `max-age`.
     max_age: Option<u64>,
     /// `change_on_failure=off`: a client that was sent elsewhere for once keeps its cookie.
     stays: bool,
@@ -118,7 +118,8 @@ pub struct Cookie {
     samesite: Option<Template>,
     secure: Secure,
     httponly: bool,
-    /// `mark`: text before the name of the server, and a dot between them. Cookies without it are those of other groups.
+    /// `mark`: text in front of the name of the server, with a dot between them. Cookies without it belong to other
+    /// groups.
     mark: Option<Vec<u8>>,
 }
 
@@ -392,7 +393,8 @@ impl StickyExpires {
     }
 }
 
-/// Returns the attribute for a value of `samesite=`, empty for an empty value. An unknown value means the strictest one, as in nginx.
+/// Returns the attribute for a value of `samesite=`, empty for an empty value. As in nginx, an unknown value means the
+/// strictest one.
 fn same_site(value: &[u8]) -> &'static [u8] {
     match value.to_ascii_lowercase().as_slice() {
         b"" => b"",

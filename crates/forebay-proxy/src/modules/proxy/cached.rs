@@ -48,7 +48,7 @@ struct Place {
     cache: Arc<Cache>,
     ticket: Ticket,
     key: Vec<u8>,
-    /// The entry under the key, where the response is another variant of it.
+    /// The entry under the key, if the response will be stored as another variant.
     main: Option<Main>,
     family: u64,
 }
@@ -304,8 +304,8 @@ fn new_family() -> u64 {
     (t.as_nanos() as u64) ^ (u64::from(std::process::id()) << 48) ^ (forebay_sys::serial::next() << 32)
 }
 
-/// Returns `true` if the requested range begins so far from the start that the whole is not fetched for it (nginx:
-/// proxy_cache_max_range_offset).
+/// Returns `true` if the requested range begins so far from the start that the whole response is not fetched for it
+/// (nginx: proxy_cache_max_range_offset).
 fn range_too_far(req: &Request, cs: &CacheSettings) -> bool {
     let (Some(max), Some(value)) = (cs.max_range_offset.0, req.head.get(Name::Range)) else { return false };
     let Some((unit, rest)) = value.split_at_checked(6) else { return false };
@@ -350,7 +350,7 @@ fn fits(req: &Request, meta: &Meta) -> bool {
     meta.vary.is_empty() || meta.variant == variant(req, &meta.vary)
 }
 
-/// Looks up a key, then the variant of it that is requested.
+/// Looks up a key, then the requested variant of the response under the key.
 async fn find(req: &mut Request, query: &Query<'_>) -> Lookup {
     let mut name = req.take_buf();
     local_name(query.cache, query.key, &mut name);
@@ -753,7 +753,7 @@ pub(super) async fn revalidated(
     Some(e)
 }
 
-/// Reads the fields of a 304, and those of the stored response if the 304 has no time. Loads the head of the stored
+/// Reads the rules of a 304, and the rules of the stored response if the 304 says no time. Loads the head of the stored
 /// response in that case.
 fn said_of_both(req: &mut Request, e: &Rc<Entry>, s: &Settings) -> CacheRules {
     let confirmed = cache_rules(req, s);
@@ -774,7 +774,7 @@ pub(super) fn serves_instead(
 ) -> bool {
     let Some(e) = &fetch.stale else { return false };
     let Some(kind) = kind else { return false };
-    // RFC 5861, section 4, allows it for 500, 502, 503 and 504, too; nginx does not.
+    // RFC 5861, section 4, allows a stale response in place of a 500, 502, 503 or 504 as well, but nginx does not.
     use super::NextUpstream as On;
     let failed = matches!(kind, On::Error | On::Timeout | On::InvalidHeader);
     cs.use_stale.has(kind) || failed && e.meta.valid.saturating_add(e.meta.error) >= req.thread.clock.unix()

@@ -75,7 +75,8 @@ pub fn pass_by(codec: Codec, d: &Directive, l: &mut LocationBuild, cx: &mut Scop
     Ok(())
 }
 
-/// Refuses a second directive of the same protocol in a location. Of several protocols the last one counts, as in nginx.
+/// Refuses a second directive of the same protocol in a location. If there are directives of several protocols, the last
+/// one counts, as in nginx.
 ///
 /// # Errors
 /// `"x" directive is duplicate`.
@@ -230,7 +231,7 @@ pub async fn more(req: &mut Request) -> Option<Further> {
     }
 }
 
-/// Notes in the cache that a request has failed for which no server has sent a response, so that the next ones need not ask.
+/// Notes in the cache that a request has failed without a response of any server, so that the next requests need not ask.
 fn keep_failure(req: &Request, taken: &mut Taken, stop: Option<&Stop>) {
     if let Some(Stop::Status(status @ (502 | 504))) = stop {
         let http = req.http();

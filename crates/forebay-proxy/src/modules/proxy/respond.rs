@@ -98,6 +98,7 @@ fn switch_protocols(
 /// Answers with a page of the configuration in place of the response (nginx: proxy_intercept_errors).
 fn intercept(req: &mut Request, taken: &mut Taken, s: &Settings) -> Outcome {
     let status = req.modules.upstream.head.status;
+    // A page for 401 is of no use without the challenge of the upstream (RFC 9110, section 11.6.1).
     if status == 401 {
         copy_authenticate(req);
     }
@@ -221,8 +222,8 @@ fn begin_body(
 /// Longest content that is copied away from the head that it came with, bytes.
 const COPIED: usize = 4096;
 
-/// Passes on a body that has come with its head, all of it and nothing else, and that nothing is done with. Returns its place in
-/// the text of the response; `None`: it is no such body, which takes a [`Body`].
+/// Passes on a body that has come completely with its head, and that is neither stored nor limited in its rate. Returns
+/// its place in the text of the response; `None` if the body needs a [`Body`].
 fn at_once(
     req: &mut Request,
     contact: &mut Option<Contact>,
@@ -241,6 +242,7 @@ fn at_once(
         Framing::Length(n) => n,
         _ => return None,
     };
+    // More bytes than announced take the long way, which logs them and closes the connection.
     if came as u64 != announced || s.limit_rate.0.is_some() {
         return None;
     }
@@ -271,7 +273,7 @@ fn take_early(req: &mut Request) -> Range<usize> {
     start..resp.text.len()
 }
 
-/// Makes the content behind the head that has been read a part of the response's text. Returns its place.
+/// Makes the content that came with the head a part of the response's text. Returns its place.
 fn take_content(req: &mut Request) -> Range<usize> {
     let Request { thread, resp, modules, .. } = req;
     let head = &mut modules.upstream.head;
@@ -470,7 +472,7 @@ fn field(req: &mut Request, line: Line<'_>, buf: &[u8], pass: &Arc<Pass>, s: &Se
         return Ok(());
     }
     match f.id {
-        // Only the first of these fields counts: further ones would contradict it (nginx since 1.23).
+        // Only the first line of these fields counts: further lines would contradict it (nginx since 1.23).
         id if id.is(Classes::ONCE_IN_RESPONSE) && line.repeats(req, f) => {}
         Name::ContentType => req.resp.set_content_type(value),
         Name::Location => location(req, name, value, pass, s)?,
@@ -626,8 +628,8 @@ fn refresh(
     }
 }
 
-/// Changes the path of the request to that of `X-Accel-Redirect`. It is decoded and otherwise stays as the upstream wrote it: a
-/// key of an object store or a URL inside of the path has double slashes and dots that mean something.
+/// Changes the path of the request to the path of `X-Accel-Redirect`. It is decoded and otherwise stays as the upstream
+/// wrote it: a key of an object store or a URL inside of the path has double slashes and dots that mean something.
 ///
 /// # Errors
 /// The status to answer with.

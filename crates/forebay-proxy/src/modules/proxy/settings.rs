@@ -83,7 +83,7 @@ forebay_server::module_settings! {
     "proxy_busy_buffers_size" => busy_buffers_size: Option<Size> = None;
     /// `proxy_max_temp_file_size`, bytes; 0 = no file.
     "proxy_max_temp_file_size" => max_temp_file_size: Size = Size(1024 << 20);
-    /// `proxy_temp_file_write_size`: most bytes in memory before some are written.
+    /// `proxy_temp_file_write_size`: number of bytes in memory from which some are written.
     "proxy_temp_file_write_size" => temp_file_write_size: Option<Size> = None;
     /// `proxy_temp_path`.
     "proxy_temp_path" => temp_path: TempPath = TempPath(None);

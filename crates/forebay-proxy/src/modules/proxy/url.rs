@@ -37,8 +37,7 @@ pub struct Pass {
 #[derive(Clone, Copy)]
 pub(crate) struct WrittenAt(Span, Span);
 
-// The places are left out, since configurations are compared by this text: a reload takes over what is equal wherever it
-// stands.
+// The text leaves the places out, because what a reload takes over is equal wherever it is written.
 impl std::fmt::Debug for WrittenAt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("WrittenAt")
@@ -335,7 +334,7 @@ fn invalid_url(req: &mut Request, url: &[u8], why: String) -> u16 {
     500
 }
 
-/// Returns the resolver of the location, or that of the system.
+/// Returns the resolver of the location, or the resolver of the system.
 fn resolver_of(req: &Request) -> Arc<Resolver> {
     let http = req.http();
     match &resolver::SETTINGS.of(&http.location(req).settings).resolver.0 {
@@ -349,6 +348,7 @@ fn resolver_of(req: &Request) -> Arc<Resolver> {
 async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Target, u16> {
     let http = req.http();
     let name = place.host();
+    // As in nginx, an `upstream` block of the name has precedence over the name service.
     if let Some(u) = http.upstreams.with_name(&name).find(|u| stands_for(u, place, default_port)) {
         return Ok(Target::of(req, u));
     }
@@ -358,6 +358,7 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
         req.log(Level::Error, &format!("no port in upstream \"{text}\""));
         return Err(500);
     }
+    // An address needs no name server, so it works without a `resolver` directive.
     if let Some(addr) = place.literal(default_port) {
         return Ok(Target::Direct(vec![addr]));
     }
@@ -366,8 +367,8 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     Ok(Target::Direct(addrs))
 }
 
-/// Returns `true` if a group with the name of a place stands for it. A group that another directive has made of an address stands
-/// for that alone, with its port.
+/// Returns `true` if a group with the name of a place stands for the place. A group that another directive has made of an
+/// address stands for this address and port alone.
 fn stands_for(u: &Upstream, place: &Place, default_port: u16) -> bool {
     let g = &u.group;
     let port = match place {

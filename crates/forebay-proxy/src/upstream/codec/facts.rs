@@ -27,7 +27,7 @@ pub struct Facts {
     pub logs_path: bool,
     /// `true` if connections are kept for a group that the directive implies.
     pub is_reused_unasked: bool,
-    /// Number by which idle connections differ from those of other protocols to the same server.
+    /// Number by which idle connections differ from the connections of other protocols to the same server.
     pub made_for: u64,
     /// `true` if clients ask for trailers themselves.
     pub passes_te: bool,

@@ -306,7 +306,7 @@ fn keep_content(req: &mut Request) {
     head.buf.truncate(head.len);
 }
 
-/// Checks that a head that is not complete can still become so.
+/// Checks that the rest of an incomplete head can still come.
 fn may_go_on(req: &mut Request) -> Result<(), Fault> {
     let records = &LINK.of(req).records;
     let text = match (records.is_closed(), records.is_over()) {

@@ -67,7 +67,7 @@ pub(super) struct Form {
     pub(super) line_end: &'static [u8],
     /// `true` if a request without `Host` is not sent (RFC 9112, section 3.2).
     pub(super) needs_host: bool,
-    /// `true` if the last request of a connection says so.
+    /// `true` if the last request of a connection announces the end by `Connection: close`.
     pub(super) says_close: bool,
     /// `true` if a body that came on a stream keeps having no length.
     pub(super) keeps_framing: bool,
@@ -219,7 +219,8 @@ fn dechunk(
     }
 }
 
-/// Parses the part of a head that has come. With `headless`, what is no head is the content of a response of HTTP/0.9, as in nginx.
+/// Parses the part of a head that has come. With `headless`, as in nginx, bytes that are no head are the content of a
+/// response of HTTP/0.9.
 fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, Fault> {
     let head = &mut req.modules.upstream.head;
     match client::parse(head, limit) {
@@ -367,7 +368,7 @@ fn body_fields(req: &Request, asked: &Asked<'_>, form: &Form, out: &mut Vec<u8>)
     Ok(())
 }
 
-/// Returns `true` if a body goes from one stream to another as it comes: without a length, if it came so.
+/// Returns `true` if a body without a length comes on a stream of the client and is passed on without being read first.
 fn has_no_length(req: &Request, s: &Settings) -> bool {
     req.head.framing == Framing::Stream && !s.request_buffering
 }

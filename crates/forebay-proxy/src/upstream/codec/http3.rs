@@ -27,8 +27,8 @@ use std::net::SocketAddr;
 
 /// Largest number of times that a request is sent again because the server has certainly not acted upon it.
 const AGAIN: u32 = 2;
-/// Status by which a server refuses requests for a name (RFC 9110, section 15.5.20). An alternative that does so is not used any more
-/// (RFC 7838, section 6).
+/// Status by which a server refuses requests for a name (RFC 9110, section 15.5.20). An alternative that answers with it
+/// is not used any more (RFC 7838, section 6).
 const MISDIRECTED: u16 = 421;
 
 /// HTTP/3 (`proxy_http_version 3`). A request that goes over TCP instead has the codec of its connection then.
@@ -127,7 +127,7 @@ pub async fn ask(
             }
             Err(fault) => fault,
         };
-        // A body that is passed on as it comes can be sent again as long as all of it is remembered.
+        // A body that is passed on as it comes can be sent again as long as its whole beginning is remembered.
         let has_body = !matches!(ask.body, Outgoing::Streamed(_)) || req.body.len == req.body.stored.len();
         if !fault.unsent || again == 0 || !has_body {
             if let Some(conn) = contact.lease.conn.as_mut().filter(|_| fault.unsent) {
@@ -144,7 +144,7 @@ pub async fn ask(
     }
 }
 
-/// Returns a server that QUIC can go to. Nothing precedes a connection over it, as a PROXY protocol header would.
+/// Returns the server if QUIC can go to it. A connection over QUIC has no place for a PROXY protocol header.
 fn target(ask: &Ask<'_>) -> Option<Origin> {
     match ask.addr {
         PeerAddr::Inet(addr) if ask.settings.protocol_header == SendProxy::Off => {

@@ -115,7 +115,7 @@ trait Speak {
         req.modules.upstream.head.advance(usize::MAX);
     }
 
-    /// Reads bytes of a head that have come. The inner error is that of the connection.
+    /// Reads bytes of a head that have come. The inner error is an error of the connection.
     fn read_head(
         &self,
         req: &mut Request,
@@ -142,7 +142,8 @@ trait Speak {
         client::framing_of_response(head, to_head)
     }
 
-    /// Returns where all content is that has come together with a head; `None`: that is not known, or not all of it is in one place.
+    /// Returns the place of content that has come together with a head; `None` if it may be incomplete, or is not all in
+    /// one place.
     fn at_once(&self, _conn: &Conn) -> Option<Place> {
         None
     }
@@ -247,7 +248,7 @@ impl Codec {
         }
     }
 
-    /// Reads bytes of a head that have come. The inner error is that of the connection.
+    /// Reads bytes of a head that have come. The inner error is an error of the connection.
     pub(super) fn read_head(
         &self,
         req: &mut Request,
@@ -282,7 +283,8 @@ impl Codec {
         each!(self, own => own.framing_of_response(head, to_head, stored))
     }
 
-    /// Returns where all content is that has come together with a head; `None`: that is not known, or not all of it is in one place.
+    /// Returns the place of content that has come together with a head; `None` if it may be incomplete, or is not all in
+    /// one place.
     pub fn at_once(&self, conn: &Conn) -> Option<Place> {
         each!(self, own => own.at_once(conn))
     }

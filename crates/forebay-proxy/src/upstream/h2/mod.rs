@@ -154,7 +154,8 @@ impl Pool {
         session
     }
 
-    /// Opens a connection. Other requests may wait for it meanwhile. If this request gives up, another one opens theirs.
+    /// Opens a connection. Other requests may wait for the connection meanwhile. If this request gives up, one of them
+    /// opens another.
     async fn connect(
         &self,
         thread: &Rc<Thread>,

@@ -22,8 +22,9 @@ pub struct Origin {
 impl Origin {
     /// Returns `true` if an alternative at this port may be followed. `verified`: the server's certificates are verified.
     ///
-    /// Without that, whoever may write fields of responses and bind another port of the server's machine would get all requests
-    /// (RFC 7838, section 9.1). A port below 1024 is for the administrator of a machine, and a server of a user does not speak for it.
+    /// Without verified certificates, whoever may write fields of responses and bind another port of the server's machine
+    /// would get all requests (RFC 7838, section 9.1). Ports below 1024 are reserved for the administrator of a machine,
+    /// so a server on a higher port must not redirect to them.
     pub fn may_move_to(&self, port: u16, verified: bool) -> bool {
         let own = self.addr.port();
         port == own || verified && (port >= 1024 || own < 1024)

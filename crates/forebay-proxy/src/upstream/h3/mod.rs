@@ -256,7 +256,7 @@ impl Pool {
         lane.set_timer();
     }
 
-    /// Gives no more requests to any connection. Those without requests are closed.
+    /// Gives no more requests to any connection. Connections without requests are closed.
     fn retire(&self) {
         self.shared.retire();
     }

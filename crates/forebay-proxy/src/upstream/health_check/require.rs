@@ -69,7 +69,7 @@ fn has_value(req: &mut Request, v: VarId) -> bool {
 }
 
 impl Checked {
-    /// Makes a request whose variables are those of the check.
+    /// Makes a request whose variables have the values of the check.
     fn request(self, thread: &Rc<Thread>, config: Arc<Http>) -> Request {
         let now = thread.io.poller.now();
         let took = Some(now.saturating_duration_since(self.started));
@@ -78,7 +78,7 @@ impl Checked {
         let limits = forebay_http::h1::request::Limits::default();
         let _ = forebay_http::h1::request::parse(&mut req.head, &limits);
         req.begin_request();
-        // The configuration of the thread may be an earlier or a later one.
+        // The check belongs to a configuration, and the thread may have an earlier or a later one by now.
         req.conf = Rc::new(ThreadConfig::of(thread.active(), config));
         (req.server, req.location) = self.check.location;
         let u = &mut req.modules.upstream;

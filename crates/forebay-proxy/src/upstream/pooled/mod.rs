@@ -1,8 +1,9 @@
-//! Connections to upstreams that carry several requests at a time, whatever their protocol: who may use them, how long a request waits for
-//! room, when they are idle, and when they end (nginx: keepalive and the directives about it). Hot path.
+//! Connections to upstreams that carry several requests at a time, whatever their protocol: who may use them, how long a
+//! request waits for room, when they are idle, and when they end (nginx: keepalive and related directives). Hot path.
 //!
 //! - [`Session`] is a connection. [`Life`] is the part of its state that is alike for all protocols.
-//! - [`Shared`] has those of a thread that take requests. Its [`Shared::open`] finds one for a request, or begins one.
+//! - [`Shared`] has the connections of a thread that take requests. Its [`Shared::open`] finds one for a request, or
+//!   begins one.
 //! - [`RequestStream`] is a request on it. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]).
 //!
 //! An upstream connection with many requests belongs to no lease. `codec/http2.rs` and `codec/http3.rs` ask the `Pool` of their
@@ -104,8 +105,8 @@ pub trait RequestStream: Mux {
     /// content; `scratch`: memory for fields. Returns the number of bytes.
     fn request(&self, head: &[u8], trailers: bool, end: bool, scratch: &mut Vec<u8>) -> u64;
 
-    /// Appends the next head of the response, interim ones first, as an HTTP/1 head of at most `limit` bytes. Returns `false` if it has not
-    /// come.
+    /// Appends the next head of the response, interim heads first, as an HTTP/1 head of at most `limit` bytes. Returns
+    /// `false` if it has not come.
     ///
     /// # Errors
     /// [`Problem`].
@@ -168,7 +169,7 @@ pub(super) trait Session {
     }
     /// Opens a stream, if there is room.
     fn open_stream(self: &Rc<Self>, longest: usize) -> Option<Rc<Self::Stream>>;
-    /// Notes that nobody waits for it any more.
+    /// Notes that no request waits for the connection any more.
     fn abandoned(&self);
     /// Closes it. Requests on it fail.
     fn close(&self);
@@ -412,7 +413,7 @@ impl<S: Session> Shared<S> {
         idle.min_by_key(|(since, _)| *since).map(|(_, session)| session.clone())
     }
 
-    /// Gives no more requests to any connection. Those without requests are closed.
+    /// Gives no more requests to any connection. Connections without requests are closed.
     pub(super) fn retire(&self) {
         let sessions: Vec<_> = self.0.take().into_values().flatten().collect();
         sessions.iter().for_each(|session| session.retire());

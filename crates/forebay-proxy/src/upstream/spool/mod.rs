@@ -105,7 +105,7 @@ enum SpoolFile {
     None,
     /// The spool writes it.
     Draft(Draft),
-    /// The whole body, also for other readers.
+    /// The file has the whole body, and others may read it as well.
     Finished(Readable),
 }
 

@@ -363,7 +363,8 @@ pub(super) enum Decoded {
 
 /// Field sections.
 impl Session {
-    /// Decodes a field section of a response. `limit`: most bytes of its lines. A malformed one concerns its stream only.
+    /// Decodes a field section of a response. `limit`: largest number of bytes of its lines. A malformed section concerns
+    /// its stream only.
     pub(super) fn decode(
         &self,
         id: StreamId,
