@@ -89,6 +89,7 @@ impl<'a, 'c> Parameter<'a, 'c> {
         if self.value.is_empty() {
             return Ok(Vec::new());
         }
+        // As in nginx, there are at most three levels, with one or two digits each.
         let level = |l: &[u8]| match l {
             b"1" => Some(1),
             b"2" => Some(2),
@@ -242,6 +243,7 @@ static INDEXES: Mutex<Vec<SharedIndex>> = Mutex::new(Vec::new());
 
 fn shared_index(name: &[u8], path: &Path, levels: &[usize], size: u64) -> Arc<Index> {
     let mut known = lock(&INDEXES);
+    // Caches that no configuration has any more leave dead references here.
     known.retain(|k| k.index.strong_count() > 0);
     // A zone with another size, directory or depth is another cache, and its index starts empty.
     let same = |k: &&SharedIndex| k.name == name && k.path == path && k.levels == levels && k.size == size;

@@ -47,6 +47,7 @@ pub struct Meta {
     pub head: Vec<u8>,
 }
 
+// The same text as in files of nginx, so that people find an entry with grep.
 const KEY: &[u8] = b"\nKEY: ";
 
 /// Reads the key in the file of an entry. Returns `None` if the file is missing or broken. Blocks.
@@ -60,6 +61,7 @@ pub fn key_of(path: &std::path::Path) -> Option<Vec<u8>> {
         file.read_exact_at(&mut start, 0).ok()?;
         match Meta::decode(&start, size).ok()? {
             Ok((meta, _)) => return Some(meta.key),
+            // A file that needs no more bytes than it has given is broken. Reading it again would never end.
             Err(need) if need > want => start = vec![0; need],
             Err(_) => return None,
         }

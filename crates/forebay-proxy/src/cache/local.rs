@@ -269,6 +269,8 @@ impl Local {
     pub fn drop_outdated(&self) {
         let Some(bell) = self.bell.get() else { return };
         bell.heard();
+        // Only open files keep space on the disk. Outdated entries in memory leave when they are next looked up, or with
+        // their half.
         self.files.drop_outdated();
         bell.hold(!self.files.is_empty());
     }
@@ -281,6 +283,7 @@ impl Local {
             return false;
         }
         self.turned.set(Some(now));
+        // Both have to turn, so `||` would be wrong here.
         let ended = self.memory.turn() | self.files.turn();
         if let Some(bell) = self.bell.get() {
             bell.hold(!self.files.is_empty());

@@ -101,6 +101,7 @@ impl CacheZone {
             CacheZone::Zone(z) => Ok(z.cache().cloned()),
             CacheZone::Value(t) => {
                 let name = t.value(req).map_err(|_| 500u16)?;
+                // As in nginx, a variable without a value turns the cache off for a request, as `off` does.
                 if name.is_empty() || name == b"off" { Ok(None) } else { named(req, &name).map(Some) }
             }
         }
@@ -124,6 +125,7 @@ pub struct Valid(Arc<Vec<(u16, u64)>>);
 impl Valid {
     /// Returns how long a response with this status stays fresh, in seconds.
     pub fn seconds(&self, status: u16) -> Option<u64> {
+        // As in nginx, the first line that fits counts, even if a later one names the status.
         self.0.iter().find(|(s, _)| *s == 0 || *s == status).map(|(_, t)| *t)
     }
 }
@@ -213,6 +215,8 @@ impl UseStale {
     /// Adds the failure with a name. Returns `None` if the name is unknown.
     fn add(&mut self, word: &[u8], gateway: bool) -> Option<()> {
         match word {
+            // nginx reads this directive by the table of `proxy_next_upstream`, so it accepts the word, which has no
+            // effect here.
             b"non_idempotent" => {}
             b"updating" => self.updating = true,
             b"off" => self.errors |= OFF,

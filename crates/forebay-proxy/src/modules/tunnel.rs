@@ -117,6 +117,7 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
     let rules = Rules { next: t.next_upstream, tries, timeout, again: false, delay: Duration::ZERO };
     // The head of an earlier response would be taken for the head of this one.
     req.modules.upstream.head.advance(usize::MAX);
+    // A tunnel needs a connection that no request has used, so no kept one is taken.
     let mut attempts = Attempts::new(req, target, rules, Kept::No).await?;
     let mut place = None;
     loop {

@@ -83,6 +83,7 @@ impl Contact {
     /// Notes that the head of a response has come that is passed on.
     pub(super) fn answered(&self, req: &mut Request) {
         self.lease.succeeded();
+        // `least_time header` measures up to this moment (nginx Plus).
         self.lease.reached(Timed::Header);
         self.stick(req, Sticky::answered);
     }

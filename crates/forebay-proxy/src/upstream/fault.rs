@@ -52,6 +52,7 @@ fn blame_of(e: Errno) -> Blame {
 /// Logs that the client is gone.
 pub fn client_gone(req: &mut Request, doing: &str) -> Fault {
     req.log(
+        // nginx has the same level and words, which people and tools look for in logs.
         Level::Info,
         &format!(
             "epoll_wait() reported that client prematurely closed connection, so upstream connection is \

@@ -280,6 +280,7 @@ impl Cookie {
             let Some(marked) = marked else { return Ok(None) };
             rest = marked;
         }
+        // The value comes from the client, so a name of unlikely length is not looked up at all.
         let found = self.times.read(rest, req.thread.clock.unix());
         Ok(found.filter(|(sid, _)| !sid.is_empty() && sid.len() <= 256).map(|(sid, at)| (sid.to_vec(), at)))
     }

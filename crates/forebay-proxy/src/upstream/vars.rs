@@ -107,6 +107,7 @@ fn trailer(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
 
 fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let h = &r.modules.upstream.head;
+    // As in nginx, the case of a cookie's name does not count, since names of variables are in lower case.
     let lines = h.fields.iter().filter(|f| f.id == forebay_http::field::Name::SetCookie);
     for value in lines.map(|f| f.value.of(&h.buf)) {
         if let Some(at) = memchr::memchr(b'=', value)

@@ -135,6 +135,7 @@ fn split(req: &mut Request, group: usize, out: &mut Vec<u8>) -> Result<bool, Var
 fn script_name(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     if !split(req, 1, out)? {
         out.extend_from_slice(&req.uri.path);
+        // As in nginx, `fastcgi_index` names the script of a path that ends in a slash.
         if req.uri.path.last() == Some(&b'/') {
             out.extend_from_slice(&SETTINGS.of(&req.own_location().settings).index);
         }

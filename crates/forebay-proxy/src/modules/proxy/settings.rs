@@ -175,6 +175,7 @@ pub struct StoreAccess(pub u32);
 impl Setting<forebay_server::config::HttpContext> for StoreAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
+        // As in nginx, the owner of the file may always read and write it.
         let mut mode = 0o600;
         for w in &d.args {
             let bits = mode_bits(&w.text);
@@ -528,6 +529,8 @@ impl Failures {
     fn bits(self, word: &[u8], d: &Directive) -> Option<u32> {
         match word {
             b"off" => Some(OFF),
+            // nginx reads this directive by the table of `proxy_cache_use_stale`, so it accepts the word, which has no
+            // effect here.
             b"updating" if self == Failures::Http && !d.name.text.starts_with(b"grpc_") => Some(0),
             _ => self.failure(word, says_gateway(d)).map(|kind| 1 << kind as u32),
         }

@@ -172,6 +172,7 @@ impl Content {
     /// last of them.
     pub(crate) fn passed(&mut self, req: &mut Request, n: usize, behind: impl FnOnce() -> Behind) -> Decoded {
         self.left -= n as u64;
+        // Whether the server has sent more than it announced can be known only once the content is complete.
         if self.left == 0 {
             let behind = behind();
             self.reusable &= behind == Behind::Nothing;

@@ -132,6 +132,7 @@ impl Mux for Stream {
             }
             Got::End => Ok(0),
             Got::Failed => Err(Errno::CONNRESET),
+            // What had come before the connection was lost has been read by now.
             Got::Nothing if self.session.is_lost() => Err(Errno::CONNRESET),
             Got::Nothing => Err(Errno::AGAIN),
         }
@@ -148,6 +149,7 @@ impl Mux for Stream {
                 Ok(Sent { bytes: n, full: n < bytes.len() })
             }
             Err(Refused::Full) => Err(Errno::AGAIN),
+            // As with a socket, the server reads no more of the request, but its response may still come.
             Err(Refused::Over) => Err(Errno::PIPE),
             Err(Refused::Failed) => Err(Errno::CONNRESET),
         }

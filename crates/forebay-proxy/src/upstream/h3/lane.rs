@@ -53,6 +53,7 @@ impl Lane {
         let failed = |e| DialError::Own(OwnStep::Socket, Errno::from_io_error(&e).unwrap_or(Errno::MFILE));
         let fd = watched.map_err(failed)?;
         let token = io.poller.insert(fd);
+        // A new socket has received nothing, so the first read waits for an event.
         io.poller.drained(token);
         io.poller.serve_directly(token, direct);
         io.poller.watch_readable(token);
@@ -76,6 +77,7 @@ impl Lane {
     /// Returns the number for a new session.
     pub(super) fn number(&self) -> u32 {
         let number = self.next.get();
+        // `NO_OWNER` marks connections without a session, so it is never the number of a session.
         self.next.set((number + 1) % NO_OWNER);
         number
     }

@@ -266,6 +266,7 @@ impl Pool {
         self.retire();
         let lanes: Vec<_> = self.lanes.borrow().iter().flatten().cloned().collect();
         for lane in lanes {
+            // No further step follows, so the frames that close the connections leave in this call.
             lane.sessions().iter().for_each(|session| session.close());
             lane.flush();
         }

@@ -165,6 +165,7 @@ impl Check {
 }
 
 fn is_uri(v: &[u8]) -> bool {
+    // A line break would end the request line, and the rest would be sent as fields.
     v.first() == Some(&b'/') && !v.iter().any(u8::is_ascii_control)
 }
 

@@ -316,6 +316,7 @@ impl Spool {
             }
             Err(e) => {
                 self.discard();
+                // A disk that is full is likely to stay full, and the response must not wait for it once more.
                 self.limits.file = 0;
                 Err((path, e))
             }
@@ -330,6 +331,7 @@ impl Spool {
             SpoolFile::Finished(file) => file.clone(),
         };
         let end = self.saved.min(self.mem_start);
+        // What is both in the file and in memory is read from memory later, so the file is read up to there.
         let n = end.saturating_sub(self.sent).min(LOADED) as usize;
         let offset = self.start + (self.sent - self.base);
         let at = out.len();
