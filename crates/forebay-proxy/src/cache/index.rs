@@ -277,8 +277,8 @@ impl Index {
         Ok(())
     }
 
-    /// Overwrites the start of an entry's file with one of the same length, which has other times. Does nothing if the file is
-    /// not the one that the entry was read from, in the state `read`. Blocks.
+    /// Overwrites the start of an entry's file with a start of the same length, which has other times. Does nothing if
+    /// the entry was read from another file, or if the file has changed since (`read`). Blocks.
     ///
     /// This is the only function that writes to a published file. The start has a checksum, so that a reader that sees only a part
     /// of the change takes the file for broken; it looks again then, since the generation has changed.

@@ -318,8 +318,8 @@ pub enum Unusable {
     Broken(&'static str),
 }
 
-/// Opens the file of an entry. `generation`: the node's at this moment. If the file is replaced meanwhile, the entry counts as
-/// outdated. Uses the blocking pool if the kernel would have to wait for the disk.
+/// Opens the file of an entry. `generation`: the generation of the node at this moment. If the file is replaced
+/// meanwhile, the entry counts as outdated. Uses the blocking pool if the kernel would have to wait for the disk.
 ///
 /// # Errors
 /// [`Unusable`].

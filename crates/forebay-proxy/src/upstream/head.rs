@@ -20,7 +20,7 @@ const MAX_INTERIM: u32 = 100;
 pub(crate) struct HeadReader<'r> {
     pub(super) settings: &'r Settings,
     pub(super) watch: &'r mut Watch,
-    /// Time at which the head must be complete. The time for it begins with the end of the request.
+    /// Time at which the head must be complete. It is set again when the request has been sent.
     deadline: Deadline,
     /// Number of interim responses that have come.
     interim: u32,

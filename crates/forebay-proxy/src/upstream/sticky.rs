@@ -143,7 +143,7 @@ enum StickyExpires {
 #[derive(Debug)]
 pub struct Learn {
     sessions: Arc<sticky::Learn>,
-    /// `header`: a session begins with the head of the response rather than with its end.
+    /// `header`: a session begins when the head of the response comes rather than when the response ends.
     header: bool,
 }
 

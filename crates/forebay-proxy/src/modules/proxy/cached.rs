@@ -279,7 +279,7 @@ impl Query<'_> {
     }
 }
 
-/// Returns the entry in this thread's memory, if it is fresh and the variant that is requested.
+/// Returns the entry in this thread's memory, if it is fresh and the requested variant.
 fn fresh(req: &mut Request, cache: &Arc<Cache>, key: &[u8]) -> Option<Rc<Entry>> {
     let mut name = req.take_buf();
     local_name(cache, key, &mut name);
@@ -637,8 +637,8 @@ pub(super) fn remember_failure(req: &Request, fetch: Fetch, cs: &CacheSettings, 
     }
 }
 
-/// Answers with a status until a time. As in nginx, a request that goes past the cache leaves nothing there unless it brings a
-/// response.
+/// Has requests for the entry answered with a status until a time. As in nginx, a request that bypasses the cache changes
+/// nothing there unless it brings a response.
 fn remember(req: &Request, fetch: Fetch, status: u16, until: i64) {
     let Some(place) = fetch.place.filter(|_| proxy_cache::STATE.of(req).status != Some(CacheStatus::Bypass))
     else {

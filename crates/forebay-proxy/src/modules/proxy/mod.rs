@@ -395,7 +395,7 @@ fn stale_instead(
 async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fetch) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = proxy_cache::SETTINGS.of(&http.location(req).settings);
-    // A 304 has no content, so this body ends with no input, and the connection is kept or closed.
+    // A 304 has no content, so this body ends without any input, and its end keeps or closes the connection.
     let codec = CALL.of(req).codec;
     // Bytes after the head of a 304 belong to nothing, so another request on the connection could get them as its
     // response.

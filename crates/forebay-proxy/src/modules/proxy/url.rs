@@ -208,7 +208,7 @@ impl Pass {
         Ok(Pass { location, to, codec: Codec::HTTP1, key: None, at: WrittenAt(word.span, d.end) })
     }
 
-    /// Reads a directive of another protocol, whose word is a place alone.
+    /// Reads the directive of another protocol, whose parameter is a place without a URI.
     ///
     /// # Errors
     /// In nginx's words.
@@ -247,7 +247,7 @@ impl Pass {
         Some((target, out))
     }
 
-    /// Returns destination and URI of the request, also where they have variables. The codec of the request is set before.
+    /// Returns destination and URI of the request, even if they have variables. The codec of the request is set before.
     ///
     /// # Errors
     /// The status to answer with.

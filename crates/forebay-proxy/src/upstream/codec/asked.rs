@@ -17,7 +17,7 @@ pub struct Asked<'a> {
     pub key: Option<&'a Template>,
     /// `true` if the response is to be stored.
     pub stored: bool,
-    /// `true` if the method is GET even if the client's is HEAD (nginx: proxy_cache_convert_head).
+    /// `true` if the request is sent as GET even though the client has sent HEAD (nginx: proxy_cache_convert_head).
     pub as_get: bool,
 }
 
@@ -53,7 +53,7 @@ impl Unwritten {
             Unwritten::Variable => {}
             Unwritten::Unsafe(refused) => {
                 let name = String::from_utf8_lossy(&refused.name).into_owned();
-                // Unlike nginx: that sends the value as it is, a second request in it included.
+                // Unlike nginx: a value of several lines is refused, since it could contain a second request. nginx sends it.
                 let text = format!("\"{name}\" for the upstream has a line break or NUL in its value");
                 req.log(Level::Error, &text);
             }

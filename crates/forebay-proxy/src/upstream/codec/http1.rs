@@ -244,8 +244,8 @@ fn parse_head(req: &mut Request, limit: usize, headless: bool) -> Result<Came, F
     }
 }
 
-/// Appends the head of a request, in one form whatever the client wrote. Returns `true` if it asks for another protocol. A
-/// connection that it asks to close is not kept if `proxy_pass` implies the group.
+/// Appends the head of a request, which does not depend on how the client wrote it. Returns `true` if it asks for another
+/// protocol. If `proxy_pass` implies the group, a request with `Connection: close` makes its connection end.
 pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, form: &Form, out: &mut Vec<u8>) -> Written {
     request_line(req, asked, form, out)?;
     let upgrade = set_fields(req, asked, form, out)?;

@@ -154,12 +154,12 @@ fn target(ask: &Ask<'_>) -> Option<Origin> {
     }
 }
 
-/// Returns `true` if a request goes over HTTP/3 only where the server has said that it takes that (`proxy_http3_alt_svc`).
+/// Returns `true` if a request goes over HTTP/3 only if the server has offered that before (`proxy_http3_alt_svc`).
 fn follows(req: &Request) -> bool {
     proxy_http3::SETTINGS.of(&req.own_location().settings).alt_svc
 }
 
-/// Takes over what a response, which has come over TLS or QUIC, says about where the server takes HTTP/3.
+/// Learns from a response where the server takes HTTP/3. The response has come over TLS or QUIC.
 pub fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
     if !follows(req) {
         return;

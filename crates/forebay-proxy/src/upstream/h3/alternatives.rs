@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub(crate) addr: SocketAddr,
-    /// See [`forebay_core::upstream::conn::Conn::made_for`]. Servers with several names at one address are several origins.
+    /// See [`forebay_core::upstream::conn::Conn::made_for`]. Several names of servers at one address are several origins.
     pub made_for: u64,
 }
 

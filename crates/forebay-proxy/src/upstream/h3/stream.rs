@@ -40,7 +40,7 @@ pub struct Stream {
     /// The server reads no more of the request.
     stopped: Cell<bool>,
     problem: RefCell<Option<Problem>>,
-    /// The connection is gone, but what has come before may still be read.
+    /// `true` if the connection is gone, but bytes that came before its end may still be read.
     drains: Cell<bool>,
     /// Code with which the request is cancelled.
     why: Cell<Code>,
@@ -320,7 +320,8 @@ impl Stream {
         input.has_ended() && input.is_empty()
     }
 
-    /// Cancels what is not over: the server need not send the response, nor read the request (RFC 9114, section 4.1.1).
+    /// Cancels the parts of the exchange that are not over: the server need not send the response, nor read the request
+    /// (RFC 9114, section 4.1.1).
     fn cancel(&self) {
         let why = self.why.get();
         if !self.received.get() {

@@ -128,8 +128,8 @@ impl Check {
     /// Takes over the settings of the location of this number.
     pub fn bind(&mut self, host: &[u8], encrypted: bool, location: (usize, LocationId), s: &proxy::Settings) {
         (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
-        // Requests of the location name this host, so checks name it too. A value with variables has no request to come
-        // from.
+        // Requests of the location name this host, so checks name it as well. A value with variables cannot be used,
+        // since a check has no client's request.
         let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
         self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();
         self.announce = s.protocol_header.version();

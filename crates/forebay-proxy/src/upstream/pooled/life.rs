@@ -96,7 +96,7 @@ impl Life {
         self.requests.replace(self.requests.get() + 1) > 0
     }
 
-    /// Notes that the last of the streams is over. Returns `true` if the connection is to end.
+    /// Notes that the last stream is over. Returns `true` if the connection is to end.
     pub(in crate::upstream) fn rests(&self, now: Instant) -> bool {
         self.idle_since.set(Some(now));
         self.newly_idle.set(true);
@@ -115,7 +115,7 @@ impl Life {
         self.idle_since.get().filter(|_| self.stage.get() == Stage::Open)
     }
 
-    /// Returns the time at which it is closed if there is no request until then.
+    /// Returns the time at which the connection is closed if there is no request until then.
     pub(in crate::upstream) fn expires(&self) -> Option<Instant> {
         self.idle_since()?.checked_add(self.keep?.timeout)
     }

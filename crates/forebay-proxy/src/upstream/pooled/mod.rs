@@ -155,7 +155,7 @@ pub(super) trait Session {
     fn life(&self) -> &Life;
     /// Returns the number of requests on it.
     fn streams(&self) -> usize;
-    /// Returns the number of requests that it may have, whatever the server allows.
+    /// Returns the number of requests that the connection may have, whatever the server allows.
     fn most(&self) -> usize;
     /// Returns `true` if the server allows no further requests for now.
     fn lacks_room(&self) -> bool;
@@ -163,7 +163,7 @@ pub(super) trait Session {
     fn goes_on(&self) -> bool;
     /// Returns the time for which a request waits for room: the server may be about to allow more.
     fn patience(&self) -> Duration;
-    /// Returns `true` if it is so new that the server has had no time to say how many requests it allows.
+    /// Returns `true` if the connection is so new that the server has had no time to say how many requests it allows.
     fn is_settling(&self) -> bool {
         false
     }

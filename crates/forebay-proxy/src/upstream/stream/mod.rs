@@ -524,8 +524,7 @@ impl Body {
                 Box::pin(self.pass_upload(req)).await;
             }
             let full = self.is_full(req, patience).await;
-            // A wait that serves nobody ends by itself: once the rate allows more, or once full memory may go to the
-            // file.
+            // Without an event, the wait ends when the rate allows more, or when full memory may go to the file.
             let delay = self.rate.delay().map(|d| Instant::now() + d);
             let wake = [delay, full.then_some(patience)].into_iter().flatten().fold(until, Instant::min);
             match self.ready(req, client, delay.is_some(), wake).await {

@@ -272,8 +272,8 @@ impl Session {
         if self.is_over() {
             return;
         }
-        // STREAM frames with content are bounded by the windows, while empty ones cost the server nothing, so they count
-        // against a limit.
+        // The windows bound STREAM frames with content. Empty frames cost the server nothing, so they count against a
+        // limit.
         let frames = self.link.quic().stats().received_stream_frames;
         self.link.note_progress(0, frames - self.frames.replace(frames));
         if self.link.is_excessive(self.lane.now()) {
