@@ -219,7 +219,9 @@ impl Format {
     #[inline]
     fn end_value(&self, out: &mut Vec<u8>, start: usize, found: bool, plain: bool) {
         match self.escape {
+            // As in nginx, only the default escaping shows a missing value as a hyphen.
             Escape::Default if !found => out.push(b'-'),
+            // Numbers, dates and addresses have no characters that need escaping.
             _ if plain => {}
             escape => escape.apply(out, start),
         }

@@ -75,6 +75,7 @@ impl Drop for Counted {
 
 /// Makes a request again for the cache that has answered it. `prepare` sets what the new request needs to know.
 pub fn renew(req: &Request, prepare: impl FnOnce(&mut Request)) {
+    // A renewal that is left out does no harm, since the next request for the stale entry tries again.
     let Some(counted) = Counted::new(&req.thread.background.renewals, MOST) else { return };
     let mut new = Request::renewal(req);
     prepare(&mut new);

@@ -132,6 +132,7 @@ pub fn zone_of_name(name: &[u8]) -> Arc<StatusZone> {
     if let Some(zone) = explicit.or_else(|| known(name, &all)) {
         return zone;
     }
+    // Configurations may have tens of thousands of names, and each zone takes memory in every thread.
     let name = if all.len() < MOST_NAMES { name } else { OTHERS };
     known(name, &all).unwrap_or_else(|| {
         let made = zone(NAME, name);

@@ -25,6 +25,7 @@ impl Disk {
     /// Runs work that may wait for the disk. Returns `None` if the pool has ended.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let start = Instant::now();
+        // The write ends in the page cache, so nearly always it takes less time than the pool would need to begin it.
         if self.cautious_until.get().is_none_or(|end| start >= end) {
             let waits = forebay_sys::limits::waits_of_thread();
             let done = work();

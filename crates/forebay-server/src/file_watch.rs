@@ -184,6 +184,7 @@ impl Watches {
         if now.saturating_duration_since(self.noise_since) > Duration::from_secs(1) {
             (self.noise, self.noise_since) = (0, now);
         }
+        // In a busy directory, watching costs more than the checks that it saves.
         let noisy = self.noise > NOISE;
         if noisy {
             self.rests_until = Some(now + REST);

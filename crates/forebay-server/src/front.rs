@@ -56,9 +56,11 @@ impl FrontEnd for HttpFrontEnd {
         let mut cx = Scope::new(build, crate::variables::builtin);
         let former = cx.again.as_ref().and_then(|again| again.former.clone()?.downcast::<Memory>().ok());
         if let Some(former) = &former {
+            // Units that are taken over refer to variables by number, so the numbers have to stay the same.
             cx.vars = crate::variables::Registry::after(crate::variables::builtin, &former.names);
         }
         let numbers = former.as_ref().map(|former| former.numbers.clone()).unwrap_or_default();
+        // Groups keep their numbers for the same reason as variables.
         cx.tables.upstreams.all.number_by(numbers.clone());
         let combined = crate::modules::log::combined(&mut cx.vars);
         cx.tables.log_formats.push(combined);

@@ -99,6 +99,7 @@ impl LocationTree {
     /// # Errors
     /// If a pattern exceeded its limits: its location might be the one that denies access.
     fn find(&self, all: &[Location], req: &mut Request) -> Result<LocationMatch, LimitExceeded> {
+        // As in nginx, an exact location ends the search at once.
         if let Some(id) = self.exact.get(req.uri.path.as_slice()) {
             return Ok(LocationMatch::Final(*id));
         }

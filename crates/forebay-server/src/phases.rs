@@ -370,6 +370,7 @@ impl AccessPhase {
     fn judge(&mut self, req: &mut Request, verdict: Verdict) -> Judged {
         match verdict {
             Verdict::Declined => Judged::GoOn,
+            // nginx ends the phase with the first hook that allows, if one is enough.
             Verdict::Allowed if self.any => {
                 // An earlier hook may have asked for authentication, which is no longer needed.
                 req.resp.fields.remove(b"WWW-Authenticate");

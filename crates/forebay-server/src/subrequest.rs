@@ -51,6 +51,7 @@ async fn end(sub: &mut Request) {
 async fn discard(sub: &mut Request, source: &mut Source) {
     let mut piece = sub.take_buf();
     let mut read = 0;
+    // Reading the rest of a short response is cheaper than another connection to the upstream.
     while read < WORTH_READING {
         let got = source.read(sub, &mut piece, u64::MAX).await;
         read += piece.len();

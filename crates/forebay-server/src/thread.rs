@@ -174,6 +174,7 @@ impl Thread {
 
     /// Takes a buffer back that a request does not need any more.
     pub fn give_buffer(&self, b: Vec<u8>) {
+        // Large buffers have a list of their own, from which reads of large bodies borrow them.
         if b.capacity() < LargeBuffers::LEAST { self.buffers.give(b) } else { self.io.large.give(b) }
     }
 

@@ -748,6 +748,7 @@ pub async fn client_comes(req: &mut Request, upstream: Option<&Conn>) -> Result<
     let http = req.http();
     let timeout = http.location(req).settings.core.client_body_timeout.0;
     let now = Instant::now();
+    // The wait is recorded, so that the slowest clients can be found when the worker runs out of connections.
     let client = req.waiting(Direction::Body, now);
     let came = input(&thread, req, upstream);
     let waited = thread.transfers.wait(&thread.io.poller, client, now + timeout, came).await;

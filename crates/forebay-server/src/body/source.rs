@@ -79,6 +79,7 @@ impl Source {
         }
         self.advance(n);
         self.window.took(n);
+        // The last bytes have to come together with the end, because filters finish their output with them.
         let over = self.window.left == 0 || (self.next == self.end && self.body.is_none());
         if over { Progress::End } else { Progress::Data }
     }
@@ -155,6 +156,7 @@ impl Source {
                 self.parts.clear();
                 self.parts.push(part);
                 (self.next, self.at) = (0, 0);
+                // The part is the whole of the segment, so no body follows it.
                 Box::new(Empty)
             }
         };

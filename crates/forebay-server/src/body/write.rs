@@ -208,6 +208,7 @@ async fn wait_for_room(thread: &Rc<Thread>, req: &mut Request, meanwhile: &mut i
     let http = req.http();
     let now = Instant::now();
     let until = now + http.location(req).settings.core.send_timeout.0;
+    // The wait is recorded, so that the slowest clients can be found when the worker runs out of connections.
     let client = req.waiting(Direction::Response, now);
     let waited = {
         // Pinned here, since each function that passes a future on by value would hold room for it once more.

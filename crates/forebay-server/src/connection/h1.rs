@@ -167,6 +167,7 @@ impl Http1<'_, '_> {
         }
         self.in_turn += 1;
         if self.in_turn.is_multiple_of(TURN) {
+            // A client may have sent thousands of requests at once, and other connections have their turn in between.
             self.thread.io.poller.yield_now().await;
         }
         None

@@ -23,6 +23,7 @@ pub fn close_idle(thread: &Rc<Thread>, place: IdlePlace, why: HeadFailure) {
         IdlePlace::Socket(token) => {
             if let Some(conn) = thread.runners.close_parked(token) {
                 thread.counters.active.sub(1);
+                // A parked head stays counted as being read, which ends here.
                 thread.counters.reading.sub(u64::from(conn.partial.is_some()));
                 h1::drop_idle(thread, conn, why);
             }

@@ -161,6 +161,7 @@ impl Connection {
     /// Waits until the socket takes more. Returns `false` if the client is too slow.
     async fn wait_for_room(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) -> bool {
         let now = Instant::now();
+        // The wait is recorded as a wait of a request would be, so that slow clients can be found when connections run out.
         let transfer = Transfer::new(Direction::Response, self.client.network(), 0, now);
         let until = now + self.send_timeout(conf);
         let room = self.wire.wait_writable(&thread.io);

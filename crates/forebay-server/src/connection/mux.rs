@@ -190,6 +190,7 @@ impl RequestState {
     /// Is ready if `is_readable` or the stream is gone. Else the task is woken as the reader.
     #[inline]
     pub fn poll_reader(&self, is_readable: bool, cx: &mut Context<'_>) -> Poll<()> {
+        // The reader of a stream that is gone has to run once more, to find that out.
         if self.is_broken() || is_readable {
             return Poll::Ready(());
         }
@@ -210,6 +211,7 @@ impl RequestState {
     /// Notes that a wait for the client begins or ends.
     pub fn wait(&self, begins: bool) -> WaitChange {
         let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
+        // For the connection it matters only whether the stream waits, not how often.
         match (self.waits.replace(n) == 0) == (n == 0) {
             true => WaitChange::None,
             false => WaitChange::Changed,

@@ -159,6 +159,7 @@ fn failure(ended: Ended) -> Option<(Level, String)> {
         }
         Ended::Failed(side, call, e) => {
             let level = match side {
+                // A client may leave at any time, so that its failures are no errors.
                 Side::Client => Level::Info,
                 Side::Server => Level::Error,
             };
@@ -211,6 +212,7 @@ impl Suspended {
         req.begin_request();
         // The log phase must not look for fields in a head that is gone.
         req.without_head = true;
+        // HTTP has ended on this connection, so no further request can follow.
         req.ending.close();
         req.conf = self.conf;
         (req.server, req.location) = (self.server, self.location);

@@ -389,6 +389,7 @@ impl FileCache {
     fn end_idle(&mut self, policy: &Policy, now: Instant) {
         let inactive = policy.cache.map_or(IDLE, |(_, t)| t);
         self.inactive = self.inactive.max(inactive);
+        // The list is in the order of last uses, so the search ends at the first entry that is still in use.
         while self.entries.get(self.oldest).is_some_and(|e| !within(e.used, inactive, now)) {
             self.remove(self.oldest);
         }
@@ -602,6 +603,7 @@ pub fn open_cached(path: &[u8]) -> Opened {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Ok(fd) => Opened::Found(inspect(fd)),
+        // The kernel does not have all names of the path in memory (openat2(2), RESOLVE_CACHED).
         Err(Errno::AGAIN) => Opened::WouldBlock,
         // Kernels before 5.12 do not know the flag, and filters of containers may forbid the call.
         Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => Opened::Found(open(path)),

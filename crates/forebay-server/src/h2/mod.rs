@@ -232,6 +232,7 @@ impl Session {
         match &*pace {
             Some(p) => p.look(only_client, moved, now),
             None if only_client && self.active.get() => {
+                // One record stands for all streams, since dropping a slow client ends all of them.
                 let p = Transfer::of_connection(self.client.network(), moved, now);
                 self.transfers.add(&p);
                 *pace = Some(p);
@@ -357,6 +358,7 @@ impl SessionState {
     }
 
     fn stream(&self, id: u32) -> Option<Rc<Stream>> {
+        // Clients open streams in ascending order, so the list is sorted (RFC 9113, section 5.1.1).
         let at = self.streams.binary_search_by_key(&id, |s| s.id).ok()?;
         self.streams.get(at).cloned()
     }
@@ -374,6 +376,7 @@ impl SessionState {
     }
 
     fn remember(&mut self, ended: Ended) {
+        // A client that ends many streams must not make the server remember all of them.
         if self.ended.len() >= REMEMBERED {
             self.ended.pop_front();
         }

@@ -219,6 +219,7 @@ impl Mux for Stream {
             if n == 0 {
                 break;
             }
+            // END_STREAM may be set on this frame later, as long as it waits in the buffer.
             self.frame.set(Some(s.out_start + s.out.len() as u64));
             let (now, later) = rest.split_at(n);
             frame::push_header(&mut s.out, n, kind::DATA, 0, self.id);

@@ -142,6 +142,7 @@ impl Owner for Listening<'_> {
         let address = |endpoint: &Endpoint| {
             rustix::net::getsockname(&**endpoint.socket()).ok().and_then(|a| SocketAddr::try_from(a).ok())
         };
+        // A reload may have made another listener for the same address, which has the servers for new connections.
         let here = address(self.endpoint);
         let found = {
             let endpoints = self.thread.quic.endpoints.borrow();
@@ -307,6 +308,7 @@ impl Quic {
                 Some(endpoint) if is_active(&conf, listener) => {
                     endpoint.change(settings(thread, listener));
                 }
+                // The endpoint of a removed listener stays until its last connection has ended.
                 Some(idle) if idle.open() == 0 => *endpoint = None,
                 _ => {}
             }
@@ -395,6 +397,7 @@ impl Quic {
         };
         if let Some(ip) = arrival.local() {
             let port = client.local_address(&thread.config()).map_or(0, |listening| listening.port());
+            // The socket may be bound to all addresses, so only the datagram has the address to which the client has sent it.
             client.local = Some(SocketAddr::new(ip, port));
         }
         let patience = endpoint.patience();

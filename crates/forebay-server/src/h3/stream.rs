@@ -254,6 +254,7 @@ impl Stream {
         let mut output = self.output.borrow_mut();
         let sent = send(&mut output, link);
         if output.take_progress() {
+            // Of streams that take turns, the one that has written last waits for all others.
             self.turn.set(self.session.next_turn());
             self.session.notify();
         }
@@ -333,6 +334,7 @@ impl Stream {
                     self.skip_trailers();
                     return Err(Errno::PROTO);
                 }
+                // Only the end shows whether all of the announced content has come.
                 Next::End => return self.request.receive(0, true).map(|()| 0),
                 Next::Nothing => return Err(Errno::AGAIN),
             }
@@ -429,6 +431,7 @@ impl RequestStream for Stream {
         } else {
             self.end();
         }
+        // A client that still sends after a complete response is not to blame (RFC 9114, section 4.1).
         self.stop(if malformed { Code::MessageError } else { Code::NoError });
         // The stream must be found when it becomes writable, so it stays until QUIC has taken everything.
         if self.output.borrow().has_ended() || cut {
@@ -485,6 +488,7 @@ impl Mux for Stream {
             return Err(Errno::CONNRESET);
         }
         let done = self.give(|output, link| match then {
+            // The end of the stream leaves in the frame of the last content.
             Then::Close => output.send_last(link, bytes),
             _ => output.send_shared(link, bytes),
         })?;

@@ -454,6 +454,7 @@ impl Plan {
                 .filter(|f| f.scope == FilterScope::Included)
                 .map(|f| f.filter)
                 .collect(),
+            // Some settings make the head differ from request to request even without a filter.
             head: if s.core.has_fixed_head() { head } else { Head::Request },
             codings: filters().find_map(|f| f.codings),
             trailers: hooks_of(|m| m.trailers.as_ref()),
@@ -465,6 +466,7 @@ impl Plan {
     #[inline]
     pub fn hooks(&self, phase: Phase) -> &[Hook] {
         let end = |phase: usize| usize::from(self.ends[phase]);
+        // The hooks of a phase begin where the hooks of the phase before it end.
         let start = (phase as usize).checked_sub(1).map_or(0, end);
         self.hooks.get(start..end(phase as usize)).unwrap_or_default()
     }
@@ -472,6 +474,7 @@ impl Plan {
     /// Returns `true` if a hook runs between the rewrite directives and the content.
     #[inline]
     pub fn has_hooks_before_content(&self) -> bool {
+        // The hooks of all phases are in one list, so two ends show whether any hooks are between them.
         self.ends[Phase::PreContent as usize] > self.ends[Phase::PostRead as usize]
     }
 }
@@ -485,6 +488,7 @@ pub fn first_hooks(modules: &[&Module], http: &Http) -> Vec<Hook> {
 /// Has modules share their state with a subrequest whose content becomes part of the response.
 pub fn share(req: &mut Request, sub: &mut Request) {
     type Share = fn(&mut Request, &mut Request);
+    // Few modules share anything, so the list of all modules is searched only once.
     static ALL: OnceLock<Vec<Share>> = OnceLock::new();
     let all = ALL.get_or_init(|| list::all().iter().filter_map(|module| module.share).collect());
     all.iter().for_each(|share| share(req, sub));

@@ -339,6 +339,7 @@ impl InEffect {
     pub fn with(&self, changes: &[(usize, Arc<dyn AnyValues>)], sharing: &mut Sharing) -> InEffect {
         let is_kept = |(place, _): &&(usize, _)| !changes.iter().any(|(changed, _)| changed == place);
         let mut values: Vec<_> = self.0.values.iter().filter(is_kept).chain(changes).cloned().collect();
+        // Tables with equal values have to be in one order, since they are compared by the sequence of their addresses.
         values.sort_by_key(|(place, _)| *place);
         sharing.tables.share(values)
     }

@@ -277,6 +277,7 @@ fn split_overwrite<'d>(
 ) -> Result<(&'d [Word], Option<u16>), Error> {
     match words.split_last() {
         Some((last, codes)) if last.text.starts_with(b"=") => {
+            // `error_page =200 /x` names no status for which the page would be.
             let code = overwrite(last).filter(|_| !codes.is_empty());
             Ok((codes, Some(code.ok_or_else(|| invalid_value(d, last, cx))?)))
         }
@@ -420,6 +421,7 @@ impl Setting<crate::config::HttpContext> for ServerTokens {
         if let Some(tokens) = ServerTokens::named(&w.text) {
             return Ok(tokens);
         }
+        // Only a value with variables may be anything else than the three words.
         if !w.text.contains(&b'$') {
             return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
         }
@@ -605,6 +607,7 @@ pub fn path_in_levels(dir: &std::path::Path, levels: &[usize], name: &str) -> Pa
     let mut end = name.len();
     for n in levels {
         let start = end.saturating_sub(*n);
+        // The last digits of the serial number change fastest, so files spread evenly over the directories.
         path.push(name.get(start..end).unwrap_or_default());
         end = start;
     }

@@ -573,6 +573,7 @@ impl Rewrite<'_> {
         note(req, &[b"rewritten data: \"", &out, b"\", args: \"", &args, b"\""]);
         req.uri.args = args;
         if out.is_empty() {
+            // nginx answers an empty path with the same message and status.
             req.log(Level::Error, "the rewritten URI has a zero length");
             return Ok(Step::Stop(Ran::Status(500)));
         }

@@ -146,6 +146,7 @@ fn field(req: &Request, name: &[u8]) -> Option<Vec<u8>> {
 /// Returns the first argument of a name. Both names are decoded, so that another spelling of the same name is found, too.
 fn argument(args: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let decoded = |text: &[u8]| {
+        // Forms write a space in a query as a plus sign.
         let spaced: Vec<u8> = text.iter().map(|b| if *b == b'+' { b' ' } else { *b }).collect();
         let mut plain = Vec::with_capacity(spaced.len());
         forebay_http::uri::unescape(&spaced, &mut plain);
@@ -166,6 +167,7 @@ impl Matcher {
                 let rest = text.strip_prefix(path.as_slice());
                 Ok(rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")))
             }
+            // A variable without a value is empty, and must not fit an expression such as `.*`.
             Matcher::Regex(pattern) => {
                 if text.is_empty() {
                     Ok(false)

@@ -272,6 +272,7 @@ impl Request {
         // A process that quits lets each connection end with its current response.
         self.ending = Ending::begin(self.head.keep_alive && !self.thread.quitting.get());
         self.body.begin(self.head.framing, self.head.len);
+        // If its runner breaks off, only a request of a client has to get its line in the access log.
         self.unlogged = self.origin == Origin::Client;
         self.take_peer();
     }

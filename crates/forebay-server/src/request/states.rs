@@ -117,6 +117,7 @@ impl States {
 
     #[inline]
     fn get_mut<T: Unused>(&mut self, index: usize) -> &mut T {
+        // A request has no room for states that it has never used.
         if index >= self.0.len() {
             self.0.resize_with(index + 1, || None);
         }

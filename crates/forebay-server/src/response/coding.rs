@@ -146,6 +146,7 @@ const NAMES: [(&[u8], usize); 6] = [
     (b"zstd", Coding::Zstd as usize),
     (b"br", Coding::Br as usize),
     (b"gzip", Coding::Gzip as usize),
+    // Recipients take this name for gzip (RFC 9110, section 8.4.1.3).
     (b"x-gzip", Coding::Gzip as usize),
     (b"identity", 3),
     (b"*", 4),

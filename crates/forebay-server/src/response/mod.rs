@@ -105,6 +105,7 @@ impl FieldList {
     /// Errors of [`field::one_line`], with the name of the first such line.
     pub fn unfold(&mut self) -> Result<(), Unsafe> {
         for at in 0..self.lines.len() {
+            // The parser has accepted no line breaks in parsed values, so only the others are searched.
             let Some(line) = self.lines.get(at).filter(|l| l.origin == ValueOrigin::Made) else { continue };
             if let Cow::Owned(value) = field::one_line(line.name(&self.buf), line.value(&self.buf))? {
                 self.replace_at(at, &value);
@@ -148,6 +149,7 @@ impl FieldList {
     /// Removes all lines with this name.
     pub fn remove(&mut self, name: &[u8]) {
         let buf = &self.buf;
+        // The bytes of the lines stay in the buffer. Only the list loses them.
         self.lines.retain(|l| !l.name(buf).eq_ignore_ascii_case(name));
     }
 
@@ -245,6 +247,7 @@ impl Part {
         match self {
             Part::Static(b) => Part::Static(b.get(from as usize..to as usize).unwrap_or_default()),
             Part::Bytes(b) => {
+                // `Bytes::slice` panics on a range outside of the content.
                 let len = b.len();
                 Part::Bytes(b.slice((from as usize).min(len)..(to as usize).min(len)))
             }
@@ -281,6 +284,7 @@ impl Window {
     /// Removes the bytes from `start` on that are outside, and counts those inside.
     #[inline]
     pub fn cut(&mut self, out: &mut Vec<u8>, start: usize) {
+        // Nearly all responses are sent whole, and need not count.
         if *self == Window::default() {
             return;
         }
@@ -295,6 +299,7 @@ impl Window {
     /// Counts bytes that have been taken.
     #[inline]
     pub fn took(&mut self, n: u64) {
+        // The greatest number stands for everything, so it stays as it is.
         if self.left != u64::MAX {
             self.left -= n;
         }

@@ -515,6 +515,7 @@ impl Assembly<'_, '_> {
         config_hooks(|hooks| hooks.finish).for_each(|finish| finish(&mut tables, &mut parts));
         let mut log_formats = tables.log_formats;
         for f in &mut log_formats {
+            // Only now is it known which variables directives have defined.
             f.plan(&cx.vars);
         }
         let levels = made.iter().map(|made| match made {
@@ -534,6 +535,7 @@ impl Assembly<'_, '_> {
             conf_dir: cx.conf_path(b""),
             parts,
             shared_store: tables.shared_store,
+            // If any two servers differ, then two adjacent ones do.
             heads_differ: facts.windows(2).any(|pair| pair[0].head != pair[1].head),
             has_auto_redirect: facts.iter().any(|facts| facts.redirects),
             is_watched: facts.iter().any(|facts| facts.is_watched),
@@ -542,6 +544,7 @@ impl Assembly<'_, '_> {
             default_proxy_temp: facts.iter().any(|facts| facts.default_proxy_temp),
             servers,
             new_levels,
+            // Heads that are remembered with files carry this number, so that none outlives a reload.
             serial: forebay_sys::serial::next(),
             system_resolver: OnceLock::new(),
             log_formats,

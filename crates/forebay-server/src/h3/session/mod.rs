@@ -303,6 +303,7 @@ impl Session {
                 Some(stream) if stream.stop_waiting() => self.refuse_reset(thread, &stream),
                 _ => Ok(()),
             },
+            // STOP_SENDING means that the client no longer wants the response (RFC 9000, section 3.5).
             StreamEvent::Stopped { id, .. } => match self.stream(id) {
                 Some(stream) => {
                     self.log_begun_head(thread, &stream, HeadFailure::Closed);
@@ -725,6 +726,7 @@ impl Session {
         match &*pace {
             Some(p) => p.look(only_client, moved, now),
             None if only_client => {
+                // One record stands for all streams, since dropping a slow client ends all of them.
                 let p = Transfer::of_connection(self.client().network(), moved, now);
                 self.transfers.add(&p);
                 *pace = Some(p);
