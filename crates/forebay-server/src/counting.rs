@@ -69,6 +69,7 @@ pub fn count(req: &mut Request) {
     let zone = req.own_location().status_zone.as_ref();
     let location = zone.filter(|zone| zone.kind == LOCATION).map(|zone| zone.id);
     let is_watched = req.conf.http.is_watched || location.is_some() || req.modules.processing.is_some();
+    // Histories and zones show times of single requests, which need an exact clock.
     let time = match is_watched {
         true => req.tally.started.elapsed(),
         // The clock of the turn has to do here, since reading another clock for each request would be the larger part of the cost.

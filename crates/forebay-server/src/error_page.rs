@@ -119,6 +119,7 @@ pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
         Some(id) => {
             req.uri.internal = true;
             req.location = *id;
+            // A named location is not found by its path, so this check of the search for locations is made here.
             crate::phases::limit_except(req);
             forget_all_but_location(req);
             req.update_connection_settings(&http.location(req).settings.core);

@@ -53,6 +53,7 @@ pub fn is_missing(path: &[u8], now: Instant) -> bool {
 }
 
 fn open(dir: &[u8]) -> Result<OwnedFd, Errno> {
+    // With PATH, the directory is only found and not opened, which needs no permission to read it.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(CWD, dir, flags, Mode::empty(), ResolveFlags::CACHED)
 }

@@ -46,6 +46,7 @@ fn exempt(path: &[u8], from: &[u8]) -> usize {
 
 fn open_checked(path: &[u8], exempt: usize, mode: SymlinkMode) -> Result<OwnedFd, Errno> {
     let (head, rest) = path.split_at_checked(exempt).unwrap_or((b"", path));
+    // Links in the exempt part are followed, so it is opened as a whole.
     let base = match (head, rest.first()) {
         (b"", Some(b'/')) => rustix::fs::open("/", DIRECTORY, Mode::empty()),
         (b"", _) => rustix::fs::open(".", DIRECTORY, Mode::empty()),

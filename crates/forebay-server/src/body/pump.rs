@@ -143,6 +143,7 @@ impl<'p> Pump<'p> {
 
     /// Reads a piece, or has bytes pass inside the kernel.
     async fn read(&mut self, req: &mut Request) -> Result<PieceRead, Broken> {
+        // Bytes that stay inside of the kernel cost no copy, so this way is tried first.
         if let Some(got) = self.pass(req) {
             // Bytes that a client did not take inside the kernel are sent before anything else is read.
             return Ok(PieceRead { got: self.follow(req, got).await?, enough: 1 });
@@ -165,6 +166,7 @@ impl<'p> Pump<'p> {
         }
         let segments = req.resp.segments.filter(|segments| got == Progress::End && segments.wants_more(req));
         let Some(segments) = segments else { return Ok(got) };
+        // Fetching the next segment may take long, and the client need not wait for a segment's worth of bytes meanwhile.
         if self.out.pending.len() >= POSTPONED {
             self.out.flush(req, self.source.body()).await?;
         }
@@ -183,6 +185,7 @@ impl<'p> Pump<'p> {
         }
         let follows = match read.got {
             Progress::End => Follows::End,
+            // With `proxy_buffering off`, a filter such as gzip must not hold back bytes that the client waits for.
             Progress::Blocked if self.source.is_unbuffered() => Follows::Pause,
             _ => Follows::More,
         };

@@ -35,6 +35,7 @@ impl Setting<crate::config::HttpContext> for MimeTypes {
         let mut list = match previous {
             Some(MimeTypes::All) => return Ok(MimeTypes::All),
             Some(MimeTypes::These(list)) => list.as_ref().clone(),
+            // nginx adds this type to every list, whatever the directive says.
             None => vec![b"text/html".to_vec()],
         };
         for w in &d.args {

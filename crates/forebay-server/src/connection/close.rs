@@ -27,6 +27,7 @@ pub async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Sett
     }
     // The client sees the end of the connection from here on, and may look for its line in the log.
     buffers::flush_gathered(thread);
+    // The client sees the end of the response at once, although the socket stays open for what it still sends.
     conn.wire.shutdown(&thread.io);
     linger(thread, conn, core).await;
 }

@@ -182,6 +182,7 @@ impl Http1<'_, '_> {
 
     /// Waits for the client: for room if something has not been sent, else for data, without a runner.
     async fn wait(&mut self) -> Option<Served> {
+        // From here on, facts that were found in this turn may be older than the next request.
         self.req.tally.end_turn();
         if self.req.conn.wire.has_unsent() {
             return self.send_records().await;

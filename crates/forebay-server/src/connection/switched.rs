@@ -279,6 +279,7 @@ const DEPTH: u8 = 100;
 fn keep(req: &mut Request, id: VarId, depth: u8) {
     let http = req.http();
     let Some(var) = http.vars.get(usize::from(id.0)) else { return };
+    // Variables may be defined by each other in a circle, so the depth is bounded.
     if req.vars.get(id) != Stored::Empty || depth > DEPTH {
         return;
     }

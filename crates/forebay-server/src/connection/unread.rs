@@ -74,6 +74,7 @@ pub fn log_unserved(thread: &Rc<Thread>, stream: &impl RequestStream) {
 fn begun(thread: &Rc<Thread>, head: Box<RequestHead>, client: Rc<Client>, number: u32) -> Request {
     let mut req = Request::new(thread.clone());
     req.head = head;
+    // Nothing can be sent any more, so the request has no wire.
     req.take_stream(Wire::Closed, client, number);
     req.begin_request();
     // The request is refused whatever its server is, so a failure of the choice does not matter.

@@ -351,6 +351,7 @@ impl FileCache {
             self.remove(i);
         }
         self.end_idle(policy, now);
+        // Locations may have different limits, and all use the one cache of the thread. The limit of the current location applies.
         let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
         if self.is_full(max) {
             // With `open_file_cache`, each file is kept, as in nginx.

@@ -156,6 +156,7 @@ impl Session {
 
     /// Processes frames of `input`, and moves `at` past each.
     fn frames(self: &Rc<Self>, input: &[u8], at: &mut usize, cx: &mut Context<'_>) -> Result<bool> {
+        // A client may send very many small requests at once, and their runners have to begin before all are read.
         while cx.started.len() < BATCH {
             let rest = input.get(*at..).unwrap_or_default();
             let read = self.state.borrow_mut().connection.read(rest);

@@ -144,6 +144,7 @@ impl Session {
         let pairs = [
             (frame::setting::MAX_CONCURRENT_STREAMS, settings.max_streams as u32),
             (frame::setting::INITIAL_WINDOW_SIZE, settings.window),
+            // Without this setting, clients must not open WebSockets by extended CONNECT (RFC 8441, section 3).
             (frame::setting::ENABLE_CONNECT_PROTOCOL, 1),
             // Priorities follow RFC 9218, so the client need not send the signals of RFC 7540 (RFC 9218, section 2.1).
             (frame::setting::NO_RFC7540_PRIORITIES, 1),

@@ -45,6 +45,7 @@ impl Shared {
     pub fn give(&self, head: Box<RequestHead>) {
         let mut heads = self.heads.borrow_mut();
         let most = if head.buf.capacity() <= SMALL_HEAD { SPARE_HEADS } else { SPARE };
+        // A head that has grown far beyond the usual size must not hold its memory.
         if heads.len() < most && head.buf.capacity() <= 16 * 1024 {
             heads.push(head);
         }

@@ -386,6 +386,7 @@ impl Quic {
     ) -> Option<u32> {
         // A removed listener has no servers that could answer.
         let is_active = is_active(&thread.config(), listener);
+        // A process that quits serves its connections to their end, and begins none.
         if thread.quitting.get() || !is_active || is_full(thread) && !make_room(thread) {
             return None;
         }

@@ -51,6 +51,7 @@ pub fn install(further: List) -> Result<(), &'static str> {
 pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     static READERS: OnceLock<HashMap<&'static [u8], HttpDirective, RandomState>> = OnceLock::new();
     let named = || all().iter().flat_map(|m| m.http_directives).map(|(name, read)| (name.as_bytes(), *read));
+    // Large configurations have very many directives, so the modules are not searched for each.
     match READERS.get_or_init(|| named().collect()).get(d.name.text.as_slice()) {
         Some(read) => read(d, cx).map(|()| true),
         None => Ok(false),

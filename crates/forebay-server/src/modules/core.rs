@@ -194,6 +194,7 @@ fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -
     let fixed = path.as_const().map(|p| {
         let mut full = cx.full_path(p).as_os_str().as_bytes().to_vec();
         if alias.is_none() {
+            // This is for `root` only, since the path of `alias` replaces a part of the request's path and keeps its slash.
             drop_final_slash(&mut full);
         }
         full

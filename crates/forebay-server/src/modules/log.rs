@@ -64,10 +64,12 @@ impl access_log::Formats for HttpTables {
 /// `open_log_file_cache` keeps it open. Does nothing if the root directory of the request is missing.
 pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     let Ok(text) = path.value(req) else { return };
+    // A path with NUL, which may come from the client, would name another file to the kernel.
     if text.is_empty() || text.contains(&0) {
         return;
     }
     let mut full = Vec::new();
+    // As in nginx, a relative path begins at the prefix.
     if text.first() != Some(&b'/') {
         full.extend_from_slice(&req.conf.config.prefix);
     }

@@ -91,6 +91,7 @@ pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarErro
 
 /// Appends the directory of a `root` or `alias`.
 fn push_root(root: &Root, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+    // A directory without variables was made absolute when the configuration was read.
     if let Some(fixed) = &root.fixed {
         out.extend_from_slice(fixed);
         return Ok(());

@@ -356,6 +356,7 @@ impl Request {
                 .conn
                 .client
                 .accepted
+                // A very long time has no end that a clock can show, and so no effect.
                 .checked_add(core.keepalive_time.0)
                 .is_some_and(|end| self.tally.started > end)
     }

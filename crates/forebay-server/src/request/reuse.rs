@@ -86,6 +86,7 @@ impl Request {
         modules.clear();
         modules.upstream.reset();
         (*unlogged, *ending) = (false, Ending::default());
+        // A body may own a temporary file, which ends with it.
         *body = RequestBody::default();
         *keepalive_timeout = None;
         (*timed_out, *without_head) = (false, false);

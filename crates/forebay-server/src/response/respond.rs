@@ -36,6 +36,7 @@ pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> Done {
     }
     let mut out = req.take_buf();
     out.reserve(HEAD);
+    // A head that was sent before saves a run of the header filters.
     let framing = if sent::write_ready(req, &mut out) {
         BodyFraming::Plain
     } else {
@@ -128,6 +129,7 @@ async fn run_header_filters(req: &mut Request) {
         for filter in &http.location(req).plan.header_filters {
             if filter(req).is_err() {
                 req.resp.coded = Coded::default();
+                // A variable of a filter could not be evaluated. The built-in page needs no filters.
                 error_page::built_in(req, 500);
                 return;
             }

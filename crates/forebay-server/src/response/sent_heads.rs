@@ -58,6 +58,7 @@ impl SentHeads {
             h.made_for.serial == head.made_for.serial
                 && (h.made_for, h.ranked, h.version) != (head.made_for, head.ranked, head.version)
         });
+        // The oldest head gives way, since the list is searched for each request and has to stay short.
         if heads.len() >= SENT_HEADS {
             heads.remove(0);
         }

@@ -356,6 +356,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     fn limit_except(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+        // nginx takes the names of methods in any case here.
         let methods = d.args.iter().map(|w| w.text.to_ascii_uppercase()).collect::<Vec<_>>();
         let known = |m: &[u8]| modules::core::KNOWN_METHODS.contains(&m);
         if let Some((w, _)) = d.args.iter().zip(&methods).find(|(_, m)| !known(m)) {
