@@ -115,6 +115,7 @@ async fn fetch(req: &mut Request) {
         content.handle(req).decide().await;
     }
     if let Some(mut source) = req.resp.source.take() {
+        // The cache stores the response as it is read, so all of it is read.
         source.drain(req).await;
         source.abandon(req);
     }

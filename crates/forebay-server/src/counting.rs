@@ -54,7 +54,7 @@ impl Drop for Processing {
     }
 }
 
-/// Counts the beginning of a request in the zone of its server. `root`: the level of that server.
+/// Counts the beginning of a request in the zone of its server. `root` is the level of that server.
 #[inline]
 pub fn begin(req: &mut Request, root: &Location) {
     if let Some(zone) = &root.status_zone {

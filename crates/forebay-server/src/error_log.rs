@@ -86,7 +86,7 @@ pub fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
     connection_logs(client, &conf).iter().any(|l| level <= l.level)
 }
 
-/// Returns the logs for lines about a connection: those of its default server.
+/// Returns the logs for lines about a connection, which are the logs of its default server.
 fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog] {
     let http = &conf.http;
     let server = client.address(conf).and_then(|a| http.servers.get(a.default_server));

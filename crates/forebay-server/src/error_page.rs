@@ -54,6 +54,7 @@ pub fn special(req: &mut Request, status: u16) -> NextStep {
 
 /// Returns the `error_page` for a status. An error inside an error page has none, unless `recursive_error_pages` is on.
 fn page_for<'c>(req: &Request, core: &'c Settings, status: u16) -> Option<&'c ErrorPage> {
+    // An error page that fails would otherwise lead to itself again.
     let applies = !req.errors.has_page() || core.recursive_error_pages;
     core.error_page.0.iter().find(|p| applies && p.status == status)
 }

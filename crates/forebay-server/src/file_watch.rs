@@ -349,6 +349,7 @@ impl Walk<'_> {
     }
 
     fn follow(&mut self, link: &OwnedFd) -> rustix::io::Result<()> {
+        // The kernel gives up at the same number of links, so that a circle of links ends.
         if self.links >= LINKS {
             return Err(Errno::LOOP);
         }

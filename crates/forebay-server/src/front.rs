@@ -116,6 +116,7 @@ impl FrontEnd for HttpFrontEnd {
     }
 
     fn start(&self, number: u8, thread: &Rc<WorkerThread>) -> Rc<dyn Front> {
+        // All threads share the limit of watches that the kernel has for a user.
         let watches = Watches::new(thread.io.poller.epoll().clone(), thread.all_counters.len());
         Rc::new(HttpThread(Thread::new(thread.clone(), number, FileCache::watching(watches))))
     }

@@ -107,6 +107,7 @@ impl LocationTree {
         if let Some(id) = self.prefix(&req.uri.path) {
             // `^~` disables the regular expressions of its own level, whatever matches inside of it.
             regexes = !matches!(all[id].kind, Kind::PrefixOnly);
+            // Inner locations go first, as in nginx: a regular expression inside of a prefix ends the search.
             best = match all[id].tree.find(all, req)? {
                 LocationMatch::Nothing => LocationMatch::Prefix(id),
                 LocationMatch::Final(inner) => return Ok(LocationMatch::Final(inner)),

@@ -297,8 +297,8 @@ async fn post_read(req: &mut Request) -> Option<Outcome> {
     None
 }
 
-/// Chooses the location whose path is that of the request with a slash at its end, if an upstream answers there. Returns `false` if
-/// there is none.
+/// Chooses the location whose name is the path of the request plus a slash, if an upstream answers there. Returns `false` if there is no
+/// such location.
 fn choose_with_slash(http: &Http, req: &mut Request) -> bool {
     // An exact location matches this very path, so that no slash is missing.
     if http.location(req).kind.is_exact() {

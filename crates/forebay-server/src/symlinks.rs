@@ -81,6 +81,7 @@ fn walk(base: OwnedFd, path: &[u8], mode: SymlinkMode) -> Result<OwnedFd, Errno>
 
 fn step(at: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: SymlinkMode) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(at, name, flags | OFlags::NOFOLLOW, Mode::empty()) {
+        // With NOFOLLOW, a link gives ELOOP as a file and ENOTDIR as a directory (open(2)).
         Err(Errno::LOOP | Errno::NOTDIR) if mode == SymlinkMode::IfNotOwner => {}
         other => return other,
     }

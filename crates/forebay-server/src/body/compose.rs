@@ -65,7 +65,7 @@ pub trait Page {
 /// Deepest nesting of subrequests (nginx: 50 inside the first).
 const MAX_DEPTH: u8 = 51;
 
-/// Most subrequests for one request (nginx: 65535 less a reserve).
+/// Maximum number of subrequests for one request (nginx: 65535 less a reserve).
 const MAX_SUBREQUESTS: u32 = 64535;
 
 /// Memory of variables from which on replaced values are dropped, bytes.

@@ -41,7 +41,7 @@ pub struct Outlet {
     filters: Vec<Box<dyn BodyFilter>>,
     framing: BodyFraming,
     pace: Pace,
-    /// Most bytes that pass the filters at once.
+    /// Maximum of bytes that pass the filters at once.
     most: usize,
     /// Amount of pending bytes from which on they are sent.
     pub(super) enough: usize,
@@ -61,7 +61,7 @@ enum Destination {
 }
 
 impl Outlet {
-    /// Creates an outlet to the client. `pending`: an empty buffer.
+    /// Creates an outlet to the client. `pending` is an empty buffer.
     pub(super) fn client(
         filters: Vec<Box<dyn BodyFilter>>,
         framing: BodyFraming,
@@ -131,6 +131,7 @@ impl Outlet {
         self.pushed += bytes.len() as u64;
         if let Destination::Memory(all, limit) = &mut self.to {
             let len = all.len() + bytes.len();
+            // nginx ends the request with the same message when a subrequest's content does not fit its buffer.
             if len > *limit {
                 req.log(Level::Error, &format!("too big subrequest response: {len}"));
                 return Err(Broken::Connection);

@@ -22,7 +22,7 @@ const COPY: u64 = 4096;
 /// Longest body of an upstream that leaves in one write, bytes. With its head it must not fill a segment of the loopback device.
 const WHOLE: u64 = 56 * 1024;
 
-/// Most parts of a body that leaves in one vectored write.
+/// Maximum number of parts of a body that leaves in one vectored write.
 const VECTORED: usize = 6;
 
 /// Result of [`send_at_once`].
@@ -35,7 +35,7 @@ pub enum Attempt {
     No,
 }
 
-/// Sends a body of one part that is in memory over a stream, behind its head, as far as that is possible without waiting. Most responses
+/// Sends a body of one part that is in memory over a stream, after its head, as far as that is possible without waiting. Most responses
 /// end with this. The future of [`send`] holds the state of every kind of wait, and making it costs more than such a response.
 #[inline]
 pub fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: BodyFraming) -> Attempt {

@@ -187,6 +187,7 @@ impl Http1<'_, '_> {
         if self.req.conn.wire.has_unsent() {
             return self.send_records().await;
         }
+        // An answer that waits for the end of the turn has to leave before the connection may rest in its slot.
         if self.thread.io.poller.has_unsent(self.guard.token) {
             return self.send_answer().await;
         }

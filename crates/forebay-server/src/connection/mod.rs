@@ -255,7 +255,7 @@ fn serve<'r>(
     }
 }
 
-/// Drives an HTTP/2 connection until it is idle or over. `until`: time at which it is closed unless a request comes.
+/// Drives an HTTP/2 connection until it is idle or over. `until` is the time at which it is closed unless a request comes.
 async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Guard<'_>, until: Deadline) {
     let Some(session) = conn.session.clone() else { return };
     guard.state(Some(|c| &c.writing));
@@ -309,6 +309,7 @@ impl Guard<'_> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.state(None);
+        // The guard closes the connection even after a panic of its runner, which costs this one connection.
         if self.open {
             // A client that sees the end of the connection may look for its line in the log at once.
             buffers::flush_gathered(self.thread);

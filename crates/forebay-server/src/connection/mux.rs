@@ -131,7 +131,7 @@ impl RequestState {
         self.promised.get()
     }
 
-    /// Counts content against `Content-Length`. `ends`: no more follows.
+    /// Counts content against `Content-Length`. `ends` means that no more follows.
     ///
     /// # Errors
     /// `PROTO` if the lengths differ, which makes the request malformed.

@@ -111,7 +111,7 @@ pub struct OpenFile {
     again: Cell<bool>,
     /// `ETag`, with quotes.
     pub etag: Box<[u8]>,
-    /// What has been made of the content.
+    /// Heads and compressed forms made from the content.
     pub made: Made,
     /// The file is in the cache, so that the next request will find data kept with it.
     pub kept: Cell<bool>,
@@ -277,6 +277,7 @@ impl FileCache {
             Changes::Some(entries) => {
                 for i in entries {
                     if let Some(e) = self.entries.get_mut(i) {
+                        // The watch has ended, so each use checks the file again.
                         (e.watch, e.looks) = (None, 0);
                     }
                 }

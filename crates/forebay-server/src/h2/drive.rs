@@ -378,6 +378,7 @@ impl<'a> Driver<'a> {
             return Err(Closed);
         }
         self.session.state.borrow_mut().leave(Code::NoError);
+        // The connection ends when GOAWAY has been written.
         self.timed_out = true;
         Ok(())
     }

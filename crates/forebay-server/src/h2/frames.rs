@@ -268,6 +268,7 @@ impl Session {
         let window = stream.recv_window.get() - data.len as i64;
         stream.recv_window.set(window);
         if window < 0 {
+            // The client has sent more than the window of the stream allows (RFC 9113, section 6.9.1).
             return self.reset(stream.id, Code::FlowControlError);
         }
         // The reader of the request gets the error and answers with 400. The stream is reset after that response.

@@ -116,7 +116,7 @@ struct SessionState {
     acknowledged: bool,
     /// GOAWAY has been sent: no new streams.
     leaving: bool,
-    /// The client has been told that the connection will end, but not with which request.
+    /// A first GOAWAY has announced the end of the connection, but not its last request.
     announced: bool,
     /// The client has sent GOAWAY or closed its side.
     client_leaves: bool,
@@ -287,6 +287,7 @@ impl SessionState {
     fn announce(&mut self) {
         if !self.leaving && !self.announced {
             self.announced = true;
+            // The greatest number lets requests that are on their way pass. A second GOAWAY names the last one (RFC 9113, section 6.8).
             frame::push_goaway(&mut self.out, LAST_STREAM, Code::NoError);
         }
     }

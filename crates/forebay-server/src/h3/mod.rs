@@ -256,7 +256,7 @@ impl Quic {
         received.map(drop)
     }
 
-    /// Sends what connections have to send, and forgets those that are over.
+    /// Sends everything that connections have to send, and forgets connections that are over.
     fn flush(&self, thread: &Rc<Thread>, endpoint: &Endpoint, now: Instant) {
         let mut gone: Vec<Rc<Link>> = Vec::new();
         endpoint.flush(now, |link| gone.push(link.clone()));

@@ -174,7 +174,7 @@ pub trait AnyLevel: Any + Debug + Send + Sync {
     /// # Errors
     /// In nginx's words.
     fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error>;
-    /// Returns these directives with those of the level around it.
+    /// Returns these directives together with the directives of the level around it.
     fn with_outer(&self, outer: &dyn AnyLevel) -> Arc<dyn AnyLevel>;
     /// Returns the values in effect.
     fn values(&self) -> Arc<dyn AnyValues>;

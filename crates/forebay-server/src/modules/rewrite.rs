@@ -431,6 +431,7 @@ fn note(req: &mut Request, parts: &[&[u8]]) {
 fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
     let mut v = req.take_buf();
     let result = match c {
+        // As in nginx, only an empty value and `0` are false.
         Condition::Var(id) => req.var(*id, &mut v)? && !v.is_empty() && v != b"0",
         Condition::Equal(id, t, negated) => {
             req.var(*id, &mut v)?;
@@ -511,6 +512,7 @@ fn unescape_redirect(url: &mut Vec<u8>) {
     let mut rest = url.as_slice();
     while let Some((b, after)) = rest.split_first() {
         let decoded = escaped_byte(rest);
+        // The query stays as it is, since a decoded `&` or `=` would change its meaning.
         if *b == b'?' {
             break;
         }

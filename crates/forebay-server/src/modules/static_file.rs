@@ -401,6 +401,7 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
         r.validators.etag.clear();
         r.validators.etag.extend_from_slice(&file.etag);
     }
+    // All of the content is at hand, so several ranges can be answered in any order.
     r.allowed_ranges = AllowedRanges::Any;
     content_type(req);
     let end = file.size;

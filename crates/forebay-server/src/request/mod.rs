@@ -49,12 +49,12 @@ pub enum Origin {
     Client,
     /// The server makes it for another request (nginx: subrequest).
     Sub {
-        /// Number of requests between this one and that of the client.
+        /// Number of requests between this one and the request of the client.
         depth: u8,
         /// `true` if the method of the client's request was changed to GET.
         client_get: bool,
     },
-    /// A subrequest after the response (nginx: post_action); its log lines are those of the client's request.
+    /// A subrequest after the response (nginx: post_action); its log lines belong to the client's request.
     PostAction {
         /// As in [`Origin::Sub`].
         client_get: bool,
@@ -63,7 +63,7 @@ pub enum Origin {
     Background,
 }
 
-/// What handlers and modules know of one request. It is emptied for each request.
+/// Facts about one request for handlers and modules. They are emptied for each request.
 #[derive(Debug, Default)]
 pub struct ModuleState {
     /// `$request_id`, made when first asked for.
@@ -316,6 +316,7 @@ impl Request {
             }
             self.head.host = host;
         }
+        // Until a location is chosen, the settings of the server apply.
         self.location = ROOT;
         let root = conf.http.location(self);
         crate::counting::begin(self, root);
@@ -513,7 +514,7 @@ mod tests {
         ] {
             assert_eq!(begin(&mut req, peer), (peer, text.to_owned()));
         }
-        // As behind a trusted proxy.
+        // A trusted proxy has named the client in this way.
         req.peer = inet("198.51.100.7:1");
         req.remote = b"198.51.100.7".to_vec();
         let peer = inet("192.0.2.1:1");

@@ -312,7 +312,7 @@ mod tests {
         let new = Box::new(Request::new(thread.clone()));
         let mut used = Request::renewed(&thread);
         use_up(&mut used);
-        // Each field that a request may leave behind has been set.
+        // Each field that a request may leave set has been set.
         let same = ["Rc::as_ptr(conf)", "started", "parts", "source.is_some()"];
         let same = same.iter().chain(&["ready.is_some()", "join.is_some()", "filters.body.len()"]);
         let same: Vec<_> = same.chain(&["transfer.is_some()"]).collect();

@@ -44,6 +44,7 @@ impl Request {
         if buf.capacity() >= LargeBuffers::LEAST {
             let mut short = self.thread.buffers.take_short();
             short.extend_from_slice(buf);
+            // The head is short, and the large buffer serves the next read of another request.
             self.thread.io.large.give(std::mem::replace(buf, short));
         }
     }

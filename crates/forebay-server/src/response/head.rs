@@ -89,6 +89,7 @@ fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
     if req.head.version.is_multiplexed() {
         return (length, framing);
     }
+    // Clients of HTTP/1.0 do not understand chunks (RFC 9112, section 6.1).
     let may_chunk = req.head.version >= Version::Http11 && core.chunked_transfer_encoding;
     // Trailers can only follow a chunked body (RFC 9112, section 7.1.2).
     let length = length.filter(|_| !(r.server_fields.trailers && may_chunk));
@@ -98,6 +99,7 @@ fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
     if may_chunk {
         return (None, BodyFraming::Chunked);
     }
+    // Only the end of the connection can mark the end of this body.
     req.ending.close();
     (None, framing)
 }

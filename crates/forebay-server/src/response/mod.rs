@@ -281,7 +281,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Removes the bytes from `start` on that are outside, and counts those inside.
+    /// Removes the bytes from `start` on that are outside of the window, and counts the bytes inside.
     #[inline]
     pub fn cut(&mut self, out: &mut Vec<u8>, start: usize) {
         // Nearly all responses are sent whole, and need not count.
@@ -313,7 +313,7 @@ pub struct FilterError(pub &'static str);
 
 /// Filter of content on its way out. It gets files in pieces of at most 32 KiB.
 pub trait BodyFilter {
-    /// Filters a piece; `last`: nothing follows. Appends the output that is ready to `out`.
+    /// Filters a piece. `last` means that nothing follows. Appends the output that is ready to `out`.
     ///
     /// # Errors
     /// [`FilterError`].
@@ -542,7 +542,7 @@ impl Response {
         self.fields.remove(b"ETag");
     }
 
-    /// Removes both validators, because the content is no longer that of a file or an upstream.
+    /// Removes both validators, because the content has been changed since it came from a file or an upstream.
     pub fn clear_validators(&mut self) {
         self.clear_last_modified();
         self.clear_etag();

@@ -226,7 +226,7 @@ impl Assembly<'_, '_> {
         }
     }
 
-    /// Adds the effects to those of the unit. Returns the files that were read.
+    /// Adds the effects to the effects of the unit.
     fn end_step(&mut self, server: usize) {
         if self.unit(server).is_some() {
             let (vars, build) = (self.cx.vars.end_uses(), self.cx.end_part());
@@ -291,7 +291,7 @@ impl Assembly<'_, '_> {
         server
     }
 
-    /// Makes a level of its settings in effect. `at`: the numbers of its server and of the level there.
+    /// Makes a level from its settings in effect. `at` has the numbers of its server and of the level there.
     fn level(
         &mut self,
         l: &mut LocationBuild,

@@ -689,7 +689,7 @@ impl Session {
         self.state.borrow_mut().connection.budget.reset()
     }
 
-    /// Removes a stream that is over. `finished`: its response was sent whole.
+    /// Removes a stream that is over. `finished` means that its response was sent whole.
     pub(super) fn remove(&self, id: StreamId, finished: bool) {
         let mut s = self.state.borrow_mut();
         let removed = s.remove(id);
@@ -701,6 +701,7 @@ impl Session {
         }
         drop(s);
         if let Some(link) = self.link().filter(|_| finished) {
+            // A request without content is progress, too, and its few frames are no flood.
             link.note_progress(0, OVERHEAD_OF_REQUEST);
         }
         self.close_if_over();
