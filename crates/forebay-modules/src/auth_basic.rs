@@ -36,7 +36,7 @@ pub struct UserFile {
     path: Template,
     /// Directory of the configuration file, with its slash.
     dir: Arc<[u8]>,
-    /// Users of a file that came with the configuration, as that of a Secret does. Nothing is read from the disk then.
+    /// Users of a file that came with the configuration, as the file of a Secret does. Nothing is read from the disk then.
     users: Option<Arc<Users>>,
 }
 
@@ -74,6 +74,8 @@ fn check(req: &mut Request) -> Step<'_> {
         return Verdict::Declined.into();
     };
     let Ok(realm) = realm.value(req) else { return Verdict::Status(500).into() };
+    // The realm may have variables, so a location that requires a password in general may still let this
+    // request pass.
     if realm == b"off" {
         return Verdict::Declined.into();
     }
@@ -100,9 +102,11 @@ fn check(req: &mut Request) -> Step<'_> {
             Level::Error,
             &format!("user \"{}\" was not found in \"{shown}\"", String::from_utf8_lossy(&user)),
         );
+        // The answer is the same as to a wrong password, and does not say which users exist.
         return ask(req, &realm).into();
     };
     let hash = hash.clone();
+    // A comparison or one digest takes less time than the way to another thread and back.
     if !password::is_slow(&hash) {
         return judge(req, password::verify(&pass, &hash), &user, &realm).into();
     }
@@ -114,7 +118,7 @@ fn check(req: &mut Request) -> Step<'_> {
     // Other requests of the thread do not wait for the computation.
     let verified = tokio::task::spawn_blocking(move || password::verify(&pass, &hash));
     Step::later(async move {
-        // It panicked, or the process ends.
+        // The computation has no result if it panicked, or if the process ends meanwhile.
         let Ok(right) = verified.await else { return Verdict::Status(500) };
         remember(req, pair.filter(|_| right));
         judge(req, right, &user, &realm)
@@ -139,6 +143,8 @@ fn judge(req: &mut Request, right: bool, user: &[u8], realm: &[u8]) -> Verdict {
 
 fn ask(req: &mut Request, realm: &[u8]) -> Verdict {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
+    // RFC 9110, section 11.7: a proxy asks by fields of its own, since `Authorization` belongs to the origin
+    // server.
     if is_proxy(&req.head) {
         req.resp.fields.set(b"Proxy-Authenticate", &value);
         return Verdict::Status(407);
@@ -162,7 +168,8 @@ struct CachedUsers {
     users: Rc<Users>,
 }
 
-/// Most user files kept in memory. Paths may contain variables that clients control, so there has to be a limit.
+/// Largest number of user files that a thread keeps in memory. Paths may contain variables that clients control, so there has to be a
+/// limit.
 const MAX_FILES: usize = 64;
 
 thread_local! {
@@ -174,6 +181,7 @@ thread_local! {
 /// Logs that the file of users cannot be read, and refuses the request.
 #[cold]
 fn unreadable(req: &mut Request, call: &str, e: &io::Error) -> Verdict {
+    // As in nginx, a missing file means that nobody gets in, any other error is a fault of the server.
     let missing = e.kind() == io::ErrorKind::NotFound;
     let (level, status) = if missing { (Level::Error, 403) } else { (Level::Crit, 500) };
     req.log(level, &format!("{call} failed ({})", errno(e)));
@@ -196,13 +204,17 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, io::Error)> {
         return Ok(users);
     }
     let mut text = Vec::new();
-    // As in nginx, which opens a directory and fails to read it.
+    // The message names the call that fails in nginx, which opens a directory without an error and then
+    // cannot read it.
     let call = |e: &io::Error| if e.kind() == io::ErrorKind::IsADirectory { "pread" } else { "open" };
+    // The path may contain variables that clients control, and reading a device such as `/dev/zero` would
+    // never end.
     let file = files::open_regular(Path::new(OsStr::from_bytes(path))).map_err(|e| (call(&e), e))?;
     files::read_whole(&file, files::MAX_WHOLE, &mut text).map_err(|e| ("pread", e))?;
     let users = Rc::new(parse(&text));
     let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-    // A file has changed. What it said before is not kept any longer than needed.
+    // A file has changed, and some of its passwords may be of no use any more. Forgetting all of them costs a
+    // check each.
     RIGHT.with_borrow_mut(Remembered::clear);
     let settled = SystemTime::now().duration_since(changed).is_ok_and(|d| d > Duration::from_secs(2));
     FILES.with_borrow_mut(|files| {
@@ -231,6 +243,7 @@ fn parse(text: &[u8]) -> Users {
         if matches!(line.first(), None | Some(b'#' | b'\r')) {
             continue;
         }
+        // A line without a colon names a user without a hash, with whom no password could agree.
         let Some(colon) = memchr::memchr(b':', line) else { continue };
         let (user, rest) = line.split_at(colon);
         let hash =

@@ -167,7 +167,7 @@ impl Expires {
             [[b'@', time @ ..]] => Expires::daily(time),
             [b"modified", [b'@', ..]] => Err("daily time cannot be used with \"modified\" parameter"),
             [word] => signed_seconds(word).map(Expires::Access),
-            // Like nginx: `modified 0` counts from now, or it would lie in the past instead of giving `max-age=0`.
+            // As in nginx, `modified 0` counts from now. Otherwise the time would lie in the past, and the field would be no `max-age=0`.
             [b"modified", word] => signed_seconds(word).map(|n| match n {
                 0 => Expires::Access(0),
                 n => Expires::Modified(n),
@@ -200,6 +200,7 @@ impl Setting<forebay_server::config::HttpContext> for Expires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let (modified, word) = Expires::words(d, cx)?;
+        // The value is known with the request only, so mistakes in it cannot be reported here.
         if word.text.contains(&b'$') {
             return Ok(Expires::Value(cx.template(d, word)?, modified));
         }
@@ -233,6 +234,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
         let value = l.value.value(req)?;
         add(req, &l.name, &value);
     }
+    // Trailers follow a body, and responses to HEAD, 204 and 304 have none (RFC 9110, section 6.4.1).
     let has_body = !matches!(req.resp.status, 204 | 304) && req.method != Method::Head;
     if has_body && h.add_trailer.0.iter().any(|l| good || l.always) {
         req.resp.server_fields.trailers = true;
@@ -265,7 +267,7 @@ impl Settings {
     }
 }
 
-/// Adds a field. An empty value adds none. A validator takes the place of that which the response has, also if it is empty.
+/// Adds a field. An empty value adds none. A validator replaces the one of the response, also if the value is empty.
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {
     let r = &mut req.resp;
     if name.eq_ignore_ascii_case(b"ETag") {
@@ -285,6 +287,7 @@ fn set_expires(req: &mut Request, e: &Expires) -> Result<(), VarError> {
     };
     let text = t.value(req)?;
     let words: &[&[u8]] = if *modified { &[b"modified", &text] } else { &[&text] };
+    // A variable whose value is no time adds no fields. The response itself is still good.
     if let Ok(e) = Expires::read(words) {
         push_expires(req, &e);
     }
@@ -305,7 +308,7 @@ fn push_expires(req: &mut Request, e: &Expires) {
         Expires::Daily(second) => {
             let offset = i64::from(req.thread.clock.offset(now));
             let of_day = (now + offset).rem_euclid(86400);
-            // From 1 to 86400: at the second itself the next one is a day away.
+            // The age is from 1 to 86400: at the very second, the next time is a day away.
             let age = (second - of_day - 1).rem_euclid(86400) + 1;
             from_now(now + age, age)
         }

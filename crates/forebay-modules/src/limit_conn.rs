@@ -68,6 +68,8 @@ fn check(req: &mut Request) -> Step<'_> {
     }
     let http = req.http();
     let s = SETTINGS.of(&http.location(req).settings);
+    // The state is part of the request, and both are needed to enter a zone: keys have variables of the
+    // request.
     let mut state = std::mem::take(STATE.of_mut(req));
     let entered = concurrency::enter(policy(s), req, &mut state);
     let answers = state.take_receivers();
@@ -78,6 +80,7 @@ fn check(req: &mut Request) -> Step<'_> {
     if answers.is_empty() {
         return verdict(req, s).into();
     }
+    // A store that does not answer in time must not hold up requests any longer, they go on without the missing answers.
     let longest = http.shared_store.settings().map_or(Duration::ZERO, |s| s.timeout);
     let until = req.thread.io.poller.now() + longest;
     Step::later(async move {

@@ -1,5 +1,6 @@
 //! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module). With `sync` all
-//! replicas share them, through the store of `shared_store` (NGINX Plus: `sync`; the way is ours).
+//! replicas share them, through the store of `shared_store` (NGINX Plus has `sync`, too; how it works here is our own
+//! design).
 
 use crate::store_answers::gather;
 use forebay_conf::error::{Error, Level};
@@ -92,6 +93,8 @@ impl Setting<HttpContext> for RateLimits {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
         cx.share_zone(d, &name, (HttpContext::BLOCK, "limit_req"), None)?;
+        // The zone may be defined further below in the file. A zone that has no definition at the end is an
+        // error then.
         let zone = cx.tables.parts.get_mut::<RateZones>().find_or_promise(
             &name,
             HttpContext::BLOCK,
@@ -122,6 +125,7 @@ impl Parameters {
             (b"zone", Some(name)) => self.zone = Some(name.to_vec()),
             (b"burst", Some(n)) => self.burst = positive(n).ok_or("burst value")?,
             (b"delay", Some(n)) => self.delay = positive(n).ok_or("delay value")?,
+            // No excess gets this high, and the number can still be counted in thousandths.
             (b"nodelay", None) => self.delay = u64::MAX / 1000,
             _ => return Err("parameter"),
         }
@@ -218,6 +222,8 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let z =
         cx.tables.parts.get_mut::<RateZones>().find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
     let buckets = match sync {
+        // A zone with the same key and size goes on with its counts after a reload, or each reload would let
+        // a burst pass.
         None => Counting::Local(TABLES.get(&name, &key_word.text, size, || Buckets::new(size))),
         Some(missing) => {
             let d = Definition { name: &name, key: &key_word.text, size, rate, exact };
@@ -300,6 +306,8 @@ fn check(req: &mut Request) -> Step<'_> {
     }
     let http = req.http();
     let s = SETTINGS.of(&http.location(req).settings);
+    // All zones are asked before the request waits, so that it waits for one round trip and not for one per
+    // zone.
     if s.limits.0.iter().any(Limit::is_exact)
         && let Some(asked) = ask_all(req, s)
     {
@@ -353,7 +361,7 @@ fn ask_all(req: &mut Request, s: &Settings) -> Option<Asked> {
 }
 
 /// Counts the request in the zone of each limit. Returns the longest delay, or the verdict of a zone that refuses. `key` is a
-/// buffer. `answers` are those of the store, by limit, as far as it was asked.
+/// buffer. `answers` has the answers of the store for the limits for which it was asked.
 fn pass_all(
     req: &mut Request,
     s: &Settings,
@@ -386,6 +394,8 @@ fn pass_all(
         if !last {
             uncounted.of.push((z, key.clone(), limit.burst, answer.is_some()));
         }
+        // A limit without a value for its key leaves the variable unset, so only a limit that counts gets
+        // here.
         STATE.of_mut(req).0 = Some(Outcome::Passed);
     }
     uncounted.count();
@@ -393,8 +403,8 @@ fn pass_all(
 }
 
 /// Zones that have let a request pass but not counted it, with its keys and their bursts. A refused request must not count in
-/// any zone. Only the last zone counts at once; the zones before it count after all of them have let the request pass. Those
-/// for which the request waited have counted it already, which the flag says.
+/// any zone. Only the last zone counts at once; the zones before it count after all of them have let the request pass. A zone
+/// for whose answer the request waited has counted it already, which the flag says.
 struct Uncounted<'z> {
     of: Vec<(&'z Defined, Vec<u8>, u64, bool)>,
     now: Instant,
@@ -467,6 +477,7 @@ impl Defined {
             req.log(Level::Error, &text);
             return Ok(false);
         }
+        // Requests with an empty key are not limited, so that a `map` can exempt some of them.
         Ok(!key.is_empty())
     }
 }
@@ -511,10 +522,12 @@ fn refuse(req: &mut Request, s: &Settings, excess: u64, zone: &[u8]) -> Verdict 
 
 fn wait<'r>(req: &'r mut Request, s: &Settings, d: &Delayed) -> Step<'r> {
     let level = match s.log_level {
+        // As in nginx, a delay is logged one level below a refusal.
         LogLevel::Info | LogLevel::Notice => Level::Info,
         LogLevel::Warn => Level::Notice,
         LogLevel::Error => Level::Warn,
     };
+    // The messages of nginx about delays and about refusals differ in these words.
     let text = line("delaying", d.excess, &d.zone, s.dry_run).replacen("requests", "request", 1).replacen(
         " by zone",
         ", by zone",
@@ -528,6 +541,8 @@ fn wait<'r>(req: &'r mut Request, s: &Settings, d: &Delayed) -> Step<'r> {
     STATE.of_mut(req).0 = Some(Outcome::Delayed);
     let delay = Duration::from_millis(d.ms);
     Step::later(async move {
+        // The pause ends early where the client goes away, so that its request does not hold memory until the
+        // delay is over.
         if pause(req, delay).await {
             return Verdict::Declined;
         }

@@ -18,6 +18,7 @@ pub static MODULE: Module = Module {
 /// # Errors
 /// Never.
 fn not_modified(req: &mut Request) -> Result<(), VarError> {
+    // An upstream has evaluated the conditions already, except for a response that is put together from slices.
     if req.resp.status != 200 || (req.resp.origin.is_evaluated() && req.resp.segments.is_none()) {
         return Ok(());
     }
@@ -32,6 +33,8 @@ fn not_modified(req: &mut Request) -> Result<(), VarError> {
         Verdict::Proceed => {}
         Verdict::NotModified => {
             let r = &mut req.resp;
+            // RFC 9110, section 15.4.5: a 304 carries what a cache needs to find and update its entry, and
+            // nothing about a content.
             r.status = 304;
             r.reason.clear();
             r.content_type.clear();

@@ -22,17 +22,21 @@ pub static MODULE: Module =
 /// Never.
 fn ranges(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
+    // A response of HTTP/0.9 has no head, so nothing could say which part of the content it is.
     if r.allowed_ranges == AllowedRanges::None || r.status != 200 || req.head.version < Version::Http10 {
         return Ok(());
     }
+    // Without the length, the end of an open range and the place of a suffix range are not known.
     let Some(len) = r.content_length else { return Ok(()) };
     let http = req.http();
     let max = http.location(req).settings.core.max_ranges.0.map_or(usize::MAX, |n| n as usize);
+    // `max_ranges 0` turns ranges off, and the response does not offer them in `Accept-Ranges` either.
     if max == 0 {
         return Ok(());
     }
     let mut list = Vec::new();
     let condition = req.head.get(Name::IfRange);
+    // RFC 9110, section 13.1.5: where the content is another one by now, the client needs all of it.
     let holds = condition.is_none_or(|c| conditional::if_range(c, validators(req)));
     let asked = match req.head.get(Name::Range).filter(|_| holds) {
         Some(v) => range::parse(v, len, max, &mut list),
@@ -40,6 +44,8 @@ fn ranges(req: &mut Request) -> Result<(), VarError> {
     };
     match asked {
         Ranges::Whole => req.resp.fields.push(b"Accept-Ranges", b"bytes"),
+        // A body that comes from an upstream passes once, so several ranges in any order cannot be cut out of
+        // it.
         Ranges::Partial
             if list.len() > 1 && (r.allowed_ranges == AllowedRanges::One || r.source.is_some()) =>
         {
@@ -92,8 +98,10 @@ fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
 }
 
 fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
+    // The response was 200 until here, and an upstream may have named its reason.
     req.resp.reason.clear();
     req.resp.fields.remove(b"Content-Range");
+    // The body is not at hand yet. A window over it drops the bytes before and after the range as they pass.
     if let ([one], Some(_)) = (list, &req.resp.source) {
         let mut value = Vec::new();
         range::content_range(&mut value, *one, len);
@@ -118,6 +126,7 @@ fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
         r.body = parts;
         return;
     }
+    // The number is used once, so responses of different requests have different boundaries.
     let boundary = format!("{:020}", forebay_sys::serial::next());
     let mut content_type = r.content_type.clone();
     if !r.charset.is_empty() {
@@ -134,6 +143,7 @@ fn partial(req: &mut Request, list: &[ByteRange], len: u64) {
     range::parts_end(&mut end, boundary.as_bytes());
     parts.push(Part::Bytes(end.into()));
     r.content_type = format!("multipart/byteranges; boundary={boundary}").into_bytes();
+    // The charset is in the heads of the parts. The multipart type itself has no such parameter.
     r.charset.clear();
     r.content_length = Some(parts.iter().map(Part::len).sum());
     r.body = parts;

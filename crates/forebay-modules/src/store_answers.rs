@@ -15,6 +15,7 @@ pub async fn gather(
     let mut answers = Vec::with_capacity(receivers.len());
     for receiver in receivers {
         answers.push(match receiver {
+            // All answers have the same deadline, so that several limits do not add up their waits.
             Some(receiver) => poller.deadline(until, receiver).await.and_then(Result::ok),
             None => None,
         });

@@ -38,7 +38,7 @@ pub static MODULE: Module = Module {
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     list: Arc<Vec<(Template, Template)>>,
-    /// Finder of the texts if none of them has variables.
+    /// Finder of the texts, made with the configuration if none of them has variables.
     fixed: Option<AhoCorasick>,
 }
 
@@ -112,12 +112,14 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
         req.log(Level::Error, "search patterns of \"sub_filter\" are too large");
         return Ok(());
     };
+    // The bytes change with the texts, which the original validator does not know.
     compress::weaken_etag(req);
     req.resp.content_length = None;
     req.resp.forbid_ranges();
     if !s.last_modified {
         req.resp.clear_validators();
     }
+    // HEAD gets the head of the response to GET, but there is no body to replace text in.
     if req.method != Method::Head {
         req.resp.filters.body.push(Box::new(Replace::new(finder, texts, s.once)));
     }
@@ -148,6 +150,7 @@ impl Replace {
         let begins = |i: &usize| {
             let rest = &input[*i..];
             self.texts.iter().any(|(text, _)| {
+                // A text that fits into the rest would have been found, so only a longer one can be cut here.
                 text.len() > rest.len()
                     && text[0].eq_ignore_ascii_case(&rest[0])
                     && text.iter().zip(rest).all(|(a, b)| a.eq_ignore_ascii_case(b))
@@ -173,6 +176,8 @@ impl Replace {
                 open = self.open(input, at);
             }
             let found = f.find(Input::new(input).range(at..).anchored(Anchored::No));
+            // A match after `open` has to wait: the text that may begin there comes first, and could overlap
+            // it.
             let Some(m) = found.filter(|m| m.start() < open || last) else { break };
             out.extend_from_slice(&input[at..m.start()]);
             at = m.end();
@@ -193,6 +198,7 @@ impl Replace {
 
 impl BodyFilter for Replace {
     fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
+        // Most pieces end without the beginning of a text, so they are searched in place and not copied.
         if self.held.is_empty() {
             let done = self.replace(input, last, out);
             self.held.extend_from_slice(&input[done..]);

@@ -1,4 +1,4 @@
-//! Messages of the master to its worker over their socket. Those of the worker are in [`crate::answers`].
+//! Messages of the master to its worker over their socket. Those of the worker are in [`crate::worker_messages`].
 //!
 //! A message is a head (kind, length of the body, number of descriptors; little-endian), the body, and the
 //! descriptors in batches. Both sides are this program, from the same file: there is no version.

@@ -317,6 +317,7 @@ fn servers_that_break_the_protocol() {
         (data(b"x", END), "unexpected DATA frame before headers"),
         (headers(&[("a", "b")], END), "header without \":status\""),
         (headers(&[(":status", "103")], END), "without a final response"),
+        (headers(&[(":status", "103")], 0).repeat(200), "sent too many interim responses"),
         (headers(&[(":status", "200"), ("connection", "close")], END), "connection-specific header"),
         (headers(&[(":status", "200"), ("content-length", "x")], END), "invalid \"Content-Length\" header"),
         (long(5000), "too big header"),

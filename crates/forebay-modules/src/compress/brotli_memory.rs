@@ -1,5 +1,5 @@
-//! Memory of brotli encoders. An encoder asks for it by its allocator, and cannot be renewed as those of gzip and zstd can. So
-//! blocks that it gives back are kept for the next encoder of the thread. Hot path.
+//! Memory of brotli encoders. An encoder asks its allocator for memory, and unlike the encoders of gzip and zstd it cannot be
+//! renewed. So the blocks that it gives back are kept for the next encoder of the thread. Hot path.
 
 use super::pool::Demand;
 use brotli::enc::cluster::HistogramPair;
@@ -13,7 +13,7 @@ use brotli::enc::{
 use forebay_core::idle_memory::Ended;
 use std::cell::RefCell;
 
-/// Most memory that a thread keeps, bytes. One encoder of the highest levels may take more.
+/// Largest amount of memory that a thread keeps, bytes. One encoder of the highest levels may take more.
 const MOST: usize = 32 * 1024 * 1024;
 
 /// Allocator of encoders.
@@ -32,6 +32,8 @@ impl<T: Cell> Allocator<T> for Memory {
         let kept = SHELVES.with_borrow_mut(|shelves| {
             shelves.demand.take(bytes::<T>(len));
             let shelf = T::shelf(shelves);
+            // Only a block of exactly this length serves, since the slice of a block shows the encoder all of
+            // it.
             let at = shelf.iter().rposition(|block| block.len() == len)?;
             let block = shelf.remove(at);
             shelves.kept -= bytes::<T>(len);
@@ -39,7 +41,8 @@ impl<T: Cell> Allocator<T> for Memory {
         });
         Cells(match kept {
             Some(mut block) => {
-                // The encoder expects empty tables, and one client's content must not be in those of another.
+                // The encoder expects empty tables, and the content of one client must not reach the encoder
+                // of another.
                 block.fill(T::default());
                 block
             }
@@ -100,7 +103,7 @@ impl Shelves {
         let room = self.demand.room().min(MOST);
         let mut kept = self.kept;
         let shelf = T::shelf(self);
-        // Blocks of parameters that are used no more make room for those that are.
+        // Blocks of sizes that no encoder asks for any more make room for the sizes that are in use.
         while kept + size > room && !shelf.is_empty() {
             kept -= bytes::<T>(shelf.remove(0).len());
         }

@@ -1,8 +1,8 @@
 //! Encoders: bytes in, compressed bytes out, as a filter of a body or for a whole form at once.
 //!
 //! A content that is at hand as a whole is compressed in one call: for gzip, libdeflate takes half of the time of an encoder of streams. So
-//! a stream begins by gathering what it gets, as the encoder would do, too. It becomes a stream of pieces where the content is long, or
-//! where what was gathered has to leave.
+//! a stream begins by gathering its input, which an encoder of streams would hold back as well. It becomes a stream of pieces where the
+//! content is long, or where a flush has to send the gathered input.
 
 use super::brotli_memory::{self, Memory};
 use super::pool::{Lent, Pool, Reusable};
@@ -28,19 +28,20 @@ const WHOLE: usize = 64 * 1024;
 /// Largest window of zstd, as a power of two. Clients need not support more (RFC 8878, section 3.1.1.1.2).
 const ZSTD_WINDOW: u32 = 23;
 
-/// Encoders that a thread keeps of those with small tables. An encoder of gzip takes 270 kB.
+/// Number of encoders with small tables that a thread keeps. An encoder of gzip takes 270 kB.
 const KEPT: usize = 64;
 
-/// Encoders that a thread keeps of those of zstd with large tables.
+/// Number of zstd encoders with large tables that a thread keeps.
 const KEPT_LARGE: usize = 8;
 
 /// Highest level of zstd whose tables are small, some 2 MB.
 const ZSTD_SMALL: u8 = 3;
 
-/// Highest level of zstd whose tables are kept. Those of higher levels are too large.
+/// Highest level of zstd whose tables are kept. The tables of higher levels are too large for that.
 const ZSTD_KEPT: u8 = 12;
 
-/// Smallest window that a whole content gets by its length, as a power of two. With less, the encoder searches in another, far slower way.
+/// Smallest window that a whole content gets by its length, as a power of two. With a smaller window, the encoder searches in another, far
+/// slower way.
 const BROTLI_SMALL: u8 = 17;
 
 type BrotliState = BrotliEncoderStateStruct<Memory>;
@@ -75,9 +76,11 @@ impl Reusable for Compressor {
 
 impl Reusable for Box<Compress> {
     fn create(key: FormKey) -> Option<Self> {
-        // The same levels of zlib-rs, for the same texts.
+        // The levels of zlib-rs that give the same lengths for these texts as the levels 1 to 9 of zlib.
         const LEVELS: [u32; 10] = [2, 2, 3, 4, 4, 5, 6, 7, 8, 9];
         let level = LEVELS.get(usize::from(key.level)).copied().unwrap_or(9);
+        // Windows of deflate have 2^9 to 2^15 bytes in zlib, and distances end at 32 kB (RFC 1951, section
+        // 2).
         Some(Box::new(Compress::new_gzip(Compression::new(level), key.window.clamp(9, 15))))
     }
 
@@ -166,6 +169,8 @@ impl Encoder {
                 self.stage.run(input, end, out)?;
             }
         }
+        // Only an ended stream gives its tables back. An abandoned one leaves them in an unknown state, so
+        // they are dropped with it.
         if end == AfterInput::Finish {
             std::mem::replace(&mut self.stage, Stage::None).end();
         }
@@ -189,6 +194,7 @@ impl Encoder {
                 self.stage = Stage::Gathering(gathered);
                 return Ok(());
             }
+            // The whole content is in this one piece, so nothing needs to be copied before it is compressed.
             AfterInput::Finish if fits && gathered.is_empty() => return at_once(self.key, input, out),
             AfterInput::Finish if fits => {
                 gathered.extend_from_slice(input);
@@ -196,6 +202,8 @@ impl Encoder {
             }
             _ => {}
         }
+        // From here on pieces are sent as they come: a flush asks for what was gathered, or the content is so
+        // long that one call would need much memory.
         self.stage = Stage::stream(self.key);
         if !gathered.is_empty() {
             self.stage.run(&gathered, AfterInput::More, out)?;
@@ -206,10 +214,13 @@ impl Encoder {
 
 /// Compresses a whole content, and appends the result.
 fn at_once(key: FormKey, input: &[u8], out: &mut Vec<u8>) -> Result<(), FilterError> {
-    // libdeflate has one window. A smaller one is asked for by those who know that clients have little memory.
+    // libdeflate always uses the full window of 32 kB. A configuration asks for a smaller one where its
+    // clients have little memory, and zlib-rs keeps to that.
     if key.coding == Coding::Gzip && key.window >= 15 {
         let mut compressor = Lent::<Compressor>::take(key).ok_or(FilterError("deflate() failed"))?;
         let start = out.len();
+        // libdeflate fails where the room is too small, so it gets the bound for contents that cannot be
+        // compressed.
         let bound = compressor.get().gzip_compress_bound(input.len());
         out.resize(start + bound, 0);
         let room = out.get_mut(start..).unwrap_or_default();
@@ -279,6 +290,7 @@ impl Brotli {
     fn new(key: FormKey) -> Brotli {
         let mut state = Box::new(BrotliState::new(Memory));
         state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_QUALITY, u32::from(key.level));
+        // RFC 7932, section 9.1: a window has an exponent from 10 to 24.
         state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_LGWIN, u32::from(key.window.clamp(10, 24)));
         Brotli(state)
     }
@@ -310,6 +322,8 @@ impl Brotli {
             if !done {
                 return Err(FilterError("brotli encoder failed"));
             }
+            // The encoder may have taken all input and still hold output, for which there was no room in this
+            // round.
             let over = if end == AfterInput::Finish { self.0.is_finished() } else { left == 0 };
             if over && !self.0.has_more_output() {
                 return Ok(());
@@ -346,6 +360,7 @@ fn deflate(c: &mut Compress, input: &[u8], end: AfterInput, out: &mut Vec<u8>) -
         let before = c.total_in();
         let status = c.compress_vec(rest, out, flush).map_err(|_| FilterError("deflate() failed"))?;
         rest = rest.get((c.total_in() - before) as usize..).unwrap_or_default();
+        // A full buffer means that zlib may have more output, even after it has taken all of the input.
         let full = out.len() == out.capacity();
         match end {
             AfterInput::Finish if status == Status::StreamEnd => return Ok(()),
@@ -358,6 +373,7 @@ fn deflate(c: &mut Compress, input: &[u8], end: AfterInput, out: &mut Vec<u8>) -
 
 fn zstd_encoder(level: u8) -> Option<zstd::stream::raw::Encoder<'static>> {
     let mut e = zstd::stream::raw::Encoder::new(i32::from(level)).ok()?;
+    // The levels above 19 would choose a window above the limit that clients have to support.
     if level > 19 {
         e.set_parameter(CParameter::WindowLog(ZSTD_WINDOW)).ok()?;
     }
@@ -396,6 +412,7 @@ impl BodyFilter for Encoder {
     }
 
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), FilterError> {
+        // Without new input, a flush would only add the bytes of an empty block to the stream.
         if self.pending { self.run(&[], AfterInput::Flush, out) } else { Ok(()) }
     }
 

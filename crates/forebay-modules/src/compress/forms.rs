@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 /// Longest content whose forms are kept, bytes. Longer ones are compressed as they are sent.
 const LONGEST: u64 = 1024 * 1024;
 
-/// Most forms of one content.
+/// Largest number of forms of one content.
 const MOST: usize = 8;
 
 /// Returns the configured parameters for a stream.
@@ -155,6 +155,8 @@ impl Plain {
                 let file = std::fs::File::from(fd);
                 let mut text = vec![0; len];
                 file.read_exact_at(&mut text, start).ok()?;
+                // A form of old and new bytes would be sent to all clients for as long as the file stays in
+                // the cache.
                 if !state.still(&file) {
                     return None;
                 }
@@ -167,15 +169,19 @@ impl Plain {
 /// Returns the content of a response's body if it is a whole file or cached response, and small enough.
 pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
     let r = &req.resp;
+    // Another body filter changes the content for this response, so a kept form of the file would be wrong.
     if r.source.is_some() || !r.filters.body.is_empty() || len.is_none_or(|n| n == 0 || n > LONGEST) {
         return None;
     }
     let [part] = r.body.as_slice() else { return None };
     if let Some(e) = r.origin.entry() {
+        // A range or a slice of an entry is not its content, of which alone forms are kept.
         let own = e.content().len();
         return (Some(own) == len && part.len() == own).then(|| Subject::Entry(e.clone()));
     }
     match part {
+        // A form lives as long as its file in the cache. A file that is not kept would lose the form after
+        // this response.
         Part::File { file, start: 0, end } if *end == file.size && file.kept.get() => {
             Some(Subject::File(file.clone()))
         }
@@ -186,6 +192,8 @@ pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
 /// Makes a form, or waits for the request that is making it. Returns `None` if that fails.
 pub async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<Arc<Form>> {
     let forms = &*subject.forms();
+    // The request that makes the form may fail or lose its client. After two of them this one tries on its
+    // own, or is compressed as it is sent.
     for _ in 0..2 {
         if let Some(form) = forms.get(key) {
             return Some(form);
@@ -206,7 +214,9 @@ pub async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<
     let form = Arc::new(Form { key, bytes: made.into() });
     let grown = form.bytes.len() as u64;
     forms.ready.borrow_mut().push(form.clone());
+    // This wakes the requests that wait, which have to find the form in the list by then.
     drop(maker);
+    // The caches limit the memory of contents together with their forms, and may drop entries now.
     match subject {
         Subject::File(f) => req.thread.files.borrow_mut().grew(f, grown),
         Subject::Entry(e) => e.grew(&req.thread, grown),

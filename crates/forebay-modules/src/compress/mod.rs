@@ -1,8 +1,8 @@
 //! Compressed responses: which coding a response gets, its head, and where its compressed bytes come from. Hot path.
 //!
-//! nginx has one filter a coding; here one filter decides among all that a location enables, since the client's
-//! weights speak about all of them. The compressed form of a small file or cached response is made once, by
-//! [`forms`]; anything else goes through an [`encoder`].
+//! nginx has one filter for each coding. Here one filter decides among all codings that a location enables,
+//! since the client's weights compare all of them. The compressed form of a small file or cached response is
+//! made once, by [`forms`]; anything else goes through an [`encoder`].
 
 mod brotli_memory;
 pub mod encoder;
@@ -84,6 +84,7 @@ pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
         && req.head.get(Name::Via).is_some()
         && !gzip_accept::SETTINGS.of(s).proxied.is_plain()
     {
+        // nginx reads `gzip_proxied` only for requests that have come through a proxy, which say so in `Via`.
         return None;
     }
     Some(rank(req, s, on(s)))
@@ -93,6 +94,8 @@ pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
 /// does.
 pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
     let Some(accept) = req.head.get(Name::AcceptEncoding) else { return Ranked::default() };
+    // With gzip alone a configuration of nginx gets the decisions that it knows; weights of several codings
+    // need a real comparison.
     if among == Set::of(Coding::Gzip) {
         return if gzip_accept::accepted(req, s) { Ranked::of(Coding::Gzip) } else { Ranked::default() };
     }
@@ -126,6 +129,8 @@ fn eligible(req: &Request, s: &LocationSettings) -> Set {
 /// Makes the validator weak, because the bytes of the content change (nginx: prefix W/).
 pub fn weaken_etag(req: &mut Request) {
     let r = &mut req.resp;
+    // RFC 9110, section 8.8.1: a strong validator promises equal bytes, and the plain content has the same
+    // one.
     if r.validators.etag.first() == Some(&b'"') {
         r.validators.etag.splice(0..0, *b"W/");
     }
@@ -137,6 +142,7 @@ pub fn weaken_etag(req: &mut Request) {
         let weak = [b"W/", etag].concat();
         r.fields.replace(b"ETag", &weak);
     } else {
+        // A value without quotes is no entity tag (RFC 9110, section 8.8.3), and cannot be made a weak one.
         r.fields.remove(b"ETag");
     }
 }
@@ -145,6 +151,7 @@ pub fn weaken_etag(req: &mut Request) {
 pub fn unknown_length(req: &mut Request) {
     weaken_etag(req);
     let r = &mut req.resp;
+    // Ranges would count bytes of the coded content, which is not at hand before it is sent.
     r.content_length = None;
     r.forbid_ranges();
     r.fields.remove(b"Accept-Ranges");
@@ -159,9 +166,11 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     let r = &req.resp;
-    // Slices begin where the range does: sent without the range, the response would lack its beginning.
+    // With `slice`, the body begins at the slice of the requested range. A coding would have to ignore the
+    // range, and the response would lack its beginning.
     let sliced = req.resp.segments.is_some() && req.head.get(Name::Range).is_some();
-    // A coding has to be named in a head.
+    // An upstream that has sent no head gets none to the client either, and a coding has to be named in a
+    // head.
     let unnamed = r.origin.is_headless() && !req.head.version.is_multiplexed();
     if sliced
         || unnamed
@@ -174,8 +183,8 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     if eligible == Set::default() {
         return Ok(());
     }
-    // Without `Vary` a cache on the way could send a coding to a client that does not accept it. nginx leaves that to
-    // gzip_vary.
+    // Without `Vary` a cache on the way could send a coding to a client that does not accept it. nginx sends `Vary`
+    // with `gzip_vary` only, which decides here for gzip alone.
     req.resp.server_fields.vary |= gzip_accept::SETTINGS.of(s).vary || eligible != Set::of(Coding::Gzip);
     let Some(coding) = rank(req, s, on(s)).first_of(eligible) else { return Ok(()) };
     req.resp.coded.coding = Some(coding);
@@ -186,8 +195,11 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
         let key = forms::for_form(coding, s);
         match subject.forms().get(key) {
             Some(form) => req.resp.use_form(form, len.unwrap_or(0)),
+            // A response to HEAD sends no body, so making a form would be work for nothing.
             None if req.method == Method::Head => {}
             None => {
+                // A header filter cannot wait for the blocking pool. The form is made after the filters and
+                // before the head, which has its length.
                 WANTED.of_mut(req).0 = Some((subject, key));
                 req.resp.filters.late = Some(|req| Pooled::new(make_form(req)));
             }
@@ -224,6 +236,7 @@ pub fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
         return false;
     };
     let (mut whole, mut hundredths) = (before / after, before.saturating_mul(100) / after % 100);
+    // The third digit rounds the second one, and the carry may reach the number before the point.
     if before.saturating_mul(1000) / after % 10 > 4 {
         hundredths += 1;
         if hundredths > 99 {

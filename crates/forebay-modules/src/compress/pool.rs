@@ -12,9 +12,9 @@ use std::thread::LocalKey;
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     used: usize,
-    /// Most that was used at a time since the last [`Demand::turn`].
+    /// Largest amount that was used at a time since the last [`Demand::turn`].
     peak: usize,
-    /// Most that was used at a time in the period before.
+    /// Largest amount that was used at a time in the period before.
     before: usize,
 }
 
@@ -35,8 +35,10 @@ impl Demand {
         self.used = self.used.saturating_sub(n);
     }
 
-    /// Returns the amount that is worth keeping beside what is used.
+    /// Returns the amount that is worth keeping in addition to what is used.
     pub(super) fn room(&self) -> usize {
+        // The period before counts, too. Otherwise everything would be dropped at the beginning of a period,
+        // before any stream needs it.
         self.peak.max(self.before) - self.used
     }
 
@@ -82,6 +84,7 @@ impl<T> Pool<T> {
 
     /// Takes the encoder of these parameters that was used last.
     fn take(&mut self, key: FormKey) -> Option<T> {
+        // The one that was used last, so that encoders in excess stay at the front, where `trim` drops them.
         let at = self.spare.iter().rposition(|(k, _)| *k == key)?;
         Some(self.spare.remove(at).1)
     }
@@ -100,6 +103,7 @@ impl<T> Pool<T> {
     pub(super) fn end_unneeded(&mut self) -> Ended {
         let before = self.spare.len();
         self.demand.turn();
+        // The limit of the number was applied when the encoders were kept, here only the demand counts.
         self.trim(usize::MAX);
         Ended { some: self.spare.len() < before, left: !self.spare.is_empty() }
     }
@@ -110,7 +114,7 @@ impl<T> Pool<T> {
     }
 }
 
-/// Encoder of the pool while a stream uses it. Only [`Lent::end`] gives it back: that of an abandoned stream is dropped.
+/// Encoder of the pool while a stream uses it. Only [`Lent::end`] gives it back: the encoder of an abandoned stream is dropped.
 pub(super) struct Lent<T: Reusable> {
     key: FormKey,
     encoder: T,
@@ -151,6 +155,7 @@ impl<T: Reusable> Lent<T> {
     pub(super) fn end(self) {
         let Lent { key, mut encoder, _used: used } = self;
         let serves = encoder.renew();
+        // The count goes down first. While this encoder still counts as used, the pool has no room for it.
         drop(used);
         if serves {
             let _ = T::pool().try_with(|p| p.borrow_mut().keep(key, encoder, T::most(key)));

@@ -17,6 +17,7 @@ pub fn verify(password: &[u8], hash: &[u8]) -> bool {
     FORMS
         .iter()
         .find_map(|(start, check)| Some(check(password, hash.strip_prefix(*start)?, hash)))
+        // The oldest form of crypt(3), by DES, has no prefix: two letters of salt, then eleven of the hash.
         .unwrap_or_else(|| {
             hash.len() == 13
                 && hash.iter().all(crypt_letter)
@@ -38,6 +39,7 @@ const FORMS: &[(&[u8], HashCheck)] = &[
     (b"$1$", |password, rest, hash| same_md5(password, b"$1$", rest, hash)),
     (b"$5$", |password, _, hash| by_text(hash, |t| pwhash::sha256_crypt::verify(password, t))),
     (b"$6$", |password, _, hash| by_text(hash, |t| pwhash::sha512_crypt::verify(password, t))),
+    // All versions of bcrypt begin like this, among them `$2a$`, `$2b$` and `$2y$`.
     (b"$2", |password, _, hash| by_text(hash, |t| bcrypt::verify(password, t).unwrap_or(false))),
 ];
 
@@ -62,6 +64,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 /// Checks a password of the scheme `{SSHA}`: the digest of password and salt, then the salt.
 fn salted_sha1(password: &[u8], text: &[u8]) -> bool {
     let Ok(raw) = LENIENT.decode(text) else { return false };
+    // A digest of SHA-1 has 20 bytes, and the salt may have any length.
     let Some((want, salt)) = raw.split_at_checked(20) else { return false };
     let digest = Sha1::new().chain_update(password).chain_update(salt).finalize();
     same(want, &digest)
@@ -74,6 +77,7 @@ const LETTERS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklm
 /// checksum.
 fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     let salt = rest.split(|b| *b == b'$').next()?;
+    // MD5-crypt uses eight bytes of the salt at most, and ignores what follows them up to the `$`.
     let salt = salt.get(..8).unwrap_or(salt);
     let mut digest = first_digest(password, magic, salt)?;
     for round in 0..1000 {
@@ -81,6 +85,7 @@ fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     }
     let mut out = [magic, salt, b"$"].concat();
     let d = digest;
+    // MD5-crypt writes the digest in this order of bytes, three of them in four letters.
     for (a, b, c) in [(0, 6, 12), (1, 7, 13), (2, 8, 14), (3, 9, 15), (4, 10, 5)] {
         letters(u32::from_be_bytes([0, d[a], d[b], d[c]]), 4, &mut out);
     }
@@ -89,6 +94,8 @@ fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn next_digest(round: u32, digest: &[u8], password: &[u8], salt: &[u8]) -> [u8; 16] {
+    // The irregular order of the parts comes from the first implementation, in FreeBSD, and is the definition
+    // of MD5-crypt.
     let mut next = Md5::new();
     let (start, end) = if round % 2 == 1 { (password, digest) } else { (digest, password) };
     next.update(start);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Time for which a password counts after its check.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// Most passwords that a thread remembers.
+/// Largest number of passwords that a thread remembers.
 const MOST: usize = 4096;
 
 /// Name of a password and a hash that belong together: their digest with a key that no other process has.
@@ -22,6 +22,8 @@ pub struct Remembered {
     /// `None` where the system has no random bytes: then nothing is remembered.
     key: Option<hmac::Key>,
     /// Ends of the pairs.
+    // Clients cannot choose names that collide, as these are digests with a secret key. So a fast hash is
+    // enough.
     pairs: HashMap<Pair, Instant, foldhash::fast::RandomState>,
     /// Number of lookups that found a pair.
     #[cfg(test)]
@@ -67,6 +69,8 @@ impl Remembered {
             self.pairs.retain(|_, end| now < *end);
         }
         if self.pairs.len() >= MOST {
+            // Only right passwords get here, so no attacker can fill the table, and each user pays one more
+            // check.
             self.pairs.clear();
         }
         self.pairs.insert(pair, now + KEPT);

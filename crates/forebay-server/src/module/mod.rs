@@ -252,13 +252,7 @@ pub type LateFilter = for<'r> fn(&'r mut Request) -> Pooled<'r, ()>;
 impl HeaderFilter {
     /// Makes a filter of responses with a head, which may differ from request to request.
     pub const fn new(enabled: Enabled, filter: Filter) -> HeaderFilter {
-        HeaderFilter {
-            enabled,
-            filter,
-            head: Head::Request,
-            codings: None,
-            scope: FilterScope::Heads,
-        }
+        HeaderFilter { enabled, filter, head: Head::Request, codings: None, scope: FilterScope::Heads }
     }
 
     /// Makes the same filter with another effect on heads.

@@ -1,7 +1,7 @@
 //! Protocols of upstreams, one file each: the form of a request, the head and the content of a response, and the condition under
 //! which the connection may serve another request. Hot path.
 //!
-//! [`Codec`] says how an upstream is spoken to. Each of its variants implements [`Speak`] in a file of its own: `http1.rs`,
+//! [`Codec`] says how an upstream is spoken to. Each of its variants implements `Speak` in a file of its own: `http1.rs`,
 //! `http2.rs`, `http3.rs`, `fastcgi.rs`, `uwsgi.rs`, `scgi.rs`, `memcached.rs`. The heads of all of them become heads of HTTP/1, so
 //! all later code reads one form. `muxed.rs` has what HTTP/2 and HTTP/3 have in common, `cgi.rs` the heads of FastCGI, uwsgi and
 //! SCGI, and `decoder.rs` the state of a response's content. The files of these names in `modules/` have the directives, and write
