@@ -4,9 +4,9 @@
 //!   what may be claimed. `model` is the regression that it learns with, `stats` has the intervals, `design` the screening
 //!   design.
 //! - [`knobs`] is the table of settings; [`patch`] writes them into a configuration.
-//! - [`scene`] makes the private copy of a configuration, [`program`] starts its server, [`manner`] loads it, and [`rig`]
+//! - [`scene`] makes the private copy of a configuration, [`program`] starts its server, [`load`] loads it, and [`rig`]
 //!   measures points of a search with it. [`load_point`] has the load as a part of the capacity.
-//! - `choice` picks the settings to try, `tuning` is one tuning from start to end, `past` reads its log, `output` and
+//! - `choice` picks the settings to try, `tuning` is one tuning from start to end, `resume` reads its log, `output` and
 //!   `results` write its reports, `apply` puts them into the user's files and takes them out again.
 //! - `state` has the lock, `sysctl` changes kernel settings with a journal, `watch` cleans up after a tuner that was
 //!   killed.

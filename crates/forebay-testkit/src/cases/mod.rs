@@ -24,7 +24,7 @@
 //! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
 //!   [`Site::certificate`]; `openssl`: arguments of it.
 //! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies.
-//! - `each NAME`: a list. Lines and titles with `<NAME>` or `<#NAME>` are there for each of its rows or their numbers ([`each`]).
+//! - `each NAME`: a list. Lines and titles with `<NAME>` or `<#NAME>` are there for each of its rows or their numbers (`each.rs`).
 //! - `requests`: each on a connection of its own, which is closed. After `until` one is sent again until its answer is as expected.
 //!   `connection`: all on one connection. See [`row`].
 //! - `requests nginx`: the answers are compared to those of nginx, too. More words are the form that is compared, see [`Form`]: `sorted`,
@@ -32,9 +32,9 @@
 //! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
 //! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then.
 //! - `access NAME`: lines that a log has, all of them; `access NAME nginx`: that of nginx, too.
-//! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests ([`received`]).
-//! - `tls`: connections of `openssl s_client` ([`tls`]).
-//! - `commands`: the program is run ([`commands`]). Without a configuration above no server is started: `file nginx.conf` is one then.
+//! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests (`received.rs`).
+//! - `tls`: connections of `openssl s_client` (`tls.rs`).
+//! - `commands`: the program is run (`commands.rs`). Without a configuration above no server is started: `file nginx.conf` is one then.
 //! - `write NAME`: another text of a file, from there on. `content NAME`: the text that one has then. `absent`: names that do not exist then.
 //! - `reload`: `OLD => NEW`, changes of the configuration, then a reload, for which the next requests wait.
 //! - `refused http|server|stream|main`: `TEXT => MESSAGE[ | MESSAGE]...`, configurations that are refused, and parts of the reason;
