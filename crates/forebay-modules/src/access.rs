@@ -30,6 +30,7 @@ fn check(req: &mut Request) -> Step<'_> {
         None => Verdict::Declined,
         Some(true) => Verdict::Allowed,
         Some(false) => {
+            // With `satisfy any` another module may still let the client in.
             if settings.core.satisfy == Satisfy::All {
                 req.log(Level::Error, "access forbidden by rule");
             }

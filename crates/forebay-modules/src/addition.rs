@@ -53,6 +53,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     if req.resp.status != 200 || !s.types.contains(compress::media_type(&req.resp.content_type)) {
         return Ok(());
     }
+    // The lengths of the added bodies are not known before the head is sent.
     compress::unknown_length(req);
     req.resp.join = Some(Box::new(Join {
         own_filters: req.resp.filters.body.len(),

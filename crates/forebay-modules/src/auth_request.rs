@@ -72,6 +72,7 @@ async fn check(req: &mut Request) -> Verdict {
         match body::read_all(req).await {
             Ok(()) => body = SubBody::Shared,
             Err(BodyError::Status(status)) => return Verdict::Status(status),
+            // The client has gone while it sent the body, so nobody waits for an answer.
             Err(BodyError::Gone) => {
                 req.ending.drop_connection();
                 return Verdict::Done;
@@ -96,6 +97,7 @@ fn judge(req: &mut Request, sub: &Request, fields: bool) -> Verdict {
             Verdict::Status(500)
         }
         status @ (401 | 403) => {
+            // RFC 9110, section 15.5.2: a 401 has to say how the client can authenticate.
             if status == 401 {
                 copy_challenges(req, sub);
             }
@@ -108,6 +110,7 @@ fn judge(req: &mut Request, sub: &Request, fields: bool) -> Verdict {
             Verdict::Allowed
         }
         status => {
+            // A redirect or an error is no decision, and nobody gets in without one.
             req.log(Level::Error, &format!("auth request unexpected status: {status}"));
             Verdict::Status(500)
         }
@@ -126,7 +129,7 @@ fn take_variables(req: &mut Request, sub: &mut Request, set: &Sets) -> Result<()
     Ok(())
 }
 
-/// Fields of an answer that say nothing about the request: they are about its connection or its content.
+/// Fields of an answer that are about its connection or its content. They say nothing about the request.
 const OF_ANSWER: &[&str] = &[
     "Connection",
     "Content-Encoding",
@@ -144,8 +147,8 @@ const OF_ANSWER: &[&str] = &[
     "Upgrade",
 ];
 
-/// Gives the request the fields of a subrequest's answer. Those of the client with such names are gone, also in the spelling with `_`,
-/// which applications take for the same.
+/// Gives the request the fields of a subrequest's answer. Fields of the client with the same names are removed, also those spelled
+/// with `_`, which some applications take for the same name.
 fn take_fields(req: &mut Request, sub: &Request) {
     let head = &sub.modules.upstream.head;
     let is_ours = |name: &[u8]| OF_ANSWER.iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()));
@@ -164,8 +167,8 @@ fn take_fields(req: &mut Request, sub: &Request) {
     }
 }
 
-/// Copies the challenges of a subrequest's response to that of the request. Those of an upstream count even if its location does
-/// not pass them on (nginx: proxy_hide_header).
+/// Copies the challenges of a subrequest's response to that of the request. The challenges of an upstream count even if its
+/// location does not pass them on (nginx: proxy_hide_header).
 fn copy_challenges(req: &mut Request, sub: &Request) {
     let mut any = false;
     for value in sub.resp.fields.all(b"WWW-Authenticate") {

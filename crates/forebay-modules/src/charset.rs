@@ -82,7 +82,8 @@ impl Charset {
         match self {
             Charset::Off => Ok(None),
             Charset::Name(n) => Ok(Some(n.clone())),
-            // Unlike nginx, which drops the connection if the variable is empty: the charset has no name then.
+            // Unlike nginx, which drops the connection if the variable is empty. Here the charset has no name
+            // then.
             Charset::Value(t) => t.value(req).map(Some),
         }
     }
@@ -239,6 +240,7 @@ fn byte_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
         let (from, value) = row(r, cx)?;
         let to = byte(r, value, cx)?;
         there[usize::from(from)] = to;
+        // One map serves both directions: for responses in either charset of the pair.
         back[usize::from(to)] = from;
     }
     Ok([Table::Bytes(there), Table::Bytes(back)])
@@ -254,6 +256,7 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
         let Some(DecodedCharacter::Character(c, n)) = decode(&bytes) else {
             return Err(invalid(r, value, cx));
         };
+        // ASCII is the same in all charsets here, and never looked up in the map.
         if n != bytes.len() || c < 0x80 {
             return Err(invalid(r, value, cx));
         }
@@ -280,6 +283,7 @@ pub fn decode(text: &[u8]) -> Option<DecodedCharacter> {
     let first = *text.first()?;
     let (len, bits, least) = match first {
         0..=0x7f => return Some(DecodedCharacter::Character(u32::from(first), 1)),
+        // 0xc0 and 0xc1 could only begin overlong forms of ASCII, which are invalid (RFC 3629, section 3).
         0xc2..=0xdf => (2, first & 0x1f, 0x80),
         0xe0..=0xef => (3, first & 0x0f, 0x800),
         0xf0..=0xf7 => (4, first & 0x07, 0x1_0000),
@@ -315,6 +319,7 @@ impl BodyFilter for Recode {
                     out.extend_from_slice(t.get(usize::from(*b)).map_or(b"?", Vec::as_slice));
                 }
             }
+            // Most pieces begin with a whole character, and are converted without a copy.
             Table::FromUtf8(t) if self.pending.is_empty() => from_utf8(t, input, &mut self.pending, out),
             Table::FromUtf8(t) => {
                 let mut text = std::mem::take(&mut self.pending);
@@ -349,6 +354,7 @@ fn push_character(t: &HashMap<u32, u8>, c: u32, out: &mut Vec<u8>) {
     match (u8::try_from(c), t.get(&c)) {
         (Ok(b @ 0..=0x7f), _) => out.push(b),
         (_, Some(b)) => out.push(*b),
+        // In HTML and XML, a reference shows the character all the same.
         _ => drop(write!(out, "&#{c};")),
     }
 }
@@ -387,15 +393,19 @@ fn plan(req: &mut Request) -> Result<Option<CharsetPlan>, VarError> {
     let http = req.http();
     let s = SETTINGS.of(&http.location(req).settings);
     let Some(to) = target(req, s)? else { return Ok(None) };
+    // A charset that the response names itself comes before `source_charset`, which is about responses that
+    // name none.
     let own = !req.resp.charset.is_empty();
     let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };
     let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else {
         return Ok(Some(CharsetPlan { name: to, table: None }));
     };
+    // The bytes of a coded body are not text, so converting them would destroy it.
     if req.resp.fields.get(b"Content-Encoding").is_some() {
         return Ok(None);
     }
     let table = http.parts.get::<Maps>().and_then(|maps| maps.find(&from, &to)).cloned();
+    // An upstream may name any charset, but a pair of charsets in the configuration that has no map is a mistake worth a line in the log.
     if table.is_none() && !own {
         req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
     }

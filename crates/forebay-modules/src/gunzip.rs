@@ -41,7 +41,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     req.resp.server_fields.vary |= gzip_accept::SETTINGS.of(s).vary;
-    // A subrequest's body becomes part of another response, so it must not be compressed.
+    // The body of a subrequest becomes part of another response, so it must not stay compressed.
     if !req.is_subrequest() && gzip_accept::accepted(req, s) {
         return Ok(());
     }
@@ -61,9 +61,13 @@ struct Gunzip {
 
 impl BodyFilter for Gunzip {
     fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
+        // The decoder owns the buffer into which it writes. For the call it gets the one of the caller, so
+        // that nothing is copied.
         std::mem::swap(self.decoder.get_mut(), out);
         let mut done = self.decoder.write_all(input);
         if last && done.is_ok() {
+            // The end of a body in the middle of a member is an error, so that a cut response does not pass
+            // for a whole one.
             done = self.decoder.try_finish();
         } else if done.is_ok() {
             // Moves what was decoded out of the decoder's own buffer.

@@ -56,6 +56,7 @@ impl<const MIN: u8, const MAX: u8> Setting<forebay_server::config::HttpContext> 
         match exponent {
             Some(e) if (MIN..=MAX).contains(&e) => Ok(PowerOfTwo(e)),
             _ => {
+                // nginx lists all permitted sizes in its message, in the same words.
                 let names: Vec<String> = (MIN..MAX).map(name).collect();
                 let what = format!("must be {}, or {}", names.join(", "), name(MAX));
                 Err(cx.directive_error(d, &what))

@@ -116,9 +116,12 @@ impl Proxied {
             return self.any;
         }
         let r = &req.resp;
+        // Shared caches do not keep a response to a request with credentials (RFC 9111, section 3.5), so any
+        // form will do.
         if self.auth && req.head.get(Name::Authorization).is_some() {
             return true;
         }
+        // As in nginx, `Expires` alone decides where a response has it, and `Cache-Control` comes second.
         if let Some(expires) = r.fields.get(b"Expires") {
             let now = req.thread.clock.unix();
             return self.expired && forebay_http::date::parse(expires).is_some_and(|t| t < now);
@@ -134,7 +137,7 @@ impl Proxied {
             });
         }
         let etag = r.etag().is_some();
-        // Like nginx: only the field of an upstream or of `add_header` counts, not the modification time of a file.
+        // As in nginx, only a field of an upstream or of `add_header` counts here, and the modification time of a file does not.
         let modified = r.fields.get(b"Last-Modified").is_some();
         !(self.no_last_modified && modified || self.no_etag && etag)
     }
@@ -184,6 +187,7 @@ fn names_gzip(accept: &[u8]) -> bool {
     {
         let start = at + found;
         at = start + 4;
+        // The word may be the end of another name, such as `x-gzip`.
         if start > 0 && !matches!(accept.get(start - 1), Some(b',' | b' ')) {
             continue;
         }

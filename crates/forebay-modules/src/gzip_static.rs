@@ -73,6 +73,7 @@ async fn run(req: &mut Request) -> Option<Outcome> {
 async fn serve_first(req: &mut Request, s: &LocationSettings, on: Set, vary: bool) -> Result<bool, Outcome> {
     for (coding, wanted) in candidates(req, s, on, vary).into_iter().flatten() {
         let Some(found) = neighbour(req, coding).await? else { continue };
+        // The file exists, so other clients get another response for this URL, and caches have to know it.
         if on.has(coding) {
             req.resp.server_fields.vary = vary;
         }
@@ -80,6 +81,8 @@ async fn serve_first(req: &mut Request, s: &LocationSettings, on: Set, vary: boo
             && wanted
         {
             static_file::serve(req, file);
+            // The type is the one of the plain file, whose name the request has. The coding is said on its
+            // own.
             req.resp.fields.push(b"Content-Encoding", coding.name());
             return Ok(true);
         }

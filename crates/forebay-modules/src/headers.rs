@@ -271,6 +271,7 @@ impl Settings {
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {
     let r = &mut req.resp;
     if name.eq_ignore_ascii_case(b"ETag") {
+        // A response must not have two validators of a kind.
         r.clear_etag();
     } else if name.eq_ignore_ascii_case(b"Last-Modified") {
         r.clear_last_modified();

@@ -19,8 +19,8 @@ pub static MODULE: Module = Module {
     ..Module::NONE
 };
 
-/// Directives of one level, in the order of the file. Not by `settings!`, since directives that set and that clear share a
-/// list, and a level adds to the list of the level around it.
+/// Directives of one level, in the order of the file. `settings!` cannot make them: directives that set fields and
+/// directives that clear fields share a list, and a level adds to the list of the level around it.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     output: Arc<Vec<Rule>>,
@@ -86,9 +86,9 @@ enum Mode {
 /// One directive.
 #[derive(Clone, Debug)]
 struct Rule {
-    /// Statuses that it is for; empty: all.
+    /// Statuses for which the directive counts; empty for all.
     statuses: Vec<u16>,
-    /// Types that it is for, without parameters; empty: all.
+    /// Types for which the directive counts, without parameters; empty for all.
     types: Vec<Vec<u8>>,
     mode: Mode,
     fields: Vec<Field>,
@@ -182,20 +182,23 @@ impl Field {
         let (name, value) = w.text.split_at(colon);
         let name = name.trim_ascii();
         let value = value.get(1..).unwrap_or_default().trim_ascii();
-        // As in the module: a value of a field that is to be cleared says nothing.
+        // As in the original module, the value of a field that is to be cleared is ignored.
         let value = if clears { b"".as_slice() } else { value };
         let start = name.strip_suffix(b"*").filter(|_| clears);
         let names = Names { text: start.unwrap_or(name).to_vec(), prefix: start.is_some() };
         if !(is_token(&names.text) || names.prefix && names.text.is_empty()) || names.text.contains(&b'*') {
             return Err(cx.error_at(d, w, format!("invalid header name in \"{}\"", w.as_str())));
         }
-        // Whoever sends and whoever reads the message would disagree about its end.
+        // If a directive changed a field that frames the body, the sender and the reader of the message would
+        // disagree about its end.
         let frames = is_framing(name);
         let hop = [&b"Connection"[..], b"Keep-Alive"].iter().any(|n| n.eq_ignore_ascii_case(name));
         let shown = String::from_utf8_lossy(name);
         if frames && (side == Side::Input || !value.is_empty()) {
             return Err(cx.error_at(d, w, format!("\"{shown}\" frames the body and cannot be changed")));
         }
+        // The server decides about the connection to the client, so such a field of a directive would
+        // contradict what it does.
         let is_idle = side == Side::Output && hop;
         if is_idle {
             cx.warn(d, format!("\"{shown}\" is about the connection and stays as it is"));
@@ -229,6 +232,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
                 None => Vec::new(),
             };
             if value.is_empty() {
+                // An empty value adds nothing with `-a`, and the lines that the response has must stay.
                 if rule.mode != Mode::Append {
                     clear(&mut req.resp, &field.names);
                 }
@@ -244,6 +248,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
 fn clear(r: &mut Response, names: &Names) {
     r.fields.remove_named(|name| names.include(name));
     let hit = |name: &str| names.include(name.as_bytes());
+    // These fields are written with the head only, so a flag tells that they are not wanted.
     r.server_fields.server &= !hit("Server");
     r.server_fields.date &= !hit("Date");
     r.server_fields.vary &= !hit("Vary");
@@ -254,7 +259,8 @@ fn clear(r: &mut Response, names: &Names) {
         r.content_type.clear();
         r.charset.clear();
     }
-    // A wildcard means fields of the application. Without its length, a body is sent in chunks.
+    // A wildcard means fields of the application, so it leaves the length alone. A body whose length is
+    // cleared by name is sent in chunks.
     if hit("Content-Length") && !names.prefix {
         r.content_length = None;
     }
@@ -272,7 +278,7 @@ fn clear(r: &mut Response, names: &Names) {
 fn set(r: &mut Response, names: &Names, value: &[u8], mode: Mode) {
     let name = names.text.as_slice();
     let is = |own: &str| name.eq_ignore_ascii_case(own.as_bytes());
-    // As documented, `-a` replaces the fields of which a response has one.
+    // As documented, `-a` replaces a field that a response can have only once.
     let single = ["Server", "Date", "Content-Type", "Last-Modified", "ETag", "Location"].into_iter().any(is);
     if mode == Mode::Replace || single {
         clear(r, names);
@@ -293,6 +299,7 @@ fn change_request(req: &mut Request) -> Step<'_> {
 fn change_fields(req: &mut Request) -> Result<(), u16> {
     let http = req.http();
     for rule in SETTINGS.of(&http.location(req).settings).input.iter() {
+        // A request has no status, and directives for requests have no `-s`.
         if !rule.is_for(0, req.head.get(Name::ContentType).unwrap_or_default()) {
             continue;
         }
@@ -317,6 +324,8 @@ fn change_field(req: &mut Request, field: &Field, mode: Mode) -> Result<(), u16>
         })?,
         None => Vec::new(),
     };
+    // Variables may hold bytes of the client, and a line break in them would begin a field of its own for the
+    // upstream.
     let Ok(value) = field::one_line(&names.text, &value) else {
         let name = String::from_utf8_lossy(&names.text).into_owned();
         req.log(Level::Error, &format!("\"{name}\" of the request has a line break or NUL in its value"));
@@ -329,6 +338,7 @@ fn change_field(req: &mut Request, field: &Field, mode: Mode) -> Result<(), u16>
     // A wildcard leaves the fields that frame the body.
     req.head.remove_fields(|name| names.include(name) && !is_framing(name));
     if !value.is_empty() {
+        // The part of the body that came with the head is in the same buffer, and moves as the head grows.
         let grown = req.head.insert_field(&names.text, &value);
         req.body.shift(grown);
     }

@@ -1,5 +1,5 @@
-//! Modules of the HTTP front end, besides those of the base and of upstreams, and the list of all modules. A module is a file here
-//! with a [`Module`](forebay_server::module::Module), and a line in the list.
+//! Modules of the HTTP front end, except the modules of the base and of upstreams, and the list of all modules. A module is a file
+//! here with a [`Module`](forebay_server::module::Module), and a line in the list.
 
 #![warn(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
@@ -69,6 +69,8 @@ pub static MODULES: List = &[
     &gzip_static::MODULE,
     &forebay_proxy::modules::early_hints::MODULE,
     &prometheus_labels::MODULE,
+    // The address of the client is replaced first in its phases, since limits and access rules judge the
+    // client by it.
     &realip::MODULE,
     &modules::rewrite::MODULE,
     &set_misc::MODULE,
@@ -78,6 +80,8 @@ pub static MODULES: List = &[
     &modules::http2::MODULE,
     &modules::resolver::MODULE,
     &proxy_protocol::MODULE,
+    // A rate is counted before places are taken, as in nginx, so a request that is delayed holds no place of
+    // `limit_conn` meanwhile.
     &limit_req::MODULE,
     &limit_conn::MODULE,
     &access::MODULE,
@@ -96,22 +100,25 @@ pub static MODULES: List = &[
     &stub_status::MODULE,
     &empty_gif::MODULE,
     &metrics::MODULE,
-    // Header filters, from the first to the last.
+    // From here on the modules have header filters, which run in this order, from the first to the last.
     &slice::MODULE,
     &not_modified::MODULE,
     &headers_more::MODULE,
     &headers::MODULE,
     &userid::MODULE,
     &gunzip::MODULE,
+    // Texts are replaced in what `gunzip` has decompressed, and before the charset changes their bytes.
     &sub_filter::MODULE,
     &charset::MODULE,
     &addition::MODULE,
     &ssi::MODULE,
+    // Compression follows all filters that read or change the text of a body.
     &gzip::MODULE,
     &gzip_accept::MODULE,
     &brotli::MODULE,
     &zstd::MODULE,
     &compress::MODULE,
+    // Ranges are cut last, out of the content that the other filters have left as it is.
     &range::MODULE,
     &post_action::MODULE,
 ];

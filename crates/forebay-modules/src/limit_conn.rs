@@ -63,6 +63,8 @@ fn enabled(s: &LocationSettings) -> bool {
 
 /// Counts a request or refuses it. Runs once per request, even after internal redirects.
 fn check(req: &mut Request) -> Step<'_> {
+    // The places of the first location are kept until the end of the request. Another location must not take
+    // more.
     if STATE.of(req).outcome().is_some() {
         return Verdict::Declined.into();
     }

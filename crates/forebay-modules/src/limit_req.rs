@@ -225,6 +225,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         // A zone with the same key and size goes on with its counts after a reload, or each reload would let
         // a burst pass.
         None => Counting::Local(TABLES.get(&name, &key_word.text, size, || Buckets::new(size))),
+        // The store may be defined further below in the block, so the error is kept until the end of it.
         Some(missing) => {
             let d = Definition { name: &name, key: &key_word.text, size, rate, exact };
             let shared = Arc::new(SharedRate::new(&d, Link::of_process()));
@@ -414,6 +415,8 @@ impl Uncounted<'_> {
     fn count(self) {
         for (z, key, burst, counted) in self.of {
             if !counted {
+                // The request has been let in already, so a result that another thread has changed meanwhile
+                // does not count.
                 let _ = z.account(&key, burst, self.now, true);
             }
         }

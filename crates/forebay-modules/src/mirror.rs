@@ -39,6 +39,7 @@ impl Setting<forebay_server::config::HttpContext> for Uris {
         let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let Some(w) = d.args.first() else { return Ok(Uris::default()) };
         let off = w.text == b"off";
+        // `off` stands alone: it cancels the paths of the level above, and cannot be mixed with others.
         if given && (off || all.is_empty()) {
             return Err(cx.error(d, "\"mirror\" directive is duplicate"));
         }
@@ -51,12 +52,14 @@ impl Setting<forebay_server::config::HttpContext> for Uris {
 
 /// Sends the copies in the background. Declines unless reading the body for them fails.
 async fn run(req: &mut Request) -> Verdict {
+    // The copies run through the same phases, and copies of copies could go on without an end.
     if req.is_subrequest() {
         return Verdict::Declined;
     }
     let http = req.http();
     let s = SETTINGS.of(&http.location(req).settings);
     let mut body = SubBody::None;
+    // The body is read before the copies are sent, since all of them and the request share it.
     if s.request_body {
         // WebDAV's PUT needs the body in a file, which it then renames.
         req.body.in_file = dav::SETTINGS.of(&http.location(req).settings).methods.has(req.method);
@@ -67,6 +70,7 @@ async fn run(req: &mut Request) -> Verdict {
     }
     for uri in s.uris.0.iter() {
         let mut sub = Request::subrequest(req, uri, &req.uri.args, body);
+        // A subrequest is a GET by default, and a mirror has to see the original method.
         sub.method = req.method;
         background::send(req, sub, b"");
     }

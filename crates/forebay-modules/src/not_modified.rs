@@ -41,6 +41,7 @@ fn not_modified(req: &mut Request) -> Result<(), VarError> {
             r.content_length = None;
             r.body.clear();
             r.window = Window::default();
+            // A 304 has no body, and filters of the body would append their ends to it.
             r.filters.clear();
             r.forbid_ranges();
             r.fields.remove(b"Content-Encoding");

@@ -21,19 +21,22 @@ pub static MODULE: Module = Module {
 fn begin(req: &mut Request) {
     let http = req.http();
     let Some(target) = &SETTINGS.of(&http.location(req).settings).target.0 else { return };
+    // A request whose head could not be read has no path, and nothing to repeat.
     if req.uri.path.is_empty() {
         return;
     }
+    // A named location has no URI of its own, so it gets the one of the request.
     let (uri, args) = match target.first() {
         Some(b'@') => (req.uri.path.as_slice(), req.uri.args.as_slice()),
         _ => (&target[..], &b""[..]),
     };
-    // Repeat the request, with its body if it was received completely.
+    // The subrequest repeats the request, with its body if the body was received completely.
     let body = if req.body.done() { SubBody::Shared } else { SubBody::None };
     let mut sub = Request::subrequest(req, uri, args, body);
     sub.origin = Origin::PostAction { client_get: req.client_turned_to_get() };
     sub.method = req.method;
     sub.location = req.location;
+    // Variables such as `$status` and `$bytes_sent` describe the request that has ended.
     sub.resp.status = req.resp.status;
     (sub.tally.sent, sub.tally.sent_head) = (req.tally.sent, req.tally.sent_head);
     sub.tally.complete = req.tally.complete;

@@ -45,7 +45,9 @@ impl Labels {
             if template.eval(req, &mut value).is_err() {
                 value.clear();
             }
+            // Values may come from clients, and the table keeps each different one.
             value.truncate(LONGEST);
+            // A NUL ends a label in the key of a series, so no value may have one.
             value.retain(|b| *b != 0);
             out.extend_from_slice(name.as_bytes());
             out.push(b'=');

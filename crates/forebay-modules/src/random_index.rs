@@ -41,6 +41,7 @@ async fn run(req: &mut Request) -> Option<Outcome> {
     }
     let name = names.swap_remove(random_below(names.len()));
     req.uri.path.extend_from_slice(&name);
+    // The redirect lets the location of the file decide about it, as for a request by its name.
     Some(static_file::internal_redirect(req))
 }
 
@@ -68,6 +69,7 @@ fn is_file(dir: &impl std::os::fd::AsFd, name: &std::ffi::CStr, kind: FileType) 
 /// Returns a random number below `n`, or 0 if the kernel has no randomness.
 fn random_below(n: usize) -> usize {
     let mut bytes = [0u8; 8];
+    // The choice needs no secrecy, so a kernel that is not ready gives the first file and does not block.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     (u64::from_ne_bytes(bytes) % n.max(1) as u64) as usize
 }

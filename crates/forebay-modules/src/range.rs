@@ -89,6 +89,7 @@ fn cut(body: &[Part], start: u64, end: u64, out: &mut Vec<Part>) {
     let mut at = 0;
     for p in body {
         let len = p.len();
+        // A range may begin and end inside of parts, such as a file between texts.
         let (from, to) = (start.max(at), end.min(at + len));
         if from < to {
             out.push(p.slice(from - at, to - at));

@@ -34,7 +34,7 @@ pub enum Header {
     Field(Box<[u8]>),
     /// Header of the PROXY protocol.
     ProxyProtocol,
-    /// Header of the PROXY protocol, if there is one, and a field if that comes from an address that is trusted.
+    /// Header of the PROXY protocol, if there is one. A field counts in addition if the address in the header is a trusted one.
     ProxyProtocolAnd(Box<Header>),
 }
 
@@ -53,7 +53,8 @@ impl Setting<forebay_server::config::HttpContext> for Header {
         once(&previous, d, cx)?;
         match (first(d), d.args.get(1)) {
             (b"proxy_protocol", None) => Ok(Header::ProxyProtocol),
-            // Unlike nginx: a second source, since a listener may have both.
+            // nginx has no second source. A proxy of connections may stand in front of one of requests, so a
+            // listener may get both.
             (b"proxy_protocol", Some(field)) => {
                 Ok(Header::ProxyProtocolAnd(Box::new(Header::field(&field.text))))
             }
@@ -82,7 +83,7 @@ impl Unused for Replaced {
     }
 }
 
-/// `realip`. It runs in both phases: a location may trust others than its server.
+/// `realip`. It runs in both phases, since a location may trust other proxies than its server.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
     variables: &[VARIABLES],
@@ -117,6 +118,7 @@ fn enabled(s: &LocationSettings) -> bool {
 
 /// Replaces the client address by the one from a trusted proxy, once per request.
 fn replace(req: &mut Request) -> Step<'_> {
+    // The address that was found must not count as the one of a proxy in the second phase.
     if STATE.of(req).0.is_some() {
         return Verdict::Declined.into();
     }

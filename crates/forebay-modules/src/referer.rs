@@ -69,6 +69,7 @@ impl Settings {
     /// In nginx's words.
     pub fn check(&self) -> Result<(), &'static str> {
         let lonely = |r: &Referers| {
+            // Such a list would refuse all pages that link to the site, its own ones included.
             (r.none || r.blocked) && !r.server_names && r.hosts.is_empty() && r.regexes.is_empty()
         };
         if self.valid.as_ref().is_some_and(|valid| lonely(&valid.0)) {
@@ -130,12 +131,15 @@ impl Referers {
     ) -> Result<bool, LimitExceeded> {
         let Some(referer) = referer else { return Ok(self.none) };
         let Some(rest) = reference(referer) else { return Ok(self.blocked) };
+        // A port in the referer does not count, since names of servers have none.
         let end = memchr::memchr2(b'/', b':', rest).unwrap_or(rest.len());
         let (host, after) = rest.split_at(end);
         if host.is_empty() || host.len() > MAX_HOST {
             return Ok(false);
         }
+        // Names of servers are in lower case, and browsers may send any.
         let host = host.to_ascii_lowercase();
+        // What follows the host may begin with a port, which is no part of the path.
         let path = memchr::memchr(b'/', after).and_then(|at| after.get(at..)).unwrap_or_default();
         if self.server_names && is_own_host(req, names, &host)? {
             return Ok(true);

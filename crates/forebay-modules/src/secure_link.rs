@@ -57,6 +57,7 @@ impl Directives for Written {
     fn inherit(&mut self, parent: &Written) {
         let (secret, md5) = (self.0.secret.is_some(), self.by_md5());
         self.0.inherit(&parent.0);
+        // A level that uses one mode must not get directives of the other mode from the level above.
         if secret {
             self.0.link = None;
             self.0.md5 = None;
@@ -124,6 +125,8 @@ fn judge(req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
     let http = req.http();
     let s = SETTINGS.of(&http.location(req).settings);
     if !s.secret.is_empty() {
+        // The target counts as the client sent it, before decoding and rewriting, since links are made for
+        // that form.
         return Ok(by_secret(req.head.target.of(&req.head.buf), &s.secret));
     }
     match (&s.link, &s.md5) {
@@ -143,11 +146,13 @@ fn by_secret(target: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
 
 /// Decodes an MD5 hash of 32 hexadecimal digits.
 fn hexadecimal(digits: &[u8]) -> Option<[u8; 16]> {
+    // An MD5 digest has 16 bytes, each of them two digits.
     if digits.len() != 32 {
         return None;
     }
     let mut hash = [0; 16];
     for (byte, pair) in hash.iter_mut().zip(digits.chunks(2)) {
+        // The number parser would take a sign for the first digit.
         let pair = std::str::from_utf8(pair).ok().filter(|p| !p.starts_with('+'))?;
         *byte = u8::from_str_radix(pair, 16).ok()?;
     }
@@ -174,12 +179,14 @@ fn by_md5(req: &mut Request, link: &Template, md5: &Template) -> Result<Option<V
         until = Some(t);
         STATE.of_mut(req).expires = Some(text.to_vec());
     }
+    // Links may leave out the padding, or have it, without a difference.
     let sum = sum.split(|b| *b == b'=').next().unwrap_or_default();
     let Ok(want) = URL.decode(sum) else { return Ok(None) };
     let text = md5.value(req)?;
     if want != Md5::digest(&text).as_slice() {
         return Ok(None);
     }
+    // The time is checked after the checksum, so only links of the site itself can be expired.
     let expired = until.is_some_and(|t| t < req.thread.clock.unix());
     Ok(Some(if expired { b"0".to_vec() } else { b"1".to_vec() }))
 }

@@ -1,5 +1,5 @@
-//! `set_escape_uri`, `set_if_empty`, `set_md5` and their kin (the third-party module set-misc, by its documentation). They run
-//! in order with `set`.
+//! `set_escape_uri`, `set_if_empty`, `set_md5` and related directives (the third-party module set-misc, by its documentation).
+//! They run in the order of the file, together with `set`.
 
 use base64::Engine;
 use base64::alphabet;
@@ -128,6 +128,7 @@ fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result
     let function = match function {
         Function::Random(..) => {
             let (a, b) = (number(1, cx)?, number(2, cx)?);
+            // The bounds may stand in any order.
             Function::Random(a.min(b), a.max(b))
         }
         Function::Alphanumeric(_) => Function::Alphanumeric(length(cx)?),
@@ -160,6 +161,8 @@ impl Operation for Compute {
     /// If a variable cannot be evaluated, or the kernel has no random numbers.
     fn run(&self, req: &mut Request) -> Result<(), VarError> {
         let Compute { var, function, source } = self;
+        // The source is not evaluated if the variable has a value, since that may cost as much as a map or a
+        // regular expression.
         if *function == Function::IfEmpty {
             let mut present = req.take_buf();
             let read = req.var(*var, &mut present);
@@ -198,7 +201,7 @@ fn apply(function: Function, input: &[u8], out: &mut Vec<u8>) -> Result<(), VarE
         Function::Md5 => push_hex(&Md5::digest(input), out),
         Function::Sha1 => push_hex(&forebay_core::digest::sha1(&[input]), out),
         Function::Random(from, to) => {
-            // A span of all 64-bit numbers would be 0.
+            // The number of all 64-bit numbers does not fit into 64 bits, so that span needs no remainder.
             let n = match (to - from).checked_add(1) {
                 Some(span) => from + u64::from_ne_bytes(random()?) % span,
                 None => u64::from_ne_bytes(random()?),
@@ -224,9 +227,12 @@ fn random<const N: usize>() -> Result<[u8; N], VarError> {
 /// Appends random characters of an alphabet, each with the same probability.
 fn letters(n: u64, alphabet: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
     let end = out.len() + n as usize;
-    // Bytes past the last whole multiple would favour the first letters.
+    // Bytes above the last whole multiple of the alphabet's length would favour its first letters, so they
+    // are left out.
     let limit = 256 - 256 % alphabet.len();
     while out.len() < end {
+        // One call asks for enough bytes for the longest text, so that a few unfair ones seldom need a second
+        // call.
         let bytes: [u8; 64] = random()?;
         let fair = bytes.iter().map(|b| usize::from(*b)).filter(|b| *b < limit);
         let wanted = end - out.len();

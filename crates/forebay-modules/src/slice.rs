@@ -74,6 +74,7 @@ fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
             return Ok(false);
         }
         STATE.of_mut(r).size = size;
+        // A client that asks for the end of a large file must not wait for the slices before it.
         let first = first_byte(r);
         STATE.of_mut(r).start = size * (first / size);
     }
@@ -87,10 +88,13 @@ fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 
 /// Returns the start of the range that the client asks for, or 0 for anything but a single range.
 fn first_byte(r: &Request) -> u64 {
+    // Whether the range counts is known with the first response only, and the whole content begins with the
+    // first slice.
     if r.head.get(Name::IfRange).is_some() {
         return 0;
     }
     let Some((unit, rest)) = r.head.get(Name::Range).and_then(|v| v.split_at_checked(6)) else { return 0 };
+    // Several ranges are answered with the whole content, which begins with the first slice.
     if !unit.eq_ignore_ascii_case(b"bytes=") || rest.contains(&b',') {
         return 0;
     }
@@ -121,6 +125,7 @@ fn judge(req: &mut Request, value: Option<Vec<u8>>) -> Option<u64> {
         return None;
     };
     let s = STATE.of(req);
+    // An upstream may answer with another range than was asked for, which would shift all bytes after it.
     if start != s.start || end != s.start.saturating_add(s.size).min(len) {
         let text = format!("unexpected range in slice response: {start}-{end}");
         req.log(Level::Error, &text);
@@ -138,10 +143,13 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
         return Ok(());
     }
     if req.resp.status != 206 || !req.resp.origin.is_proxied() {
+        // A response that is no slice is passed on as it is: an error, or the whole content of an upstream
+        // without ranges.
         STATE.clear(req);
         return Ok(());
     }
-    // What the upstream sent, whichever of its fields the client gets.
+    // The fields of the upstream count, since the response may lack some that the configuration hides from
+    // clients.
     let head = &req.modules.upstream.head;
     let value = head.get(Name::ContentRange).map(<[u8]>::to_vec);
     let etag = head.get(Name::Etag).unwrap_or_default().to_vec();
@@ -153,8 +161,11 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     r.status = 200;
     r.reason.clear();
     r.content_length = Some(len);
+    // The head describes the whole content now. If the client asked for a range, the range filter writes its
+    // own fields.
     r.fields.remove(b"Content-Range");
     r.fields.remove(b"Accept-Ranges");
+    // Slices come one after the other, so only a single range can be cut out of them.
     r.allowed_ranges = AllowedRanges::One;
     if r.source.is_none() {
         r.source = Some(Box::new(Empty));
@@ -207,6 +218,7 @@ async fn next(req: &mut Request) -> Option<Further> {
     let more = more?;
     let status = head.status;
     let range = head.get(Name::ContentRange).map(<[u8]>::to_vec);
+    // Slices of different versions must not be joined, and a slice in a cache may be older than the others.
     let same = head.get(Name::Etag).unwrap_or_default() == STATE.of(req).etag;
     if status != 206 {
         req.log(Level::Error, &format!("unexpected status code {status} in slice response"));
@@ -216,6 +228,7 @@ async fn next(req: &mut Request) -> Option<Further> {
         return Some(more);
     }
     if let Further::Body(mut body) = more {
+        // The client has the head with the full length, so an error can only end the response early.
         body.abandon(req);
     }
     None

@@ -104,6 +104,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     if texts.is_empty() {
         return Ok(());
     }
+    // A finder has tables of its own, so texts without variables get theirs once and not for each response.
     let found = s.pairs.fixed.clone().or_else(|| {
         let only: Vec<&[u8]> = texts.iter().map(|(text, _)| text.as_slice()).collect();
         finder(&only)
@@ -170,6 +171,7 @@ impl Replace {
     /// before the next piece.
     fn replace(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> usize {
         let mut at = 0;
+        // With the last piece nothing can follow, so the beginning of a text is plain text.
         let mut open = if last { input.len() } else { self.open(input, 0) };
         while let Some(f) = &self.finder {
             if open < at {
@@ -185,6 +187,8 @@ impl Replace {
             if let Some((_, by)) = self.texts.get(i) {
                 out.extend_from_slice(by);
             }
+            // Each text is replaced once, and the finder must not find the spent one in place of another that
+            // overlaps it.
             if self.once {
                 self.spend(i);
                 open = if last { input.len() } else { self.open(input, at) };

@@ -76,6 +76,7 @@ fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFiles,
     let Some((last, names)) = d.args.split_last() else { return Err(cx.error(d, "no arguments")) };
     let mut tried = Vec::new();
     for w in names {
+        // A slash at the end asks for a directory. The file system is asked without it.
         let path = w.text.strip_suffix(b"/");
         let word = Word { text: path.unwrap_or(&w.text).to_vec(), ..w.clone() };
         tried.push((cx.template(d, &word)?, path.is_some()));
@@ -102,6 +103,7 @@ fn run(req: &mut Request) -> Step<'_> {
             Err(status) => return Verdict::Status(status).into(),
         };
         match static_file::open_without_wait(req, &candidate.path) {
+            // A file that is found without a wait needs no future.
             Some(found) if candidate.is_hit(req, &found) => {
                 candidate.accept(req);
                 return Verdict::Declined.into();
@@ -113,7 +115,7 @@ fn run(req: &mut Request) -> Step<'_> {
     fall_back(req, &t.fallback).into()
 }
 
-/// Tries the names from a number on, where the first of them takes a wait.
+/// Tries the names from a number on. Opening the file of the first one takes a wait.
 async fn wait_from(req: &mut Request, t: Arc<TryFiles>, at: usize, first: Candidate) -> Verdict {
     let mut next = Some(first);
     for (name, dir) in t.names.iter().skip(at) {
@@ -135,7 +137,7 @@ async fn wait_from(req: &mut Request, t: Arc<TryFiles>, at: usize, first: Candid
 struct Candidate {
     /// The name.
     text: Vec<u8>,
-    /// Its file name.
+    /// File name for the name.
     path: Vec<u8>,
     /// The name has no variables.
     constant: bool,
@@ -155,6 +157,7 @@ impl Candidate {
         if name.eval(req, text).is_err() || map(req, text, *constant, path).is_err() {
             return Err(500);
         }
+        // The last variable of the name may end in a slash, and directories are looked up without one.
         if dir && path.len() > 1 && path.last() == Some(&b'/') {
             path.pop();
         }
@@ -221,7 +224,7 @@ fn fall_back(req: &mut Request, fallback: &Fallback) -> Verdict {
     static_file::internal_redirect(req).into()
 }
 
-/// Logs that a file cannot be opened, unless it is missing or not accessible.
+/// Logs that a file cannot be opened. A file that is missing or not accessible is expected, and not logged.
 fn report(req: &mut Request, path: &[u8], e: Errno) {
     if matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::NAMETOOLONG) {
         return;

@@ -191,7 +191,7 @@ impl OptionalSetting<forebay_server::config::HttpContext> for Service {
     fn read(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d));
-        // Like nginx: of a number above 32 bits the low ones are used.
+        // As in nginx, only the low 32 bits of a larger number are used.
         n.map(|n| Service(n as u32))
             .ok_or_else(|| cx.error(d, format!("\"{}\" directive invalid number", d.name.as_str())))
     }
@@ -269,7 +269,10 @@ fn known(req: &mut Request) -> Result<Identifiers, VarError> {
 /// Returns the identifier for the cookie of the response.
 fn to_set(req: &mut Request, s: &Settings, received: Option<(Uid, bool)>) -> Result<Option<Uid>, VarError> {
     match received {
+        // `log` only reads the cookies that another server has set.
         _ if s.mode.kind == CookieUse::Log => Ok(None),
+        // A cookie without the mark is from before a change of the configuration. It is sent again, with the
+        // same identifier and new attributes.
         Some((uid, marked)) if !reset(req, s, &uid)? => Ok((!marked).then_some(uid)),
         _ => Ok(Some(make(req, s))),
     }
@@ -282,6 +285,8 @@ fn received(req: &mut Request, s: &Settings) -> Option<(Uid, bool)> {
         let (name, value) = (String::from_utf8_lossy(&s.name), String::from_utf8_lossy(&value));
         req.log(Level::Error, &format!("client sent {what} userid cookie \"{name}={value}\""));
     };
+    // The 16 bytes of an identifier are 22 letters of Base64. Two letters of padding follow, and the first
+    // may be the mark.
     let Some((id, rest)) = value.split_at_checked(22) else {
         complain(req, "too short");
         return None;
@@ -333,6 +338,7 @@ fn start_value(pid: u32) -> u32 {
     *START.get_or_init(|| {
         let mut low = [0; 2];
         let _ = rustix::rand::getrandom(&mut low, rustix::rand::GetRandomFlags::empty());
+        // The process number alone would come back after a restart in a container, so two bytes are random.
         pid << 16 | u32::from(u16::from_ne_bytes(low))
     })
 }
@@ -349,6 +355,7 @@ fn make(req: &Request, s: &Settings) -> Uid {
     };
     let mut uid = Uid::default();
     for (to, word) in uid.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        // Version 2 has one byte order on all machines, unlike version 1.
         *to = if v1 { word.to_ne_bytes() } else { word.to_be_bytes() };
     }
     uid

@@ -23,6 +23,8 @@ pub(crate) fn client(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     {
         return Err(cx.error(d, format!("duplicate acme client \"{name}\"")));
     }
+    // The name is a word of `acme` and a directory of its own, so it can be neither of its other words nor a
+    // path.
     if matches!(name.as_str(), "" | "on" | "off") || name.starts_with('.') || name.contains(['/', '\0']) {
         return Err(cx.error(d, format!("invalid acme client name \"{name}\"")));
     }
@@ -54,7 +56,7 @@ impl ReadingClient {
             "account_key" => set_account_key(&mut self.issuer, d, value.as_bytes(), cx),
             "trusted_certificate" => set_roots(&mut self.issuer, d, value.as_bytes(), cx),
             "eab" => {
-                // The message does not show the key.
+                // The value contains a secret key, so the message must not show it.
                 let invalid =
                     |what| cx.error_at(d, w, format!("\"acme_client\" directive has an invalid {what}"));
                 self.issuer.external = Some(eab(value).map_err(invalid)?);
@@ -77,7 +79,7 @@ impl ReadingClient {
             ("key_bits", _) => self.key_bits = Some(value.to_owned()),
             ("email", _) if !value.is_empty() => issuer.contacts = vec![contact(value)],
             ("max_cert_size", _) => issuer.max_chain = Some(positive(units::size(value.as_bytes())?)?),
-            // Key authorizations have a known length.
+            // Key authorizations have a known length, so the parameter is checked but not needed.
             ("max_key_auth_size", _) => drop(positive(units::size(value.as_bytes())?)?),
             ("renew_before_expiry", _) => issuer.renewal = RenewalRule::Before(seconds(value)?),
             ("renew_on_load", "") => issuer.renew_on_load = true,

@@ -115,7 +115,8 @@ impl Hook {
     }
 }
 
-/// Returns the function that has the first worker thread carry out hooks. `number`: that of the HTTP front end.
+/// Returns the function that has the first worker thread carry out hooks. `number` is the number of the HTTP
+/// front end.
 pub fn hooks(outside: &Outside, number: u8, http: &Arc<Http>) -> Hooks {
     let (outside, http) = (outside.clone(), http.clone());
     Arc::new(move |call| message::send(&outside, number, Asked { http: http.clone(), call }))
@@ -130,7 +131,7 @@ pub struct Asked {
 impl Message for Asked {
     /// Starts the request.
     fn deliver(self: Box<Self>, thread: &Rc<Thread>) {
-        // A panic drops the call, which then fails.
+        // A panic drops the call, which fails then. It must not end the thread, which serves clients.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             let Asked { http, call } = *self;
             let client = &call.client;
@@ -139,6 +140,8 @@ impl Message for Asked {
             else {
                 return;
             };
+            // The request keeps the call for its variables. The answer goes through the original sender, so
+            // the call gets one without a receiver.
             let (done, unused) = oneshot::channel();
             drop(unused);
             let answer = call.done;
@@ -157,7 +160,7 @@ fn request(thread: &Rc<Thread>, http: Arc<Http>, hook: &Hook, call: HookCall) ->
     req.head.buf.extend_from_slice(head.as_bytes());
     let _ = forebay_http::h1::request::parse(&mut req.head, &Limits::default());
     req.begin_request();
-    // The configuration of the thread may be an earlier or a later one.
+    // The hook belongs to one configuration, and the thread may have an earlier or a later one at this time.
     if req.conf.http.serial != http.serial {
         req.conf = Rc::new(ThreadConfig::of(thread.active(), http));
     }
@@ -188,6 +191,6 @@ async fn run(req: &mut Request, answer: oneshot::Sender<Result<(), String>>) {
     forebay_server::subrequest::run_in_location(req).await;
     let status = req.status();
     let result = if (200..300).contains(&status) { Ok(()) } else { Err(format!("status {status}")) };
-    // The order may have ended.
+    // The order may have ended by now, and then nobody waits for the answer.
     let _ = answer.send(result);
 }

@@ -32,7 +32,8 @@ pub(crate) fn issuer(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     }
     let lacks_path = !seen.contains(&b"state_path".to_vec());
     if lacks_path && name == DEFAULT {
-        // Ours, and not below the prefix: that of a package belongs to the package.
+        // This default is our own. The directory is not below the prefix, since the prefix of a package
+        // belongs to the package.
         cx.tables.parts.get_mut::<Issuers>().default_lacks_path = true;
     } else if lacks_path {
         let path = cx.full_path(format!("acme_{name}").as_bytes());
@@ -73,6 +74,7 @@ struct Reading<'r, 's> {
 impl Reading<'_, '_> {
     fn directive(&mut self, d: &Directive) -> Result<(), Error> {
         let name = &d.name.text;
+        // An account may have several contacts (RFC 8555, section 7.3). Everything else is given once.
         if name != b"contact" && self.seen.contains(name) {
             return Err(self.cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())));
         }
@@ -105,6 +107,8 @@ impl Reading<'_, '_> {
             self.issuer.account_kind = kind;
             return Ok(());
         }
+        // These are kinds of keys with a mistake in them, and hardly names of files, so the message is about
+        // the kind.
         if text.starts_with("ecdsa:") || text.starts_with("rsa:") {
             return Err(self.cx.error(d, format!("unsupported key: {text}")));
         }
@@ -203,6 +207,7 @@ pub(super) fn set_roots(
 /// If it is none.
 pub(super) fn external_account(id: String, key: &[u8]) -> Result<ExternalAccount, String> {
     let text = key.trim_ascii();
+    // RFC 8555 uses base64url without padding (section 6.1), but padding in a copied key does no harm.
     let bare = text.iter().rposition(|b| *b != b'=').map_or(0, |last| last + 1);
     let key = URL_SAFE_NO_PAD.decode(text.get(..bare).unwrap_or_default()).ok().filter(|k| !k.is_empty());
     let key = key.ok_or("invalid external account key, it must be base64url")?;

@@ -63,6 +63,8 @@ pub static MODULE: Module = Module {
         Ok(())
     })],
     variables: &[VARIABLES, hook::VARIABLES],
+    // The authority is answered in the first phase, before redirects to https or access rules of a server
+    // could refuse it.
     hooks: &[PhaseHook {
         phase: Phase::PostRead,
         enabled: Condition::Http(|http| !of_http(http).orders.is_empty()),
@@ -74,7 +76,7 @@ pub static MODULE: Module = Module {
         ..ConfigHooks::NONE
     },
     prepare: Some(|http| {
-        // Before the first handshake, which has to find the certificates.
+        // This comes before the first handshake, which has to find the certificates.
         forebay_acme::load(&of_http(http).orders);
     }),
     begin: Some(|b| {
@@ -97,7 +99,7 @@ const VARIABLES: &[Row] = &[
         get: RowSource::Get(|r, o| of_server(r, o, Certificate::key)),
         settable: false,
     },
-    // Before the shorter prefix.
+    // This row comes before `acme_cert_*`, a shorter prefix that its names have as well.
     Row {
         name: "acme_cert_key_*",
         get: RowSource::Prefix(|r, name, o| of_client(r, name, o, Certificate::key)),
@@ -130,6 +132,7 @@ fn of_client(r: &mut Request, name: &[u8], out: &mut Vec<u8>, part: Part) -> Has
 
 /// Appends a part of a certificate as inline data.
 fn inline(certificate: &Certificate, out: &mut Vec<u8>, part: Part) -> bool {
+    // Without a certificate the value has to stay as it was, without the scheme.
     let before = out.len();
     out.extend_from_slice(b"data:");
     let there = part(certificate, out);
@@ -205,7 +208,7 @@ impl Acme {
 pub enum Uses {
     /// `off`.
     Nothing,
-    /// `on`: the default issuer. With an error without a message at the directive, for its place.
+    /// `on`: the default issuer. The error has no message yet, only the place of the directive.
     Default(Error),
     /// `acme_client`s by name, each with such an error.
     Clients(Vec<(String, Error)>),
@@ -251,7 +254,8 @@ impl Setting<forebay_server::config::HttpContext> for Certificates {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         let wanted = Wanted::parse(d, cx)?;
-        // A handshake chooses by the kind of key.
+        // A handshake chooses among the certificates of a server by the kind of key, so a second one of a
+        // kind would never be used.
         if all.0.iter().any(|other| other.key.is_rsa() == wanted.key.is_rsa()) {
             let text = "\"acme_certificate\" directive is duplicate: one with \"key=rsa\" and one with \"key=ecdsa\" are possible";
             return Err(cx.error(d, text));

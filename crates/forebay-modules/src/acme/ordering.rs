@@ -114,6 +114,7 @@ impl Ordering {
     fn completed(&self, issuer: Issuer) -> Issuer {
         let is_hooked = self.acme.hooks.iter().any(|h| h.client.eq_ignore_ascii_case(&issuer.name));
         let publication = match (&issuer.publication, &self.tables.program) {
+            // A hook is for one client by name, and so comes before a program for all of them.
             _ if is_hooked => Publication::Hook,
             (Publication::Own, Some(p)) if issuer.challenge == Challenge::Dns01 => {
                 Publication::Program(p.clone())
@@ -149,6 +150,7 @@ impl Ordering {
         let mut names = Vec::new();
         let mut plain = server.names.iter().filter(|name| !name.is_empty() && !name.starts_with('~'));
         let added = plain.try_for_each(|name| add(&mut names, name));
+        // The front end of that block reports a client that is not defined, at its own directive.
         let is_known = self.clients.iter().any(|c| c.issuer.name.eq_ignore_ascii_case(&server.client));
         let granted =
             added.and_then(|()| if is_known { self.add_names(&server.client, names) } else { Ok(()) });
@@ -158,7 +160,8 @@ impl Ordering {
     fn add_names(&mut self, client: &str, names: Vec<Identifier>) -> Result<(), String> {
         let known = self.clients.iter_mut().find(|c| c.issuer.name.eq_ignore_ascii_case(client));
         let client = known.ok_or_else(|| format!("acme client \"{client}\" is not defined"))?;
-        // The name of servers that take what no other does.
+        // `_` is the usual name of a server that takes all requests for unknown names, and no authority
+        // certifies it.
         for name in names.into_iter().filter(|n| *n != Identifier::Dns("_".to_owned())) {
             provable(&client.issuer, &name)?;
             if !client.identifiers.contains(&name) {
@@ -216,6 +219,7 @@ impl Ordering {
         let variables = variables.map(|(cert, key)| (cert.to_owned(), key.to_owned()));
         let issued = Issued { name, slot: certificate.slot().clone(), variables };
         let is_same = |o: &Order| Arc::ptr_eq(&o.issuer, &order.issuer) && o.file() == order.file();
+        // Servers with the same names share one certificate, which the authority has to issue only once.
         if !self.acme.orders.iter().any(is_same) {
             self.acme.orders.push(order);
         }
@@ -229,7 +233,8 @@ impl Ordering {
         let issuer = issuer.ok_or_else(|| at(format!("acme issuer \"{}\" is not defined", wanted.issuer)))?;
         let mut identifiers = wanted.identifiers.clone();
         if identifiers.is_empty() {
-            // Unless only DNS can prove it, as in nginx-acme.
+            // As in nginx-acme, a dot before a name stands for `www.`, unless the challenge is by DNS, which
+            // alone can prove a wildcard.
             let dot = if issuer.challenge == Challenge::Dns01 { Dot::Below } else { Dot::Www };
             identifiers = names_for("acme_certificate", dot, subject.names, &wanted.place, cx)?;
         }
@@ -257,7 +262,7 @@ impl Ordering {
                          name each host"
                     )));
                 }
-                // Names of servers that take what no other does.
+                // These are the usual names of a server that takes all requests for unknown names.
                 ServerName::Exact(n) if n.is_empty() || n == b"_" => {}
                 ServerName::Exact(n) if !n.contains(&b'.') && Identifier::parse(&text).is_some() => {
                     return Err(at(format!(
@@ -345,7 +350,7 @@ impl CertificateSource for Ordering {
             let addrs = if tables.dns.is_empty() { vec![any(DNS_PORT)] } else { tables.dns };
             acme.dns = addrs.iter().flat_map(|a| [ListenAddr::Udp(*a), ListenAddr::Inet(*a)]).collect();
         }
-        // Those of nginx-acme's language leave the port to servers.
+        // Issuers in the language of nginx-acme leave the port to the servers of the configuration.
         if !has_http && clients.iter().any(|c| !c.identifiers.is_empty() && c.issuer.answers_http()) {
             acme.http = vec![ListenAddr::Inet(tables.http.unwrap_or(any(HTTP_PORT)))];
         }
@@ -415,7 +420,7 @@ fn provable(issuer: &Issuer, identifier: &Identifier) -> Result<(), String> {
 }
 
 fn add(identifiers: &mut Vec<Identifier>, text: &str) -> Result<(), String> {
-    // A name with a dot before it is for all names below it, too.
+    // A name with a dot before it stands for the name itself and for all names below it.
     let both = match text.strip_prefix('.') {
         Some(rest) => vec![identifier(rest)?, identifier(&format!("*.{rest}"))?],
         None => vec![identifier(text)?],

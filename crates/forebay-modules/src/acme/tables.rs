@@ -27,7 +27,7 @@ pub(super) struct Issuers {
     pub(super) clients: Vec<Client>,
     /// `acme_client_path`.
     pub(super) path: Option<PathBuf>,
-    /// `acme_shared_zone` has been read.
+    /// Whether `acme_shared_zone` has been read.
     zone: bool,
     /// `acme_dns_port`; empty without the directive.
     pub(super) dns: Vec<SocketAddr>,
@@ -41,7 +41,7 @@ pub(super) struct Issuers {
     pub(super) max_response: Option<usize>,
 }
 
-/// Sets a value that only one directive may set.
+/// Sets a value. A second directive with the same name is an error.
 fn set_once<T>(place: &mut Option<T>, value: T) -> Result<(), &'static str> {
     match place.replace(value) {
         None => Ok(()),
@@ -54,8 +54,11 @@ fn address(text: &str) -> Option<SocketAddr> {
     let any = |port: &str| port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
     let found = match text.strip_prefix("*:") {
         Some(port) => any(port),
+        // A lone number is a port. Anything else has to be an address with a port, as IPv6 addresses have
+        // colons of their own.
         None => any(text).or_else(|| text.parse().ok()),
     };
+    // The authority asks at a fixed port, so the kernel must not choose one.
     found.filter(|a| a.port() != 0)
 }
 
@@ -108,6 +111,7 @@ pub(super) fn program(d: &Directive, cx: &Scope<'_>) -> Result<Program, Error> {
     let mut delay = Duration::ZERO;
     if let Some(text) = words.peek().and_then(|w| w.text.strip_prefix(b"delay=")) {
         delay = units::duration_secs(text).ok_or_else(|| cx.directive_error(d, "invalid \"delay\""))?;
+        // Only the first word can be `delay=`. A program may have an argument that looks like it.
         words.next();
     }
     let path = words.next().ok_or_else(|| cx.directive_error(d, "needs the path of a program"))?;

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bytes of names that are asked for at once.
+/// Size of the buffer into which the kernel puts names, bytes.
 const AT_ONCE: usize = 32 * 1024;
 
 /// Type of a directory entry.
@@ -90,6 +90,8 @@ impl Listing {
         };
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         self.entries.push(Entry {
+            // The names share one buffer, as an allocation for each would take longer than reading a large
+            // directory.
             start: self.names.len(),
             len: name.len(),
             kind,
@@ -124,6 +126,7 @@ pub(crate) fn visit(
     path: &[u8],
     mut take: impl FnMut(&OwnedFd, &CStr, FileType) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
+    // Without `NONBLOCK`, opening a pipe that has taken the place of the directory could wait for ever.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
     let mut room = Vec::with_capacity(AT_ONCE);

@@ -156,8 +156,10 @@ fn respond(req: &mut Request, s: &Settings, entries: &Listing, callback: Option<
     let mut out = Vec::with_capacity(1024 + entries.len() * 200);
     match s.format {
         Format::Html => {
+            // Names are cut by characters only where the browser reads them as UTF-8. The header filter that
+            // sets the charset has not run yet.
             let utf8 = charset::planned(req).is_some_and(|c| c.eq_ignore_ascii_case(b"utf-8"));
-            // Like nginx: the current offset, even if another one applied when the file was changed.
+            // As in nginx, this is the current offset, even if another one applied when the file was changed.
             let offset =
                 if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
             html(&req.uri.path, entries, s.exact_size, utf8, offset, &mut out);
@@ -166,7 +168,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &Listing, callback: Option<
         Format::Json | Format::Jsonp => json(entries, callback, &mut out),
     }
     req.resp.set_body(out);
-    // Like nginx, which sends the head before it makes the listing: no length.
+    // nginx sends the head before it makes the listing, so its responses have no length, either.
     req.resp.content_length = None;
 }
 
@@ -197,6 +199,7 @@ fn push_label(e: &Listed<'_>, slash: &[u8], utf8: bool, out: &mut Vec<u8>) {
         out.extend_from_slice(b"..&gt;</a>");
         return;
     }
+    // A name that fills the column leaves no room for the slash.
     let slash = if width < NAME_WIDTH { slash } else { b"" };
     escape_html(e.name, out);
     out.extend_from_slice(slash);
@@ -211,6 +214,7 @@ fn html_line(e: &Listed<'_>, exact: bool, utf8: bool, offset: i64, out: &mut Vec
     out.extend_from_slice(slash);
     out.extend_from_slice(b"\">");
     push_label(e, slash, utf8, out);
+    // The parts of an HTTP date are at fixed places, and the listing shows four of them in another order.
     let date = forebay_http::date::imf(e.mtime + offset);
     for (before, part) in [(b' ', 5..7), (b'-', 8..11), (b'-', 12..16), (b' ', 17..22)] {
         out.push(before);
@@ -341,6 +345,8 @@ fn escape_json(text: &[u8], out: &mut Vec<u8>) {
     for b in text {
         match (b, JSON_ESCAPES.iter().find(|(plain, _)| plain == b)) {
             (_, Some((_, short))) => out.extend_from_slice(&[b'\\', *short]),
+            // RFC 8259, section 7: control characters have to be escaped, any other byte stays as it is in
+            // the file system.
             (0..=0x1f, None) => drop(write!(out, "\\u{b:04X}")),
             (_, None) => out.push(*b),
         }

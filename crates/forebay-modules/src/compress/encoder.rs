@@ -336,6 +336,8 @@ impl Brotli {
 pub fn whole(key: FormKey, input: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(input.len() / 3 + 64);
     at_once(key, input, &mut out).ok()?;
+    // The form is kept with its content and counts against the memory of the cache, so it must not hold spare
+    // room.
     out.shrink_to_fit();
     Some(out)
 }

@@ -205,11 +205,14 @@ pub async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<
     if let Some(form) = forms.get(key) {
         return Some(form);
     }
+    // Locations may ask for different levels of the same file, and the number of such forms needs an end.
     if forms.busy(key).is_some() || forms.ready.borrow().len() >= MOST {
         return None;
     }
     let source = subject.source()?;
     let maker = Maker::new(forms, key);
+    // The blocking pool does it, as compressing a megabyte at a good level would hold up all connections of
+    // the thread.
     let made = tokio::task::spawn_blocking(move || source.encode(key)).await.ok().flatten()?;
     let form = Arc::new(Form { key, bytes: made.into() });
     let grown = form.bytes.len() as u64;

@@ -169,8 +169,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     // With `slice`, the body begins at the slice of the requested range. A coding would have to ignore the
     // range, and the response would lack its beginning.
     let sliced = req.resp.segments.is_some() && req.head.get(Name::Range).is_some();
-    // An upstream that has sent no head gets none to the client either, and a coding has to be named in a
-    // head.
+    // Where an upstream has sent no head, the client gets none over HTTP/1, and nothing could name the coding.
     let unnamed = r.origin.is_headless() && !req.head.version.is_multiplexed();
     if sliced
         || unnamed

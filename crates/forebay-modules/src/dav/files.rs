@@ -39,6 +39,7 @@ fn explain(e: &io::Error) -> String {
 fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> FileError {
     let status = match e.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NAMETOOLONG) => missing,
+        // RFC 4918: a request whose parent collection is missing gets a 409.
         Some(Errno::NOTDIR) if missing != 500 => 409,
         Some(Errno::EXIST) => 405,
         Some(Errno::ACCESS | Errno::PERM) => 403,
@@ -54,6 +55,7 @@ fn beside(target: &Path) -> PathBuf {
     let (pid, n) = (std::process::id(), forebay_sys::serial::next());
     // Cut the name, or the suffix could make it too long.
     let short: String = name.chars().take(40).collect();
+    // The file is in the directory of the target, since a rename is atomic only within a file system.
     target.with_file_name(format!(".{short}.{pid}.{n}"))
 }
 
@@ -79,6 +81,8 @@ pub(super) fn put(
     modified: Option<i64>,
     directories: Option<u32>,
 ) -> Result<bool, FileError> {
+    // The status depends on it: 204 for a file that was replaced, 201 for a new one (RFC 9110, section
+    // 9.3.4).
     let existed = match fs::metadata(target) {
         Ok(m) if m.is_dir() => {
             let text = format!("\"{}\" could not be created (21: Is a directory)", target.display());
@@ -86,6 +90,7 @@ pub(super) fn put(
         }
         found => found.is_ok(),
     };
+    // Mode and time are set before the file gets its name, so nobody sees it without them.
     prepare(from, mode, modified).map_err(|e| failed("chmod()", from, &e, 500))?;
     relocate(from, target, directories)?;
     Ok(existed)
@@ -108,6 +113,7 @@ fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), 
         f
     };
     match rename_into(from, target, directories)? {
+        // Bodies of requests may be kept on another file system than the files of the location.
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => {
             copy_file(from, target).map_err(|e| fail(&e))?;
             fs::remove_file(from).map_err(|e| failed("unlink()", from, &e, 500))
@@ -137,6 +143,7 @@ fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
     let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.exists()).collect();
     while let Some(p) = missing.pop() {
         match create_directory(p, mode) {
+            // Another request may have made the directory at the same time.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             other => other?,
         }
@@ -146,6 +153,7 @@ fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
 
 /// Makes a directory with exactly this mode, regardless of the umask.
 fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
+    // Until the mode is set, the directory is open to nobody else.
     files::create_directory(path, 0o700 & mode)?;
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
@@ -165,6 +173,8 @@ pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), FileError> {
 pub(super) fn delete(tree: &Tree) -> Result<(), FileError> {
     match tree {
         Tree::File(p) => fs::remove_file(p).map_err(|e| failed("unlink()", p, &e, 404)),
+        // A link to a directory is not the directory: deleting the contents would reach outside of the
+        // location.
         Tree::Directory(p) if fs::symlink_metadata(p).is_ok_and(|m| m.is_symlink()) => {
             fs::remove_file(p).map_err(|e| failed("unlink()", p, &e, 404))
         }
@@ -180,6 +190,7 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
         fs::File::open(&temporary)?.set_modified(modified)?;
         fs::rename(&temporary, to)
     });
+    // A copy that failed leaves no part of itself in a directory that is served.
     if done.is_err() {
         let _ = fs::remove_file(&temporary);
     }
@@ -220,10 +231,11 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), FileError> {
 fn create_like(model: &Path, path: &Path) -> Result<(), FileError> {
     let found = fs::metadata(model).map_err(|e| failed("stat()", model, &e, 404))?;
     let mode = found.permissions().mode() & 0o7777;
+    // The server has to write into the copy, even if it could only read the original.
     create_directory(path, mode | 0o700).map_err(|e| failed("mkdir()", path, &e, 409))
 }
 
-/// Copies a file or link into a directory. Of a directory, returns source and target.
+/// Copies a file or link into a directory. Copies no directory, but returns its source and target.
 fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBuf)>, FileError> {
     let (path, target) = (entry.path(), to.join(entry.file_name()));
     let kind = entry.file_type().map_err(|e| failed("stat()", &path, &e, 500))?;

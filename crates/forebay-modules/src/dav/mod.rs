@@ -116,6 +116,7 @@ fn answer(req: &mut Request) -> Step<'_> {
 /// Executes a request.
 async fn run(req: &mut Request) -> Outcome {
     if req.method == Method::Put && may_put(req).is_ok() {
+        // The body goes into a file from the beginning, which is then moved to the target without a copy.
         req.body.in_file = true;
         if let Err(e) = body::read_all(req).await {
             return e.outcome(req);
@@ -177,6 +178,7 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(f)) => {
+            // Only a failure that no client can cause is critical.
             let level = if f.status == 500 { Level::Crit } else { Level::Error };
             Err(DavRefusal(f.status, level, f.text))
         }
@@ -192,7 +194,7 @@ fn without_body(req: &Request) -> Result<(), DavRefusal> {
     refuse(415, format!("{method} with body is unsupported"))
 }
 
-/// Checks that `Depth` is infinity, its default, or 0 if `zero` allows it.
+/// Checks that `Depth` is `infinity`, which is its default, or 0 if `zero` allows it.
 fn depth(req: &Request, zero: bool) -> Result<(), DavRefusal> {
     match req.head.get(Name::Depth) {
         None | Some(b"infinity") => return Ok(()),
@@ -213,6 +215,7 @@ fn may_put(req: &Request) -> Result<(), DavRefusal> {
     if req.uri.path.last() == Some(&b'/') {
         return refuse(409, "cannot PUT to a collection");
     }
+    // A partial PUT (RFC 9110, section 14.5) would replace the whole file by the part.
     if req.head.fields.iter().any(|f| f.name.of(&req.head.buf).eq_ignore_ascii_case(b"Content-Range")) {
         return refuse(501, "PUT with range is unsupported");
     }
@@ -266,7 +269,8 @@ fn check_delete_depth(req: &Request) -> Result<(), DavRefusal> {
     Ok(())
 }
 
-/// Looks up the file or directory of a path. A path with a slash at the end is that of a directory.
+/// Looks up the file or directory of a path. A path with a slash at the end has to be a directory, any other
+/// path must not be one.
 async fn find_to_delete(req: &mut Request, uri: &[u8], collection: bool) -> Result<Tree, DavRefusal> {
     let path = file_of(req, uri)?;
     let tree = blocking(move || files::find(&path, true)).await?;
@@ -316,9 +320,11 @@ fn destination(req: &Request) -> Result<Vec<u8>, DavRefusal> {
         }
         path
     };
+    // Files have no query, and one in `Destination` would otherwise end up in the file name.
     let path = path.split(|b| *b == b'?').next().unwrap_or_default();
     let (mut plain, mut out) = (Vec::new(), Vec::new());
     uri::unescape(path, &mut plain);
+    // `Destination` leads to a file like the path of a request, so it is checked in the same way.
     if uri::is_unsafe(&plain) || uri::normalise(path, true, &mut out).is_err() {
         return invalid();
     }
@@ -400,6 +406,8 @@ impl Transfer {
         let to_uri = destination(req)?;
         let uri = req.uri.path.clone();
         let collection = uri.last() == Some(&b'/');
+        // A slash at the end says that a path is a collection (RFC 4918, section 5.2), and one kind cannot
+        // replace the other.
         if collection != (to_uri.last() == Some(&b'/')) {
             let both = both(&uri, &to_uri);
             return refuse(409, format!("{both} should be either collections or non-collections"));
@@ -435,6 +443,7 @@ impl Transfer {
         let source = blocking(move || files::find(&from, false)).await?;
         let target = match blocking(move || files::find(&to, false)).await {
             Ok(tree) => Some(tree),
+            // The target may be missing, together with directories above it.
             Err(DavRefusal(404 | 409, ..)) => None,
             Err(e) => return Err(e),
         };
@@ -462,6 +471,8 @@ impl Transfer {
     /// Moves or copies. `directories` is the mode for missing directories. Blocks.
     fn execute(&self, source: &Tree, target: Option<&Tree>, directories: u32) -> Result<(), FileError> {
         if let (Tree::Directory(_), Some(old)) = (source, target) {
+            // RFC 4918, section 9.8.4: afterwards the target has the members of the source alone, so the old
+            // tree goes first.
             files::delete(old)?;
         }
         match self.moves {

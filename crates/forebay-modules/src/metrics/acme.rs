@@ -1,4 +1,4 @@
-//! Certificates that are got by ACME, for `api` and `prometheus`.
+//! Certificates from authorities of ACME, for `api` and `prometheus`.
 
 use super::prometheus::{Exposition, label};
 use forebay_acme::{Phase, Report, reports};
@@ -16,7 +16,7 @@ pub(super) fn value() -> Value {
 
 fn certificate(r: &Report) -> Value {
     let names: Vec<&str> = r.names.split(',').collect();
-    // Times that are at the end of all time are none.
+    // After a refusal, or if the issuer is disabled, there is no next attempt.
     let ends = matches!(r.phase, Phase::Refused | Phase::Disabled);
     let next = if ends { Value::Null } else { time(r.next) };
     json!({

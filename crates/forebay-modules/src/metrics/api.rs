@@ -151,8 +151,9 @@ fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, ApiError> {
     }
 }
 
-/// Zones that have a size, in pages of nginx: what is in them, and what they would still take.
+/// Zones that have a size, in pages as nginx counts them: the pages in use, and the free ones.
 pub(super) fn slabs(req: &Request) -> Map<String, Value> {
+    // Zones have no pages here, so their sizes are given in pages of nginx, which its API reports.
     const PAGE: usize = 4096;
     let caches = forebay_proxy::cache::all(&req.conf.http).iter().map(|c| {
         let (used, size) = c.index.room();
@@ -299,6 +300,8 @@ pub(super) fn workers(req: &Request) -> Value {
     let each = req.thread.all_counters.iter().enumerate().map(|(n, c)| {
         let busy = c.reading.get().wrapping_add(c.writing.get());
         let (accepted, handled, active) = (c.accepted.get(), c.handled.get(), c.active.get());
+        // The counters of a thread are read one after the other while it runs, so a difference may be below
+        // zero for a moment.
         let idle = active.saturating_sub(busy.wrapping_add(c.sessions.get()));
         let counts = [active, accepted, handled, 0, 0, 0, idle];
         json!({
@@ -326,7 +329,7 @@ fn responses(classes: [u64; 5], codes: Option<&[(u16, u64)]>) -> Value {
 
 fn totals(of: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
     let each = all.into_iter().map(|(name, t)| {
-        // Where single statuses are not counted, nothing is said of them.
+        // The zone of a name does not count single statuses, so the member is left out.
         let codes = t.classes_only.is_none().then_some(t.codes.as_slice());
         let mut value = json!({
             "requests": t.requests,

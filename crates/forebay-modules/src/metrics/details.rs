@@ -78,7 +78,7 @@ fn latency(req: &Request) -> Value {
     value.into()
 }
 
-/// Most listening addresses that are named.
+/// Largest number of listening addresses that are named.
 const MOST_ADDRESSES: usize = 50;
 
 /// Returns what the process takes of the machine, and where it listens.
@@ -111,6 +111,7 @@ fn tls(req: &Request) -> Value {
 /// Returns the requests by version of HTTP.
 fn protocols(req: &Request) -> Value {
     let (http2, http3) = (total(req, |c| &c.http2), total(req, |c| &c.http3));
+    // The counters of threads are read while they run, so the parts may exceed the sum for a moment.
     let http1 = total(req, |c| &c.requests).saturating_sub(http2 + http3);
     json!({"http1": http1, "http2": http2, "http3": http3})
 }
@@ -121,7 +122,8 @@ fn argument(req: &Request, name: &str) -> Option<String> {
     args.split('&').find_map(|a| a.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }
 
-/// Returns the samples of `?range=`, a minute by default, that follow the one of number `since=`.
+/// Returns the samples of `?range=`, which is a minute by default, that follow the sample with the number
+/// `since=`.
 fn history(req: &Request) -> Result<Value, ApiError> {
     let name = argument(req, "range").unwrap_or_else(|| Range::Minute.name().to_owned());
     let range = Range::ALL.into_iter().find(|range| range.name() == name);
@@ -147,6 +149,7 @@ fn history(req: &Request) -> Result<Value, ApiError> {
 /// Returns a number with at most two decimals, as short as JSON allows.
 fn short(value: f32) -> Value {
     let rounded = (f64::from(value) * 100.0).round() / 100.0;
+    // A whole number takes two characters less than a fraction, in thousands of values.
     if rounded.fract() == 0.0 { (rounded as u64).into() } else { rounded.into() }
 }
 
@@ -175,12 +178,13 @@ fn heat(points: &[Point]) -> Value {
         let last = p.heat.iter().rposition(|n| *n > 0);
         let (Some(first), Some(last)) = (first, last) else { return json!([]) };
         let counts = p.heat.get(first..=last).unwrap_or_default().iter().map(|n| u64::from(*n));
+        // Most rows of a sample are empty, so only the part with requests is sent.
         std::iter::once(first as u64).chain(counts).collect::<Vec<_>>().into()
     };
     json!({"bounds": bounds, "samples": points.iter().map(sample).collect::<Vec<_>>()})
 }
 
-/// Returns the rows by their collections; peers by their groups too. Each has two lists.
+/// Returns the rows by their collections, and peers by their groups as well. Each row has two lists.
 fn rows(shown: &Excerpt) -> Value {
     let mut all = Map::new();
     for (key, samples) in &shown.rows {
@@ -189,7 +193,8 @@ fn rows(shown: &Excerpt) -> Value {
             "" => object(&mut all, key.kind),
             group => object(&mut all, key.kind).and_then(|kind| object(kind, group)),
         };
-        // A configuration may have a group without a name: nothing below it replaces another row.
+        // A configuration may have a group without a name. Its peers must not replace rows of other
+        // collections.
         if let Some(place) = place {
             place.insert(key.name.clone(), json!([list(0), list(1)]));
         }
@@ -197,7 +202,8 @@ fn rows(shown: &Excerpt) -> Value {
     all.into()
 }
 
-/// Returns the object of a name in another, or makes it. `None`: the name has another value.
+/// Returns the object with a name in another object, or makes it. Returns `None` if the name has a value that
+/// is no object.
 fn object<'v>(all: &'v mut Map<String, Value>, name: &str) -> Option<&'v mut Map<String, Value>> {
     all.entry(name).or_insert_with(|| Map::new().into()).as_object_mut()
 }

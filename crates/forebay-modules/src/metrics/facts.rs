@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-/// Most reloads that are remembered.
+/// Largest number of reloads that are remembered.
 const MOST_RELOADS: usize = 8;
 
 /// Warning about the configuration or the machine.
@@ -42,9 +42,9 @@ pub struct FileCertificate {
 pub struct Changes {
     /// Files that differ, that are new, or that are gone, with a word for it.
     pub files: Vec<(String, &'static str)>,
-    /// First of the new directives, with their places.
+    /// The first few new directives, with their places.
     pub added: Vec<String>,
-    /// First of the directives that are gone, with their places.
+    /// The first few directives that are gone, with their places.
     pub removed: Vec<String>,
     /// Number of files, and of new and gone directives.
     pub counts: [usize; 3],
@@ -64,7 +64,7 @@ struct Facts {
     refused: u64,
     certificates: Vec<FileCertificate>,
     warnings: Vec<Warning>,
-    /// Warnings beyond those.
+    /// Number of warnings for which there was no room.
     left_out: usize,
 }
 
@@ -97,6 +97,7 @@ pub fn note_reload(generation: u64, outcome: Result<Changes, String>) {
     let mut facts = lock(&FACTS);
     facts.refused += u64::from(outcome.is_err());
     facts.reloads.push_front(Reload { at: now_ms(), generation, outcome });
+    // The number of refused configurations goes on, but only the last reloads keep their changes.
     facts.reloads.truncate(MOST_RELOADS);
 }
 

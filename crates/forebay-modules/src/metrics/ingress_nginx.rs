@@ -34,7 +34,7 @@ const BYTES: [Bytes; 3] = [
     ("bytes_sent", "Bytes sent to clients", |s| &s.sent),
 ];
 
-/// Adds all series. `constant`: labels that every series has, as text.
+/// Adds all series. `constant` has labels for every series, as text.
 pub(super) fn expose(page: &mut Exposition, req: &Request, constant: &str) {
     let with = |more: &str| match (constant.is_empty(), more.is_empty()) {
         (true, _) => more.to_owned(),
@@ -80,6 +80,7 @@ fn latencies(page: &mut Exposition, all: &[(Pairs, Series)], with: &dyn Fn(&str)
         let labels = with(&text(pairs, |name| LATENCY_LABELS.contains(&name)));
         labelled::join(sums.entry(labels).or_default(), &series.response);
     }
+    // Requests without an upstream have no such times, and their summaries would be empty.
     let rows = sums.iter().filter(|(_, h)| h.counts.iter().any(|n| *n > 0));
     page.summaries(
         &name("ingress_upstream_latency_seconds"),
@@ -107,7 +108,8 @@ fn configuration(page: &mut Exposition, with: &dyn Fn(&str) -> String) {
     one("success", "counter", "Configurations loaded after the first", reloads);
     one("errors", "counter", "Configurations that were refused", facts::failed_reloads());
     let expiry = facts::file_certificates().into_iter().flat_map(|c| {
-        // Files of Secrets have their names (see `forebay ingress render`).
+        // A file of a Secret has the names of its namespace and the Secret, with `_` between them (see
+        // `forebay ingress render`).
         let stem =
             c.file.rsplit('/').next().and_then(|file| file.rsplit_once('.')).map_or("", |(stem, _)| stem);
         let (namespace, secret) = stem.split_once('_').unwrap_or(("", stem));
@@ -120,6 +122,7 @@ fn configuration(page: &mut Exposition, with: &dyn Fn(&str) -> String) {
         let row = |name: &String| (with(&format!("host=\"{}\",{secret}", label(name.as_bytes()))), until);
         c.names.iter().map(row).collect::<Vec<_>>()
     });
+    // Two files may have certificates for the same host, but a series may stand in the page only once.
     let expiry: BTreeMap<String, u64> = expiry.collect();
     page.many(
         &name("ssl_expire_time_seconds"),

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Most series of a thread. Requests that would need another one are counted among [`OTHERS`].
+/// Largest number of series of a thread. Requests that would need another one are counted among [`OTHERS`].
 const MOST: usize = 10_000;
 /// Labels of the requests beyond that number.
 const OTHERS: &[u8] = b"(others)";
@@ -116,6 +116,7 @@ fn own_table() -> Arc<Mutex<Table>> {
 
 /// Counts a request by the labels of its location.
 pub(crate) fn count(req: &mut Request) {
+    // The time is taken first, so that it does not include the work of counting.
     let time = req.tally.started.elapsed();
     if req.is_subrequest() || req.is_background() {
         return;
@@ -124,7 +125,7 @@ pub(crate) fn count(req: &mut Request) {
     let mut key = req.take_buf();
     labels.append(req, &mut key);
     key.extend_from_slice(b"method=");
-    // A client may send any word.
+    // A client may send any word as the method, and each would be a series of its own.
     key.extend_from_slice(if req.method == Method::Other { b"invalid_method" } else { req.method_text() });
     key.extend_from_slice(b"\0status=");
     key.extend_from_slice(&response::three_digits(req.logged_status()));
@@ -132,6 +133,7 @@ pub(crate) fn count(req: &mut Request) {
     let now = req.thread.io.poller.now();
     let table = own_table();
     let mut table = lock(&table);
+    // A known series needs no search for old ones, which takes time with a full table.
     if !table.contains_key(&*key) {
         make_room(&mut table, &mut key, now);
     }
@@ -147,11 +149,13 @@ pub(crate) fn count(req: &mut Request) {
     }
     series.received.add(req.tally.received);
     series.sent.add(req.tally.sent);
+    // The lock ends before the buffer goes back, as a reader may wait for it.
     drop(table);
     req.give_buf(key);
 }
 
-/// Forgets old series if there are too many. Makes the key that of the others if that does not help.
+/// Forgets old series if there are too many. If that does not help, gives the key the labels that stand for
+/// all others.
 fn make_room(table: &mut Table, key: &mut Vec<u8>, now: Instant) {
     if table.len() < MOST {
         return;
@@ -160,6 +164,7 @@ fn make_room(table: &mut Table, key: &mut Vec<u8>, now: Instant) {
     if table.len() < MOST {
         return;
     }
+    // The names of the labels stay, since all series of a metric should have the same ones.
     let others = key.split(|b| *b == 0).filter_map(|pair| pair.split(|b| *b == b'=').next());
     let others = others.filter(|name| !name.is_empty()).map(|name| [name, b"=", OTHERS, b"\0"].concat());
     *key = others.collect::<Vec<_>>().concat();
@@ -168,6 +173,7 @@ fn make_room(table: &mut Table, key: &mut Vec<u8>, now: Instant) {
 /// Returns all series: their labels as pairs of name and value, and the sums over all threads.
 pub(super) fn all() -> Vec<(Pairs, Series)> {
     let mut sums: BTreeMap<Box<[u8]>, Series> = BTreeMap::new();
+    // The list of tables is copied, so that a new thread does not wait until all series are added up.
     let tables = lock(&TABLES).clone();
     for table in tables {
         for (key, series) in lock(&table).iter() {

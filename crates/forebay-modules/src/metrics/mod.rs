@@ -3,8 +3,8 @@
 //! are always active. Zones are counted only if the configuration asks for them (NGINX Plus: status_zone).
 //!
 //! Servers are counted by name, at most 1000, and the others together. Zones have their names for the life of the process, so counting
-//! goes on after a reload. Cells are summed when `prometheus.rs` or `api.rs` is asked. Times of requests go into buckets of each thread
-//! (`forebay-core/src/latency.rs`).
+//! goes on after a reload. The cells are added up when a client asks `prometheus.rs` or `api.rs`. Times of requests go into buckets of
+//! each thread (`forebay-core/src/latency.rs`).
 //!
 //! `page.rs` serves the dashboard, and `details.rs` what it asks for in addition to NGINX Plus' interface. The program gives the facts
 //! of `facts.rs` from `forebay/src/dashboard_facts.rs` and `changes.rs`. `forebay/src/top/` shows the same in a terminal.
@@ -81,7 +81,7 @@ impl Block {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Block::Http => HttpContext::BLOCK,
-            // Its front end is in a crate that this one does not use.
+            // The front end of this block is in a crate that this one does not use.
             Block::Stream => "stream",
         }
     }
@@ -118,6 +118,7 @@ impl Totals {
             discarded: sum(cell::DISCARDED),
             received: sum(cell::RECEIVED),
             sent: sum(cell::SENT),
+            // The zone of a name counts classes only, so that a thousand names take little memory.
             codes: match zone.kind {
                 NAME => Vec::new(),
                 _ => (0..500u16)
@@ -179,6 +180,7 @@ impl Sums {
     /// Adds the growth of a zone since an earlier reading.
     fn add_growth(&mut self, now: &Sums, before: &Sums) {
         let add = |sum: &mut u64, now: u64, before: u64| {
+            // The counters of a zone that was away begin again, and growth must not be below zero then.
             *sum = sum.saturating_add(now.saturating_sub(before));
         };
         add(&mut self.requests, now.requests, before.requests);
@@ -197,8 +199,8 @@ pub fn zones_of_servers() -> Vec<Arc<StatusZone>> {
     zones(SERVER).into_iter().chain(names).collect()
 }
 
-/// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
-/// this configuration, also before their first request.
+/// Returns the totals of servers. A server with a `status_zone` has the name of the zone, any other its own name. The latter are
+/// listed before their first request, too.
 pub fn servers(http: &Http) -> Vec<(Vec<u8>, Totals)> {
     let mut all: Vec<_> = zones(SERVER).iter().map(|z| (z.name.clone(), Totals::of(z))).collect();
     let names = zones_of_names();

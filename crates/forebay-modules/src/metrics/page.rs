@@ -15,6 +15,7 @@ const PAGE: &str = include_str!("dashboard.html");
 /// Answers a request to `dashboard` with the page, and below `api/` with the values that the page asks for.
 pub(super) fn handle(req: &mut Request) -> Verdict {
     let below = below(req);
+    // The page asks for values below its own location, so that one access rule covers both.
     if let Some(path) = below.strip_prefix("api") {
         return answer(req, path.strip_prefix('/').unwrap_or(path));
     }
@@ -46,6 +47,7 @@ const FIELDS: [(&str, &str); 3] = [
 fn policy() -> &'static str {
     static POLICY: OnceLock<String> = OnceLock::new();
     POLICY.get_or_init(|| {
+        // The hashes are made from the page itself, so they cannot get out of step with it.
         let hash = |element| STANDARD.encode(sha256(content(element).as_bytes()));
         format!(
             "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; img-src data:; base-uri 'none'; \

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// `prometheus`: the names under which figures are shown, and labels that each series of ingress-nginx has, as text.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Those of nginx-prometheus-exporter, and our own.
+    /// The names of nginx-prometheus-exporter, and our own names.
     forebay: bool,
     ingress_nginx: bool,
     labels: String,
@@ -53,6 +53,7 @@ impl Page {
                 _ => return Err(invalid()),
             }
         }
+        // Without `names`, a page shows our own names.
         page.forebay |= !page.ingress_nginx;
         if !page.ingress_nginx && !page.labels.is_empty() {
             return Err(cx.error(d, "\"label\" needs \"names=ingress-nginx\""));
@@ -82,6 +83,7 @@ fn handle(req: &mut Request, wanted: &Page) -> Verdict {
     }
     match wanted.ingress_nginx {
         true => super::ingress_nginx::expose(&mut page, req, &wanted.labels),
+        // The names of ingress-nginx show the same series, so a page with both would have them twice.
         false => super::labelled::series(&mut page),
     }
     req.resp.status = 200;
@@ -230,6 +232,7 @@ impl Exposition {
             let comma = if labels.is_empty() { "" } else { "," };
             let mut count = 0;
             for (end, n) in buckets {
+                // Buckets of Prometheus are cumulative: each one includes all smaller values.
                 count += n;
                 let _ = writeln!(self.0, "{name}_bucket{{{labels}{comma}le=\"{end}\"}} {count}");
             }
@@ -249,6 +252,7 @@ impl Exposition {
         let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
         let mut sum = 0;
         for (n, count) in h.counts.iter().enumerate() {
+            // Buckets of Prometheus are cumulative: each one includes all shorter times.
             sum += count;
             let end = match BUCKETS.get(n) {
                 Some(end) => format!("{}", *end as f64 / 1e6),
@@ -301,7 +305,8 @@ impl Exposition {
         self.one("forebay_log_lines_lost_total", counter, "Log lines that could not be written", lost);
         let threads = req.thread.all_counters.len() as u64;
         self.one("forebay_threads", "gauge", "Threads that serve connections", threads);
-        // The names that all clients of Prometheus use.
+        // These names are the same in the clients of Prometheus for all languages, and dashboards expect
+        // them.
         let name = "process_cpu_seconds_total";
         self.about(name, counter, "Time of CPUs that the worker process took, seconds");
         let _ = writeln!(self.0, "{name} {}", Duration::from_micros(usage::cpu_micros()).as_secs_f64());
@@ -328,6 +333,7 @@ impl Exposition {
             failed,
         );
         let (http2, http3) = (total(req, |c| &c.http2), total(req, |c| &c.http3));
+        // The counters of threads are read while they run, so the parts may exceed the sum for a moment.
         let http1 = total(req, |c| &c.requests).saturating_sub(http2 + http3);
         let versions = [("1", http1), ("2", http2), ("3", http3)]
             .map(|(version, n)| (format!("version=\"{version}\""), n));
@@ -343,6 +349,7 @@ impl Exposition {
         let each = |f: fn(&Totals) -> u64| all.iter().map(move |(l, t)| (l.clone(), f(t)));
         let name = |rest: &str| format!("forebay_{what}_{rest}");
         let zones = || all.iter().filter(|(_, t)| t.classes_only.is_none());
+        // Requests under way are counted in zones of `status_zone` only, not by name.
         if what == "server" && zones().next().is_some() {
             let under_way = zones().map(|(l, t)| (l.clone(), t.processing));
             self.many(&name("processing"), "gauge", "Requests under way", under_way);

@@ -7,7 +7,7 @@ use forebay_net::quic::Count;
 use forebay_server::request::Request;
 use serde_json::{Map, Value};
 
-/// A count, its name in the API, that of its series, and the help for that.
+/// A count, its name in the API, the name of its series, and the help text of the series.
 type Row = (Count, &'static str, &'static str, &'static str);
 
 const ROWS: &[Row] = &[
@@ -43,7 +43,8 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// A counter of QUIC connections to upstreams, its name in the API, that of its series, and the help for that.
+/// A counter of QUIC connections to upstreams, its name in the API, the name of its series, and the help text
+/// of the series.
 type UpstreamRow = (fn(&Counters) -> &Counter, &'static str, &'static str, &'static str);
 
 const UPSTREAM_ROWS: &[UpstreamRow] = &[

@@ -13,9 +13,11 @@ pub(super) fn cpu_micros() -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(u64::try_from(time.tv_nsec / 1000).unwrap_or(0))
 }
 
-/// Returns the memory of the machine that the process takes, bytes. `None` where `/proc` is missing, as in a root directory of its own.
+/// Returns the memory of the machine that the process takes, bytes. Returns `None` where `/proc` is missing, as it may be after a change of
+/// the root directory.
 pub(super) fn memory() -> Option<u64> {
-    // Kept open: it is read once a second, and opening it takes longer than all else that the history reads.
+    // The file is kept open: it is read once a second, and opening it takes longer than reading all counters
+    // of the history.
     static STATM: OnceLock<Option<File>> = OnceLock::new();
     let file = STATM.get_or_init(|| File::open("/proc/self/statm").ok()).as_ref()?;
     let mut text = [0; 128];

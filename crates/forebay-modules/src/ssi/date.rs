@@ -44,6 +44,7 @@ pub(super) fn format(format: &[u8], m: &Moment<'_>) -> Option<Vec<u8>> {
 fn expand(format: &[u8], m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut Vec<u8>) {
     let mut rest = format.iter();
     while let Some(b) = rest.next() {
+        // A text of this length is refused in any case, so the rest of the format is not needed.
         if out.len() > LONGEST {
             return;
         }
@@ -51,6 +52,7 @@ fn expand(format: &[u8], m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut Ve
             out.push(*b);
             continue;
         }
+        // A percent sign at the very end begins no conversion, and stays as it is.
         let Some(what) = rest.next() else {
             out.push(b'%');
             return;

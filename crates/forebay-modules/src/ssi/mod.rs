@@ -1,6 +1,6 @@
 //! `ssi` (nginx: ngx_http_ssi_module): commands in pages, run while the page is sent. `parser.rs` finds them,
-//! `page.rs` runs them, `script.rs` has those of
-//! pages in memory, `body/compose.rs` inserts the bodies of their subrequests.
+//! `page.rs` runs them, `script.rs` keeps the commands of pages in memory, `body/compose.rs` inserts the
+//! bodies of their subrequests.
 
 mod date;
 mod page;
@@ -48,7 +48,7 @@ pub static MODULE: Module = Module {
     ..Module::NONE
 };
 
-/// Most bytes of variables and blocks for one request.
+/// Largest number of bytes in the variables and blocks of one request.
 const SHARED: usize = 1 << 20;
 
 /// Variables or blocks for which a request keeps room.
@@ -75,7 +75,8 @@ impl Unused for SsiState {
         self.time_format = None;
         let own = self.shared.as_mut().and_then(Rc::get_mut).map(RefCell::get_mut);
         match own.filter(|shared| shared.is_small()) {
-            // The request that has made it uses its memory again, if it is that of an ordinary page.
+            // The memory serves the next request, unless a subrequest still holds it or an unusual page has
+            // made it large.
             Some(shared) => shared.clear(),
             None => self.shared = None,
         }
@@ -100,7 +101,7 @@ impl SharedState {
 
     /// Forgets everything.
     fn clear(&mut self) {
-        // Named one by one, so that none is forgotten.
+        // The fields are named one by one, so that the compiler points here when one is added.
         let SharedState { variables, blocks, bytes } = self;
         variables.clear();
         blocks.clear();
@@ -124,6 +125,7 @@ impl SharedState {
     fn set(&mut self, name: &[u8], value: &[u8]) -> bool {
         let at = self.variables.iter().position(|(n, _)| n == name);
         let old = at.and_then(|at| self.variables.get(at)).map_or(0, |(_, v)| v.len());
+        // The old value makes room for the new one, and counts again below if that does not fit.
         self.bytes = self.bytes.saturating_sub(old);
         // Count the entry as well: many variables with empty values take memory too.
         let own = if at.is_some() { 0 } else { name.len() + 64 };
@@ -165,6 +167,8 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     if bodiless || !s.types.contains(compress::media_type(&r.content_type)) {
         return Ok(());
     }
+    // The content depends on variables and includes, so the validators of the file say nothing about it by
+    // default.
     if s.last_modified {
         compress::weaken_etag(req);
     } else {
@@ -172,6 +176,7 @@ fn filter(req: &mut Request) -> Result<(), VarError> {
     }
     compress::unknown_length(req);
     let mut page = Page::new(req);
+    // A fragment without commands is inserted as it is, and needs no page of its own.
     if page.find_script(req) && req.is_subrequest() {
         return Ok(());
     }

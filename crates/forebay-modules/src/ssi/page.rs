@@ -52,7 +52,7 @@ enum Item {
     Part(Box<Started>),
 }
 
-/// Most includes of a page that run at the same time.
+/// Largest number of includes of a page that run at the same time.
 const AHEAD: usize = 16;
 
 /// Runs a future and meanwhile polls the includes in the queue, so that they make progress.
@@ -186,7 +186,7 @@ impl Page {
         self.script.as_ref().is_some_and(|(script, content)| script.is_plain(content))
     }
 
-    /// Returns `true` if the page can be sent by [`Page::run_script`]: its content is still the one that it was made for.
+    /// Returns `true` if the page can be sent by [`Page::run_script`]: its content is still the one for which the script was made.
     fn has_script(&self, content: &Bytes) -> bool {
         let same = |own: &Bytes| own.as_ptr() == content.as_ptr() && own.len() == content.len();
         self.script.as_ref().is_some_and(|(_, own)| same(own))
@@ -200,7 +200,7 @@ impl Page {
         let Some((script, content)) = self.script.take() else { return Ok(()) };
         let mut done = self.run_pieces(out, req, &script, &content).await;
         if done.is_ok() && !self.queue.is_empty() {
-            // Boxed, as all that is rare here, so that other pages keep no room for it.
+            // Rare work is boxed here, so that the futures of ordinary pages keep no room for it.
             done = Box::pin(self.send_queue(out, req, 0)).await;
         }
         self.abandon_unless(done).await
@@ -245,6 +245,8 @@ impl Page {
     async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
         let mut done = self.run_piece(out, req, piece).await;
         if done.is_ok() {
+            // What came before the end of this piece is sent with it, as the next piece may be long in
+            // coming.
             done = self.send_queue(out, req, 0).await;
         }
         self.abandon_unless(done).await
@@ -275,6 +277,7 @@ impl Page {
     /// Sends the queue until at most `left` includes are in it.
     async fn send_queue(&mut self, out: &mut Outlet, req: &mut Request, left: usize) -> Result<(), Broken> {
         let parts = |queue: &VecDeque<Item>| queue.iter().filter(|i| matches!(i, Item::Part(_))).count();
+        // With nothing left to wait for, the text after the last include has to leave, too.
         while left == 0 && !self.queue.is_empty() || parts(&self.queue) > left {
             match self.queue.pop_front() {
                 Some(Item::Text(t)) => beside(&mut self.queue, out.push(req, &t)).await?,
@@ -339,6 +342,8 @@ impl Page {
         req: &mut Request,
         c: &Command,
     ) -> Result<(), CommandFailure> {
+        // Conditions are followed in branches that are not sent, too. Otherwise an inner `endif` would end
+        // the outer `if`.
         let structure = matches!(c.name.as_slice(), b"if" | b"elif" | b"else" | b"endif");
         if !structure && !self.active() {
             return Ok(());
@@ -470,6 +475,7 @@ impl Page {
         if let Some((name, text)) = self.block.take() {
             let shared = shared(req);
             let mut shared = shared.borrow_mut();
+            // A block takes memory even without a text, so each counts more than its bytes.
             if shared.spend(name.len() + 64) {
                 shared.blocks.push((name, text.into()));
             }
@@ -514,11 +520,16 @@ impl Page {
         let variable = c.get("set");
         let what = self.subrequest_of(req, c)?;
         if let Some(name) = variable {
+            // The variable is set in any case, so that an include that fails leaves it empty and not
+            // undefined.
             set(req, name, b"")?;
         }
+        // The response goes into a variable only with `set`, which later commands may read, so the page waits
+        // then.
         if variable.is_none() && c.get("virtual").is_some() && c.get("wait") != Some(b"yes") {
             return self.start(out, req, what).await.map_err(CommandFailure::from);
         }
+        // All that stands before this include has to be sent first, since the page waits for it.
         Box::pin(self.send_queue(out, req, 0)).await?;
         let included = Box::pin(include(out, req, what)).await;
         self.conclude(out, req, included, variable).await
@@ -559,7 +570,7 @@ impl Page {
         let Some(mut part) = Started::new(req, what) else { return self.put_error(out, req).await };
         // As in nginx, includes run in their order, and see the variables that commands after them set.
         if self.settled && self.queue.is_empty() {
-            // Most fragments are at hand.
+            // Most fragments are in memory or in a cache, and are sent at once without a place in the queue.
             let ready = poll_fn(|cx| Poll::Ready(part.poll(cx).is_ready())).await;
             if ready {
                 return part.send(out, req).await;

@@ -3,7 +3,7 @@
 
 /// Longest name of a command or parameter, bytes (nginx: 32).
 pub const NAME: usize = 32;
-/// Most parameters of a command (nginx: 16).
+/// Largest number of parameters of a command (nginx: 16).
 pub const PARAMETERS: usize = 16;
 
 /// Start of a command.
@@ -37,6 +37,7 @@ impl Command {
         for (name, value) in &self.parameters {
             out.push(b' ');
             out.extend_from_slice(name);
+            // A value with a double quote that ends nothing was written in single quotes.
             let quote = if has_plain(value, b'"') { b'\'' } else { b'"' };
             out.extend_from_slice(&[b'=', quote]);
             out.extend_from_slice(value);
@@ -165,6 +166,8 @@ impl Parser {
                 return None;
             }
             self.state = Position::Text(0);
+            // The bytes that were held back are text. The byte that proves it stays in the input, since it
+            // may be a `<` itself.
             return OPEN.get(..held);
         }
         let at = memchr::memchr(b'<', all).unwrap_or(all.len());
@@ -177,6 +180,7 @@ impl Parser {
     }
 
     fn broken(&mut self, why: String) {
+        // The rest of the command is skipped, so that no part of it is sent as text.
         self.why = why;
         self.state = Position::Skip(0);
     }
@@ -282,6 +286,8 @@ impl Parser {
             self.state = Position::Before;
             return;
         }
+        // The backslash stays in the value: only the evaluation knows which dollar signs and quotes it
+        // escapes.
         let next = if b == b'\\' { Position::Escaped(quote) } else { Position::Value(quote) };
         self.push_value(next, b);
     }

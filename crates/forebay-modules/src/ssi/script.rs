@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Most pieces of a page that is kept.
+/// Largest number of pieces of a page that is kept.
 const PIECES: usize = 256;
 
 /// A page taken apart.
@@ -74,6 +74,7 @@ impl Script {
         // End of the bytes that are text or belong to a command that is over.
         let mut at = 0;
         let mut add = |piece| match (pieces.last_mut(), piece) {
+            // The parser may give a text in several parts, as it holds back bytes that could begin a command.
             (Some(Piece::Text(before)), Piece::Text(text)) => before.end = text.end,
             (_, piece) => pieces.push(piece),
         };
@@ -89,12 +90,15 @@ impl Script {
             };
             add(piece);
         }
+        // The page may end in the beginning of a command, which is text then.
         let held = parser.end().len();
         if held > 0 {
             add(Piece::Text(at..at + held));
         }
         (pieces.len() <= PIECES).then(|| {
             let pieces = pieces.into_boxed_slice();
+            // From there on, nothing reads or sets variables, so the order in which includes run makes no
+            // difference.
             let settled = pieces.iter().rposition(|p| !p.is_independent()).map_or(0, |last| last + 1);
             let size = size_of::<Script>() + pieces.iter().map(Piece::size).sum::<usize>();
             Script { longest_value, pieces, settled, size }

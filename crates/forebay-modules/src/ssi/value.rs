@@ -30,6 +30,7 @@ pub(super) fn variable(
     if let Some(v) = shared(req).borrow().variable(&name) {
         return Ok(Some(v.to_vec()));
     }
+    // Names of digits are the groups of the last regular expression in a condition, `$1` and so on.
     if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
         let n = std::str::from_utf8(&name).ok().and_then(|n| n.parse::<usize>().ok());
         return Ok(n.and_then(|n| matched.groups.get(n)?.clone()));
@@ -46,6 +47,7 @@ pub(super) fn evaluate<'t>(
     matched: &Matched,
     text: &'t [u8],
 ) -> Result<Cow<'t, [u8]>, Problem> {
+    // Most values are constant, and are used without a copy.
     if memchr::memchr2(b'$', b'\\', text).is_none() {
         return Ok(Cow::Borrowed(text));
     }
@@ -131,6 +133,7 @@ fn matches_pattern(
 ) -> Result<bool, Problem> {
     let pattern = evaluate(req, matched, pattern)?;
     let found = fleeting::compile(&pattern).map_err(Problem)?.exec(text).map_err(VarError::from)?;
+    // A failed match leaves the groups of the last one that succeeded.
     let Some(groups) = found else { return Ok(false) };
     *matched = groups;
     Ok(true)
@@ -153,6 +156,7 @@ pub(super) fn target(req: &mut Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>
         Some(at) => (&all[..at], &all[at + 1..]),
         None => (&all[..], &b""[..]),
     };
+    // The URI comes from the page and its variables, so it is decoded and checked as the one of a client.
     let mut uri = req.take_buf();
     forebay_http::uri::unescape(path, &mut uri);
     if uri.is_empty() || forebay_http::uri::is_unsafe(&uri) {

@@ -1,7 +1,8 @@
 //! History of the counters: the last minute, hour and day, kept while a location has `api` or `dashboard`.
 //!
 //! One task reads the counters of all threads each second (`reading`) and enters the growth into rings of fixed length
-//! (`scale`). Nothing is counted for it in addition. It survives a reload; the memory is returned when no location shows it.
+//! (`scale`). Requests count nothing in addition for it. The history survives a reload, and its memory is returned when no
+//! location shows it any more.
 
 mod reading;
 mod scale;
@@ -57,7 +58,7 @@ impl History {
     }
 }
 
-/// Begins or goes on with the history if a configuration shows it, else ends it.
+/// Begins or continues the history if a configuration shows it. Ends it otherwise.
 pub fn start(b: &mut Beginning<'_>) {
     if !b.http.is_watched {
         *lock(&HISTORY) = None;
@@ -71,13 +72,14 @@ pub fn start(b: &mut Beginning<'_>) {
             let (columns, rows) = reader.read(&mut running);
             History { running, ..History::new(Instant::now(), columns, rows) }
         };
+        // A history from before a reload goes on, with its start as the origin of the ticks.
         history.get_or_insert_with(begin).started
     };
     let sampling = async move {
         loop {
             tokio::time::sleep_until(next_tick(started, Instant::now()).into()).await;
-            // Read without the lock: a worker thread may wait for it, to answer a request. All such tasks share a thread, so
-            // nothing else takes the sums meanwhile.
+            // The counters are read without the lock, for which a worker thread may wait to answer a request. All such tasks
+            // share a thread, so nothing else takes the sums meanwhile.
             let Some(mut running) = lock(&HISTORY).as_mut().map(|h| std::mem::take(&mut h.running)) else {
                 continue;
             };
@@ -108,7 +110,7 @@ pub struct Excerpt {
     pub points: Vec<Point>,
     /// Values of zones, peers and threads.
     pub rows: Vec<(Key, Vec<[f32; 2]>)>,
-    /// Number of them for which there was no room.
+    /// Number of zones, peers and threads for which there was no room.
     pub left_out: usize,
 }
 

@@ -68,10 +68,10 @@ pub(super) struct Running {
     gauges: [u64; GAUGES],
     /// Sums of the connections of each thread at all readings.
     connections: Vec<u64>,
-    /// Sums of the zones of servers at the last reading, by the number of the zone. The counts of a zone end with it.
+    /// Sums of the zones of servers at the last reading, by the number of the zone. The counts of a zone are gone when the zone is.
     zones: HashMap<usize, Sums>,
-    /// Requests and errors of servers by name. A name may have two zones: one of its own, and that of a `status_zone` which came with
-    /// a reload.
+    /// Requests and errors of servers by name. A name may have two zones: a zone of its own, and the zone of a `status_zone` that
+    /// came with a reload.
     names: BTreeMap<Vec<u8>, [u64; 2]>,
     /// Sums of all zones of servers since the first reading.
     total: Sums,
@@ -154,10 +154,11 @@ impl Reader {
                 Block::Http => "http/upstreams",
                 Block::Stream => "stream/upstreams",
             };
-            // An address may be there twice, written so or as that of two names.
+            // A group may have an address twice, as it is written or because two names resolve to it.
             let mut peers: BTreeMap<Vec<u8>, [u64; 2]> = BTreeMap::new();
             for peer in group.status(now) {
-                // A failed attempt may also be a response of class 5xx.
+                // A response of class 5xx may count as a failed attempt as well, so the numbers must not be
+                // added.
                 let errors = peer.responses[4].max(peer.fails);
                 let [all, bad] = peers.entry(peer.name).or_default();
                 (*all, *bad) = (all.wrapping_add(peer.requests), bad.wrapping_add(errors));

@@ -46,7 +46,7 @@ impl Range {
     }
 }
 
-/// Most zones, peers and threads with a history: 300 take less than a megabyte.
+/// Largest number of zones, peers and threads with a history: 300 take less than a megabyte.
 pub(crate) const MOST_ROWS: usize = 300;
 /// Shares of requests that are faster than the values of [`Point::quantiles`].
 pub(crate) const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)];
@@ -71,7 +71,7 @@ pub(crate) fn heat_start(row: usize) -> u64 {
 /// Counters of all requests and connections at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Columns {
-    /// Values of [`COLUMNS`]. Those of gauges are summed up at each reading.
+    /// Values of [`COLUMNS`]. The values of gauges are added up at each reading.
     pub values: [u64; COLUMNS.len()],
     /// Times of requests.
     pub times: Counts,
@@ -100,11 +100,13 @@ const EMPTY: Point =
 impl Point {
     /// Makes the sample of the time between two readings.
     fn between(before: &Reading, now: &Reading) -> Point {
+        // Two readings at the same instant must not divide by zero.
         let seconds = now.time.saturating_duration_since(before.time).as_secs_f64().max(0.001);
         let ticks = now.ticks.saturating_sub(before.ticks).max(1) as f64;
         let mut point = EMPTY;
         let grown = now.columns.values.iter().zip(&before.columns.values);
         for ((out, (_, kind)), (now, before)) in point.values.iter_mut().zip(COLUMNS).zip(grown) {
+            // A gauge has its sum over all readings, so the number of readings gives its mean.
             let per = if kind == Kind::Gauge { ticks } else { seconds };
             *out = (now.saturating_sub(*before) as f64 / per) as f32;
         }
@@ -170,6 +172,7 @@ impl Scale {
         let reading = Reading { time: now, ticks: self.ticks, columns: columns.clone() };
         let point = Point::between(&self.before, &reading);
         let length = self.points.len();
+        // After a pause, one reading fills several samples with the mean, but no more than the ring has.
         let oldest = number.saturating_sub(length as u64 - 1).max(self.last + 1);
         let growth = Growth {
             seconds: now.saturating_duration_since(self.before.time).as_secs_f64().max(0.001),
@@ -219,7 +222,7 @@ fn place(number: u64, length: usize) -> usize {
 pub struct Key {
     /// Collection of the API that it is in, such as `http/server_zones`.
     pub kind: &'static str,
-    /// Upstream group of a peer; else empty.
+    /// Upstream group of a peer; empty for anything else.
     pub group: String,
     /// Name of the zone, peer or thread.
     pub name: String,
@@ -244,7 +247,7 @@ impl Row {
 
     fn update(&mut self, values: [u64; 2]) {
         if self.now.iter().zip(&values).any(|(before, now)| now < before) {
-            // Counters that begin again.
+            // The counters have begun again, as the ones of a zone that was away do.
             self.before = [[0; 2]; 3];
         }
         (self.now, self.is_there) = (values, true);
