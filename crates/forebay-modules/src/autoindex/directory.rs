@@ -126,7 +126,6 @@ pub(crate) fn visit(
     path: &[u8],
     mut take: impl FnMut(&OwnedFd, &CStr, FileType) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // Without `NONBLOCK`, opening a pipe that has taken the place of the directory could wait for ever.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
     let mut room = Vec::with_capacity(AT_ONCE);

@@ -178,7 +178,7 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(f)) => {
-            // Only a failure that no client can cause is critical.
+            // A status of 500 is a fault of the server or its disk, any other one a mistake of the client.
             let level = if f.status == 500 { Level::Crit } else { Level::Error };
             Err(DavRefusal(f.status, level, f.text))
         }
