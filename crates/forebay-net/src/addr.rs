@@ -44,6 +44,7 @@ pub enum Place {
 
 /// Splits a host from its port. Returns `None` if the brackets of an IPv6 address are wrong.
 fn split_port(text: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    // Only in brackets can an address of IPv6 have a port, since it has colons of its own.
     if text.first() != Some(&b'[') {
         let at = memchr::memchr(b':', text);
         return Some(at.map_or((text, None), |at| (&text[..at], text.get(at + 1..))));
@@ -103,6 +104,7 @@ impl Place {
         let found = look_up(name, port.unwrap_or(default_port));
         let mut all: Vec<PeerAddr> = Vec::new();
         for a in found.into_iter().flatten().map(PeerAddr::Inet) {
+            // The system may list an address more than once.
             if !all.contains(&a) {
                 all.push(a);
             }
@@ -162,7 +164,7 @@ pub fn push_peer(peer: Peer, out: &mut Vec<u8>) {
     }
 }
 
-/// Decimal text of a byte with a dot behind it, and its length.
+/// Decimal text of a byte with a dot after it, and its length.
 static OCTETS: [([u8; 4], u8); 256] = {
     let mut t = [([b'.'; 4], 0u8); 256];
     let mut i = 0;

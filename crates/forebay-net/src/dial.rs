@@ -186,7 +186,8 @@ pub(crate) fn own(step: OwnStep) -> impl FnOnce(Errno) -> DialError {
 fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = rustix::net::socket_with(family(s.addr), s.kind, flags, None).map_err(own(OwnStep::Socket))?;
-    // Before connect(): the window that is announced to the server depends on the buffer (tcp(7)).
+    // The buffers are set before connect(), since the window that is announced to the server depends on them
+    // (tcp(7)).
     if s.receive_buffer > 0 {
         let _ = sockopt::set_socket_recv_buffer_size(&fd, s.receive_buffer);
     }
@@ -202,7 +203,7 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
             forebay_sys::sockets::set_transparent(&fd, ipv6).map_err(own(OwnStep::Transparent))?;
         }
         if local.addr.port() == 0 {
-            // Old kernels lack it, and bind() then reserves a port as ever.
+            // Old kernels lack this option, and bind() then reserves a port at once.
             let _ = forebay_sys::sockets::set_bind_address_no_port(&fd);
         }
         rustix::net::bind(&fd, &local.addr).map_err(own(OwnStep::Bind))?;
@@ -303,6 +304,8 @@ impl<'i> NewSocket<'i> {
         let sent = self.with_fd(|fd| rustix::net::send(fd, greeting, SendFlags::NOSIGNAL));
         match sent.unwrap_or(Err(Errno::BADF)) {
             Ok(n) if n == greeting.len() => Ok(()),
+            // A new socket has room for all of it, so a part means that something is wrong with the
+            // connection.
             Ok(_) => Err(DialError::Greeting(Errno::PIPE)),
             Err(e) => Err(DialError::Greeting(e)),
         }

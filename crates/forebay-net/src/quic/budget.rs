@@ -57,7 +57,7 @@ impl Budget {
         let received = stats.received_frames;
         let allowed = self.noted + stats.sent_stream_frames * PER_STREAM_FRAME;
         let seconds = now.saturating_duration_since(self.looked);
-        // A part of a frame is left for the next look.
+        // A time too short for a whole frame is left for the next look.
         let in_time = u64::try_from(seconds.as_millis()).unwrap_or(u64::MAX) * u64::from(PER_SECOND) / 1000;
         if in_time > 0 {
             self.looked = now;
@@ -65,7 +65,7 @@ impl Budget {
         let paid = allowed.saturating_sub(self.allowed).saturating_add(in_time);
         let owed = received.saturating_sub(self.received);
         let change = i64::try_from(owed).unwrap_or(i64::MAX) - i64::try_from(paid).unwrap_or(i64::MAX);
-        // Time makes up for frames of the past only.
+        // Time pays for frames of the past only, so that an idle client cannot save it up for a flood.
         let least = if allowed > self.allowed { -IN_ADVANCE } else { self.debt.min(0) };
         self.debt = self.debt.saturating_add(change).max(least);
         (self.received, self.allowed) = (received, allowed);

@@ -1,4 +1,4 @@
-//! Connection identifiers that tell the place of a connection: its process, its thread, its endpoint.
+//! Connection identifiers that name the place of a connection: its process, its thread and its endpoint.
 
 use super::time;
 use aws_lc_rs::aead::quic::{AES_128, HeaderProtectionKey};
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// Length of an identifier, bytes: the place, and random ones.
+/// Length of an identifier, bytes. It has the place, and random bytes.
 pub(super) const LENGTH: usize = 12;
 /// Bytes of the place.
 const PLACE: usize = 4;
@@ -60,12 +60,13 @@ impl Mask {
         let (place, random) = id.split_at_mut(PLACE);
         let mut sample = [0; SAMPLE];
         sample.iter_mut().zip(random).for_each(|(to, from)| *to = *from);
-        // It fails for samples of another length only.
+        // Making the mask fails only for samples of another length.
         let mask = self.0.new_mask(&sample).unwrap_or_default();
         place.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
     }
 
-    /// Returns the place that an identifier names; a random one if it is not ours. `None`: its length is another.
+    /// Returns the place that an identifier names, which is random for an identifier of another server. Returns `None` if it has another
+    /// length.
     pub(super) fn place_of(&self, id: &[u8]) -> Option<Place> {
         let mut id: [u8; LENGTH] = id.try_into().ok()?;
         self.apply(&mut id);
@@ -78,6 +79,8 @@ impl Mask {
 /// (RFC 9000, section 17).
 pub(super) fn receiver_of(datagram: &[u8]) -> Option<(&[u8], bool)> {
     let first = datagram.first()?;
+    // A short header has no length of the identifier, so the receiver has to know it (RFC 9000, section
+    // 17.3).
     if first & 0x80 == 0 {
         return Some((datagram.get(1..1 + LENGTH)?, false));
     }
@@ -122,12 +125,13 @@ impl Identity for Here {
     }
 
     fn takes_token(&self, nonce: u128) -> bool {
+        // A client could use its token with another thread, so all threads share the list.
         static USED: LazyLock<Mutex<Used>> = LazyLock::new(Mutex::default);
         lock(&USED).insert(nonce)
     }
 }
 
-/// Most tokens that are remembered as used.
+/// Largest number of tokens that are remembered as used.
 const USED_TOKENS: usize = 16 * 1024;
 
 /// Tokens that have been used in any thread, the oldest first (RFC 9000, section 8.1.4).

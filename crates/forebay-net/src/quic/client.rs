@@ -1,4 +1,4 @@
-//! Connections that this side begins. A [`Client`] is an [`Endpoint`] that takes none.
+//! Connections that this side begins. A [`Client`] is an [`Endpoint`] that takes no connections of others.
 
 use super::{
     Arrival, Choose, Congestion, Endpoint, HostKey, Link, Mask, Owner, Place, Received, Settings, session,
@@ -37,7 +37,7 @@ pub const NO_OWNER: u32 = u32::MAX;
 
 /// Content that is kept until the server has acknowledged it, bytes.
 const SEND_WINDOW: u64 = 1 << 20;
-/// Most tokens of a server that are kept.
+/// Largest number of tokens of a server that are kept.
 const TOKENS: usize = 2;
 
 /// TLS and limits of connections.
@@ -105,6 +105,8 @@ impl Dialling {
             limits: stream::Limits {
                 stream_window: limits.window.into(),
                 window: limits.connection_window.into(),
+                // No application of the server may begin a stream here in both directions, HTTP/3 forbids it
+                // (RFC 9114, section 6.1).
                 bi: 0,
                 uni: limits.uni_streams.into(),
                 send_window,
@@ -180,7 +182,7 @@ impl Client {
             .map_err(|e| DialError::Own(OwnStep::Socket, Errno::from_io_error(&e).unwrap_or(Errno::IO)))
     }
 
-    /// Makes the endpoint of a socket that is connected to a server.
+    /// Makes the endpoint for a socket that is connected to a server.
     fn on(socket: OwnedFd, remote: SocketAddr) -> io::Result<Client> {
         let v6 = remote.is_ipv6();
         let settings = Settings {
@@ -199,7 +201,7 @@ impl Client {
         for part in key.chunks_exact_mut(8) {
             part.copy_from_slice(&random_u64().to_ne_bytes());
         }
-        // Nothing but this endpoint reads its identifiers.
+        // Only this endpoint reads its identifiers, so they need not name a place.
         let place = Place { process: 0, thread: 0, endpoint: 0 };
         let (secret, _) = key.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
         let mask = Mask::new(secret).ok_or(io::ErrorKind::Unsupported)?;
@@ -222,6 +224,8 @@ impl Client {
     ) -> Result<Rc<Link>, ConnectError> {
         let bad_name = |_| ConnectError::Name(name.to_owned());
         let server = ServerName::try_from(name.to_owned()).map_err(bad_name)?;
+        // The newest token is used, and only once, so that nobody can link two connections by it (RFC 9000,
+        // section 8.1.3).
         let token = if dialling.limits.tokens { self.tokens.borrow_mut().pop_back() } else { None };
         let route = Route { remote: self.remote, local: None };
         let made = self.endpoint.quic.borrow_mut().connect(
@@ -268,7 +272,7 @@ impl Client {
         self.endpoint.refused.take()
     }
 
-    /// Closes a connection with an error code of the application. Nothing tells its owner any more.
+    /// Closes a connection with an error code of the application. The owner is not called for it any more.
     pub fn close(&self, link: &Rc<Link>, code: u64) {
         if link.owner.replace(NO_OWNER) == NO_OWNER {
             return;
@@ -300,9 +304,10 @@ fn socket(remote: SocketAddr, local: Option<LocalAddress>) -> Result<OwnedFd, Di
     let socket =
         rustix::net::socket_with(family, SocketType::DGRAM, flags, None).map_err(own(OwnStep::Socket))?;
     for grow in [sockopt::set_socket_recv_buffer_size, sockopt::set_socket_send_buffer_size] {
+        // A smaller buffer loses datagrams under load but is no reason to have no connection.
         let _ = grow(&socket, SOCKET_BUFFER);
     }
-    // More than the kernel's limit, where that is allowed.
+    // This asks for more than the limit of the kernel, which only some processes may do.
     let _ = sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER);
     if let Some(local) = local {
         if local.transparent {
@@ -311,7 +316,7 @@ fn socket(remote: SocketAddr, local: Option<LocalAddress>) -> Result<OwnedFd, Di
         }
         rustix::net::bind(&socket, &local.addr).map_err(own(OwnStep::Bind))?;
     }
-    // A peer makes the kernel report a closed port, and drop what others send.
+    // On a socket with a peer, the kernel reports a closed port and drops datagrams of other senders.
     rustix::net::connect(&socket, &remote).map_err(|e| DialError::connect(&PeerAddr::Inet(remote), e))?;
     Ok(socket)
 }

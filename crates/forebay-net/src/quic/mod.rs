@@ -55,7 +55,8 @@ use tally::Tally;
 use time::instant;
 pub use time::time;
 
-/// Most datagrams that a connection sends in one piece. The kernel takes 64 of up to 64 KiB together.
+/// Largest number of datagrams that a connection sends in one piece. The kernel takes up to 64 datagrams with
+/// 64 KiB together.
 const SEGMENTS: usize = 32;
 /// Marks of the packets of almost all paths (RFC 9000, section 13.4.1): ECT(0).
 const ECN: u8 = 0b10;
@@ -65,14 +66,14 @@ const PIECES: usize = 8;
 const UNVALIDATED: usize = 64;
 /// Open streams from which on the client gets all that the settings allow.
 const MANY_STREAMS: usize = 8;
-/// Memory that datagrams share, bytes. What is kept of one of them keeps all of it.
+/// Memory that datagrams share, bytes. A part of a datagram that is kept holds all of this memory.
 const ROOM: usize = 16 * 1024;
 /// Shortest time between two stateless resets. All clients of a process that has died need one at once.
 const RESETS: Duration = Duration::from_micros(100);
 
 /// Time without datagrams after which a connection gives memory back that an idle one does not need.
 const REST: Duration = Duration::from_millis(200);
-/// Timers that are out of date, beside one for each connection, from which on they are dropped.
+/// Number of timers that are out of date, in addition to one for each connection, at which they are dropped.
 const STALE_TIMERS: usize = 64;
 
 /// Time at which a link has something to do, and its slot.
@@ -82,7 +83,7 @@ type Timer = Reverse<(Instant, Slot)>;
 pub struct Link {
     quic: RefCell<Connection>,
     slot: Slot,
-    /// It is not in the table any more. Its slot and the number of its owner may be those of another one.
+    /// The link is not in the table any more. Another link may have its slot and the number of its owner.
     is_gone: Cell<bool>,
     /// It is in [`Endpoint::ready`].
     is_ready: Cell<bool>,
@@ -217,7 +218,7 @@ pub struct Endpoint {
     config: RefCell<Rc<Config>>,
     /// Configuration for clients of this machine, whose path is not paced, if it is another.
     unpaced: RefCell<Option<Rc<Config>>>,
-    /// The kernel keeps datagrams whole.
+    /// Whether the kernel keeps datagrams whole.
     whole: bool,
     place: Place,
     mask: Arc<Mask>,
@@ -509,7 +510,7 @@ impl Endpoint {
             return;
         }
         let route = Route { remote: received.remote, local: received.local };
-        // A statement of its own: those that it is for use the endpoint.
+        // This is a statement of its own, since the arms below use the endpoint, too.
         let routed = self.quic.borrow().route(route, received.bytes, time::unix);
         match routed {
             Routed::Connection(slot) => {
@@ -527,7 +528,8 @@ impl Endpoint {
                     self.arrive(now, &arrival, received, chooser, owner);
                 }
             }
-            // Only packets of connections that are not here get this far: another place may have it.
+            // Only packets of connections that are not here get this far, and another place may have the
+            // connection.
             Routed::Unknown => {
                 if !(passes && self.pass(received, false, owner)) {
                     self.answer_unknown(now, received);
@@ -598,7 +600,8 @@ impl Endpoint {
             }
             return;
         }
-        // Connections that make way for others are open until their clients have been told.
+        // Connections that make room for others stay open until their clients have got the news, so twice the
+        // number may be open for a while.
         let most = self.settings.borrow().connections.saturating_mul(2);
         let number = if self.open.get() < most { owner.begin(arrival) } else { None };
         let Some(number) = number else {
@@ -784,7 +787,7 @@ impl Endpoint {
         let at = [quic.deadline().map(instant), link.rests_at.get()].into_iter().flatten().min();
         drop(quic);
         let Some(at) = at else { return };
-        // A timer that is later than the armed one is found when that fires.
+        // A time later than the armed one needs no timer now: it is found when the armed one fires.
         if link.armed.get().is_none_or(|armed| at < armed || armed <= now) {
             link.armed.set(Some(at));
             let mut timers = self.timers.borrow_mut();
@@ -879,7 +882,8 @@ impl Endpoint {
     /// Handles a datagram that could not be sent.
     fn failed(&self, e: Errno, datagram: Datagram<'_>, to: &Destination, ecn: Option<u8>) {
         self.refused.set(self.refused.get() || e == Errno::CONNREFUSED);
-        // Others are lost, as elsewhere on their way: QUIC sends again.
+        // A datagram that fails otherwise is lost, as it could be anywhere on its way, and QUIC sends its
+        // content again.
         if let Errno::IO | Errno::INVAL = e
             && datagram.segment > 0
         {

@@ -60,7 +60,7 @@ pub(super) struct ServerSession {
 
 /// Stage of a session.
 enum Stage {
-    /// The ClientHello is not complete; our transport parameters.
+    /// The ClientHello is not complete. Our transport parameters wait for it.
     Greeting(Reading, Box<TransportParameters>),
     /// rustls has it.
     Chosen(Box<Connection>),
@@ -86,10 +86,13 @@ impl ServerSession {
             Err(e) => return Err(refusal(e.alert().unwrap_or(INTERNAL_ERROR), "no ClientHello")),
         };
         let received = reading.stream().to_vec();
+        // The version is settled before rustls gets the ClientHello, since it depends on the client's
+        // parameters and the keys depend on it (RFC 9368).
         self.version = parameters::negotiate(&hello.transport_parameters, self.begun, hello.early_data)?;
         parameters.version_information = Some(VersionInformation::new(self.version, &VERSIONS));
         let mut encoded = Vec::new();
         parameters.push(&mut encoded, Side::Server, random_u64());
+        // The chooser takes the ClientHello, so what later steps need of it is noted here.
         self.early = (self.chooser.address(self.owner), hello.early_data);
         let config = self.chooser.choose(self.owner, hello).map_err(|alert| refusal(alert, ""))?;
         let connection = ServerConnection::new(config, self.version.for_tls(), encoded)

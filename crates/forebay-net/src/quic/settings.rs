@@ -26,9 +26,10 @@ pub struct Settings {
     pub streams: u32,
     /// Content of one stream that a client may send ahead, bytes.
     pub stream_window: u32,
-    /// Content that is kept until the client has acknowledged it, bytes of a connection, at first.
+    /// Largest content of a connection that is kept at first until the client has acknowledged it, bytes.
     pub send_window: u32,
-    /// The same once the congestion window is large: three times that, and at most this.
+    /// Largest content that is kept once the congestion window is large: three times that window, and at most
+    /// this number of bytes.
     pub max_send_window: u32,
     /// Time without packets after which a connection ends.
     pub idle: Duration,
@@ -66,7 +67,7 @@ impl HostKey {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"forebay quic");
         let info = [purpose];
         let key = salt.extract(&self.0);
-        // Both fail for more than 255 hashes only.
+        // Both calls fail only for an output longer than 255 hashes.
         let _ = key.expand(&info, Length(N)).and_then(|okm| okm.fill(&mut out));
         out
     }
@@ -92,8 +93,8 @@ const RETRY_LIFETIME: u64 = 15;
 /// Seconds for which a token of NEW_TOKEN proves an address: the client's next connection then needs no Retry (RFC 9000, section 8.1.3).
 const TOKEN_LIFETIME: u64 = 3600;
 
-/// Returns the configuration for clients of this machine, if it is another: BBR finds out the speed of a path, and loopback has none. Its
-/// pacing would only cost time, as over TCP ([`crate::loopback`]).
+/// Returns the configuration for clients of this machine, if it differs. BBR finds out the speed of a path, and the loopback device has
+/// none. Pacing would only cost time there, as over TCP ([`crate::loopback`]).
 pub(super) fn unpaced(settings: &Settings, whole: bool) -> Option<Rc<Config>> {
     let cubic = Settings { congestion: Congestion::Cubic, ..settings.clone() };
     (settings.congestion == Congestion::Bbr).then(|| Rc::new(config(&cubic, whole)))

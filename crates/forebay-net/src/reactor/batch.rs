@@ -10,10 +10,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
 
-/// Most bytes read early from a connection. Heads are rarely longer.
+/// Largest number of bytes that are read early from a connection. Heads are rarely longer.
 const READ: usize = 4096;
 
-/// Most bytes read early in a turn.
+/// Largest number of bytes that are read early in a turn.
 const READS: usize = 64 * 1024;
 
 /// Longest answer that is copied to the queue, bytes.
@@ -22,7 +22,7 @@ pub const ANSWER: usize = 4096;
 /// Longest answer that is written in the queue itself, bytes: a full TLS record.
 pub const MADE: usize = 16 * 1024 + 512;
 
-/// Most answers in the queue.
+/// Largest number of answers in the queue.
 const ANSWERS: usize = 32;
 /// Length of the queue, in bytes, at which it is sent.
 const WAITING: usize = 64 * 1024;
@@ -42,7 +42,7 @@ pub(super) struct Batch {
 /// Queue of answers.
 #[derive(Debug, Default)]
 struct AnswerQueue {
-    /// Their bytes; the first `used` are taken.
+    /// Bytes of the answers. The first `used` are taken.
     bytes: Box<[u8]>,
     used: usize,
     /// Slot and end of each answer.
@@ -82,7 +82,7 @@ pub(super) struct Share {
     early: (u32, u32),
     /// An answer is in the queue.
     queued: bool,
-    /// Bytes of an answer that found no room. Boxed twice: almost no slot has any, and each slot pays for its size.
+    /// Bytes of an answer that found no room. It is boxed twice, as almost no slot has any, and each slot pays for the size of the field.
     #[allow(clippy::box_collection)]
     unsent: Option<Box<Vec<u8>>>,
 }
@@ -127,6 +127,7 @@ impl Poller {
     /// Reads what has arrived on idle connections.
     pub(super) fn read_early(&self, events: &[epoll::Event]) {
         use epoll::EventFlags as F;
+        // Bytes from an earlier turn are still in the buffer, and a read would overwrite them.
         if self.batch.untaken.get() > 0 {
             return;
         }
@@ -138,8 +139,8 @@ impl Poller {
         let mut at = 0;
         for e in events {
             let Some(s) = slot_of(&mut slots, Token::unpack(e.data.u64())) else { continue };
-            // Ends and errors are left to the reader: bytes may have come after the event, and once they are read here
-            // no further event reports the end behind them.
+            // Ends and errors are left to the reader. Bytes may have come after the event, and once they are read
+            // here, no further event reports the end that follows them.
             let flags = e.flags;
             let readable = flags.contains(F::IN) && !flags.intersects(F::RDHUP | F::HUP | F::ERR);
             if !readable || !matches!(s.role, Role::Idle(_)) {
@@ -171,7 +172,8 @@ impl Poller {
         buf.extend_from_slice(self.batch.early.borrow().get(at..at + n)?);
         self.forget_early(&mut s);
         if n < READ {
-            // All there was.
+            // The read gave less than it had room for, so the socket is empty. An end that was reported is
+            // still to be read.
             s.readable = s.ended;
         }
         Some(n)
@@ -250,7 +252,8 @@ impl Poller {
             let Some(s) = slot_of(&mut slots, token) else { continue };
             s.share.queued = false;
             if let Some(unsent) = &mut s.share.unsent {
-                // An earlier answer of the same slot has just found no room: these bytes come behind it.
+                // An earlier answer of the same slot has just found no room, and these bytes have to follow
+                // it.
                 unsent.extend_from_slice(bytes);
                 continue;
             }

@@ -152,13 +152,16 @@ impl Reactor {
         // Whether the last wait ended without an event.
         let mut idle = false;
         loop {
+            // The watchdog sees that the thread is alive at the beginning of a turn and around the wait,
+            // which may take long.
             poller.progress().turn();
             self.begin_turn(handler, &events);
             let busy = poller.is_busy();
             self.on_events(handler, &mut events, &mut ids);
             let mut woken = self.poll_woken(handler, &mut ids);
             if woken {
-                // The streams of an HTTP/2 connection have answered: it writes before the loop waits again.
+                // The streams of an HTTP/2 connection may have answered in the first round. The connection
+                // writes before the loop waits again.
                 woken = self.poll_woken(handler, &mut ids);
             }
             self.step_unfinished(handler, &mut work);
@@ -174,6 +177,7 @@ impl Reactor {
             self.send_answers(handler);
             let left = handler.before_wait(busy);
             let timeout = if woken || fired || left {
+                // Work is left, so the loop only asks for events that are there, and does not wait.
                 Some(Duration::ZERO)
             } else {
                 poller.patience(handler.due(), idle)
@@ -190,7 +194,7 @@ impl Reactor {
         let now = Instant::now();
         self.poller().begin_turn(now);
         handler.tick(now);
-        // A single event says nothing about the number of clients.
+        // A turn with one event says nothing about the number of clients, since they may take turns.
         if events.len() > 1 {
             self.poller().note_clients(events);
         }

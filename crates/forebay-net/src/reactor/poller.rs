@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Number of a slot. The age tells a stale number from that of the slot's next descriptor.
+/// Number of a slot. A slot is used again for other descriptors, and the age tells a stale number from the
+/// current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     pub(super) index: u32,
@@ -61,7 +62,7 @@ pub fn notice(number: u32) -> epoll::EventData {
 #[inline]
 pub(super) fn notice_of(e: &epoll::Event) -> Option<u32> {
     let token = Token::unpack(e.data.u64());
-    // The age u32::MAX is that of the wake list's token.
+    // The token of the wake list has the age u32::MAX.
     (token.index == u32::MAX && token.age != u32::MAX).then_some(token.age)
 }
 
@@ -156,7 +157,7 @@ pub struct Poller {
     pub(super) slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
     pub(super) timers: RefCell<Timers>,
-    /// Time of each task's earliest timer, or [`Deadline::NEVER`].
+    /// Time of the earliest timer of each task, or [`Deadline::NEVER`].
     task_timers: RefCell<Vec<Deadline>>,
     pub(super) wakes: Arc<WakeList>,
     /// Task that is being polled.
@@ -350,8 +351,8 @@ impl Poller {
             let s = &mut slots[index as usize];
             s.fd = Some(fd);
             s.watched = Watched::Not;
-            // Assumed, not known. A connection that is answered with its first read and write needs no registration;
-            // if the guess is wrong, the call returns AGAIN and the slot waits.
+            // Readiness is assumed here. A connection that is answered with its first read and write needs no
+            // registration. If the guess is wrong, the call returns AGAIN and the slot waits.
             s.readable = true;
             s.writable = true;
             s.ended = false;
@@ -390,8 +391,8 @@ impl Poller {
 
     /// Stops the readiness events of a listener: connections wait in its queue.
     pub fn pause_listener(&self, token: Token) {
-        // Fails for a listener that is paused already.
-        // Not a change of its events: EPOLLEXCLUSIVE may only be set when a descriptor is added (epoll_ctl(2)).
+        // Fails for a listener that is paused already. The entry is removed and not changed: EPOLLEXCLUSIVE may
+        // only be set when a descriptor is added (epoll_ctl(2)).
         let _ = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd));
     }
 
@@ -420,7 +421,7 @@ impl Poller {
 
     /// Frees a slot and returns its descriptor; dropping that closes it.
     pub fn remove(&self, token: Token) -> Option<OwnedFd> {
-        // First, since queued answers need the descriptor.
+        // This comes first, since queued answers need the descriptor.
         self.release(token);
         let (fd, wakers) = {
             let mut s = self.slot_mut(token)?;
@@ -431,8 +432,8 @@ impl Poller {
                 // listener that is paused has no entry.
                 let _ = epoll::delete(&*self.epoll, fd);
             }
-            // Makes stale tokens of this slot invalid: events of this turn that have not been handled, timers,
-            // callers.
+            // This makes stale tokens of the slot invalid, which events of this turn, timers and callers may
+            // still have.
             s.age = s.age.wrapping_add(1);
             if matches!(std::mem::replace(&mut s.role, Role::Busy), Role::Idle(_)) {
                 self.idle.set(self.idle.get() - 1);
@@ -605,7 +606,7 @@ impl Poller {
 
     /// Is ready at `deadline`. Only inside a task.
     pub fn poll_until(&self, deadline: Deadline) -> Poll<()> {
-        // Compared with the time of the turn: no look at the clock.
+        // The deadline is compared with the time of the turn, which spares a look at the clock.
         let id = self.current.get();
         if self.now_as_deadline.get() >= deadline {
             return self.budget.spend().then_poll(|| self.ready.borrow_mut().push(id));
@@ -650,7 +651,7 @@ impl Poller {
 
     /// Lets the other connections run first.
     pub async fn yield_now(&self) {
-        // A task that yields has much to do: what it has answered need not wait for the rest.
+        // A task that yields has much to do. The answers that it has queued need not wait for the rest.
         self.flush_answers();
         let mut yielded = false;
         std::future::poll_fn(|cx| {
@@ -665,6 +666,7 @@ impl Poller {
 
     /// Waits for `d`.
     pub async fn sleep(&self, d: Duration) {
+        // A turn may have taken long until here, so the time of its beginning would make the wait too short.
         let deadline = Instant::now() + d;
         std::future::poll_fn(|_| self.poll_deadline(deadline)).await;
     }
@@ -702,7 +704,8 @@ impl Poller {
     /// Records an event, wakes the task that waits for it, and returns what else has to be done.
     pub(super) fn on_event(&self, token: Token, flags: epoll::EventFlags) -> Due {
         use epoll::EventFlags as F;
-        // Before the lookup. Notices have no slot either and end there; `begin_turn` has handled them.
+        // This comes before the lookup, as the wake list has no slot. Notices have none either and end at the
+        // lookup; `begin_turn` has handled them.
         if token == WAKE {
             self.wakes.clear_event();
             return Due::Nothing;
@@ -713,7 +716,7 @@ impl Poller {
         let waiters = {
             let Some(mut s) = self.slot_mut(token) else { return Due::Nothing };
             s.readable |= read;
-            // Stays set while the connection lives: edge-triggered, the end is reported once.
+            // The flag stays set while the connection lives, since an edge-triggered end is reported once.
             s.ended |= flags.intersects(F::ERR | F::HUP | F::RDHUP);
             // Bytes of an earlier answer leave before a task may write others.
             let write = (failed || flags.contains(F::OUT)) && batch::send_unsent(&mut s);
@@ -733,7 +736,7 @@ impl Poller {
                 ],
             }
         };
-        // After the borrow of the slots has ended: a waker may call the poller.
+        // The borrow of the slots has ended here, since a waker may call the poller.
         for waiter in waiters.into_iter().flatten() {
             self.wake(&waiter);
         }
@@ -744,7 +747,8 @@ impl Poller {
     pub(super) fn take_woken(&self, ids: &mut Vec<u32>) {
         self.wakes.take(ids);
         ids.append(&mut self.ready.borrow_mut());
-        // Neighbours are enough (reading and writing of one slot): a poll too many is harmless.
+        // Only neighbours are compared, as reading and writing of one slot make most duplicates, and a poll
+        // too many is harmless.
         ids.dedup();
     }
 
@@ -754,7 +758,7 @@ impl Poller {
         if let Target::Task(id) = target
             && let Some(timer) = self.task_timers.borrow_mut().get_mut(id as usize)
         {
-            // Before the poll that follows, which may set the task's next timer.
+            // The entry is cleared before the poll that follows, which may set the next timer of the task.
             *timer = Deadline::NEVER;
         }
         Some(target)

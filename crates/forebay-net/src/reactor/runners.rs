@@ -20,7 +20,7 @@ pub struct Job<W> {
     pub work: W,
 }
 
-/// Most idle runners that are kept for the next burst.
+/// Largest number of idle runners that are kept for the next burst.
 pub(super) const SPARE_RUNNERS: usize = 64;
 
 /// Returns the memory that an idle connection with the state `C` takes in the reactor, bytes.
@@ -40,7 +40,7 @@ pub struct Runners<C, W> {
     jobs: RefCell<Vec<Option<Job<W>>>>,
     /// Tasks without work. The last ones worked last, and get the next work.
     idle: RefCell<Vec<u32>>,
-    /// Fewest of them since [`Runners::end_unneeded`]: so many have had no work since then.
+    /// Smallest number of idle runners since [`Runners::end_unneeded`]. So many have had no work since then.
     unneeded: Cell<usize>,
     /// Work for other runners that runners have found.
     queue: RefCell<VecDeque<Job<W>>>,
@@ -81,7 +81,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             if jobs.len() <= at {
                 jobs.resize_with(at + 1, || None);
             }
-            // Before the poll below, in which `next_job` takes it.
+            // The job is there before the poll below, in which `next_job` takes it.
             jobs[at] = Some(job);
         }
         tasks.begin(self.poller(), id);
@@ -91,7 +91,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     /// [`super::Handler::start_queued`].
     pub fn queue(&self, job: Job<W>) {
         let mut queue = self.queue.borrow_mut();
-        // Otherwise the reactor knows of the queue already.
+        // If the queue has work, the reactor knows of it already.
         if queue.is_empty() {
             self.reactor.tasks.queue(self.front);
         }
@@ -111,7 +111,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     /// Starts the work that is queued; `make` as for [`Runners::start`].
     pub fn start_queued(&self, make: impl Fn() -> Body) {
         loop {
-            // Not in the `if let`: the borrow would last while the runner queues more work.
+            // This is a statement of its own. In an `if let` the borrow would last while the runner queues more work.
             let job = self.queue.borrow_mut().pop_front();
             let Some(job) = job else { return };
             self.start(job, &make);
@@ -136,7 +136,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             self.unneeded.set(idle.len());
             ended
         };
-        // The borrow has ended: a future that is dropped may start work.
+        // The borrow has ended here, since a future that is dropped may start work.
         for id in &ended {
             drop(self.reactor.tasks.end_idle(*id));
         }
@@ -151,11 +151,13 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     /// Waits for the next work of the calling runner, which is idle in between. A runner that has finished goes on with queued
     /// work at once.
     pub fn next_job(&self) -> impl Future<Output = Job<W>> + '_ {
-        // Taken outside the future: a runner calls this while it is polled, so `current` is its number.
+        // The number is taken outside of the future. A runner calls this while it is polled, so `current` is
+        // its number.
         let id = self.poller().current.get();
         std::future::poll_fn(move |_| {
             let job = self.jobs.borrow_mut().get_mut(id as usize).and_then(Option::take);
-            // Spares the way through the list of idle runners, one poll for each request of an HTTP/2 connection.
+            // Queued work is taken at once. This spares the way through the list of idle runners, which is one poll for each request of an
+            // HTTP/2 connection.
             let job = job.or_else(|| self.queue.borrow_mut().pop_front());
             if let Some(job) = job {
                 return Poll::Ready(job);
@@ -165,7 +167,8 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             if keep {
                 idle.push(id);
             }
-            // A runner cannot drop its own future while it runs: the reactor does that after this poll.
+            // A runner cannot drop its own future while it runs, so the reactor drops a surplus one after
+            // this poll.
             self.reactor.tasks.finish(id, keep);
             Poll::Pending
         })
@@ -184,7 +187,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
         if parked.len() <= at {
             parked.resize_with(at + 1, || None);
         }
-        // No event can come between `park` above and this: the thread that handles events is this one.
+        // No event can come between `park` above and this line, since this thread handles the events.
         parked[at] = Some(conn);
         Ok(())
     }
@@ -197,7 +200,8 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     /// Takes the idle connections that `f` selects out of their slots, as work for a runner.
     pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<W>> {
         let mut chosen = Vec::new();
-        // Gathered first: the states and slots are borrowed during the walk and cannot be taken then.
+        // The tokens are gathered first. The states and slots are borrowed during the walk and cannot be
+        // taken then.
         self.each_idle(|token, conn, _, _| {
             if f(conn) {
                 chosen.push(token);

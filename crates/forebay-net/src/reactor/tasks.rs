@@ -88,7 +88,7 @@ impl Tasks {
         poller.enter(id);
         let outer_budget = poller.budget.begin();
         let outer_waker = poller.current_waker.replace(waker.data() as usize);
-        // A panic ends this task only. Unwind safety: its future is never polled again.
+        // A panic ends this task only. It is safe to go on, since the future is never polled again.
         let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             body.as_mut().poll(&mut Context::from_waker(&waker))
         }));
@@ -152,7 +152,7 @@ impl Tasks {
     /// Polls a task if it has work, and returns whether it has. A wake-up may come late, after the task has finished:
     /// polling it then would list it as idle twice.
     pub(super) fn poll_busy(&self, poller: &Poller, id: u32) -> bool {
-        // A statement of its own, so that the borrow has ended when the poll adds tasks.
+        // This is a statement of its own, so that the borrow has ended when the poll adds tasks.
         let busy = self.all.borrow().get(id as usize).is_some_and(|t| t.condition == Condition::Busy);
         if busy {
             self.poll(poller, id);
@@ -168,7 +168,8 @@ impl Tasks {
     /// Has `start` begin the queued work of each front end, then polls the tasks that waited for that.
     pub(super) fn start_queued(&self, poller: &Poller, start: impl Fn(u8)) {
         loop {
-            // Not in the `if let`: the borrow would last while `start` queues more work.
+            // This is a statement of its own. In the `if let` the borrow would last while `start` queues more
+            // work.
             let front = self.queue.borrow_mut().pop_front();
             if let Some(front) = front {
                 start(front);

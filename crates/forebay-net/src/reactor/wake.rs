@@ -39,14 +39,15 @@ impl WakeList {
 
     /// Adds a task and ends the loop's sleep.
     pub(super) fn add(&self, id: u32) {
-        // In this order: whoever sees `any` finds the id in the list.
+        // The order matters: a thread that sees `any` has to find the id in the list.
         self.lock().push(id);
         self.any.store(true, Ordering::SeqCst);
         // `any` is stored before `sleeping` is read, and the loop does both the other way round (`begin_sleep`). With
         // SeqCst at least one side sees the other, so no wake-up is lost. The swap lets only the first of many wakers
         // write.
         if self.sleeping.swap(false, Ordering::SeqCst) {
-            // Fails only if the counter is full (eventfd(2)); the descriptor is readable then anyway.
+            // The write fails only if the counter is full (eventfd(2)), and the descriptor is readable then
+            // in any case.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }

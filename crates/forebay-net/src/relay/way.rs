@@ -6,14 +6,14 @@ use crate::wire::{Sent, Then, Wire};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Most bytes copied at once. A read of as many makes the direction [`Mode::Bulk`].
+/// Largest number of bytes that are copied at once. A read that fills it makes the direction [`Mode::Bulk`].
 pub(super) const READ: usize = 16 * 1024;
 
-/// Fewest bytes that keep a direction [`Mode::Bulk`] when they come at once. Copying is cheaper below about 16 KiB; the bound
-/// is lower because the parts in which a long stream arrives may be small.
+/// Smallest number of bytes that keep a direction [`Mode::Bulk`] when they come at once. Copying is cheaper below about 16
+/// KiB; the bound is lower because the parts in which a long stream arrives may be small.
 pub(super) const FEW: usize = 4 * 1024;
 
-/// Most bytes that a step moves, so that others have their turn.
+/// Largest number of bytes that a step moves, so that others have their turn.
 pub(super) const STEP: usize = 256 * 1024;
 
 /// Bytes per second, and the time since the beginning.

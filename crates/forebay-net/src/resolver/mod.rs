@@ -45,7 +45,7 @@ pub struct Resolver {
     system: Option<system::System>,
     next: AtomicUsize,
     cache: Arc<Names>,
-    /// Counters, those of its zone if it has one.
+    /// Counters. With a zone these are the counters of the zone.
     pub stats: Arc<Stats>,
 }
 
@@ -147,15 +147,15 @@ fn shared_names(alike: Alike) -> Arc<Names> {
     names
 }
 
-/// Most names in a cache.
+/// Largest number of names in a cache.
 const MAX_NAMES: usize = 10_000;
-/// Most requests that wait for one name.
+/// Largest number of requests that wait for one name.
 const MAX_WAITING: usize = 100_000;
-/// Most names from one to the next.
+/// Largest number of aliases that are followed from a name.
 const MAX_CNAMES: usize = 8;
 /// Longest lifetime of an answer.
 const MAX_TTL: u32 = 7 * 24 * 3600;
-/// Most servers by SRV records.
+/// Largest number of servers by SRV records.
 const MAX_SERVICES: usize = 256;
 
 /// A lookup in progress. Its end wakes the requests that wait, even if it panics.
@@ -211,6 +211,8 @@ impl Resolver {
     /// # Errors
     /// [`Failure`]; not cached.
     pub async fn addresses(self: &Arc<Self>, name: &[u8], fresh: bool) -> Result<Addresses, Failure> {
+        // Names are compared without regard to case (RFC 4343), and a dot at the end means the same name
+        // here.
         let name = name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase();
         let (sender, receiver) = oneshot::channel();
         {
@@ -228,11 +230,13 @@ impl Resolver {
                 Some(Entry::Pending(waiting)) => waiting.push(sender),
                 _ => {
                     make_room(&mut cache)?;
-                    // Before the entry is made: a pending entry without a query would hold its name for ever.
+                    // This comes before the entry is made, since a pending entry without a query would hold
+                    // its name for ever.
                     let tokio = tokio::runtime::Handle::try_current().map_err(|_| Failure::Timeout)?;
                     cache.insert(name.as_slice().into(), Entry::Pending(vec![sender]));
                     let mut question = Question { resolver: self.clone(), name, found: Err(Failure::Server) };
-                    // A task of its own: the query goes on for the others if the request that began it ends.
+                    // The query has a task of its own, so that it goes on for other requests if the one that
+                    // began it ends.
                     tokio.spawn(async move { question.ask().await });
                 }
             }
@@ -369,7 +373,7 @@ impl Resolver {
                 Err(Failure::NotFound) => continue,
                 Err(e) => return Err(e),
             };
-            // In a fixed order, since name servers rotate addresses and a rotation is no change.
+            // The order is fixed, since name servers rotate addresses and a rotation is no change.
             ips.sort_unstable();
             let all = ips.iter().map(|ip| SocketAddr::new(*ip, *port));
             found.extend(all.map(|addr| Service { addr, priority: *priority, weight: *weight }));
@@ -460,7 +464,7 @@ struct Answers {
     ips: Vec<IpAddr>,
     /// Least lifetime.
     ttl: u32,
-    /// Name that the other stands for.
+    /// Name for which the queried name is an alias.
     alias: Option<Chain>,
     /// First failure.
     failure: Option<Failure>,

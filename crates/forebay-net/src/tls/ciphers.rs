@@ -67,7 +67,7 @@ static SUITES: [Suite; 6] = [
 pub struct List {
     /// Indexes into the served suites of TLS 1.2, best first.
     chosen: Vec<usize>,
-    /// Fewest bits that the key of a suite has, by `@SECLEVEL=`.
+    /// Smallest number of bits that the key of a suite may have, by `@SECLEVEL=`.
     min_bits: u16,
     /// Names of single suites in the string that are not served.
     pub unserved: Vec<String>,
@@ -268,7 +268,7 @@ fn is_separator(c: char) -> bool {
     matches!(c, ':' | ' ' | ';' | ',')
 }
 
-/// Splits a text behind the name that it begins with.
+/// Splits a text after the name at its beginning.
 fn split_name(text: &str) -> (&str, &str) {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=' | '_');
     text.split_at(text.find(|c| !is_of_name(c)).unwrap_or(text.len()))
@@ -307,7 +307,7 @@ impl Default for Selection {
 impl Selection {
     /// Applies the words that have a meaning only at the beginning of a string. Returns the rest.
     fn take_beginning<'t>(&mut self, text: &'t str) -> &'t str {
-        // The rest is ignored.
+        // As in OpenSSL, one of these words stands for a fixed list, and the rest of the string is ignored.
         let suite_b = [
             ("SUITEB128ONLY", "ECDHE-ECDSA-AES128-GCM-SHA256"),
             ("SUITEB128C2", "ECDHE-ECDSA-AES256-GCM-SHA384"),
@@ -326,7 +326,7 @@ impl Selection {
         }
     }
 
-    /// Applies the element at the beginning of a text. Returns what is behind it.
+    /// Applies the element at the beginning of a text. Returns the text after it.
     fn apply<'t>(&mut self, text: &'t str) -> Result<&'t str, Refused> {
         let (sign, mut rest) = match text.as_bytes().first() {
             Some(sign @ (b'!' | b'-' | b'+' | b'@')) => (*sign, text.get(1..).unwrap_or_default()),
@@ -375,6 +375,7 @@ impl Selection {
                 order.sort_by_key(|c| !(c.chosen && matches(c)));
                 order.iter_mut().filter(|c| matches(c)).for_each(|c| c.chosen = false);
             }
+            // The sorts are stable, so suites that do not match keep their order, as in OpenSSL.
             b'+' => order.sort_by_key(|c| c.chosen && matches(c)),
             _ => {
                 order.sort_by_key(|c| !c.chosen && matches(c));
@@ -617,7 +618,7 @@ const UNSERVED: &[&str] = &[
     "curvesm2mlkem768",
 ];
 
-/// Returns the groups that are served by default: those that Mozilla recommends.
+/// Returns the groups that are served by default, which are the groups that Mozilla recommends.
 pub fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![groups::X25519MLKEM768, groups::X25519, groups::SECP256R1, groups::SECP384R1]
 }
@@ -647,7 +648,7 @@ static SERVED: [(&[&str], &dyn SupportedKxGroup); 8] = [
 ];
 
 impl Groups {
-    /// Adds an element of a list. An unknown name behind `?` is skipped.
+    /// Adds an element of a list. An unknown name with `?` before it is skipped.
     fn add(&mut self, element: &str) -> Result<(), String> {
         let optional = element.strip_prefix('?');
         let name = optional.unwrap_or(element).trim_start_matches('*').to_ascii_lowercase();

@@ -39,6 +39,8 @@ impl<'a> Der<'a> {
             (usize::from(first), rest)
         } else {
             let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            // Indefinite lengths are not part of DER, and neither certificates nor keys have long tags or
+            // contents of gigabytes.
             if bytes.is_empty() || bytes.len() > 4 || tag & 0x1f == 0x1f {
                 return None;
             }
@@ -74,6 +76,7 @@ impl<'a> Der<'a> {
 
     /// Reads a time as RFC 5280 (section 4.1.2.5.2) has it, `YYYYMMDDHHMMSSZ`; seconds since 1970.
     pub fn time(&mut self) -> Option<i64> {
+        // RFC 5280 allows only UTC, without fractions of seconds, so there is one form to read.
         let text = self.expect(TIME)?.strip_suffix(b"Z")?;
         let [century, year, month, day, hour, minute, second] = pairs_of_digits(text)?;
         let year = i16::from(century) * 100 + i16::from(year);
@@ -104,6 +107,7 @@ pub fn element(tag: u8, contents: &[&[u8]]) -> Vec<u8> {
     if len < 0x80 {
         out.push(len as u8);
     } else {
+        // DER wants the shortest form of a length: one byte below 128, and no leading zeros above.
         let bytes = (len as u32).to_be_bytes();
         let skip = bytes.iter().take_while(|b| **b == 0).count();
         out.push(0x80 | (bytes.len() - skip) as u8);

@@ -152,7 +152,7 @@ struct Complete {
     agreed: Agreed,
     secrets: ExtractedSecrets,
     kernel: Kernel,
-    /// Bytes that came behind the handshake.
+    /// Bytes that came after the handshake.
     flight: Flight,
 }
 
@@ -209,7 +209,7 @@ pub enum Greeting {
     Hello(Box<super::hello::Hello>),
     /// Plain bytes, perhaps HTTP.
     Plain(Vec<u8>),
-    /// Neither; the alert to send.
+    /// Neither of these, with the alert to send.
     Broken(u8),
 }
 
@@ -300,7 +300,7 @@ impl Stream {
     /// stops.
     fn exchange_flights(&mut self, io: &Io, token: Token) -> Result<(), Step> {
         match (self.process(), self.flush(io, token, SendFlags::NOSIGNAL)) {
-            // The alert may not have left; the connection ends in any case.
+            // The alert may not have left completely, but the connection ends in any case.
             (Progress::Failed(text), _) => {
                 drain(io, token);
                 self.state = StreamState::Broken;
@@ -363,6 +363,7 @@ impl Stream {
             return Err(Step::Failed(Errno::PROTO));
         };
         let input = &mut flight.received;
+        // A peer that never completes its flight must not fill the memory of the server.
         if input.len() > MAX_FLIGHT {
             return Err(Step::Refused("handshake is too long".to_owned()));
         }
@@ -388,15 +389,15 @@ impl Stream {
         let Complete { agreed, secrets: ExtractedSecrets { tx, rx }, kernel, flight } = done;
         let v13 = agreed.v13;
         let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
-        // Tickets and changes of keys behind the handshake exist in TLS 1.3 only.
+        // Tickets and changes of keys after the handshake exist in TLS 1.3 only.
         let kernel = if v13 { kernel } else { Kernel::Done };
         self.partial = flight.received;
         if self.partial.is_empty() {
-            // Drops the capacity: an idle connection keeps no buffer.
+            // The capacity is dropped, so that an idle connection keeps no buffer.
             self.partial = Vec::new();
         }
-        // The socket may send no further event for bytes that are here already. An error counts, too: the next read
-        // reports it.
+        // The socket may report no further event for bytes that have been received already. A broken record counts,
+        // too, as the next read reports it.
         self.unopened = !matches!(record::whole(&self.partial), Ok(None));
         self.state = StreamState::Traffic(Box::new(Traffic {
             tx,
@@ -503,7 +504,7 @@ pub(super) fn take_turn<Data>(
             Turn::Blocked
         }
         Ok(_) => Turn::Blocked,
-        // Its alert comes with the next turn.
+        // rustls gives the alert for the error with the next turn.
         Err(e) if failure.is_none() => {
             *failure = Some(HandshakeFailure { alert: AlertDue::of(&e), text: e.to_string() });
             Turn::Again

@@ -26,7 +26,7 @@ pub struct Block {
 pub enum PemError {
     /// There is no block.
     None,
-    /// A block does not end, or as another one.
+    /// A block does not end, or its end has another label.
     End,
     /// A block has headers that are not those of an encrypted key.
     Headers,
@@ -51,8 +51,8 @@ impl std::fmt::Display for PemError {
     }
 }
 
-/// Blocks of a text, as OpenSSL reads them: a block begins with the first sign of a line. Text between blocks is skipped, and so is
-/// a byte order mark before one. Nothing comes behind an error.
+/// Blocks of a text, as OpenSSL reads them: a block begins with the first sign of a line. Text between blocks and a byte order mark
+/// before a block are skipped. An error is the last item.
 pub struct Blocks<'t> {
     rest: &'t [u8],
 }
@@ -75,6 +75,7 @@ impl<'t> Blocks<'t> {
             None => (self.rest, &self.rest[..0]),
         };
         self.rest = rest;
+        // Files from other systems have carriage returns, and copied ones have blanks at the ends of lines.
         let end = line.iter().rposition(|b| *b > b' ').map_or(0, |last| last + 1);
         line.get(..end)
     }
@@ -139,7 +140,7 @@ fn header(line: &[u8]) -> Option<(String, String)> {
     Some((text(name), text(value.get(1..)?.trim_ascii())))
 }
 
-/// Most blocks that are read of one file.
+/// Largest number of blocks that are read of one file.
 const MAX_BLOCKS: usize = 100_000;
 
 /// Reads the blocks of a text up to one that is broken.
@@ -206,7 +207,8 @@ pub enum KeyError {
     Unsupported,
 }
 
-/// Returns the block of the first private key of a text. As in OpenSSL what is behind it does not count.
+/// Returns the block of the first private key of a text. As in OpenSSL, the text after that key does not
+/// count.
 fn key_block(text: &[u8]) -> Option<Block> {
     Blocks::new(text).map_while(Result::ok).take(MAX_BLOCKS).find(|b| b.key(&[]).is_some())
 }
@@ -287,7 +289,7 @@ const HMAC: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 2];
 const AES: &[u8] = &[0x60, 0x86, 0x48, 1, 101, 3, 4, 1];
 const DES3: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 3, 7];
 
-/// Most rounds of PBKDF2 that a file may ask for.
+/// Largest number of rounds of PBKDF2 that a file may ask for.
 const MAX_ROUNDS: u32 = 10_000_000;
 
 /// Cipher of an encrypted key. AES has the length of its key in bytes.
@@ -362,6 +364,8 @@ fn decrypt_des3(key: &[u8], iv: &[u8], data: &[u8]) -> Option<Zeroizing<Vec<u8>>
         plain.extend(block.iter().zip(last).map(|(a, b)| a ^ b));
         last = sealed;
     }
+    // The padding repeats its own length (RFC 8018, appendix B.2). Anything else means that the password is
+    // wrong.
     let pad = usize::from(*plain.last()?);
     let n = plain.len().checked_sub(pad).filter(|_| (1..=8).contains(&pad))?;
     let sound = plain.iter().skip(n).all(|b| usize::from(*b) == pad);
@@ -412,6 +416,7 @@ impl<'d> Derivation<'d> {
         scheme.expect(OID).filter(|oid| *oid == PBKDF2)?;
         let mut parameters = Der(scheme.expect(SEQUENCE)?);
         let salt = parameters.expect(OCTETS)?;
+        // A file could otherwise keep a reload busy for hours with a number of rounds.
         let rounds = parameters.number().filter(|n| *n <= MAX_ROUNDS).and_then(NonZeroU32::new)?;
         let prf = prf(parameters)?;
         Some(Derivation { salt, rounds, prf })
@@ -424,10 +429,11 @@ impl<'d> Derivation<'d> {
     }
 }
 
-/// Reads the pseudo-random function behind the salt and the rounds.
+/// Reads the pseudo-random function, which follows the salt and the rounds.
 fn prf(mut rest: Der<'_>) -> Option<pbkdf2::Algorithm> {
+    // RFC 8018, appendix A.2: HMAC with SHA-1 is the default, which DER leaves out.
     let mut prf = pbkdf2::PBKDF2_HMAC_SHA1;
-    // The length of the key may come first; it follows from the cipher, too.
+    // The length of the key may come first. It is not needed, since the cipher gives it, too.
     while let Some((tag, contents)) = rest.next() {
         if tag == SEQUENCE {
             prf = hash(contents)?;
@@ -466,6 +472,8 @@ fn open_old(data: &[u8], info: &str, password: &[u8]) -> Opened {
     let salt = iv.get(..8).unwrap_or_default();
     let mut key = Zeroizing::new(Vec::with_capacity(64));
     let mut last: Vec<u8> = Vec::new();
+    // This is OpenSSL's derivation with one round: each digest covers the one before it, the password and the
+    // salt.
     while key.len() < cipher.key_len() {
         let digest = md5::Md5::new().chain_update(&last).chain_update(password).chain_update(salt).finalize();
         last = digest.to_vec();

@@ -23,7 +23,7 @@ pub const MAX_BODY: usize = MAX_CONTENT + 2048;
 pub const HEADER: usize = 5;
 /// Length of the authentication tag of a record, bytes.
 pub const TAG: usize = 16;
-/// Most that is put before and behind the content of a record, bytes.
+/// Largest number of bytes that a record has before and after its content.
 pub const OVERHEAD: usize = HEADER + 8 + 1 + TAG;
 
 /// Records after which keys are to change: AES-GCM wears out, ChaCha20-Poly1305 does not (RFC 8446, section 5.5).
@@ -36,11 +36,11 @@ pub enum Broken {
     Overflow,
     /// The tag is wrong: the peer has not written this record, or not at this place.
     BadMac,
-    /// It is of a type that does not belong here, or of none.
+    /// The record has a type that does not belong here, or no type at all.
     Malformed,
     /// A message in it has a wrong length.
     Undecodable,
-    /// A value in a message is none of those that there are.
+    /// A message has a value that the protocol does not define.
     Illegal,
     /// The peer has ended the connection by a fatal alert, and waits for no answer.
     Alerted,
@@ -158,8 +158,8 @@ impl Half {
         let mut aad = [0; 13];
         aad[..8].copy_from_slice(&self.seq.to_be_bytes());
         aad[8..11].copy_from_slice(&[kind, 3, 3]);
-        // The length of the content, not of the record (RFC 5246, section 6.2.3.3). It is at most MAX_CONTENT or was
-        // read from a u16.
+        // This is the length of the content, and not of the record (RFC 5246, section 6.2.3.3). It is at most
+        // MAX_CONTENT or was read from a u16.
         aad[11..].copy_from_slice(&(len as u16).to_be_bytes());
         aad
     }
@@ -167,14 +167,14 @@ impl Half {
     /// Writes the header. Returns the nonce, and the associated data with its length.
     fn begin(&mut self, kind: u8, n: usize, record: &mut [u8]) -> Option<(Nonce, [u8; 13], usize)> {
         let v13 = self.form == Form::V13;
-        // Fits: callers have checked that `n` is at most MAX_CONTENT.
+        // The length fits, since callers have checked that `n` is at most MAX_CONTENT.
         let body = (self.sealed_len(n) - HEADER) as u16;
         let nonce = self.nonce();
         let header = [if v13 { DATA } else { kind }, 3, 3, (body >> 8) as u8, body as u8];
         record.get_mut(..HEADER)?.copy_from_slice(&header);
         if self.form == Form::V12Explicit {
-            // Explicit part: the sequence number mixed with the IV, which is as unique as the number alone (RFC 5288,
-            // section 3).
+            // The explicit part of the nonce is the sequence number mixed with the IV, which is as unique as the
+            // number alone (RFC 5288, section 3).
             record.get_mut(HEADER..HEADER + 8)?.copy_from_slice(nonce.get(4..)?);
         }
         let (aad, aad_len) = if v13 {
@@ -184,7 +184,8 @@ impl Half {
         } else {
             (self.old_aad(kind, n), 13)
         };
-        // Before the key is used, and never back to 0: a nonce must not come twice even if sealing fails.
+        // The number grows before the key is used, and never goes back to 0: a nonce must not be used twice,
+        // even if sealing fails.
         self.seq = self.seq.checked_add(1)?;
         Some((Nonce::assume_unique_for_key(nonce), aad, aad_len))
     }
@@ -258,6 +259,8 @@ impl Half {
         let header: [u8; HEADER] =
             record.get(..HEADER).and_then(|h| h.try_into().ok()).ok_or(Broken::Malformed)?;
         let kind = header[0];
+        // In TLS 1.3 every encrypted record has this type outside, and its real type inside (RFC 8446,
+        // section 5.2).
         if self.form == Form::V13 && kind != DATA {
             return Err(Broken::Malformed);
         }
