@@ -1,4 +1,4 @@
-//! Resources of a thread that its connections' bytes pass through. Hot path.
+//! Resources of a thread through which the bytes of its connections pass. Hot path.
 
 use crate::pipe::{Pipe, Pipes};
 use crate::reactor::{Poller, Token};
@@ -54,6 +54,7 @@ impl Io {
 
     /// Calls `f` with buffers for datagrams, which are empty.
     pub fn with_batch<R>(&self, f: impl FnOnce(&mut Batch) -> R) -> R {
+        // The buffers are taken out for the call, as the function may come back here and gets others then.
         let mut batch = self.batch.take().unwrap_or_default();
         batch.clear();
         let result = f(&mut batch);
@@ -101,15 +102,15 @@ impl Drop for Held<'_> {
 }
 
 impl<const LEAST: usize, const MOST: usize> Buffers<LEAST, MOST> {
-    /// Least capacity of a buffer, bytes.
+    /// Smallest capacity of a buffer, bytes.
     pub const LEAST: usize = LEAST;
     /// Number of buffers that are kept.
     const KEPT: usize = 8;
-    /// Most buffers that are held at a time.
+    /// Largest number of buffers that are held at a time.
     const HELD: usize = 32;
 
-    /// Permits to keep a buffer with bytes in it while a connection takes nothing, which spares a copy. Only so many may: among
-    /// thousands of slow clients, the others keep no more than the bytes.
+    /// Permits to keep a buffer with bytes in it while a connection takes nothing, which spares a copy. Only this many
+    /// connections may do so. Among thousands of slow clients, the others keep no more than the bytes.
     pub fn hold(&self) -> Option<Held<'_>> {
         let held = self.held.get();
         (held < Self::HELD).then(|| {
@@ -131,6 +132,8 @@ impl<const LEAST: usize, const MOST: usize> Buffers<LEAST, MOST> {
     /// Takes a buffer back.
     pub fn give(&self, mut b: Vec<u8>) {
         let mut kept = self.kept.borrow_mut();
+        // A buffer that has grown beyond the limit is freed, so that one large response does not take memory
+        // for ever.
         if kept.len() < Self::KEPT && (LEAST..=MOST).contains(&b.capacity()) {
             b.clear();
             kept.push(b);

@@ -593,6 +593,8 @@ impl Endpoint {
         (chooser, owner): (&Rc<dyn Choose>, &impl Owner),
         buf: &mut Vec<u8>,
     ) {
+        // A handshake costs the server far more than the first datagram costs a client, whose address may be
+        // forged.
         let wary = self.settings.borrow().retry || self.half_open.get() >= UNVALIDATED || owner.is_full();
         if wary && !arrival.is_proved() && arrival.may_retry() {
             if self.quic.borrow().retry(arrival, time::unix(), buf) {
@@ -882,8 +884,8 @@ impl Endpoint {
     /// Handles a datagram that could not be sent.
     fn failed(&self, e: Errno, datagram: Datagram<'_>, to: &Destination, ecn: Option<u8>) {
         self.refused.set(self.refused.get() || e == Errno::CONNREFUSED);
-        // A datagram that fails otherwise is lost, as it could be anywhere on its way, and QUIC sends its
-        // content again.
+        // Some devices and kernels cannot split a piece into datagrams, which are sent one by one from now on. A datagram
+        // that fails otherwise is lost, as it could be anywhere on its way, and QUIC sends its content again.
         if let Errno::IO | Errno::INVAL = e
             && datagram.segment > 0
         {

@@ -152,8 +152,7 @@ impl Reactor {
         // Whether the last wait ended without an event.
         let mut idle = false;
         loop {
-            // The watchdog sees that the thread is alive at the beginning of a turn and around the wait,
-            // which may take long.
+            // The count of turns is odd during a turn and even during the wait, so a watchdog knows which of them lasts.
             poller.progress().turn();
             self.begin_turn(handler, &events);
             let busy = poller.is_busy();

@@ -15,10 +15,10 @@ pub struct Progress {
 /// Work that a thread is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// Neither of the others: accepting, logs, a new configuration.
+    /// Work of no connection: accepting, logs, a new configuration.
     #[default]
     Other,
-    /// A task, by the number that it has given ([`super::Poller::note_place`]): that of its connection.
+    /// A task, by the number of its connection, which the task has noted by [`super::Poller::note_place`].
     Connection(u64),
     /// Work without a task, by front end and kind: relays, QUIC, sessions over UDP.
     Direct(u8, u8),
@@ -67,7 +67,7 @@ impl Progress {
     /// Notes the beginning of a turn, or its end; only by the thread.
     #[inline]
     pub(super) fn turn(&self) {
-        // Only this thread writes it: no exchange is needed.
+        // Only this thread writes the number, so no exchange is needed.
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 

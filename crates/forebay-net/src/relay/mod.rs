@@ -23,7 +23,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use way::{Link, Stop, Way};
 
-/// One of the two connections.
+/// One of the two connections of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The connection that was accepted.
@@ -79,7 +79,7 @@ impl Default for Rules {
 /// Reason for which a relay is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The side has shut down its sending direction. Of two sides that have both shut down theirs, the later.
+    /// The side has shut down its sending direction. If both sides have done so, this is the later one.
     Closed(Side),
     /// A call on the connection of the side has failed.
     Failed(Side, Call, Errno),
@@ -201,10 +201,12 @@ impl Pair {
         let half_close = rules.half_close;
         let quota = Quota { rate: rules.upload_rate, elapsed };
         let mut link = Link { io, from: &mut *client, to: &mut *server, half_close, quota, moved: false };
+        // This is looked up before the step, which may shut the second direction as well.
         let server_first = self.down.is_shut();
         let up = self.up.step(&mut link);
         let mut moved = link.moved;
-        // Also if the relay is over: what the other side has sent is passed on before.
+        // The second direction moves even if the first one has ended the relay, so that bytes that have
+        // arrived are passed on.
         let quota = Quota { rate: rules.download_rate, elapsed };
         let mut link = Link { io, from: server, to: client, half_close, quota, moved: false };
         let down = self.down.step(&mut link);
@@ -215,6 +217,8 @@ impl Pair {
         for stop in [up, down] {
             match stop {
                 Stop::Paused(pause) => self.moved = self.moved.max(now.plus(pause)),
+                // A byte in either direction counts for both, as the timeouts are about a relay without any
+                // traffic.
                 _ if moved => self.moved = self.moved.max(now),
                 _ => {}
             }
@@ -255,7 +259,7 @@ impl Pair {
                 Step::Wait { up, down } => (up, down),
             };
             if up == Wait::Readable && down == Wait::Readable {
-                // The pause may be long.
+                // Neither side has anything to send, and that may last for long.
                 client.shrink();
                 server.shrink();
             }

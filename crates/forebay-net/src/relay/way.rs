@@ -181,6 +181,8 @@ impl Way {
             if self.stage == Stage::Ended {
                 return self.end(link);
             }
+            // The rest would not fill a buffer, and a direction with more bytes has its next step after
+            // others.
             if left < READ {
                 return Stop::Budget;
             }
@@ -224,6 +226,7 @@ impl Way {
             && let Some(pipe) = link.io.pipes.lend()
         {
             match self.splice(link, pipe, most) {
+                // splice(2) does not support the connection, and will not later.
                 Err(Errno::INVAL) => self.mode = Mode::Copied,
                 read => return read,
             }
@@ -257,6 +260,7 @@ impl Way {
                 }
                 self.pending = Pending::Bytes { buf, at: 0 };
             }
+            // A direction without bytes holds no buffer, so that thousands of silent relays share a few.
             _ => link.io.relayed.give(buf),
         }
         got
@@ -281,7 +285,7 @@ impl Way {
                     // Over TLS, no bytes and room left means that sealed records have left.
                     link.moved |= sent.bytes > 0 || !sent.full;
                     self.release_written(link.io, sent.bytes);
-                    // All bytes may have been taken nevertheless.
+                    // A full connection may have taken all bytes nevertheless.
                     if sent.full && self.is_writing(link.to) {
                         return Err(Stop::Full);
                     }
@@ -323,7 +327,7 @@ impl Way {
     fn unsplice(&mut self) -> Result<(), Stop> {
         let Pending::Pipe(pipe) = &mut self.pending else { return Err(Stop::ReceiverBroken(Errno::INVAL)) };
         let mut buf = Vec::new();
-        // The bytes are lost on an error, and with them the stream.
+        // On an error the bytes in the pipe are lost, and the stream cannot go on without them.
         pipe.take(&mut buf).map_err(Stop::SenderBroken)?;
         self.mode = Mode::Copied;
         self.pending = Pending::Bytes { buf, at: 0 };

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 const RESEND: Duration = Duration::from_secs(5);
 /// Pause before the next round if no server can be reached.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Most times that one query is sent.
+/// Largest number of times that one query is sent.
 const ATTEMPTS: usize = 12;
 
 /// Bounds of the queries in flight: `QUICK` holds those that are younger than [`MOMENT`], `SLOW` the older ones. Each takes a
@@ -29,7 +29,7 @@ const MOMENT: Duration = Duration::from_millis(500);
 /// Result of one attempt.
 enum Got {
     Response(Response),
-    /// A response over TCP, whatever its code.
+    /// A response over TCP with any code.
     Whole(Response),
     /// The server cannot be reached.
     Unreachable,
@@ -58,6 +58,7 @@ impl Resolver {
         let mut failed = Failed::default();
         for attempt in 0..ATTEMPTS {
             let Some(server) = self.servers.get((first + attempt) % n.max(1)) else { break };
+            // All clients that waited for the name may have gone, and then nobody needs the answer.
             if attempt > 0 && key.is_some_and(|k| !self.is_wanted(k)) {
                 break;
             }
@@ -66,7 +67,8 @@ impl Resolver {
             let Ok(permit) = QUICK.acquire().await else { break };
             let until = Instant::now() + RESEND;
             let Some((got, permit)) = admitted(query.udp(*server, until), permit, &SLOW, MOMENT).await else {
-                // As if the server were silent: it may know the name by the time of the next attempt.
+                // The query goes on as if the server were silent, since it may know the name by the time of
+                // the next attempt.
                 sleep_until(until).await;
                 continue;
             };
@@ -114,7 +116,7 @@ async fn admitted<'p, T>(
         Ok(answer) => Some((answer, permit)),
         Err(_) => {
             drop(permit);
-            // Not waiting for a place: queries that never end would queue up here.
+            // The query does not wait for a place, since queries that never end would queue up here.
             let permit = slow.try_acquire().ok()?;
             Some((answer.await, permit))
         }
@@ -155,7 +157,7 @@ impl<'n> Query<'n> {
                 Ok(Ok(len)) => len,
             };
             let m = buf.get(..len).unwrap_or_default();
-            // Anything else may be forged. Going on to wait is right: ending the query would let a forger end it.
+            // Anything else may be forged, and the wait goes on. Otherwise a forger could end the query.
             if self.is_answered_by(m) {
                 return message::parse(m).map(Got::Response).ok_or(Failure::Format);
             }
@@ -175,7 +177,7 @@ impl<'n> Query<'n> {
         Ok(socket)
     }
 
-    /// Replaces a truncated answer by the one over TCP.
+    /// Replaces a truncated answer by an answer over TCP.
     async fn complete(&self, got: Got, server: SocketAddr, until: Instant) -> Result<Got, Failure> {
         match got {
             Got::Response(r) if r.truncated && r.code == 0 => {}
@@ -189,6 +191,7 @@ impl<'n> Query<'n> {
     /// Returns the answer over TCP.
     async fn tcp(&self, server: SocketAddr) -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(server).await?;
+        // RFC 1035, section 4.2.2: over TCP, a message follows its length in two bytes.
         let len = u16::try_from(self.message.len()).map_err(std::io::Error::other)?;
         stream.write_all(&[&len.to_be_bytes(), self.message.as_slice()].concat()).await?;
         let len = stream.read_u16().await?;

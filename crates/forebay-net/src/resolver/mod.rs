@@ -138,6 +138,8 @@ static NAMES: Mutex<Vec<(Alike, Weak<Names>)>> = Mutex::new(Vec::new());
 fn shared_names(alike: Alike) -> Arc<Names> {
     let mut all = lock(&NAMES);
     all.retain(|(_, names)| names.strong_count() > 0);
+    // A configuration that is being loaded takes the cache over before the old one goes, so the addresses
+    // stay known.
     let same = all.iter().find(|(other, _)| *other == alike);
     if let Some(names) = same.and_then(|(_, names)| names.upgrade()) {
         return names;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-/// Most name servers and most suffixes that are used, as in glibc.
+/// Largest number of name servers and of suffixes that are used, as in glibc.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCH: usize = 6;
 
@@ -49,6 +49,7 @@ impl Resolver {
         }
         servers.truncate(MAX_SERVERS);
         if servers.is_empty() {
+            // resolv.conf(5): without a name server, the one of this machine is asked.
             servers.push(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 53));
         }
         Resolver { system: Some(system), ..Resolver::asking(servers) }
@@ -93,6 +94,7 @@ impl System {
     pub(super) fn candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = self.search.iter().map(|s| [name, b".", s].concat()).collect();
         let dots = name.iter().filter(|b| **b == b'.').count();
+        // resolv.conf(5): a name with enough dots is tried as it is at first, any other one at last.
         let at = if dots >= self.ndots { 0 } else { all.len() };
         all.insert(at, name.to_vec());
         all

@@ -19,6 +19,7 @@ pub fn certified(
     passwords: &[Zeroizing<Vec<u8>>],
 ) -> Result<CertifiedKey, String> {
     let failed = |e: PemError| {
+        // OpenSSL adds the label that it looked for only if it has found no block.
         let expecting = if e == PemError::None { ":Expecting: TRUSTED CERTIFICATE" } else { "" };
         format!(
             "cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: {e}{expecting})"
@@ -47,6 +48,8 @@ pub fn certified(
     } else {
         rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).map_err(|e| unusable(&e.to_string()))?
     };
+    // A key of another certificate would fail in each handshake, so the mistake is reported with the
+    // configuration.
     if key.public_key().is_some_and(|k| k.as_ref() != public) {
         return Err(mismatch());
     }

@@ -438,6 +438,7 @@ pub(super) fn turns(
     loop {
         let (discard, turn) = turn(flight.shown(), failure);
         flight.discard(discard);
+        // rustls has an alert for this record, and it is the one that the failure calls for.
         if failure.as_ref().is_some_and(|f| f.alert == AlertDue::Forced) {
             *flight = Flight { received: NO_CCS.to_vec(), shown: NO_CCS.len() };
         }

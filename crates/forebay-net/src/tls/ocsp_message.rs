@@ -15,14 +15,14 @@ const NONCE: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 2];
 
 /// Longest response that is accepted, bytes.
 pub const MAX_RESPONSE: usize = 64 * 1024;
-/// Most certificates of a response that are read.
+/// Largest number of certificates of a response that are read.
 const MAX_CERTIFICATES: usize = 8;
-/// Most states in a response.
+/// Largest number of states in a response.
 const MAX_STATES: usize = 256;
 /// Allowed difference of clocks, seconds.
 const SKEW: i64 = 300;
-/// Lifetime of a response without `nextUpdate`, seconds. The responder has a newer one at any time (RFC 6960, section
-/// 4.2.2.1).
+/// Lifetime of a response without `nextUpdate`, seconds. Such a response says that the responder has newer
+/// information at any time (RFC 6960, section 4.2.2.1).
 const UNSAID: i64 = 24 * 3600;
 
 /// A certificate and its issuer.
@@ -136,7 +136,7 @@ type Responder<'a> = (u8, &'a [u8]);
 
 /// A BasicOCSPResponse.
 struct Basic<'a> {
-    /// All of it, for the signature.
+    /// The whole structure, of which the signature covers a part.
     der: &'a [u8],
     responder: Responder<'a>,
     states: Vec<Single<'a>>,
@@ -157,7 +157,7 @@ fn harmless_extension(extension: &[u8]) -> Option<()> {
     let oid = e.expect(OID)?;
     let critical = e.optional(BOOLEAN).is_some_and(|b| b != [0]);
     e.expect(OCTETS)?;
-    // An unrequested nonce has no meaning.
+    // The request had no nonce, so one in the response has no meaning.
     (!critical || oid == NONCE).then_some(())
 }
 
@@ -168,12 +168,15 @@ fn single(der: &[u8]) -> Option<Single<'_>> {
     let from = s.time()?;
     let until = next_update(&mut s)?;
     s.optional(context(1)).map_or(Some(()), harmless)?;
+    // Bytes that are left over mean that the structure is another one, and its state must not be trusted.
     s.is_empty().then_some(Single { id, state, from, until })
 }
 
 /// Reads `certStatus`.
 fn cert_status(single: &mut Der<'_>) -> Option<State> {
     match single.next()? {
+        // These are implicit tags: `[0]` and `[2]` stand for NULL, `[1]` for a sequence with the time (RFC
+        // 6960, section 4.2.1).
         (0x80, []) => Some(State::Good),
         (0xa1, _) => Some(State::Revoked),
         (0x82, []) => Some(State::Unknown),

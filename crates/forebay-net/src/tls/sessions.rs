@@ -48,7 +48,7 @@ impl Sessions {
     }
 
     fn shard(&self, key: &[u8]) -> std::sync::MutexGuard<'_, Shard> {
-        // Identifiers are random, their last byte too.
+        // Identifiers are random, and so is the last byte of each.
         let i = key.last().map_or(0, |b| usize::from(*b) % SHARDS);
         lock(&self.shards[i])
     }
@@ -61,7 +61,7 @@ impl Sessions {
             return false;
         }
         while shard.bytes + size > self.max {
-            // The key may be that of a session that was taken: its place in `order` is counted until here.
+            // The key may belong to a session that was taken. Its place in `order` is counted until here.
             let Some(oldest) = shard.order.pop_front() else { break };
             shard.bytes = shard.bytes.saturating_sub(oldest.len() * 2 + OVERHEAD);
             if let Some((_, old)) = shard.map.remove(&oldest) {
@@ -112,6 +112,7 @@ pub struct Usage {
 pub fn usage() -> Vec<Usage> {
     let zones = lock(ZONES.get_or_init(Mutex::default));
     let used = |z: &Sessions| z.shards.iter().map(|s| lock(s).bytes).sum();
+    // The list itself holds one reference, so only a store with more of them belongs to a configuration.
     let in_use = zones.iter().filter(|(_, z)| Arc::strong_count(z) > 1);
     in_use.map(|((name, size), z)| Usage { name: name.clone(), used: used(z), size: *size }).collect()
 }
@@ -121,15 +122,16 @@ pub fn zone(name: &[u8], size: usize) -> Arc<Sessions> {
     let mut zones = lock(ZONES.get_or_init(Mutex::default));
     // Drop stores that no configuration uses any more.
     zones.retain(|(n, s), z| Arc::strong_count(z) > 1 || (n == name && *s == size));
+    // A store with another size is another store, so a reload that changes the size begins with an empty one.
     zones.entry((name.to_vec(), size)).or_insert_with(|| Arc::new(Sessions::new(size))).clone()
 }
 
-/// Handshake over QUIC. rustls does not tell stores and tickets of it.
+/// Handshake over QUIC, which rustls does not report to stores and tickets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OverQuic {
     /// The client has begun with version 2, so that only sessions of that are found (RFC 9369, section 5).
     pub begun_by_v2: bool,
-    /// Version 2 is in use, so that sessions are of that.
+    /// Version 2 is in use, so that new sessions belong to it.
     pub is_v2: bool,
     /// Address of the client.
     pub address: Option<IpAddr>,
@@ -163,7 +165,7 @@ fn is_v2() -> (bool, bool) {
     QUIC.get().map_or((false, false), |quic| (quic.begun_by_v2, quic.is_v2))
 }
 
-/// Address behind a stored session, bytes: whether it is known, and the address as one of IPv6.
+/// Length of the address after a stored session, bytes: whether it is known, and the address as one of IPv6.
 const ADDRESS: usize = 1 + 16;
 
 fn address_of(client: Option<IpAddr>) -> [u8; ADDRESS] {
@@ -178,7 +180,7 @@ fn address_of(client: Option<IpAddr>) -> [u8; ADDRESS] {
     out
 }
 
-/// Returns the context of sessions of QUIC version 2, or that of all others.
+/// Returns the context of sessions of QUIC version 2, or the context of all other sessions.
 fn of_version(context: Context, is_v2: bool) -> Context {
     if is_v2 { context.map(|byte| !byte) } else { context }
 }
@@ -237,7 +239,8 @@ impl Stored {
 
 impl StoresServerSessions for Stored {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
-        // rustls calls this on the thread that makes the handshake, which takes it right after.
+        // rustls calls this on the thread that makes the handshake, which takes the identifier right
+        // afterwards.
         STORED.replace(key.clone());
         let address = address_of(QUIC.get().and_then(|quic| quic.address));
         self.sessions.put(self.key(&key, is_v2().1), [&value[..], &address].concat(), self.timeout)
@@ -290,7 +293,7 @@ impl TicketKey {
     }
 }
 
-/// Number of own keys that are kept: older ones still open the tickets that they have sealed.
+/// Number of own keys that are kept. The older ones still open the tickets that they have sealed.
 const KEPT: usize = 3;
 
 type Own = Vec<(Instant, Arc<TicketKey>)>;

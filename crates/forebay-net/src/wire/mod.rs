@@ -74,15 +74,16 @@ impl Watch {
         };
         let mut looked = false;
         loop {
-            // First round: the flag may be left from earlier, so look. Second round: register for the next event. A slot that
-            // has ended stays readable; the peek of that round decides.
+            // In the first round the flag may be left from earlier, so the socket is looked at. The second round registers
+            // for the next event. A slot that has ended stays readable, and the peek of the second round decides.
             if poller.poll_readable(client, cx).is_pending() {
                 return Poll::Pending;
             }
             match peek(poller, client) {
                 Err(Errno::AGAIN) if looked => return Poll::Pending,
                 Err(Errno::AGAIN) => looked = true,
-                // The next request is here: the client is alive. Its unread bytes keep the slot readable.
+                // The next request has arrived, so the client is alive. Its unread bytes keep the slot
+                // readable.
                 Ok(n) if n > 0 => {
                     *self = Watch::Nothing;
                     return Poll::Pending;
@@ -124,7 +125,7 @@ pub(crate) fn receive(poller: &Poller, token: Token, buf: &mut Vec<u8>) -> Resul
         })
     });
     match got {
-        // All there was: only a new event makes it readable.
+        // The read gave less than it had room for. The socket is empty until a new event.
         Ok(n) if n > 0 && n < room => poller.drained(token),
         Err(Errno::AGAIN) => poller.drained(token),
         _ => {}
@@ -363,6 +364,7 @@ impl Wire {
     /// # Errors
     /// Errors of [`Pipe::fill`]; `BADF` without a socket; `BUSY` if bytes have been read ahead, which come first.
     pub fn fill_pipe(&self, io: &Io, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
+        // The bytes that were read ahead come first in the stream, and a pipe cannot take them from memory.
         if io.poller.has_early(self.token()) {
             return Err(Errno::BUSY);
         }
@@ -486,7 +488,7 @@ impl Wire {
         let sent = retry(|| {
             io.poller.with_fd(token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
         });
-        // 0 is the end of the file: a socket without room gives AGAIN.
+        // 0 means the end of the file, since a socket without room gives AGAIN.
         let want = if sent == Ok(0) { 0 } else { count };
         noted(&io.poller, token, sent, want)
     }
@@ -532,7 +534,7 @@ impl Wire {
     pub fn shutdown(&mut self, io: &Io) {
         self.close(io);
         let token = self.token();
-        // Queued answers must leave before the FIN: nothing can be sent behind it.
+        // Queued answers must leave before the FIN, after which nothing can be sent.
         let _ = clear(&io.poller, token);
         let _ = io.poller.with_fd(token, |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Write));
     }
@@ -592,7 +594,7 @@ impl Wire {
         loop {
             match peek(&io.poller, self.token()) {
                 Err(Errno::AGAIN) => self.wait_readable(io).await,
-                // The next request or the end is here already; it will be read later.
+                // The next request or the end has arrived already, and will be read later.
                 Ok(_) => std::future::pending().await,
                 Err(_) => return,
             }
@@ -626,6 +628,7 @@ fn copy_file(
     offset: &mut u64,
     count: usize,
 ) -> Result<Sent, Errno> {
+    // No more is read than the stream takes, since bytes that it refuses would have to be read again.
     let n = stream.room().min(count);
     if n == 0 {
         return if stream.is_broken() { Err(Errno::CONNRESET) } else { Err(Errno::AGAIN) };

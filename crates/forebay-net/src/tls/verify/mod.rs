@@ -150,7 +150,7 @@ impl<'d> Signed<'d> {
         let mut parts = Der(Der(der).expect(SEQUENCE)?);
         let signed = parts.whole(SEQUENCE)?;
         let algorithm = parts.expect(SEQUENCE)?;
-        // The first byte counts the unused bits; signatures are whole bytes.
+        // The first byte is the number of unused bits, which is 0, as signatures are whole bytes.
         let signature = parts.expect(BITS)?.strip_prefix(&[0])?;
         Some(Signed { signed, algorithm, signature })
     }
@@ -202,7 +202,7 @@ pub enum Purpose {
 
 /// Longest chain that is verified.
 const MAX_CHAIN: usize = 16;
-/// Most signatures that are checked while a path is built, since a client may offer many certificates of one name.
+/// Largest number of signatures that are checked while a path is built, since a client may offer many certificates of one name.
 const MAX_SIGNATURES: usize = 32;
 
 impl Trust {
@@ -315,7 +315,7 @@ impl Trust {
                 }
             }
         }
-        // In the order of the file, since of several fitting issuers the first is used.
+        // The anchors are in the order of the file, since the first of several fitting issuers is used.
         found.sort_by_key(|(i, _)| *i);
         found.into_iter().map(|(_, c)| c).collect()
     }
@@ -409,8 +409,8 @@ impl<'c> Search<'c> {
         self.issuer(cert, self.offered).map(|c| (c, is_among(c, self.trusted)))
     }
 
-    /// Returns the issuer of a certificate in a list; if no certificate of that name has made the signature, the first of
-    /// them.
+    /// Returns the issuer of a certificate in a list. If no certificate of that name has made the signature, returns the
+    /// first one of that name.
     fn issuer(
         &mut self,
         cert: &X509Certificate<'_>,
@@ -420,7 +420,7 @@ impl<'c> Search<'c> {
         let named: Vec<_> = list.iter().filter(is_named).collect();
         let signer = named.iter().find(|c| {
             self.signatures += 1;
-            // Counted before the check, in the whole search: the peer chooses how many certificates share a name.
+            // Signatures are counted before the check and over the whole search, since the peer chooses how many certificates share a name.
             self.signatures <= MAX_SIGNATURES && signed_by(cert.as_raw(), c.public_key())
         });
         signer.or(named.first()).copied()
@@ -449,13 +449,14 @@ fn unsuitable(path: &[PathCert<'_>], purpose: Purpose) -> Option<VerifyError> {
 fn unfit_issuer(cert: &X509Certificate<'_>, below: &[PathCert<'_>]) -> Option<VerifyError> {
     let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
     let room = constraints.and_then(|c| c.path_len_constraint);
+    // RFC 5280, section 4.2.1.9: self-issued certificates do not count against the length of the path.
     let between = below.iter().filter(|(c, _)| !is_self_issued(c)).count();
     if room.is_some_and(|n| between > n as usize) {
         return Some(VerifyError(25));
     }
     let is_ca = match constraints {
         Some(c) => c.ca,
-        // Certificates of version 1 have no extensions; old roots are such.
+        // Certificates of version 1 have no extensions, and some old roots are of that version.
         None => cert.version() == X509Version::V1 && is_self_issued(cert),
     };
     let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
@@ -476,7 +477,8 @@ fn timely(cert: &X509Certificate<'_>, now: i64) -> Result<(), VerifyError> {
     if times.not_before.timestamp() > now { Err(VerifyError(9)) } else { Ok(()) }
 }
 
-/// Returns `true` if a certificate may be used for a purpose. `own`: it is the peer's, not an authority's.
+/// Returns `true` if a certificate may be used for a purpose. `own` is `true` for the certificate of the peer
+/// and `false` for one of an authority.
 fn fits(cert: &X509Certificate<'_>, purpose: Purpose, own: bool) -> bool {
     let (Ok(extended), Ok(usage)) = (cert.extended_key_usage(), cert.key_usage()) else { return false };
     let (extended, usage) = (extended.map(|u| u.value), usage.map(|u| u.value));
@@ -622,6 +624,7 @@ fn matches_name(pattern: &str, host: &str) -> bool {
     }
     let Some(rest) = pattern.strip_prefix("*.") else { return false };
     match host.split_once('.') {
+        // A star stands for one whole label (RFC 6125, section 6.4.3), and for none directly below a top-level name.
         Some((label, tail)) => !label.is_empty() && rest.contains('.') && tail.eq_ignore_ascii_case(rest),
         None => false,
     }
