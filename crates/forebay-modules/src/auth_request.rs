@@ -167,8 +167,8 @@ fn take_fields(req: &mut Request, sub: &Request) {
     }
 }
 
-/// Copies the challenges of a subrequest's response to that of the request. The challenges of an upstream count even if its
-/// location does not pass them on (nginx: proxy_hide_header).
+/// Copies the challenges of a subrequest's response to the response of the request. The challenges of an upstream count
+/// even if its location does not pass them on (nginx: proxy_hide_header).
 fn copy_challenges(req: &mut Request, sub: &Request) {
     let mut any = false;
     for value in sub.resp.fields.all(b"WWW-Authenticate") {

@@ -29,12 +29,12 @@ impl Pipe {
     /// `AGAIN` if no bytes have been received; errors of pipe2(2) and splice(2), also for sockets that cannot be spliced.
     pub fn fill(&mut self, from: impl AsFd, want: usize) -> Result<usize, Errno> {
         if self.held > 0 {
-            // A request that ended early has left bytes.
+            // A request that ended early has left bytes, which must not reach another client.
             *self = Pipe::default();
         }
         self.open()?;
         let (_, write) = self.ends.as_ref().ok_or(Errno::BADF)?;
-        // `held` was 0: on an error it stays so.
+        // `held` was 0, and stays so on an error.
         self.held = rustix::pipe::splice(from, None, write, None, want, FLAGS)?;
         Ok(self.held)
     }
@@ -43,7 +43,7 @@ impl Pipe {
     fn open(&mut self) -> Result<(), Errno> {
         if self.ends.is_none() {
             let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-            // Users without privilege have a budget; the usual 64 KiB will do as well.
+            // Users without privilege have a budget for pipes. The usual 64 KiB do as well.
             let _ = fcntl_setpipe_size(&write, ROOM);
             self.ends = Some((read, write));
         }

@@ -64,7 +64,7 @@ pub struct Record {
 pub struct Response {
     /// RCODE.
     pub code: u8,
-    /// Truncated: the query has to be repeated over TCP.
+    /// The response is truncated, so the query has to be repeated over TCP.
     pub truncated: bool,
     /// Answer section.
     pub records: Vec<Record>,
@@ -72,9 +72,9 @@ pub struct Response {
 
 /// Longest name, in characters (nginx allows as much).
 const MAX_NAME: usize = 255;
-/// Most records of a response that are read.
+/// Largest number of records of a response that are read.
 const MAX_RECORDS: usize = 256;
-/// Most compression pointers in one name.
+/// Largest number of compression pointers in one name.
 const MAX_JUMPS: usize = 32;
 
 /// Makes a query. Returns `None` if the name cannot be in one.
@@ -135,9 +135,10 @@ impl Cursor<'_> {
                     at += 1 + usize::from(len);
                 }
                 192.. if jumps < MAX_JUMPS => {
-                    // The record goes on behind the first pointer, wherever that and its successors lead.
+                    // The record continues after the first pointer, wherever that pointer and its successors
+                    // lead.
                     end.get_or_insert(at + 2);
-                    // Pointers may lead in circles: their number is limited, and so is the length of the name.
+                    // Pointers may lead in circles, so their number is limited, as is the length of the name.
                     jumps += 1;
                     at = usize::from(len & 63) << 8 | usize::from(*self.message.get(at + 1)?);
                 }
@@ -216,7 +217,8 @@ fn push_label(name: &mut Vec<u8>, label: &[u8]) -> Option<()> {
     (!label.contains(&b'.') && name.len() <= MAX_NAME).then_some(())
 }
 
-/// Returns `true` if a message is a response with this number to this query. Others may come from an attacker.
+/// Returns `true` if a message is a response with this number to this query. Any other message may come from
+/// an attacker.
 pub fn answers(message: &[u8], id: u16, name: &[u8], kind: Kind) -> bool {
     let mut c = Cursor { message, at: 0 };
     let (Some(got), Some(flags), Some(questions)) = (c.short(), c.short(), c.short()) else { return false };
@@ -224,6 +226,7 @@ pub fn answers(message: &[u8], id: u16, name: &[u8], kind: Kind) -> bool {
     if got != id || flags & 0xf800 != 0x8000 || questions != 1 {
         return false;
     }
+    // The counts of the other sections do not matter here. The question begins after the header of 12 bytes.
     c.at = 12;
     let (Some(n), Some(k), Some(class)) = (c.name(), c.short(), c.short()) else { return false };
     n.eq_ignore_ascii_case(name) && k == kind as u16 && class == 1
@@ -237,6 +240,7 @@ pub fn parse(message: &[u8]) -> Option<Response> {
     let code = low & 15;
     let truncated = high & 0x02 != 0;
     let mut response = Response { code, truncated, records: Vec::new() };
+    // The records of such a response are not used, so mistakes in them do not matter.
     if code != 0 || truncated {
         return Some(response);
     }

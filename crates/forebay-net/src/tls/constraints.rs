@@ -19,6 +19,8 @@ pub fn check(path: &[(&X509Certificate<'_>, bool)], purpose: Purpose) -> Result<
         let Some(constraints) = found.map(|e| e.value) else { continue };
         for (j, (cert, _)) in path.iter().enumerate().take(i) {
             let is_leaf = j == 0;
+            // RFC 5280, section 6.1.3: constraints do not apply to self-issued intermediates, which a change
+            // of keys needs.
             if is_leaf || !is_self_issued(cert) {
                 names(cert)?.iter().try_for_each(|name| permit(constraints, name))?;
             }
@@ -65,7 +67,8 @@ fn names<'a>(cert: &'a X509Certificate<'a>) -> Result<Vec<GeneralName<'a>>, Veri
         all.push(GeneralName::DirectoryName(subject.clone()));
     }
     for address in subject.iter_email() {
-        // As in OpenSSL: another type of string would have to be compared in other ways.
+        // As in OpenSSL, other types of strings are refused, since they would have to be compared in other
+        // ways.
         let text = address.as_str().ok().filter(|_| address.attr_value().tag().0 == IA5_STRING);
         all.push(GeneralName::RFC822Name(text.ok_or(VerifyError(53))?));
     }
@@ -111,7 +114,7 @@ fn fits(name: &GeneralName<'_>, base: &GeneralName<'_>) -> Result<Option<bool>, 
         (G::RFC822Name(n), G::RFC822Name(b)) => mailbox(n, b),
         (G::IPAddress(n), G::IPAddress(b)) => address(n, b),
         (G::DirectoryName(n), G::DirectoryName(b)) => prefix(n, b),
-        // Of the same kind, but an unknown one.
+        // The name and the base are of the same kind, which is unknown here.
         _ if std::mem::discriminant(name) == std::mem::discriminant(base) => return Err(VerifyError(51)),
         (_, G::Invalid(..)) | (G::Invalid(..), _) => return Err(VerifyError(51)),
         _ => return Ok(None),
@@ -130,6 +133,8 @@ fn below(name: &str, base: &str) -> bool {
 fn mailbox(name: &str, base: &str) -> bool {
     let Some((local, host)) = name.rsplit_once('@') else { return false };
     match base.rsplit_once('@') {
+        // The part before the `@` is compared with regard to case, since only the mail server of the host
+        // knows its meaning.
         Some((l, h)) => l == local && h.eq_ignore_ascii_case(host),
         None if base.starts_with('.') => below(host, base),
         None => base.is_empty() || host.eq_ignore_ascii_case(base),
@@ -138,6 +143,7 @@ fn mailbox(name: &str, base: &str) -> bool {
 
 /// Compares an address with `base`, an address and a mask.
 fn address(name: &[u8], base: &[u8]) -> bool {
+    // A base of IPv4 says nothing about an address of IPv6, and the other way round.
     if base.len() != 2 * name.len() {
         return false;
     }

@@ -50,7 +50,7 @@ fn place(name: &GeneralName<'_>) -> Option<Vec<u8>> {
 fn places(point: Option<&DistributionPointName<'_>>) -> Option<Vec<Vec<u8>>> {
     match point? {
         DistributionPointName::FullName(names) => Some(names.iter().filter_map(place).collect()),
-        // Not resolved: such a list covers no certificate.
+        // Relative names are not resolved, so such a list covers no certificate.
         DistributionPointName::NameRelativeToCRLIssuer(_) => Some(Vec::new()),
     }
 }
@@ -64,7 +64,7 @@ pub fn is_list(der: &[u8]) -> bool {
 const DELTA: &str = "2.5.29.27";
 
 impl RevocationList {
-    /// Parses a list. Returns `None` if it is none, or of a kind that is not used.
+    /// Parses a list. Returns `None` if the bytes are no list, or a list of a kind that is not used.
     fn read(der: &[u8]) -> Option<RevocationList> {
         let (_, crl) = CertificateRevocationList::from_der(der).ok()?;
         let known = |e: &X509Extension<'_>| {
@@ -91,7 +91,7 @@ impl RevocationList {
         Some(list)
     }
 
-    /// Takes an extension. Returns `None` if it makes the list one of a kind that is not used.
+    /// Takes an extension. Returns `None` if the extension makes the list a kind that is not used.
     fn extension(&mut self, e: &X509Extension<'_>) -> Option<()> {
         match e.parsed_extension() {
             ParsedExtension::IssuingDistributionPoint(p) => {
@@ -158,7 +158,7 @@ impl RevocationList {
     /// Checks the signature. Remembers the result, since mostly the same key is asked for.
     fn is_signed_by(&self, issuer: &X509Certificate<'_>) -> bool {
         let key = issuer.public_key();
-        // Held during the check, so that threads that come at once do not all make it.
+        // The lock is held during the check, so that several threads do not make it at the same time.
         let mut last = lock(&self.signed);
         if let Some((known, sound)) = last.as_ref()
             && known == key.raw
@@ -194,6 +194,8 @@ impl Lists {
     ) -> Result<(), VerifyError> {
         let named = canonical(cert.issuer().as_raw());
         let own = self.0.iter().filter(|l| l.issuer == named && l.is_of(issuer));
+        // OpenSSL judges by the best list alone, so another one of the same issuer does not make up for its
+        // failures.
         let list = own.max_by(|a, b| a.rank(cert, now).cmp(&b.rank(cert, now))).ok_or(VerifyError(3))?;
         let cannot_sign = issuer.key_usage().ok().flatten().is_some_and(|u| !u.value.crl_sign());
         let timely = list.timely(now);

@@ -30,9 +30,9 @@ pub(super) struct Traffic {
     pub(super) kernel: Kernel,
     pub(super) v13: bool,
     pub(super) empty: u32,
-    /// Answers to changes of keys that have not left.
+    /// Number of answers to changes of keys that have not left.
     pub(super) unsent: u32,
-    /// The beginning of a message behind the handshake whose rest comes with the next record.
+    /// The beginning of a message after the handshake, of which the rest comes with the next record.
     pub(super) message: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ impl Traffic {
         let mut at = 0;
         while !*ended {
             let Some((kind, content)) = self.open_next(input, &mut at)? else { break };
-            // The usual record first; the rest of the loop is rare.
+            // This is the usual kind of record, and the rest of the loop is rare.
             if kind == DATA && !content.is_empty() {
                 out.extend_from_slice(content);
                 self.empty = 0;
@@ -73,13 +73,13 @@ impl Traffic {
                 HANDSHAKE => self.receive_handshake(content, owed)?,
                 _ => return Err(Broken::Malformed),
             }
-            // A peer can send records without content for ever; each costs us a decryption.
+            // A peer could send records without content for ever, and each of them costs a decryption.
             self.count_empty()?;
         }
         Ok(at)
     }
 
-    /// Opens the record at `at`, and moves `at` behind it. `None` if it is incomplete.
+    /// Opens the record at `at`, and moves `at` to its end. Returns `None` if the record is incomplete.
     #[inline]
     fn open_next<'i>(
         &mut self,
@@ -103,7 +103,7 @@ impl Traffic {
     #[cold]
     fn receive_alert(&self, content: &[u8]) -> Result<bool, Broken> {
         match content {
-            // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
+            // `user_canceled` and `no_renegotiation` are warnings that end nothing.
             [1, 90 | NO_RENEGOTIATION] => Ok(false),
             // `close_notify` at any level.
             [_, 0] => Ok(true),
@@ -137,7 +137,7 @@ impl Traffic {
         if self.empty > MAX_EMPTY { Err(Broken::Malformed) } else { Ok(()) }
     }
 
-    /// Reads messages behind the handshake.
+    /// Reads messages after the handshake.
     fn post_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
         let mut gathered = std::mem::take(&mut self.message);
         let mut rest = content;
@@ -171,7 +171,7 @@ impl Traffic {
         k.handle_new_session_ticket(ticket).map_err(|_| Broken::Undecodable)
     }
 
-    /// Changes the keys for receiving, and those for sending if the peer has requested that.
+    /// Changes the keys for receiving. Changes the keys for sending, too, if the peer has requested that.
     fn receive_key_update(&mut self, requested: bool, owed: &mut Vec<u8>) -> Result<(), Broken> {
         let secrets = match &mut self.kernel {
             Kernel::Server(k) => k.update_rx_secret(),

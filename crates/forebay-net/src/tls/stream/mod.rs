@@ -227,13 +227,14 @@ impl Stream {
             }
             input.clear();
             input.append(&mut self.partial);
-            // What is here is opened first: the end of the connection must not overtake it.
+            // Records that have been received are opened first, since the end of the connection must not
+            // overtake them.
             let got = match std::mem::take(&mut self.unopened) {
                 true => Ok(input.len()),
                 false => receive(io, token, input, INPUT),
             };
             let begin = out.len();
-            // Also after an error of the socket: the records that came before it count.
+            // Records are opened after an error of the socket, too, since those that came before it count.
             let used = traffic.open_all(input, out, &mut self.ended, &mut self.owed);
             let used = match used {
                 Ok(used) => used,
@@ -241,7 +242,7 @@ impl Stream {
                     if let Some(alert) = e.alert() {
                         traffic.alert(2, alert, &mut self.owed);
                     }
-                    // `flush` and `drain` come back to the thread's buffers.
+                    // `flush` and `drain` use the buffers of the thread as well.
                     drop(scratch);
                     self.closing = true;
                     let _ = self.flush(io, token, SendFlags::NOSIGNAL);
@@ -253,7 +254,7 @@ impl Stream {
                 self.partial.extend_from_slice(input.get(used..).unwrap_or_default());
             }
             if !self.owed.is_empty() {
-                // An answer to a change of keys does not wait until something else is sent.
+                // An answer to a change of keys must not wait until something else is sent.
                 let _ = self.flush(io, token, SendFlags::NOSIGNAL);
             }
             if out.len() > begin {
@@ -293,7 +294,7 @@ impl Stream {
         traffic.renew(&mut self.owed)?;
         // A typed last piece has at least its type, so there is something to subtract from.
         let total = pieces.iter().map(|p| p.len()).sum::<usize>() - usize::from(typed);
-        // A short answer is sealed where it waits for the end of the turn.
+        // A short answer is sealed in the queue in which it waits for the end of the turn, without a copy.
         let mut place = if then == Then::Wait && total > 0 && total <= self.record.min(self.batch) {
             io.poller.reserve_answer(token, self.owed.len() + total + OVERHEAD)
         } else {
@@ -305,7 +306,8 @@ impl Stream {
             None => scratch.insert(io.tls.borrow_mut()).output(),
         };
         let mut end = self.owed.len();
-        // Sealed earlier, so in front: the peer opens records in the order of their numbers.
+        // Records that were sealed earlier come first, since the peer opens records in the order of their
+        // numbers.
         out.get_mut(..end).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
         self.owed.clear();
         let most = self.batch.min(total);
@@ -320,7 +322,7 @@ impl Stream {
             end += len;
         }
         let mut flags = SendFlags::NOSIGNAL;
-        // Only behind the last byte: if some bytes find no room, a later call sends the alert.
+        // The alert follows the last byte only. If some bytes find no room, a later call sends it.
         if taken == total && then == Then::Close {
             let alert = close_notify(traffic, &mut self.owed);
             if let Some(room) = out.get_mut(end..end + alert.len()) {
@@ -372,7 +374,8 @@ impl Stream {
         self.owed.clear();
         let (before, record) = (traffic.tx.before(), self.record);
         let full = traffic.tx.sealed_len(record);
-        // Content is read to where it is sealed: all records but the last are full.
+        // Content is read to the place where it is sealed, which is known since all records but the last are
+        // full.
         let fits = ((out.len() - first) / full).min(self.batch / record).clamp(1, 8);
         let want = count.min(fits * record);
         let got = {
@@ -392,6 +395,8 @@ impl Stream {
             }
             rustix::io::preadv(file, slices.get_mut(..used).unwrap_or_default(), *offset)?
         };
+        // The file has become shorter since it was opened. The caller sees it by a write of no bytes that
+        // found room.
         if got == 0 && count > 0 {
             return Ok(Sent { bytes: 0, full: false });
         }
@@ -438,6 +443,7 @@ impl Stream {
         }
         self.owed_at = 0;
         self.owed.clear();
+        // A client that was slow once should not keep a large buffer for the life of its connection.
         if self.owed.capacity() > 4096 {
             self.owed = Vec::new();
         }
