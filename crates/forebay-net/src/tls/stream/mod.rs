@@ -234,7 +234,7 @@ impl Stream {
                 false => receive(io, token, input, INPUT),
             };
             let begin = out.len();
-            // Records are opened after an error of the socket, too, since those that came before it count.
+            // Records are opened after an error of the socket, too, since the records that came before it count.
             let used = traffic.open_all(input, out, &mut self.ended, &mut self.owed);
             let used = match used {
                 Ok(used) => used,
