@@ -5,7 +5,7 @@ use std::cell::Cell;
 /// Number of events in a window.
 const WINDOW: u32 = 64;
 
-/// Most busy connections that are few.
+/// Maximum number of busy connections that count as few.
 const FEW: usize = 8;
 
 /// Last window in which a connection had an event. The default is none.
@@ -48,6 +48,7 @@ impl Clients {
     #[inline]
     pub(crate) fn note(&self, seen: &mut Seen) {
         let window = self.window.get();
+        // The connection remembers the window, so that counting it once needs no table of connections.
         if *seen != window {
             *seen = window;
             self.connections.set(self.connections.get() + 1);
@@ -57,6 +58,7 @@ impl Clients {
             self.few.set(self.connections.take() <= FEW);
             self.events.set(0);
             // A connection that was last busy 255 windows ago goes uncounted, which does no harm.
+            // 0 is no window: it is the number of connections that have had no event yet.
             self.window.set(Seen(window.0.checked_add(1).unwrap_or(1)));
         }
     }

@@ -10,10 +10,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Most sockets that are kept.
+/// Maximum number of sockets that are kept.
 const KEPT: usize = 64;
 
-/// Most datagrams and errors of the former peer that are thrown away before a socket serves another.
+/// Maximum number of datagrams and errors of the former peer that are thrown away before a socket serves another one.
 const LEFTOVERS: usize = 32;
 
 /// Unconnected sockets without a port, in the slots of their former use.
@@ -23,13 +23,14 @@ pub(crate) struct SocketPool(RefCell<VecDeque<(AddressFamily, Token)>>);
 impl SocketPool {
     /// Takes a socket of a family that has nothing to read.
     pub(crate) fn take(&self, poller: &Poller, family: AddressFamily) -> Option<Token> {
-        // The one that has waited longest: a datagram on its way to the former port has arrived by now.
+        // The socket that has waited longest comes first: a datagram on its way to its former port has arrived by now.
         let mut kept = self.0.borrow_mut();
         let at = kept.iter().position(|(f, _)| *f == family)?;
         let (_, token) = kept.remove(at)?;
         if poller.with_fd(token, empty) == Some(true) {
             return Some(token);
         }
+        // Datagrams that keep coming could reach the next session, so such a socket is closed.
         poller.remove(token);
         None
     }
@@ -37,6 +38,7 @@ impl SocketPool {
     /// Takes a connected socket of a slot back. It loses its peer and its port; what others send there is refused from now on.
     pub(crate) fn give(&self, poller: &Poller, family: AddressFamily, token: Token) {
         let mut kept = self.0.borrow_mut();
+        // After connect(2) to AF_UNSPEC the kernel gives the port up, and the next connect chooses another one.
         let disconnected =
             kept.len() < KEPT && poller.with_fd(token, |fd| rustix::net::connect_unspec(fd)) == Some(Ok(()));
         if disconnected {
@@ -50,6 +52,7 @@ impl SocketPool {
 
 /// Throws away what a socket has received: nothing of it may reach the next session. Returns `false` if it does not end.
 fn empty(socket: &OwnedFd) -> bool {
+    // A buffer of one byte is enough, since a datagram is removed as a whole, and the rest of it is dropped.
     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     (0..LEFTOVERS).any(|_| rustix::net::recv(socket, &mut [0; 1], flags) == Err(Errno::AGAIN))
 }

@@ -54,6 +54,7 @@ impl<O: Owner> Pairs<O> {
         let (client, server) = tokens(&mut owner);
         let number = {
             let mut places = self.places.borrow_mut();
+            // Places of ended relays are used again, so that the table does not grow with their number.
             places.free.pop().unwrap_or_else(|| {
                 places.relays.push(None);
                 places.relays.len() as u32 - 1
@@ -67,7 +68,7 @@ impl<O: Owner> Pairs<O> {
 
     /// Goes on with a relay after an event.
     pub fn step(&self, direct: Direct) {
-        // Taken out for the step: if that panics, the connections are closed. The place is lost then.
+        // The relay is taken out for the step, so that a panic closes its connections. Its place is lost then.
         let relay = self.places.borrow_mut().relays.get_mut(direct.number as usize).and_then(Option::take);
         if let Some(relay) = relay {
             self.go_on(relay, direct);
@@ -82,7 +83,7 @@ impl<O: Owner> Pairs<O> {
                 }
             }
             Some(ended) => {
-                // First, since the end may add a relay.
+                // The place is given back first, since the end of this relay may add another one.
                 self.places.borrow_mut().free.push(direct.number);
                 let relay = *relay;
                 relay.owner.over(relay.pair, ended);
@@ -94,7 +95,7 @@ impl<O: Owner> Pairs<O> {
     pub fn cut_off(&self) {
         let numbers = 0..self.places.borrow().relays.len();
         for number in numbers {
-            // A statement of its own: the end of a relay may use the table.
+            // This is a statement of its own, because the end of a relay may use the table.
             let relay = self.places.borrow_mut().relays.get_mut(number).and_then(Option::take);
             if let Some(relay) = relay {
                 self.places.borrow_mut().free.push(number as u32);

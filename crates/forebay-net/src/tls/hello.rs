@@ -106,6 +106,7 @@ impl Reading {
     /// If it cannot become one.
     pub fn more_of_stream(&mut self, bytes: &[u8]) -> Result<Option<Hello>, Broken> {
         self.message.extend_from_slice(bytes);
+        // The first message of a client is its ClientHello, whose type is 1 (RFC 8446, section 4).
         if self.message.first().is_some_and(|kind| *kind != 1) {
             return Err(Broken::Malformed);
         }
@@ -125,6 +126,7 @@ impl Reading {
         let rest = input.get(self.at..).unwrap_or_default();
         match record::whole(rest)? {
             Some(n) => Ok(rest.get(..n)),
+            // Without this limit a client could have the server gather bytes without end, before anything is known of it.
             None if input.len() > MAX_HELLO => Err(Broken::Overflow),
             None => Ok(None),
         }

@@ -71,9 +71,11 @@ pub fn signing_key(key: &PrivateKeyDer<'_>, public: &[u8]) -> Result<Arc<dyn Sig
     let (own, key) = private(der.secret_pkcs8_der()).ok_or(Unusable::Key)?;
     let (parameters, public) = self::public(public).ok_or(Unusable::Mismatch)?;
     let key = KeyPair::from_der(key).map_err(|_| Unusable::Key)?;
+    // A certificate with another key would let each handshake fail only at the client, which sees the wrong signature.
     if key.public_key().as_ref() != public {
         return Err(Unusable::Mismatch);
     }
+    // Key and certificate may both restrict the algorithms (RFC 4055, section 1.2), so a form has to fit both.
     let allowed = FORMS.iter().filter(|form| allows(own, form) && allows(parameters, form));
     let forms: Vec<Form> = allowed.copied().collect();
     if forms.is_empty() {
