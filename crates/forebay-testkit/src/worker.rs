@@ -67,11 +67,23 @@ pub fn serve(
     };
     let client = std::thread::spawn(move || {
         let remote = ready.recv().expect("told").expect("started");
+        // Also if the client panics: the worker would run without end, and the test with it.
+        let _stop = OnDrop(|| {
+            mailbox.push(Command::Stop);
+            remote.wake();
+        });
         client();
-        mailbox.push(Command::Stop);
-        remote.wake();
     });
     begin();
     worker::main(setup, &begun);
     client.join().expect("client");
+}
+
+/// Calls a function when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }

@@ -4,7 +4,7 @@
 //! [`output::Output`]. They move bytes by a [`transport::Transport`], the streams of QUIC. The server is in forebay-server, the
 //! client of upstreams in forebay-proxy, and the load generator in forebay-bench.
 //!
-//! `connection.rs` has what the requests of a connection share, `peer.rs` the control and QPACK streams, `tables.rs` the tables of
+//! `connection/mod.rs` has what the requests of a connection share, `peer.rs` the control and QPACK streams, `tables.rs` the tables of
 //! field compression, `budget.rs` what a peer may do in vain. A field section goes through `qpack.rs` to the same builder of heads as
 //! HTTP/2's (`h2/request.rs`), and heads of sections that clients repeat are copied instead (`repeats.rs`).
 

@@ -1,5 +1,5 @@
 //! One request to an upstream: chooses a server, sends the request, and reads the head of the response; after a failure asks
-//! the next server (nginx: proxy_next_upstream). `modules/proxy/mod.rs` calls this; `stream.rs` reads the body. Hot path.
+//! the next server (nginx: proxy_next_upstream). `modules/proxy/mod.rs` calls this; `stream/mod.rs` reads the body. Hot path.
 
 use super::Reuse;
 use super::attempts::{Attempts, Decision, Kept, Repeat};

@@ -1,4 +1,5 @@
-//! State of modules in a worker thread. A module with such state owns a [`ThreadSlot`], and needs to name it nowhere else. Hot path.
+//! State of modules in a worker thread. A module with such state owns a [`ThreadSlot`] and lists it in
+//! [`Module::threads`](super::Module::threads). Hot path.
 
 use crate::thread::Thread;
 use forebay_core::idle_memory::Ended;
@@ -75,7 +76,8 @@ impl<T: ThreadState> ThreadSlot<T> {
     /// Returns the state in a thread.
     #[inline]
     pub fn of<'t>(&self, thread: &'t Thread) -> &'t T {
-        let state: &dyn Any = &*thread.states.0[self.index()];
+        let state = thread.states.0.get(self.index()).expect("the slot is in `threads` of a module");
+        let state: &dyn Any = &**state;
         state.downcast_ref().expect("an index belongs to one slot, and so to one type")
     }
 

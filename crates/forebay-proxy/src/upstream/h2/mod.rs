@@ -5,7 +5,7 @@
 //!   serves all its streams, and the frames of all streams of a turn leave with one send.
 //! - [`stream::Stream`] is a request. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]). Dropping it cancels it.
 //!
-//! forebay-http, `h2/link/mod.rs`, reads and writes the frames, and has the state of a connection without its socket. `pooled.rs`
+//! forebay-http, `h2/link/mod.rs`, reads and writes the frames, and has the state of a connection without its socket. `pooled/mod.rs`
 //! has what connections of HTTP/3 have, too.
 
 mod session;
