@@ -3,15 +3,15 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/forebay/src/answers.rs"]
+#[path = "../../crates/forebay/src/worker_messages.rs"]
 #[allow(dead_code)]
-mod answers;
+mod worker_messages;
 
-use answers::{Answer, Answers, Broken};
+use worker_messages::{Broken, WorkerMessage, WorkerMessages};
 
-fn drain(answers: &mut Answers, got: &mut Vec<Answer>) -> Result<(), Broken> {
+fn drain(answers: &mut WorkerMessages, got: &mut Vec<WorkerMessage>) -> Result<(), Broken> {
     while let Some(answer) = answers.next()? {
-        if let Answer::Failed(text) = &answer {
+        if let WorkerMessage::Failed(text) = &answer {
             assert!(text.len() < 2000 && !text.chars().any(char::is_control));
         }
         got.push(answer);
@@ -21,7 +21,7 @@ fn drain(answers: &mut Answers, got: &mut Vec<Answer>) -> Result<(), Broken> {
 
 fuzz_target!(|input: (&[u8], &[u8])| {
     let (first, second) = input;
-    let (mut whole, mut pieces) = (Answers::default(), Answers::default());
+    let (mut whole, mut pieces) = (WorkerMessages::default(), WorkerMessages::default());
     let (mut of_whole, mut of_pieces) = (Vec::new(), Vec::new());
     whole.add(first);
     whole.add(second);
