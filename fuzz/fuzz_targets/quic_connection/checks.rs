@@ -105,7 +105,12 @@ impl Checks {
     fn memory(&self, lab: &Lab) {
         for connection in lab.node.connections.values() {
             let kept = connection.kept();
-            assert!(kept.packets.max(kept.items) <= MOST_KEPT, "{kept:?} {} at {:?}", connection.recovery(), lab.now);
+            assert!(
+                kept.packets.max(kept.items) <= MOST_KEPT,
+                "{kept:?} {} at {:?}",
+                connection.recovery(),
+                lab.now
+            );
             assert_eq!(kept.events, 0);
         }
         let live = CountingAllocator::counts().live() - self.base;
