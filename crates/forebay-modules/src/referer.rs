@@ -139,7 +139,7 @@ impl Referers {
         }
         // Names of servers are in lower case, and browsers may send any.
         let host = host.to_ascii_lowercase();
-        // What follows the host may begin with a port, which is no part of the path.
+        // After the host there may be a port, which is no part of the path.
         let path = memchr::memchr(b'/', after).and_then(|at| after.get(at..)).unwrap_or_default();
         if self.server_names && is_own_host(req, names, &host)? {
             return Ok(true);

@@ -245,8 +245,7 @@ impl Page {
     async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
         let mut done = self.run_piece(out, req, piece).await;
         if done.is_ok() {
-            // What came before the end of this piece is sent with it, as the next piece may be long in
-            // coming.
+            // The bytes before the end of this piece are sent with it, as the next piece may take long.
             done = self.send_queue(out, req, 0).await;
         }
         self.abandon_unless(done).await

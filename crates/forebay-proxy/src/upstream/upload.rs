@@ -356,7 +356,7 @@ impl Upload {
         let rest = body::follows(req, &mut self.piece, piece)?;
         remember(req, &self.piece);
         let codec = CALL.of(req).codec;
-        // Nothing stands between pieces of such content, so swapping the buffers saves a copy.
+        // Such content has no bytes between its pieces, so swapping the buffers saves a copy.
         if self.out.is_empty() && codec.sends_plain() {
             std::mem::swap(&mut self.out, &mut self.piece);
         } else {

@@ -419,7 +419,7 @@ pub enum Piece {
 pub enum Rest {
     /// More content.
     Content,
-    /// Nothing but the end of the stream, which has yet to arrive: see [`wait_for_end`].
+    /// Only the end of the stream follows, and it has yet to arrive: see [`wait_for_end`].
     End,
     /// Nothing: the body is over.
     Nothing,

@@ -331,7 +331,7 @@ fn body(
     req.modules.upstream.head.buf = buf;
     // The rest of the body may take a long time, so the buffer of the head goes back to the thread.
     req.lend_head();
-    // Nothing has gone to the client yet, so a broken beginning can still become an error.
+    // The client has received no byte yet, so a broken beginning can still become an error.
     if pulled == Pulled::Failed {
         return Err(Stop::Status(502));
     }
@@ -661,7 +661,7 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     if s.ignore_headers.has(b"X-Accel-Redirect") {
         return None;
     }
-    // What the upstream sent is only an instruction, so another location makes the response.
+    // The response of the upstream is only an instruction, so another location makes the response for the client.
     req.forget_response();
     let kind = hand_on(req, s);
     let named = target.first() == Some(&b'@');

@@ -328,7 +328,7 @@ pub(super) fn read_into_head(req: &mut Request, conn: &Conn) -> Result<usize, Er
     req.borrow_head(READ);
     let buf = &mut req.modules.upstream.head.buf;
     let got = conn.read(buf, READ);
-    // Nothing has come, so a request that now waits must not keep a large buffer of the thread.
+    // The read has found no byte. The request waits now, and must not keep a large buffer of the thread meanwhile.
     if buf.is_empty() {
         req.thread.io.large.give(std::mem::take(buf));
     }

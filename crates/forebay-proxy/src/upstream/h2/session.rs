@@ -326,7 +326,7 @@ impl Session {
         let mut buf = self.buf.take();
         let (mut turn, mut woken) = (0, 0);
         while !self.life.is_over() {
-            // What is left in the socket is read in a further step, after the requests that have something to do.
+            // The rest of the bytes in the socket is read in a further step, after the requests that have something to do.
             if turn == READS || woken >= MANY {
                 self.ask();
                 break;

@@ -132,7 +132,7 @@ impl Mux for Stream {
             }
             Got::End => Ok(0),
             Got::Failed => Err(Errno::CONNRESET),
-            // What had come before the connection was lost has been read by now.
+            // All bytes that had come before the connection was lost have been read by now.
             Got::Nothing if self.session.is_lost() => Err(Errno::CONNRESET),
             Got::Nothing => Err(Errno::AGAIN),
         }

@@ -331,7 +331,7 @@ impl Spool {
             SpoolFile::Finished(file) => file.clone(),
         };
         let end = self.saved.min(self.mem_start);
-        // What is both in the file and in memory is read from memory later, so the file is read up to there.
+        // Bytes that are both in the file and in memory are read from memory later, so the file is read up to them.
         let n = end.saturating_sub(self.sent).min(LOADED) as usize;
         let offset = self.start + (self.sent - self.base);
         let at = out.len();
