@@ -528,7 +528,7 @@ impl WorkerThread {
     }
 
     /// Accepts again if there may be room.
-    fn resume(&self, now: Instant) {
+    fn resume_accepting(&self, now: Instant) {
         let Some(pause) = self.pause.get() else { return };
         let room = self.connections() < pause.below || self.thread.io.poller.idle() > pause.idle;
         if !room && pause.until.is_none_or(|t| now < t) {
@@ -706,7 +706,7 @@ impl Handler for WorkerThread {
         if self.thread.log_buffers.borrow().due.is_some_and(|d| d <= now) {
             buffers::flush(&self.thread, false);
         }
-        self.resume(now);
+        self.resume_accepting(now);
         self.spare.turn(&self.thread.io, &self.fronts, now, |work| drop(tokio::task::spawn_blocking(work)));
         if self.parting.get().is_some_and(|at| at <= now) {
             self.parting.set(None);

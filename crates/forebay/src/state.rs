@@ -247,9 +247,9 @@ impl State {
         Log::configured(&self.error_log, &self.logs)
     }
 
-    /// Takes renewed certificates and keys; everything else stays as it was read. What does not fit together
+    /// Reads certificates and keys whose files have changed; everything else stays as it was read. What does not fit together
     /// is refused, and the old ones are kept.
-    pub(crate) fn renew(&mut self, log: &Log) -> bool {
+    pub(crate) fn read_certificates(&mut self, log: &Log) -> bool {
         let mut files = self.memory.files(self.files.as_record());
         for path in &self.config.certificate_files {
             files.refresh(path);

@@ -1,8 +1,6 @@
 //! Connections that this side begins. A [`Client`] is an [`Endpoint`] that takes no connections of others.
 
-use super::{
-    Arrival, Choose, Congestion, Endpoint, HostKey, Link, Mask, Owner, Place, Received, Settings, session,
-};
+use super::{Arrival, Choose, Congestion, Endpoint, HostKey, Link, Mask, Owner, Place, Received, Settings};
 use super::{Error, Side, Version, settings, time};
 use crate::addr::PeerAddr;
 use crate::dial::{DialError, LocalAddress, OwnStep, own};
@@ -332,7 +330,7 @@ struct Nobody;
 
 impl Choose for Nobody {
     fn choose(&self, _: u32, _: Hello) -> Result<Arc<rustls::ServerConfig>, u8> {
-        Err(session::INTERNAL_ERROR)
+        Err(super::tls::INTERNAL_ERROR)
     }
 
     fn refused(&self, _: u32) {}

@@ -9,10 +9,10 @@ mod cid;
 pub mod client;
 mod congestion;
 mod http;
-mod session;
 mod settings;
 mod tally;
 mod time;
+mod tls;
 
 pub use budget::FRAMES;
 pub use cid::{Mask, Place};
@@ -24,9 +24,9 @@ pub use forebay_quic::id::{Dir, Side, StreamId};
 pub use forebay_quic::stream::{Chunk, Closed, Next, ReadError, StreamEvent, Streams, WriteError};
 pub use forebay_quic::version::Version;
 pub use rustls::ServerConfig as TlsConfig;
-pub use session::{Choose, HandshakeFacts};
 pub use settings::{HostKey, IDS, Settings};
 pub use tally::{COUNTS, Count};
+pub use tls::{Choose, HandshakeFacts};
 
 use crate::few_clients::{Clients, Seen};
 use budget::Budget;
@@ -621,7 +621,7 @@ impl Endpoint {
                 first,
                 config,
                 |version, parameters| {
-                    Box::new(session::ServerSession::new(chooser.clone(), number, version, parameters))
+                    Box::new(tls::ServerSession::new(chooser.clone(), number, version, parameters))
                 },
                 buf,
             )

@@ -108,8 +108,8 @@ impl Child {
     }
 }
 
-/// Time between two looks at certificates.
-const RENEWAL: Duration = Duration::from_secs(2);
+/// Time between two looks at certificate files.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
@@ -141,7 +141,7 @@ pub(crate) struct Master {
     pid_file: PathBuf,
     reports: Reports,
     /// Time of the next look at certificate files, and the stamps of the last one.
-    renewal: Option<(Instant, Vec<state::Stamp>)>,
+    certificates: Option<(Instant, Vec<state::Stamp>)>,
     /// Process that the configuration comes from, if it comes from no file.
     controller: Option<Controller>,
 }
@@ -173,7 +173,7 @@ impl Master {
             succession: Succession::of_environment(),
             pid_file,
             reports: Reports::new(ServiceManager::of_environment()),
-            renewal: None,
+            certificates: None,
             controller,
         }
         .watching()
@@ -187,15 +187,16 @@ impl Master {
 
     fn watch_certificates(&mut self) {
         let stamps = self.state.certificate_stamps();
-        self.renewal = (!stamps.is_empty()).then(|| (Instant::now() + RENEWAL, stamps));
+        self.certificates = (!stamps.is_empty()).then(|| (Instant::now() + CERTIFICATE_INTERVAL, stamps));
     }
 
     /// Gives certificates that changed to the worker, without a reload.
-    fn renew(&mut self) {
-        let Some((_, before)) = self.renewal.take() else { return };
+    fn read_changed_certificates(&mut self) {
+        let Some((_, before)) = self.certificates.take() else { return };
         let changed = before != self.state.certificate_stamps();
         self.watch_certificates();
-        if changed && self.ending == Ending::No && !self.no_accept && self.state.renew(&self.log) {
+        if changed && self.ending == Ending::No && !self.no_accept && self.state.read_certificates(&self.log)
+        {
             self.hand_over();
         }
     }
@@ -243,10 +244,10 @@ impl Master {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let renewal = self.renewal.as_ref().map(|(at, _)| *at);
+        let certificates = self.certificates.as_ref().map(|(at, _)| *at);
         let silent = self.children.iter().filter_map(|child| child.silent_at).min();
         let controller = self.controller.as_ref().and_then(Controller::deadline);
-        [self.kill_at, self.respawn_at, renewal, silent, controller].into_iter().flatten().min()
+        [self.kill_at, self.respawn_at, certificates, silent, controller].into_iter().flatten().min()
     }
 
     fn signal(&mut self, received: Received) {
@@ -342,8 +343,8 @@ impl Master {
             .map(|child| child.pid)
             .collect();
         silent.into_iter().for_each(|pid| self.distrust(pid));
-        if self.renewal.as_ref().is_some_and(|(at, _)| *at <= now) {
-            self.renew();
+        if self.certificates.as_ref().is_some_and(|(at, _)| *at <= now) {
+            self.read_changed_certificates();
         }
         if self.respawn_at.is_some_and(|at| at <= now) {
             self.respawn_at = None;
