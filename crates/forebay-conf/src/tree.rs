@@ -6,6 +6,21 @@ use std::borrow::Cow;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
+/// Place of a directive: its file and line.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// File.
+    pub file: FileId,
+    /// Line, the first is 1.
+    pub line: u32,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} line {}", self.file, self.line)
+    }
+}
+
 impl FileId {
     /// The text of the `-g` option, which is no file.
     pub const COMMAND_LINE: FileId = FileId(u32::MAX);
@@ -24,6 +39,13 @@ pub struct Span {
     pub start: u32,
     /// Offset after the last byte.
     pub end: u32,
+}
+
+impl Span {
+    /// Returns the place of the first byte.
+    pub fn place(self) -> Place {
+        Place { file: self.file, line: self.line }
+    }
 }
 
 /// One word, quotes and escapes removed.

@@ -26,6 +26,7 @@ pub mod status_zone;
 pub mod tasks;
 pub mod thread;
 pub mod tls;
+pub mod trace;
 pub mod transfers;
 pub mod upstream;
 pub mod vars;

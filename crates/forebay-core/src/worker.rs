@@ -9,6 +9,7 @@ use crate::log::buffers::{self, LogBuffers};
 use crate::log::error;
 use crate::process::{Applied, ThreadGeneration};
 use crate::thread::{ActiveConfig, Parts, Thread};
+use crate::trace;
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
@@ -591,14 +592,11 @@ impl WorkerThread {
         self.thread.counters.active.add(1);
         // Elsewhere the address of the listener is the local address: no system call.
         let local = if bound.is_wildcard { rustix::net::getsockname(&sock).ok() } else { None };
+        let local = local.and_then(|a| std::net::SocketAddr::try_from(a).ok());
+        let (peer, local) = trace::world().map_or((peer, local), |world| (world.client, world.local));
         let token = self.thread.io.poller.insert(sock);
-        let accepted = Accepted {
-            token,
-            number: crate::thread::next_connection(),
-            peer,
-            local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
-            listener,
-        };
+        let number = crate::thread::next_connection();
+        let accepted = Accepted { token, number, peer, local, listener };
         if let Some(front) = self.front(bound.front) {
             front.accept(accepted);
         }

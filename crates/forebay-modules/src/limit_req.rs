@@ -15,6 +15,7 @@ use forebay_core::limit::rate::Buckets;
 use forebay_core::limit::shared_rate::{Definition, SharedRate};
 use forebay_core::limit::zones::{self, Tables};
 use forebay_core::shared_store::{Answer, Link};
+use forebay_core::trace;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_server::config::{HttpContext, Scope};
@@ -26,6 +27,7 @@ use forebay_server::request::rare::Unused;
 use forebay_server::request::states::Slot;
 use forebay_server::request::{Origin, Request};
 use forebay_server::variables::Row;
+use forebay_server::way;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -384,6 +386,11 @@ fn pass_all(
             _ => z.account(key, limit.burst, now, last),
         };
         limit.count(accounted, s.dry_run);
+        way::note(req, || {
+            let step = trace::Step::new("limit").fact("zone", &limit.zone.name).fact("key", &*key);
+            let result = if accounted.is_ok() { "counted" } else { "refused" };
+            step.fact("rate", format!("{} r/1000 s", z.rate)).fact("result", result).about(&["limit_req"])
+        });
         let excess = match accounted {
             Ok(excess) => excess,
             Err(excess) => {

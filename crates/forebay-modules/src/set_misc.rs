@@ -142,7 +142,7 @@ fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result
         Function::Random(..) | Function::Alphanumeric(_) | Function::Lowercase(_) => Template::default(),
         _ => cx.template(d, d.args.get(1).unwrap_or(target))?,
     };
-    l.ops.push(Op::Run(Arc::new(Compute { var, function, source })));
+    l.add_op(d, Op::Run(Arc::new(Compute { var, function, source })));
     Ok(())
 }
 

@@ -4,8 +4,10 @@ use crate::modules::vars::push_field;
 use crate::request::Request;
 use crate::thread::Thread;
 use crate::variables::Registry;
+use crate::way;
 use forebay_core::log::access::{AccessLog, Escape, Target, is_dirty, write_line};
 use forebay_core::log::buffers;
+use forebay_core::trace::{self, Step};
 use forebay_core::vars::VarId;
 use forebay_core::vars::{Part, Template};
 use forebay_core::vars::{Stored, VarError};
@@ -319,7 +321,10 @@ pub fn log_request(req: &mut Request) {
         if let Some(f) = http.log_formats.get(l.format)
             && f.write(req, &mut line).is_ok()
         {
-            deliver(req, &thread, l, &mut line);
+            way::note(req, || Step::new("log").fact("line", &line).about(&["access_log"]));
+            if !trace::is_on() {
+                deliver(req, &thread, l, &mut line);
+            }
         }
     }
     thread.log_buffers.borrow_mut().scratch = line;

@@ -7,6 +7,7 @@
 //! `Index::renew` (`cache/index.rs`) is the only writer to a published entry of a cache. It changes times in the part that has a
 //! checksum.
 
+use forebay_core::trace;
 use forebay_sys::files;
 use std::fs::{File, Permissions};
 use std::io;
@@ -33,8 +34,21 @@ impl Draft {
     /// # Errors
     /// Errors of open(2): `AlreadyExists` if something is there.
     pub fn create(name: &Path) -> io::Result<Draft> {
+        if trace::is_on() {
+            return Draft::unplaced();
+        }
         let file = Arc::new(files::create_new(name, files::PRIVATE)?);
         Ok(Draft { file, name: Some(name.to_owned()) })
+    }
+
+    /// Creates a file without a name, which never gets a place: where the way of a request is only recorded.
+    #[cold]
+    fn unplaced() -> io::Result<Draft> {
+        let name = std::env::temp_dir().join(format!("forebay-{:016x}", forebay_sys::random::random_u64()));
+        let file = Arc::new(files::create_new(&name, files::PRIVATE)?);
+        let mut draft = Draft { file, name: Some(name) };
+        draft.remove_name()?;
+        Ok(draft)
     }
 
     /// Creates a file as [`Draft::create`] does, and makes missing directories above it with mode `directories`.
@@ -97,6 +111,9 @@ impl Draft {
     /// # Errors
     /// Errors of `place`.
     pub fn finish(mut self, place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<Readable> {
+        if trace::is_on() {
+            return Ok(self.reader());
+        }
         // If this fails, the drop of the draft removes the file.
         place(self.name().unwrap_or(Path::new("")))?;
         self.name = None;

@@ -6,6 +6,7 @@ use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::config::main_settings::ErrorLog;
 use forebay_core::log::error;
+use forebay_core::trace::{self, Step};
 use forebay_http::field::Name;
 
 impl Request {
@@ -16,6 +17,12 @@ impl Request {
 
     /// Writes a line about this request. Builds the message only if a log takes the level.
     pub fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
+        if trace::is_on() && level <= Level::Notice {
+            let mut text = Vec::new();
+            message(&mut text);
+            trace::note(|| Step::new("message").fact("level", level.as_str()).fact("text", &text));
+            return;
+        }
         if !self.logs(level) {
             return;
         }

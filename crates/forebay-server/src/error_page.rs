@@ -4,6 +4,7 @@ use crate::modules::core::{ErrorPage, Settings};
 use crate::phases::spend_uri_change;
 use crate::request::Request;
 use crate::response::origin::Origin;
+use crate::way;
 use forebay_conf::error::Level;
 use forebay_http::request::{Method, Version};
 
@@ -48,6 +49,7 @@ pub fn special(req: &mut Request, status: u16) -> NextStep {
         built_in(req, status);
         return NextStep::Done;
     };
+    way::error_page(req, status);
     req.errors.begin_page(status);
     send_to_page(req, status, page)
 }

@@ -37,6 +37,7 @@ pub mod testing;
 pub mod thread;
 pub mod tls;
 pub mod variables;
+pub mod way;
 
 /// The modules of the base alone.
 pub static MODULES: List = &[

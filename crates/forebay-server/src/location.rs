@@ -3,6 +3,7 @@
 use crate::config::http::{Http, Kind, Location, LocationBuild, LocationId, ROOT};
 use crate::modules::route;
 use crate::request::Request;
+use crate::way;
 use forebay_core::pattern::LimitExceeded;
 use forebay_core::pattern::set::Patterns;
 use std::collections::HashMap;
@@ -101,10 +102,12 @@ impl LocationTree {
     fn find(&self, all: &[Location], req: &mut Request) -> Result<LocationMatch, LimitExceeded> {
         // As in nginx, an exact location ends the search at once.
         if let Some(id) = self.exact.get(req.uri.path.as_slice()) {
+            way::found(&all[*id], "exact");
             return Ok(LocationMatch::Final(*id));
         }
         let (mut best, mut regexes) = (LocationMatch::Nothing, true);
         if let Some(id) = self.prefix(&req.uri.path) {
+            way::found(&all[id], "longest prefix");
             // `^~` disables the regular expressions of its own level, whatever matches inside of it.
             regexes = !matches!(all[id].kind, Kind::PrefixOnly);
             // Inner locations go first, as in nginx: a regular expression inside of a prefix ends the search.
@@ -122,6 +125,7 @@ impl LocationTree {
         let first = self.patterns.first(&uri, |pattern| pattern.exec(req, &uri));
         req.uri.path = uri;
         let Some(id) = first?.and_then(|i| self.regexes.get(i).copied()) else { return Ok(best) };
+        way::found(&all[id], "first regular expression that matches");
         Ok(match all[id].tree.find(all, req)? {
             LocationMatch::Final(inner) | LocationMatch::Prefix(inner) => LocationMatch::Final(inner),
             LocationMatch::Nothing => LocationMatch::Final(id),

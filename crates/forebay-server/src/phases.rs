@@ -8,6 +8,7 @@ use crate::module::{Phase, Verdict};
 use crate::modules::core::Satisfy;
 use crate::modules::{rewrite, static_file};
 use crate::request::Request;
+use crate::way;
 use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
 use std::task::Poll;
@@ -171,7 +172,9 @@ async fn before_content(http: &Http, req: &mut Request) -> Option<Outcome> {
 /// Runs the hooks of a phase until one of them does not let the request pass.
 async fn run_hooks(http: &Http, req: &mut Request, phase: Phase) -> Option<Outcome> {
     for hook in http.location(req).plan.hooks(phase) {
-        match hook(req).decide().await {
+        let verdict = hook(req).decide().await;
+        way::hook(req, phase, *hook, &verdict);
+        match verdict {
             Verdict::Declined | Verdict::Allowed => {}
             verdict => return Some(verdict.outcome()),
         }
@@ -197,9 +200,9 @@ fn server_rewrite(http: &Http, req: &mut Request) -> Option<Outcome> {
 /// Runs FIND_CONFIG and REWRITE, again for each path that the rewrite directives of a location make.
 #[inline]
 fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outcome> {
-    if start != Start::Rewrite
-        && let Some(out) = find_location(http, req)
-    {
+    if start == Start::Rewrite {
+        way::location(http, req);
+    } else if let Some(out) = find_location(http, req) {
         return Some(out);
     }
     loop {
@@ -242,6 +245,7 @@ fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
     if location::choose(http, req).is_err() {
         return Some(Outcome::Status(500));
     }
+    way::location(http, req);
     // The redirect comes last, as in nginx: the limits of the location apply to it first.
     let lacks_slash = http.has_auto_redirect && choose_with_slash(http, req);
     let l = http.location(req);
@@ -289,7 +293,9 @@ async fn post_read(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let own = http.server(req).root().map(|l| l.plan.hooks(Phase::PostRead)).unwrap_or_default();
     for hook in http.first_hooks.iter().chain(own) {
-        match hook(req).decide().await {
+        let verdict = hook(req).decide().await;
+        way::hook(req, Phase::PostRead, *hook, &verdict);
+        match verdict {
             Verdict::Declined | Verdict::Allowed => {}
             verdict => return Some(verdict.outcome()),
         }
@@ -335,6 +341,7 @@ async fn access(http: &Http, req: &mut Request) -> Option<Outcome> {
     let mut access = AccessPhase { any: l.settings.core.satisfy == Satisfy::Any, refused: None };
     for hook in l.plan.hooks(Phase::Access) {
         let verdict = hook(req).decide().await;
+        way::hook(req, Phase::Access, *hook, &verdict);
         match access.judge(req, verdict) {
             Judged::GoOn => {}
             Judged::Allowed => return None,

@@ -7,6 +7,7 @@ use crate::https::HttpsArgs;
 use crate::trust::TrustArgs;
 use crate::{acme, check, doctor, explain, fmt, healthcheck, help, origin, proxy, reload, serve, top, trust};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use forebay_bench::url::{Scheme, Url};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_terminal::print;
@@ -39,7 +40,7 @@ enum Wish {
     Acme(AcmeArgs),
     /// Report all errors of a configuration at once
     Check(CheckArgs),
-    /// Show the settings in effect and where they come from, or the way of a session through the stream block
+    /// Show the settings in effect and where they come from, or the way of a request or a session through them
     Explain(ExplainArgs),
     /// Find what is wrong, stale, harmful or without effect in a configuration and on this machine
     Doctor(DoctorArgs),
@@ -137,23 +138,95 @@ struct AcmeTestArgs {
 struct ExplainArgs {
     #[command(flatten)]
     place: Where,
-    /// Show the way of a session of the stream block: tcp://ADDRESS:PORT, tls://NAME:PORT or udp://ADDRESS:PORT
+    /// Show the way of a request: http://HOST/PATH or https://HOST/PATH; or of a session of the stream block: tcp://ADDRESS:PORT, tls://NAME:PORT or udp://ADDRESS:PORT
     target: Option<String>,
-    /// Name in the client's TLS handshake
+    /// Name in the client's TLS handshake, for a session
     #[arg(long, value_name = "NAME", requires = "target")]
     sni: Option<String>,
-    /// Address of the client
+    /// Address of the client (default for requests: 192.0.2.1)
     #[arg(long, value_name = "ADDRESS", requires = "target")]
     client: Option<std::net::IpAddr>,
+    #[command(flatten)]
+    request: RequestArgs,
     /// For servers and locations also the directives that nothing sets, with their defaults
     #[arg(long)]
     defaults: bool,
+}
+
+/// The request of `forebay explain URL`.
+#[derive(Args)]
+#[command(next_help_heading = "Requests")]
+struct RequestArgs {
+    /// Method (default: GET, with -d POST)
+    #[arg(short = 'X', long, value_name = "METHOD", requires = "target")]
+    method: Option<String>,
+    /// Field line "Name: value"; "Name:" takes a field away. May be repeated
+    #[arg(short = 'H', long = "header", value_name = "LINE", requires = "target")]
+    fields: Vec<String>,
+    /// Content
+    #[arg(short = 'd', long = "data", value_name = "TEXT", requires = "target")]
+    body: Option<String>,
+    /// Status of the response that stands in for an upstream's
+    #[arg(long, value_name = "STATUS", default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..=599))]
+    answer: u16,
+    /// Field line of that response. May be repeated
+    #[arg(long = "answer-header", value_name = "LINE", requires = "target")]
+    answer_fields: Vec<String>,
+    /// Print JSON
+    #[arg(long, requires = "target")]
+    json: bool,
+    /// With "nginx": say where nginx would differ
+    #[arg(long, value_name = "SERVER", requires = "target")]
+    server: Option<ExplainedServer>,
+}
+
+/// Server that an explanation is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ExplainedServer {
+    Forebay,
+    Nginx,
+}
+
+/// Explains a request.
+fn explain_request(options: &Options, url: Url, client: Option<std::net::IpAddr>, args: RequestArgs) -> u8 {
+    if let Some(line) = args.fields.iter().chain(&args.answer_fields).find(|line| !is_field_line(line)) {
+        eprintln!("forebay explain: \"{}\" is no field line: expected \"Name: value\"", line.escape_debug());
+        return 2;
+    }
+    let implied = if args.body.is_some() { "POST" } else { "GET" };
+    let method = args.method.unwrap_or_else(|| implied.to_owned());
+    if method.is_empty() || !method.bytes().all(|b| b.is_ascii_alphabetic() || b == b'-' || b == b'_') {
+        eprintln!("forebay explain: \"{}\" is no method", method.escape_debug());
+        return 2;
+    }
+    let form = explain::Form { json: args.json, nginx: args.server == Some(ExplainedServer::Nginx) };
+    let asked = explain::Asked {
+        url,
+        method,
+        fields: args.fields,
+        body: args.body,
+        client,
+        answer: args.answer,
+        answer_fields: args.answer_fields,
+    };
+    explain::request(options, &asked, form)
+}
+
+/// Returns `true` for a name, a colon and a value without control characters.
+fn is_field_line(line: &str) -> bool {
+    line.split_once(':').is_some_and(|(name, _)| !name.is_empty() && !name.contains(' '))
+        && !line.chars().any(char::is_control)
 }
 
 /// Runs `explain`.
 fn explain_main(args: ExplainArgs) -> u8 {
     let options = args.place.options();
     let Some(target) = &args.target else { return explain::main(&options, args.defaults, None) };
+    if let Ok(url) = Url::parse(target)
+        && matches!(url.scheme, Scheme::Http | Scheme::Https)
+    {
+        return explain_request(&options, url, args.client, args.request);
+    }
     match explain::Question::new(target, args.sni, args.client) {
         Ok(question) => explain::main(&options, args.defaults, Some(&question)),
         Err(why) => {

@@ -16,6 +16,7 @@ mod differential_proxy;
 mod differential_upstream;
 mod drills;
 mod exchange;
+mod explain;
 mod fastcgi;
 mod headers_more;
 mod health;

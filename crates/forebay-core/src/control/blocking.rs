@@ -62,6 +62,8 @@ pub struct Limits {
 /// Response to a GET request.
 #[derive(Debug)]
 pub struct Response {
+    /// Head as it came.
+    pub head: Vec<u8>,
     /// Status.
     pub status: u16,
     /// Content.
@@ -165,6 +167,15 @@ impl Connection {
         })
     }
 
+    /// Reads the head of a response that has no content, since the method of its request was HEAD.
+    ///
+    /// # Errors
+    /// As [`Connection::response`].
+    pub fn head(&mut self, limit: usize) -> Result<Vec<u8>, NoResponse> {
+        let head = self.runtime.block_on(final_head(&mut self.line, limit))?;
+        Ok(head.buf.get(..head.len).unwrap_or_default().to_vec())
+    }
+
     /// Reads a response.
     ///
     /// # Errors
@@ -174,7 +185,8 @@ impl Connection {
             let head = final_head(&mut self.line, limits.head).await?;
             let body = self.line.body(&head, limits.body).await?;
             let keeps = body.read == Read::All && head.keep_alive;
-            Ok(Response { status: head.status, body: body.bytes, read: body.read, keeps })
+            let text = head.buf.get(..head.len).unwrap_or_default().to_vec();
+            Ok(Response { head: text, status: head.status, body: body.bytes, read: body.read, keeps })
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Opens connections to servers for requests and sessions. Hot path.
 
 use crate::thread::Thread;
+use crate::trace;
 use forebay_net::dial::{self, DialError, DialSettings};
 use forebay_net::wire::{Watch, Wire};
 
@@ -10,6 +11,10 @@ use forebay_net::wire::{Watch, Wire};
 /// # Errors
 /// [`DialError`].
 pub async fn dial(thread: &Thread, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wire, DialError> {
+    if let Some(addr) = trace::stand_in() {
+        let stand_in = DialSettings { addr: &addr, local: None, greeting: &[], ..*s };
+        return dial::dial(&thread.io, &stand_in, watch).await;
+    }
     match dial::dial(&thread.io, s, watch).await {
         Err(e) if e.is_out_of_descriptors() && thread.shed() => dial::dial(&thread.io, s, watch).await,
         done => done,

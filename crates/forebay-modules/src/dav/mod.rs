@@ -7,6 +7,7 @@ use files::{FileError, Tree};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::config::value::{Number, Setting, once};
+use forebay_core::trace;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::request::{Framing, Method};
@@ -17,6 +18,7 @@ use forebay_server::module::{Module, Phase, PhaseHook, Step, Verdict};
 use forebay_server::modules::static_file;
 use forebay_server::phases::Outcome;
 use forebay_server::request::Request;
+use forebay_server::way;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -115,6 +117,13 @@ fn answer(req: &mut Request) -> Step<'_> {
 
 /// Executes a request.
 async fn run(req: &mut Request) -> Outcome {
+    if trace::is_on() {
+        // Nothing is changed where the way of a request is only recorded.
+        way::note(req, || {
+            trace::Step::new("file").fact("result", "changed by the method").about(&["dav_methods"])
+        });
+        return Outcome::Status(204);
+    }
     if req.method == Method::Put && may_put(req).is_ok() {
         // The body goes into a file from the beginning, which is then moved to the target without a copy.
         req.body.in_file = true;

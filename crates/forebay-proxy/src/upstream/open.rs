@@ -7,6 +7,7 @@ use crate::modules::proxy_bind;
 use crate::upstream::CALL;
 use forebay_conf::error::Level;
 use forebay_core::tls::client::{Unencrypted, Wanted};
+use forebay_core::trace;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error::{self, Blame, CONNECTING};
 use forebay_core::upstream::dialing;
@@ -140,7 +141,8 @@ fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
 
 /// Returns the parameters of encryption, where there is any.
 pub fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
-    if !CALL.of(req).encrypted {
+    // The stand-in speaks in plain text.
+    if !CALL.of(req).encrypted || trace::is_on() {
         return Ok(None);
     }
     let http = req.http();

@@ -1,6 +1,6 @@
 //! The list of all modules.
 
-use super::{HttpDirective, LocationDirective, Module};
+use super::{Hook, HttpDirective, LocationDirective, Module, Phase};
 use crate::config::Scope;
 use crate::config::http::LocationBuild;
 use crate::variables::Row;
@@ -70,6 +70,14 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         Some(read) => read(d, l, cx).map(|()| true),
         None => Ok(false),
     }
+}
+
+/// Returns the directives of the module that has a hook.
+pub fn directives_of(phase: Phase, hook: Hook) -> Vec<&'static str> {
+    let has = |m: &&&Module| m.hooks.iter().any(|h| h.phase == phase && std::ptr::fn_addr_eq(h.hook, hook));
+    let Some(module) = all().iter().find(has) else { return Vec::new() };
+    let inherited = module.settings.iter().flat_map(|s| s.directives());
+    inherited.chain(module.location_directives.iter().map(|(name, _)| *name)).collect()
 }
 
 /// Rows of all built-in variables.

@@ -4,8 +4,9 @@ use crate::config::Scope;
 use crate::config::http::{LocationBuild, LocationId};
 use crate::module::Module;
 use crate::request::Request;
+use crate::way;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::{Directive, Word};
+use forebay_conf::tree::{Directive, Place, Word};
 use forebay_conf::units;
 use forebay_core::pattern::{LimitExceeded, Pattern};
 use forebay_core::vars::Names;
@@ -44,6 +45,15 @@ pub trait Operation: std::fmt::Debug + Send + Sync {
     fn run(&self, req: &mut Request) -> Result<(), VarError>;
 }
 
+/// A compiled directive with its place.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    /// The directive.
+    pub op: Op,
+    /// Its place.
+    pub at: Place,
+}
+
 /// One compiled directive.
 #[derive(Clone, Debug)]
 pub enum Op {
@@ -58,7 +68,7 @@ pub enum Op {
         /// Level to switch to if the condition holds.
         location: Option<LocationId>,
         /// Rewrite directives of the block.
-        ops: Vec<Op>,
+        ops: Vec<Statement>,
     },
     /// `rewrite`.
     Rewrite {
@@ -117,7 +127,7 @@ fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result
         b"return" => ret(d, cx),
         _ => rewrite(d, cx),
     };
-    l.ops.push(op?);
+    l.add_op(d, op?);
     Ok(())
 }
 
@@ -296,7 +306,7 @@ enum Step {
 }
 
 /// Runs the directives of a level.
-pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
+pub fn run(req: &mut Request, ops: &[Statement]) -> Ran {
     let mut walk = RunState { changed: false, quote: true };
     match steps(req, ops, &mut walk) {
         Ok(Step::Stop(ran)) => ran,
@@ -349,9 +359,9 @@ fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-fn steps(req: &mut Request, ops: &[Op], walk: &mut RunState) -> Result<Step, VarError> {
-    for op in ops {
-        let step = step(req, op, walk)?;
+fn steps(req: &mut Request, ops: &[Statement], walk: &mut RunState) -> Result<Step, VarError> {
+    for statement in ops {
+        let step = step(req, statement, walk)?;
         if let Step::Stop(_) = step {
             return Ok(step);
         }
@@ -359,8 +369,18 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut RunState) -> Result<Step, Var
     Ok(Step::Next)
 }
 
-fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarError> {
-    match op {
+fn step(req: &mut Request, statement: &Statement, walk: &mut RunState) -> Result<Step, VarError> {
+    let step = match &statement.op {
+        Op::If { cond, location, ops } => {
+            let holds = holds(req, cond)?;
+            way::condition(statement.at, holds);
+            if !holds {
+                return Ok(Step::Next);
+            }
+            // From here on the settings of the block are in effect, as in nginx.
+            req.location = location.unwrap_or(req.location);
+            return steps(req, ops, walk);
+        }
         Op::Break => {
             // As in nginx, a path that was rewritten no longer belongs to the location in which `break` stays.
             req.uri.valid_location &= !walk.changed;
@@ -368,32 +388,14 @@ fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarErro
         }
         Op::Set(var, t) => assign(req, *var, t, walk.quote),
         Op::Run(operation) => operation.run(req).map(|()| Step::Next),
-        Op::If { cond, location, ops } => {
-            let level = location.unwrap_or(req.location);
-            run_if(req, cond, level, ops, walk)
-        }
         Op::Return { status, text } => answer(req, *status, text.as_ref()).map(Step::Stop),
         Op::Rewrite { pattern, replacement, keep_args, flag } => {
             let rewrite = Rewrite { to: replacement, keep_args: *keep_args, flag: *flag };
             rewrite.run(req, pattern, walk)
         }
-    }
-}
-
-/// Runs the directives of an `if` in the block's level, if the condition holds.
-fn run_if(
-    req: &mut Request,
-    condition: &Condition,
-    level: LocationId,
-    ops: &[Op],
-    walk: &mut RunState,
-) -> Result<Step, VarError> {
-    if !holds(req, condition)? {
-        return Ok(Step::Next);
-    }
-    // From here on the settings of the block are in effect, as in nginx.
-    req.location = level;
-    steps(req, ops, walk)
+    };
+    way::rewritten(req, statement);
+    step
 }
 
 /// Runs a `set`.

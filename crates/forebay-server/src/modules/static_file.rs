@@ -11,6 +11,7 @@ use crate::response::Part;
 use crate::response::origin::AllowedRanges;
 use crate::response::sent;
 use crate::thread::Thread;
+use crate::way;
 use forebay_conf::error::Level;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::request::Method;
@@ -125,10 +126,12 @@ pub fn path_text(req: &mut Request) -> String {
 pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     let http = req.http();
     let core = &http.location(req).settings.core;
-    match cached(core, req, path) {
+    let found = match cached(core, req, path) {
         Cached::Hit(found) => found,
         Cached::Miss => open_anew(core, req, path).await,
-    }
+    };
+    way::file(req, path, &found);
+    found
 }
 
 /// Looks up a path in the cache.

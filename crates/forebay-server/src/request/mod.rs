@@ -7,6 +7,7 @@ use crate::connection::Connection;
 use crate::modules::core::Settings as Core;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
+use crate::way;
 use ending::Ending;
 use errors::Errors;
 use forebay_conf::error::Level;
@@ -296,7 +297,7 @@ impl Request {
         let conf = self.conf.clone();
         let address = self.conn.client.address(&conf);
         self.server = address.map_or(0, |a| a.default_server);
-        let mut chosen = Ok(());
+        let (mut chosen, mut named) = (Ok(()), false);
         if let Some(a) = address
             && !a.names.is_empty()
             // A head that was not read to its end may not have come to its `Host` field, so it does not count as a head without a host.
@@ -306,7 +307,7 @@ impl Request {
             let host = std::mem::take(&mut self.head.host);
             match a.names.find(&host) {
                 Ok(Some((s, pattern))) => {
-                    self.server = s;
+                    (self.server, named) = (s, true);
                     if let Some(p) = pattern {
                         chosen = p.exec(self, &host).map(drop);
                     }
@@ -318,6 +319,7 @@ impl Request {
         }
         // Until a location is chosen, the settings of the server apply.
         self.location = ROOT;
+        way::server(self, named);
         let root = conf.http.location(self);
         crate::counting::begin(self, root);
         // nginx uses the settings of the server until a location is chosen.

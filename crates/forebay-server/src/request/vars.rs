@@ -1,9 +1,11 @@
 //! Variables of a request. Hot path.
 
 use super::Request;
+use crate::way;
 use forebay_conf::error::Level;
 use forebay_core::limit::cidr::{self, Cidr};
 use forebay_core::tls::Session;
+use forebay_core::trace;
 use forebay_core::vars::{Captures, Evaluate, Source, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::Header;
 use forebay_net::addr::Peer;
@@ -14,6 +16,23 @@ impl Request {
     /// # Errors
     /// If the evaluation runs in a circle.
     pub fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        if trace::is_on() {
+            return self.noted_var(id, out);
+        }
+        self.var_of(id, out)
+    }
+
+    /// Appends the value of a variable, and notes it in the record of the request's way.
+    #[cold]
+    fn noted_var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        let start = out.len();
+        let found = self.var_of(id, out)?;
+        way::variable(self, id, out.get(start..).filter(|_| found));
+        Ok(found)
+    }
+
+    #[inline]
+    fn var_of(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
         match self.vars.get(id) {
             Stored::Value(v) => {
                 out.extend_from_slice(v);

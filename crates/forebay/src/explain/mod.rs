@@ -1,7 +1,8 @@
-//! `forebay explain`: the settings in effect with their origins, for the machine, the main level, each server and location, or
-//! the way of a session through the stream block.
+//! `forebay explain`: the settings in effect with their origins, for the machine, the main level, each server and location; the
+//! way of a request through the http block; or the way of a session through the stream block.
 
 mod levels;
+mod request;
 mod session;
 mod values;
 
@@ -17,6 +18,7 @@ use forebay_net::quic::Congestion;
 use forebay_sys::cpus;
 use forebay_terminal::print;
 
+pub(crate) use request::{Asked, Form, main as request};
 pub(crate) use session::Question;
 
 /// One line: a setting, its value and the origin of the value.

@@ -11,9 +11,11 @@ use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSetti
 use crate::upstream::CALL;
 use crate::upstream::spool::Keep;
 use forebay_conf::error::Level;
+use forebay_core::trace::{self, Step};
 use forebay_http::field::Name;
 use forebay_http::request::Method;
 use forebay_server::request::Request;
+use forebay_server::way;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::rc::Rc;
@@ -30,6 +32,19 @@ pub(super) enum CacheAnswer {
     Purged,
     /// A background request has nothing to do: another request renews the entry.
     Nothing,
+}
+
+impl CacheAnswer {
+    /// Returns the answer in a word.
+    fn text(&self) -> &'static str {
+        match self {
+            CacheAnswer::Entry(_) => "hit",
+            CacheAnswer::Fetch(Fetch { stale: Some(_), .. }) => "expired",
+            CacheAnswer::Fetch(_) => "miss",
+            CacheAnswer::Purged => "purged",
+            CacheAnswer::Nothing => "renewed by another request",
+        }
+    }
 }
 
 /// A request to an upstream, as the cache sees it.
@@ -108,7 +123,16 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
     let kept = &mut proxy_cache::STATE.of_mut(req).key;
     kept.clear();
     kept.extend_from_slice(&key);
-    let found = if purge { purged(req, cache, &key).await } else { look_up(req, cs, cache, &key).await? };
+    let found = match purge {
+        // Nothing is removed where the way of a request is only recorded.
+        true if trace::is_on() => CacheAnswer::Purged,
+        true => purged(req, cache, &key).await,
+        false => look_up(req, cs, cache, &key).await?,
+    };
+    way::note(req, || {
+        let step = Step::new("cache").fact("zone", &cache.name).fact("key", &key);
+        step.fact("result", found.text()).about(&["proxy_cache", "proxy_cache_key"])
+    });
     req.give_buf(key);
     Ok(found)
 }
@@ -667,7 +691,7 @@ pub(super) fn keep(
     s: &Settings,
     cs: &CacheSettings,
 ) -> Result<Option<Keep>, Stop> {
-    let Some(place) = fetch.place.take() else { return Ok(None) };
+    let Some(place) = fetch.place.take().filter(|_| !trace::is_on()) else { return Ok(None) };
     let rules = cache_rules(req, s);
     if rules.forbids() || cs.no_cache.test(req)? {
         return Ok(None);

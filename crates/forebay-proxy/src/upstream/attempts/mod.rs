@@ -10,12 +10,14 @@ use super::fault::{Fault, client_gone};
 use crate::modules::proxy::{NextMask, NextUpstream};
 use crate::upstream::CALL;
 use forebay_conf::error::Level;
+use forebay_core::trace::Step;
 use forebay_core::upstream::dial_error::Blame;
 use forebay_core::upstream::queue::Gone;
 use forebay_net::addr::PeerAddr;
 use forebay_server::request::Request;
 use forebay_server::request::upstream::Attempt;
 use forebay_server::thread::ThreadConfig;
+use forebay_server::way;
 use servers::Servers;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -186,7 +188,29 @@ impl<'t> Attempts<'t> {
         req.modules.upstream.attempts.reserve_exact(1);
         req.modules.upstream.attempts.push(Attempt { redirected, ..Attempt::new(name, now) });
         name_in_log(req, self.address());
+        way::note(req, || self.step(req));
         Ok(contact)
+    }
+
+    /// Returns the choice of a server as a step of the request's way.
+    #[cold]
+    fn step(&self, req: &Request) -> Step {
+        let name = req.modules.upstream.attempts.last().map(|a| a.name.clone()).unwrap_or_default();
+        let step = Step::new("upstream").fact("server", &name);
+        let step = step.about(&[
+            "proxy_pass",
+            "fastcgi_pass",
+            "uwsgi_pass",
+            "scgi_pass",
+            "grpc_pass",
+            "memcached_pass",
+        ]);
+        match &self.servers {
+            Servers::Group(picker, _) if picker.local.group.explicit => {
+                step.fact("group", &picker.local.group.name)
+            }
+            _ => step,
+        }
     }
 
     /// Chooses a server for a request that no server has refused, where none could be chosen at first.

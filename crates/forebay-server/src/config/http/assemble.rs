@@ -315,6 +315,7 @@ impl Assembly<'_, '_> {
         Location {
             name: std::mem::take(&mut l.name),
             kind,
+            at: l.at,
             parent: l.parent,
             settings,
             ops,

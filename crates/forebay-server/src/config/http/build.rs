@@ -11,7 +11,7 @@ use crate::module::sharing;
 use crate::modules;
 use crate::modules::rewrite;
 use forebay_conf::error::Error;
-use forebay_conf::tree::{Block, Directive, Unit};
+use forebay_conf::tree::{Block, Directive, Place, Unit};
 use forebay_core::config::Listening;
 use forebay_core::config::listen::{self, ListenDirective};
 use forebay_core::config::names::{self, ServerName};
@@ -26,12 +26,14 @@ pub struct LocationBuild {
     pub name: Vec<u8>,
     /// Kind.
     pub kind: Kind,
+    /// Place of the directive that begins the level.
+    pub at: Place,
     /// Enclosing level of the server; `None`: the http level.
     pub parent: Option<LocationId>,
     /// Directives of this level.
     pub written: LocationWritten,
     /// Rewrite directives.
-    pub ops: Vec<rewrite::Op>,
+    pub ops: Vec<rewrite::Statement>,
     /// Content handler.
     pub content: Option<Content>,
     /// `internal`.
@@ -58,10 +60,11 @@ impl LocationBuild {
             && self.content.as_ref().is_some_and(|content| content.needs().upstream)
     }
 
-    fn new(kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationBuild {
+    fn new(kind: Kind, name: &[u8], at: Place, parent: Option<LocationId>) -> LocationBuild {
         LocationBuild {
             name: name.to_vec(),
             kind,
+            at,
             parent,
             written: LocationWritten::default(),
             ops: Vec::new(),
@@ -74,6 +77,11 @@ impl LocationBuild {
             taken: HashSet::new(),
             texts: Vec::new(),
         }
+    }
+
+    /// Adds a directive that runs in order with the rewrite directives of the level.
+    pub fn add_op(&mut self, d: &Directive, op: rewrite::Op) {
+        self.ops.push(rewrite::Statement { op, at: d.name.span.place() });
     }
 
     /// Notes a directive that a module has taken.
@@ -117,7 +125,7 @@ impl ServerBuild {
     /// Starts a server at its directive.
     fn new(d: &Directive) -> ServerBuild {
         ServerBuild {
-            locations: vec![LocationBuild::new(Kind::Server, b"", None)],
+            locations: vec![LocationBuild::new(Kind::Server, b"", d.name.span.place(), None)],
             written: Default::default(),
             names: Vec::new(),
             listens: Vec::new(),
@@ -128,8 +136,9 @@ impl ServerBuild {
         }
     }
 
-    fn add(&mut self, kind: Kind, name: &[u8], parent: LocationId) -> LocationId {
-        self.locations.push(LocationBuild::new(kind, name, Some(parent)));
+    /// Adds a level that a directive begins.
+    fn add(&mut self, d: &Directive, kind: Kind, name: &[u8], parent: LocationId) -> LocationId {
+        self.locations.push(LocationBuild::new(kind, name, d.name.span.place(), Some(parent)));
         self.locations.len() - 1
     }
 
@@ -162,7 +171,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     pub fn new(cx: &'s mut Scope<'f>, former: Option<Arc<Memory>>) -> Self {
         Builder {
             cx,
-            level: LocationBuild::new(Kind::Http, b"", None),
+            level: LocationBuild::new(Kind::Http, b"", Place::default(), None),
             http_server: Default::default(),
             pool: None,
             servers: Vec::new(),
@@ -347,11 +356,12 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     fn if_block(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
         let cond = rewrite::condition(d, self.cx)?;
-        let level = s.add(Kind::If, b"", at);
+        let level = s.add(d, Kind::If, b"", at);
         self.body(d, level, s);
         // The rewrite directives of an `if` run in order with the directives around it.
         let ops = std::mem::take(&mut s.locations[level].ops);
-        s.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
+        let op = rewrite::Op::If { cond, location: Some(level), ops };
+        s.locations[at].add_op(d, op);
         Ok(())
     }
 
@@ -365,7 +375,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         if s.locations[at].limit_except.is_some() {
             return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
         }
-        let level = s.add(Kind::LimitExcept, b"", at);
+        let level = s.add(d, Kind::LimitExcept, b"", at);
         self.body(d, level, s);
         s.locations[at].limit_except = Some((methods, level));
         Ok(())
@@ -395,7 +405,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 .error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
         }
         let named = matches!(kind, Kind::Named);
-        let level = s.add(kind, &name, at);
+        let level = s.add(d, kind, &name, at);
         s.locations[at].children.push(level);
         if named {
             s.named.insert(name, level);

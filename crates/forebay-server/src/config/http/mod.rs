@@ -18,6 +18,7 @@ use crate::module::{Content, Hook, Plan};
 use crate::modules;
 use crate::modules::rewrite;
 use crate::request::Request;
+use forebay_conf::tree::Place;
 use forebay_core::config::Environment;
 use forebay_core::config::names::ServerName;
 use forebay_core::pattern::Pattern;
@@ -196,12 +197,14 @@ pub struct Location {
     pub name: Vec<u8>,
     /// Kind.
     pub kind: Kind,
+    /// Place of the directive that begins the level.
+    pub at: Place,
     /// Enclosing level of the server; `None`: the http level.
     pub parent: Option<LocationId>,
     /// Settings of all modules.
     pub settings: LocationSettings,
     /// Rewrite directives (nginx: the rewrite module), in order.
-    pub ops: Vec<rewrite::Op>,
+    pub ops: Vec<rewrite::Statement>,
     /// Content handler, if one took the location.
     pub content: Option<Content>,
     /// `internal`.

@@ -118,7 +118,7 @@ pub(super) fn text(
     }
     if listener.front != STREAM {
         return Err(format!(
-            "{}: http listens there; its servers are in the list without a target",
+            "{}: http listens there; try http:// or https://",
             question.url
         ));
     }
