@@ -6,6 +6,7 @@ use crate::upstream::codec::facts::Facts;
 use crate::upstream::exchange::Target;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Span};
+use forebay_core::trace::{self, Step};
 use forebay_core::upstream::servers::Server;
 use forebay_core::vars::Template;
 use forebay_http::uri::{Escape, escape};
@@ -16,6 +17,7 @@ use forebay_server::config::Scope;
 use forebay_server::config::upstreams::{Named, Upstream};
 use forebay_server::modules::resolver;
 use forebay_server::request::Request;
+use forebay_server::way;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -361,6 +363,10 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     // An address needs no name server, so it works without a `resolver` directive.
     if let Some(addr) = place.literal(default_port) {
         return Ok(Target::Direct(vec![addr]));
+    }
+    if let Some(stand_in) = trace::stand_in() {
+        way::note(req, || Step::new("resolver").fact("name", &name).fact("result", "not asked"));
+        return Ok(Target::Direct(vec![stand_in]));
     }
     let resolver = resolver_of(req);
     let addrs = look_up(req, &resolver, &name, place.port().unwrap_or(default_port)).await?;

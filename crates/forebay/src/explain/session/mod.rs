@@ -117,10 +117,7 @@ pub(super) fn text(
         return Err(format!("{}: challenges of ACME are answered there, and no server is", question.url));
     }
     if listener.front != STREAM {
-        return Err(format!(
-            "{}: http listens there; try http:// or https://",
-            question.url
-        ));
+        return Err(format!("{}: http listens there; try http:// or https://", question.url));
     }
     let stream = blocks(&places.tree.root, "stream").next().map(|(_, block)| block);
     let stream = stream.ok_or("there is no stream block")?;
