@@ -275,9 +275,22 @@ pub(crate) struct DoctorArgs {
     /// Advice about the machine too
     #[arg(long)]
     pub all: bool,
+    /// Also name the faults (CVE) of the nginx that runs this configuration, as far as it opens them
+    #[arg(long, value_name = "SERVER")]
+    pub server: Option<DoctoredServer>,
+    /// The program of --server (default: /usr/sbin/nginx or the like)
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub program: Option<PathBuf>,
     /// Print a rule (or `all`), and end
     #[arg(long, value_name = "RULE")]
     pub explain: Option<String>,
+}
+
+/// Server whose faults `forebay doctor` knows.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DoctoredServer {
+    /// nginx.
+    Nginx,
 }
 
 /// Output format of `forebay doctor`.

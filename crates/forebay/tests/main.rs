@@ -52,6 +52,7 @@ mod repeated;
 mod robustness;
 mod rotated_certificates;
 mod scgi_uwsgi;
+mod security;
 mod service_manager;
 mod shared_limits;
 mod shared_purges;

@@ -1,5 +1,6 @@
 //! Facts about the machine, for the rules.
 
+use super::cve_rules::Version;
 use super::scene::Scene;
 use forebay_net::tls::{pem, verify};
 use forebay_sys::cpus::{self, CpuBudget};
@@ -33,6 +34,8 @@ pub(crate) struct Host {
     pub certificates: BTreeMap<usize, Certificate>,
     /// The nginx that is installed, and its TLS library.
     pub nginx: Option<String>,
+    /// Version of the nginx that runs the configuration, where doctor was asked about it.
+    pub examined: Option<Version>,
     /// Certificates by ACME.
     pub acme: super::acme::Acme,
     /// Seconds since 1970; 0 = not looked at.
@@ -75,10 +78,27 @@ impl Certificate {
     }
 }
 
+/// Asks a program for its version.
+///
+/// # Errors
+/// There is no such program, or it is no nginx.
+pub(super) fn version_of_nginx(program: Option<&Path>) -> Result<Version, String> {
+    let usual = || PROGRAMS.iter().map(Path::new).find(|p| p.exists());
+    let program =
+        program.or_else(usual).ok_or("there is no nginx in the usual places; name it by --program")?;
+    let out = std::process::Command::new(program).arg("-v").output();
+    let out = out.map_err(|e| format!("{}: {e}", program.display()))?;
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    let version = text.lines().find_map(|l| Version::parse(l.strip_prefix("nginx version: ")?));
+    version.ok_or_else(|| format!("{} -v names no version of nginx", program.display()))
+}
+
+/// Places where nginx is installed.
+const PROGRAMS: [&str; 3] = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/local/nginx/sbin/nginx"];
+
 /// Returns the version and TLS library of the nginx that is installed, by its own words.
 fn installed_nginx() -> Option<String> {
-    let places = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/local/nginx/sbin/nginx"];
-    let program = places.into_iter().find(|p| Path::new(p).exists())?;
+    let program = PROGRAMS.into_iter().find(|p| Path::new(p).exists())?;
     let out = std::process::Command::new(program).arg("-V").output().ok()?;
     words_of_nginx(&String::from_utf8_lossy(&out.stderr))
 }

@@ -1,6 +1,6 @@
 //! `forebay doctor`: what in a configuration and on the host is wrong, stale, harmful or without effect, why, and what to
 //! write instead. It reads and changes nothing. A rule is one entry of a table: [`conf_rules::RULES`] look at the
-//! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`quic_rules::RULES`] at HTTP/3, [`acme_rules::RULES`] at its
+//! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`quic_rules::RULES`] at HTTP/3, [`cve_rules::RULES`] at faults of nginx, [`acme_rules::RULES`] at its
 //! certificates, [`host_rules::RULES`] at the kernel's settings and the machine, [`disk_rules::RULES`] at the file systems in use,
 //! [`live_rules::RULES`] at the server that runs with it.
 //!
@@ -10,6 +10,7 @@
 mod acme;
 mod acme_rules;
 mod conf_rules;
+mod cve_rules;
 mod disk;
 mod disk_rules;
 mod host;
@@ -105,7 +106,12 @@ use rule_table;
 
 /// Rules for the configuration.
 fn for_configuration() -> impl Iterator<Item = &'static (Rule, conf_rules::Check)> {
-    conf_rules::RULES.iter().chain(safety_rules::RULES).chain(stream_rules::RULES).chain(quic_rules::RULES)
+    conf_rules::RULES
+        .iter()
+        .chain(safety_rules::RULES)
+        .chain(stream_rules::RULES)
+        .chain(quic_rules::RULES)
+        .chain(cve_rules::RULES)
 }
 
 /// Returns all rules, those for the configuration first.
@@ -224,8 +230,15 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
         return 2;
     }
     let scene = Scene::new(&parsed.tree);
-    let host = match look_at_host(args.no_host, &args.sysctl, &scene, &environment) {
+    let mut host = match look_at_host(args.no_host, &args.sysctl, &scene, &environment) {
         Ok(host) => host,
+        Err(text) => {
+            eprintln!("forebay doctor: {text}");
+            return 2;
+        }
+    };
+    host.examined = match args.server.map(|_| host::version_of_nginx(args.program.as_deref())).transpose() {
+        Ok(version) => version,
         Err(text) => {
             eprintln!("forebay doctor: {text}");
             return 2;
@@ -238,6 +251,7 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
         e.level = Level::Warn;
     }
     findings.extend(refused_lines(&errors, &files));
+    findings.extend(host.examined.into_iter().flat_map(|v| cve_rules::of_refused(&errors, &files, v)));
     findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
     let text = match args.format {
         DoctorFormat::Text => {

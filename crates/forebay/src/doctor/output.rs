@@ -225,6 +225,7 @@ fn sarif_rules() -> Vec<Value> {
 pub(super) fn explain(id: &str) -> u8 {
     let text = match super::rules().find(|r| r.id == id) {
         _ if id == "all" => manual(),
+        _ if id == "nginx-cves" => super::cve_rules::manual(),
         Some(r) => format!("{} ({})\n\n{}\n\nInstead: {}\n", r.title, r.severity.name(), r.why, r.instead),
         None => {
             eprintln!("forebay doctor: no rule \"{id}\"");

@@ -19,6 +19,7 @@ fn machine() -> Host {
     {
         h.sysctls.insert(n.to_owned(), v.to_owned());
     }
+    h.examined = cve_rules::Version::parse("1.31.8");
     h
 }
 
@@ -38,6 +39,7 @@ fn each_rule_fires_and_is_silent() {
     let server = |t: &str| http(&format!("server {{ listen 80; {t} }}"));
     let events = |t: &str| format!("worker_processes 4; events {{ {t} }}");
     let cases: Vec<(&str, String, String)> = vec![
+        ("nginx-cve", http("http2 on;"), http("http2 off;")),
         ("multi-accept", events("multi_accept on;"), events("multi_accept off;")),
         ("use-epoll", events("use epoll;"), events("use poll;")),
         ("worker-processes-one", "worker_processes 1; events {}".into(), "worker_processes auto; events {}".into()),
