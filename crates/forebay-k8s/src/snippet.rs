@@ -111,12 +111,12 @@ pub fn parse(
         let hint = error.hint.as_deref().map(|h| format!(" ({h})")).unwrap_or_default();
         return Err(Invalid::new(at, format!("{}{hint}", error.message)));
     }
-    nesting(root, (context == Contexts::LOCATION).then_some(Outer::Any))?;
     let mut defined = known.clone();
     if context == Contexts::STREAM {
         defined.extend(variables::known_in_stream().map(str::to_owned));
     }
     definitions(root, &mut defined);
+    nesting(root, (context == Contexts::LOCATION).then_some(Outer::Any), &defined)?;
     mentions(root, &defined)?;
     Ok(forebay_conf::print::nodes(root))
 }
@@ -145,6 +145,8 @@ enum Outer<'a> {
     /// A location without a modifier, or with `^~`, for paths with this beginning.
     Prefix(&'a [u8]),
     Regex,
+    /// One that a variable decides on, which may stand around and inside of all but exact ones.
+    Predicate,
     Exact,
 }
 
@@ -154,24 +156,29 @@ impl<'a> Outer<'a> {
             [modifier, path] if modifier.text == b"^~" => Outer::Prefix(&path.text),
             [modifier, _] if modifier.text.starts_with(b"~") => Outer::Regex,
             [path] if path.text.starts_with(b"/") => Outer::Prefix(&path.text),
+            [name] if name.text.starts_with(b"$") => Outer::Predicate,
             _ => Outer::Exact,
         }
     }
 }
 
 /// Refuses locations where they make a configuration invalid: in exact ones, and outside of the path of the one around them.
-fn nesting(block: &Block, outer: Option<Outer<'_>>) -> Result<(), Invalid> {
+fn nesting(block: &Block, outer: Option<Outer<'_>>, known: &Known) -> Result<(), Invalid> {
     for directive in &block.items {
         let Some(inner) = &directive.block else { continue };
         if directive.name.text != b"location" {
-            nesting(inner, outer)?;
+            nesting(inner, outer, known)?;
             continue;
         }
         let own = Outer::of(directive);
+        if matches!(own, Outer::Predicate) {
+            variable(directive, known)?;
+        }
         let fits = match (outer, own) {
             (None, _) => true,
             (Some(Outer::Prefix(start)), Outer::Prefix(path)) => path.starts_with(start),
-            (Some(Outer::Prefix(_) | Outer::Regex), Outer::Regex) => true,
+            (Some(Outer::Predicate), _) => true,
+            (Some(Outer::Prefix(_) | Outer::Regex), Outer::Regex | Outer::Predicate) => true,
             _ => false,
         };
         if !fits {
@@ -180,9 +187,21 @@ fn nesting(block: &Block, outer: Option<Outer<'_>>) -> Result<(), Invalid> {
                 "a location does not fit into the one around it; use server-snippet",
             ));
         }
-        nesting(inner, Some(own))?;
+        nesting(inner, Some(own), known)?;
     }
     Ok(())
+}
+
+/// Refuses a location whose name is more than one variable that exists.
+fn variable(location: &Directive, known: &Known) -> Result<(), Invalid> {
+    let Some(word) = location.args.first() else { return Ok(()) };
+    let text = word.as_str();
+    let name = text.strip_prefix('$').unwrap_or_default().to_ascii_lowercase();
+    let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if is_name && (variables::exists(&name) || known.contains(&name)) {
+        return Ok(());
+    }
+    Err(Invalid::new(at(word), "a location takes one variable that exists, or a path"))
 }
 
 struct Gate<'a> {
@@ -393,7 +412,8 @@ fn mentions(block: &Block, defined: &Known) -> Result<(), Invalid> {
         // Regular expressions end in `$`.
         let regex = |i: usize| match &*name {
             "rewrite" => i == 0,
-            "location" | "if" | "server_name" | "valid_referers" => true,
+            "location" => true,
+            "if" | "server_name" | "valid_referers" => true,
             _ => false,
         };
         let conditions = &*name == "if";
@@ -505,6 +525,23 @@ mod tests {
         ];
         for name in dangerous {
             assert!(!ALLOWED.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn locations_of_variables() {
+        let server = |text: &str| refusal(text, Contexts::SERVER);
+        assert_eq!(
+            server("location $arg_a { location /b { return 403; } location $arg_b { return 403; } }"),
+            None
+        );
+        assert_eq!(server("location /b { location $arg_a { return 403; } }"), None);
+        for refused in [
+            "location $nobody { return 403; }",
+            "location = /b { location $arg_a { return 403; } }",
+            "location $arg_a$arg_b { return 403; }",
+        ] {
+            assert!(server(refused).is_some(), "{refused}");
         }
     }
 

@@ -6,6 +6,7 @@ use crate::request::Request;
 use crate::way;
 use forebay_core::pattern::LimitExceeded;
 use forebay_core::pattern::set::Patterns;
+use forebay_core::vars::{VarError, VarId};
 use std::collections::HashMap;
 
 /// Locations of one level.
@@ -18,6 +19,8 @@ pub struct LocationTree {
     regexes: Vec<LocationId>,
     /// Regular expressions of these locations.
     patterns: Patterns,
+    /// Locations that variables decide on, in file order.
+    predicates: Vec<(VarId, LocationId)>,
     /// Exact and prefix locations that answer from an upstream and whose names end in a slash, by their names without it. A path that
     /// equals such a name is redirected.
     slashed: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
@@ -54,6 +57,7 @@ impl LocationTree {
                     t.regexes.push(*id);
                     t.patterns.push(pattern.clone());
                 }
+                Kind::Predicate(var) => t.predicates.push((*var, *id)),
                 _ => {}
             }
             if l.redirects()
@@ -98,18 +102,18 @@ impl LocationTree {
     /// Finds the location of the request's path at this level and below.
     ///
     /// # Errors
-    /// If a pattern exceeded its limits: its location might be the one that denies access.
-    fn find(&self, all: &[Location], req: &mut Request) -> Result<LocationMatch, LimitExceeded> {
+    /// If a pattern exceeded its limits, or a variable cannot be evaluated: its location might be the one that denies access.
+    fn find(&self, all: &[Location], req: &mut Request) -> Result<LocationMatch, VarError> {
         // As in nginx, an exact location ends the search at once.
         if let Some(id) = self.exact.get(req.uri.path.as_slice()) {
             way::found(&all[*id], "exact");
             return Ok(LocationMatch::Final(*id));
         }
-        let (mut best, mut regexes) = (LocationMatch::Nothing, true);
+        let (mut best, mut others) = (LocationMatch::Nothing, true);
         if let Some(id) = self.prefix(&req.uri.path) {
             way::found(&all[id], "longest prefix");
-            // `^~` disables the regular expressions of its own level, whatever matches inside of it.
-            regexes = !matches!(all[id].kind, Kind::PrefixOnly);
+            // `^~` disables the regular expressions and variables of its own level, whatever matches inside of it.
+            others = !matches!(all[id].kind, Kind::PrefixOnly);
             // Inner locations go first, as in nginx: a regular expression inside of a prefix ends the search.
             best = match all[id].tree.find(all, req)? {
                 LocationMatch::Nothing => LocationMatch::Prefix(id),
@@ -117,27 +121,49 @@ impl LocationTree {
                 inner => inner,
             };
         }
-        if !regexes || self.regexes.is_empty() {
+        if !others || self.regexes.is_empty() && self.predicates.is_empty() {
             return Ok(best);
         }
-        // The path leaves the request for a moment, because a pattern stores its captures in the request.
-        let uri = std::mem::take(&mut req.uri.path);
-        let first = self.patterns.first(&uri, |pattern| pattern.exec(req, &uri));
-        req.uri.path = uri;
-        let Some(id) = first?.and_then(|i| self.regexes.get(i).copied()) else { return Ok(best) };
-        way::found(&all[id], "first regular expression that matches");
+        let found = match self.regex(req)? {
+            Some(id) => Some((id, "first regular expression that matches")),
+            None => self.predicate(req)?.map(|id| (id, "first variable that is true")),
+        };
+        let Some((id, how)) = found else { return Ok(best) };
+        way::found(&all[id], how);
         Ok(match all[id].tree.find(all, req)? {
             LocationMatch::Final(inner) | LocationMatch::Prefix(inner) => LocationMatch::Final(inner),
             LocationMatch::Nothing => LocationMatch::Final(id),
         })
     }
+
+    /// Finds the first location whose regular expression matches.
+    fn regex(&self, req: &mut Request) -> Result<Option<LocationId>, LimitExceeded> {
+        if self.regexes.is_empty() {
+            return Ok(None);
+        }
+        // The path leaves the request for a moment, because a pattern stores its captures in the request.
+        let uri = std::mem::take(&mut req.uri.path);
+        let first = self.patterns.first(&uri, |pattern| pattern.exec(req, &uri));
+        req.uri.path = uri;
+        Ok(first?.and_then(|i| self.regexes.get(i).copied()))
+    }
+
+    /// Finds the first location whose variable is true.
+    fn predicate(&self, req: &mut Request) -> Result<Option<LocationId>, VarError> {
+        for (var, id) in &self.predicates {
+            if req.is_true(*var)? {
+                return Ok(Some(*id));
+            }
+        }
+        Ok(None)
+    }
 }
 
-/// Chooses the location of a request by its path.
+/// Chooses the location of a request by its path, and by variables.
 ///
 /// # Errors
-/// A pattern exceeded its limits. The request must not be served.
-pub fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded> {
+/// A pattern exceeded its limits, or a variable cannot be evaluated. The request must not be served.
+pub fn choose(http: &Http, req: &mut Request) -> Result<(), VarError> {
     let server = http.server(req);
     req.uri.valid_location = true;
     // A subrequest names its location. A route for all paths would take it over and answer it, even the request with which `auth_request`

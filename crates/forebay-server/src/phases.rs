@@ -242,7 +242,8 @@ pub fn spend_uri_change(req: &mut Request, what: &str) -> Result<(), u16> {
 }
 
 fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
-    if location::choose(http, req).is_err() {
+    if let Err(why) = location::choose(http, req) {
+        req.log_var_error(&why);
         return Some(Outcome::Status(500));
     }
     way::location(http, req);

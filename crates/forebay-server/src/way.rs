@@ -53,6 +53,7 @@ fn kind(l: &Location) -> &'static str {
         Kind::Prefix => "prefix",
         Kind::PrefixOnly => "^~",
         Kind::Regex(_) => "regular expression",
+        Kind::Predicate(_) => "variable",
         Kind::Named => "named",
         _ => "block",
     }

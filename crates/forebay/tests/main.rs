@@ -32,6 +32,7 @@ mod ingress_metrics;
 mod ingress_show;
 mod init_script;
 mod kept_responses;
+mod language;
 mod load;
 mod loads;
 mod logs;

@@ -50,9 +50,7 @@ fn handle(req: &mut Request) -> Verdict {
 pub(super) fn below(req: &Request) -> String {
     let http = req.http();
     let l = http.location(req);
-    let name: &[u8] =
-        if matches!(l.kind, forebay_server::config::http::Kind::Regex(_)) { b"" } else { &l.name };
-    let rest = req.uri.path.strip_prefix(name).unwrap_or(&req.uri.path);
+    let rest = req.uri.path.strip_prefix(l.kind.path(&l.name)).unwrap_or(&req.uri.path);
     String::from_utf8_lossy(rest).trim_matches('/').to_owned()
 }
 

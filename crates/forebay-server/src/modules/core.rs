@@ -172,7 +172,7 @@ impl Setting<crate::config::HttpContext> for Root {
 fn replaced_by_alias(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<Option<usize>, Error> {
     match &l.kind {
         Kind::Named => Err(cx.error(d, "the \"alias\" directive cannot be used inside the named location")),
-        Kind::Regex(_) => Ok(None),
+        Kind::Regex(_) | Kind::Predicate(_) => Ok(None),
         _ => Ok(Some(l.name.len())),
     }
 }

@@ -312,10 +312,8 @@ pub fn run(req: &mut Request, ops: &[Statement]) -> Ran {
         Ok(Step::Stop(ran)) => ran,
         Ok(Step::Next) if walk.changed => Ran::UriChanged,
         Ok(Step::Next) => Ran::Through,
-        Err(VarError(m)) => {
-            if !m.is_empty() {
-                req.log(Level::Error, &m);
-            }
+        Err(why) => {
+            req.log_var_error(&why);
             Ran::Status(500)
         }
     }
@@ -433,8 +431,7 @@ fn note(req: &mut Request, parts: &[&[u8]]) {
 fn holds(req: &mut Request, c: &Condition) -> Result<bool, VarError> {
     let mut v = req.take_buf();
     let result = match c {
-        // As in nginx, only an empty value and `0` are false.
-        Condition::Var(id) => req.var(*id, &mut v)? && !v.is_empty() && v != b"0",
+        Condition::Var(id) => req.is_true(*id)?,
         Condition::Equal(id, t, negated) => {
             req.var(*id, &mut v)?;
             equals(req, &v, t)? != *negated

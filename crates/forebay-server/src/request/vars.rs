@@ -55,6 +55,25 @@ impl Request {
         Ok(self.var(id, &mut out)?.then_some(out))
     }
 
+    /// Returns `true` if a variable has a value that is neither empty nor `0` (nginx: if).
+    ///
+    /// # Errors
+    /// As [`Request::var`].
+    pub fn is_true(&mut self, id: VarId) -> Result<bool, VarError> {
+        let mut value = self.take_buf();
+        let found = self.var(id, &mut value)?;
+        let holds = found && !value.is_empty() && value != b"0";
+        self.give_buf(value);
+        Ok(holds)
+    }
+
+    /// Writes the error of an evaluation to the error log, unless that is done.
+    pub fn log_var_error(&mut self, why: &VarError) {
+        if !why.0.is_empty() {
+            self.log(Level::Error, &why.0);
+        }
+    }
+
     /// Stores a variable's value for the rest of the request; `None` = it has no value.
     pub fn store(&mut self, id: VarId, value: Option<&[u8]>) {
         self.vars.store(id, value);

@@ -333,7 +333,7 @@ rule_table! { Check;
     |s, _, found| for n in s.all("proxy_pass") {
         let url = s.arg(n, 0);
         let path = url.split_once("://").and_then(|(_, rest)| Some(rest.split_once('/')?.1));
-        let prefix = s.parent(n).filter(|p| s.is(*p, "location") && !matches!(s.arg(*p, 0).as_str(), "=" | "/") && !s.arg(*p, 0).starts_with(['~', '@']));
+        let prefix = s.parent(n).filter(|p| s.is(*p, "location") && !matches!(s.arg(*p, 0).as_str(), "=" | "/") && !s.arg(*p, 0).starts_with(['~', '@', '$']));
         // A slash behind "/" changes nothing else.
         if path.is_some_and(|p| !p.contains("$request_uri")) && prefix.is_some() && !url.contains("unix:") {
             found(s.arg_span(n, 0), "%2F and .. are resolved before the upstream sees them".to_owned());

@@ -16,6 +16,7 @@ use forebay_core::config::Listening;
 use forebay_core::config::listen::{self, ListenDirective};
 use forebay_core::config::names::{self, ServerName};
 use forebay_core::config::value;
+use forebay_core::vars::Names;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -428,7 +429,8 @@ impl<'s, 'f> Builder<'s, 'f> {
             (Kind::Exact, _) => format!("location \"{own}\" cannot be inside the exact location \"{outer}\""),
             (Kind::Named, _) => format!("location \"{own}\" cannot be inside the named location \"{outer}\""),
             (_, Kind::Named) => format!("named location \"{own}\" can be on the server level only"),
-            (Kind::Regex(_), Kind::Regex(_)) | (_, Kind::Regex(_)) => return Ok(()),
+            // A variable may be true for any path.
+            (_, Kind::Regex(_) | Kind::Predicate(_)) => return Ok(()),
             (Kind::Prefix | Kind::PrefixOnly, _) if !name.starts_with(&parent.name) => {
                 format!("location \"{own}\" is outside location \"{outer}\"")
             }
@@ -458,29 +460,51 @@ fn check(d: &Directive, level: &LocationBuild, cx: &Scope<'_>) -> Result<(), Err
 /// Reads kind and name of a location.
 fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
     let (modifier, name) = modifier_and_name(d);
-    if is_condition(modifier, name) {
-        let text = String::from_utf8_lossy(name);
-        let error = cx.error(d, format!("location \"{text}\" has a condition, which is not supported yet"));
-        let hint = "use \"if\", or a \"map\" whose value \"rewrite\" or \"try_files\" leads to a location by";
-        return Err(Error { hint: Some(hint.into()), ..error });
-    }
-    let kind = match modifier {
-        Some(m) => kind_of_modifier(d, m, name, cx)?,
-        None if name.starts_with(b"@") => Kind::Named,
-        None => Kind::Prefix,
+    refuse_conditions(d, modifier, name, cx)?;
+    let kind = match (modifier, name.strip_prefix(b"$")) {
+        (Some(m), _) => kind_of_modifier(d, m, name, cx)?,
+        (None, Some(var)) => predicate(d, var, cx)?,
+        (None, None) if name.starts_with(b"@") => Kind::Named,
+        (None, None) => Kind::Prefix,
     };
     Ok((kind, name.to_vec()))
 }
 
-/// Returns `true` if the name of a location is a variable, or the negation of a variable. As a path or a pattern it would match nothing,
-/// and everything that the location forbids would be open.
-fn is_condition(modifier: Option<&[u8]>, name: &[u8]) -> bool {
+/// Reads the name of the variable that decides on a location. Nothing may come after it, since such a text would be true for every
+/// request.
+fn predicate(d: &Directive, name: &[u8], cx: &mut Scope<'_>) -> Result<Kind, Error> {
+    let is_name = name.first().is_some_and(|b| !b.is_ascii_digit())
+        && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    if is_name {
+        return Ok(Kind::Predicate(cx.vars.reference(name)));
+    }
+    let error = cx.error(d, format!("invalid variable name \"${}\"", String::from_utf8_lossy(name)));
+    let hint = "one variable decides on a location; a \"map\" makes one of several, or of other conditions";
+    Err(Error { hint: Some(hint.into()), ..error })
+}
+
+/// Refuses a variable behind a modifier, and the negation of anything. As a path or a pattern it would match nothing, and everything that
+/// the location forbids would be open.
+fn refuse_conditions(
+    d: &Directive,
+    modifier: Option<&[u8]>,
+    name: &[u8],
+    cx: &mut Scope<'_>,
+) -> Result<(), Error> {
     let is_pattern = matches!(modifier, Some(b"~" | b"~*"));
-    match name {
-        [b'$', next, ..] => next.is_ascii_alphabetic() || matches!(next, b'_' | b'{'),
+    let is_condition = match name {
+        [b'$', next, ..] => modifier.is_some() && (next.is_ascii_alphabetic() || matches!(next, b'_' | b'{')),
         [b'!', ..] => !is_pattern,
         _ => false,
+    };
+    if !is_condition {
+        return Ok(());
     }
+    let text = String::from_utf8_lossy(name);
+    let error = cx.error(d, format!("location \"{text}\" has a condition that a location cannot have"));
+    let hint =
+        "a location takes one variable and no modifier; a \"map\" makes the variable of other conditions";
+    Err(Error { hint: Some(hint.into()), ..error })
 }
 
 fn kind_of_modifier(d: &Directive, m: &[u8], name: &[u8], cx: &mut Scope<'_>) -> Result<Kind, Error> {
@@ -515,9 +539,7 @@ mod tests {
 
     #[test]
     fn a_condition_is_no_name_of_a_location() {
-        for name in
-            ["$p", "\"$p\"", "!$p", "${p}", "= $p", "^~ $p", "~ $p", "~* ${p}", "~$p", "!/a", "$host/x"]
-        {
+        for name in ["!$p", "= $p", "^~ $p", "~ $p", "~* ${p}", "~$p", "!/a"] {
             let refused = error(&format!("map $uri $p {{ }} server {{ location {name} {{ deny all; }} }}"));
             assert!(
                 refused.as_ref().is_some_and(|text| text.contains("has a condition")),
@@ -527,5 +549,39 @@ mod tests {
         for name in ["/$p", "@a", "@$p", "~ $", "~ \\.php$", "~* (a|b)$", "= /$p/", "^~ /!", "/!a", "~ !a"] {
             assert_eq!(error(&format!("server {{ location {name} {{ }} }}")), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_variable_alone_decides_on_a_location() {
+        let read = |locations: &str| error(&format!("map $uri $p {{ }} server {{ {locations} }}"));
+        for name in ["$p", "\"$p\"", "$P", "$arg_a", "$host"] {
+            assert_eq!(read(&format!("location {name} {{ deny all; }}")), None, "{name}");
+        }
+        for name in ["${p}", "$p$uri", "$p/x", "$host/x", "$", "$1", "$p-", "\"$p \""] {
+            let refused = read(&format!("location {name} {{ deny all; }}"));
+            assert!(
+                refused.as_ref().is_some_and(|text| text.contains("invalid variable name")),
+                "{name}: {refused:?}"
+            );
+        }
+        let unknown = read("location $q { deny all; }");
+        assert!(unknown.as_ref().is_some_and(|text| text.contains("unknown \"q\" variable")), "{unknown:?}");
+    }
+
+    #[test]
+    fn nesting_of_variables() {
+        let read = |locations: &str| error(&format!("server {{ {locations} }}"));
+        for inside in ["/a", "= /a", "^~ /a", "~ a", "$host"] {
+            assert_eq!(read(&format!("location $arg_a {{ location {inside} {{ }} }}")), None, "{inside}");
+        }
+        for outside in ["/a", "^~ /a", "~ a"] {
+            assert_eq!(read(&format!("location {outside} {{ location $arg_a {{ }} }}")), None, "{outside}");
+        }
+        for outside in ["= /a", "@a"] {
+            let refused = read(&format!("location {outside} {{ location $arg_a {{ }} }}"));
+            assert!(refused.as_ref().is_some_and(|text| text.contains("cannot be inside")), "{refused:?}");
+        }
+        assert!(read("location $arg_a { location @b { } }").is_some());
+        assert_eq!(read("location $arg_a { } location $arg_a { }"), None);
     }
 }

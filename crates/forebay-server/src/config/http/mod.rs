@@ -24,7 +24,7 @@ use forebay_core::config::names::ServerName;
 use forebay_core::pattern::Pattern;
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::server::VirtualTls;
-use forebay_core::vars::Var;
+use forebay_core::vars::{Var, VarId};
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -170,6 +170,8 @@ pub enum Kind {
     PrefixOnly,
     /// `location ~ x` or `~* x`.
     Regex(Pattern),
+    /// `location $x`: the variable that decides (nginx: predicate).
+    Predicate(VarId),
     /// `location @x`.
     Named,
     /// An `if` block.
@@ -182,6 +184,11 @@ impl Kind {
     /// Returns `true` for a location, but not for an `if` block or a server.
     pub fn is_location(&self) -> bool {
         !matches!(self, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
+    }
+
+    /// Returns the part of a path that a location of this kind and name begins with: its name, or nothing where the name is no path.
+    pub fn path<'n>(&self, name: &'n [u8]) -> &'n [u8] {
+        if matches!(self, Kind::Exact | Kind::Prefix | Kind::PrefixOnly) { name } else { b"" }
     }
 
     /// Returns `true` for `location = /x`.

@@ -296,6 +296,7 @@ fn why_not(other: &Directive, chosen: Place, uri: &str, searched: &[&Step]) -> S
     match first.as_str() {
         _ if first.starts_with('@') => "named, chosen by name only".to_owned(),
         "=" => "the path is another one".to_owned(),
+        _ if first.starts_with('$') => why_not_variable(searched, is_before),
         "~" | "~*" if exact => "an exact location matches".to_owned(),
         "~" | "~*" if found("first regular expression that matches").is_none() => {
             let shielded = found("longest prefix").is_some_and(|s| s.get("kind") == Some("^~"));
@@ -316,6 +317,22 @@ fn why_not(other: &Directive, chosen: Place, uri: &str, searched: &[&Step]) -> S
             }
         }
     }
+}
+
+/// Returns why a location that a variable decides on was not chosen.
+fn why_not_variable(searched: &[&Step], is_before: bool) -> String {
+    let found = |how: &str| searched.iter().any(|s| s.get("how") == Some(how));
+    let by_variable = found("first variable that is true");
+    let shielded =
+        searched.iter().any(|s| s.get("how") == Some("longest prefix") && s.get("kind") == Some("^~"));
+    let why = match () {
+        () if found("exact") => "an exact location matches",
+        () if found("first regular expression that matches") => "a regular expression matches",
+        () if by_variable && !is_before => "an earlier variable is true",
+        () if shielded && !by_variable => "^~ keeps variables from being tried",
+        () => "the variable is empty or 0",
+    };
+    why.to_owned()
 }
 
 /// Splits a head into its lines.
