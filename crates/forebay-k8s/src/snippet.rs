@@ -283,7 +283,9 @@ impl Gate<'_> {
             }
             self.directive(directive)?;
             // Entries of `types` and `map` are data.
-            let data = ["types", "map", "split_clients"].iter().any(|n| n.as_bytes() == directive.name.text);
+            let data = ["types", "map", "num_map", "split_clients"]
+                .iter()
+                .any(|n| n.as_bytes() == directive.name.text);
             if let Some(inner) = directive.block.as_ref().filter(|_| !data) {
                 self.block(inner)?;
             }
@@ -379,10 +381,10 @@ fn definitions(block: &Block, defined: &mut Known) {
         let name = directive.name.as_str();
         // Entries of a `map` begin with their patterns.
         named_captures(&name, defined);
-        if name.starts_with("set") || name == "auth_request_set" {
+        if name.starts_with("set") || matches!(&*name, "auth_request_set" | "json_set") {
             defined.extend(directive.args.first().map(|w| bare(&w.as_str())));
         }
-        if matches!(&*name, "map" | "geo" | "split_clients") {
+        if matches!(&*name, "map" | "num_map" | "geo" | "split_clients") {
             defined.extend(directive.args.last().map(|w| bare(&w.as_str())));
         }
         for word in &directive.args {

@@ -20,7 +20,7 @@ const ZONES: &[(&str, &str)] = &[
 ];
 
 /// Directives that define the variable of their last word.
-const VARIABLES: &[&str] = &["geo", "map", "split_clients"];
+const VARIABLES: &[&str] = &["geo", "map", "num_map", "split_clients"];
 
 /// Beginnings of the names of groups in the stream block.
 const STREAM_GROUPS: [&str; 5] = ["", "gateway_", "tcp_", "tls_", "udp_"];

@@ -1,5 +1,6 @@
 //! Parts that the program, tools and fuzz targets use without a server.
 
+pub use crate::json;
 pub use crate::metrics::facts;
 pub use crate::ssi::parser as ssi;
 use forebay_core::config::Config;

@@ -56,6 +56,7 @@ pub static BLOCKS: Module = Module {
     http_directives: &[
         ("upstream", config::upstreams::block),
         ("map", blocks::map::block),
+        ("num_map", blocks::num_map::block),
         ("geo", blocks::geo::block),
         ("split_clients", blocks::split_clients::block),
         ("shared_store", forebay_core::shared_store::directive),

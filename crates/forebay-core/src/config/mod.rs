@@ -337,6 +337,8 @@ const CONSEQUENCES: &[(&str, &[&str])] = &[
         "unknown \"",
         &[
             "map",
+            "num_map",
+            "json_set",
             "geo",
             "set",
             "split_clients",

@@ -3,14 +3,18 @@
 //! A front end implements [`Evaluate`] for its requests or sessions. Everything here is generic over it and compiled for each.
 
 mod compute;
+mod extract;
 mod host_table;
+mod numbers;
 pub mod proxy_protocol;
 mod registry;
 mod store;
 mod template;
 
 pub use compute::{AddressSource, Geo, Map, Segments, Share, Split, Value, murmur2};
+pub use extract::Extract;
 pub use host_table::{HostTable, Refused};
+pub use numbers::NumMap;
 pub use registry::{
     Builtin, Computed, Getter, Names, PrefixGetter, Registry, Row, RowSource, Source, Uses, Var,
 };

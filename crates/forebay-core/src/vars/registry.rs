@@ -1,7 +1,8 @@
 //! Names of variables and the sources of their values.
 
 use super::compute::{Geo, Map, Split};
-use super::{Evaluate, VarError, VarId};
+use super::extract::{self, Extract};
+use super::{Evaluate, NumMap, VarError, VarId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub enum Source<E> {
     Get(Getter<E>),
     /// A built-in family; the text after the prefix.
     Prefix(PrefixGetter<E>, Arc<[u8]>),
-    /// A table (`map`, `geo`, `split_clients`); its result is kept for the request.
+    /// A table (`map`, `geo`, `split_clients`) or the like; its result is kept for the request.
     Computed(Computed),
     /// Known from nginx, belonging to a feature that is not there: never has a value.
     Absent,
@@ -81,10 +82,14 @@ pub enum Computed {
     Geo(Arc<Geo>),
     /// `split_clients`.
     Split(Arc<Split>),
+    /// `num_map`.
+    Number(Arc<NumMap>),
+    /// One of a group that is read from one text.
+    Extract(Arc<dyn Extract>),
 }
 
 impl Computed {
-    /// Appends the value.
+    /// Appends the value. Stores the values of a group instead.
     ///
     /// # Errors
     /// If a source variable cannot be evaluated.
@@ -93,6 +98,8 @@ impl Computed {
             Computed::Map(m) => m.compute(req, out),
             Computed::Geo(g) => g.compute(req, out),
             Computed::Split(s) => s.compute(req, out),
+            Computed::Number(n) => n.compute(req, out),
+            Computed::Extract(group) => extract::store(&**group, req).map(|()| false),
         }
     }
 
@@ -102,6 +109,8 @@ impl Computed {
             Computed::Map(m) => Box::new(m.variables()),
             Computed::Geo(g) => Box::new(g.source.variable().into_iter()),
             Computed::Split(s) => Box::new(s.source.variables()),
+            Computed::Number(n) => Box::new(n.variables()),
+            Computed::Extract(group) => Box::new(std::iter::once(group.source())),
         }
     }
 
@@ -110,7 +119,8 @@ impl Computed {
         match self {
             Computed::Map(m) => m.volatile,
             Computed::Geo(g) => g.volatile,
-            Computed::Split(_) => false,
+            Computed::Number(n) => n.volatile,
+            Computed::Split(_) | Computed::Extract(_) => false,
         }
     }
 }
@@ -170,6 +180,10 @@ impl<E: Evaluate> Var<E> {
         let found = c.compute(e, out);
         e.values().ascend();
         let found = found?;
+        if matches!(c, Computed::Extract(_)) {
+            // All of the group are stored by now.
+            return Ok(e.values().push(id, out));
+        }
         if !c.volatile() {
             let value = if found { out.get(start..) } else { None };
             e.store(id, value);

@@ -74,6 +74,13 @@ impl VarStore {
         self.arena.shrink_to_fit();
     }
 
+    /// Appends a stored value. Returns `false` if there is none.
+    pub fn push(&self, id: VarId, out: &mut Vec<u8>) -> bool {
+        let Stored::Value(value) = self.get(id) else { return false };
+        out.extend_from_slice(value);
+        true
+    }
+
     /// Forgets all values, for another request.
     #[inline]
     pub fn clear(&mut self) {

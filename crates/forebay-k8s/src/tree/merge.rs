@@ -45,7 +45,7 @@ const RULES: &[(Together, &[&str])] = &[
         "auth_request_set", "fastcgi_param", "limit_conn", "limit_req", "log_format", "scgi_param", "thread_pool",
         "uwsgi_param",
     ]),
-    (Together::Variable, &["geo", "map", "split_clients"]),
+    (Together::Variable, &["geo", "map", "num_map", "split_clients"]),
     (Together::Status, &["error_page"]),
     (Together::Log, &["access_log"]),
     (Together::Block, &["events", "http", "stream"]),

@@ -39,6 +39,7 @@ pub(crate) type Read = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
 /// Directives of the stream level that are not settings.
 pub(crate) const BLOCK_DIRECTIVES: &[(&str, Read)] = &[
     ("map", blocks::map::block),
+    ("num_map", blocks::num_map::block),
     ("geo", blocks::geo::block),
     ("split_clients", blocks::split_clients::block),
     ("log_format", log::format),

@@ -127,8 +127,8 @@ fn variables(builtin: impl Iterator<Item = &'static str>, all: &[&Directive]) ->
     let mut names: Vec<String> = builtin.map(|name| name.trim_end_matches('*').to_owned()).collect();
     for d in all {
         let defined = match d.name.text.as_slice() {
-            b"set" | b"auth_request_set" => d.args.first(),
-            b"map" | b"geo" | b"split_clients" => d.args.last(),
+            b"set" | b"auth_request_set" | b"json_set" => d.args.first(),
+            b"map" | b"num_map" | b"geo" | b"split_clients" => d.args.last(),
             _ => None,
         };
         names.extend(defined.map(|w| w.as_str().trim_start_matches('$').to_owned()));

@@ -36,7 +36,14 @@ impl<'t> Scene<'t> {
             // Blocks of data (`map`, `types`) hold no directives.
             let data = matches!(
                 d.name.text.as_slice(),
-                b"map" | b"geo" | b"types" | b"split_clients" | b"charset_map" | b"match" | b"include"
+                b"map"
+                    | b"num_map"
+                    | b"geo"
+                    | b"types"
+                    | b"split_clients"
+                    | b"charset_map"
+                    | b"match"
+                    | b"include"
             );
             if let Some(b) = d.block.as_ref().filter(|_| !data) {
                 let children = self.add(b, Some(n));

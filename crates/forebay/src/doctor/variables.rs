@@ -72,6 +72,7 @@ fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
 fn options(table: &str) -> &'static [&'static str] {
     match table {
         "map" => &["hostnames", "volatile", "include"],
+        "num_map" => &["volatile", "include"],
         "geo" => &["ranges", "proxy", "proxy_recursive", "delete", "include"],
         _ => &[],
     }
@@ -80,7 +81,7 @@ fn options(table: &str) -> &'static [&'static str] {
 /// Returns the blocks of `map`, `geo` and `split_clients` that define a variable for `block`. The blocks http and stream have
 /// variables of their own.
 fn tables<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Iterator<Item = usize> + 's {
-    let all = ["map", "geo", "split_clients"].into_iter().flat_map(|table| s.all(table));
+    let all = ["map", "num_map", "geo", "split_clients"].into_iter().flat_map(|table| s.all(table));
     let named = move |n: &usize| s.args(*n).last().and_then(|word| word.strip_prefix('$')) == Some(name);
     let outermost = block.map(|b| s.outermost(b));
     all.filter(move |n| named(n) && outermost.is_none_or(|o| s.outermost(*n) == o))
