@@ -10,7 +10,7 @@ use crate::modules::{rewrite, static_file};
 use crate::request::Request;
 use crate::way;
 use forebay_conf::error::Level;
-use forebay_http::request::{Framing, Method};
+use forebay_http::request::Method;
 use std::task::Poll;
 
 /// First phase of a walk through the phases.
@@ -193,6 +193,7 @@ fn server_rewrite(http: &Http, req: &mut Request) -> Option<Outcome> {
     match rewrite::run(req, ops) {
         rewrite::Ran::Status(s) => Some(Outcome::Status(s)),
         rewrite::Ran::Done => Some(Outcome::Done),
+        rewrite::Ran::Named => Some(Outcome::Named),
         rewrite::Ran::UriChanged | rewrite::Ran::Through => None,
     }
 }
@@ -214,6 +215,7 @@ fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outco
         match rewrite::run(req, ops) {
             rewrite::Ran::Status(s) => return Some(Outcome::Status(s)),
             rewrite::Ran::Done => return Some(Outcome::Done),
+            rewrite::Ran::Named => return Some(Outcome::Named),
             rewrite::Ran::Through => return None,
             rewrite::Ran::UriChanged => {}
         }
@@ -259,21 +261,26 @@ fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
         limit_except(req);
         core = &http.location(req).settings.core;
     }
-    if let Some(n) = too_large(req, core.client_max_body_size.0) {
-        req.log(Level::Error, &format!("client intended to send too large body: {n} bytes"));
-        return Some(Outcome::Status(413));
+    if let Err(status) = check_body_length(req) {
+        return Some(Outcome::Status(status));
     }
     req.update_connection_settings(core);
     lacks_slash.then(|| add_slash(req))
 }
 
-/// Returns the length of a body that exceeds a limit; a limit of 0 is none.
+/// Compares the length of the body with `client_max_body_size`, as far as it is known. A limit of 0 is none.
+///
+/// # Errors
+/// The status to answer with, since the body is too large.
 #[inline]
-fn too_large(req: &Request, max: u64) -> Option<u64> {
-    match req.head.framing {
-        Framing::Length(n) if max != 0 && n > max && !req.body_checked() => Some(n),
-        _ => None,
+pub fn check_body_length(req: &mut Request) -> Result<(), u16> {
+    let Some(n) = req.body.known_len(req.head.framing) else { return Ok(()) };
+    let max = req.own_location().settings.core.client_max_body_size.0;
+    if max == 0 || n <= max || req.body_checked() {
+        return Ok(());
     }
+    req.log(Level::Error, &format!("client intended to send too large body: {n} bytes"));
+    Err(413)
 }
 
 /// Goes to the level of settings that `limit_except` has for all methods that it does not name.

@@ -757,9 +757,10 @@ fn content(row: &Row, context: Contexts) -> Kind {
 }
 
 /// Blocks with data.
-const DATA_BLOCKS: [(&str, Includes); 6] = [
+const DATA_BLOCKS: [(&str, Includes); 7] = [
     ("types", Includes::Always),
     ("map", Includes::WithOneWord),
+    ("num_map", Includes::WithOneWord),
     ("geo", Includes::WithOneWord),
     ("split_clients", Includes::No),
     ("charset_map", Includes::No),
@@ -784,11 +785,6 @@ const BLOCKS: [(&str, &str, Contexts); 12] = [
 
 /// Returns the counterpart of a directive without effect, if it has one, or the reason why it is refused.
 fn instead(row: &Row) -> Option<&'static str> {
-    if row.name == "client_body_early_read" {
-        return Some(
-            "requests would be answered at another time than it asks for: bodies are read when a location wants them",
-        );
-    }
     let shares = row.name.starts_with("zone_sync");
     shares.then_some(
         "use \"shared_store\" in the http block, with \"sync\" on \"limit_req_zone\", \"limit_conn_zone\" and \"sticky learn\"",

@@ -95,21 +95,6 @@ stream { server { listen 1; bar; } }";
     );
 }
 
-/// What is refused says why, if it is no matter of taste.
-#[test]
-fn a_refusal_has_its_reason() {
-    for level in
-        ["http { client_body_early_read on; }", "http { server { client_body_early_read on always; } }"]
-    {
-        let text = format!("events {{}} {level}");
-        let mut files = Files::recorded([("/etc/nginx.conf", text.as_str())]);
-        let errors = parse(Path::new("/etc/nginx.conf"), "", Path::new("/etc"), &mut files).errors;
-        let [only] = errors.as_slice() else { panic!("{errors:?}") };
-        assert_eq!(only.message, "\"client_body_early_read\" directive is not supported yet");
-        assert!(only.hint.as_ref().is_some_and(|hint| hint.contains("bodies are read")), "{only:?}");
-    }
-}
-
 #[test]
 fn load_module() {
     assert_eq!(all("load_module modules/ngx_stream_module.so; events {}"), Vec::<String>::new());

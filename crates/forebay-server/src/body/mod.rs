@@ -15,6 +15,7 @@ pub use send::{Attempt, send, send_at_once};
 pub use source::{Further, Progress, Source};
 pub use write::{Broken, Done, flush_answers, send_continue, write_all, write_last, write_shared};
 
+use crate::config::http::ROOT;
 use crate::draft::{Draft, Readable};
 use crate::modules::core::{BodyInFile, TempDir};
 use crate::phases::Outcome;
@@ -50,6 +51,8 @@ pub struct RequestBody {
     pub len: u64,
     /// The whole body must be in a separate file, which can be renamed.
     pub in_file: bool,
+    /// The body is read by [`read_early`].
+    is_early: bool,
     /// The whole body, once [`read_all`] has been called.
     pub stored: Stored,
 }
@@ -142,6 +145,7 @@ impl RequestBody {
         self.continued = false;
         self.len = 0;
         self.in_file = false;
+        self.is_early = false;
         self.stored.clear();
         (self.left, self.done) = match framing {
             Framing::None => (0, true),
@@ -194,6 +198,20 @@ impl RequestBody {
             Framing::Chunked => self.chunked.as_ref().is_some_and(|chunks| chunks.has_end(came)),
             Framing::None | Framing::Stream => self.done,
         }
+    }
+
+    /// Returns the length to be compared with `client_max_body_size`, as far as it is known before the body is read.
+    #[inline]
+    pub fn known_len(&self, framing: Framing) -> Option<u64> {
+        match framing {
+            Framing::Length(n) => Some(n),
+            _ => self.is_early.then_some(self.len),
+        }
+    }
+
+    /// Returns the part of the body in memory (`$request_body`). As in nginx there is none of a body whose early reading has failed.
+    pub fn text(&self) -> &[u8] {
+        if self.is_early && !self.stored.complete { b"" } else { &self.stored.mem }
     }
 
     /// Returns `true` if the whole body has been read.
@@ -787,14 +805,18 @@ async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> Input
 /// As [`read_piece`]; status 500 when the file cannot be written.
 pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     if req.body.stored.complete {
-        return Ok(());
+        return if std::mem::take(&mut req.body.is_early) && req.body.in_file {
+            name_file(req).await
+        } else {
+            Ok(())
+        };
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
     let max = core.client_body_buffer_size.0;
     // A PUT renames the file of the body, so all of the body has to be in it.
-    let only_file = req.body.in_file
-        || core.client_body_in_file_only != BodyInFile::Off && req.head.framing != Framing::None;
+    let only_file =
+        req.body.in_file || wanted_file(req) != BodyInFile::Off && req.head.framing != Framing::None;
     let mut mem = std::mem::take(&mut req.body.stored.mem);
     let read = loop {
         match read_piece(req, &mut mem).await {
@@ -822,6 +844,48 @@ pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
         req.body.stored.end();
     }
     read
+}
+
+/// Reads the whole body before a location is chosen, with the settings of the server (nginx: client_body_early_read).
+///
+/// # Errors
+/// As [`read_all`]; status 413 for a body that is announced as too large.
+pub async fn read_early(req: &mut Request) -> Result<(), BodyError> {
+    req.location = ROOT;
+    crate::phases::check_body_length(req).map_err(BodyError::Status)?;
+    req.body.is_early = true;
+    read_all(req).await
+}
+
+/// Returns where `client_body_in_file_only` wants the body. As in nginx it has no effect on a body that is read early.
+fn wanted_file(req: &Request) -> BodyInFile {
+    if req.body.is_early {
+        return BodyInFile::Off;
+    }
+    req.http().location(req).settings.core.client_body_in_file_only
+}
+
+/// Moves a body that has been read early into a file with a name.
+async fn name_file(req: &mut Request) -> Result<(), BodyError> {
+    let from = req.body.stored.file();
+    let mut piece = std::mem::take(&mut req.body.stored.mem);
+    let (start, end) = (piece.len() as u64, req.body.stored.in_file + piece.len() as u64);
+    req.body.stored.clear();
+    let failed = |_: io::Error| BodyError::Status(500);
+    write_temporary(req, &mut piece).await?;
+    while let Some(from) = &from
+        && req.body.stored.in_file < end
+    {
+        piece.resize(PIECE, 0);
+        let n = from.read_at(&mut piece, req.body.stored.in_file - start).map_err(failed)?;
+        if n == 0 {
+            return Err(BodyError::Status(500));
+        }
+        piece.truncate(n);
+        write_temporary(req, &mut piece).await?;
+    }
+    req.body.stored.end();
+    Ok(())
 }
 
 /// Appends to the temporary file of the body and empties `mem`.
@@ -869,7 +933,8 @@ fn open_temporary(req: &mut Request) -> Result<Draft, BodyError> {
         req.log(Level::Crit, &format!("{call} \"{}\" failed ({})", path.display(), errno(&e)));
         BodyError::Status(500)
     })?;
-    match core.client_body_in_file_only {
+    let wanted = wanted_file(req);
+    match wanted {
         _ if req.body.in_file => req.body.stored.remove = true,
         // Nobody asks for the file by its name, so the name goes at once and the kernel frees the file when its last descriptor closes,
         // even after a crash. An error means that the directory is gone, and the name with it.
@@ -880,7 +945,7 @@ fn open_temporary(req: &mut Request) -> Result<Draft, BodyError> {
     // The request decides how long the name stays.
     draft.leave_name();
     // The line points at a `client_body_buffer_size` that is too small. It says nothing where the configuration asks for a file.
-    let level = match core.client_body_in_file_only {
+    let level = match wanted {
         _ if req.body.in_file => None,
         BodyInFile::Off => Some(Level::Warn),
         BodyInFile::Clean | BodyInFile::On => Some(Level::Notice),
