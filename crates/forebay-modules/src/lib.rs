@@ -19,6 +19,7 @@ pub mod brotli;
 pub mod charset;
 pub mod compress;
 pub mod dav;
+pub mod early_read;
 pub mod empty_gif;
 pub mod gunzip;
 pub mod gzip;
@@ -26,6 +27,8 @@ pub mod gzip_accept;
 pub mod gzip_static;
 pub mod headers;
 pub mod headers_more;
+pub mod internal_redirect;
+pub mod json;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod metrics;
@@ -72,8 +75,10 @@ pub static MODULES: List = &[
     // The address of the client is replaced first in its phases, since limits and access rules judge the
     // client by it.
     &realip::MODULE,
+    &early_read::MODULE,
     &modules::rewrite::MODULE,
     &set_misc::MODULE,
+    &json::MODULE,
     &referer::MODULE,
     &secure_link::MODULE,
     &modules::ssl::MODULE,
@@ -87,6 +92,7 @@ pub static MODULES: List = &[
     &access::MODULE,
     &auth_basic::MODULE,
     &auth_request::MODULE,
+    &internal_redirect::MODULE,
     &try_files::MODULE,
     &mirror::MODULE,
     &forebay_proxy::modules::proxy::MODULE,

@@ -209,10 +209,15 @@ fn fall_back(req: &mut Request, fallback: &Fallback) -> Verdict {
         Fallback::Uri(target) => target.value(req),
     };
     let Ok(target) = target else { return Verdict::Status(500) };
+    redirect(req, &target)
+}
+
+/// Redirects to a URI with its query, or to a named location.
+pub(crate) fn redirect(req: &mut Request, target: &[u8]) -> Verdict {
     if target.first() == Some(&b'@') {
         // A response that was handed on may have set the type: keep it for the named location.
         let kind = std::mem::take(&mut req.resp.content_type);
-        return match forebay_server::error_page::named(req, &target) {
+        return match forebay_server::error_page::named(req, target) {
             Ok(()) => {
                 req.resp.content_type = kind;
                 Verdict::Named
@@ -220,7 +225,7 @@ fn fall_back(req: &mut Request, fallback: &Fallback) -> Verdict {
             Err(s) => Verdict::Status(s),
         };
     }
-    req.uri.replace(&target);
+    req.uri.replace(target);
     static_file::internal_redirect(req).into()
 }
 

@@ -90,6 +90,33 @@ pub enum Op {
     },
     /// `break`.
     Break,
+    /// `goto`: a named location.
+    Goto(Arc<Target>),
+}
+
+/// Named location of a `goto`.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name with the `@`.
+    pub name: Vec<u8>,
+    /// An error at the directive, with an empty text.
+    at: Error,
+}
+
+/// Checks that a server has the named locations of the `goto` directives among these and in their blocks.
+///
+/// # Errors
+/// The first that it does not have.
+pub fn check_targets(ops: &[Op], is_known: &impl Fn(&[u8]) -> bool) -> Result<(), Error> {
+    ops.iter().try_for_each(|op| match op {
+        Op::If { ops, .. } => check_targets(ops, is_known),
+        Op::Goto(target) if !is_known(&target.name) => {
+            let name = String::from_utf8_lossy(&target.name);
+            let message = format!("could not find named location \"{name}\"");
+            Err(Error { message, ..target.at.clone() })
+        }
+        _ => Ok(()),
+    })
 }
 
 /// Test of an `if`. The last field of the variants negates it.
@@ -112,23 +139,35 @@ pub static MODULE: Module = Module {
         ("return", directive),
         ("set", directive),
         ("break", directive),
+        ("goto", directive),
     ],
     ..Module::NONE
 };
 
-/// Compiles `rewrite`, `return`, `set` or `break` into a level.
+/// Compiles `rewrite`, `return`, `set`, `break` or `goto` into a level.
 ///
 /// # Errors
 /// In nginx's words.
 fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let op = match d.name.text.as_slice() {
         b"break" => Ok(Op::Break),
+        b"goto" => goto(d, cx),
         b"set" => set(d, cx),
         b"return" => ret(d, cx),
         _ => rewrite(d, cx),
     };
     l.add_op(d, op?);
     Ok(())
+}
+
+fn goto(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
+    match d.args.as_slice() {
+        [name] if name.text.starts_with(b"@") => {
+            Ok(Op::Goto(Arc::new(Target { name: name.text.clone(), at: cx.error(d, "") })))
+        }
+        [name, ..] => Err(cx.error_at(d, name, format!("\"{}\" is not a named location", name.as_str()))),
+        [] => Err(cx.error(d, "no value")),
+    }
 }
 
 fn set(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
@@ -298,6 +337,8 @@ pub enum Ran {
     Status(u16),
     /// The response is complete.
     Done,
+    /// The request goes on in the named location that `Request::location` has been set to.
+    Named,
 }
 
 enum Step {
@@ -384,6 +425,10 @@ fn step(req: &mut Request, statement: &Statement, walk: &mut RunState) -> Result
             req.uri.valid_location &= !walk.changed;
             Ok(Step::Stop(Ran::Through))
         }
+        Op::Goto(target) => Ok(Step::Stop(match crate::error_page::named(req, &target.name) {
+            Ok(()) => Ran::Named,
+            Err(status) => Ran::Status(status),
+        })),
         Op::Set(var, t) => assign(req, *var, t, walk.quote),
         Op::Run(operation) => operation.run(req).map(|()| Step::Next),
         Op::Return { status, text } => answer(req, *status, text.as_ref()).map(Step::Stop),

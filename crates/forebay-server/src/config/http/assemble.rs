@@ -16,7 +16,7 @@ use crate::module::assembly::{InEffectAt, Loaded, LoadingTls, Placing, Settling}
 use crate::module::levels::{LocationSettings, LocationWritten, Sharing};
 use crate::module::list;
 use crate::module::{self, ConfigHooks, Content, Plan};
-use crate::modules::{self, resolver, ssl};
+use crate::modules::{self, resolver, rewrite, ssl};
 use forebay_conf::files::Reads;
 use forebay_core::config::listen::ListenDirective;
 use forebay_core::config::names::ServerName;
@@ -250,6 +250,11 @@ impl Assembly<'_, '_> {
             match route.find(&frame.named) {
                 Ok(route) => frame.routes.push(route),
                 Err(error) => self.cx.keep_late(error),
+            }
+        }
+        for level in &built.locations {
+            if let Err(error) = rewrite::check_targets(&level.ops, &|name| frame.named.contains_key(name)) {
+                self.cx.keep_late(error);
             }
         }
         let pool = built.pool.or(pool).unwrap_or(CONNECTION_POOL);
