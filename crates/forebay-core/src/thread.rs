@@ -282,6 +282,12 @@ impl Clock {
     pub fn iso8601(&self) -> [u8; 25] {
         self.iso.get()
     }
+    /// Returns the value of `$time_iso8601_ms`.
+    pub fn iso8601_ms(&self) -> [u8; 29] {
+        let now = self.msec();
+        let unix = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        forebay_http::date::iso8601_ms(unix, now.subsec_millis(), self.offset(unix))
+    }
     /// Returns the time for an error log line.
     pub fn error_time(&self) -> [u8; 19] {
         self.error.get()

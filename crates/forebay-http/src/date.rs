@@ -137,6 +137,18 @@ pub fn iso8601(unix: i64, utc_offset: i32) -> [u8; 25] {
     w.bytes
 }
 
+/// Formats a time as `$time_iso8601_ms`, for instance `2026-11-21T02:14:40.007+00:00`. The offset from UTC is in seconds.
+pub fn iso8601_ms(unix: i64, milliseconds: u32, utc_offset: i32) -> [u8; 29] {
+    let whole = iso8601(unix, utc_offset);
+    let mut out = [0; 29];
+    let (seconds, zone) = whole.split_at(19);
+    let digit = |place: u32| b'0' + (milliseconds / place % 10) as u8;
+    let parts =
+        seconds.iter().copied().chain([b'.', digit(100), digit(10), digit(1)]).chain(zone.iter().copied());
+    out.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    out
+}
+
 /// Formats a time as in nginx's error log, for instance `2026/11/21 02:14:40`. The offset from UTC is in seconds.
 pub fn error_log(unix: i64, utc_offset: i32) -> [u8; 19] {
     let c = civil(unix.saturating_add(i64::from(utc_offset)));

@@ -79,7 +79,6 @@ const LATER: &[&str] = &[
     "spdy",
     "spdy_request_priority",
     "upstream_first_byte_time",
-    "upstream_last_addr",
     "upstream_last_server_name",
     "upstream_queue_time",
     "upstream_server_name",

@@ -102,6 +102,7 @@ const VARIABLES: &[Row] = &[
         0 => text(o, b"000"),
         status => number(o, u64::from(status)),
     }),
+    row("time_iso8601_ms", |s, o| text(o, &s.thread.clock.iso8601_ms())),
     row("time_iso8601", |s, o| text(o, &s.thread.clock.iso8601())),
     row("time_local", |s, o| text(o, &s.thread.clock.log_time())),
 ];

@@ -8,7 +8,7 @@ use crate::service_manager::Passed;
 use forebay_core::config::{KeepaliveProbes, ListenAddr, Listener, SocketOptions};
 use forebay_sys::{fds, sockets};
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
@@ -94,7 +94,15 @@ fn open_all(
     for (listener, free) in wanted.iter().zip(free) {
         let free = free.and_then(|()| only_once(listener, &opened));
         match free.and_then(|()| open_one(listener, old, threads.max(1))) {
-            Ok(open) => opened.open.push(open),
+            Ok(open) => {
+                if listener.options.multipath && open.is_plain_tcp() {
+                    log.notice(&format!(
+                        "no Multipath TCP for {}, its connections are plain TCP",
+                        listener.text
+                    ));
+                }
+                opened.open.push(open);
+            }
             Err(e) if test && in_use(&e.1) => {}
             Err((call, e)) => {
                 let text = format!("{call} failed ({})", errno(&e));
@@ -203,9 +211,14 @@ const MULTIPATH: Protocol = Protocol::MPTCP;
 /// Creates a socket for `listen`, which has the IP address `addr`.
 fn new_socket(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     let udp = listen.is_udp();
-    let protocol = options.multipath.then_some(MULTIPATH);
-    let kind = if udp { Type::DGRAM } else { Type::STREAM };
-    let socket = Socket::new(Domain::for_address(addr), kind, protocol.filter(|_| !udp))?;
+    let domain = Domain::for_address(addr);
+    let socket = match udp {
+        true => Socket::new(domain, Type::DGRAM, None)?,
+        false if options.multipath => {
+            or_plain_tcp(domain, Socket::new(domain, Type::STREAM, Some(MULTIPATH)))?
+        }
+        false => Socket::new(domain, Type::STREAM, None)?,
+    };
     if !udp {
         // UDP has no connections in TIME_WAIT. With this option, two programs could bind one port (socket(7)).
         socket.set_reuse_address(true)?;
@@ -215,6 +228,18 @@ fn new_socket(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) ->
     }
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// Takes a socket of TCP where the kernel has no Multipath TCP, or has it switched off (`net.mptcp.enabled`).
+fn or_plain_tcp(domain: Domain, made: io::Result<Socket>) -> io::Result<Socket> {
+    let lacks = |e: &io::Error| {
+        // Kernels before 5.6 do not know so large a number of a protocol.
+        [Errno::PROTONOSUPPORT, Errno::NOPROTOOPT, Errno::INVAL].map(Some).contains(&Errno::from_io_error(e))
+    };
+    match made {
+        Err(e) if lacks(&e) => Socket::new(domain, Type::STREAM, None),
+        made => made,
+    }
 }
 
 /// Sets the options that a socket has before bind().
@@ -357,6 +382,13 @@ fn unlink_new(opened: &Listeners, old: &Listeners) {
 }
 
 impl Open {
+    /// Returns `true` if the address is one of TCP whose first socket is no socket of Multipath TCP.
+    fn is_plain_tcp(&self) -> bool {
+        let protocol = self.sockets.first().map(|socket| SockRef::from(socket).protocol());
+        matches!(self.addr, ListenAddr::Inet(_))
+            && protocol.is_some_and(|p| !matches!(p, Ok(Some(MULTIPATH))))
+    }
+
     /// Removes the file of a unix address, unless the service manager has made it.
     pub(crate) fn unlink(&self) {
         if let Some(path) = self.addr.path().filter(|_| self.passed.is_none()) {
@@ -482,6 +514,24 @@ mod tests {
 
     fn quiet() -> Log {
         Log::default()
+    }
+
+    /// A kernel without Multipath TCP is a reason to listen by TCP, anything else is none.
+    #[test]
+    fn multipath_or_tcp() {
+        let mut listener = wanted("127.0.0.1:0");
+        listener.options.multipath = true;
+        let has_it = Socket::new(Domain::IPV4, Type::STREAM, Some(MULTIPATH)).is_ok();
+        let opened = open(&[listener], &Listeners::default(), 1, false, &quiet()).expect("free port");
+        assert_eq!(opened.open[0].is_plain_tcp(), !has_it);
+        let plain =
+            open(&[wanted("127.0.0.1:0")], &Listeners::default(), 1, false, &quiet()).expect("free port");
+        assert!(plain.open[0].is_plain_tcp());
+        for missing in [Errno::PROTONOSUPPORT, Errno::NOPROTOOPT, Errno::INVAL] {
+            let socket = or_plain_tcp(Domain::IPV4, Err(missing.into())).expect("TCP");
+            assert_ne!(socket.protocol().expect("a protocol"), Some(MULTIPATH), "{missing}");
+        }
+        assert!(or_plain_tcp(Domain::IPV4, Err(Errno::MFILE.into())).is_err());
     }
 
     /// Two sockets per address, reused on reload, and a third where a thread was added.

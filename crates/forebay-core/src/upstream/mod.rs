@@ -33,5 +33,19 @@ pub mod resolve;
 pub mod servers;
 pub mod sticky;
 
+use std::net::SocketAddr;
+
+/// Appends the address in the name of a server that has been asked (`$upstream_last_addr`): an IP address without its port, or `unix:`
+/// with a path. Returns `false` for the name of a group, of which no server could be chosen.
+pub fn push_address(name: &[u8], out: &mut Vec<u8>) -> bool {
+    if name.starts_with(b"unix:") {
+        out.extend_from_slice(name);
+        return true;
+    }
+    let address = std::str::from_utf8(name).ok().and_then(|name| name.parse::<SocketAddr>().ok());
+    out.extend(address.iter().flat_map(|a| a.ip().to_string().into_bytes()));
+    address.is_some()
+}
+
 #[cfg(test)]
 mod tests;

@@ -76,10 +76,43 @@ fn extension<E: Evaluate>(e: &mut E, name: &[u8], out: &mut Vec<u8>) -> Result<b
 }
 
 fn find(tlvs: &[u8], name: &[u8], out: &mut Vec<u8>) -> Result<bool, Broken> {
-    match name.strip_prefix(b"ssl_") {
-        Some(inner) => find_in_ssl(tlvs, inner, out),
-        None => find_named(tlvs, name, &NAMES, out),
+    if let Some(inner) = name.strip_prefix(b"ssl_") {
+        return find_in_ssl(tlvs, inner, out);
     }
+    match name {
+        b"aws_vpce_id" | b"azure_pel_id" | b"gcp_conn_id" => find_of_cloud(tlvs, name, out),
+        _ => find_named(tlvs, name, &NAMES, out),
+    }
+}
+
+/// Extension of Amazon Web Services. A byte with the kind of the value comes first.
+const TLV_AWS: u8 = 0xea;
+/// Extension of Microsoft Azure, in the same form.
+const TLV_AZURE: u8 = 0xee;
+/// Extension of Google Cloud.
+const TLV_GCP: u8 = 0xe0;
+/// Kind of the values of AWS and Azure that have variables: the identifier of an endpoint.
+const ENDPOINT: u8 = 1;
+
+/// Appends the identifier of an endpoint or connection that a cloud reports (nginx: ngx_http_proxy_protocol_vendor_module).
+fn find_of_cloud(tlvs: &[u8], name: &[u8], out: &mut Vec<u8>) -> Result<bool, Broken> {
+    let number = forebay_http::h1::response::number;
+    match name {
+        b"aws_vpce_id" => {
+            let Some([ENDPOINT, id @ ..]) = tlv(tlvs, TLV_AWS)? else { return Ok(false) };
+            out.extend_from_slice(id);
+        }
+        b"azure_pel_id" => {
+            let Some(&[ENDPOINT, a, b, c, d]) = tlv(tlvs, TLV_AZURE)? else { return Ok(false) };
+            number(out, u64::from(u32::from_le_bytes([a, b, c, d])));
+        }
+        _ => {
+            let id = tlv(tlvs, TLV_GCP)?.and_then(|id| id.try_into().ok());
+            let Some(id) = id else { return Ok(false) };
+            number(out, u64::from_be_bytes(id));
+        }
+    }
+    Ok(true)
 }
 
 /// Appends a part of the TLS extension.
@@ -101,6 +134,28 @@ fn find_named(tlvs: &[u8], name: &[u8], names: &[(&[u8], u8)], out: &mut Vec<u8>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extensions_of_clouds() {
+        let tlvs = b"\xea\x00\x07\x01vpce-1\xee\x00\x05\x01\x02\x01\x00\x00\xe0\x00\x08\0\0\0\0\0\0\x01\x00";
+        let of = |tlvs: &[u8], name: &str| {
+            let mut out = Vec::new();
+            let found = find(tlvs, name.as_bytes(), &mut out).expect("whole");
+            found.then(|| String::from_utf8(out).expect("UTF-8"))
+        };
+        for (name, value) in [("aws_vpce_id", "vpce-1"), ("azure_pel_id", "258"), ("gcp_conn_id", "256")] {
+            assert_eq!(of(tlvs, name).as_deref(), Some(value), "{name}");
+            assert_eq!(of(b"", name), None, "{name}");
+        }
+        // Other kinds and lengths.
+        for other in
+            [b"\xea\x00\x02\x02v".as_slice(), b"\xee\x00\x02\x01v", b"\xe0\x00\x01v", b"\xea\x00\x00"]
+        {
+            for name in ["aws_vpce_id", "azure_pel_id", "gcp_conn_id"] {
+                assert_eq!(of(other, name), None, "{name} of {other:?}");
+            }
+        }
+    }
 
     #[test]
     fn extensions() {

@@ -1,5 +1,6 @@
 //! `$upstream_*` and `$proxy_*` (nginx: ngx_http_upstream_module, ngx_http_proxy_module).
 
+use forebay_core::upstream::push_address;
 use forebay_core::vars::RowSource;
 use forebay_http::h1::response;
 use forebay_server::modules::vars::{join, same_name, seconds};
@@ -36,6 +37,7 @@ pub const VARIABLES: &[Row] = rows! {
     "proxy_internal_body_length" => |_, _| Ok(false),
     "proxy_internal_chunked" => |_, _| Ok(false),
     "upstream_addr" => |r, o| list(r, o, |a, o| o.extend_from_slice(&a.name)),
+    "upstream_last_addr" => |r, o| Ok(r.modules.upstream.attempts.last().is_some_and(|a| push_address(&a.name, o))),
     "upstream_status" => |r, o| list(r, o, |a, o| match a.status {
         0 => o.push(b'-'),
         s => o.extend_from_slice(&response::three_digits(s)),

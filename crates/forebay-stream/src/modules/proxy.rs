@@ -20,6 +20,7 @@ use forebay_core::upstream::dialing;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::peer::Figures;
 use forebay_core::upstream::peer::Peer;
+use forebay_core::upstream::push_address;
 use forebay_core::vars::{Template, VarError};
 use forebay_net::addr::{PeerAddr, Place, address_text};
 use forebay_net::dial::DialSettings;
@@ -624,6 +625,10 @@ fn each_time(
 /// Variables of the proxy.
 pub(crate) const VARIABLES: &[crate::variables::Row] = &[
     crate::variables::row("upstream_addr", |s, o| each(s, o, |a, o| o.extend_from_slice(&a.name))),
+    crate::variables::row("upstream_last_addr", |s, o| {
+        let last = s.upstream.as_ref().and_then(|u| u.attempts.last());
+        Ok(last.is_some_and(|a| push_address(&a.name, o)))
+    }),
     crate::variables::row("upstream_bytes_sent", |s, o| {
         each(s, o, |a, o| o.extend_from_slice(a.sent.to_string().as_bytes()))
     }),
