@@ -3,7 +3,9 @@
 use super::conf_rules::{Check, level_lost, word};
 use super::rule_table;
 use super::scene::Scene;
-use super::variables::{by_client, group, groups, named, patterns, repeats_itself, takes_line_feeds, values};
+use super::variables::{
+    by_client, group, groups, is_name, named, patterns, repeats_itself, sources, takes_line_feeds, values,
+};
 use std::net::IpAddr;
 
 /// Returns the host in the address of a `proxy_pass` or the like, without a path of variables behind it.
@@ -188,6 +190,25 @@ rule_table! { Check;
         let script = ["\\.php", "\\.cgi", "\\.pl", "\\.py"].iter().any(|e| pattern.ends_with(e));
         if script {
             found(s.span(n), format!("{pattern} also matches in the middle of a name"));
+        }
+    },
+    "body-unread" Warning "a location that depends on a body which has not been read"
+    "A location is chosen before the body is read, so the variable is empty and the location is never taken, with all that it forbids."
+    "client_body_early_read on; in the server, and client_body_buffer_size as large as client_max_body_size."
+    |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('$')) {
+        let early = s.effective(Some(n), "client_body_early_read").filter(|e| s.arg(*e, 0) != "off");
+        if early.is_none() && sources(s, Some(n), &s.arg(n, 0)).iter().any(|v| v == "request_body") {
+            found(s.span(n), format!("{} is empty here", s.arg(n, 0)));
+        }
+    },
+    "location-json" Warning "a location that the words false and null open, too"
+    "A variable is true if it is neither empty nor 0, and json_set gives it the text of any value: {\"admin\":false} is true."
+    "map $is_admin $admin { true 1; } and location $admin."
+    |s, _, found| for n in s.all("location") {
+        let name = s.arg(n, 0);
+        let Some(name) = name.strip_prefix('$') else { continue };
+        if s.all("json_set").any(|j| is_name(s, j, name)) {
+            found(s.span(n), format!("${name} is true for false and null"));
         }
     },
     "stub-status-open" Warning "stub_status for everybody"

@@ -61,11 +61,18 @@ fn is_captured(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
     patterns(s, block).iter().any(|p| group(p, name).is_some())
 }
 
-/// Returns the values that `set` gives a variable in the server around a block.
+/// Returns the values that `set` gives a variable in the server around a block, and the variables with the documents out of which
+/// `json_set` takes it.
 fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
     let server = block.and_then(|b| if s.is(b, "server") { Some(b) } else { s.around(b, "server") });
-    let here = |n: &usize| s.arg(*n, 0).strip_prefix('$') == Some(name) && s.around(*n, "server") == server;
-    s.all("set").filter(here).map(|n| s.arg(n, 1)).collect()
+    let here = |n: &usize| is_name(s, *n, name) && s.around(*n, "server") == server;
+    let of_document = s.all("json_set").filter(|n| is_name(s, *n, name));
+    s.all("set").filter(here).chain(of_document).map(|n| s.arg(n, 1)).collect()
+}
+
+/// Returns `true` if the first word of a directive is the variable of this name.
+pub(super) fn is_name(s: &Scene<'_>, n: usize, name: &str) -> bool {
+    s.arg(n, 0).strip_prefix('$') == Some(name)
 }
 
 /// Returns the first words of lines in a block of data that are no entries.

@@ -200,6 +200,26 @@ fn each_rule_fires_and_is_silent() {
         ),
         ("regex-unanchored", server("location ~ \\.php { return 200; }"), server("location ~ \\.php$ { return 200; }")),
         (
+            "body-unread",
+            http("map $request_body $m { a 1; } server { location $m { deny all; } }"),
+            http("client_body_early_read on; map $request_body $m { a 1; } server { location $m { deny all; } }"),
+        ),
+        (
+            "body-unread",
+            http("json_set $j $request_body a; server { client_body_early_read off; location $j { deny all; } }"),
+            http("json_set $j $arg_j a; server { location $j { deny all; } }"),
+        ),
+        (
+            "location-json",
+            http("json_set $j $arg_j a; server { location $j { deny all; } }"),
+            http("json_set $j $arg_j a; map $j $m { true 1; } server { location $m { deny all; } }"),
+        ),
+        (
+            "ssrf",
+            http("json_set $j $request_body a; server { location / { proxy_pass http://$j; } }"),
+            http("json_set $j $request_body a; server { location / { proxy_pass http://a/$j; } }"),
+        ),
+        (
             "stub-status-open",
             server("location /s { stub_status; }"),
             server("location /s { stub_status; allow 127.0.0.1; deny all; }"),
