@@ -54,6 +54,7 @@ const PATHS: &[Path] = &[
         ..SMALL
     },
     Path { name: "patterns", conf: "return 200 $class;", fields: ROBOT, most: (0.2, 3.2), ..SMALL },
+    Path { name: "variable", conf: BY_VARIABLE, fields: ROBOT, most: (0.2, 3.2), ..SMALL },
     Path { name: "fragments", conf: "ssi on; ssi_types *;", target: "page.shtml", most: (3.2, 3.2), ..SMALL },
     Path { name: "proxied", conf: "proxy_pass http://u/1024;", most: (0.2, 6.3), ..SMALL },
     Path { name: "proxied 64 KB", conf: "proxy_pass http://u/65536;", most: (1.2, 11.5), ..SMALL },
@@ -77,6 +78,9 @@ const PATHS: &[Path] = &[
 ];
 
 const PASSWORD: &str = "auth_basic x; auth_basic_user_file htpasswd;";
+/// A location of a variable that is not taken, and one that is.
+const BY_VARIABLE: &str =
+    "location $http_none { deny all; } location $class { return 200 $class; } deny all;";
 const ALICE: &str = "Authorization: Basic YWxpY2U6d29uZGVybGFuZA==\r\n";
 const ROBOT: &str = "User-Agent: robot299/1.0\r\n";
 const GZIP: &str = "Accept-Encoding: gzip\r\n";
