@@ -414,8 +414,7 @@ fn mentions(block: &Block, defined: &Known) -> Result<(), Invalid> {
         // Regular expressions end in `$`.
         let regex = |i: usize| match &*name {
             "rewrite" => i == 0,
-            "location" => true,
-            "if" | "server_name" | "valid_referers" => true,
+            "location" | "if" | "server_name" | "valid_referers" => true,
             _ => false,
         };
         let conditions = &*name == "if";

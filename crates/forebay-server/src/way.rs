@@ -112,6 +112,7 @@ pub fn rewritten(req: &Request, statement: &Statement) {
             Op::Rewrite { .. } => ("rewrite", "rewrite"),
             Op::Return { .. } => ("return", "return"),
             Op::Break => ("break", "break"),
+            Op::Goto(_) => ("goto", "goto"),
         };
         let mut uri = req.uri.path.clone();
         if !req.uri.args.is_empty() {

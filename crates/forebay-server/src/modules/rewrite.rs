@@ -107,8 +107,8 @@ pub struct Target {
 ///
 /// # Errors
 /// The first that it does not have.
-pub fn check_targets(ops: &[Op], is_known: &impl Fn(&[u8]) -> bool) -> Result<(), Error> {
-    ops.iter().try_for_each(|op| match op {
+pub fn check_targets(ops: &[Statement], is_known: &impl Fn(&[u8]) -> bool) -> Result<(), Error> {
+    ops.iter().try_for_each(|statement| match &statement.op {
         Op::If { ops, .. } => check_targets(ops, is_known),
         Op::Goto(target) if !is_known(&target.name) => {
             let name = String::from_utf8_lossy(&target.name);

@@ -312,6 +312,7 @@ fn why_not(other: &Directive, chosen: Place, uri: &str, searched: &[&Step]) -> S
                 true if found("first regular expression that matches").is_some() => {
                     "a regular expression matches".to_owned()
                 }
+                true if found("first variable that is true").is_some() => "a variable is true".to_owned(),
                 true => "a longer prefix matches".to_owned(),
                 false => "the path begins otherwise".to_owned(),
             }
