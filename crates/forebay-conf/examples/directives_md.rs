@@ -22,14 +22,14 @@ fn main() -> std::io::Result<()> {
     }
     std::fs::write(
         dir.join("directives.md"),
-        tables(SITE_HEAD, |row| format!("directives/{}.md#{}", page(row), row.name)),
+        tables(&head(SITE_HEAD), |row| format!("directives/{}.md#{}", page(row), row.name)),
     )
 }
 
 const HEAD: &str = "\
 # Directives
 
-Every directive that nginx 1.31.5 documents, and what Forebay does with it. This page is generated from
+Every directive that nginx {VERSION} documents, and what Forebay does with it. This page is generated from
 `directives.tsv` and `descriptions.tsv` in `crates/forebay-conf/data/`; do not edit it, run
 
     cargo run -q -p forebay-conf --example directives_md > docs/directives.md
@@ -43,11 +43,16 @@ directive does, [further down](#what-each-directive-does). `forebay help DIRECTI
 const SITE_HEAD: &str = "\
 # Directives
 
-Every directive that nginx 1.31.5 documents, and what Forebay does with it. A directive that several modules have
+Every directive that nginx {VERSION} documents, and what Forebay does with it. A directive that several modules have
 (`allow` in http and in stream) has a row for each. *Arguments* is the number of words after the name; *flag* is `on`
 or `off`, *block* a pair of braces. *Default* is nginx's; where Forebay chooses another, [differences](differences.md)
 says so. A name in the first table leads to what the directive does; `forebay help DIRECTIVE` prints the same.
 ";
+
+/// Puts the followed version into the words before the tables.
+fn head(text: &str) -> String {
+    text.replace("{VERSION}", forebay_conf::NGINX_VERSION)
+}
 
 /// Heading, introduction and which rows stand below it.
 type Group = (&'static str, &'static str, fn(Support) -> bool);
@@ -79,7 +84,7 @@ const GROUPS: [Group; 5] = [
 
 /// The whole page.
 pub fn render() -> String {
-    let mut out = tables(HEAD, |row| format!("#{}", row.name));
+    let mut out = tables(&head(HEAD), |row| format!("#{}", row.name));
     out.push_str("\n## What each directive does\n");
     let rows: Vec<&Row> = grammar::all().iter().filter(|row| row.support == Support::Yes).collect();
     for rows in rows.chunk_by(|a, b| a.name == b.name) {

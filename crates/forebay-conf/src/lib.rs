@@ -22,3 +22,7 @@ pub mod units;
 
 pub use parse::{Parsed, parse};
 pub use print::{Node, print};
+
+/// Version of nginx whose behaviour, directives and texts are followed. No other place has it: a test compares the documents with it
+/// (`tests/version.rs`).
+pub const NGINX_VERSION: &str = "1.31.9";

@@ -33,5 +33,4 @@ pub mod vars;
 pub mod watchdog;
 pub mod worker;
 
-/// Version of nginx whose behaviour is followed (`$nginx_version`).
-pub const NGINX_VERSION: &str = "1.31.5";
+pub use forebay_conf::NGINX_VERSION;

@@ -301,7 +301,7 @@ mod tests {
             write(version, None, b"", &mut out);
             assert_eq!(complete(&out), (out.len(), None));
         }
-        // As nginx 1.31.5 writes them.
+        // As nginx writes them.
         let mut out = Vec::new();
         let between = (addr("127.0.0.1:47358"), addr("127.0.0.1:7861"));
         write(HeaderVersion::Two, Some(between), b"", &mut out);

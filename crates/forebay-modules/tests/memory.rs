@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Most that one more server may take, bytes: with TLS, a name and two locations of its own. nginx 1.31.5 takes 52 KB for
+/// Most that one more server may take, bytes: with TLS, a name and two locations of its own. nginx takes 52 KB for
 /// the same, once for all its processes; here the master has a copy, too.
 const SERVER: i64 = 10 * 1024;
 

@@ -1,11 +1,9 @@
 //! The command line as nginx has it: options glued or apart, several letters behind one dash.
 
 use crate::paths::Paths;
+use forebay_core::NGINX_VERSION;
 use forebay_core::config::Environment;
 use std::path::PathBuf;
-
-/// Version of nginx whose behaviour and texts are followed.
-pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
 /// `-s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

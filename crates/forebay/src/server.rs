@@ -1,6 +1,6 @@
 //! Actions of the nginx-style options: start, test, dump, signal.
 
-use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
+use crate::cli::{self, Options, Signal as Wish};
 use crate::controller_process::{Controller, Delivery};
 use crate::dashboard_facts::DashboardFacts;
 use crate::listen::{Listeners, Refused};
@@ -15,6 +15,7 @@ use crate::title;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_conf::parse::parse_after;
+use forebay_core::NGINX_VERSION;
 use forebay_core::config::{Environment, Memory};
 use forebay_core::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};

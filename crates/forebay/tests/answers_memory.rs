@@ -164,7 +164,7 @@ fn a_request_that_waits_takes_little() {
     let server = start(&open);
     let worker = server.worker();
     drop(wait_together(&server, "/events", &open));
-    // nginx 1.31.5 takes 9,956 and 18,180 bytes. Tables that have doubled, and pages that are not full, are in the limits, too.
+    // nginx takes 9,956 and 18,180 bytes. Tables that have doubled, and pages that are not full, are in the limits, too.
     for (path, most) in [("/unanswered", 7_600), ("/events", 9_200)] {
         let idle = falls_to(worker, 0, Duration::from_secs(1));
         for wave in 0..4 {

@@ -21,7 +21,8 @@ fn bare(args: &[&str]) -> (Option<i32>, String, String) {
 fn version_and_build() {
     let (code, out, err) = bare(&["-v"]);
     assert_eq!((code, out.as_str()), (Some(0), ""));
-    assert!(err.starts_with("nginx version: nginx/1.31.5 (forebay "), "{err}");
+    let version = format!("nginx version: nginx/{} (forebay ", forebay_core::NGINX_VERSION);
+    assert!(err.starts_with(&version), "{err}");
     let (code, _, err) = bare(&["-V"]);
     assert_eq!(code, Some(0));
     assert!(err.contains("\nbuilt by rustc 1"), "{err}");

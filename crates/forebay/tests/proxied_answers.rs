@@ -120,7 +120,7 @@ fn upstreams_are_told_for_whom_a_connection_is() {
     assert!(!ask(&server, "GET", "/off", "").contains("HTTP/1.1 200"), "it insists on the header");
 }
 
-/// A header of the PROXY protocol that comes by a unix socket, as nginx 1.31.5 takes it: without an address of the Internet
+/// A header of the PROXY protocol that comes by a unix socket, as nginx takes it: without an address of the Internet
 /// in it the client stays what it is.
 #[test]
 fn the_proxy_protocol_is_spoken_over_unix_sockets() {

@@ -248,7 +248,7 @@ fn listen_to(peer: &mut h2::Peer, report: &std::sync::mpsc::Sender<String>) {
     }
 }
 
-/// A body that is there, but empty, ends with an empty DATA frame (compared with nginx 1.31.5).
+/// A body that is there, but empty, ends with an empty DATA frame (compared with nginx).
 #[test]
 fn an_empty_body_ends_with_a_frame_of_its_own() {
     let (report, reports) = std::sync::mpsc::channel();

@@ -1,4 +1,4 @@
-//! Every case was put to nginx 1.31.5 with `-t`.
+//! Every case was put to nginx with `-t`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Rules for the stream block. What they say about nginx was tried with 1.31.5.
+//! Rules for the stream block. What they say about nginx was tried with it.
 
 use super::conf_rules::{Check, workers};
 use super::rule_table;

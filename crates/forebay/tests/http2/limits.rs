@@ -234,7 +234,7 @@ fn slow_clients_do_not_take_the_service_down() {
     assert!(!log.contains("too slow and its connection is needed while sending"), "{log}");
 }
 
-/// Limits of names, values and their sum, as nginx 1.31.5 has them. What follows a field for
+/// Limits of names, values and their sum, as nginx has them. What follows a field for
 /// which the request is refused is not judged.
 #[test]
 fn sizes_of_fields_at_the_edge() {
