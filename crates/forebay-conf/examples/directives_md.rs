@@ -75,7 +75,7 @@ const GROUPS: [Group; 5] = [
     (
         "Refused: not supported yet",
         "Leaving these out would change what is served, or to whom. `-t` fails and names them.",
-        |s| s == Support::Later,
+        |s| matches!(s, Support::Later(_)),
     ),
     ("Refused for good", "These will not come. `-t` fails and gives the reason.", |s| {
         matches!(s, Support::Never(_))
@@ -127,7 +127,7 @@ fn tables(head: &str, link: impl Fn(&Row) -> String) -> String {
         if !about.is_empty() {
             let _ = write!(out, "{about}\n\n");
         }
-        let reasons = rows.iter().any(|row| matches!(row.support, Support::Never(_)));
+        let reasons = rows.iter().any(|row| row.support.is_refused());
         let (head, rule) = if reasons { (" Reason |", " --- |") } else { ("", "") };
         let _ = writeln!(out, "| Directive | Contexts | Arguments | Default |{head}");
         let _ = writeln!(out, "| --- | --- | --- | --- |{rule}");
@@ -189,7 +189,7 @@ fn line(row: &Row, link: &str, out: &mut String) {
         text => code(text),
     };
     let _ = write!(out, "| {name}{old} | {} | {} | {default} |", contexts(row), row.arguments());
-    if let Support::Never(why) = row.support {
+    if let Support::Later(why) | Support::Never(why) = row.support {
         let _ = write!(out, " {} |", why.replace('|', "\\|"));
     }
     out.push('\n');

@@ -332,7 +332,7 @@ mod tests {
                 text.push_str(if row.args.flag {
                     " on"
                 } else {
-                    [" '${a} {;}#'", "\n\tb", " \"c\\\"\"#no\n"][n % 3]
+                    [" '${a} {;}#'", "\n\tb", " \"c\\\"\" #no\n"][n % 3]
                 });
             }
             if row.block {

@@ -156,8 +156,9 @@ pub enum Support {
     Hint,
     /// Its effect holds by design; accepted without a message.
     Met,
-    /// No behaviour yet, and ignoring it would change responses or access: refused.
-    Later,
+    /// No behaviour yet, and ignoring it would change responses or access: refused, with this advice what to do today (not empty if
+    /// the parser has no own).
+    Later(&'static str),
     /// Will never be supported, for this reason: refused.
     Never(&'static str),
 }
@@ -168,18 +169,32 @@ impl Support {
             "yes" => Some(Support::Yes),
             "hint" => Some(Support::Hint),
             "met" => Some(Support::Met),
-            "later" => Some(Support::Later),
-            _ => text.strip_prefix("never:").filter(|why| !why.is_empty()).map(Support::Never),
+            "later" => Some(Support::Later("")),
+            _ => Support::with_reason(text),
         }
+    }
+
+    fn with_reason(text: &'static str) -> Option<Support> {
+        let (word, reason) = text.split_once(':').filter(|(_, reason)| !reason.is_empty())?;
+        match word {
+            "later" => Some(Support::Later(reason)),
+            "never" => Some(Support::Never(reason)),
+            _ => None,
+        }
+    }
+
+    /// Returns `true` if a configuration with the directive is refused.
+    pub fn is_refused(self) -> bool {
+        matches!(self, Support::Later(_) | Support::Never(_))
     }
 }
 
 /// A set of contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contexts(u16);
+pub struct Contexts(u32);
 
 /// Names of the contexts in the table; the place in the list is the bit.
-const CONTEXTS: [&str; 15] = [
+const CONTEXTS: [&str; 17] = [
     "main",
     "events",
     "http",
@@ -195,6 +210,8 @@ const CONTEXTS: [&str; 15] = [
     "mail",
     "mail-server",
     "acme_issuer",
+    "oidc_provider",
+    "mgmt",
 ];
 
 #[allow(missing_docs)]
@@ -225,8 +242,9 @@ impl Contexts {
         CONTEXTS.iter().enumerate().filter(move |(i, _)| self.0 & (1 << i) != 0).map(|(_, n)| *n)
     }
 
-    fn parse(text: &str) -> Option<Contexts> {
-        let bit = |name| CONTEXTS.iter().position(|c| *c == name).map(|i| 1u16 << i);
+    /// Reads names of contexts with commas between them.
+    pub(crate) fn parse(text: &str) -> Option<Contexts> {
+        let bit = |name| CONTEXTS.iter().position(|c| *c == name).map(|i| 1u32 << i);
         text.split(',').try_fold(0, |set, name| Some(set | bit(name)?)).map(Contexts)
     }
 }
@@ -452,7 +470,7 @@ mod tests {
     #[test]
     fn every_line_is_a_row() {
         assert_eq!(all().len(), TSV.lines().count() - 1);
-        assert_eq!(all().len(), 928);
+        assert_eq!(all().len(), 1102);
     }
 
     #[test]

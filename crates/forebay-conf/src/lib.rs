@@ -8,6 +8,8 @@
 
 pub mod descriptions;
 pub mod differences;
+#[cfg(test)]
+mod documented;
 pub mod error;
 pub mod files;
 pub mod fmt;

@@ -171,6 +171,16 @@ const MODULES: &[Module] = &[
         instead: "pass the client's \"traceparent\" on; the application records the trace",
     },
     Module {
+        name: "ngx_http_geoip2_module",
+        directives: &["geoip2", "geoip2_*"],
+        instead: "put the networks of the database's CSV edition into a file that \"geo\" includes",
+    },
+    Module {
+        name: "http_doh of Angie",
+        directives: &["doh_*"],
+        instead: "use \"proxy_pass\" to a name server that speaks DNS over HTTPS",
+    },
+    Module {
         name: "nginx_accept_language_module",
         directives: &["set_from_accept_language"],
         instead: "use \"map $http_accept_language\"",

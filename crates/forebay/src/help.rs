@@ -93,7 +93,8 @@ fn support(support: Support) -> String {
         Support::Yes => "works".to_owned(),
         Support::Met => "accepted; what it asks for holds without it, or there is nothing to tune".to_owned(),
         Support::Hint => "accepted with a warning, without effect".to_owned(),
-        Support::Later => "refused: not supported yet".to_owned(),
+        Support::Later("") => "refused: not supported yet".to_owned(),
+        Support::Later(advice) => format!("refused: not supported yet; {advice}"),
         Support::Never(why) => format!("refused: {why}"),
     }
 }

@@ -292,6 +292,23 @@ fn times_of_servers_zones_and_resolvers() {
     assert_eq!(json(&server, "/api/9/resolvers")["names"], names);
 }
 
+/// As nginx has it, an `if` block may count its requests in a zone of its own.
+#[test]
+fn an_if_block_has_a_zone_of_its_own() {
+    let server = Server::start(http(
+        "server { listen 127.0.0.1:%PORT0%; location /api { api; } location / { status_zone all; \
+         if ($arg_beta) { status_zone beta; } return 204; } }",
+    ));
+    server.get("/?beta=1");
+    server.get("/");
+    server.get("/");
+    let zones = wait_for("all of them", || {
+        let zones = json(&server, "/api/9/http/location_zones");
+        (zones["all"]["requests"] == 2).then_some(zones)
+    });
+    assert_eq!(zones["beta"]["requests"], 1, "{zones}");
+}
+
 /// A site that has asked for nothing but the pages themselves.
 #[test]
 fn servers_are_counted_by_their_names_without_status_zone() {

@@ -472,7 +472,7 @@ impl Parser<'_, '_> {
             let _closed = lexer.skip_lua();
             return;
         }
-        let row = grammar::rows(name).iter().find(|row| row.block && row.support != Support::Later);
+        let row = grammar::rows(name).iter().find(|row| row.block && !row.support.is_refused());
         let kind = row.map_or(Kind::Unknown, |row| content(row, context));
         self.inner_block(lexer, scope.inside(kind, false), statement.name());
     }
@@ -549,8 +549,8 @@ impl Parser<'_, '_> {
                 });
                 false
             }
-            Support::Later => {
-                let hint = instead(row).map(str::to_owned);
+            Support::Later(advice) => {
+                let hint = instead(row).or((!advice.is_empty()).then_some(advice)).map(str::to_owned);
                 self.at_name(format!("\"{}\" directive is not supported yet", row.name), statement, hint);
                 true
             }

@@ -2,11 +2,9 @@
 //! module which is not built in is an error only where one of its directives is.
 
 /// Dynamic modules whose directives are in the grammar table or will be.
-const BUILT_IN: [&[u8]; 12] = [
+const BUILT_IN: [&[u8]; 10] = [
     b"ngx_stream_module",
     b"ngx_mail_module",
-    b"ngx_http_geoip2_module",
-    b"ngx_stream_geoip2_module",
     b"ngx_http_brotli_filter_module",
     b"ngx_http_brotli_static_module",
     b"ngx_http_zstd_filter_module",
@@ -17,13 +15,16 @@ const BUILT_IN: [&[u8]; 12] = [
     b"ndk_http_module",
 ];
 
+const LEGACY_GEOIP: &str = "the legacy GeoIP databases ended in 2019: put the networks of a newer one into a file that \"geo\" includes";
+const MMDB: &str =
+    "mmdb databases are not read yet: put the networks of the CSV edition into a file that \"geo\" includes";
+
 /// Modules people load that will not come, with the reason.
-const ABSENT: [(&[u8], &str); 10] = [
-    (b"ngx_http_geoip_module", "the legacy GeoIP databases ended in 2019: use geoip2 with an mmdb database"),
-    (
-        b"ngx_stream_geoip_module",
-        "the legacy GeoIP databases ended in 2019: use geoip2 with an mmdb database",
-    ),
+const ABSENT: [(&[u8], &str); 12] = [
+    (b"ngx_http_geoip_module", LEGACY_GEOIP),
+    (b"ngx_stream_geoip_module", LEGACY_GEOIP),
+    (b"ngx_http_geoip2_module", MMDB),
+    (b"ngx_stream_geoip2_module", MMDB),
     (b"ngx_http_perl_module", "no Perl interpreter is embedded"),
     (b"ngx_http_xslt_filter_module", "no XSLT processor is embedded"),
     (b"ngx_http_image_filter_module", "no image library is embedded"),

@@ -27,7 +27,7 @@ use forebay_conf::tree::Directive;
 use forebay_core::config::Context;
 use forebay_core::histogram::Histogram;
 use forebay_core::status_zone::{StatusZone, zone, zones};
-use forebay_server::config::http::{Http, LocationBuild};
+use forebay_server::config::http::{Http, Kind, LocationBuild};
 use forebay_server::config::{HttpContext, Scope};
 use forebay_server::counting::{
     LOCATION, MOST_NAMES, NAME, OTHERS, SERVER, cell, life, name_of, zones_of_names,
@@ -64,7 +64,8 @@ fn status_zone(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Resu
     if l.status_zone.is_some() {
         return Err(cx.error(d, "\"status_zone\" directive is duplicate"));
     }
-    let kind = if l.kind.is_location() { LOCATION } else { SERVER };
+    // An `if` block is a location whose requests are counted in a zone of its own.
+    let kind = if matches!(l.kind, Kind::Server) { SERVER } else { LOCATION };
     l.status_zone = Some(zone(kind, forebay_core::config::value::first(d)));
     Ok(())
 }

@@ -16,6 +16,7 @@ use forebay_server::module::list::{self, all};
 use forebay_server::module::settings;
 use forebay_server::modules::server;
 use regex::Regex;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 /// Directives that the parser of forebay-conf handles itself, in every context.
@@ -131,10 +132,39 @@ fn every_setting_has_a_reader() {
     assert_eq!(unread, [""; 0]);
 }
 
-/// Source files of the crates of HTTP and of forebay-core with the names of their modules.
+/// Parameters that need no reader.
+const MET: &[&str] = &[
+    // Every TCP listener has a socket for each thread.
+    "reuseport",
+];
+
+/// Finds the fields for parameters that nothing reads, as `listen ... multipath` once was. Such a field has the parameter in
+/// backquotes at the beginning of its comment.
+#[test]
+fn every_parameter_has_a_reader() {
+    let row = Regex::new(
+        r"(?m)^\s*/// `([a-z0-9_]+)=?[^`\n]*`.*\n(?:\s*///.*\n)*\s*pub(?:\([a-z]+\))? ([a-z0-9_]+): ",
+    )
+    .unwrap();
+    let all: String = sources().into_iter().map(|(_, text)| text).collect();
+    let fields: BTreeSet<&str> = row.captures_iter(&all).map(|c| c.get(2).unwrap().as_str()).collect();
+    assert!(fields.len() > 50, "{} fields of parameters", fields.len());
+    // An assignment is no use.
+    let is_used = |after: usize| !all[after..].trim_start().starts_with("= ");
+    let used = Regex::new(r"\.([a-z0-9_]+)\b").unwrap();
+    let read: HashSet<&str> = (used.captures_iter(&all).filter_map(|c| c.get(1)))
+        .filter(|field| is_used(field.end()))
+        .map(|field| field.as_str())
+        .collect();
+    let unread: Vec<_> = fields.into_iter().filter(|f| !read.contains(f) && !MET.contains(f)).collect();
+    assert_eq!(unread, [""; 0]);
+}
+
+/// Source files of the crates with directives, with the names of their modules.
 fn sources() -> Vec<(String, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let names = ["forebay-server", "forebay-proxy", "forebay-modules", "forebay-core"];
+    let names =
+        ["forebay-server", "forebay-proxy", "forebay-modules", "forebay-core", "forebay-stream", "forebay"];
     let mut folders: Vec<_> = names.iter().map(|name| crates.join(format!("../{name}/src"))).collect();
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
