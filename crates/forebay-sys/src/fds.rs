@@ -156,6 +156,16 @@ pub fn inherited_pair(number: RawFd) -> Option<OwnedFd> {
     is_pair.then(|| take_over(number))
 }
 
+/// Takes over a listening socket that this process has inherited besides those of [`inherited_listeners`]. `None` if the number is not
+/// that of one. It is closed on exec from now on. Only the first call gives one: a descriptor has one owner.
+pub fn inherited_listener(number: RawFd) -> Option<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if number <= 2 || TAKEN.swap(true, Ordering::SeqCst) {
+        return None;
+    }
+    is_listener(number).then(|| take_over(number))
+}
+
 fn is_listener(fd: RawFd) -> bool {
     // SAFETY: the borrow ends with this function; a number that is not open makes the call fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -36,6 +36,13 @@ impl Server {
         Server { site, child: Some(child) }.ready()
     }
 
+    /// Starts it in the foreground with further arguments.
+    pub fn start_with(site: Site, arguments: &[&str]) -> Server {
+        let arguments = [&["-g", "daemon off;"], arguments].concat();
+        let child = Server::spawn_as(&site, site.command(program(), &arguments));
+        Server { site, child: Some(child) }.ready()
+    }
+
     fn spawn(site: &Site) -> Child {
         Server::spawn_as(site, site.command(program(), &["-g", "daemon off;"]))
     }
@@ -76,7 +83,12 @@ impl Server {
 
     /// The same on a directory that was prepared before.
     pub fn daemon_on(site: Site) -> Server {
-        let status = Server::spawn_as(&site, site.command(program(), &[])).wait().expect("starts");
+        Server::daemon_with(site, &[])
+    }
+
+    /// The same with further arguments.
+    pub fn daemon_with(site: Site, arguments: &[&str]) -> Server {
+        let status = Server::spawn_as(&site, site.command(program(), arguments)).wait().expect("starts");
         assert!(status.success(), "{}", site.read("stderr"));
         Server { site, child: None }.ready()
     }

@@ -1,5 +1,6 @@
 //! The command line as nginx has it: options glued or apart, several letters behind one dash.
 
+use crate::control_api::Address;
 use crate::paths::Paths;
 use forebay_core::NGINX_VERSION;
 use forebay_core::config::Environment;
@@ -40,6 +41,8 @@ pub(crate) struct Options {
     pub error_log: Option<String>,
     /// `-g`.
     pub globals: Option<String>,
+    /// `-l`: address of the control API.
+    pub control: Option<String>,
 }
 
 /// Words of `-s`.
@@ -77,11 +80,12 @@ pub(crate) fn parse(args: &[String]) -> Result<Options, String> {
 }
 
 /// Options that have a value, with nginx's text for one that lacks it.
-const WITH_VALUE: [(char, &str); 5] = [
+const WITH_VALUE: [(char, &str); 6] = [
     ('p', "option \"-p\" requires directory name"),
     ('c', "option \"-c\" requires file name"),
     ('e', "option \"-e\" requires file name"),
     ('g', "option \"-g\" requires parameter"),
+    ('l', "option \"-l\" requires parameter"),
     ('s', "option \"-s\" requires parameter"),
 ];
 
@@ -107,6 +111,7 @@ impl Options {
             'c' => self.conf = text,
             'e' => self.error_log = text,
             'g' => self.globals = text,
+            'l' => self.control = text,
             _ => {
                 let signal = SIGNALS.iter().find(|(name, _)| *name == value);
                 let (_, signal) = signal.ok_or_else(|| format!("invalid option: \"-s {value}\""))?;
@@ -114,6 +119,15 @@ impl Options {
             }
         }
         Ok(())
+    }
+
+    /// Returns the address of the control API, if one is asked for.
+    ///
+    /// # Errors
+    /// The text for people.
+    pub(crate) fn control_address(&self) -> Result<Option<Address>, String> {
+        let prefix = Paths::new(self.prefix.as_deref()).prefix;
+        self.control.as_deref().map(|word| Address::parse(word, &prefix)).transpose()
     }
 
     /// Returns the places that the options and the defaults give together.
@@ -160,7 +174,7 @@ pub(crate) fn usage() -> String {
     format!(
         "\
 Usage: nginx [-?hvVtTq] [-s signal] [-p prefix]
-             [-e filename] [-c filename] [-g directives]
+             [-e filename] [-c filename] [-g directives] [-l address]
 
 Options:
   -?,-h         : this help
@@ -174,6 +188,7 @@ Options:
   -e filename   : set error log file (default: {ERROR_LOG})
   -c filename   : set configuration file (default: {CONF})
   -g directives : set global directives out of configuration file
+  -l address    : set address of the control API: unix:path or a port
 
 Subcommands:
   serve [DIR]   : serve a folder, or the demo site, without a configuration

@@ -18,6 +18,7 @@ mod check;
 mod cli;
 #[cfg(feature = "kubernetes")]
 mod cluster;
+mod control_api;
 mod controller_process;
 mod dashboard_facts;
 mod doctor;

@@ -33,7 +33,12 @@ pub(crate) struct Log {
     console: Option<Level>,
     /// The last line at level emerg: why a configuration was refused.
     refusal: Mutex<Option<String>>,
+    /// Lines from level warn on since [`Log::listen`], for the client that asked for a reload.
+    heard: Mutex<Option<Vec<String>>>,
 }
+
+/// Most lines of a reload that its client gets.
+const MOST_HEARD: usize = 1000;
 
 impl Sink {
     fn open(target: &ErrorLogTarget, files: &[(PathBuf, Arc<OwnedFd>)]) -> Option<Sink> {
@@ -90,10 +95,29 @@ impl Log {
         if self.console.is_some_and(|least| level <= least) {
             eprintln!("nginx: [{}] {text}", level.as_str());
         }
+        if level <= Level::Warn {
+            self.hear(level, text);
+        }
         let mut failures = Vec::new();
         self.put(level, text, Some(&mut failures));
         for failure in failures {
             self.put(Level::Error, &failure, None);
+        }
+    }
+
+    /// Begins to keep lines.
+    pub(crate) fn listen(&self) {
+        *lock(&self.heard) = Some(Vec::new());
+    }
+
+    /// Takes the lines that were kept, and ends that.
+    pub(crate) fn take_heard(&self) -> Vec<String> {
+        lock(&self.heard).take().unwrap_or_default()
+    }
+
+    fn hear(&self, level: Level, text: &str) {
+        if let Some(lines) = lock(&self.heard).as_mut().filter(|lines| lines.len() < MOST_HEARD) {
+            lines.push(format!("[{}] {text}", level.as_str()));
         }
     }
 

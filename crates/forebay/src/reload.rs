@@ -5,6 +5,7 @@
 //! there by then belongs to a command whose changes to the files the reload reads.
 
 use crate::cli::{Options, Signal as Wish};
+use crate::control_api;
 use crate::master_log::errno;
 use crate::server::Found;
 use nix::unistd::Pid;
@@ -139,8 +140,28 @@ fn refusal(reason: &str) -> String {
     format!("the new configuration was refused, the one before stays in effect: {reason}")
 }
 
+/// Reloads by way of the control API, and prints the lines of the reload. Returns the exit code.
+pub(crate) fn by_control_api(options: &Options, patience: Duration) -> u8 {
+    let address = match options.control_address() {
+        Ok(Some(address)) => address,
+        Ok(None) => return complain("no address of the control API"),
+        Err(text) => return complain(&text),
+    };
+    let (lines, code) = match control_api::client::reload(&address, patience) {
+        Ok(lines) => (lines, 0),
+        Err(lines) => (lines, 1),
+    };
+    for line in lines {
+        eprintln!("nginx: {line}");
+    }
+    code
+}
+
 /// Runs `forebay reload`. Returns the exit code.
 pub(crate) fn main(options: &Options, patience: Duration) -> u8 {
+    if options.control.is_some() {
+        return by_control_api(options, patience);
+    }
     // Errors of the configuration are in the log and on the console already.
     let Ok(master) = Found::by_main_level(options) else { return 1 };
     let ear = match Ear::beside(&master.pid_file) {

@@ -1,12 +1,14 @@
 //! Actions of the nginx-style options: start, test, dump, signal.
 
 use crate::cli::{self, Options, Signal as Wish};
+use crate::control_api::Control;
 use crate::controller_process::{Controller, Delivery};
 use crate::dashboard_facts::DashboardFacts;
 use crate::listen::{Listeners, Refused};
 use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
 use crate::paths::Paths;
+use crate::reload;
 use crate::reports::Reports;
 use crate::service_manager::{Passed, ServiceManager};
 use crate::signals::{Signals, received_line};
@@ -52,6 +54,9 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         return test(&options);
     }
     if let Some(wish) = options.signal {
+        if wish == Wish::Reload && options.control.is_some() {
+            return reload::by_control_api(&options, RELOADED_WITHIN);
+        }
         return code(Found::by(&options).and_then(|master| master.signal(wish)));
     }
     if !titled {
@@ -59,6 +64,9 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     }
     start(&options, arguments)
 }
+
+/// Longest time that `-s reload -l ADDRESS` waits.
+const RELOADED_WITHIN: Duration = Duration::from_secs(60);
 
 fn code(result: Result<(), Refused>) -> u8 {
     u8::from(result.is_err())
@@ -268,7 +276,7 @@ fn prepare_controlled(
     greet(&state.log());
     let inherited = old.is_some();
     let start = Start { arguments, paths, daemonized: inherited, inherited, parent: Some(starter) };
-    Ok(Some(Run { state, signals, start, controller: Some(controller) }))
+    Ok(Some(Run { state, signals, start, controller: Some(controller), control: None }))
 }
 
 /// Runs the controller until it has delivered a configuration that can be used.
@@ -329,6 +337,16 @@ struct Run {
     signals: Signals,
     start: Start,
     controller: Option<Controller>,
+    control: Option<Control>,
+}
+
+/// Opens the control API that the options ask for.
+fn open_control(options: &Options, log: &Log) -> Result<Option<Control>, Refused> {
+    let address = options.control_address().map_err(|text| {
+        log.emerg(&text);
+        Refused
+    })?;
+    address.map(|address| Control::open(address, log)).transpose()
 }
 
 fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run, Refused> {
@@ -349,6 +367,7 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     if let Some(old) = old {
         old.warn_of_unused(&state.listeners, log);
     }
+    let control = open_control(options, log)?;
     let main = &state.config.main;
     let detached = !inherited && main.daemon != Some(false);
     if detached {
@@ -363,7 +382,7 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     greet(&state.log());
     let parent = (!detached).then_some(starter);
     let start = Start { arguments, paths, daemonized, inherited, parent };
-    Ok(Run { state, signals, start, controller: None })
+    Ok(Run { state, signals, start, controller: None, control })
 }
 
 /// Takes over the sockets of the program that this one replaces.
@@ -399,9 +418,13 @@ impl Run {
 
     fn serve(self) -> io::Result<()> {
         if self.state.config.main.master_process == Some(false) && self.controller.is_none() {
+            if let Some(control) = &self.control {
+                self.state.log().warn("there is no control API without a master: \"master_process off\"");
+                control.unlink();
+            }
             return alone(self);
         }
-        Master::new(self.start, self.signals, self.state, self.controller).run()
+        Master::new(self.start, self.signals, self.state, self.controller).with_control(self.control).run()
     }
 }
 

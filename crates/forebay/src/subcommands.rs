@@ -369,6 +369,9 @@ pub(crate) struct ProxyArgs {
 struct ReloadArgs {
     #[command(flatten)]
     place: Where,
+    /// Address of the control API, as the server was started with: unix:PATH or a port
+    #[arg(short = 'l', value_name = "ADDRESS")]
+    control: Option<String>,
     /// Longest wait
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u32,
@@ -442,7 +445,11 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Reload(args) => {
             // The command answers to the one who runs it: the log is the server's.
-            let options = Options { error_log: Some("stderr".to_owned()), ..args.place.options() };
+            let options = Options {
+                error_log: Some("stderr".to_owned()),
+                control: args.control,
+                ..args.place.options()
+            };
             reload::main(&options, Duration::from_secs(args.timeout.into()))
         }
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),

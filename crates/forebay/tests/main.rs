@@ -9,6 +9,7 @@ mod cache;
 mod certificates;
 mod command_line;
 mod compress;
+mod control_api;
 mod dashboard;
 mod dav;
 mod differential;

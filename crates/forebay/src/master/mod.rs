@@ -2,8 +2,10 @@
 //!
 //! Another thread opens the configurations of a controller, so that endpoints are passed on meanwhile (`in_thread.rs`).
 
+mod control;
 mod upgrade;
 
+use crate::control_api::Control;
 use crate::controller_process::{Configuration, Controller, Delivery};
 use crate::in_thread::run_in_thread;
 use crate::listen::{self, Listeners, Refused};
@@ -111,6 +113,16 @@ impl Child {
 /// Time between two looks at certificate files.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(2);
 
+/// What [`Master::wait`] has waited for.
+struct Ready {
+    /// Workers that have sent something.
+    workers: Vec<Pid>,
+    /// The controller has.
+    controller: bool,
+    /// A client of the control API has.
+    control: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
@@ -144,6 +156,11 @@ pub(crate) struct Master {
     certificates: Option<(Instant, Vec<state::Stamp>)>,
     /// Process that the configuration comes from, if it comes from no file.
     controller: Option<Controller>,
+    control: Option<Control>,
+    /// Time when the configuration in use was read.
+    loaded: jiff::Timestamp,
+    /// Warnings of the last reload.
+    heard: Vec<String>,
 }
 
 impl Master {
@@ -175,6 +192,9 @@ impl Master {
             reports: Reports::new(ServiceManager::of_environment()),
             certificates: None,
             controller,
+            control: None,
+            loaded: jiff::Timestamp::now(),
+            heard: Vec::new(),
         }
         .watching()
     }
@@ -210,7 +230,7 @@ impl Master {
         self.spawn();
         self.deliveries();
         loop {
-            let (workers, controller) = self.wait()?;
+            let Ready { workers, controller, control } = self.wait()?;
             for pid in workers {
                 self.listen_to(pid);
             }
@@ -219,6 +239,9 @@ impl Master {
             }
             while let Some(received) = self.signals.next() {
                 self.signal(received);
+            }
+            if control {
+                self.answer_control();
             }
             self.timers();
             self.deliveries();
@@ -229,18 +252,24 @@ impl Master {
         }
     }
 
-    /// Waits for a signal, a deadline or a message. Returns the workers that have sent one, and whether the controller has.
-    fn wait(&self) -> io::Result<(Vec<Pid>, bool)> {
+    /// Waits for a signal, a deadline or a message.
+    fn wait(&self) -> io::Result<Ready> {
         let (pids, mut sockets): (Vec<Pid>, Vec<_>) = self
             .children
             .iter()
             .filter_map(|child| Some((child.pid, child.control.as_ref()?.as_fd())))
             .unzip();
         sockets.extend(self.controller.as_ref().and_then(Controller::socket));
+        let before_control = sockets.len();
+        let accepting = self.accepts_control();
+        sockets.extend(self.control.iter().flat_map(|control| control.sockets(accepting)));
         let ready = self.signals.wait(&sockets, self.deadline())?;
-        let controller = ready.get(pids.len()).copied().unwrap_or(false);
-        let pids = pids.into_iter().zip(ready).filter(|(_, ready)| *ready).map(|(pid, _)| pid).collect();
-        Ok((pids, controller))
+        let any = |range| ready.get::<std::ops::Range<usize>>(range).is_some_and(|r| r.contains(&true));
+        Ok(Ready {
+            controller: any(pids.len()..before_control),
+            control: any(before_control..ready.len()),
+            workers: pids.into_iter().zip(&ready).filter(|(_, ready)| **ready).map(|(pid, _)| pid).collect(),
+        })
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -357,6 +386,7 @@ impl Master {
 
     fn finish(&mut self) {
         self.close_listeners(&Listeners::default());
+        self.close_control();
         let _ = std::fs::remove_file(&self.pid_file);
         self.log.notice("exit");
     }
@@ -486,6 +516,9 @@ impl Master {
                     child.given.1 |= child.given.0.generation == generation;
                 }
                 self.reports.applied(generation, &self.state.status());
+                if let Some(control) = &mut self.control {
+                    control.applied(generation);
+                }
                 if let Some(controller) = &mut self.controller {
                     controller.applied(generation);
                 }
@@ -493,6 +526,9 @@ impl Master {
             WorkerMessage::Failed(text) => {
                 self.log.emerg(&format!("worker process {pid}: {text}"));
                 self.reports.failed(&text);
+                if let Some(control) = &mut self.control {
+                    control.failed(&text);
+                }
                 if let Some(controller) = &mut self.controller {
                     controller.failed(&text);
                 }
@@ -572,6 +608,15 @@ impl Master {
     /// The reason why it is refused. Nothing has changed then.
     fn reconfigure(&mut self) -> Result<(), String> {
         self.reports.reading(&self.pid_file);
+        self.log.listen();
+        let result = self.take_configuration();
+        // A new configuration has a log of its own.
+        self.heard.extend(self.log.take_heard());
+        result
+    }
+
+    fn take_configuration(&mut self) -> Result<(), String> {
+        self.heard.clear();
         let opened = self.open();
         let moved = |new: &State| new.pid != self.state.pid;
         let Ok(mut new) = opened.and_then(|new| match moved(&new) {
@@ -592,6 +637,8 @@ impl Master {
         self.close_listeners(&kept);
         new.memory = std::mem::take(&mut self.state.memory);
         self.state = new;
+        self.loaded = jiff::Timestamp::now();
+        self.heard = self.log.take_heard();
         self.log = self.state.log();
         self.watch_certificates();
         self.hand_over();

@@ -2,7 +2,7 @@
 
 use super::{Ending, Master, end_line};
 use crate::master_log::{errno, failed};
-use crate::{service_manager, succession, title, wire};
+use crate::{control_api, service_manager, succession, title, wire};
 use forebay_conf::error::Level;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
@@ -71,11 +71,21 @@ impl Master {
         } else {
             command.env_remove(succession::VARIABLE);
         }
+        if let Some(control) = &self.control {
+            let (socket, number) = control.to_inherit();
+            control_api::inheritable(socket, rustix::io::FdFlags::empty());
+            command.env(control_api::VARIABLE, number);
+        } else {
+            command.env_remove(control_api::VARIABLE);
+        }
         for name in service_manager::OWN_VARIABLES {
             command.env_remove(name);
         }
         let child = command.spawn();
         inheritable(rustix::io::FdFlags::CLOEXEC);
+        if let Some(control) = &self.control {
+            control_api::inheritable(control.to_inherit().0, rustix::io::FdFlags::CLOEXEC);
+        }
         Ok(Pid::from_raw(i32::try_from(child?.id()).map_err(io::Error::other)?))
     }
 
