@@ -3,6 +3,7 @@
 use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
 use crate::front::FrontEnd;
+use crate::tls::key_log;
 use crate::watchdog;
 use crate::worker::{self, Command, Mailbox};
 use forebay_conf::error::Level;
@@ -276,6 +277,7 @@ impl Worker {
     pub fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) {
         let logs: Arc<Vec<(PathBuf, Arc<OwnedFd>)>> =
             Arc::new(logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect());
+        key_log::provide(logs.iter().map(|(path, file)| (path, file)));
         self.tell(|_| Command::Reopen(logs.clone()));
     }
 
@@ -364,6 +366,7 @@ async fn stir() {
 fn ordered_logs(config: &Config, logs: Vec<(PathBuf, OwnedFd)>) -> Vec<Arc<OwnedFd>> {
     let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> =
         logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();
+    key_log::provide(by_path.iter());
     (config.log_files.iter())
         .filter_map(|p| {
             by_path.remove(p).or_else(|| {

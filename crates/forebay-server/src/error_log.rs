@@ -1,13 +1,19 @@
 //! Lines of the error log about requests and connections (nginx: error_log).
 
+use self::tags::Tags;
 use crate::request::{Origin, Request};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
-use forebay_core::config::main_settings::ErrorLog;
-use forebay_core::log::error;
+use forebay_core::config::main_settings::{ErrorLog, Form};
+use forebay_core::log::error::{self, Entry};
+use forebay_core::log::json;
 use forebay_core::trace::{self, Step};
 use forebay_http::field::Name;
+
+mod tags;
+
+pub use tags::ErrorLogTags;
 
 impl Request {
     /// Writes a line about this request.
@@ -26,19 +32,53 @@ impl Request {
         if !self.logs(level) {
             return;
         }
+        let mut text = self.take_buf();
+        message(&mut text);
+        let tags = tags::of(self);
+        if error::takes(self.error_logs(), Form::Text, level) {
+            self.log_text(level, &text, &tags);
+        }
+        if error::takes(self.error_logs(), Form::Json, level) {
+            self.log_json(level, &text, &tags);
+        }
+        self.give_buf(text);
+    }
+
+    fn log_text(&mut self, level: Level, message: &[u8], tags: &Tags) {
         let mut line = self.take_buf();
         error::push_prefix(&self.thread, level, Some(self.conn.client.number), &mut line);
-        message(&mut line);
+        line.extend_from_slice(message);
         self.describe(&mut line);
+        for (name, value) in tags {
+            line.extend_from_slice(b", ");
+            line.extend_from_slice(name.as_bytes());
+            line.extend_from_slice(b": \"");
+            line.extend_from_slice(value);
+            line.push(b'"');
+        }
         error::end_line(&mut line);
-        error::emit(&self.thread, self.error_logs(), level, &line);
+        error::emit(&self.thread, self.error_logs(), (Form::Text, level), &line);
         self.give_buf(line);
+    }
+
+    fn log_json(&self, level: Level, message: &[u8], tags: &Tags) {
+        let mut line = json::Line::new(level, self.thread.pid, Some(self.conn.client.number));
+        line.message(message);
+        self.each_fact(&mut |fact, value| line.text(fact.name(), value));
+        for (name, value) in tags {
+            line.text(name, value);
+        }
+        error::emit(&self.thread, self.error_logs(), (Form::Json, level), &line.end());
     }
 
     /// Writes a line that ends with a description of the request from earlier.
     pub fn log_described(&self, level: Level, message: &str, description: &[u8]) {
-        let line = error::line(&self.thread, level, Some(self.conn.client.number), message, description);
-        error::emit(&self.thread, self.error_logs(), level, &line);
+        let connection = Some(self.conn.client.number);
+        error::write(
+            &self.thread,
+            self.error_logs(),
+            &Entry { level, connection, message, tail: description },
+        );
     }
 
     /// Returns `true` if a log takes lines of this level.
@@ -55,35 +95,70 @@ impl Request {
 
     /// Appends the end of a line about this request.
     pub fn describe(&self, out: &mut Vec<u8>) {
-        let http = self.http();
-        out.extend_from_slice(b", client: ");
-        out.extend_from_slice(&self.remote);
-        if let Some(s) = http.servers.get(self.server) {
-            out.extend_from_slice(b", server: ");
-            out.extend_from_slice(&s.name);
-        }
-        let mut quoted = |label: &[u8], value: &[u8]| {
-            out.extend_from_slice(label);
+        self.each_fact(&mut |fact, value| {
+            out.extend_from_slice(b", ");
+            out.extend_from_slice(fact.name().as_bytes());
+            let (open, close): (&[u8], &[u8]) =
+                if fact.is_quoted() { (b": \"", b"\"") } else { (b": ", b"") };
+            out.extend_from_slice(open);
             out.extend_from_slice(value);
-            out.push(b'"');
-        };
+            out.extend_from_slice(close);
+        });
+    }
+
+    /// Gives what a line says about this request, in the order of the line.
+    fn each_fact(&self, take: &mut dyn FnMut(Fact, &[u8])) {
+        take(Fact::Client, &self.remote);
+        if let Some(s) = self.http().servers.get(self.server) {
+            take(Fact::Server, &s.name);
+        }
         let line = self.head.request_line.of(&self.head.buf);
         if !line.is_empty() {
-            quoted(b", request: \"", line);
+            take(Fact::Request, line);
         }
         if matches!(self.origin, Origin::Sub { .. }) {
-            quoted(b", subrequest: \"", &self.uri.path);
+            take(Fact::Subrequest, &self.uri.path);
         }
         let upstream = &self.modules.upstream;
         if !upstream.log_name.is_empty() {
-            quoted(b", upstream: \"", &[upstream.log_name.as_slice(), &upstream.log_path].concat());
+            take(Fact::Upstream, &[upstream.log_name.as_slice(), &upstream.log_path].concat());
         }
         if let Some(host) = self.head.get(Name::Host) {
-            quoted(b", host: \"", host);
+            take(Fact::Host, host);
         }
         if let Some(referer) = self.head.get(Name::Referer) {
-            quoted(b", referrer: \"", referer);
+            take(Fact::Referrer, referer);
         }
+    }
+}
+
+/// Fact about a request in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fact {
+    Client,
+    Server,
+    Request,
+    Subrequest,
+    Upstream,
+    Host,
+    Referrer,
+}
+
+impl Fact {
+    fn name(self) -> &'static str {
+        match self {
+            Fact::Client => "client",
+            Fact::Server => "server",
+            Fact::Request => "request",
+            Fact::Subrequest => "subrequest",
+            Fact::Upstream => "upstream",
+            Fact::Host => "host",
+            Fact::Referrer => "referrer",
+        }
+    }
+
+    fn is_quoted(self) -> bool {
+        !matches!(self, Fact::Client | Fact::Server)
     }
 }
 
@@ -105,8 +180,6 @@ fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog
 pub fn log_connection(thread: &Thread, client: &Client, level: Level, message: &str, tail: &str) {
     let conf = thread.config();
     let logs = connection_logs(client, &conf);
-    if logs.iter().any(|l| level <= l.level) {
-        let line = error::line(thread, level, Some(client.number), message, tail.as_bytes());
-        error::emit(thread, logs, level, &line);
-    }
+    let entry = Entry { level, connection: Some(client.number), message, tail: tail.as_bytes() };
+    error::write(thread, logs, &entry);
 }

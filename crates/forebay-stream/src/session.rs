@@ -403,8 +403,8 @@ impl Session {
 
     fn write_line(&self, level: Level, message: &str, tail: &[u8]) {
         let logs = self.conf.error_logs(self.server);
-        let line = error::line(&self.thread, level, Some(self.client.number), message, tail);
-        error::emit(&self.thread, logs, level, &line);
+        let connection = Some(self.client.number);
+        error::write(&self.thread, logs, &error::Entry { level, connection, message, tail });
     }
 
     fn describe(&self, out: &mut Vec<u8>) {

@@ -217,7 +217,7 @@ pub(crate) fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf
         Some(path) if path != Path::new("stderr") => ErrorLogTarget::File(path.to_owned()),
         _ => ErrorLogTarget::Stderr,
     };
-    Log::configured(&[ErrorLog { target, level: Level::Error }], &copies)
+    Log::configured(&[ErrorLog { target, level: Level::Error, form: Default::default() }], &copies)
 }
 
 #[cfg(test)]

@@ -152,7 +152,10 @@ fn control(args: &ClusterArgs, options: Options) -> u8 {
     let _ = closed::hide_memory();
     // The master has blocked the signals that it waits for.
     let _ = SigSet::all().thread_unblock();
-    let log = Log::configured(&[ErrorLog { target: ErrorLogTarget::Stderr, level: Level::Notice }], &[]);
+    let log = Log::configured(
+        &[ErrorLog { target: ErrorLogTarget::Stderr, level: Level::Notice, form: Default::default() }],
+        &[],
+    );
     match connect(args, options, Arc::new(log)) {
         Ok(()) => 0,
         Err(text) => {

@@ -210,7 +210,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("directory");
         let errors = dir.path().join("errors");
         let fd = Arc::new(OwnedFd::from(open_log(&errors).expect("open")));
-        let target = ErrorLog { target: ErrorLogTarget::File(errors.clone()), level: Level::Notice };
+        let target = ErrorLog {
+            target: ErrorLogTarget::File(errors.clone()),
+            level: Level::Notice,
+            form: Default::default(),
+        };
         let log = Log::configured(&[target], &[(errors.clone(), fd)]);
         let path = dir.path().join("log");
         (dir, path, log, errors)

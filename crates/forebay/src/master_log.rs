@@ -13,8 +13,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget, Form};
 use forebay_core::essential;
+use forebay_core::log::json;
 use forebay_core::log::syslog::{LocalTime, Syslog, send_from_master};
 
 /// Target of lines.
@@ -28,7 +29,7 @@ enum Sink {
 /// An error log: several targets, each with a level.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    sinks: Vec<(Sink, Level)>,
+    sinks: Vec<Output>,
     /// The least severe lines that are also printed, as `nginx: [warn] text`: until the server runs.
     console: Option<Level>,
     /// The last line at level emerg: why a configuration was refused.
@@ -39,6 +40,15 @@ pub(crate) struct Log {
 
 /// Most lines of a reload that its client gets.
 const MOST_HEARD: usize = 1000;
+
+/// One target, with the lines that it gets.
+#[derive(Debug)]
+struct Output {
+    sink: Sink,
+    /// The least severe level.
+    least: Level,
+    form: Form,
+}
 
 impl Sink {
     fn open(target: &ErrorLogTarget, files: &[(PathBuf, Arc<OwnedFd>)]) -> Option<Sink> {
@@ -62,7 +72,7 @@ impl Log {
         }
         match open_log(path) {
             Ok(file) => {
-                let sinks = vec![(Sink::File(file), Level::Notice)];
+                let sinks = vec![Output { sink: Sink::File(file), least: Level::Notice, form: Form::Text }];
                 (Log { sinks, ..Log::default_console() }, None)
             }
             Err(e) => {
@@ -84,8 +94,10 @@ impl Log {
 
     /// Returns the log that a configuration asks for. `files` are the opened ones by path.
     pub(crate) fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
-        let sinks =
-            targets.iter().filter_map(|log| Some((Sink::open(&log.target, files)?, log.level))).collect();
+        let output = |log: &ErrorLog| {
+            Some(Output { sink: Sink::open(&log.target, files)?, least: log.level, form: log.form })
+        };
+        let sinks = targets.iter().filter_map(output).collect();
         Log { sinks, ..Log::default() }
     }
 
@@ -124,16 +136,12 @@ impl Log {
     /// Writes a line. `failures` takes what syslog did not; without it syslog is left out.
     fn put(&self, level: Level, text: &str, mut failures: Option<&mut Vec<String>>) {
         debug_assert!(!is_foreign(text.as_bytes()), "{text}");
-        let mut line = None;
-        for (sink, least) in &self.sinks {
-            if level > *least {
-                continue;
-            }
-            let (now, line) = line.get_or_insert_with(|| {
-                let now = jiff::Zoned::now();
-                let line = format_line(&now, level, text);
-                (now, line)
-            });
+        let now = jiff::Zoned::now();
+        for Output { sink, form, .. } in self.sinks.iter().filter(|output| level <= output.least) {
+            let line = match form {
+                Form::Text => format_line(&now, level, text),
+                Form::Json => json_line(level, text),
+            };
             let _ = match sink {
                 Sink::File(file) => (&*file).write_all(line.as_bytes()),
                 Sink::Stderr if self.console.is_some() => Ok(()),
@@ -203,6 +211,12 @@ pub(crate) fn failed(call: &str, path: &Path, error: &std::io::Error) -> String 
     format!("{call} \"{}\" failed ({})", path.display(), errno(error))
 }
 
+fn json_line(level: Level, text: &str) -> String {
+    let mut line = json::Line::new(level, std::process::id(), None);
+    line.message(text.as_bytes());
+    String::from_utf8_lossy(&line.end()).into_owned()
+}
+
 fn format_line(now: &jiff::Zoned, level: Level, text: &str) -> String {
     let pid = std::process::id();
     let time = now.strftime("%Y/%m/%d %H:%M:%S");
@@ -218,7 +232,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("error.log");
         let fd = Arc::new(OwnedFd::from(open_log(&path).expect("open")));
-        let target = ErrorLog { target: ErrorLogTarget::File(path.clone()), level: Level::Error };
+        let target =
+            ErrorLog { target: ErrorLogTarget::File(path.clone()), level: Level::Error, form: Form::Text };
         let log = Log::configured(&[target], &[(path.clone(), fd)]);
         log.notice("not this");
         log.alert("this");
@@ -237,7 +252,7 @@ mod tests {
         let syslog = Syslog::parse(&format!("server=unix:{},tag=web", socket.display())).expect("parameters");
         let targets = [ErrorLogTarget::Syslog(Arc::new(syslog)), ErrorLogTarget::File(path.clone())];
         let log = Log::configured(
-            &targets.map(|target| ErrorLog { target, level: Level::Notice }),
+            &targets.map(|target| ErrorLog { target, level: Level::Notice, form: Form::Text }),
             &[(path.clone(), fd)],
         );
         log.notice("hello");

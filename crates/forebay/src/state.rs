@@ -12,6 +12,7 @@ use forebay_conf::files::Files;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::config::{Config, Environment, ListenAddr, Memory};
 use forebay_core::process::Generation;
+use forebay_core::tls::key_log;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
 use std::collections::HashSet;
@@ -279,7 +280,7 @@ impl State {
     pub(crate) fn reopen_logs(&mut self) {
         let log = self.log();
         for (path, fd) in &mut self.logs {
-            match open_log(path) {
+            match open_any_log(path) {
                 Ok(file) => *fd = Arc::new(file.into()),
                 Err(e) => log.emerg(&failed("open()", path, &e)),
             }
@@ -414,7 +415,23 @@ fn error_targets(config: &Config, environment: &Environment) -> Vec<ErrorLog> {
     let path = environment.error_log.clone().unwrap_or_else(|| paths::ERROR_LOG.into());
     let stderr = path == Path::new("stderr");
     let target = if stderr { ErrorLogTarget::Stderr } else { ErrorLogTarget::File(path) };
-    vec![ErrorLog { target, level: Level::Error }]
+    vec![ErrorLog { target, level: Level::Error, form: Default::default() }]
+}
+
+/// Opens a log file; one of secrets so that no other user can read it.
+fn open_any_log(path: &Path) -> std::io::Result<std::fs::File> {
+    use std::os::unix::fs::MetadataExt;
+    if !key_log::is_key_log(path) {
+        return open_log(path);
+    }
+    let file = files::append(path, files::PRIVATE)?;
+    let found = file.metadata()?;
+    if found.is_file() && found.mode() & 0o077 != 0 {
+        return Err(std::io::Error::other(
+            "secrets would be open to other users: remove the file, or chmod 600",
+        ));
+    }
+    Ok(file)
 }
 
 fn open_logs(config: &Config, error_log: &[ErrorLog]) -> Result<Logs, String> {
@@ -428,9 +445,9 @@ fn open_logs(config: &Config, error_log: &[ErrorLog]) -> Result<Logs, String> {
         if known.insert(path) {
             let missing = |e: &std::io::Error| e.kind() == ErrorKind::NotFound;
             let built_in = [paths::ERROR_LOG, paths::HTTP_LOG].iter().any(|p| path == Path::new(p));
-            let opened = match open_log(path) {
+            let opened = match open_any_log(path) {
                 // A package of nginx would have made the directory.
-                Err(e) if missing(&e) && built_in => make_parents(path).and_then(|()| open_log(path)),
+                Err(e) if missing(&e) && built_in => make_parents(path).and_then(|()| open_any_log(path)),
                 opened => opened,
             };
             let file = opened.map_err(|e| failed("open()", path, &e))?;

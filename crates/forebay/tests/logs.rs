@@ -386,3 +386,62 @@ fn errors_of_the_system_are_logged_as_in_nginx() {
     assert!(answer.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&answer));
     server.wait_for_log("failed (27: File too large), client: ", 1);
 }
+
+/// NGINX Plus 37: an object a line, with the facts of a request as fields; further ones by `error_log_tag`, in both forms.
+#[test]
+fn error_logs_in_json_and_their_tags() {
+    let port = forebay_testkit::free_port();
+    let server = Server::start(format!(
+        "error_log logs/error.log info; error_log logs/main.json notice json;\nevents {{}}\nhttp {{ server {{ server_name \
+         a.test; listen 127.0.0.1:%PORT0%; error_log logs/site.json error format=json; error_log logs/site.log; error_log_tag \
+         agent $http_user_agent; error_log_tag place outer; location / {{ proxy_pass http://127.0.0.1:{port}/x; }} location \
+         /in {{ error_log_tag place \"in $uri\"; proxy_pass http://127.0.0.1:{port}; }} }} }}\n"
+    ));
+    server.get_with("/\"", "User-Agent: b\"c\r\n");
+    server.get("/in");
+    let lines = server.wait_for_lines("logs/site.json", 2);
+    let parse = |line: &str| {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"))
+    };
+    let lines: Vec<_> = lines.lines().map(parse).collect();
+    let first = &lines[0];
+    assert_eq!(first["msg"], "connect() failed while connecting to upstream", "{first}");
+    for (name, value) in [
+        ("level", "error"),
+        ("errtext", "Connection refused"),
+        ("client", "127.0.0.1"),
+        ("server", "a.test"),
+        ("request", "GET /\" HTTP/1.1"),
+        ("upstream", &format!("http://127.0.0.1:{port}/x%22")),
+        ("agent", "b\"c"),
+        ("place", "outer"),
+    ] {
+        assert_eq!(first[name], value, "{name}: {first}");
+    }
+    assert_eq!((&first["errno"], &first["pid"]), (&111.into(), &server.worker().into()), "{first}");
+    assert!(first["timestamp"].as_str().is_some_and(|t| t.len() == 29 && t.contains('T')), "{first}");
+    assert_eq!((&lines[1]["place"], lines[1].get("agent")), (&"in /in".into(), None), "not inherited");
+    let text = server.read("logs/site.log");
+    assert!(
+        text.lines().next().is_some_and(|l| l.ends_with(", agent: \"b\"c\", place: \"outer\"")),
+        "{text}"
+    );
+    let main = server.read("logs/main.json");
+    assert!(main.lines().map(parse).any(|line| line["msg"] == "start worker processes"), "{main}");
+}
+
+#[test]
+fn wrong_forms_and_tags_are_refused() {
+    for (directive, complaint) in [
+        ("error_log e.log json json;", "duplicate parameter"),
+        ("error_log e.log jsonx;", "invalid log level \"jsonx\""),
+        ("error_log_tag msg x;", "invalid name of a tag \"msg\""),
+        ("error_log_tag a x; error_log_tag a y;", "duplicate tag \"a\""),
+        ("error_log_tag a $nosuch;", "unknown \"nosuch\" variable"),
+    ] {
+        let site = http(format!("{directive} server {{ listen 127.0.0.1:%PORT0%; }}")).site();
+        let output = site.run(&["-t"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && text.contains(complaint), "{directive}: {text}");
+    }
+}

@@ -1,6 +1,6 @@
 //! `error_log` (nginx: ngx_core_module).
 
-use super::main_settings::{ErrorLog, ErrorLogTarget};
+use super::main_settings::{ErrorLog, ErrorLogTarget, Form};
 use super::value::{OptionalSetting, first};
 use super::{Build, Context, Scope};
 use crate::log::syslog::Syslog;
@@ -40,7 +40,28 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ErrorLog, Error> {
         cx.log_file(path.clone());
         ErrorLogTarget::File(path)
     };
-    Ok(ErrorLog { target, level: error_level(d, cx)? })
+    let form = form(d, cx)?;
+    Ok(ErrorLog { target, level: error_level(d, cx)?, form })
+}
+
+/// Words for the form of the lines.
+const FORMS: [(&[u8], Form); 3] =
+    [(b"json", Form::Json), (b"format=json", Form::Json), (b"format=text", Form::Text)];
+
+fn form_of(word: &[u8]) -> Option<Form> {
+    FORMS.iter().find(|(name, _)| *name == word).map(|(_, form)| *form)
+}
+
+/// Reads the form of the lines.
+fn form(d: &Directive, cx: &Build<'_>) -> Result<Form, Error> {
+    let mut form = None;
+    for w in d.args.iter().skip(1) {
+        let Some(named) = form_of(&w.text) else { continue };
+        if form.replace(named).is_some() {
+            return Err(cx.error_at(d, w, format!("duplicate parameter \"{}\"", w.as_str())));
+        }
+    }
+    Ok(form.unwrap_or_default())
 }
 
 /// Levels by name.
@@ -63,7 +84,7 @@ const DEBUG_PARTS: &[&str] =
 fn error_level(d: &Directive, cx: &Build<'_>) -> Result<Level, Error> {
     let mut level = None;
     let mut parts = false;
-    for w in d.args.iter().skip(1) {
+    for w in d.args.iter().skip(1).filter(|w| form_of(&w.text).is_none()) {
         let text = w.as_str();
         if DEBUG_PARTS.contains(&&*text) && (level.is_none() || parts) {
             level = Some(Level::Debug);

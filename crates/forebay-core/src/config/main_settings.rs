@@ -44,6 +44,18 @@ pub struct ErrorLog {
     pub target: ErrorLogTarget,
     /// Least severe level that is written.
     pub level: Level,
+    /// Form of the lines.
+    pub form: Form,
+}
+
+/// Form of the lines of an error log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// As nginx writes them.
+    #[default]
+    Text,
+    /// A JSON object a line (`json`; Angie: `format=json`).
+    Json,
 }
 
 /// Settings of the top level and of `events`. `None` means: not in the file.

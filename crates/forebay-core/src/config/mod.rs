@@ -549,5 +549,9 @@ fn add_default_error_log(main: &mut MainSettings, env: &Environment, cx: &mut Bu
         cx.log_file(full.clone());
         main_settings::ErrorLogTarget::File(full)
     };
-    main.error_log.push(main_settings::ErrorLog { target, level: Level::Error });
+    main.error_log.push(main_settings::ErrorLog {
+        target,
+        level: Level::Error,
+        form: main_settings::Form::Text,
+    });
 }

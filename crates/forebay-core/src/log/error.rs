@@ -1,7 +1,8 @@
 //! Lines of `error_log` in nginx's form (nginx: error_log).
 
+use super::json;
 use super::write::write_lines;
-use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
+use crate::config::main_settings::{ErrorLog, ErrorLogTarget, Form};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::response::number;
@@ -41,7 +42,7 @@ pub fn end_line(out: &mut Vec<u8>) {
 }
 
 /// Builds a line. `tail` describes the client and the request.
-pub fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, tail: &[u8]) -> Vec<u8> {
+fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, tail: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     push_prefix(thread, level, connection, &mut out);
     out.extend_from_slice(message.as_bytes());
@@ -53,15 +54,48 @@ pub fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &st
 /// Writes a line that belongs to no request.
 pub fn log(thread: &Thread, level: Level, message: &str) {
     let conf = thread.active();
-    let logs = &conf.config.main.error_log;
-    if logs.iter().any(|l| level <= l.level) {
-        emit(thread, logs, level, &line(thread, level, None, message, b""));
+    write(thread, &conf.config.main.error_log, &Entry { level, connection: None, message, tail: b"" });
+}
+
+/// What a line says that belongs to no request.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Level.
+    pub level: Level,
+    /// Number of the connection.
+    pub connection: Option<u64>,
+    /// Message.
+    pub message: &'a str,
+    /// Description of the client, behind the message.
+    pub tail: &'a [u8],
+}
+
+/// Writes a line to those of the logs that take its level, in the form of each.
+pub fn write(thread: &Thread, logs: &[ErrorLog], entry: &Entry<'_>) {
+    let Entry { level, connection, message, tail } = *entry;
+    if takes(logs, Form::Text, level) {
+        emit(thread, logs, (Form::Text, level), &line(thread, level, connection, message, tail));
+    }
+    if takes(logs, Form::Json, level) {
+        let mut line = json::Line::new(level, thread.pid, connection);
+        line.message(message.as_bytes());
+        // It has words of clients in it, so that it cannot be taken apart.
+        let context = tail.strip_prefix(b", ").unwrap_or(tail);
+        if !context.is_empty() {
+            line.text("context", context);
+        }
+        emit(thread, logs, (Form::Json, level), &line.end());
     }
 }
 
-/// Writes a complete line to those of the logs that take its level.
-pub fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
-    for l in logs.iter().filter(|l| level <= l.level) {
+/// Returns `true` if one of the logs takes lines of this level, in this form.
+pub fn takes(logs: &[ErrorLog], form: Form, level: Level) -> bool {
+    logs.iter().any(|l| l.form == form && level <= l.level)
+}
+
+/// Writes a complete line to those of the logs that have its form and take its level.
+pub fn emit(thread: &Thread, logs: &[ErrorLog], (form, level): (Form, Level), line: &[u8]) {
+    for l in logs.iter().filter(|l| l.form == form && level <= l.level) {
         match &l.target {
             ErrorLogTarget::Stderr => drop(rustix::io::write(rustix::stdio::stderr(), line)),
             ErrorLogTarget::File(path) => {

@@ -9,5 +9,6 @@ pub mod access;
 pub mod buffers;
 pub mod error;
 pub mod files;
+pub mod json;
 pub mod syslog;
 pub mod write;

@@ -422,6 +422,9 @@ impl Spoken {
         } else {
             Resumption::disabled()
         };
+        if let Some(log) = s.key_log.for_connections() {
+            config.key_log = log;
+        }
         Ok(config)
     }
 }

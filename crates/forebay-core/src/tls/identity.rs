@@ -62,6 +62,8 @@ pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>, held: 
         ocsp,
         ocsp_responder,
         ocsp_cache,
+        key_log,
+        keylog_file,
     } = settings;
     let names: Vec<_> = made.dynamic.iter().flat_map(|(cert, key)| [&cert.text, &key.text]).collect();
     let sessions = match session_cache {
@@ -80,7 +82,7 @@ pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>, held: 
     let stapling = (stapling, stapling_responder, stapling_verify);
     let numbers = (certificate_cache, session_timeout, verify_depth, protocols);
     let words = (prefer_server_ciphers, verify_client, session_tickets);
-    let more = (certificate_compression, reject_handshake, conf_command, application);
+    let more = (certificate_compression, reject_handshake, conf_command, application, key_log, keylog_file);
     format!(
         "{names:?} {sessions} {keys:?} {certificates:?} {files:?} {lists:?} {ocsp:?} {stapling:?} {numbers:?} {words:?} {more:?}"
     )

@@ -26,6 +26,7 @@ mod files;
 pub use files::HostKeyFile;
 mod identity;
 pub mod issued;
+pub mod key_log;
 pub mod loader;
 pub mod ocsp;
 mod presented;

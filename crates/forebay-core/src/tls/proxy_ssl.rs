@@ -4,6 +4,7 @@
 use super::cache_settings::CertificateCache;
 use super::conf_command::Commands;
 use super::files::{Crl, FileNames, Passwords, PemFile};
+use super::key_log::KeyLog;
 use super::settings::{Ciphers, Protocols};
 use crate::config::value::{Number, Setting, once};
 use crate::config::{Context, Scope};
@@ -60,6 +61,8 @@ crate::settings! {
     "proxy_ssl_trusted_certificate" => trusted_certificate: PemFile = PemFile::default();
     /// `proxy_ssl_crl`.
     "proxy_ssl_crl" => crl: Crl = Crl::default();
+    /// `proxy_ssl_key_log`.
+    "proxy_ssl_key_log" => key_log: KeyLog = KeyLog::default();
     /// `proxy_ssl_conf_command`.
     "proxy_ssl_conf_command" => conf_command: Commands = Commands::default();
 }

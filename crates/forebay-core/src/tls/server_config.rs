@@ -93,6 +93,9 @@ pub(super) fn config(
     }
     config.cert_compressors = if s.certificate_compression { COMPRESSORS.to_vec() } else { Vec::new() };
     config.cert_decompressors = Vec::new();
+    if let Some(log) = s.key_log.for_connections().or_else(|| s.keylog_file.for_connections()) {
+        config.key_log = log;
+    }
     Ok(Arc::new(config))
 }
 

@@ -4,6 +4,7 @@
 use super::cache_settings::{CertificateCache, OcspCache, SessionCache};
 use super::conf_command::Commands;
 use super::files::{Crl, DerFile, DhFile, FileNames, Passwords, PemFile, TicketKeys};
+use super::key_log::KeyLog;
 use crate::config::value::{Number, OptionalSetting, Sec, Setting, first, once};
 use crate::config::{Context, Scope};
 use crate::keyword;
@@ -46,6 +47,8 @@ crate::settings! {
     "ssl_stapling_verify" => stapling_verify: bool = false;
     "ssl_ocsp" => ocsp: Ocsp = Ocsp::Off;
     "ssl_ocsp_responder" => ocsp_responder: Option<Url> = None;
+    "ssl_key_log" => key_log: KeyLog = KeyLog::default();
+    "ssl_keylog_file" => keylog_file: KeyLog = KeyLog::default();
     "ssl_ocsp_cache" => ocsp_cache: OcspCache = OcspCache::default();
 }
 

@@ -2,6 +2,7 @@
 
 use crate::access_log::Format;
 use crate::config::{HttpTables, Scope};
+use crate::error_log::ErrorLogTags;
 use crate::module::Module;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
@@ -19,6 +20,8 @@ forebay_core::settings! {
     "access_log" => access_log: AccessLogs = AccessLogs::default();
     /// `error_log` of this level; `None` for the log of the top level.
     "error_log" => error_log: Option<ErrorLogs> = None;
+    /// `error_log_tag`.
+    "error_log_tag" => error_log_tag: ErrorLogTags = ErrorLogTags::default();
     /// `open_log_file_cache`.
     "open_log_file_cache" => open_log_file_cache: LogFileCache = LogFileCache(None);
 }

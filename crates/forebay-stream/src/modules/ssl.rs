@@ -6,6 +6,7 @@ use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::config::Address;
+use forebay_core::log::error::Entry;
 use forebay_core::tls::accept::{Handshake, TlsServers};
 use forebay_core::tls::demands::Demands;
 use forebay_core::tls::drive::{Driven, Patience};
@@ -68,9 +69,8 @@ impl TlsServers for StreamServers<'_> {
 
     fn log(&self, client: &Client, level: Level, message: &str, tail: &str) {
         let logs = self.conf.error_logs(client.default_server(self.conf));
-        let line =
-            forebay_core::log::error::line(self.thread, level, Some(client.number), message, tail.as_bytes());
-        forebay_core::log::error::emit(self.thread, logs, level, &line);
+        let entry = Entry { level, connection: Some(client.number), message, tail: tail.as_bytes() };
+        forebay_core::log::error::write(self.thread, logs, &entry);
     }
 }
 

@@ -268,3 +268,42 @@ fn pem_of_other_systems_is_read() {
         assert!(said.contains("[SUCCESS]"), "{name}: {said}");
     }
 }
+
+/// `ssl_key_log` and `proxy_ssl_key_log`: the secrets of a connection, in a file that no other user can read.
+#[test]
+fn secrets_are_logged_for_those_who_may_read_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let text = "server { listen 127.0.0.1:%PORT0% ssl; ssl_key_log keys/front; location / { proxy_pass https://127.0.0.1:%PORT1%; \
+                proxy_ssl_key_log keys/upstream; } }\n\
+                server { listen 127.0.0.1:%PORT1% ssl; ssl_keylog_file keys/back; return 200 fine; }";
+    let site = site(text);
+    site.make_dir("keys");
+    let server = Server::start_on(site);
+    assert!(s_client(&server, 0, "-tls1_3", GET).contains("fine"));
+    assert!(s_client(&server, 0, "-tls1_2", GET).contains("fine"));
+    for (name, labels) in [
+        ("front", &["CLIENT_HANDSHAKE_TRAFFIC_SECRET ", "SERVER_TRAFFIC_SECRET_0 ", "CLIENT_RANDOM "][..]),
+        ("back", &["SERVER_TRAFFIC_SECRET_0 "]),
+        ("upstream", &["SERVER_TRAFFIC_SECRET_0 "]),
+    ] {
+        let file = format!("keys/{name}");
+        let mode = std::fs::metadata(server.path(&file)).expect("a file").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{name}: {mode:o}");
+        let keys = server.read(&file);
+        for label in labels {
+            assert!(keys.lines().any(|line| line.starts_with(label)), "{name}: {label} in {keys}");
+        }
+    }
+    assert_eq!(server.read("keys/back"), server.read("keys/upstream"), "the two sides of one connection");
+    assert!(
+        server.read("stderr").contains("secrets of TLS connections are written to"),
+        "{}",
+        server.read("stderr")
+    );
+    // A file that others may read takes no secrets.
+    std::fs::set_permissions(server.path("keys/back"), std::fs::Permissions::from_mode(0o640))
+        .expect("chmod");
+    let output = server.run(&["-t"]);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && complaint.contains("open to other users"), "{complaint}");
+}
