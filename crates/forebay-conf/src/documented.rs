@@ -8,7 +8,6 @@ use crate::third_party::{removed, third_party};
 
 const TSV: &str = include_str!("../data/documented.tsv");
 
-
 /// Quoted words in advice that are no directives, but words behind one.
 const WORDS: [&str; 3] = ["api", "backup", "max_conns"];
 
