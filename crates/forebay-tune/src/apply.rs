@@ -1,6 +1,6 @@
 //! Puts proven lines into the user's files, and takes them out again.
 
-use crate::patch::{self, Edit, Source};
+use forebay_copy::patch::{self, Edit, Source};
 use forebay_core::control::Failure;
 use forebay_core::control::blocking::{Address, Connection, Patience};
 use serde_json::{Value, json};

@@ -2,11 +2,11 @@
 
 use crate::cli::{RunArgs, cpus};
 use crate::knobs::{KNOBS, Knob, Need, Place, level_text};
-use crate::patch::{Edit, View};
 use crate::rig::Active;
-use crate::scene::{self, Target};
 use crate::sysctl::Journal;
 use forebay_bench::observe::shares;
+use forebay_copy::patch::{Edit, View};
+use forebay_copy::scene::{self, Target};
 
 /// Most settings of a tuning: the screening design has so many columns.
 const MOST: usize = 23;
@@ -62,7 +62,7 @@ impl Choice<'_> {
         let mut levels: Vec<(String, Vec<Edit>)> = Vec::new();
         for text in knob.levels {
             let text = level_text(text, cpus());
-            let edits = self.view.edits(knob, &text);
+            let edits = crate::patch::edits(self.view, knob, &text);
             let known = levels.iter().any(|(t, e)| same(t, &text) || (!edits.is_empty() && *e == edits));
             let changes = !edits.is_empty() || knob.place == Place::Sysctl;
             if !known && changes && !self.is_set(knob, &text) {

@@ -3,9 +3,9 @@
 //! - [`search`] is the method: it knows nothing of servers and decides which settings to try, which lines to keep and
 //!   what may be claimed. `model` is the regression that it learns with, `stats` has the intervals, `design` the screening
 //!   design.
-//! - [`knobs`] is the table of settings; [`patch`] writes them into a configuration.
-//! - [`scene`] makes the private copy of a configuration, [`program`] starts its server, [`load`] loads it, and [`rig`]
-//!   measures points of a search with it. [`load_point`] has the load as a part of the capacity.
+//! - [`knobs`] is the table of settings; [`patch`] writes them into a configuration, and [`program`] finds the server.
+//! - [`load`] loads a private copy (crate `forebay-copy`), and [`rig`] measures points of a search with it. [`load_point`] has
+//!   the load as a part of the capacity.
 //! - `choice` picks the settings to try, `tuning` is one tuning from start to end, `resume` reads its log, `output` and
 //!   `results` write its reports, `apply` puts them into the user's files and takes them out again.
 //! - `state` has the lock, `sysctl` changes kernel settings with a journal, `watch` cleans up after a tuner that was
@@ -39,7 +39,6 @@ mod replay;
 mod results;
 mod resume;
 pub mod rig;
-pub mod scene;
 pub mod search;
 mod service;
 mod state;

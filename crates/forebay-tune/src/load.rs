@@ -1,13 +1,13 @@
 //! The load that a server gets, and its figures.
 
 use crate::figures::Figures;
-use crate::scene::Target;
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::observe::{Server, choose_cpus};
 use forebay_bench::schedule::Rate;
 use forebay_bench::tls::{Trust, config};
 use forebay_bench::url::Url;
 use forebay_bench::{run, signals, sources};
+use forebay_copy::scene::Target;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

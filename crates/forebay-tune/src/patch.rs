@@ -1,455 +1,148 @@
-//! Edits of a configuration at the places of its words: everything else keeps every byte.
+//! The edits of a configuration that set a level of a knob, and comments that give their reason.
 
 use crate::knobs::{Knob, Place, statements};
-use forebay_conf::error::Level;
 use forebay_conf::files::Files;
-use forebay_conf::parse::end_of_directive;
-use forebay_conf::tree::{Block, Directive, FileId, Span, Tree};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use forebay_copy::patch::{Edit, View, normal};
 
-/// A replacement in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edit {
-    /// File.
-    pub file: FileId,
-    /// First byte.
-    pub start: u32,
-    /// Byte after the last one; equal to `start` for an insertion.
-    pub end: u32,
-    /// The new text.
-    pub text: String,
-}
-
-/// A directive and the block around it.
-#[derive(Debug)]
-pub struct Node<'t> {
-    /// The directive.
-    pub d: &'t Directive,
-    /// Number of the directive around it.
-    pub parent: Option<usize>,
-}
-
-/// All directives of a configuration in reading order.
-#[derive(Debug)]
-pub struct View<'t> {
-    /// Parents come before their children.
-    pub nodes: Vec<Node<'t>>,
-    /// The main file.
-    pub main: FileId,
-}
-
-/// A configuration that was read.
-#[derive(Debug)]
-pub struct Source {
-    /// The main file.
-    pub path: PathBuf,
-    /// All files.
-    pub files: Files,
-    /// The tree.
-    pub tree: Tree,
-    /// Edits that remove `stream` and `mail`, which are not measured.
-    pub unserved: Vec<Edit>,
-}
-
-/// Removes from a block, and from the files it includes, the directives that edits replace.
-fn without(block: &mut Block, edits: &[Edit]) {
-    block.items.retain(|d| {
-        let at = d.name.span;
-        !edits.iter().any(|e| e.file == at.file && e.start == at.start)
-    });
-    for inner in block.items.iter_mut().filter(|d| d.name.text == b"include").filter_map(|d| d.block.as_mut())
-    {
-        without(inner, edits);
-    }
-}
-
-/// Adds edits that remove the stream blocks of the main level. They have ports of their own, and no HTTP to measure.
-fn streams(block: &Block, files: &Files, unserved: &mut Vec<Edit>) {
-    for d in &block.items {
-        match (d.name.text.as_slice(), &d.block) {
-            (b"stream", _) => {
-                let span = d.name.span;
-                let end = end_of_directive(files.bytes(span.file), span.start as usize);
-                let (file, start) = (span.file, span.start);
-                unserved.push(Edit { file, start, end: end as u32, text: String::new() });
-            }
-            (b"include", Some(included)) => streams(included, files, unserved),
-            _ => {}
+/// Returns the changes of a level of a knob. None: the configuration has it already, or there is no place for it.
+pub fn edits(view: &View<'_>, knob: &Knob, level: &str) -> Vec<Edit> {
+    match knob.place {
+        Place::Main => set_all(view, None, &statements(level)),
+        Place::Events => set_events(view, &statements(level)),
+        Place::There => set_there(view, level),
+        Place::Http => set_http(view, level),
+        Place::Listen => set_listen(view, level),
+        Place::AccessLog => buffer_logs(view, level),
+        Place::Upstream => upstream(view, level),
+        Place::Sysctl => {
+            level.split_once(';').map_or_else(Vec::new, |(_, word)| listen_parameter(view, word.trim()))
         }
     }
 }
 
-impl Source {
-    /// Reads a configuration.
-    ///
-    /// # Errors
-    /// nginx's words for the first mistake, with its place.
-    pub fn read(path: &Path) -> Result<Source, String> {
-        Source::read_but(path, |_| false)
-    }
+fn set_all(view: &View<'_>, block: Option<usize>, statements: &[(&str, &str)]) -> Vec<Edit> {
+    statements.iter().flat_map(|(name, args)| view.set(block, name, args)).collect()
+}
 
-    /// Reads a configuration of nginx. Directives that Forebay does not have are left to nginx to judge.
-    ///
-    /// # Errors
-    /// Errors of [`Source::read`].
-    pub fn of_nginx(path: &Path) -> Result<Source, String> {
-        Source::read_but(path, |message| {
-            message.starts_with("unknown directive")
-                || message.contains("\" directive is not supported")
-                || (message.starts_with("module \"") && message.contains("cannot be loaded"))
-        })
-    }
-
-    fn read_but(path: &Path, foreign: impl Fn(&str) -> bool) -> Result<Source, String> {
-        let path = std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let mut files = Files::disk();
-        let dir = path.parent().unwrap_or(Path::new("/")).to_owned();
-        let parsed = forebay_conf::parse::parse(&path, "", &dir, &mut files);
-        let mut unserved = Vec::new();
-        for e in parsed.errors.iter().filter(|e| e.level == Level::Emerg) {
-            if !foreign(&e.message) {
-                return Err(files.render(e));
-            }
-            // These have ports of their own.
-            let Some(span) = e.span.filter(|_| e.message.starts_with("\"mail\"")) else {
-                continue;
-            };
-            let end = end_of_directive(files.bytes(span.file), span.start as usize);
-            unserved.push(Edit { file: span.file, start: span.start, end: end as u32, text: String::new() });
-        }
-        let mut tree = parsed.tree;
-        streams(&tree.root, &files, &mut unserved);
-        without(&mut tree.root, &unserved);
-        Ok(Source { path, files, tree, unserved })
-    }
-
-    /// Returns the names of the blocks that the copy leaves out.
-    pub(crate) fn unserved_names(&self) -> impl Iterator<Item = &'static str> {
-        let begins = |e: &Edit, name: &str| {
-            self.files.bytes(e.file).get(e.start as usize..).is_some_and(|t| t.starts_with(name.as_bytes()))
-        };
-        ["stream", "mail"].into_iter().filter(move |name| self.unserved.iter().any(|e| begins(e, name)))
-    }
-
-    /// Returns all directives.
-    pub fn view(&self) -> View<'_> {
-        let mut view = View { nodes: Vec::new(), main: FileId(0) };
-        view.add(&self.tree.root, None);
-        view
+fn set_events(view: &View<'_>, statements: &[(&str, &str)]) -> Vec<Edit> {
+    match view.child(None, "events") {
+        Some(events) => set_all(view, Some(events), statements),
+        None => Vec::new(),
     }
 }
 
-impl<'t> View<'t> {
-    fn add(&mut self, block: &'t Block, parent: Option<usize>) {
-        for d in block.iter() {
-            let n = self.nodes.len();
-            self.nodes.push(Node { d, parent });
-            let data = matches!(
-                d.name.text.as_slice(),
-                b"map"
-                    | b"num_map"
-                    | b"geo"
-                    | b"types"
-                    | b"split_clients"
-                    | b"charset_map"
-                    | b"match"
-                    | b"include"
-            );
-            if let Some(b) = d.block.as_ref().filter(|_| !data) {
-                self.add(b, Some(n));
-            }
-        }
+/// Changes directives where they are, except in `upstream`.
+fn set_there(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let in_upstream = |n: usize| view.nodes[n].parent.is_some_and(|p| view.name(p) == "upstream");
+    let mut edits = Vec::new();
+    for (name, args) in statements(level) {
+        let others = view.all(name).filter(|n| !in_upstream(*n) && view.args(*n).join(" ") != args);
+        edits.extend(others.map(|n| view.replace(n, &format!("{name} {args};"))));
     }
-
-    /// Returns the name of a directive.
-    pub fn name(&self, n: usize) -> &str {
-        self.nodes.get(n).and_then(|n| std::str::from_utf8(&n.d.name.text).ok()).unwrap_or_default()
-    }
-
-    /// Its arguments.
-    pub fn args(&self, n: usize) -> Vec<String> {
-        self.nodes
-            .get(n)
-            .map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect())
-            .unwrap_or_default()
-    }
-
-    /// Returns the directives with this name.
-    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
-        (0..self.nodes.len()).filter(move |n| self.name(*n) == name)
-    }
-
-    /// Returns the directives right in a block.
-    pub fn children(&self, block: Option<usize>) -> impl Iterator<Item = usize> + '_ {
-        (0..self.nodes.len()).filter(move |n| self.nodes[*n].parent == block)
-    }
-
-    /// Returns the first directive with this name right in a block.
-    pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
-        self.children(block).find(|n| self.name(*n) == name)
-    }
-
-    /// Returns the `server` blocks of `http`.
-    pub(crate) fn servers(&self, http: usize) -> impl Iterator<Item = usize> + '_ {
-        self.all("server").filter(move |s| self.nodes[*s].parent == Some(http))
-    }
-
-    /// Returns `true` if a directive is somewhere in a block.
-    pub fn within(&self, n: usize, block: usize) -> bool {
-        let mut at = self.nodes[n].parent;
-        while let Some(b) = at {
-            if b == block {
-                return true;
-            }
-            at = self.nodes[b].parent;
-        }
-        false
-    }
-
-    /// Returns the directive of this name in effect in a block.
-    pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
-        let mut at = block;
-        loop {
-            if let Some(n) = self.child(at, name) {
-                return Some(n);
-            }
-            at = self.nodes[at?].parent;
-        }
-    }
-
-    /// Returns `true` if a flag is on anywhere.
-    pub fn any_on(&self, name: &str) -> bool {
-        self.all(name).any(|n| self.args(n).first().is_some_and(|a| a == "on"))
-    }
-
-    fn span(&self, n: usize) -> Span {
-        self.nodes[n].d.name.span
-    }
-
-    /// Returns the edit that replaces a whole directive without a block.
-    pub fn replace(&self, n: usize, text: &str) -> Edit {
-        let s = self.span(n);
-        Edit { file: s.file, start: s.start, end: self.nodes[n].d.end.end, text: text.to_owned() }
-    }
-
-    /// Returns the edit that adds words before the `;` of a directive.
-    pub fn append(&self, n: usize, words: &str) -> Edit {
-        let d = self.nodes[n].d;
-        let at = d.args.last().map_or(d.name.span, |w| w.span);
-        Edit { file: at.file, start: at.end, end: at.end, text: format!(" {words}") }
-    }
-
-    /// Returns the edit that inserts a directive as the first one of a block, or of the main file.
-    pub fn insert(&self, block: Option<usize>, text: &str) -> Edit {
-        let Some(b) = block else {
-            // Before the first directive, since comments at the top of a file are about the file.
-            let first = self.children(None).map(|n| self.span(n)).find(|s| s.file == self.main);
-            let at = first.map_or(0, |s| s.start);
-            return Edit { file: self.main, start: at, end: at, text: format!("{text}\n") };
-        };
-        let at = self.nodes[b].d.end;
-        let first =
-            self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);
-        let indent = match first {
-            // A block in one line has no layout to follow.
-            Some(c) => (self.span(c).column as usize - 1).min(32),
-            None => (self.span(b).column as usize + 3).min(32),
-        };
-        Edit { file: at.file, start: at.end, end: at.end, text: format!("\n{}{text}", " ".repeat(indent)) }
-    }
-
-    /// Sets a directive in a block (`None`: at the top). Replaces it where it is set, also in inner blocks. Returns no edits if
-    /// all of them have the value already.
-    pub fn set(&self, block: Option<usize>, name: &str, args: &str) -> Vec<Edit> {
-        let text = if args.is_empty() { format!("{name};") } else { format!("{name} {args};") };
-        let mut edits = Vec::new();
-        let own = self.child(block, name);
-        for n in self.all(name).filter(|n| block.is_none_or(|b| self.within(*n, b))) {
-            if self.args(n).join(" ") != args {
-                edits.push(self.replace(n, &text));
-            }
-        }
-        let default = forebay_conf::grammar::rows(name.as_bytes()).first().map(|r| r.default);
-        if own.is_none() && default != Some(args.trim()) {
-            edits.push(self.insert(block, &text));
-        }
-        edits
-    }
-
-    /// Returns the changes of a level of a knob. None: the configuration has it already, or there is no place for it.
-    pub fn edits(&self, knob: &Knob, level: &str) -> Vec<Edit> {
-        match knob.place {
-            Place::Main => self.set_all(None, &statements(level)),
-            Place::Events => self.set_events(&statements(level)),
-            Place::There => self.set_there(level),
-            Place::Http => self.set_http(level),
-            Place::Listen => self.set_listen(level),
-            Place::AccessLog => self.buffer_logs(level),
-            Place::Upstream => self.upstream(level),
-            Place::Sysctl => {
-                level.split_once(';').map_or_else(Vec::new, |(_, word)| self.listen_parameter(word.trim()))
-            }
-        }
-    }
-
-    fn set_all(&self, block: Option<usize>, statements: &[(&str, &str)]) -> Vec<Edit> {
-        statements.iter().flat_map(|(name, args)| self.set(block, name, args)).collect()
-    }
-
-    fn set_events(&self, statements: &[(&str, &str)]) -> Vec<Edit> {
-        match self.child(None, "events") {
-            Some(events) => self.set_all(Some(events), statements),
-            None => Vec::new(),
-        }
-    }
-
-    /// Changes directives where they are, except in `upstream`.
-    fn set_there(&self, level: &str) -> Vec<Edit> {
-        let in_upstream = |n: usize| self.nodes[n].parent.is_some_and(|p| self.name(p) == "upstream");
-        let mut edits = Vec::new();
-        for (name, args) in statements(level) {
-            let others = self.all(name).filter(|n| !in_upstream(*n) && self.args(*n).join(" ") != args);
-            edits.extend(others.map(|n| self.replace(n, &format!("{name} {args};"))));
-        }
-        edits
-    }
-
-    fn set_http(&self, level: &str) -> Vec<Edit> {
-        let Some(http) = self.child(None, "http") else { return Vec::new() };
-        let statements = statements(level);
-        // Zones are made once; a second level that only differs in them is of no use.
-        let has_zone = || self.all("ssl_session_cache").any(|n| self.args(n)[0].starts_with("shared"));
-        if statements.iter().any(|(name, _)| *name == "ssl_session_cache") && has_zone() {
-            return Vec::new();
-        }
-        self.set_all(Some(http), &statements)
-    }
-
-    /// Adds a parameter of `listen`, and sets the directive in `events` that belongs to it.
-    fn set_listen(&self, level: &str) -> Vec<Edit> {
-        let parts = statements(level);
-        let Some(((word, _), others)) = parts.split_first() else { return Vec::new() };
-        let mut edits = self.listen_parameter(word);
-        if !edits.is_empty() {
-            edits.extend(self.set_events(others));
-        }
-        edits
-    }
-
-    /// Adds parameters to each `access_log` of a file that has no buffer.
-    fn buffer_logs(&self, level: &str) -> Vec<Edit> {
-        let Some(http) = self.child(None, "http") else { return Vec::new() };
-        let mut edits = Vec::new();
-        for n in self.all("access_log").filter(|n| self.within(*n, http)) {
-            let args = self.args(n);
-            let is_file = |a: &String| a != "off" && !a.starts_with("syslog:") && !a.contains('$');
-            let buffered = args.iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip"));
-            if args.first().is_some_and(is_file) && !buffered {
-                let format = if args.len() == 1 { "combined " } else { "" };
-                edits.push(self.append(n, &format!("{format}{level}")));
-            }
-        }
-        edits
-    }
-
-    fn listen_parameter(&self, word: &str) -> Vec<Edit> {
-        let mut seen = std::collections::BTreeSet::new();
-        let mut edits = Vec::new();
-        let name = word.split('=').next().unwrap_or(word).to_owned();
-        for n in self.all("listen") {
-            let args = self.args(n);
-            let Some(address) = args.first().filter(|a| !a.starts_with("unix:")) else { continue };
-            let first = seen.insert(normal(address));
-            let has = args.iter().any(|a| a.split('=').next() == Some(name.as_str()));
-            if first && !has && !args.iter().any(|a| a == "quic") {
-                edits.push(self.append(n, word));
-            }
-        }
-        edits
-    }
-
-    /// Makes upstreams keep connections, and adds the directives that their locations need for that.
-    fn upstream(&self, level: &str) -> Vec<Edit> {
-        let mut edits = Vec::new();
-        let mut names = Vec::new();
-        for u in self.all("upstream").filter(|u| self.child(Some(*u), "keepalive").is_none()) {
-            if self.child(Some(u), "server").is_some() {
-                edits.push(self.append_to_block(u, level));
-                names.extend(self.args(u).first().cloned());
-            }
-        }
-        for pass in self.all("proxy_pass") {
-            let target = self.args(pass).first().cloned().unwrap_or_default();
-            let host = target.split("://").nth(1).and_then(|r| r.split('/').next()).unwrap_or_default();
-            if names.iter().any(|n| n == host) {
-                edits.extend(self.keeping_needs(pass));
-            }
-        }
-        edits.dedup();
-        edits
-    }
-
-    /// Adds a directive as the last one of a block: a method of balancing has to come before `keepalive`.
-    fn append_to_block(&self, block: usize, text: &str) -> Edit {
-        let last = self.children(Some(block)).last().unwrap_or(block);
-        let end = self.nodes[last].d.end;
-        let indent = " ".repeat((self.span(last).column as usize - 1).min(32));
-        Edit { file: end.file, start: end.end, end: end.end, text: format!("\n{indent}{text}") }
-    }
-
-    /// Returns the edits that a location needs so that connections to its upstream can be kept.
-    fn keeping_needs(&self, pass: usize) -> Vec<Edit> {
-        let mut edits = Vec::new();
-        let location = self.nodes[pass].parent;
-        // Fields of a location replace those of the blocks around it, so a new one goes where the others are.
-        let fields = self.effective(location, "proxy_set_header").map(|n| self.nodes[n].parent);
-        let block = fields.unwrap_or(location);
-        let sets_connection = |n: usize| {
-            self.name(n) == "proxy_set_header"
-                && self.args(n).first().is_some_and(|a| a.eq_ignore_ascii_case("connection"))
-        };
-        if !self.children(block).any(sets_connection) {
-            edits.push(self.insert(block, "proxy_set_header Connection \"\";"));
-        }
-        if self.effective(location, "proxy_http_version").is_none() {
-            edits.push(self.insert(location, "proxy_http_version 1.1;"));
-        }
-        edits
-    }
+    edits
 }
 
-/// Returns an address in one form: `80`, `*:80` and `0.0.0.0:80` are the same, and `localhost` means its port 80.
-pub fn normal(address: &str) -> String {
-    if address.starts_with("unix:") {
-        return address.to_owned();
+fn set_http(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let Some(http) = view.child(None, "http") else { return Vec::new() };
+    let statements = statements(level);
+    // Zones are made once; a second level that only differs in them is of no use.
+    let has_zone = || view.all("ssl_session_cache").any(|n| view.args(n)[0].starts_with("shared"));
+    if statements.iter().any(|(name, _)| *name == "ssl_session_cache") && has_zone() {
+        return Vec::new();
     }
-    if address.bytes().all(|b| b.is_ascii_digit()) {
-        return format!("0.0.0.0:{address}");
-    }
-    let address = address.replace("*:", "0.0.0.0:");
-    let tail = address.rsplit(']').next().unwrap_or_default();
-    if tail.contains(':') { address } else { format!("{address}:80") }
+    set_all(view, Some(http), &statements)
 }
 
-/// Returns a file with its edits; those that overlap an earlier one are left out.
-pub fn apply(bytes: &[u8], file: FileId, edits: &[Edit]) -> Vec<u8> {
-    let mut mine: Vec<&Edit> = edits.iter().filter(|e| e.file == file).collect();
-    mine.sort_by_key(|e| (e.start, e.end));
-    mine.dedup();
-    let mut out = Vec::with_capacity(bytes.len() + 256);
-    let mut at = 0;
-    for e in mine {
-        let (start, end) = (e.start as usize, e.end as usize);
-        if start < at || end > bytes.len() || end < start {
-            continue;
-        }
-        out.extend_from_slice(&bytes[at..start]);
-        out.extend_from_slice(e.text.as_bytes());
-        at = end;
+/// Adds a parameter of `listen`, and sets the directive in `events` that belongs to it.
+fn set_listen(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let parts = statements(level);
+    let Some(((word, _), others)) = parts.split_first() else { return Vec::new() };
+    let mut edits = listen_parameter(view, word);
+    if !edits.is_empty() {
+        edits.extend(set_events(view, others));
     }
-    out.extend_from_slice(&bytes[at..]);
-    out
+    edits
+}
+
+/// Adds parameters to each `access_log` of a file that has no buffer.
+fn buffer_logs(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let Some(http) = view.child(None, "http") else { return Vec::new() };
+    let mut edits = Vec::new();
+    for n in view.all("access_log").filter(|n| view.within(*n, http)) {
+        let args = view.args(n);
+        let is_file = |a: &String| a != "off" && !a.starts_with("syslog:") && !a.contains('$');
+        let buffered = args.iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip"));
+        if args.first().is_some_and(is_file) && !buffered {
+            let format = if args.len() == 1 { "combined " } else { "" };
+            edits.push(view.append(n, &format!("{format}{level}")));
+        }
+    }
+    edits
+}
+
+fn listen_parameter(view: &View<'_>, word: &str) -> Vec<Edit> {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut edits = Vec::new();
+    let name = word.split('=').next().unwrap_or(word).to_owned();
+    for n in view.all("listen") {
+        let args = view.args(n);
+        let Some(address) = args.first().filter(|a| !a.starts_with("unix:")) else { continue };
+        let first = seen.insert(normal(address));
+        let has = args.iter().any(|a| a.split('=').next() == Some(name.as_str()));
+        if first && !has && !args.iter().any(|a| a == "quic") {
+            edits.push(view.append(n, word));
+        }
+    }
+    edits
+}
+
+/// Makes upstreams keep connections, and adds the directives that their locations need for that.
+fn upstream(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    let mut names = Vec::new();
+    for u in view.all("upstream").filter(|u| view.child(Some(*u), "keepalive").is_none()) {
+        if view.child(Some(u), "server").is_some() {
+            edits.push(append_to_block(view, u, level));
+            names.extend(view.args(u).first().cloned());
+        }
+    }
+    for pass in view.all("proxy_pass") {
+        let target = view.args(pass).first().cloned().unwrap_or_default();
+        let host = target.split("://").nth(1).and_then(|r| r.split('/').next()).unwrap_or_default();
+        if names.iter().any(|n| n == host) {
+            edits.extend(keeping_needs(view, pass));
+        }
+    }
+    edits.dedup();
+    edits
+}
+
+/// Adds a directive as the last one of a block: a method of balancing has to come before `keepalive`.
+fn append_to_block(view: &View<'_>, block: usize, text: &str) -> Edit {
+    let last = view.children(Some(block)).last().unwrap_or(block);
+    let end = view.nodes[last].d.end;
+    let indent = " ".repeat((view.span(last).column as usize - 1).min(32));
+    Edit { file: end.file, start: end.end, end: end.end, text: format!("\n{indent}{text}") }
+}
+
+/// Returns the edits that a location needs so that connections to its upstream can be kept.
+fn keeping_needs(view: &View<'_>, pass: usize) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    let location = view.nodes[pass].parent;
+    // Fields of a location replace those of the blocks around it, so a new one goes where the others are.
+    let fields = view.effective(location, "proxy_set_header").map(|n| view.nodes[n].parent);
+    let block = fields.unwrap_or(location);
+    let sets_connection = |n: usize| {
+        view.name(n) == "proxy_set_header"
+            && view.args(n).first().is_some_and(|a| a.eq_ignore_ascii_case("connection"))
+    };
+    if !view.children(block).any(sets_connection) {
+        edits.push(view.insert(block, "proxy_set_header Connection \"\";"));
+    }
+    if view.effective(location, "proxy_http_version").is_none() {
+        edits.push(view.insert(location, "proxy_http_version 1.1;"));
+    }
+    edits
 }
 
 /// Returns edits with a comment each that gives the reason.
@@ -483,22 +176,13 @@ fn explain(e: &mut Edit, line: &[u8], why: &str) {
         Some(_) => return,
     };
 }
-
-/// Returns all files that edits change: path and new bytes.
-pub fn changed(source: &Source, edits: &[Edit]) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut out = BTreeMap::new();
-    for (id, path, bytes) in source.files.iter() {
-        if edits.iter().any(|e| e.file == id) {
-            out.insert(path.to_owned(), apply(bytes, id, edits));
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::knobs::KNOBS;
+    use forebay_conf::tree::FileId;
+    use forebay_copy::patch::{Source, apply};
+    use forebay_copy::scene::{Copy, CopyPlace};
 
     fn source(text: &str) -> (tempfile::TempDir, Source) {
         let dir = tempfile::tempdir().expect("dir");
@@ -514,7 +198,7 @@ mod tests {
 
     fn patched(text: &str, name: &str, why: Option<&str>) -> String {
         let (_dir, s) = source(text);
-        let mut edits = s.view().edits(knob(name), knob(name).levels[0]);
+        let mut edits = edits(&s.view(), knob(name), knob(name).levels[0]);
         if let Some(why) = why {
             edits = explained(&s.files, &edits, why);
         }
@@ -581,20 +265,56 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
-        for (a, b) in
-            [("80", "*:80"), ("localhost", "localhost:80"), ("[::]:80", "[::]:80"), ("[::]", "[::]:80")]
-        {
-            assert_eq!(normal(a), normal(b));
-        }
-    }
-
-    #[test]
-    fn a_mistake_is_told_with_its_place() {
+    fn nothing_of_the_live_server_is_left() {
         let dir = tempfile::tempdir().expect("dir");
-        let path = dir.path().join("bad.conf");
-        std::fs::write(&path, "events {}\nhttp { servr {} }\n").expect("written");
-        let e = Source::read(&path).expect_err("bad");
-        assert!(e.contains("unknown directive \"servr\"") && e.contains("bad.conf:2"), "{e}");
+        std::fs::create_dir(dir.path().join("sub")).expect("made");
+        let conf = dir.path().join("nginx.conf");
+        let main = "pid /run/nginx.pid;\nevents {}\nhttp { access_log /var/log/nginx/a.log combined; access_log \
+                    /var/log/nginx/$host.log; access_log syslog:server=10.0.0.2:514,tag=x,severity=info combined; include \
+                    sub/*; }\n";
+        std::fs::write(&conf, main).expect("written");
+        let server = "server { listen 80; listen [::]:80 ipv6only=on; location / { proxy_pass http://10.0.0.1; } location /a { \
+             set $b 1; proxy_pass http://10.0.0.$b:80$request_uri; } location ~ \\.php$ { fastcgi_pass unix:/run/php.sock; } \
+             location /d { dav_methods PUT DELETE; } location /s { proxy_store on; \
+             proxy_pass http://10.0.0.1/; } }";
+        std::fs::write(dir.path().join("sub/a"), server).expect("written");
+        let source = Source::read(&conf).expect("parses");
+        let place = CopyPlace {
+            dir: dir.path().join("copy"),
+            prefix: "/usr/share/nginx".into(),
+            upstream: Some(4242),
+            root: None,
+        };
+        let copy = Copy::new(&source, place).expect("made");
+        let view = source.view();
+        let knobs: Vec<Edit> =
+            KNOBS.iter().flat_map(|k| edits(&view, k, &crate::knobs::level_text(k.levels[0], 2))).collect();
+        for edits in [Vec::new(), knobs] {
+            copy.write(&source, &edits).expect("written");
+            let all: String = ["0.conf", "1.conf"]
+                .map(|f| std::fs::read_to_string(dir.path().join("copy/conf").join(f)).expect("there"))
+                .concat();
+            for live in [
+                "/var/log",
+                "/run/nginx.pid",
+                "listen 80",
+                "[::]",
+                "10.0.0.",
+                "ipv6only",
+                "sub/*",
+                "/run/php",
+                "PUT",
+                "store on",
+            ] {
+                assert!(!all.contains(live), "{live}: {all}");
+            }
+            assert!(all.contains("http://127.0.0.1:4242"), "{all}");
+            assert!(
+                all.contains("_var_log_nginx_$host.log") && all.contains(",tag=x,severity=info"),
+                "{all}"
+            );
+            Source::read(&dir.path().join("copy/conf/0.conf")).unwrap_or_else(|e| panic!("{e}: {all}"));
+        }
+        assert_eq!(copy.ports.len(), 2);
     }
 }

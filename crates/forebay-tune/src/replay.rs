@@ -3,14 +3,15 @@
 
 use crate::figures::Figures;
 use crate::load::{self, LoadPlan};
-use crate::program::{Program, Which, executable};
-use crate::scene::Target;
+use crate::program::{Which, executable};
 use crate::state::{lock, state_dir};
 use crate::stats::median;
 use forebay_bench::load::Load;
 use forebay_bench::ports::free_port;
 use forebay_bench::tls::{Kind, self_signed};
 use forebay_bench::{duration_text, signals, units};
+use forebay_copy::program::Program;
+use forebay_copy::scene::Target;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -444,7 +445,7 @@ fn factor(v: f64, of: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::patch::Source;
+    use forebay_copy::patch::Source;
 
     #[test]
     fn every_step_is_a_configuration() {

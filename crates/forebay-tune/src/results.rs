@@ -2,10 +2,11 @@
 
 use crate::knobs::Place;
 use crate::output::Summary;
-use crate::patch::{self, Edit, Source};
+use crate::patch::explained;
 use crate::search::Line;
 use crate::service;
 use crate::sysctl::Journal;
+use forebay_copy::patch::{self, Edit, Source};
 use std::path::Path;
 
 /// The file of kernel settings that were kept.
@@ -49,7 +50,7 @@ fn proposals(source: &Source, summary: &Summary<'_>, journal: Option<&Journal>) 
     let mut kernel = String::new();
     for line in summary.report.lines.iter().filter(|l| l.kept && summary.report.proven) {
         let (_, changes) = &summary.active[line.knob].levels[usize::from(line.level) - 1];
-        edits.extend(patch::explained(&source.files, changes, &summary.reason(line)));
+        edits.extend(explained(&source.files, changes, &summary.reason(line)));
         if summary.active[line.knob].knob.place == Place::Sysctl {
             kernel.push_str(&kernel_lines(summary, line, journal));
         }

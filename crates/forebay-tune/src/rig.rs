@@ -3,13 +3,13 @@
 use crate::figures::Figures;
 use crate::knobs::{Knob, Place};
 use crate::load::{LoadPlan, load, measure};
-use crate::patch::{Edit, Source};
-use crate::program::{Process, Program};
-use crate::scene::{Copy, Target};
 use crate::search::{Outcome, Point, Rig};
 use crate::stats::median;
 use crate::sysctl::Journal;
 use forebay_bench::signals;
+use forebay_copy::patch::{Edit, Source};
+use forebay_copy::program::{Process, Program};
+use forebay_copy::scene::{Copy, Target};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fs::OpenOptions;

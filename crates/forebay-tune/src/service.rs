@@ -1,6 +1,6 @@
 //! The systemd drop-in that a configuration needs.
 
-use crate::patch::{Edit, Source};
+use forebay_copy::patch::{Edit, Source};
 
 /// Returns the value of a directive, from the last edit of it or else from the configuration.
 fn value(source: &Source, edits: &[Edit], name: &str) -> Option<String> {

@@ -3,14 +3,15 @@
 
 use crate::figures::Figures;
 use crate::load::{self, LoadPlan};
-use crate::patch::Source;
-use crate::program::{Process, Program, Which, executable};
-use crate::scene::{Copy, CopyPlace};
+use crate::program::{Which, executable};
 use crate::state::{lock, state_dir};
 use crate::{cli, replay, tuning, upstream, watch};
 use forebay_bench::load::Load;
 use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals, units};
+use forebay_copy::patch::Source;
+use forebay_copy::program::{Process, Program};
+use forebay_copy::scene::{Copy, CopyPlace};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -2,13 +2,13 @@
 //! spins for settings that cost CPU time and sleeps for those that cost latency.
 
 use forebay_bench::load::Protocol;
+use forebay_copy::patch::Source;
+use forebay_copy::program::Program;
+use forebay_copy::scene::{Copy, CopyPlace};
 use forebay_tune::knobs::KNOBS;
 use forebay_tune::load::LoadPlan;
 use forebay_tune::load_point::{Check, Half};
-use forebay_tune::patch::Source;
-use forebay_tune::program::Program;
 use forebay_tune::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
-use forebay_tune::scene::{Copy, CopyPlace};
 use forebay_tune::search::{Outcome, Rig};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -136,7 +136,10 @@ fn check(dir: &Path) {
         [("output_buffers", "4 64k"), ("keepalive_requests", "7"), ("sendfile", "on")].map(|(name, args)| {
             let text = format!("{name} {args};");
             let knob = KNOBS.iter().find(|k| k.name == name).expect("a knob");
-            Active { knob, levels: vec![(text.clone(), source.view().edits(knob, &text))] }
+            Active {
+                knob,
+                levels: vec![(text.clone(), forebay_tune::patch::edits(&source.view(), knob, &text))],
+            }
         });
     let targets = copy.targets(&source, false);
     let manner = LoadPlan {
