@@ -1,7 +1,7 @@
 //! The server's program: where it is, its test, its start and its end.
 
 use std::fs::File;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -92,11 +92,11 @@ impl Program {
         Err(line.to_owned())
     }
 
-    /// Starts it and waits until the ports accept.
+    /// Starts it and waits until the addresses accept.
     ///
     /// # Errors
     /// It ended, or did not accept within five seconds.
-    pub fn start(&self, conf: &Path, ports: &[u16], log: &Path) -> Result<Process, String> {
+    pub fn start(&self, conf: &Path, addresses: &[SocketAddr], log: &Path) -> Result<Process, String> {
         let say = |e: std::io::Error| format!("{}: {e}", self.path.display());
         let err = File::create(log).map_err(say)?;
         let mut command = self.command(conf);
@@ -106,8 +106,8 @@ impl Program {
         let child = forebay_sys::affinity::pinned(&self.cpus, start).map_err(say)?.map_err(say)?;
         let mut process = Process { child };
         let until = Instant::now() + Duration::from_secs(5);
-        for port in ports {
-            while TcpStream::connect(("127.0.0.1", *port)).is_err() {
+        for address in addresses {
+            while TcpStream::connect(address).is_err() {
                 if let Ok(Some(status)) = process.child.try_wait() {
                     let text = std::fs::read_to_string(log).unwrap_or_default();
                     return Err(format!(
@@ -116,7 +116,7 @@ impl Program {
                     ));
                 }
                 if Instant::now() > until {
-                    return Err(format!("the server does not accept at port {port}"));
+                    return Err(format!("the server does not accept at {address}"));
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }

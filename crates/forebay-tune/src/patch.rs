@@ -182,7 +182,7 @@ mod tests {
     use crate::knobs::KNOBS;
     use forebay_conf::tree::FileId;
     use forebay_copy::patch::{Source, apply};
-    use forebay_copy::scene::{Copy, CopyPlace};
+    use forebay_copy::scene::{Copy, CopyPlace, Upstreams};
 
     fn source(text: &str) -> (tempfile::TempDir, Source) {
         let dir = tempfile::tempdir().expect("dir");
@@ -280,10 +280,8 @@ mod tests {
         std::fs::write(dir.path().join("sub/a"), server).expect("written");
         let source = Source::read(&conf).expect("parses");
         let place = CopyPlace {
-            dir: dir.path().join("copy"),
-            prefix: "/usr/share/nginx".into(),
-            upstream: Some(4242),
-            root: None,
+            upstreams: Upstreams::Http(4242),
+            ..CopyPlace::new(dir.path().join("copy"), "/usr/share/nginx".into())
         };
         let copy = Copy::new(&source, place).expect("made");
         let view = source.view();

@@ -13,6 +13,7 @@ use forebay_bench::{duration_text, signals, units};
 use forebay_copy::program::Program;
 use forebay_copy::scene::Target;
 use serde_json::{Value, json};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -380,7 +381,8 @@ impl Replay<'_> {
         if let Err(e) = program.test(&conf) {
             return Ok(Measured::Refused(e));
         }
-        let process = program.start(&conf, &[port], &self.dir.join("stderr"))?;
+        let process =
+            program.start(&conf, &[(Ipv4Addr::LOCALHOST, port).into()], &self.dir.join("stderr"))?;
         let _ = std::fs::write(self.dir.join("server.pid"), process.id().to_string());
         let load = self.load(a, port)?;
         let mut runs = Vec::new();

@@ -204,7 +204,7 @@ impl<'s> Live<'s> {
         program.test(&conf)?;
         copy.clear_logs();
         let process =
-            program.start(&conf, &copy.all_ports(self.subject.source), &copy.place.dir.join("stderr"))?;
+            program.start(&conf, &copy.addresses(self.subject.source), &copy.place.dir.join("stderr"))?;
         copy.note_server(process.id());
         Ok(process)
     }

@@ -11,7 +11,7 @@ use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals, units};
 use forebay_copy::patch::Source;
 use forebay_copy::program::{Process, Program};
-use forebay_copy::scene::{Copy, CopyPlace};
+use forebay_copy::scene::{Copy, CopyPlace, Upstreams};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -141,12 +141,13 @@ impl Contender {
     ) -> Result<Contender, String> {
         let source = Source::read(conf)?;
         let prefix = "/usr/share/nginx".into();
-        let place = CopyPlace { dir: dir.to_owned(), prefix, upstream: Some(upstream), root: None };
+        let place =
+            CopyPlace { upstreams: Upstreams::Http(upstream), ..CopyPlace::new(dir.to_owned(), prefix) };
         let copy = Copy::new(&source, place)?;
         let written = copy.write(&source, &[])?;
         let program = Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0 };
         program.test(&written)?;
-        let process = program.start(&written, &copy.all_ports(&source), &dir.join("stderr"))?;
+        let process = program.start(&written, &copy.addresses(&source), &dir.join("stderr"))?;
         let manner = LoadPlan::closed_loop(args.connections as usize, args.seed);
         let load = load::load(&copy.targets(&source, false), &manner)?;
         Ok(Contender { load, process, runs: Vec::new() })

@@ -18,7 +18,7 @@ use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals};
 use forebay_copy::patch::Source;
 use forebay_copy::program::Program;
-use forebay_copy::scene::{self, Copy, Target};
+use forebay_copy::scene::{Copy, CopyPlace, Target, Upstreams};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -133,17 +133,20 @@ impl<'a> Tuning<'a> {
     }
 
     /// Returns the surroundings of the private copy. Starts the upstream that answers in it, unless the real ones are used.
-    fn place(&self) -> Result<scene::CopyPlace, String> {
+    fn place(&self) -> Result<CopyPlace, String> {
         let args = self.args;
         let io = |e: std::io::Error| format!("{}: {e}", args.out.display());
-        let upstream = match args.real_upstreams {
-            true => None,
-            false => Some(upstream::start(args.upstream_latency, args.upstream_size as usize).map_err(io)?),
+        let upstreams = match args.real_upstreams {
+            true => Upstreams::Real,
+            false => {
+                let size = args.upstream_size as usize;
+                Upstreams::Http(upstream::start(args.upstream_latency, size).map_err(io)?)
+            }
         };
         let root = self.plant_file().map_err(io)?;
         let prefix = args.prefix.clone().unwrap_or_else(|| "/usr/share/nginx".into());
         let prefix = std::path::absolute(prefix).map_err(io)?;
-        Ok(scene::CopyPlace { dir: self.dir.clone(), prefix, upstream, root })
+        Ok(CopyPlace { upstreams, root, ..CopyPlace::new(self.dir.clone(), prefix) })
     }
 
     /// Writes the file of `--static-size`. Returns its folder.
@@ -397,7 +400,7 @@ impl Progress<'_> {
 fn answering(subject: &Subject<'_>, conf: &Path) -> Result<Vec<Target>, String> {
     let Subject { copy, program, .. } = subject;
     program.test(conf)?;
-    let _process = program.start(conf, &copy.all_ports(subject.source), &copy.place.dir.join("stderr"))?;
+    let _process = program.start(conf, &copy.addresses(subject.source), &copy.place.dir.join("stderr"))?;
     let mut kept = Vec::new();
     let mut why = None;
     for target in &subject.targets {

@@ -128,7 +128,7 @@ fn check(dir: &Path) {
     std::fs::create_dir_all(&root).expect("made");
     std::fs::write(root.join("f.html"), "hello").expect("written");
     let source = Source::read(&conf).expect("read");
-    let place = CopyPlace { dir: dir.join("half"), prefix: dir.into(), upstream: None, root: Some(root) };
+    let place = CopyPlace { root: Some(root), ..CopyPlace::new(dir.join("half"), dir.into()) };
     let copy = Copy::new(&source, place).expect("a copy");
     let path = std::env::current_exe().expect("this program");
     let program = Program { path, prefix: dir.into(), cpus: Vec::new() };

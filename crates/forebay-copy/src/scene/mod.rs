@@ -10,7 +10,7 @@ use forebay_conf::tree::{Block, FileId};
 use rewrite::Rewrite;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -21,10 +21,33 @@ pub struct CopyPlace {
     pub dir: PathBuf,
     /// Prefix of relative paths in the original.
     pub prefix: PathBuf,
-    /// Stand-in for all upstreams; `None`: the real ones.
-    pub upstream: Option<u16>,
+    /// Address at which the copy listens.
+    pub address: Ipv4Addr,
+    /// Ports that are given already, by original address. Two copies at two addresses can have the same.
+    pub ports: BTreeMap<String, u16>,
+    /// Place to which requests to upstreams go.
+    pub upstreams: Upstreams,
     /// Directory that replaces every `root`.
     pub root: Option<PathBuf>,
+}
+
+/// Place to which a copy's requests to upstreams go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upstreams {
+    /// The real ones.
+    Real,
+    /// A stand-in that speaks HTTP/1, at this port of the loopback. Other protocols find nobody.
+    Http(u16),
+    /// A recorder for all protocols, at this port of the copy's address. It tells them by their first bytes.
+    Recorder(u16),
+}
+
+impl CopyPlace {
+    /// Returns a place with the real upstreams, listening at 127.0.0.1.
+    pub fn new(dir: PathBuf, prefix: PathBuf) -> CopyPlace {
+        let (address, ports, upstreams) = (Ipv4Addr::LOCALHOST, BTreeMap::new(), Upstreams::Real);
+        CopyPlace { dir, prefix, address, ports, upstreams, root: None }
+    }
 }
 
 /// A URL that can be requested.
@@ -148,8 +171,8 @@ impl Copy {
         Ok(name(FileId(0)))
     }
 
-    /// Returns the ports at which the server accepts connections over TCP.
-    pub fn all_ports(&self, source: &Source) -> Vec<u16> {
+    /// Returns the addresses at which the server accepts connections over TCP.
+    pub fn addresses(&self, source: &Source) -> Vec<SocketAddr> {
         let view = source.view();
         let listens: Vec<Vec<String>> = view.all("listen").map(|n| view.args(n)).collect();
         let is_at = |l: &&Vec<String>, address: &str| l.first().is_some_and(|a| normal(a) == address);
@@ -158,7 +181,8 @@ impl Copy {
             // Servers without a listen have the address that stands for it.
             here.peek().is_none() || here.any(|l| !l.iter().any(|w| w == "quic"))
         };
-        self.ports.iter().filter(|(address, _)| is_tcp(address)).map(|(_, port)| *port).collect()
+        let tcp = self.ports.iter().filter(|(address, _)| is_tcp(address));
+        tcp.map(|(_, port)| (self.place.address, *port).into()).collect()
     }
 
     /// Removes the logs of the last run: they are of no use after it.
@@ -206,7 +230,13 @@ impl Copy {
             let quic = listen.iter().any(|w| w == "quic");
             let tls = quic || listen.iter().any(|w| w == "ssl");
             if seen.insert((tls, quic)) {
-                fronts.push(Front { tls, quic, port: *port, host: host.clone() });
+                fronts.push(Front {
+                    address: self.place.address,
+                    tls,
+                    quic,
+                    port: *port,
+                    host: host.clone(),
+                });
             }
         }
         fronts
@@ -247,6 +277,7 @@ impl Copy {
 
 /// An address at which a server is reached.
 struct Front {
+    address: Ipv4Addr,
     tls: bool,
     quic: bool,
     port: u16,
@@ -264,7 +295,7 @@ impl Front {
     fn target(&self, requested: &Requested) -> Target {
         let scheme = if self.tls { "https" } else { "http" };
         Target {
-            url: format!("{scheme}://127.0.0.1:{}{}", self.port, requested.path),
+            url: format!("{scheme}://{}:{}{}", self.address, self.port, requested.path),
             host: self.host.clone(),
             proxied: requested.proxied,
             size: requested.size,
@@ -369,7 +400,7 @@ mod tests {
         let source = Source::of_nginx(&conf).expect("parses");
         assert_eq!(source.unserved_names().collect::<Vec<_>>(), ["stream"]);
         let (prefix, dir) = ("/usr/share/nginx".into(), dir.path().join("copy"));
-        let copy = Copy::new(&source, CopyPlace { dir, prefix, upstream: None, root: None }).expect("made");
+        let copy = Copy::new(&source, CopyPlace::new(dir, prefix)).expect("made");
         let new = std::fs::read_to_string(copy.write(&source, &[]).expect("written")).expect("there");
         for part in
             ["/usr/share/nginx/modules/ngx_http_image", "fancyindex on;", "image_filter off;", "127.0.0.1:"]

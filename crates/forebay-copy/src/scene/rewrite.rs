@@ -1,6 +1,6 @@
 //! Edits that turn a configuration into its private copy: other ports, logs, temporary files and upstreams.
 
-use super::{CopyPlace, TEMP_PATHS, literal, literal_folder, quote, scaled};
+use super::{CopyPlace, TEMP_PATHS, Upstreams, literal, literal_folder, quote, scaled};
 use crate::patch::{Edit, Source, View, normal};
 use forebay_bench::ports::free_port;
 use forebay_conf::print;
@@ -18,6 +18,8 @@ pub(super) struct Rewrite<'a> {
     conf_dir: PathBuf,
     /// Ports by original address.
     pub(super) ports: BTreeMap<String, u16>,
+    /// Number of unix sockets that the copy listens at.
+    sockets: usize,
     /// Socket that takes the lines for syslog; nothing reads them.
     pub(super) sink: Option<UdpSocket>,
     pub(super) edits: Vec<Edit>,
@@ -38,7 +40,8 @@ impl<'a> Rewrite<'a> {
             view: source.view(),
             place,
             conf_dir: source.path.parent().unwrap_or(Path::new("/")).to_owned(),
-            ports: BTreeMap::new(),
+            ports: place.ports.clone(),
+            sockets: 0,
             sink: None,
             edits: Vec::new(),
         }
@@ -82,6 +85,7 @@ impl<'a> Rewrite<'a> {
             "fastcgi_pass" | "uwsgi_pass" | "scgi_pass" | "grpc_pass" | "memcached_pass" => {
                 self.other_pass(s)
             }
+            "ssl_stapling" | "uri" | "state_path" => self.authority(s),
             name if name.starts_with("ssl_") || name.starts_with("proxy_ssl_") => self.tls_file(s),
             _ => {}
         }
@@ -119,13 +123,14 @@ impl<'a> Rewrite<'a> {
 
     fn listen(&mut self, s: &Statement) -> Result<(), String> {
         if s.first.starts_with("unix:") {
-            let socket = self.place.dir.join("sock");
+            self.sockets += 1;
+            let socket = self.place.dir.join(format!("sock{}", self.sockets));
             let text = format!("listen unix:{}{};", socket.display(), self.rest(s, 1));
             self.put(s, &text);
             return Ok(());
         }
         let port = self.port_for(normal(&s.first))?;
-        self.put_argument(s, 0, format!("127.0.0.1:{port}"));
+        self.put_argument(s, 0, format!("{}:{port}", self.place.address));
         // The copy listens on IPv4 only.
         for index in 0..self.view.nodes[s.n].d.args.len() {
             if self.view.nodes[s.n].d.args[index].text.starts_with(b"ipv6only") {
@@ -213,32 +218,66 @@ impl<'a> Rewrite<'a> {
         }
     }
 
+    /// Returns the address of the stand-in for upstreams.
+    fn stand_in(&self) -> Option<String> {
+        match self.place.upstreams {
+            Upstreams::Real => None,
+            Upstreams::Http(port) => Some(format!("127.0.0.1:{port}")),
+            Upstreams::Recorder(port) => Some(format!("{}:{port}", self.place.address)),
+        }
+    }
+
+    fn records(&self) -> bool {
+        matches!(self.place.upstreams, Upstreams::Recorder(_))
+    }
+
+    /// Returns `true` if the configuration has an upstream of this name.
+    fn is_upstream(&self, host: &str) -> bool {
+        self.view.all("upstream").any(|u| self.view.args(u).first().is_some_and(|a| a == host))
+    }
+
     fn upstream_server(&mut self, s: &Statement) {
-        if let Some(port) = self.place.upstream
-            && self.view.nodes[s.n].d.block.is_none()
-        {
-            let text = format!("server 127.0.0.1:{port}{};", self.rest(s, 1));
+        if let Some(address) = self.stand_in().filter(|_| self.view.nodes[s.n].d.block.is_none()) {
+            let text = format!("server {address}{};", self.rest(s, 1));
             self.put(s, &text);
         }
     }
 
     fn proxy_pass(&mut self, s: &Statement) {
-        let Some(port) = self.place.upstream else { return };
+        let Some(address) = self.stand_in() else { return };
         let (scheme, target) = s.first.split_once("://").unwrap_or(("", &s.first));
         if target.contains('$') || scheme.is_empty() {
-            return self.put(s, &format!("proxy_pass http://127.0.0.1:{port};"));
+            let to = if self.records() { variable(target, &address) } else { address };
+            return self.put(s, &format!("proxy_pass {};", quoted(&format!("http://{to}"))));
         }
-        let (host, path) = target.find('/').map_or((target, ""), |i| target.split_at(i));
-        let view = &self.view;
-        let named = view.all("upstream").any(|u| view.args(u).first().is_some_and(|a| a == host));
-        let host = if named { host.to_owned() } else { format!("127.0.0.1:{port}") };
-        self.put(s, &format!("proxy_pass http://{host}{path};"));
+        let (host, path) = host_and_path(target);
+        let host = if self.is_upstream(host) { host } else { &address };
+        self.put(s, &format!("proxy_pass {};", quoted(&format!("http://{host}{path}"))));
     }
 
     fn other_pass(&mut self, s: &Statement) {
-        // The stand-in speaks HTTP only. A port without a listener answers 502 at once, and the location is left out.
-        if self.place.upstream.is_some() {
-            self.put(s, &format!("{} 127.0.0.1:1;", s.name));
+        let Some(address) = self.stand_in() else { return };
+        if !self.records() {
+            // The stand-in speaks HTTP only. A port without a listener answers 502 at once, and the location is left out.
+            return self.put(s, &format!("{} 127.0.0.1:1;", s.name));
+        }
+        let target = s.first.split_once("://").map_or(s.first.as_str(), |(_, target)| target);
+        let host = if self.is_upstream(target) { target } else { &address };
+        let scheme = if s.name == "grpc_pass" { "grpc://" } else { "" };
+        self.put(s, &format!("{} {scheme}{host};", s.name));
+    }
+
+    /// Keeps certificates from being asked about, or asked for, at the places that the configuration names.
+    fn authority(&mut self, s: &Statement) {
+        let in_issuer = self.view.nodes[s.n].parent.is_some_and(|p| self.view.name(p) == "acme_issuer");
+        match s.name.as_str() {
+            "ssl_stapling" => self.put(s, "ssl_stapling off;"),
+            "uri" if in_issuer => self.put(s, "uri https://127.0.0.1:1/;"),
+            "state_path" if in_issuer => {
+                let path = quote(&self.place.dir.join("temp/acme"));
+                self.put(s, &format!("state_path {path};"));
+            }
+            _ => {}
         }
     }
 
@@ -269,6 +308,10 @@ impl<'a> Rewrite<'a> {
         let ours =
             [Some(&self.place.dir), self.place.root.as_ref(), Some(&self.place.prefix), Some(&self.conf_dir)];
         let dollar = |path: &PathBuf| print::needs_dollar_sign(path.as_os_str().as_bytes());
+        if self.records() {
+            let address = self.stand_in().unwrap_or_default();
+            text.push_str(&format!("map \"\" $forebay_recorder {{ default {address}; }} "));
+        }
         if ours.into_iter().flatten().any(dollar) {
             text.push_str(print::DOLLAR_SIGN);
         }
@@ -285,10 +328,56 @@ impl<'a> Rewrite<'a> {
                     None => free_port().map_err(|e| e.to_string())?,
                 };
                 self.ports.insert("0.0.0.0:80".into(), port);
-                let edit = self.view.insert(Some(server), &format!("listen 127.0.0.1:{port};"));
+                let edit = self.view.insert(Some(server), &format!("listen {}:{port};", self.place.address));
                 self.edits.push(edit);
             }
         }
         Ok(())
+    }
+}
+
+/// Separates the address of an upstream from the path behind it. In that of a unix socket a colon is between them.
+fn host_and_path(target: &str) -> (&str, &str) {
+    if target.starts_with("unix:") {
+        let rest = target.get(5..).unwrap_or_default();
+        let (socket, path) = rest.split_once(':').unwrap_or((rest, ""));
+        return (socket, path);
+    }
+    target.find('/').map_or((target, ""), |i| target.split_at(i))
+}
+
+/// Returns what goes to the address in place of a target with variables. A path and what follows it stay as they are; a
+/// target without a path stays one that is known at run time only.
+fn variable(target: &str, address: &str) -> String {
+    const PATHS: [&str; 6] =
+        ["$request_uri", "$uri", "$document_uri", "${request_uri}", "${uri}", "$is_args"];
+    let (host, path) = host_and_path(target);
+    let at = PATHS.iter().filter_map(|p| host.find(p)).min();
+    let path = at.and_then(|at| target.get(at..)).unwrap_or(path);
+    if path.is_empty() { "${forebay_recorder}".to_owned() } else { format!("{address}{path}") }
+}
+
+fn quoted(text: &str) -> String {
+    String::from_utf8_lossy(&print::quoted(text.as_bytes())).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_of_upstreams() {
+        assert_eq!(host_and_path("10.0.0.1:80/a/b"), ("10.0.0.1:80", "/a/b"));
+        assert_eq!(host_and_path("unix:/run/x.sock:/a"), ("/run/x.sock", "/a"));
+        assert_eq!(host_and_path("unix:/run/x.sock"), ("/run/x.sock", ""));
+        assert_eq!(host_and_path("app"), ("app", ""));
+    }
+
+    #[test]
+    fn targets_with_variables_keep_their_paths() {
+        let at = "127.0.0.1:9";
+        assert_eq!(variable("$host:80$request_uri", at), "127.0.0.1:9$request_uri");
+        assert_eq!(variable("$host/a/$1", at), "127.0.0.1:9/a/$1");
+        assert_eq!(variable("$backend", at), "${forebay_recorder}");
     }
 }
