@@ -32,6 +32,11 @@ pub fn about(directive: &str) -> Vec<Difference> {
     found
 }
 
+/// Returns the paragraph whose subject begins with these words.
+pub fn paragraph(subject_start: &str) -> Option<&'static str> {
+    PAGE.split("\n\n").find(|p| subject(p).is_some_and(|s| s.starts_with(subject_start)))
+}
+
 /// Returns the words in bold at the beginning of a paragraph.
 fn subject(paragraph: &'static str) -> Option<&'static str> {
     paragraph.strip_prefix("**")?.split_once("**").map(|(subject, _)| subject)

@@ -97,6 +97,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "explain"
                 | "fmt"
                 | "doctor"
+                | "compare"
                 | "tune"
                 | "bench"
                 | "proxy"

@@ -1,4 +1,4 @@
-//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `doctor`, `explain`, `fmt`, `healthcheck`, `proxy`,
+//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `compare`, `doctor`, `explain`, `fmt`, `healthcheck`, `proxy`,
 //! `reload`, `serve`, `top`, `trust`, `tune`.
 
 use crate::cli::Options;
@@ -40,6 +40,9 @@ enum Wish {
     Acme(AcmeArgs),
     /// Report all errors of a configuration at once
     Check(CheckArgs),
+    /// Run a configuration under nginx and under Forebay, send both the same requests, and show what differs
+    #[command(disable_help_flag = true)]
+    Compare(BenchArgs),
     /// Show the settings in effect and where they come from, or the way of a request or a session through them
     Explain(ExplainArgs),
     /// Find what is wrong, stale, harmful or without effect in a configuration and on this machine
@@ -76,7 +79,7 @@ enum Wish {
     Trust(TrustArgs),
 }
 
-/// `forebay bench` and `forebay tune` read their arguments themselves.
+/// `forebay bench`, `forebay compare` and `forebay tune` read their arguments themselves.
 #[derive(Args)]
 struct BenchArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -403,6 +406,7 @@ pub(crate) struct TopArgs {
 pub(crate) fn command() -> clap::Command {
     let command = Line::command();
     let command = command.mut_subcommand("bench", |_| forebay_bench::cli::command().name("bench"));
+    let command = command.mut_subcommand("compare", |_| forebay_compare::cli::command().name("compare"));
     command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"))
 }
 
@@ -428,6 +432,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             acme::test(&place.options(), &names, Duration::from_secs(args.timeout.into()))
         }
         Wish::Check(args) => check(args),
+        Wish::Compare(args) => forebay_compare::cli::main(args.rest),
         Wish::Explain(args) => explain_main(args),
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),

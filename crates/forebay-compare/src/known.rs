@@ -1,0 +1,119 @@
+//! Known differences: each has its paragraph in docs/differences.md.
+
+use crate::differ::{Difference, Part};
+use crate::requests::Ask;
+
+/// Beginnings of the paragraphs' subjects.
+pub(crate) mod subject {
+    pub(crate) const SERVER: &str = "`Server: forebay";
+    pub(crate) const CLOSE: &str = "Connections to upstreams that serve one request say so";
+    pub(crate) const KEPT: &str = "`proxy_pass` to an address or a name keeps connections";
+    pub(crate) const RANGE: &str = "A 416 has each field of `add_header";
+    pub(crate) const COMPRESSED: &str = "Compressed files have a `Content-Length`";
+    pub(crate) const VARY: &str = "`Vary: Accept-Encoding` with brotli";
+    pub(crate) const ALT_SVC: &str = "Responses over TLS have `Alt-Svc`";
+    pub(crate) const ADDED: &str = "`add_header` with `Server` or `Date`";
+    pub(crate) const ONE_LINE: &str = "A header field is one line";
+    pub(crate) const PROXY: &str = "A field `Proxy` of a client";
+    pub(crate) const HOP_BY_HOP: &str = "Responses over HTTP/2 have no connection-specific fields";
+    pub(crate) const HUGE_HEAD: &str = "A head that is too large ends its own request over HTTP/2";
+}
+
+/// Returns the beginning of the paragraph that explains a difference.
+pub(crate) fn explained(ask: &Ask, d: &Difference) -> Option<&'static str> {
+    let (a, b) = (d.first.as_deref(), d.second.as_deref());
+    match &d.part {
+        Part::Field(name) => of_field(ask, name, a, b),
+        Part::UpstreamField(name) => match (name.as_str(), a, b) {
+            ("connection", None, Some("close")) => Some(subject::CLOSE),
+            ("connection", Some("close"), None) => Some(subject::KEPT),
+            ("http_proxy", Some(_), None) => Some(subject::PROXY),
+            _ => None,
+        },
+        Part::Status => match (a, b) {
+            (Some(_), Some("500")) if breaks_lines(ask) => Some(subject::ONE_LINE),
+            (None, Some("400")) if ask.version == crate::requests::Version::Http2 => Some(subject::HUGE_HEAD),
+            _ => None,
+        },
+        Part::Failure if ask.version == crate::requests::Version::Http2 && b.is_none() => {
+            Some(subject::HUGE_HEAD)
+        }
+        _ => None,
+    }
+}
+
+fn of_field(ask: &Ask, name: &str, a: Option<&str>, b: Option<&str>) -> Option<&'static str> {
+    let is_name = |v: Option<&str>| v.is_some_and(|v| v.starts_with("nginx") || v.starts_with("forebay"));
+    match (name, a, b) {
+        ("server", a, b) if is_name(a) && is_name(b) => Some(subject::SERVER),
+        ("server" | "date", Some(a), Some(b)) if a.contains(" | ") && !b.contains(" | ") => {
+            Some(subject::ADDED)
+        }
+        ("alt-svc", None, Some(_)) => Some(subject::ALT_SVC),
+        ("content-length" | "transfer-encoding" | "etag", a, b)
+            if is_coded(ask) && a.is_none() != b.is_none() =>
+        {
+            Some(subject::COMPRESSED)
+        }
+        ("vary", None, Some(_)) if is_coded(ask) => Some(subject::VARY),
+        ("connection" | "keep-alive" | "upgrade" | "te", Some(_), None)
+            if ask.version == crate::requests::Version::Http2 =>
+        {
+            Some(subject::HOP_BY_HOP)
+        }
+        (_, Some(a), Some(b))
+            if a == format!("{b} | {b}") && ask.fields.iter().any(|(n, _)| n == "Range") =>
+        {
+            Some(subject::RANGE)
+        }
+        _ => None,
+    }
+}
+
+fn is_coded(ask: &Ask) -> bool {
+    ask.fields.iter().any(|(n, _)| n.eq_ignore_ascii_case("accept-encoding"))
+}
+
+fn breaks_lines(ask: &Ask) -> bool {
+    let target = ask.target.to_ascii_lowercase();
+    ["%00", "%0a", "%0d"].iter().any(|code| target.contains(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subject_has_its_paragraph() {
+        for start in [
+            subject::SERVER,
+            subject::CLOSE,
+            subject::KEPT,
+            subject::RANGE,
+            subject::COMPRESSED,
+            subject::VARY,
+            subject::ALT_SVC,
+            subject::ADDED,
+            subject::ONE_LINE,
+            subject::PROXY,
+            subject::HOP_BY_HOP,
+            subject::HUGE_HEAD,
+        ] {
+            let text = forebay_conf::differences::paragraph(start);
+            assert!(text.is_some_and(|t| t.len() > start.len()), "{start}");
+        }
+    }
+
+    #[test]
+    fn only_what_a_paragraph_says_is_known() {
+        let ask = Ask::default();
+        let field = |name: &str, a: Option<&str>, b: Option<&str>| {
+            let text = |v: Option<&str>| v.map(str::to_owned);
+            explained(&ask, &Difference { part: Part::Field(name.into()), first: text(a), second: text(b) })
+        };
+        assert_eq!(field("server", Some("nginx/1.31.5"), Some("forebay/0.2.0")), Some(subject::SERVER));
+        assert_eq!(field("server", Some("nginx/1.31.5"), Some("mine")), None);
+        assert_eq!(field("x-frame-options", Some("DENY"), None), None);
+        assert_eq!(field("vary", None, Some("Accept-Encoding")), None, "the request accepts no coding");
+    }
+}

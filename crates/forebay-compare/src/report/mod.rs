@@ -1,0 +1,154 @@
+//! The result of a comparison, and its forms.
+
+mod html;
+mod json;
+mod text;
+
+use crate::coverage::Coverage;
+use crate::differ::{Difference, Part};
+use crate::known;
+use crate::observe::Finding;
+use crate::requests::Ask;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Differences with one cause.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// Beginning of the paragraph that explains it.
+    pub(crate) known: Option<&'static str>,
+    /// It came again when the requests were sent once more.
+    pub(crate) repeated: bool,
+    /// Number of requests that have it.
+    pub(crate) requests: usize,
+    /// One of the differences.
+    pub(crate) difference: Difference,
+    /// Its request.
+    pub(crate) ask: Ask,
+    /// The block that answered it.
+    pub(crate) place: String,
+}
+
+/// The result of a comparison.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) names: [String; 2],
+    pub(crate) configuration: String,
+    /// The configuration of the second server, if it is another one.
+    pub(crate) with: Option<String>,
+    pub(crate) requests: u64,
+    pub(crate) planned: usize,
+    pub(crate) elapsed: Duration,
+    pub(crate) coverage: Coverage,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) left_out: Vec<String>,
+    pub(crate) interrupted: bool,
+}
+
+impl Report {
+    /// Returns the groups that no paragraph explains and that came again.
+    pub(crate) fn unknown(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|g| g.known.is_none() && g.repeated)
+    }
+
+    /// Returns the groups that a paragraph explains.
+    pub(crate) fn known(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|g| g.known.is_some())
+    }
+
+    /// Returns the groups that did not come again.
+    pub(crate) fn passing(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|g| g.known.is_none() && !g.repeated)
+    }
+
+    /// Returns the number of requests a second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64().max(0.001)
+    }
+}
+
+/// Returns a value without what makes it different from request to request.
+fn shape(value: Option<&str>) -> String {
+    let Some(value) = value else { return "-".into() };
+    let short: String = value.chars().take(40).collect();
+    let mut shape = String::new();
+    for c in short.chars() {
+        let c = if c.is_ascii_digit() { '0' } else { c };
+        if !(c == '0' && shape.ends_with('0')) {
+            shape.push(c);
+        }
+    }
+    shape
+}
+
+/// Groups differences by cause: the paragraph that explains them, or the part, the values and the block.
+pub(crate) fn groups(
+    asks: &[Ask],
+    findings: Vec<Finding>,
+    place: &dyn Fn(usize) -> String,
+    repeated: &Option<BTreeSet<(usize, String)>>,
+) -> Vec<Group> {
+    let mut groups: BTreeMap<(String, String), (Group, BTreeSet<usize>)> = BTreeMap::new();
+    for Finding { at, difference } in findings {
+        let Some(ask) = asks.get(at) else { continue };
+        let known = known::explained(ask, &difference);
+        let came = repeated.as_ref().is_none_or(|r| r.contains(&(at, difference.part.text())));
+        let place = if known.is_some() { String::new() } else { place(at) };
+        let key = match known {
+            Some(subject) => (subject.to_owned(), String::new()),
+            None => (difference.part.text(), format!("{} {place}", values(&difference))),
+        };
+        let (group, requests) = groups.entry(key).or_insert_with(|| {
+            let ask = ask.clone();
+            (
+                Group { known, repeated: came, requests: 0, difference: difference.clone(), ask, place },
+                BTreeSet::new(),
+            )
+        });
+        requests.insert(at);
+        if came && !group.repeated {
+            (group.repeated, group.difference, group.ask) = (true, difference, ask.clone());
+        }
+    }
+    let counted = groups.into_values().map(|(group, requests)| Group { requests: requests.len(), ..group });
+    let mut all: Vec<Group> = counted.collect();
+    all.sort_by_key(|g| (g.known.is_some(), std::cmp::Reverse(g.requests)));
+    all
+}
+
+/// Returns what tells differences of one part apart.
+fn values(d: &Difference) -> String {
+    match d.part {
+        Part::Body | Part::UpstreamBody | Part::Log(_) | Part::UpstreamLine | Part::Upstreams => {
+            String::new()
+        }
+        _ => format!("{} {}", shape(d.first.as_deref()), shape(d.second.as_deref())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_grouped_by_cause() {
+        let find = |at: usize, part: &str, first: &str| Finding {
+            at,
+            difference: Difference {
+                part: Part::Field(part.into()),
+                first: Some(first.into()),
+                second: None,
+            },
+        };
+        let asks = vec![Ask::default(); 3];
+        let findings = vec![find(0, "x", "1"), find(1, "x", "22"), find(2, "y", "1"), find(2, "x", "a")];
+        let place = |at: usize| if at == 2 { "b".to_owned() } else { "a".to_owned() };
+        let again = Some(BTreeSet::from([(1, "field x".to_owned())]));
+        let groups = groups(&asks, findings, &place, &again);
+        assert_eq!(
+            groups.iter().map(|g| (g.requests, g.repeated)).collect::<Vec<_>>(),
+            [(2, true), (1, false), (1, false)]
+        );
+        assert_eq!(groups[0].difference.first.as_deref(), Some("22"), "one that came again");
+    }
+}

@@ -1,0 +1,490 @@
+//! Requests that are made from a configuration: for each server, location, alternative of a pattern, condition and key.
+
+use super::conditions::{Change, matching, of_if};
+use super::sample::{is_anchored, samples};
+use super::{Ask, Content, Front, vary};
+use forebay_copy::patch::{View, normal};
+use forebay_copy::scene::Copy;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+/// Most keys of a `map` that are asked for.
+const MOST_KEYS: usize = 60;
+
+/// Most files below a root that are asked for.
+const MOST_FILES: usize = 12;
+
+/// Directives that pass requests on.
+pub(crate) const PASSES: [&str; 6] =
+    ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"];
+
+/// A server and the way to it.
+struct Server {
+    node: usize,
+    fronts: Vec<Front>,
+    hosts: Vec<String>,
+    proxied: bool,
+}
+
+/// Maker of requests.
+pub(crate) struct Maker<'a> {
+    view: &'a View<'a>,
+    copy: &'a Copy,
+    asks: Vec<Ask>,
+    /// Positions of requests that are to be varied, with whether an upstream may answer.
+    varied: Vec<(usize, bool)>,
+    seen: HashSet<String>,
+}
+
+/// Returns the requests for a configuration, at most this many.
+pub(crate) fn requests(view: &View<'_>, copy: &Copy, most: usize) -> Vec<Ask> {
+    let maker = Maker { view, copy, asks: Vec::new(), varied: Vec::new(), seen: HashSet::new() };
+    maker.all(most)
+}
+
+impl Maker<'_> {
+    fn all(mut self, most: usize) -> Vec<Ask> {
+        let Some(http) = self.view.child(None, "http") else { return Vec::new() };
+        let servers: Vec<Server> = self.view.servers(http).map(|s| self.server(s)).collect();
+        for server in &servers {
+            self.of_server(server);
+        }
+        for map in self.view.all("map") {
+            self.of_map(map, &servers);
+        }
+        self.vary(most)
+    }
+
+    /// Adds the variations: first those of one request, then of the next, until there are enough.
+    fn vary(self, most: usize) -> Vec<Ask> {
+        let mut out = self.asks.clone();
+        let variations: Vec<Vec<Ask>> = self
+            .varied
+            .iter()
+            .filter_map(|(at, proxied)| Some(vary::of(self.asks.get(*at)?, *proxied)))
+            .collect();
+        let longest = variations.iter().map(Vec::len).max().unwrap_or(0);
+        let rounds = (0..longest).flat_map(|i| variations.iter().filter_map(move |v| v.get(i)));
+        out.extend(rounds.take(most.saturating_sub(self.asks.len())).cloned());
+        out.truncate(most);
+        out
+    }
+
+    fn server(&self, node: usize) -> Server {
+        let view = self.view;
+        let mut listens: Vec<Vec<String>> =
+            view.children(Some(node)).filter(|n| view.name(*n) == "listen").map(|n| view.args(n)).collect();
+        if listens.is_empty() {
+            listens.push(vec!["80".to_owned()]);
+        }
+        let on = |name: &str| {
+            let found = view.effective(Some(node), name).map(|n| view.args(n));
+            found.is_some_and(|a| a.first().is_some_and(|v| v == "on"))
+        };
+        let two = on("http2");
+        let mut fronts: Vec<Front> = Vec::new();
+        for listen in listens.iter().filter(|l| !l.iter().any(|w| w == "quic")) {
+            let address = listen.first().map(|a| normal(a)).unwrap_or_default();
+            let Some(port) = self.copy.ports.get(&address) else { continue };
+            let has = |word: &str| listen.iter().any(|w| w == word);
+            let (tls, http2) = (has("ssl") || on("ssl"), has("http2") || two);
+            let front = Front { port: *port, tls, http2, proxy_protocol: has("proxy_protocol") };
+            if !fronts.iter().any(|f| f.port == front.port) {
+                fronts.push(front);
+            }
+        }
+        let proxied = PASSES.iter().any(|p| view.all(p).any(|n| view.within(n, node)));
+        Server { node, fronts, hosts: self.hosts(node), proxied }
+    }
+
+    /// Returns a host for each name of a server.
+    fn hosts(&self, server: usize) -> Vec<String> {
+        let view = self.view;
+        let names = view.children(Some(server)).filter(|n| view.name(*n) == "server_name");
+        let mut hosts: Vec<String> =
+            names.flat_map(|n| view.args(n)).flat_map(|name| instances(&name)).collect();
+        if hosts.is_empty() {
+            hosts.push("localhost".into());
+        }
+        hosts.truncate(40);
+        hosts
+    }
+
+    fn of_server(&mut self, server: &Server) {
+        let host = server.hosts.first().cloned();
+        for (i, front) in server.fronts.iter().enumerate() {
+            let base = Ask {
+                front: *front,
+                method: "GET".into(),
+                target: "/".into(),
+                host: host.clone(),
+                aim: Some(server.node),
+                lane: server.node,
+                ..Ask::default()
+            };
+            for name in server.hosts.iter().skip(1) {
+                self.add(Ask { host: Some(name.clone()), ..base.clone() });
+            }
+            if i > 0 && server.fronts.iter().take(i).any(|f| (f.tls, f.http2) == (front.tls, front.http2)) {
+                // Another address of the same kind.
+                self.add(base);
+                continue;
+            }
+            self.of_front(server, &base);
+        }
+    }
+
+    fn of_front(&mut self, server: &Server, base: &Ask) {
+        if let Some(at) = self.add(base.clone()) {
+            self.varied.push((at, server.proxied));
+        }
+        for path in
+            ["/nothing-here", "/index.html", "/.hidden", "/a/b/c.php?x=1", "/favicon.ico", "/robots.txt"]
+        {
+            self.add(Ask { target: path.into(), ..base.clone() });
+        }
+        let long = Content::Length(vec![b'z'; (1 << 20) + 1]);
+        self.add(Ask { method: "POST".into(), content: Some(long), ..base.clone() });
+        self.add(Ask { fields: vec![("X-Huge".into(), "h".repeat(40_000))], ..base.clone() });
+        self.add(Ask { target: format!("/{}", "p".repeat(9000)), ..base.clone() });
+        for (path, _) in self.files(server.node) {
+            if let Some(at) = self.add(Ask { target: path, ..base.clone() }) {
+                self.varied.push((at, server.proxied));
+            }
+        }
+        self.inner(server, base, server.node, std::slice::from_ref(&base.target));
+    }
+
+    /// Adds the requests for what is in a block. `paths`: those that lead to it.
+    fn inner(&mut self, server: &Server, base: &Ask, block: usize, paths: &[String]) {
+        let children: Vec<usize> = self.view.children(Some(block)).collect();
+        for n in children {
+            let args = self.view.args(n);
+            match self.view.name(n) {
+                "location" => {
+                    let paths = location_paths(&args, paths);
+                    self.location(server, base, n, &paths);
+                }
+                "if" => self.condition(base, n, paths, &args),
+                "rewrite" => {
+                    if let Some(pattern) = args.first() {
+                        let aim = Some(block);
+                        for path in pattern_paths(pattern, false, paths) {
+                            self.add(Ask { target: path, aim, lane: block, ..base.clone() });
+                        }
+                    }
+                }
+                "client_max_body_size" => self.body_sizes(base, block, paths, &args),
+                "valid_referers" => self.referers(base, block, paths, &args),
+                "limit_except" => {
+                    for method in ["GET", "POST", "PUT", "DELETE"] {
+                        self.add_at(base, n, paths, &[Change::Method(method.into())]);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn location(&mut self, server: &Server, base: &Ask, location: usize, paths: &[String]) {
+        for (i, path) in paths.iter().enumerate() {
+            let ask = Ask { target: path.clone(), aim: Some(location), lane: location, ..base.clone() };
+            if let Some(at) = self.add(ask)
+                && i < 2
+            {
+                self.varied.push((at, server.proxied));
+            }
+        }
+        let base = Ask { lane: location, ..base.clone() };
+        self.inner(server, &base, location, paths);
+    }
+
+    fn condition(&mut self, base: &Ask, n: usize, paths: &[String], args: &[String]) {
+        let words = without_brackets(args);
+        for change in of_if(&words) {
+            self.add_at(base, n, paths, &[change]);
+        }
+        // A variable that `set` or a `map` makes is reached by their own requests.
+        let base = Ask { aim: Some(n), ..base.clone() };
+        for pass in PASSES {
+            if let (Some(_), Some(path)) = (self.view.child(Some(n), pass), paths.first()) {
+                self.add(Ask { target: path.clone(), ..base.clone() });
+            }
+        }
+    }
+
+    /// Adds a request with changes for each of the first paths.
+    fn add_at(&mut self, base: &Ask, aim: usize, paths: &[String], changes: &[Change]) {
+        for path in paths.iter().take(2) {
+            let mut ask = Ask { target: path.clone(), aim: Some(aim), ..base.clone() };
+            changes.iter().for_each(|change| change.apply(&mut ask));
+            self.add(ask);
+        }
+    }
+
+    fn body_sizes(&mut self, base: &Ask, block: usize, paths: &[String], args: &[String]) {
+        let limit = args.first().and_then(|a| size(a)).filter(|n| *n > 0 && *n <= 2 << 20);
+        for (limit, path) in limit.into_iter().zip(paths) {
+            for length in [limit, limit + 1] {
+                let content = Some(Content::Length(vec![b'y'; length]));
+                let method = "POST".into();
+                self.add(Ask { method, content, target: path.clone(), aim: Some(block), ..base.clone() });
+            }
+        }
+    }
+
+    fn referers(&mut self, base: &Ask, block: usize, paths: &[String], args: &[String]) {
+        let host = base.host.clone().unwrap_or_default();
+        let named = args
+            .iter()
+            .map(|a| format!("http://{}/x", a.trim_start_matches("~").replace('*', "a").replace('\\', "")));
+        let all = named.chain([format!("http://{host}/"), "https://evil.example/".into(), "bare".into()]);
+        for referer in all.collect::<Vec<_>>() {
+            self.add_at(base, block, paths, &[Change::Field(("Referer".into(), referer))]);
+        }
+    }
+
+    /// Adds requests for the keys of a `map`, at places where its variable is used.
+    fn of_map(&mut self, map: usize, servers: &[Server]) {
+        let args = self.view.args(map);
+        let [source, target] = args.as_slice() else { return };
+        let Some(block) = self.view.nodes.get(map).and_then(|n| n.d.block.as_ref()) else { return };
+        let keys = block.iter().map(|d| d.name.as_str().into_owned());
+        let known = ["default", "hostnames", "volatile", "include"];
+        let keys: Vec<String> = keys.filter(|k| !known.contains(&k.as_str())).take(MOST_KEYS).collect();
+        let bases = self.users(target, servers);
+        for key in keys {
+            for change in matching(source, &key) {
+                for base in &bases {
+                    let mut ask = base.clone();
+                    change.apply(&mut ask);
+                    self.add(ask);
+                }
+            }
+        }
+    }
+
+    /// Returns a request that led to each of the first blocks that use a variable, or to the first servers.
+    fn users(&self, variable: &str, servers: &[Server]) -> Vec<Ask> {
+        let name = variable.trim_start_matches('$');
+        let uses = |n: usize| {
+            let args = self.view.args(n);
+            args.iter().any(|a| a.contains(&format!("${name}")) || a.contains(&format!("${{{name}}}")))
+        };
+        let mut blocks = Vec::new();
+        for n in (0..self.view.nodes.len()).filter(|n| self.view.name(*n) != "map" && uses(*n)) {
+            let mut at = self.view.nodes.get(n).and_then(|n| n.parent);
+            while at.is_some_and(|b| !matches!(self.view.name(b), "location" | "server")) {
+                at = at.and_then(|b| self.view.nodes.get(b)?.parent);
+            }
+            blocks.extend(at.filter(|b| !blocks.contains(b)));
+        }
+        let led = |block: &usize| self.asks.iter().find(|a| a.aim == Some(*block)).cloned();
+        let found: Vec<Ask> = blocks.iter().filter_map(led).take(8).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        servers.iter().filter_map(|s| led(&s.node)).take(3).collect()
+    }
+
+    /// Adds a request; its position, unless it is there already.
+    fn add(&mut self, ask: Ask) -> Option<usize> {
+        let key = format!(
+            "{} {} {} {:?} {:?} {:?} {}",
+            ask.front.port,
+            ask.method,
+            ask.target,
+            ask.host,
+            ask.fields,
+            ask.content.is_some(),
+            ask.wish
+        );
+        if ask.target.is_empty() || !self.seen.insert(key) {
+            return None;
+        }
+        self.asks.push(ask);
+        Some(self.asks.len() - 1)
+    }
+
+    /// Returns files below the roots of a server, by the paths at which they are.
+    fn files(&self, server: usize) -> Vec<(String, u64)> {
+        let view = self.view;
+        let mut out = Vec::new();
+        let places = view.all("root").chain(view.all("alias"));
+        let here: Vec<usize> = places.filter(|n| view.within(*n, server)).collect();
+        let inherited = view.effective(Some(server), "root").filter(|n| !here.contains(n));
+        for n in here.into_iter().chain(inherited).take(10) {
+            let Some(dir) = view.args(n).first().filter(|d| !d.contains('$')).cloned() else { continue };
+            let dir = self.copy.place.prefix.join(dir);
+            let location = view.nodes.get(n).and_then(|n| n.parent).filter(|l| view.name(*l) == "location");
+            let args = location.map(|l| view.args(l)).unwrap_or_default();
+            let at = match (view.name(n), args.as_slice()) {
+                ("alias", [path]) if path.starts_with('/') => path.clone(),
+                ("alias", _) => continue,
+                _ => "/".to_owned(),
+            };
+            let mut found = Vec::new();
+            walk(&dir, &at, 0, &mut found);
+            out.extend(found.into_iter().take(MOST_FILES));
+        }
+        out
+    }
+}
+
+/// Finds files, and directories with a slash.
+fn walk(dir: &Path, at: &str, depth: u32, found: &mut Vec<(String, u64)>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).take(2000).collect();
+    paths.sort();
+    for path in paths {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-~".contains(&b));
+        let Ok(meta) = path.metadata() else { continue };
+        if !plain || found.len() >= MOST_FILES {
+            continue;
+        }
+        let place = format!("{}/{name}", at.trim_end_matches('/'));
+        if meta.is_dir() {
+            found.push((format!("{place}/"), 0));
+            if depth < 2 {
+                walk(&path, &place, depth + 1, found);
+            }
+        } else if meta.is_file() && meta.len() <= 1 << 20 {
+            found.push((place, meta.len()));
+        }
+    }
+}
+
+/// Returns hosts that a server name takes.
+fn instances(name: &str) -> Vec<String> {
+    let hosts = match name {
+        "_" | "" => vec![],
+        name if name.starts_with('~') => {
+            let pattern = name.trim_start_matches('~');
+            let whole = |t: String| if is_anchored(pattern) { t } else { format!("a{t}") };
+            samples(pattern, true).into_iter().map(whole).collect()
+        }
+        name if name.contains('$') => vec![],
+        name if name.starts_with("*.") || name.starts_with("+.") => {
+            vec![format!("a{}", name.get(1..).unwrap_or_default())]
+        }
+        name if name.starts_with('.') => {
+            vec![name.get(1..).unwrap_or_default().to_owned(), format!("a{name}")]
+        }
+        name if name.ends_with(".*") => vec![name.replace(".*", ".example")],
+        name => vec![name.to_owned()],
+    };
+    hosts.into_iter().filter(|h| h.bytes().all(|b| b.is_ascii_graphic() && b != b'/')).collect()
+}
+
+/// Returns paths that a location takes. `around`: paths of the location around it.
+fn location_paths(args: &[String], around: &[String]) -> Vec<String> {
+    match args {
+        [path] if path.starts_with('@') => Vec::new(),
+        [path] => prefix_paths(path),
+        [modifier, path] => match modifier.as_str() {
+            "=" => vec![escaped(path)],
+            "~" => pattern_paths(path, false, around),
+            "~*" => pattern_paths(path, true, around),
+            _ => prefix_paths(path),
+        },
+        _ => Vec::new(),
+    }
+}
+
+fn prefix_paths(path: &str) -> Vec<String> {
+    let path = escaped(path);
+    let file = format!("{}/fb.html", path.trim_end_matches('/'));
+    let mut paths = vec![path.clone(), file, format!("{path}x/y.php?z=1")];
+    if let Some(bare) = path.strip_suffix('/').filter(|p| !p.is_empty()) {
+        paths.push(bare.to_owned());
+    }
+    paths
+}
+
+/// Returns paths that match a pattern, for one without a beginning below the paths around it.
+fn pattern_paths(pattern: &str, insensitive: bool, around: &[String]) -> Vec<String> {
+    let anchored = is_anchored(pattern);
+    let base = around.first().map_or("/", String::as_str).split('?').next().unwrap_or("/");
+    let base = base.trim_end_matches('/');
+    samples(pattern, insensitive)
+        .into_iter()
+        .map(|text| encoded(&text))
+        .map(|text| match text.strip_prefix('/') {
+            Some(_) if anchored || base.is_empty() => text,
+            Some(_) => format!("{base}{text}"),
+            None if anchored => format!("/{text}"),
+            None => format!("{base}/f{text}"),
+        })
+        .collect()
+}
+
+/// Returns a path as a request has it.
+fn escaped(path: &str) -> String {
+    let out = encoded(path);
+    if out.starts_with('/') { out } else { format!("/{out}") }
+}
+
+fn encoded(path: &str) -> String {
+    let mut out = String::new();
+    for b in path.bytes() {
+        match b {
+            b'%' | b'?' | b'#' | 0..=b' ' | 0x7f.. => out.push_str(&format!("%{b:02X}")),
+            _ => out.push(char::from(b)),
+        }
+    }
+    out
+}
+
+/// Returns the words of a condition without its brackets.
+pub(crate) fn without_brackets(args: &[String]) -> Vec<String> {
+    let joined = args.to_vec();
+    let last = joined.len().saturating_sub(1);
+    let trim = |(i, word): (usize, String)| {
+        let word = if i == 0 { word.strip_prefix('(').unwrap_or(&word).to_owned() } else { word };
+        if i == last { word.strip_suffix(')').unwrap_or(&word).to_owned() } else { word }
+    };
+    joined.into_iter().enumerate().map(trim).filter(|w| !w.is_empty()).collect()
+}
+
+/// Reads a size such as `8k`.
+fn size(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1usize << 10),
+        None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn paths_of_locations() {
+        assert_eq!(location_paths(&words("= /a b"), &[]), Vec::<String>::new());
+        assert_eq!(location_paths(&words("= /a"), &[]), ["/a"]);
+        assert_eq!(location_paths(&words("/api/"), &[])[..2], ["/api/", "/api/fb.html"]);
+        assert_eq!(location_paths(&words(r"~ \.(gif|jpg)$"), &words("/img/")), ["/img/f.gif", "/img/f.jpg"]);
+        assert_eq!(location_paths(&words("~ ^/x/"), &words("/y/")), ["/x/"]);
+        assert!(location_paths(&words("@named"), &[]).is_empty());
+    }
+
+    #[test]
+    fn hosts_of_names() {
+        assert_eq!(instances("*.example.org"), ["a.example.org"]);
+        assert_eq!(instances(".example.org"), ["example.org", "a.example.org"]);
+        assert_eq!(instances(r"~^(www|api)\.x\.org$"), ["www.x.org", "api.x.org"]);
+        assert!(instances("_").is_empty());
+    }
+
+    #[test]
+    fn words_of_conditions() {
+        assert_eq!(without_brackets(&words("($a = b)")), ["$a", "=", "b"]);
+        assert_eq!(without_brackets(&words("( $a )")), ["$a"]);
+    }
+}

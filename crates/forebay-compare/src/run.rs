@@ -1,0 +1,207 @@
+//! One comparison from start to end.
+
+use crate::client::Tls;
+use crate::coverage;
+use crate::known;
+use crate::observe::{self, Finding, Observed};
+use crate::pair::{Pair, Side};
+use crate::report::{Group, Report, groups};
+use crate::requests::from_conf;
+use crate::requests::log::{self, COMBINED, Format};
+use crate::requests::{Ask, Front};
+use forebay_bench::signals;
+use forebay_copy::patch::{Source, View};
+use forebay_copy::scene::Copy;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Most requests that are sent again to see whether differences come again.
+const MOST_AGAIN: usize = 6000;
+
+/// The question of a comparison.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) sides: [Side; 2],
+    /// Names of the programs for people.
+    pub(crate) names: [String; 2],
+    /// Both have the same files.
+    pub(crate) same_files: bool,
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) most: usize,
+    pub(crate) threads: usize,
+    /// Servers stay until ^C when all is said.
+    pub(crate) hold: bool,
+}
+
+/// Compares. The servers have ended when it returns.
+///
+/// # Errors
+/// A program does not take its configuration, or the log has another format.
+pub(crate) fn compare(question: &Question) -> Result<Report, String> {
+    let started = Instant::now();
+    let tls = Tls::new()?;
+    let dir = temporary()?;
+    let mut pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new())?;
+    let asks = asks(question, &pair.sides[0].copy)?;
+    if asks.is_empty() {
+        return Err(format!("{} has no server that could be asked", question.sides[0].source.path.display()));
+    }
+    let mut observed = observe::pass(&mut pair, &asks, question.threads, &tls, question.same_files);
+    let ports = pair.sides[0].copy.ports.clone();
+    drop(pair);
+    let elapsed = started.elapsed();
+    let repeated = again(question, (&dir.path().join("2"), ports), &asks, &observed, &tls);
+    let coverage = coverage::of(&question.sides[0].source, &asks, &observed);
+    let findings = std::mem::take(&mut observed.findings);
+    let places = |at: usize| place(question, &asks, &observed, at);
+    let groups: Vec<Group> = groups(&asks, findings, &places, &repeated);
+    Ok(Report {
+        names: question.names.clone(),
+        configuration: question.sides[0].source.path.display().to_string(),
+        with: (!question.same_files).then(|| question.sides[1].source.path.display().to_string()),
+        requests: observed.sent,
+        planned: asks.len(),
+        elapsed,
+        coverage,
+        groups,
+        left_out: left_out(&question.sides[0].source),
+        interrupted: signals::interrupted(),
+    })
+}
+
+/// Runs both servers until ^C.
+///
+/// # Errors
+/// Errors of [`compare`].
+pub(crate) fn hold(question: &Question) -> Result<(), String> {
+    let dir = temporary()?;
+    let pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new())?;
+    let ports: BTreeMap<&String, &u16> = pair.sides[0].copy.ports.iter().collect();
+    for (address, port) in ports {
+        forebay_terminal::print(format!(
+            "{address} is 127.0.0.1:{port} in {} and 127.0.0.2:{port} in {}\n",
+            question.names[0], question.names[1]
+        ));
+    }
+    forebay_terminal::print("Both run until ^C.\n");
+    while !signals::interrupted() {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// Makes a directory that workers of another user can enter.
+fn temporary() -> Result<tempfile::TempDir, String> {
+    let dir = tempfile::Builder::new().prefix("forebay-compare-").tempdir().map_err(|e| e.to_string())?;
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))
+        .map_err(|e| e.to_string())?;
+    for sub in ["1", "2"] {
+        let _ = std::fs::create_dir(dir.path().join(sub));
+    }
+    Ok(dir)
+}
+
+/// Makes the requests, with their numbers.
+fn asks(question: &Question, copy: &Copy) -> Result<Vec<Ask>, String> {
+    let view = question.sides[0].source.view();
+    let logged = match &question.log {
+        Some(path) => of_log(path, &view, copy)?,
+        None => Vec::new(),
+    };
+    let mut asks = logged;
+    asks.truncate(question.most);
+    let rest = question.most - asks.len();
+    asks.extend(from_conf::requests(&view, copy, rest));
+    for (i, ask) in asks.iter_mut().enumerate() {
+        ask.number = u32::try_from(i + 1).unwrap_or(u32::MAX);
+    }
+    Ok(asks)
+}
+
+/// Returns the requests of a log, each at the first address of the server that has its host, or of the first server.
+fn of_log(path: &Path, view: &View<'_>, copy: &Copy) -> Result<Vec<Ask>, String> {
+    let own = view.all("log_format").map(|n| {
+        let args = view.args(n);
+        let texts = args.iter().skip(1).filter(|a| !a.starts_with("escape="));
+        Format::new(&texts.map(String::as_str).collect::<String>())
+    });
+    let formats: Vec<Format> = own.chain([Format::new(COMBINED)]).collect();
+    let bases = from_conf::requests(view, copy, usize::MAX);
+    let first = bases.first().cloned().unwrap_or_default();
+    let by_host: HashMap<&str, Front> =
+        bases.iter().rev().filter_map(|a| Some((a.host.as_deref()?, a.front))).collect();
+    let mut asks = log::requests(path, &formats)?;
+    for (i, ask) in asks.iter_mut().enumerate() {
+        ask.front = ask.host.as_deref().and_then(|h| by_host.get(h).copied()).unwrap_or(first.front);
+        ask.host = ask.host.take().or_else(|| first.host.clone());
+        ask.lane = i % 16;
+    }
+    Ok(asks)
+}
+
+/// Sends the requests with unknown differences again, with all that came before them in their lanes and one after the other, to
+/// servers that have just been started. Returns the differences that came again; `None`: there was no second pass.
+fn again(
+    question: &Question,
+    (dir, ports): (&Path, BTreeMap<String, u16>),
+    asks: &[Ask],
+    observed: &Observed,
+    tls: &Tls,
+) -> Option<BTreeSet<(usize, String)>> {
+    let unknown: Vec<&Finding> = observed
+        .findings
+        .iter()
+        .filter(|f| asks.get(f.at).is_some_and(|ask| known::explained(ask, &f.difference).is_none()))
+        .collect();
+    if unknown.is_empty() || signals::interrupted() {
+        return None;
+    }
+    let positions = lanes_of(asks, &unknown);
+    let part: Vec<Ask> = positions.iter().filter_map(|at| asks.get(*at)).cloned().collect();
+    let mut pair = Pair::start(&question.sides, dir, ports).ok()?;
+    let part: Vec<Ask> = part.into_iter().map(|ask| Ask { lane: 0, ..ask }).collect();
+    let second = observe::pass(&mut pair, &part, 1, tls, question.same_files);
+    let sent: BTreeSet<usize> = positions.iter().copied().collect();
+    let came = second.findings.iter().filter_map(|f| Some((*positions.get(f.at)?, f.difference.part.text())));
+    // What was not sent again counts as if it had come again.
+    let unsent = unknown.iter().filter(|f| !sent.contains(&f.at)).map(|f| (f.at, f.difference.part.text()));
+    Some(came.chain(unsent).collect())
+}
+
+/// Returns the positions of requests with differences, and of those before them in their lanes.
+fn lanes_of(asks: &[Ask], unknown: &[&Finding]) -> Vec<usize> {
+    let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
+    for finding in unknown {
+        if let Some(ask) = asks.get(finding.at) {
+            let end = ends.entry(ask.lane).or_default();
+            *end = (*end).max(finding.at);
+        }
+    }
+    let in_lane = |(at, ask): &(usize, &Ask)| ends.get(&ask.lane).is_some_and(|end| at <= end);
+    asks.iter().enumerate().filter(in_lane).map(|(at, _)| at).take(MOST_AGAIN).collect()
+}
+
+/// Returns the place that a request ended in, or was made for.
+fn place(question: &Question, asks: &[Ask], observed: &Observed, at: usize) -> String {
+    let source = &question.sides[0].source;
+    let view = source.view();
+    let last = observed.blocks.get(&at).and_then(|b| b.last().copied());
+    let Some(n) = last.or_else(|| asks.get(at).and_then(|a| a.aim)) else { return String::new() };
+    let mut words = vec![view.name(n).to_owned()];
+    words.extend(view.args(n));
+    format!("{} ({})", words.join(" "), coverage::place(source, &view, n))
+}
+
+/// Returns what the copies leave out.
+fn left_out(source: &Source) -> Vec<String> {
+    let view = source.view();
+    let mut out: Vec<String> = source.unserved_names().map(|n| format!("the {n} block")).collect();
+    let quic = view.all("listen").any(|n| view.args(n).iter().any(|a| a == "quic"));
+    out.extend(quic.then(|| "HTTP/3".to_owned()));
+    for name in ["dav_methods", "proxy_store", "fastcgi_store", "uwsgi_store", "scgi_store", "ssl_stapling"] {
+        out.extend(view.all(name).next().map(|_| name.to_owned()));
+    }
+    out
+}
