@@ -91,7 +91,7 @@ struct Key {
     name: Option<String>,
 }
 
-/// TLS of the clients.
+/// TLS of the clients of one server. Another one would be offered its sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
     one: Arc<ClientConfig>,
@@ -114,11 +114,13 @@ pub(crate) struct Client {
     open: HashMap<Key, Connection>,
     /// Connection of the request that has been sent.
     current: Option<(Key, Connection, bool)>,
+    /// Why there is no connection.
+    refused: String,
 }
 
 impl Client {
     pub(crate) fn new(address: Ipv4Addr, tls: Tls) -> Client {
-        Client { address, tls, open: HashMap::new(), current: None }
+        Client { address, tls, open: HashMap::new(), current: None, refused: String::new() }
     }
 
     /// Sends a request. Errors show when its response is read.
@@ -126,17 +128,24 @@ impl Client {
         let key = Key::of(ask);
         let kept = self.open.remove(&key);
         let reused = kept.is_some();
-        if let Some(mut connection) = kept.or_else(|| self.connect(&key).ok()) {
-            // A server that refuses a body answers before it has read all of it.
-            let _ = connection.send(ask);
-            self.current = Some((key, connection, reused));
+        let connection = match kept {
+            Some(connection) => Ok(connection),
+            None => self.connect(&key),
+        };
+        match connection {
+            Ok(mut connection) => {
+                // A server that refuses a body answers before it has read all of it.
+                let _ = connection.send(ask);
+                self.current = Some((key, connection, reused));
+            }
+            Err(e) => self.refused = format!("no connection: {}", words(&e)),
         }
     }
 
     /// Reads the response to the request that was sent.
     pub(crate) fn receive(&mut self, ask: &Ask) -> Answer {
         let Some((key, mut connection, reused)) = self.current.take() else {
-            return failed("no connection");
+            return failed(&self.refused);
         };
         let mut answer = connection.receive(ask);
         // The server has closed the kept connection meanwhile.
@@ -236,6 +245,7 @@ impl Connection {
                 answer.status = field(&message.fields, ":status").and_then(|s| s.parse().ok()).unwrap_or(0);
                 answer.fields = message.fields.into_iter().filter(|(n, _)| n != ":status").collect();
                 answer.fields.extend(message.trailers.into_iter().map(|(n, v)| (format!("trailer {n}"), v)));
+                answer.wire = message.body.len();
                 answer.body = message.body;
             }),
         };
@@ -255,7 +265,8 @@ fn words(e: &io::Error) -> String {
     }
 }
 
-fn timed_out(answer: &Answer) -> bool {
+/// Returns `true` if a server did not answer in time.
+pub(crate) fn timed_out(answer: &Answer) -> bool {
     answer.failure.as_deref() == Some("no answer for 5 s")
 }
 
@@ -284,7 +295,7 @@ fn read_one(stream: &mut BufReader<Stream>, ask: &Ask, answer: &mut Answer) -> i
         let Some((version, rest)) = line.split_once(' ').filter(|(v, _)| v.starts_with("HTTP/")) else {
             // A response without a head.
             answer.body = line.into_bytes();
-            answer.body.extend(wire::body(stream, Framing::Close)?.0);
+            answer.body.extend(wire::body(stream, Framing::Close)?.bytes);
             return Ok(());
         };
         answer.version = version.to_owned();
@@ -296,8 +307,8 @@ fn read_one(stream: &mut BufReader<Stream>, ask: &Ask, answer: &mut Answer) -> i
     }
     let none = ask.method == "HEAD" || matches!(answer.status, 101 | 204 | 304);
     let framing = if none { Framing::Nothing } else { wire::framing(&answer.fields, Framing::Close) };
-    let (body, trailers) = wire::body(stream, framing)?;
-    answer.body = body;
-    answer.fields.extend(trailers.into_iter().map(|(n, v)| (format!("trailer {n}"), v)));
+    let body = wire::body(stream, framing)?;
+    (answer.body, answer.wire) = (body.bytes, body.wire);
+    answer.fields.extend(body.trailers.into_iter().map(|(n, v)| (format!("trailer {n}"), v)));
     Ok(())
 }

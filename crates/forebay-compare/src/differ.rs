@@ -316,21 +316,27 @@ pub(crate) fn upstreams(a: &[Received], b: &[Received]) -> Vec<Difference> {
 }
 
 /// Compares lines of a log. The lengths of bodies, which differ with the server's name in a built-in page, count as equal.
-pub(crate) fn lines(log: &str, a: &[String], b: &[String], lengths: (usize, usize)) -> Option<Difference> {
+pub(crate) fn lines(log: &str, a: &[String], b: &[String], lengths: [[usize; 2]; 2]) -> Option<Difference> {
     if a == b {
         return None;
     }
-    let hide = |lines: &[String], length: usize| {
-        let hide = |line: &String| {
-            let words = line.split(' ').map(|w| if w.parse() == Ok(length) { "(length)" } else { w });
-            let line = words.collect::<Vec<_>>().join(" ");
-            line.replace(&format!("\"{length}\""), "\"(length)\"")
-                .replace(&format!(":{length},"), ":(length),")
-        };
-        lines.iter().map(hide).collect::<Vec<_>>()
-    };
-    let (x, y) = (hide(a, lengths.0), hide(b, lengths.1));
+    let (x, y) = (without(a, lengths[0]), without(b, lengths[1]));
     (x != y).then(|| Difference::new(Part::Log(log.to_owned()), some(&x), some(&y)))
+}
+
+/// Returns lines without the lengths of a body: that of its content, and that with its chunks.
+fn without(lines: &[String], lengths: [usize; 2]) -> Vec<String> {
+    let hide = |line: &String| {
+        let is_length = |w: &str| w.parse().is_ok_and(|n: usize| lengths.contains(&n));
+        let words = line.split(' ').map(|w| if is_length(w) { "(length)" } else { w });
+        let mut line = words.collect::<Vec<_>>().join(" ");
+        for length in lengths {
+            line = line.replace(&format!("\"{length}\""), "\"(length)\"");
+            line = line.replace(&format!(":{length},"), ":(length),");
+        }
+        line
+    };
+    lines.iter().map(hide).collect()
 }
 
 fn some(lines: &[String]) -> Option<String> {
@@ -395,7 +401,7 @@ mod tests {
     #[test]
     fn lines_with_other_lengths() {
         let line = |n: &str| vec![format!("\"GET / HTTP/1.1\" 404 {n} \"-\"")];
-        assert_eq!(lines("a", &line("153"), &line("157"), (153, 157)), None);
-        assert!(lines("a", &line("153"), &line("158"), (153, 157)).is_some());
+        assert_eq!(lines("a", &line("153"), &line("157"), [[153; 2], [157; 2]]), None);
+        assert!(lines("a", &line("153"), &line("158"), [[153; 2], [157; 2]]).is_some());
     }
 }

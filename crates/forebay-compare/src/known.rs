@@ -6,6 +6,7 @@ use crate::requests::Ask;
 /// Beginnings of the paragraphs' subjects.
 pub(crate) mod subject {
     pub(crate) const SERVER: &str = "`Server: forebay";
+    pub(crate) const CONTINUE: &str = "`100 Continue` is left out";
     pub(crate) const CLOSE: &str = "Connections to upstreams that serve one request say so";
     pub(crate) const KEPT: &str = "`proxy_pass` to an address or a name keeps connections";
     pub(crate) const RANGE: &str = "A 416 has each field of `add_header";
@@ -30,6 +31,8 @@ pub(crate) fn explained(ask: &Ask, d: &Difference) -> Option<&'static str> {
             ("http_proxy", Some(_), None) => Some(subject::PROXY),
             _ => None,
         },
+        // nginx counts the 25 bytes of the interim response as content.
+        Part::Log(_) if ask.fields.iter().any(|(n, _)| n == "Expect") => Some(subject::CONTINUE),
         Part::Status => match (a, b) {
             (Some(_), Some("500")) if breaks_lines(ask) => Some(subject::ONE_LINE),
             (None, Some("400")) if ask.version == crate::requests::Version::Http2 => Some(subject::HUGE_HEAD),
@@ -87,6 +90,7 @@ mod tests {
     fn every_subject_has_its_paragraph() {
         for start in [
             subject::SERVER,
+            subject::CONTINUE,
             subject::CLOSE,
             subject::KEPT,
             subject::RANGE,

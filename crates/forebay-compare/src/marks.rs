@@ -62,7 +62,11 @@ pub(crate) fn edits(source: &Source, dir: &Path) -> Vec<Edit> {
             "server" | "location" | "if" if marker.has_block(n) => edits.extend(marker.mark(n)),
             "access_log" => edits.push(marker.access_log(n)),
             "log_format" => edits.extend(marker.log_format(n)),
-            name if SHOWN.contains(&name) => edits.extend(marker.constants(n)),
+            "limit_req_zone" => edits.extend(marker.arguments(n, |w| {
+                if w.starts_with("rate=") { "rate=1000000r/s".into() } else { w.to_owned() }
+            })),
+            "limit_conn" if view.args(n).len() == 2 => edits.extend(marker.last_argument(n, "65000")),
+            name if SHOWN.contains(&name) => edits.extend(marker.arguments(n, constant)),
             _ => {}
         }
     }
@@ -143,11 +147,18 @@ impl Marker<'_> {
         Some(edit)
     }
 
-    fn constants(&self, n: usize) -> Vec<Edit> {
+    /// Returns the edit that replaces the last argument.
+    fn last_argument(&self, n: usize, text: &str) -> Option<Edit> {
+        let span = self.view.nodes.get(n)?.d.args.last()?.span;
+        Some(Edit { file: span.file, start: span.start, end: span.end, text: text.to_owned() })
+    }
+
+    /// Returns the edits that replace arguments.
+    fn arguments(&self, n: usize, new: fn(&str) -> String) -> Vec<Edit> {
         let Some(node) = self.view.nodes.get(n) else { return Vec::new() };
         let changed = node.d.args.iter().filter_map(|w| {
             let text = w.as_str();
-            let new = constant(&text);
+            let new = new(&text);
             let span = w.span;
             let edit = |text| Edit { file: span.file, start: span.start, end: span.end, text };
             (new != *text).then(|| edit(word(new.as_bytes())))

@@ -30,6 +30,8 @@ pub struct Answer {
     pub fields: Vec<Field>,
     /// Content, without chunks.
     pub body: Vec<u8>,
+    /// Bytes of the content as they came, with chunks.
+    pub wire: usize,
     /// The reason for which there was no whole response.
     pub failure: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! One pass of requests over both servers, and what they differ in.
 
-use crate::client::{Client, Tls};
+use crate::client::{Client, Tls, timed_out};
 use crate::differ::{self, Difference, Normal, Part};
 use crate::marks::MARKS;
 use crate::pair::{ADDRESSES, Pair, nodes};
@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most differences that are kept: a configuration that fails altogether has one for each request.
 const MOST_FOUND: usize = 200_000;
+
+/// Requests of a lane without an answer in time, after which its others are left out.
+const MOST_SILENT: u32 = 3;
 
 /// A difference in a request.
 #[derive(Clone, Debug)]
@@ -34,13 +37,19 @@ pub(crate) struct Observed {
 #[derive(Clone, Copy, Debug)]
 struct Exchange {
     at: usize,
-    lengths: (usize, usize),
+    lengths: [[usize; 2]; 2],
     same_status: bool,
     status: u16,
 }
 
 /// Sends requests to both servers, ends them and compares everything.
-pub(crate) fn pass(pair: &mut Pair, asks: &[Ask], threads: usize, tls: &Tls, same_files: bool) -> Observed {
+pub(crate) fn pass(
+    pair: &mut Pair,
+    asks: &[Ask],
+    threads: usize,
+    tls: &[Tls; 2],
+    same_files: bool,
+) -> Observed {
     let normal = pair.normal();
     let count = AtomicU64::new(0);
     let shares = shares(asks, threads);
@@ -85,22 +94,31 @@ fn send_all(
     (pair, normal, count): (&Pair, &Normal, &AtomicU64),
     asks: &[Ask],
     share: &[usize],
-    tls: &Tls,
+    tls: &[Tls; 2],
 ) -> (Vec<Exchange>, Vec<Finding>) {
-    let [mut a, mut b] = ADDRESSES.map(|address| Client::new(address, tls.clone()));
+    let [first, second] = tls;
+    let mut a = Client::new(ADDRESSES[0], first.clone());
+    let mut b = Client::new(ADDRESSES[1], second.clone());
     let (mut exchanges, mut findings) = (Vec::with_capacity(share.len()), Vec::new());
+    let mut silent: HashMap<usize, u32> = HashMap::new();
     for at in share.iter().copied() {
         let Some(ask) = asks.get(at) else { continue };
         if signals::interrupted() {
             break;
+        }
+        if silent.get(&ask.lane).is_some_and(|n| *n >= MOST_SILENT) {
+            continue;
         }
         a.send(ask);
         b.send(ask);
         let first = a.receive(ask);
         let second = normal.answer(b.receive(ask));
         count.fetch_add(1, Ordering::Relaxed);
+        if timed_out(&first) || timed_out(&second) {
+            *silent.entry(ask.lane).or_default() += 1;
+        }
         let same_status = first.status == second.status;
-        let lengths = (first.body.len(), second.body.len());
+        let lengths = [[first.body.len(), first.wire], [second.body.len(), second.wire]];
         exchanges.push(Exchange { at, lengths, same_status, status: first.status });
         if findings.len() < MOST_FOUND {
             let differences = differ::answers(&first, &second).into_iter();

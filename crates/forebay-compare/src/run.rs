@@ -2,6 +2,7 @@
 
 use crate::client::Tls;
 use crate::coverage;
+use crate::differ::Part;
 use crate::known;
 use crate::observe::{self, Finding, Observed};
 use crate::pair::{Pair, Side};
@@ -41,7 +42,7 @@ pub(crate) struct Question {
 /// A program does not take its configuration, or the log has another format.
 pub(crate) fn compare(question: &Question) -> Result<Report, String> {
     let started = Instant::now();
-    let tls = Tls::new()?;
+    let tls = [Tls::new()?, Tls::new()?];
     let dir = temporary()?;
     let mut pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new())?;
     let asks = asks(question, &pair.sides[0].copy)?;
@@ -54,7 +55,8 @@ pub(crate) fn compare(question: &Question) -> Result<Report, String> {
     let elapsed = started.elapsed();
     let repeated = again(question, (&dir.path().join("2"), ports), &asks, &observed, &tls);
     let coverage = coverage::of(&question.sides[0].source, &asks, &observed);
-    let findings = std::mem::take(&mut observed.findings);
+    let mut findings = std::mem::take(&mut observed.findings);
+    findings.retain(|f| !is_count(question, &observed, f));
     let places = |at: usize| place(question, &asks, &observed, at);
     let groups: Vec<Group> = groups(&asks, findings, &places, &repeated);
     Ok(Report {
@@ -148,7 +150,7 @@ fn again(
     (dir, ports): (&Path, BTreeMap<String, u16>),
     asks: &[Ask],
     observed: &Observed,
-    tls: &Tls,
+    tls: &[Tls; 2],
 ) -> Option<BTreeSet<(usize, String)>> {
     let unknown: Vec<&Finding> = observed
         .findings
@@ -194,13 +196,32 @@ fn place(question: &Question, asks: &[Ask], observed: &Observed, at: usize) -> S
     format!("{} ({})", words.join(" "), coverage::place(source, &view, n))
 }
 
+/// Returns `true` for the counts that a server shows of itself.
+fn is_count(question: &Question, observed: &Observed, finding: &Finding) -> bool {
+    let view = question.sides[0].source.view();
+    let last = observed.blocks.get(&finding.at).and_then(|b| b.last().copied());
+    let shows = last.is_some_and(|n| view.child(Some(n), "stub_status").is_some());
+    let length = Part::Field("content-length".into());
+    shows && (finding.difference.part == Part::Body || finding.difference.part == length)
+}
+
 /// Returns what the copies leave out.
 fn left_out(source: &Source) -> Vec<String> {
     let view = source.view();
     let mut out: Vec<String> = source.unserved_names().map(|n| format!("the {n} block")).collect();
     let quic = view.all("listen").any(|n| view.args(n).iter().any(|a| a == "quic"));
     out.extend(quic.then(|| "HTTP/3".to_owned()));
-    for name in ["dav_methods", "proxy_store", "fastcgi_store", "uwsgi_store", "scgi_store", "ssl_stapling"] {
+    let limited = ["limit_req", "limit_conn"].iter().any(|n| view.all(n).next().is_some());
+    out.extend(limited.then(|| "limit_req and limit_conn (the copies have higher limits)".to_owned()));
+    for name in [
+        "stub_status",
+        "dav_methods",
+        "proxy_store",
+        "fastcgi_store",
+        "uwsgi_store",
+        "scgi_store",
+        "ssl_stapling",
+    ] {
         out.extend(view.all(name).next().map(|_| name.to_owned()));
     }
     out

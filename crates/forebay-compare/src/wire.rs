@@ -68,16 +68,32 @@ pub(crate) fn framing(fields: &[Field], otherwise: Framing) -> Framing {
     }
 }
 
+/// A body that was read.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) bytes: Vec<u8>,
+    /// Fields behind the last chunk.
+    pub(crate) trailers: Vec<Field>,
+    /// Bytes that came, with those of chunks.
+    pub(crate) wire: usize,
+}
+
+impl Body {
+    fn plain(bytes: Vec<u8>) -> Body {
+        Body { wire: bytes.len(), bytes, trailers: Vec::new() }
+    }
+}
+
 /// Reads a body, and the trailers behind chunks.
-pub(crate) fn body(from: &mut impl BufRead, framing: Framing) -> io::Result<(Vec<u8>, Vec<Field>)> {
+pub(crate) fn body(from: &mut impl BufRead, framing: Framing) -> io::Result<Body> {
     match framing {
-        Framing::Nothing => Ok((Vec::new(), Vec::new())),
-        Framing::Length(n) => Ok((exactly(from, n)?, Vec::new())),
+        Framing::Nothing => Ok(Body::default()),
+        Framing::Length(n) => Ok(Body::plain(exactly(from, n)?)),
         Framing::Chunks => chunks(from),
         Framing::Close => {
             let mut all = Vec::new();
             from.take(MOST_BODY as u64).read_to_end(&mut all)?;
-            Ok((all, Vec::new()))
+            Ok(Body::plain(all))
         }
     }
 }
@@ -94,19 +110,23 @@ pub(crate) fn exactly(from: &mut impl Read, n: usize) -> io::Result<Vec<u8>> {
     Ok(all)
 }
 
-fn chunks(from: &mut impl BufRead) -> io::Result<(Vec<u8>, Vec<Field>)> {
-    let mut all = Vec::new();
+fn chunks(from: &mut impl BufRead) -> io::Result<Body> {
+    let mut body = Body::default();
     loop {
-        let size = text(&line(from)?);
+        let head = line(from)?;
+        let size = text(&head);
         let size = size.split(';').next().unwrap_or_default().trim();
         let n = usize::from_str_radix(size, 16).map_err(|_| bad("a chunk without a size"))?;
+        body.wire += head.len() + 4;
         if n == 0 {
-            return Ok((all, fields(from)?));
+            body.trailers = fields(from)?;
+            return Ok(body);
         }
-        if all.len() + n.min(MOST_BODY) > MOST_BODY {
+        if body.bytes.len() + n.min(MOST_BODY) > MOST_BODY {
             return Err(bad("a body that is too large to compare"));
         }
-        all.extend(exactly(from, n)?);
+        body.bytes.extend(exactly(from, n)?);
+        body.wire += n;
         line(from)?;
     }
 }
@@ -118,8 +138,12 @@ mod tests {
     #[test]
     fn bodies_end_as_their_framing_says() {
         let mut chunked = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nT: 1\r\n\r\nrest".as_slice();
-        let (read, trailers) = body(&mut chunked, Framing::Chunks).expect("chunks");
-        assert_eq!((read.as_slice(), trailers.len(), chunked), (b"abcde".as_slice(), 1, b"rest".as_slice()));
+        let read = body(&mut chunked, Framing::Chunks).expect("chunks");
+        assert_eq!(
+            (read.bytes.as_slice(), read.trailers.len(), chunked),
+            (b"abcde".as_slice(), 1, b"rest".as_slice())
+        );
+        assert_eq!(read.wire, b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n".len());
         assert!(body(&mut b"ab".as_slice(), Framing::Length(3)).is_err());
         assert!(body(&mut b"zz\r\n".as_slice(), Framing::Chunks).is_err());
         assert!(body(&mut b"ffffffffffffffff\r\n".as_slice(), Framing::Chunks).is_err());

@@ -17,9 +17,10 @@ pub(super) fn one(connection: &mut Connection<'_>) -> io::Result<()> {
         line = text(&wire::line(&mut connection.reader)?);
     }
     let mut fields = wire::fields(&mut connection.reader)?;
-    let (body, trailers) = wire::body(&mut connection.reader, wire::framing(&fields, Framing::Nothing))?;
+    let body = wire::body(&mut connection.reader, wire::framing(&fields, Framing::Nothing))?;
     fields.extend(before);
-    fields.extend(trailers);
+    fields.extend(body.trailers);
+    let body = body.bytes;
     let close = line.ends_with("HTTP/1.0")
         || field(&fields, "connection").is_some_and(|v| v.eq_ignore_ascii_case("close"));
     let (head, old) = (line.starts_with("HEAD "), line.ends_with("HTTP/1.0"));

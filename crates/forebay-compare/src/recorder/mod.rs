@@ -11,7 +11,7 @@ pub use answer::{NUMBER, WISH, WISHES};
 
 use crate::message::Received;
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -193,7 +193,14 @@ fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
     let mut connection = Connection { reader: BufReader::with_capacity(16 << 10, stream), writer, state };
     let result = requests(&mut connection);
     let _ = connection.writer.shutdown(Shutdown::Write);
+    drain(&mut connection.reader);
     result
+}
+
+/// Reads what is left, for a while: closing a socket with bytes in it would reset the answer.
+fn drain(reader: &mut BufReader<TcpStream>) {
+    let _ = reader.get_ref().set_read_timeout(Some(Duration::from_secs(2)));
+    let _ = io::copy(&mut reader.take(16 << 20), &mut io::sink());
 }
 
 fn requests(connection: &mut Connection<'_>) -> io::Result<()> {
@@ -213,7 +220,6 @@ fn requests(connection: &mut Connection<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
 
     fn recorder() -> (Recorder, u16) {
         let port = forebay_bench::ports::free_port().expect("a port");

@@ -36,6 +36,7 @@ fn group(group: &Group) -> Value {
         "part": group.difference.part.text(),
         "requests": group.requests,
         "place": group.place,
+        "other_places": group.others,
         "values": [group.difference.first, group.difference.second],
         "paragraph": group.known.map(|_| super::text::paragraph(group)),
         "curl": ADDRESSES.map(|address| group.ask.curl(address)),

@@ -27,6 +27,8 @@ pub(crate) struct Group {
     pub(crate) ask: Ask,
     /// The block that answered it.
     pub(crate) place: String,
+    /// Number of other blocks that have it.
+    pub(crate) others: usize,
 }
 
 /// The result of a comparison.
@@ -67,6 +69,18 @@ impl Report {
     }
 }
 
+/// Longest value that a report has.
+const LONGEST: usize = 2000;
+
+/// Returns a value that is not too long for a report.
+fn cut(value: &Option<String>) -> Option<String> {
+    let value = value.as_ref()?;
+    match value.char_indices().nth(LONGEST) {
+        Some((end, _)) => Some(format!("{}...", value.get(..end)?)),
+        None => Some(value.clone()),
+    }
+}
+
 /// Returns a value without what makes it different from request to request.
 fn shape(value: Option<&str>) -> String {
     let Some(value) = value else { return "-".into() };
@@ -88,7 +102,7 @@ pub(crate) fn groups(
     place: &dyn Fn(usize) -> String,
     repeated: &Option<BTreeSet<(usize, String)>>,
 ) -> Vec<Group> {
-    let mut groups: BTreeMap<(String, String), (Group, BTreeSet<usize>)> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String), Seen> = BTreeMap::new();
     for Finding { at, difference } in findings {
         let Some(ask) = asks.get(at) else { continue };
         let known = known::explained(ask, &difference);
@@ -96,33 +110,53 @@ pub(crate) fn groups(
         let place = if known.is_some() { String::new() } else { place(at) };
         let key = match known {
             Some(subject) => (subject.to_owned(), String::new()),
-            None => (difference.part.text(), format!("{} {place}", values(&difference))),
+            None => (difference.part.text(), values(&difference).unwrap_or_else(|| place.clone())),
         };
-        let (group, requests) = groups.entry(key).or_insert_with(|| {
-            let ask = ask.clone();
-            (
-                Group { known, repeated: came, requests: 0, difference: difference.clone(), ask, place },
-                BTreeSet::new(),
-            )
-        });
-        requests.insert(at);
+        let seen = groups.entry(key).or_insert_with(|| Seen::new(known, came, &difference, ask, &place));
+        seen.requests.insert(at);
+        seen.places.insert(place);
+        let group = &mut seen.group;
         if came && !group.repeated {
+            let difference =
+                Difference { first: cut(&difference.first), second: cut(&difference.second), ..difference };
             (group.repeated, group.difference, group.ask) = (true, difference, ask.clone());
         }
     }
-    let counted = groups.into_values().map(|(group, requests)| Group { requests: requests.len(), ..group });
-    let mut all: Vec<Group> = counted.collect();
+    let mut all: Vec<Group> = groups.into_values().map(Seen::counted).collect();
     all.sort_by_key(|g| (g.known.is_some(), std::cmp::Reverse(g.requests)));
     all
 }
 
-/// Returns what tells differences of one part apart.
-fn values(d: &Difference) -> String {
+/// A group that grows.
+struct Seen {
+    group: Group,
+    requests: BTreeSet<usize>,
+    places: BTreeSet<String>,
+}
+
+impl Seen {
+    fn new(known: Option<&'static str>, repeated: bool, d: &Difference, ask: &Ask, place: &str) -> Seen {
+        let difference = Difference { part: d.part.clone(), first: cut(&d.first), second: cut(&d.second) };
+        let (ask, place) = (ask.clone(), place.to_owned());
+        let group = Group { known, repeated, requests: 0, difference, ask, place, others: 0 };
+        Seen { group, requests: BTreeSet::new(), places: BTreeSet::new() }
+    }
+
+    fn counted(self) -> Group {
+        Group { requests: self.requests.len(), others: self.places.len().saturating_sub(1), ..self.group }
+    }
+}
+
+/// Returns what tells differences of one part apart; `None`: the block does.
+fn values(d: &Difference) -> Option<String> {
     match d.part {
-        Part::Body | Part::UpstreamBody | Part::Log(_) | Part::UpstreamLine | Part::Upstreams => {
-            String::new()
-        }
-        _ => format!("{} {}", shape(d.first.as_deref()), shape(d.second.as_deref())),
+        Part::Body
+        | Part::UpstreamBody
+        | Part::Log(_)
+        | Part::UpstreamLine
+        | Part::Upstreams
+        | Part::Blocks => None,
+        _ => Some(format!("{} {}", shape(d.first.as_deref()), shape(d.second.as_deref()))),
     }
 }
 

@@ -80,10 +80,11 @@ impl Report {
 
     fn push_unknown(&self, number: usize, group: &Group, out: &mut String) {
         out.push_str(&format!(
-            "\n{number}. {}, {}{}\n",
+            "\n{number}. {}, {}{}{}\n",
             group.difference.part.text(),
             count(group.requests),
             if group.place.is_empty() { String::new() } else { format!(", in {}", group.place) },
+            if group.others == 0 { String::new() } else { format!(" and {} more blocks", group.others) },
         ));
         self.push_values(group, out);
         for address in ADDRESSES {
@@ -109,10 +110,12 @@ impl Report {
         );
         for group in passing.iter().take(MOST) {
             out.push_str(&format!(
-                "  {}, {}, in {}\n",
+                "  {}, {}, in {}: {} and {}\n",
                 group.difference.part.text(),
                 count(group.requests),
-                group.place
+                group.place,
+                group.difference.first.as_deref().map_or("nothing".to_owned(), shortened),
+                group.difference.second.as_deref().map_or("nothing".to_owned(), shortened),
             ));
         }
     }

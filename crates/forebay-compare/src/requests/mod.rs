@@ -185,9 +185,26 @@ impl Ask {
     }
 }
 
-/// Returns a word for a shell.
+/// Returns a word for a shell. Long runs of one letter are made by `printf`.
 fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
+    const LONG: usize = 200;
+    let mut out = String::from("'");
+    let mut rest = word;
+    while let Some(c) = rest.chars().next() {
+        let run = rest.len() - rest.trim_start_matches(c).len();
+        if run > LONG && c.is_ascii_alphanumeric() {
+            out.push_str(&format!("'\"$(printf '{c}%.0s' {{1..{run}}})\"'"));
+            rest = rest.get(run..).unwrap_or_default();
+            continue;
+        }
+        match c {
+            '\'' => out.push_str("'\\''"),
+            c => out.push(c),
+        }
+        rest = rest.get(c.len_utf8()..).unwrap_or_default();
+    }
+    out.push('\'');
+    out
 }
 
 #[cfg(test)]
@@ -217,6 +234,12 @@ mod tests {
         assert!(text.ends_with("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), "{text}");
         let (fields, body) = ask().block();
         assert_eq!((fields[0].1.as_str(), body.as_slice()), ("POST", b"abc".as_slice()));
+    }
+
+    #[test]
+    fn words_of_a_shell() {
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
+        assert_eq!(quoted(&format!("/{}", "p".repeat(9000))), "'/'\"$(printf 'p%.0s' {1..9000})\"''");
     }
 
     #[test]
