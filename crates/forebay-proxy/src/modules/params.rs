@@ -47,9 +47,10 @@ impl Setting<forebay_server::config::HttpContext> for Params {
             if_not_empty = true;
         }
         let name = first(d).to_vec();
-        // Like nginx: an empty `HTTP_*` parameter is not sent, which hides the client's field from the server.
-        if_not_empty |= name.starts_with(FIELD);
         if let Some(w) = d.args.get(1) {
+            // Like nginx: an `HTTP_*` parameter with "" is not sent, which hides the client's field from the server. One whose
+            // variables are empty is sent.
+            if_not_empty |= name.starts_with(FIELD) && w.text.is_empty();
             all.push(Param { name, value: cx.template(d, w)?, if_not_empty });
         }
         Ok(Params(Arc::new(all)))

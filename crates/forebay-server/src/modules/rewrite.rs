@@ -215,11 +215,13 @@ fn ret(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
 
 /// Returns the flag of a `rewrite`, or the one that its replacement implies.
 fn flag(d: &Directive, replacement: &Word, cx: &Scope<'_>) -> Result<Flag, Error> {
-    match d.args.get(2) {
-        Some(w) => named_flag(d, w, cx),
-        None if is_url(&replacement.text) => Ok(Flag::Redirect(302)),
-        None => Ok(Flag::Continue),
-    }
+    let named = d.args.get(2).map(|w| named_flag(d, w, cx)).transpose()?;
+    Ok(match named {
+        Some(Flag::Redirect(status)) => Flag::Redirect(status),
+        // A URL is a redirect in spite of `last` and `break`.
+        _ if is_url(&replacement.text) => Flag::Redirect(302),
+        named => named.unwrap_or(Flag::Continue),
+    })
 }
 
 fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {

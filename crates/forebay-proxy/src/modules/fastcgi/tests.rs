@@ -48,14 +48,14 @@ fn texts(all: &[(String, String)]) -> Vec<String> {
 fn fields_become_parameters() {
     let mut req = request(
         "server { fastcgi_param A $args; fastcgi_param B \"\"; fastcgi_param C \"\" if_not_empty;\n\
-         fastcgi_param HTTP_X_GIVEN own; fastcgi_param HTTP_X_HIDDEN \"\"; fastcgi_param http_low x; }",
+         fastcgi_param HTTP_X_GIVEN own; fastcgi_param HTTP_X_HIDDEN \"\"; fastcgi_param http_low x; fastcgi_param HTTP_NONE $arg_none; }",
         "q",
     );
     head(
         &mut req,
         "X-Given: a\nx-hidden: b\nLow: c\nRange: bytes=0-\nIf-None-Match: d\nX-Two: 1\nx-two: 2\n",
     );
-    let own = ["A=q", "B=", "HTTP_X_GIVEN=own", "http_low=x", "HTTP_HOST=test"];
+    let own = ["A=q", "B=", "HTTP_X_GIVEN=own", "http_low=x", "HTTP_NONE=", "HTTP_HOST=test"];
     let rest = ["HTTP_LOW=c", "HTTP_RANGE=bytes=0-", "HTTP_IF_NONE_MATCH=d", "HTTP_X_TWO=1, 2"];
     assert_eq!(texts(&params(&mut req, false)), [&own[..], &rest[..]].concat());
     // A response for the cache is requested as a whole.
