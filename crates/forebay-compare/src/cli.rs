@@ -151,7 +151,8 @@ fn names(first: &Path, second: &Path, configurations: Option<(&Path, &Path)>) ->
     }
     match configurations {
         Some((a, b)) if name(a) != name(b) => [name(a), name(b)],
-        _ => [first.display().to_string(), format!("this {}", programs[1])],
+        _ if first == second => ["the first".into(), "the second".into()],
+        _ => [first.display().to_string(), second.display().to_string()],
     }
 }
 
@@ -191,7 +192,8 @@ mod tests {
         assert_eq!(names(path("/a/nginx"), path("/b/forebay"), None), ["nginx", "forebay"]);
         let two = Some((path("/etc/old.conf"), path("/etc/new.conf")));
         assert_eq!(names(path("/b/forebay"), path("/b/forebay"), two), ["old.conf", "new.conf"]);
-        assert_eq!(names(path("/a/forebay"), path("/b/forebay"), None), ["/a/forebay", "this forebay"]);
+        assert_eq!(names(path("/a/forebay"), path("/b/forebay"), None), ["/a/forebay", "/b/forebay"]);
+        assert_eq!(names(path("/b/forebay"), path("/b/forebay"), None), ["the first", "the second"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::requests::Ask;
 pub(crate) mod subject {
     pub(crate) const SERVER: &str = "`Server: forebay";
     pub(crate) const CONTINUE: &str = "`100 Continue` is left out";
+    pub(crate) const CHARSET: &str = "`X-Accel-Charset` of an upstream";
     pub(crate) const CLOSE: &str = "Connections to upstreams that serve one request say so";
     pub(crate) const KEPT: &str = "`proxy_pass` to an address or a name keeps connections";
     pub(crate) const RANGE: &str = "A 416 has each field of `add_header";
@@ -58,6 +59,11 @@ fn of_field(ask: &Ask, name: &str, a: Option<&str>, b: Option<&str>) -> Option<&
         {
             Some(subject::COMPRESSED)
         }
+        ("content-type", Some(a), Some(b))
+            if ask.wish == "fields" && b.strip_prefix(a) == Some("; charset=utf-8") =>
+        {
+            Some(subject::CHARSET)
+        }
         ("vary", None, Some(_)) if is_coded(ask) => Some(subject::VARY),
         ("connection" | "keep-alive" | "upgrade" | "te", Some(_), None)
             if ask.version == crate::requests::Version::Http2 =>
@@ -90,6 +96,7 @@ mod tests {
     fn every_subject_has_its_paragraph() {
         for start in [
             subject::SERVER,
+            subject::CHARSET,
             subject::CONTINUE,
             subject::CLOSE,
             subject::KEPT,

@@ -8,6 +8,7 @@ mod bench;
 mod cache;
 mod certificates;
 mod command_line;
+mod compare;
 mod compress;
 mod control_api;
 mod dashboard;

@@ -65,7 +65,10 @@ impl Report {
             out.push('\n');
             return;
         }
-        out.push_str(&format!("; these {} not:\n", c.lines - c.reached));
+        match c.lines - c.reached {
+            1 => out.push_str("; this one not:\n"),
+            n => out.push_str(&format!("; these {n} not:\n")),
+        }
         for u in c.unreached.iter().take(MOST) {
             let lines = if u.lines == 1 { "1 line".into() } else { format!("{} lines", u.lines) };
             out.push_str(&format!("  {} {} ({lines}): {}\n", u.place, u.block, u.why));
