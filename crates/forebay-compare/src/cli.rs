@@ -126,7 +126,7 @@ fn question(line: &CommandLine) -> Result<Question, String> {
     };
     let second_conf = line.with_config.as_ref().unwrap_or(&line.conf);
     let side = |program: &Path, conf: &Path| -> Result<Side, String> {
-        let source = Source::of_nginx(conf)?;
+        let source = Source::with_streams(conf)?;
         Ok(Side { program: program.to_owned(), prefix: prefix.clone(), source })
     };
     let names =

@@ -10,12 +10,15 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Time for a response, and between two of its parts.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time for an answer to a datagram.
+const DATAGRAM: Duration = Duration::from_secs(1);
 
 /// Most connections of a client to one server.
 const MOST_CONNECTIONS: usize = 24;
@@ -123,8 +126,23 @@ impl Client {
         Client { address, tls, open: HashMap::new(), current: None, refused: String::new() }
     }
 
+    /// Sends a datagram with a request, and returns what comes back.
+    fn datagram(&self, ask: &Ask) -> io::Result<Answer> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_read_timeout(Some(DATAGRAM))?;
+        socket.connect((self.address, ask.front.port))?;
+        socket.send(&ask.bytes())?;
+        let mut bytes = vec![0; 65_536];
+        let n = socket.recv(&mut bytes)?;
+        bytes.truncate(n);
+        Ok(Answer { status: 200, wire: n, body: bytes, ..Answer::default() })
+    }
+
     /// Sends a request. Errors show when its response is read.
     pub(crate) fn send(&mut self, ask: &Ask) {
+        if ask.front.udp {
+            return;
+        }
         let key = Key::of(ask);
         let kept = self.open.remove(&key);
         let reused = kept.is_some();
@@ -144,6 +162,9 @@ impl Client {
 
     /// Reads the response to the request that was sent.
     pub(crate) fn receive(&mut self, ask: &Ask) -> Answer {
+        if ask.front.udp {
+            return self.datagram(ask).unwrap_or_else(|e| failed(&words(&e)));
+        }
         let Some((key, mut connection, reused)) = self.current.take() else {
             return failed(&self.refused);
         };

@@ -84,7 +84,10 @@ impl Counter<'_> {
             let parent = self.view.nodes.get(block).and_then(|n| n.parent);
             let has_block = self.view.nodes.get(block).is_some_and(|n| n.d.block.is_some());
             match self.view.name(block) {
-                "server" if has_block && parent == self.http => {
+                "server"
+                    if has_block
+                        && (parent == self.http || parent.is_some_and(|p| self.view.name(p) == "stream")) =>
+                {
                     return (!self.passed.contains(&block)).then_some(block);
                 }
                 "location" | "if" => return (!self.passed.contains(&block)).then_some(block),

@@ -192,10 +192,14 @@ fn logs(
     let names: BTreeSet<String> = first.keys().chain(second.keys()).cloned().collect();
     for e in exchanges {
         let Some(number) = asks.get(e.at).map(|a| a.number) else { continue };
-        let passed = nodes(marks_a.get(&number).unwrap_or(&none));
+        let mut passed = nodes(marks_a.get(&number).unwrap_or(&none));
+        if let Some(ask) = asks.get(e.at).filter(|a| a.front.stream && e.status > 0) {
+            passed.extend(ask.aim);
+        }
         let other = nodes(marks_b.get(&number).unwrap_or(&none));
         let set = |nodes: &[usize]| nodes.iter().copied().collect::<BTreeSet<_>>();
-        if same_files && e.same_status && e.status != 400 && set(&passed) != set(&other) {
+        let stream = asks.get(e.at).is_some_and(|a| a.front.stream);
+        if same_files && e.same_status && e.status != 400 && !stream && set(&passed) != set(&other) {
             let text =
                 |nodes: &[usize]| Some(nodes.iter().map(|n| format!("#{n}")).collect::<Vec<_>>().join(" "));
             let difference = Difference { part: Part::Blocks, first: text(&passed), second: text(&other) };

@@ -79,13 +79,27 @@ fn streams(block: &Block, files: &Files, unserved: &mut Vec<Edit>) {
     }
 }
 
+/// The stream block of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Streams {
+    LeftOut,
+    Kept,
+}
+
+/// Returns `true` for an error about what nginx has and Forebay has not.
+fn is_foreign(message: &str) -> bool {
+    message.starts_with("unknown directive")
+        || message.contains("\" directive is not supported")
+        || (message.starts_with("module \"") && message.contains("cannot be loaded"))
+}
+
 impl Source {
     /// Reads a configuration.
     ///
     /// # Errors
     /// nginx's words for the first mistake, with its place.
     pub fn read(path: &Path) -> Result<Source, String> {
-        Source::read_but(path, |_| false)
+        Source::read_but(path, Streams::LeftOut, |_| false)
     }
 
     /// Reads a configuration of nginx. Directives that Forebay does not have are left to nginx to judge.
@@ -93,14 +107,18 @@ impl Source {
     /// # Errors
     /// Errors of [`Source::read`].
     pub fn of_nginx(path: &Path) -> Result<Source, String> {
-        Source::read_but(path, |message| {
-            message.starts_with("unknown directive")
-                || message.contains("\" directive is not supported")
-                || (message.starts_with("module \"") && message.contains("cannot be loaded"))
-        })
+        Source::read_but(path, Streams::LeftOut, is_foreign)
     }
 
-    fn read_but(path: &Path, foreign: impl Fn(&str) -> bool) -> Result<Source, String> {
+    /// Reads a configuration of nginx with its stream block.
+    ///
+    /// # Errors
+    /// Errors of [`Source::read`].
+    pub fn with_streams(path: &Path) -> Result<Source, String> {
+        Source::read_but(path, Streams::Kept, is_foreign)
+    }
+
+    fn read_but(path: &Path, kept: Streams, foreign: impl Fn(&str) -> bool) -> Result<Source, String> {
         let path = std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let mut files = Files::disk();
         let dir = path.parent().unwrap_or(Path::new("/")).to_owned();
@@ -118,7 +136,9 @@ impl Source {
             unserved.push(Edit { file: span.file, start: span.start, end: end as u32, text: String::new() });
         }
         let mut tree = parsed.tree;
-        streams(&tree.root, &files, &mut unserved);
+        if kept == Streams::LeftOut {
+            streams(&tree.root, &files, &mut unserved);
+        }
         without(&mut tree.root, &unserved);
         Ok(Source { path, files, tree, unserved })
     }
@@ -197,6 +217,11 @@ impl<'t> View<'t> {
             at = self.nodes[b].parent;
         }
         false
+    }
+
+    /// Returns `true` if a directive is in the stream block.
+    pub fn in_stream(&self, n: usize) -> bool {
+        self.child(None, "stream").is_some_and(|stream| self.within(n, stream))
     }
 
     /// Returns the directive of this name in effect in a block.

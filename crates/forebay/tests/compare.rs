@@ -27,6 +27,11 @@ http {\n\
         location /agent { if ($http_user_agent ~* (curl|wget)) { return 403; } proxy_pass http://$host:80$request_uri; }\n\
         MORE\n\
     }\n\
+}\n\
+stream {\n\
+    upstream db { server 192.0.2.1:5432; }\n\
+    server { listen 5432; proxy_pass db; }\n\
+    server { listen 53 udp; proxy_pass 192.0.2.1:53; proxy_responses 1; }\n\
 }\n";
 
 fn site(more: &str) -> Site {

@@ -12,7 +12,7 @@ pub use answer::{NUMBER, WISH, WISHES};
 use crate::message::Received;
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -76,6 +76,9 @@ impl Recorder {
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         std::thread::Builder::new().name("recorder".into()).spawn(move || accept(&listener, &shared))?;
+        let (socket, shared) = (UdpSocket::bind((address, port))?, Arc::clone(&state));
+        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        std::thread::Builder::new().name("datagrams".into()).spawn(move || datagrams(&socket, &shared))?;
         Ok(Recorder { address, port, state })
     }
 
@@ -125,6 +128,22 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
     }
 }
 
+/// Answers each datagram by one.
+fn datagrams(socket: &UdpSocket, state: &State) {
+    let mut bytes = vec![0; 65_536];
+    while !state.ended.load(Ordering::Relaxed) {
+        let Ok((n, from)) = socket.recv_from(&mut bytes) else { continue };
+        let mut rest = bytes.get(..n).unwrap_or_default();
+        let line = crate::message::text(&crate::wire::line(&mut rest).unwrap_or_default());
+        let fields = crate::wire::fields(&mut rest).unwrap_or_default();
+        let received = Received { protocol: "UDP", line, fields, body: rest.to_vec() };
+        let (number, _) = answer::answer(&received);
+        let answer = format!("{} and {} bytes\n", received.line, received.body.len());
+        state.keep(number, received);
+        let _ = socket.send_to(answer.as_bytes(), from);
+    }
+}
+
 /// Protocols that the first byte of a connection tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
@@ -132,6 +151,7 @@ enum Protocol {
     Scgi,
     Uwsgi,
     Memcached,
+    Tls,
     Http2,
     Http1,
 }
@@ -140,6 +160,7 @@ fn protocol(first: &[u8]) -> Protocol {
     match first {
         [1, ..] => Protocol::FastCgi,
         [b'0'..=b'9', ..] => Protocol::Scgi,
+        [0x16, ..] => Protocol::Tls,
         [0..0x20, ..] => Protocol::Uwsgi,
         [b'P', b'R', b'I', b' ', ..] => Protocol::Http2,
         [b'g', b'e', b't' | b'a', ..] => Protocol::Memcached,
@@ -212,6 +233,11 @@ fn requests(connection: &mut Connection<'_>) -> io::Result<()> {
         match protocol(first) {
             Protocol::Http1 => http::one(connection)?,
             Protocol::Http2 => return http::two(connection),
+            // A stream whose TLS passes through: that it came here is what counts.
+            Protocol::Tls => {
+                connection.state.keep(None, Received { protocol: "TLS", ..Received::default() });
+                return connection.write(&[0x15, 3, 3, 0, 2, 2, 40]);
+            }
             gateway => connection.gateway(gateway)?,
         }
     }

@@ -3,7 +3,9 @@
 pub(crate) mod conditions;
 pub(crate) mod from_conf;
 pub(crate) mod log;
+pub(crate) mod paths;
 pub(crate) mod sample;
+pub(crate) mod streams;
 pub(crate) mod vary;
 
 use crate::message::Field;
@@ -33,6 +35,10 @@ pub struct Front {
     pub http2: bool,
     /// Connections begin with a header of the PROXY protocol.
     pub proxy_protocol: bool,
+    /// Server of the stream block, whose upstream answers.
+    pub stream: bool,
+    /// Datagrams are sent.
+    pub udp: bool,
 }
 
 /// Content of a request.

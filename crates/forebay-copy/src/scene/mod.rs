@@ -179,7 +179,7 @@ impl Copy {
         let is_tcp = |address: &str| {
             let mut here = listens.iter().filter(|l| is_at(l, address)).peekable();
             // Servers without a listen have the address that stands for it.
-            here.peek().is_none() || here.any(|l| !l.iter().any(|w| w == "quic"))
+            here.peek().is_none() || here.any(|l| !l.iter().any(|w| w == "quic" || w == "udp"))
         };
         let tcp = self.ports.iter().filter(|(address, _)| is_tcp(address));
         tcp.map(|(_, port)| (self.place.address, *port).into()).collect()

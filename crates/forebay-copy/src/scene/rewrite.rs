@@ -81,6 +81,7 @@ impl<'a> Rewrite<'a> {
             "alias" | "load_module" => self.relative_path(s, &self.place.prefix.clone()),
             "auth_basic_user_file" => self.relative_path(s, &self.conf_dir.clone()),
             "server" => self.upstream_server(s),
+            "proxy_pass" if self.view.in_stream(s.n) => self.stream_pass(s),
             "proxy_pass" => self.proxy_pass(s),
             "fastcgi_pass" | "uwsgi_pass" | "scgi_pass" | "grpc_pass" | "memcached_pass" => {
                 self.other_pass(s)
@@ -253,6 +254,28 @@ impl<'a> Rewrite<'a> {
         let (host, path) = host_and_path(target);
         let host = if self.is_upstream(host) { host } else { &address };
         self.put(s, &format!("proxy_pass {};", quoted(&format!("http://{host}{path}"))));
+    }
+
+    /// Leads a stream to the stand-in. A variable stays if it can only be the name of an upstream.
+    fn stream_pass(&mut self, s: &Statement) {
+        let Some(address) = self.stand_in() else { return };
+        if !self.is_upstream(&s.first) && !self.names_upstreams(&s.first) {
+            self.put(s, &format!("proxy_pass {address};"));
+        }
+    }
+
+    /// Returns `true` for the variable of a `map` whose values all name upstreams.
+    fn names_upstreams(&self, variable: &str) -> bool {
+        let map = self.view.all("map").find(|m| self.view.args(*m).get(1).is_some_and(|v| v == variable));
+        let block = map.and_then(|m| self.view.nodes.get(m)?.d.block.as_ref());
+        let values = |b: &forebay_conf::tree::Block| {
+            let named = |d: &forebay_conf::tree::Directive| match d.name.text.as_slice() {
+                b"hostnames" | b"volatile" => true,
+                _ => d.args.first().is_some_and(|v| self.is_upstream(&v.as_str())),
+            };
+            b.iter().all(named)
+        };
+        block.is_some_and(values)
     }
 
     fn other_pass(&mut self, s: &Statement) {
