@@ -166,7 +166,14 @@ impl<'t> View<'t> {
             self.nodes.push(Node { d, parent });
             let data = matches!(
                 d.name.text.as_slice(),
-                b"map" | b"num_map" | b"geo" | b"types" | b"split_clients" | b"charset_map" | b"match" | b"include"
+                b"map"
+                    | b"num_map"
+                    | b"geo"
+                    | b"types"
+                    | b"split_clients"
+                    | b"charset_map"
+                    | b"match"
+                    | b"include"
             );
             if let Some(b) = d.block.as_ref().filter(|_| !data) {
                 self.add(b, Some(n));
