@@ -51,6 +51,9 @@ struct CommandLine {
     /// Write the report as a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write tests of what both agree on, for `forebay test`
+    #[arg(long, value_name = "FILE")]
+    write_tests: Option<PathBuf>,
     /// Run both copies until ^C and send nothing, to look at differences by hand
     #[arg(long)]
     hold: bool,
@@ -139,6 +142,7 @@ fn question(line: &CommandLine) -> Result<Question, String> {
         most: line.requests as usize,
         threads: line.threads.into(),
         hold: line.hold,
+        tests: line.write_tests.clone(),
     })
 }
 
@@ -156,7 +160,7 @@ fn names(first: &Path, second: &Path, configurations: Option<(&Path, &Path)>) ->
     }
 }
 
-fn executable(path: &Path) -> Result<PathBuf, String> {
+pub(crate) fn executable(path: &Path) -> Result<PathBuf, String> {
     let path = std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))?;
     match path.metadata() {
         Ok(meta) if meta.is_file() => Ok(path),
@@ -175,7 +179,7 @@ fn nginx() -> Result<PathBuf, String> {
 }
 
 /// Returns the prefix that a program was built with.
-fn prefix_of(program: &Path) -> PathBuf {
+pub(crate) fn prefix_of(program: &Path) -> PathBuf {
     let output = Command::new(program).arg("-V").output().map(|o| o.stderr).unwrap_or_default();
     let text = String::from_utf8_lossy(&output).into_owned();
     let found = text.split_whitespace().find_map(|w| w.strip_prefix("--prefix="));

@@ -7,6 +7,7 @@
 //! - `marks` edits the copies so that blocks, logs and requests to upstreams can be told by the number of a request.
 //! - `pair` starts both servers, [`recorder`] stands in for all upstreams, `client` asks, `h2` and `wire` are the protocols.
 //! - `observe` is one pass, [`differ`] compares, `known` has the differences that docs/differences.md explains.
+//! - [`expect`] is `forebay test`: requests with what is expected of them, against one private copy.
 //! - `coverage` says which lines were reached, `report` groups and prints, `run` is one comparison, [`cli`] the command line.
 
 #![warn(unreachable_pub)]
@@ -15,6 +16,7 @@ pub mod cli;
 mod client;
 mod coverage;
 pub mod differ;
+pub mod expect;
 mod h2;
 mod known;
 mod marks;

@@ -66,14 +66,15 @@ impl Pair {
 
     /// Ends both programs: their logs are complete then.
     pub(crate) fn end(&mut self) {
-        for side in &mut self.sides {
-            side.process = None;
-        }
+        self.sides.iter_mut().for_each(Running::end);
     }
 }
 
 /// Starts a side at an address, with the recorder at a port of it.
-fn start(
+///
+/// # Errors
+/// A copy cannot be made, or the program does not take or start it.
+pub(crate) fn start(
     side: &Side,
     dir: &Path,
     recorder: (Ipv4Addr, u16),
@@ -115,6 +116,11 @@ fn original(message: &str, side: &Side, dir: &Path) -> String {
 pub(crate) type Lines = HashMap<u32, Vec<String>>;
 
 impl Running {
+    /// Ends the program: its logs are complete then.
+    pub(crate) fn end(&mut self) {
+        self.process = None;
+    }
+
     /// Reads the lines of the logs that have numbers, by the names of the logs.
     pub(crate) fn logs(&self) -> HashMap<String, Lines> {
         let mut logs = HashMap::new();

@@ -3,6 +3,7 @@
 use crate::client::Tls;
 use crate::coverage;
 use crate::differ::Part;
+use crate::expect::write;
 use crate::known;
 use crate::observe::{self, Finding, Observed};
 use crate::pair::{Pair, Side};
@@ -13,7 +14,7 @@ use crate::requests::{Ask, Front};
 use forebay_bench::signals;
 use forebay_copy::patch::{Source, View};
 use forebay_copy::scene::Copy;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -34,6 +35,8 @@ pub(crate) struct Question {
     pub(crate) threads: usize,
     /// Servers stay until ^C when all is said.
     pub(crate) hold: bool,
+    /// File for tests of what both servers agree on.
+    pub(crate) tests: Option<PathBuf>,
 }
 
 /// Compares. The servers have ended when it returns.
@@ -57,6 +60,7 @@ pub(crate) fn compare(question: &Question) -> Result<Report, String> {
     let coverage = coverage::of(&question.sides[0].source, &asks, &observed);
     let mut findings = std::mem::take(&mut observed.findings);
     findings.retain(|f| !is_count(question, &observed, f));
+    write_tests(question, dir.path(), &asks, &findings)?;
     let places = |at: usize| place(question, &asks, &observed, at);
     let groups: Vec<Group> = groups(&asks, findings, &places, &repeated);
     Ok(Report {
@@ -71,6 +75,19 @@ pub(crate) fn compare(question: &Question) -> Result<Report, String> {
         left_out: left_out(&question.sides[0].source),
         interrupted: signals::interrupted(),
     })
+}
+
+/// Writes the tests that are asked for.
+fn write_tests(question: &Question, dir: &Path, asks: &[Ask], findings: &[Finding]) -> Result<(), String> {
+    let Some(path) = &question.tests else { return Ok(()) };
+    // Where a difference is explained, the test has what Forebay does.
+    let unknown =
+        |f: &&Finding| asks.get(f.at).is_some_and(|ask| known::explained(ask, &f.difference).is_none());
+    let differing: HashSet<usize> = findings.iter().filter(unknown).map(|f| f.at).collect();
+    let (text, count) = write::tests(&question.sides[1], &dir.join("3"), asks, &differing)?;
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    forebay_terminal::print(format!("{}: {count} tests, for forebay test\n", path.display()));
+    Ok(())
 }
 
 /// Runs both servers until ^C.
@@ -95,11 +112,11 @@ pub(crate) fn hold(question: &Question) -> Result<(), String> {
 }
 
 /// Makes a directory that workers of another user can enter.
-fn temporary() -> Result<tempfile::TempDir, String> {
+pub(crate) fn temporary() -> Result<tempfile::TempDir, String> {
     let dir = tempfile::Builder::new().prefix("forebay-compare-").tempdir().map_err(|e| e.to_string())?;
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755))
         .map_err(|e| e.to_string())?;
-    for sub in ["1", "2"] {
+    for sub in ["1", "2", "3"] {
         let _ = std::fs::create_dir(dir.path().join(sub));
     }
     Ok(dir)

@@ -98,6 +98,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "fmt"
                 | "doctor"
                 | "compare"
+                | "test"
                 | "tune"
                 | "bench"
                 | "proxy"

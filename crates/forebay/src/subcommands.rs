@@ -1,5 +1,5 @@
 //! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `compare`, `doctor`, `explain`, `fmt`, `healthcheck`, `proxy`,
-//! `reload`, `serve`, `top`, `trust`, `tune`.
+//! `reload`, `serve`, `test`, `top`, `trust`, `tune`.
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
@@ -68,6 +68,9 @@ enum Wish {
     Proxy(ProxyArgs),
     /// Reload the configuration of the running server, and wait until it is in effect
     Reload(ReloadArgs),
+    /// Run the tests of a configuration: requests, and what is expected of them
+    #[command(disable_help_flag = true)]
+    Test(BenchArgs),
     /// Find faster settings by measuring
     #[command(disable_help_flag = true)]
     Tune(BenchArgs),
@@ -79,7 +82,7 @@ enum Wish {
     Trust(TrustArgs),
 }
 
-/// `forebay bench`, `forebay compare` and `forebay tune` read their arguments themselves.
+/// `forebay bench`, `compare`, `test` and `tune` read their arguments themselves.
 #[derive(Args)]
 struct BenchArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -407,6 +410,7 @@ pub(crate) fn command() -> clap::Command {
     let command = Line::command();
     let command = command.mut_subcommand("bench", |_| forebay_bench::cli::command().name("bench"));
     let command = command.mut_subcommand("compare", |_| forebay_compare::cli::command().name("compare"));
+    let command = command.mut_subcommand("test", |_| forebay_compare::expect::cli::command().name("test"));
     command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"))
 }
 
@@ -457,6 +461,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             };
             reload::main(&options, Duration::from_secs(args.timeout.into()))
         }
+        Wish::Test(args) => forebay_compare::expect::cli::main(args.rest),
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
         Wish::Top(args) => top::main(args),

@@ -18,6 +18,7 @@ mod differential_proxy;
 mod differential_upstream;
 mod drills;
 mod exchange;
+mod expect;
 mod explain;
 mod fastcgi;
 mod headers_more;

@@ -9,7 +9,7 @@ mod http;
 
 pub use answer::{NUMBER, WISH, WISHES};
 
-use crate::message::Received;
+use crate::message::{Field, Received};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -30,8 +30,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct State {
     by_number: Mutex<HashMap<u32, Vec<Received>>>,
     without: Mutex<Vec<Received>>,
+    scripts: Mutex<HashMap<u32, Scripted>>,
     ended: AtomicBool,
     connections: AtomicUsize,
+}
+
+/// Answer to one request that takes the place of the usual one.
+#[derive(Clone, Debug)]
+pub(crate) struct Scripted {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// A recorder that listens. It ends when it is dropped.
@@ -66,6 +75,17 @@ impl State {
     }
 }
 
+impl Scripted {
+    fn reply(self, no_body: bool) -> answer::Reply {
+        let mut fields = self.fields;
+        if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            fields.push(("Content-Type".to_owned(), "text/plain".to_owned()));
+        }
+        let body = if no_body { Vec::new() } else { self.body };
+        answer::Reply { status: self.status, fields, body, chunked: false }
+    }
+}
+
 impl Recorder {
     /// Starts one at a port of an address, in threads of this process.
     ///
@@ -80,6 +100,11 @@ impl Recorder {
         socket.set_read_timeout(Some(Duration::from_millis(500)))?;
         std::thread::Builder::new().name("datagrams".into()).spawn(move || datagrams(&socket, &shared))?;
         Ok(Recorder { address, port, state })
+    }
+
+    /// Sets the answer to the requests with a number.
+    pub(crate) fn script(&self, number: u32, answer: Scripted) {
+        locked(&self.state.scripts).insert(number, answer);
     }
 
     /// Takes out what has been received for a request.
@@ -178,7 +203,12 @@ struct Connection<'s> {
 impl Connection<'_> {
     /// Keeps a request and returns the answer to it.
     fn answer(&self, received: Received) -> answer::Reply {
-        let (number, reply) = answer::answer(&received);
+        let (number, mut reply) = answer::answer(&received);
+        let scripted = number.and_then(|n| locked(&self.state.scripts).get(&n).cloned());
+        if let Some(scripted) = scripted {
+            let no_body = received.line.starts_with("HEAD ") && !received.protocol.starts_with("HTTP");
+            reply = scripted.reply(no_body);
+        }
         self.state.keep(number, received);
         reply
     }
