@@ -32,7 +32,7 @@ enum Together {
 const RULES: &[(Together, &[&str])] = &[
     (Together::All, &[
         "allow", "break", "debug_connection", "deny", "env", "error_log", "fastcgi_cache_valid", "fastcgi_hide_header",
-        "fastcgi_pass_header", "grpc_hide_header", "grpc_pass_header", "if", "include", "limit_except", "listen",
+        "fastcgi_pass_header", "goto", "grpc_hide_header", "grpc_pass_header", "if", "include", "limit_except", "listen",
         "load_module", "location", "match", "mirror", "more_clear_headers", "more_clear_input_headers", "more_set_headers",
         "more_set_input_headers", "proxy_cache_valid", "proxy_hide_header", "proxy_pass_header", "proxy_ssl_conf_command",
         "return", "rewrite", "scgi_hide_header", "scgi_pass_header", "server", "server_name", "set", "set_decode_base64",
@@ -42,8 +42,8 @@ const RULES: &[(Together, &[&str])] = &[
     ]),
     (Together::Field, &["add_header", "add_trailer", "grpc_set_header", "proxy_set_header"]),
     (Together::Name, &[
-        "auth_request_set", "fastcgi_param", "limit_conn", "limit_req", "log_format", "scgi_param", "thread_pool",
-        "uwsgi_param",
+        "auth_request_set", "fastcgi_param", "json_set", "limit_conn", "limit_req", "log_format", "scgi_param",
+        "thread_pool", "uwsgi_param",
     ]),
     (Together::Variable, &["geo", "map", "num_map", "split_clients"]),
     (Together::Status, &["error_page"]),

@@ -128,6 +128,7 @@ impl Stored {
         {
             let _ = std::fs::remove_file(path);
         }
+        self.remove = false;
     }
 }
 
@@ -805,11 +806,9 @@ async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> Input
 /// As [`read_piece`]; status 500 when the file cannot be written.
 pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     if req.body.stored.complete {
-        return if std::mem::take(&mut req.body.is_early) && req.body.in_file {
-            name_file(req).await
-        } else {
-            Ok(())
-        };
+        // Only a file that a request removes at its end has a name.
+        let lacks_name = req.body.is_early && req.body.in_file && !req.body.stored.remove;
+        return if lacks_name { name_file(req).await } else { Ok(()) };
     }
     let http = req.http();
     let core = &http.location(req).settings.core;
