@@ -50,7 +50,7 @@ fn entry<C: Context>(map: &mut NumMap, d: &Directive, cx: &mut Scope<'_, C>) -> 
 }
 
 /// Reads a number (`80`), a range of two (`8080-8090`), or a bound (`<=1023`, `>1023`).
-fn range(text: &[u8]) -> Option<RangeInclusive<u64>> {
+pub fn range(text: &[u8]) -> Option<RangeInclusive<u64>> {
     match text {
         [b'<', b'=', rest @ ..] => Some(0..=number(rest)?),
         [b'>', b'=', rest @ ..] => Some(number(rest)?..=u64::MAX),
@@ -66,7 +66,7 @@ fn range(text: &[u8]) -> Option<RangeInclusive<u64>> {
 }
 
 /// Reads a number of digits alone.
-pub(crate) fn number(text: &[u8]) -> Option<u64> {
+pub fn number(text: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(text).ok()?;
     if digits.starts_with('+') { None } else { digits.parse().ok() }
 }

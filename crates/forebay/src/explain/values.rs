@@ -1,8 +1,9 @@
-//! Values of variables of a session that is only described: those that its description has, and what `set`, `map` and `geo` make
-//! of them.
+//! Values of variables of a session that is only described: those that its description has, and what `set`, `map`, `num_map` and
+//! `geo` make of them.
 
 use crate::doctor::variables::named;
 use forebay_conf::tree::{Block, Directive};
+use forebay_core::blocks::num_map;
 use forebay_core::limit::cidr::Cidr;
 use forebay_core::pattern::Pattern;
 use forebay_core::vars::{HostTable, Names, VarId};
@@ -59,13 +60,14 @@ impl<'t> Values<'t> {
             return self.expand_within(&arg(set, 1), choices, depth);
         }
         let mut tables = self.stream.iter().filter(|d| is_named(d, d.args.len().saturating_sub(1)));
-        let table = tables.find(|d| matches!(d.name.text.as_slice(), b"map" | b"geo"))?;
-        let entry = if table.name.text == b"map" {
-            entry_of_map(table, &self.expand_within(&arg(table, 0), choices, depth)?)?
-        } else {
-            let source = if table.args.len() > 1 { arg(table, 0) } else { "$remote_addr".to_owned() };
-            entry_of_geo(table, &self.expand_within(&source, choices, depth)?)?
-        };
+        let table = tables.find(|d| matches!(d.name.text.as_slice(), b"map" | b"num_map" | b"geo"))?;
+        let source = if table.args.len() > 1 { arg(table, 0) } else { "$remote_addr".to_owned() };
+        let source = self.expand_within(&source, choices, depth)?;
+        let entry = match table.name.text.as_slice() {
+            b"map" => entry_of_map(table, &source),
+            b"num_map" => entry_of_num_map(table, &source),
+            _ => entry_of_geo(table, &source),
+        }?;
         choices.push(Choice { entry, table });
         self.expand_within(&arg(entry, 0), choices, depth)
     }
@@ -97,6 +99,22 @@ fn entry_of_map<'t>(map: &'t Directive, value: &str) -> Option<&'t Directive> {
     let exact = table.find(value.to_ascii_lowercase().as_bytes()).and_then(|n| lines.get(*n).copied());
     let default = || lines.iter().copied().find(|d| d.name.text == b"default");
     exact.or_else(|| lines.iter().copied().find(pattern)).or_else(default)
+}
+
+/// Finds the entry of a `num_map` for a value: a single number before ranges.
+fn entry_of_num_map<'t>(map: &'t Directive, value: &str) -> Option<&'t Directive> {
+    let lines: Vec<&Directive> = map.block.iter().flat_map(|b| b.iter()).collect();
+    if lines.iter().any(|d| d.name.text == b"include") {
+        return None;
+    }
+    let number = num_map::number(value.as_bytes());
+    let has = |d: &&&Directive, single: bool| {
+        let range = num_map::range(&d.name.text).filter(|r| (r.start() == r.end()) == single);
+        range.is_some_and(|range| number.is_some_and(|n| range.contains(&n)))
+    };
+    let single = lines.iter().find(|d| has(d, true));
+    let entry = single.or_else(|| lines.iter().find(|d| has(d, false)));
+    entry.or_else(|| lines.iter().find(|d| d.name.text == b"default")).copied()
 }
 
 /// Returns whether a value matches a key of the form `~PATTERN` or `~*PATTERN`; `None` for other keys.

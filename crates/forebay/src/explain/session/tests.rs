@@ -29,6 +29,8 @@ const CONF: &str = "stream {
     map $mqtt_preread_clientid $things { ~. 10.0.0.1:1883; default 10.0.0.2:1883; }
     map $ssl_preread_server_name $inside { http 127.0.0.1:80; default 127.0.0.1:2; }
     server { listen 1003; server_name closed.example; deny 192.0.2.0/24; return x; }
+    num_map $server_port $of_port { default 10.0.0.1:1; >1000 10.0.0.2:2; 1006 10.0.0.3:3; 1007-1008 10.0.0.4:4; }
+    server { listen 1006; listen 1007; listen 999; proxy_pass $of_port; }
 }
 http { server { listen 80; } }
 ";
@@ -56,6 +58,9 @@ fn explain(target: &str, sni: Option<&str>, client: Option<&str>) -> Result<Stri
         listener(ListenAddr::Inet(any(1002)), plain, STREAM, 5),
         listener(ListenAddr::Inet(any(1004)), plain, STREAM, 7),
         listener(ListenAddr::Inet(any(1005)), plain, STREAM, 8),
+        listener(ListenAddr::Inet(any(1006)), plain, STREAM, 10),
+        listener(ListenAddr::Inet(any(1007)), plain, STREAM, 10),
+        listener(ListenAddr::Inet(any(999)), plain, STREAM, 10),
         listener(ListenAddr::Inet(any(80)), plain, 0, 0),
         Listener::outside(ListenAddr::Udp(any(5300)), 0),
         Listener::outside(ListenAddr::Inet(any(5300)), 0),
@@ -154,6 +159,14 @@ fn maps_choose_the_group() {
         "{ends:?}"
     );
     assert!(ends.iter().any(|row| row.starts_with("preread_timeout 30s ")), "{ends:?}");
+}
+
+#[test]
+fn numbers_choose_the_server() {
+    for (port, server) in [(1006, "10.0.0.3:3"), (1007, "10.0.0.2:2"), (999, "10.0.0.1:1")] {
+        let text = explain(&format!("tcp://127.0.0.1:{port}"), None, None).expect("a session");
+        assert!(rows(&text, "passed to")[0].contains(server), "{port}: {text}");
+    }
 }
 
 #[test]
