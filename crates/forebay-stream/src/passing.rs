@@ -55,6 +55,10 @@ impl Owner for Passing {
         self.lease.reached(Timed::Header);
     }
 
+    fn is_revoked(&self) -> bool {
+        self.lease.is_revoked()
+    }
+
     fn over(self, pair: Pair, ended: Ended) {
         let Passing { session: mut s, lease, conn } = self;
         s.received = pair.received_from(Side::Client);
@@ -79,6 +83,10 @@ fn log_end(s: &Session, ended: Ended) {
         }
         Ended::CutOff => {
             s.log(Level::Info, "shutdown timeout while proxying connection");
+            return;
+        }
+        Ended::Revoked => {
+            s.log(Level::Info, "the server was removed from its group while proxying connection");
             return;
         }
         Ended::Closed(side) => (side, None),

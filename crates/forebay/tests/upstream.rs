@@ -571,3 +571,107 @@ fn cookies_stay_where_they_are_if_a_failure_is_not_to_change_them() {
         assert!(ask(&uri, &format!("{name}=0123456789abcdef")).contains(&format!("Set-Cookie: {name}=")));
     }
 }
+
+/// An upstream that greets, then says a word for each that it gets.
+fn talker() -> SocketAddr {
+    accept(|mut stream, _| {
+        let mut buf = [0; 256];
+        while let Ok(1..) = stream.read(&mut buf) {
+            if stream.write_all(b"word").is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Angie's `proxy_connection_drop` and the `proxy_session_drop` of NGINX Plus: a name that has no addresses any more ends the sessions
+/// to them, at their next bytes.
+#[test]
+fn sessions_end_with_their_servers_if_that_is_wanted() {
+    let (up, known) = (talker(), Arc::new(Mutex::new(vec!["later.test".to_owned()])));
+    let (dns, _) = dns(known.clone());
+    let pass =
+        |drop: &str, n: usize| format!("server {{ listen 127.0.0.1:%PORT{n}%; {drop} proxy_pass u; }}");
+    let server = Server::start(format!(
+        "error_log logs/error.log info; events {{}} stream {{ resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} \
+         resolve; }} {} {} {} {} }}\n",
+        up.port(),
+        pass("proxy_connection_drop on;", 0),
+        pass("proxy_session_drop on;", 1),
+        pass("", 2),
+        pass("proxy_connection_drop 1h;", 3),
+    ));
+    let talk = |stream: &mut TcpStream| {
+        let mut word = [0; 4];
+        stream.write_all(b"x").is_ok() && stream.read_exact(&mut word).is_ok()
+    };
+    wait_until("the name", || talk(&mut connect(server.addr(2))));
+    let mut sessions: Vec<_> = (0..4).map(|n| connect(server.addr(n))).collect();
+    assert!(sessions.iter_mut().all(talk));
+    known.lock().expect("names").clear();
+    wait_until("the end of the name", || !talk(&mut connect(server.addr(2))));
+    let alive: Vec<bool> = sessions.iter_mut().map(talk).collect();
+    assert_eq!(alive, [false, false, true, true]);
+    server.wait_for_log("the server was removed from its group while proxying connection", 2);
+}
+
+/// The same for the body of a response.
+#[test]
+fn responses_end_with_their_servers_if_that_is_wanted() {
+    let known = Arc::new(Mutex::new(vec!["later.test".to_owned()]));
+    let (dns, _) = dns(known.clone());
+    let go_on = Arc::new(AtomicBool::new(false));
+    let goes = go_on.clone();
+    let up = accept(move |mut stream, _| {
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\nhalf");
+        wait_until("the end of the name", || goes.load(SeqCst));
+        let _ = stream.write_all(b"rest");
+    });
+    let server = Server::start(http!(
+        "resolver {dns} valid=1s; proxy_buffering off; upstream u {{ zone u 64k; server later.test:{} resolve; }} server {{ listen \
+         127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} location /drop {{ proxy_connection_drop on; proxy_pass \
+         http://u; }} location /gone {{ proxy_pass http://u; }} }}",
+        up.port()
+    ));
+    let begin = |target: &str| {
+        let mut stream = connect(server.addr(0));
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut head = Vec::new();
+        while !head.ends_with(b"half") && !head.ends_with(b"</html>\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a byte");
+            head.extend(byte);
+        }
+        (stream, head.ends_with(b"half"))
+    };
+    wait_until("the name", || begin("/").1);
+    let (mut kept, mut dropped) = (begin("/").0, begin("/drop").0);
+    known.lock().expect("names").clear();
+    wait_until("the end of the name", || !begin("/gone").1);
+    go_on.store(true, SeqCst);
+    let mut rest = |stream: &mut TcpStream| {
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        text
+    };
+    assert_eq!((rest(&mut kept), rest(&mut dropped)), ("rest".to_owned(), String::new()));
+    server.wait_for_log("upstream server was removed from its group while reading upstream", 1);
+}
+
+/// Angie's words: the system's resolver, and none.
+#[test]
+fn the_resolver_of_the_system_and_none() {
+    let up = up();
+    let port = up.addr.port();
+    let server = Server::start(server!(
+        "location /conf {{ resolver conf ipv6=off; proxy_pass http://$arg_h:{port}/; }}\n\
+         location /off {{ resolver off; proxy_pass http://$arg_h:{port}/; }}"
+    ));
+    assert!(by(&server.get("/conf?h=localhost"), &up), "a name of the hosts file: {}", server.error_log());
+    assert!(server.get("/off?h=localhost").contains("502 Bad Gateway"));
+    server.wait_for_log("no resolver defined to resolve localhost", 1);
+    let output = http("resolver conf 127.0.0.1; server { listen 127.0.0.1:%PORT0%; }").site().run(&["-t"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("others cannot be added"));
+}

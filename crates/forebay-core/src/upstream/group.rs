@@ -235,6 +235,13 @@ impl Group {
             self.start_health(&peer, !former.is_empty());
             peers.push(peer);
         }
+        // A reload removes nobody: it has another list of servers.
+        if former.is_empty() {
+            let now = Instant::now();
+            for gone in &known {
+                let _ = gone.live.removed.set(now);
+            }
+        }
         *present = Arc::new(self.set_of(peers));
         drop(present);
         // After the set: a thread that sees the number gets the new set.

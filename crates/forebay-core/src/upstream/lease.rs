@@ -5,11 +5,16 @@ use super::conn::{Conn, Use};
 use super::group::{Group, PeerSet};
 use super::idle::IdleConn;
 use super::local::LocalSet;
-use super::peer::{Figures, Peer};
+use super::peer::{Figures, Health, Peer};
+use crate::config::value::{Setting, first, once};
+use crate::config::{Context, Scope};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
 use forebay_net::io::Io;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Server of a request with the connection to it. While it exists, its peer counts the request as active.
 #[derive(Debug)]
@@ -18,6 +23,43 @@ pub struct Lease {
     pub conn: Option<Conn>,
     /// Place at the peer; `None` if the server belongs to no group.
     seat: Option<Seat>,
+    drop: DropRule,
+}
+
+/// Rule by which connections to a server end that is removed from its group (Angie: proxy_connection_drop; NGINX Plus:
+/// proxy_session_drop).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DropRule {
+    /// Time that they have after the removal; `None`: they end by themselves.
+    pub after: Option<Duration>,
+    /// They also end when the server becomes unhealthy.
+    pub if_unhealthy: bool,
+}
+
+impl DropRule {
+    fn ends(self, peer: &Peer) -> bool {
+        let removed =
+            peer.live.removed.get().zip(self.after).is_some_and(|(at, after)| at.elapsed() >= after);
+        removed || (self.if_unhealthy && peer.live.health() == Health::Unhealthy)
+    }
+}
+
+/// `time | on | off`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionDrop(pub Option<Duration>);
+
+impl<C: Context> Setting<C> for ConnectionDrop {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        match first(d) {
+            b"on" => Ok(ConnectionDrop(Some(Duration::ZERO))),
+            b"off" => Ok(ConnectionDrop(None)),
+            time => match units::duration_ms(time) {
+                Some(time) => Ok(ConnectionDrop(Some(time))),
+                None => Err(cx.directive_error(d, "invalid value")),
+            },
+        }
+    }
 }
 
 /// Request that a peer counts as active.
@@ -43,12 +85,27 @@ impl Lease {
         if awaited.get().is_some() {
             local.begin_wait(peer, begun);
         }
-        Lease { conn: None, seat: Some(Seat { local, peer, begun, awaited, opener }) }
+        Lease {
+            conn: None,
+            seat: Some(Seat { local, peer, begun, awaited, opener }),
+            drop: DropRule::default(),
+        }
     }
 
     /// Creates a lease of a server that belongs to no group.
     pub fn direct() -> Lease {
-        Lease { conn: None, seat: None }
+        Lease { conn: None, seat: None, drop: DropRule::default() }
+    }
+
+    /// Sets the rule for the case that the server is removed.
+    pub fn drop_by(&mut self, rule: DropRule) {
+        self.drop = rule;
+    }
+
+    /// Returns `true` if the connection has to end since its server is gone.
+    pub fn is_revoked(&self) -> bool {
+        // Nobody who has not asked for it pays for a look at the server.
+        self.drop != DropRule::default() && self.peer().is_some_and(|peer| self.drop.ends(peer))
     }
 
     /// Takes an idle connection to the peer whose [`Conn::made_for`] is the same.

@@ -311,6 +311,8 @@ pub struct Live {
     /// Time at which it came back.
     pub up_since: AtomicU64,
     health: AtomicU8,
+    /// Time at which it was removed from its group.
+    pub(super) removed: OnceLock<Instant>,
     /// Failed attempts.
     pub total_fails: AtomicU64,
     /// Times it became unavailable.
@@ -349,6 +351,7 @@ impl Default for Live {
             ended: AtomicU64::new(0),
             up_since: AtomicU64::new(0),
             health: AtomicU8::new(0),
+            removed: OnceLock::new(),
             total_fails: AtomicU64::new(0),
             unavail: AtomicU64::new(0),
             checks: AtomicU64::new(0),

@@ -89,6 +89,8 @@ pub enum Ended {
     Idle,
     /// The process ends (nginx: worker_shutdown_timeout).
     CutOff,
+    /// The server has been removed (Angie: proxy_connection_drop).
+    Revoked,
 }
 
 /// Call by which bytes pass.

@@ -15,6 +15,11 @@ pub trait Owner {
     /// Notes that the first bytes of the server have come.
     fn answered(&mut self) {}
 
+    /// Returns `true` if the relay has to end, whatever its sides do. It is asked at each event.
+    fn is_revoked(&self) -> bool {
+        false
+    }
+
     /// Handles the end of the relay. Dropping the owner closes the connections.
     fn over(self, pair: Pair, ended: Ended);
 }
@@ -124,6 +129,9 @@ fn tokens(owner: &mut impl Owner) -> (Token, Token) {
 impl<O: Owner> Relay<O> {
     /// Moves what can be moved, and registers the slots for what has to happen before the next step. Returns the end.
     fn advance(&mut self, io: &Io, direct: Direct) -> Option<Ended> {
+        if self.owner.is_revoked() {
+            return Some(Ended::Revoked);
+        }
         let silent = self.pair.time_to_answer().is_none();
         let (client, server) = self.owner.wires();
         let step = self.pair.step(io, client, server, &self.rules);

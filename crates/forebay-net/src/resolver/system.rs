@@ -1,10 +1,11 @@
 //! The system's resolver settings, resolv.conf(5) and hosts(5), for configurations without `resolver`.
 
-use super::{Addresses, Resolver};
+use super::{Addresses, Parameters, Resolver};
 use forebay_sys::files;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest number of name servers and of suffixes that are used, as in glibc.
@@ -26,6 +27,13 @@ impl Resolver {
     /// Creates the system's resolver from its files. A file that cannot be read counts as empty, as in glibc.
     pub fn system() -> Resolver {
         Resolver::of_system(&read("/etc/resolv.conf"), &read("/etc/hosts"))
+    }
+
+    /// Creates the system's resolver with parameters of one's own; their name servers do not count.
+    pub fn system_with(p: Parameters) -> Resolver {
+        let Resolver { servers, system, .. } = Resolver::system();
+        // Names of the system's files are in its cache, which is therefore its own.
+        Resolver { system, cache: Arc::default(), ..Resolver::new(Parameters { servers, ..p }) }
     }
 
     /// Creates a resolver that asks the system's name servers for names as they are, without the hosts file and suffixes: what

@@ -77,6 +77,10 @@ impl Owner for Relaying {
         (&mut self.request.conn.wire, self.upstream.wire_mut())
     }
 
+    fn is_revoked(&self) -> bool {
+        self.request.contact.is_revoked()
+    }
+
     fn over(self, pair: Pair, ended: Ended) {
         let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
         let work = Work::Relayed(Box::new(Over { request: self.request, ended, from_client, from_server }));
@@ -165,7 +169,7 @@ fn failure(ended: Ended) -> Option<(Level, String)> {
             };
             Some((level, format!("{} failed {}", call.name(), errno_text(e))))
         }
-        Ended::Closed(_) | Ended::Idle | Ended::CutOff => None,
+        Ended::Closed(_) | Ended::Idle | Ended::CutOff | Ended::Revoked => None,
     }
 }
 

@@ -166,6 +166,11 @@ pub struct Relay {
 pub trait RelayContact: Debug {
     /// Ends the contact. `from_client` and `from_server`: bytes that the other side has taken.
     fn over(self: Box<Self>, req: &mut Request, from_client: u64, from_server: u64);
+
+    /// Returns `true` if the relay has to end since its server has been removed.
+    fn is_revoked(&self) -> bool {
+        false
+    }
 }
 
 /// Content that is over.

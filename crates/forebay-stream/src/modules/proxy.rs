@@ -17,7 +17,7 @@ use forebay_core::upstream::config::Serving;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error::{self, Blame};
 use forebay_core::upstream::dialing;
-use forebay_core::upstream::lease::Lease;
+use forebay_core::upstream::lease::{ConnectionDrop, DropRule, Lease};
 use forebay_core::upstream::peer::Figures;
 use forebay_core::upstream::peer::Peer;
 use forebay_core::upstream::push_address;
@@ -50,6 +50,10 @@ forebay_core::settings! {
     "proxy_upload_rate" => upload_rate: Rate = Rate::default();
     /// `proxy_download_rate`, bytes per second; 0 = no limit.
     "proxy_download_rate" => download_rate: Rate = Rate::default();
+    /// `proxy_connection_drop` (Angie).
+    "proxy_connection_drop" => connection_drop: ConnectionDrop = ConnectionDrop::default();
+    /// `proxy_session_drop` (NGINX Plus).
+    "proxy_session_drop" => session_drop: bool = false;
     /// `proxy_socket_keepalive`.
     "proxy_socket_keepalive" => socket_keepalive: bool = false;
 }
@@ -225,7 +229,8 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
     // One attempt is the rule, and a vector that grows by itself takes room for four.
     s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1), binding: None }));
     match connect(s, pass, settings).await {
-        Ok((lease, conn)) => {
+        Ok((mut lease, conn)) => {
+            lease.drop_by(drop_rule(settings));
             lease.reached(Timed::Connect);
             if s.udp.is_none() {
                 lease.succeeded();
@@ -248,6 +253,12 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
         }
         Err(Refused(status)) => Outcome::Over(status),
     }
+}
+
+/// Returns what happens to a session whose server is removed. NGINX Plus ends it also if the server becomes unhealthy.
+fn drop_rule(settings: &Settings) -> DropRule {
+    let at_once = settings.session_drop.then_some(Duration::ZERO);
+    DropRule { after: at_once.or(settings.connection_drop.0), if_unhealthy: settings.session_drop }
 }
 
 /// Binds a session to the server that it is connected to, if sessions of the group stick.

@@ -45,6 +45,8 @@ pub(super) enum End {
     Displaced,
     /// The process ends.
     CutOff,
+    /// The server has been removed.
+    Revoked,
 }
 
 /// Direction of datagrams.
@@ -268,6 +270,9 @@ impl Flow {
 
     /// Tells whether the session has passed as much as was expected.
     pub(super) fn progress(&self) -> Progress {
+        if self.lease.is_revoked() {
+            return Progress::Over(End::Revoked);
+        }
         match self.terms.missing(&self.counts) {
             Some(0) => Progress::Over(End::Done),
             // As in nginx: an answer for a client without a name ends the session.
@@ -409,6 +414,7 @@ impl Flow {
                 End::Done => "done",
                 End::TimedOut => "timed out",
                 End::Displaced => "ended for another client",
+                End::Revoked => "ended since the server was removed",
                 End::CutOff => {
                     self.session.log(Level::Info, "shutdown timeout while proxying connection");
                     return 200;

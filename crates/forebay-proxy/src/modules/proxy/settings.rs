@@ -8,6 +8,7 @@ use forebay_conf::tree::{Directive, Word};
 use forebay_core::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use forebay_core::keyword;
 use forebay_core::upstream::greeting::SendProxy;
+use forebay_core::upstream::lease::ConnectionDrop;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
@@ -63,6 +64,8 @@ forebay_server::module_settings! {
     "proxy_send_timeout" => send_timeout: Msec = Msec(Duration::from_secs(60));
     /// `proxy_read_timeout`.
     "proxy_read_timeout" => read_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_connection_drop` (Angie).
+    "proxy_connection_drop" => connection_drop: ConnectionDrop = ConnectionDrop::default();
     /// `proxy_request_buffering`.
     "proxy_request_buffering" => request_buffering: bool = true;
     /// `proxy_buffer_size`: longest head of a response, bytes.

@@ -6,6 +6,7 @@ use crate::upstream::codec::facts::Facts;
 use crate::upstream::exchange::Target;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Span};
+use forebay_core::config::resolver::{Absence, Chosen};
 use forebay_core::trace::{self, Step};
 use forebay_core::upstream::servers::Server;
 use forebay_core::vars::Template;
@@ -336,12 +337,15 @@ fn invalid_url(req: &mut Request, url: &[u8], why: String) -> u16 {
     500
 }
 
-/// Returns the resolver of the location, or the resolver of the system.
-fn resolver_of(req: &Request) -> Arc<Resolver> {
+/// Returns the resolver of the location, or the resolver of the system; `None` with `resolver off`.
+fn resolver_of(req: &Request) -> Option<Arc<Resolver>> {
     let http = req.http();
-    match &resolver::SETTINGS.of(&http.location(req).settings).resolver.0 {
-        Some(r) => r.clone(),
-        None => http.system_resolver.get_or_init(|| Arc::new(Resolver::system())).clone(),
+    match &resolver::SETTINGS.of(&http.location(req).settings).resolver {
+        Chosen(Some(r), _) => Some(r.clone()),
+        Chosen(None, Absence::Off) => None,
+        Chosen(None, Absence::Unsaid) => {
+            Some(http.system_resolver.get_or_init(|| Arc::new(Resolver::system())).clone())
+        }
     }
 }
 
@@ -368,7 +372,10 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
         way::note(req, || Step::new("resolver").fact("name", &name).fact("result", "not asked"));
         return Ok(Target::Direct(vec![stand_in]));
     }
-    let resolver = resolver_of(req);
+    let Some(resolver) = resolver_of(req) else {
+        req.log(Level::Error, &format!("no resolver defined to resolve {}", String::from_utf8_lossy(&name)));
+        return Err(502);
+    };
     let addrs = look_up(req, &resolver, &name, place.port().unwrap_or(default_port)).await?;
     Ok(Target::Direct(addrs))
 }

@@ -1,12 +1,13 @@
 //! Servers that a request may be sent to: the servers of a group, or addresses found while the request is served. Hot
 //! path.
 
+use crate::modules::proxy;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Target;
 use crate::upstream::sticky::Sticky;
 use forebay_conf::error::Level;
 use forebay_core::upstream::balance::{Key, Picker};
-use forebay_core::upstream::lease::Lease;
+use forebay_core::upstream::lease::{DropRule, Lease};
 use forebay_net::addr::{PeerAddr, address_text};
 use forebay_server::request::Request;
 use std::sync::Arc;
@@ -62,7 +63,12 @@ impl<'t> Servers<'t> {
     /// Takes the place of a request at a chosen server.
     pub(super) fn contact(&self, req: &Request, peer: usize, now: Instant) -> Contact {
         match self {
-            Servers::Group(p, sticky) => Contact::new(Lease::new(p, peer, now, req.place()), sticky.cloned()),
+            Servers::Group(p, sticky) => {
+                let mut lease = Lease::new(p, peer, now, req.place());
+                let settings = proxy::SETTINGS.of(&req.own_location().settings);
+                lease.drop_by(DropRule { after: settings.connection_drop.0, if_unhealthy: false });
+                Contact::new(lease, sticky.cloned())
+            }
             Servers::Direct(_) => Contact::new(Lease::direct(), None),
         }
     }

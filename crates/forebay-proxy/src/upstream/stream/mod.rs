@@ -301,6 +301,13 @@ impl Body {
         if let Some(ended) = self.ended {
             return ended.into();
         }
+        if self.contact.as_ref().is_some_and(|contact| contact.lease.is_revoked()) {
+            return self.fail(
+                req,
+                Level::Error,
+                "upstream server was removed from its group while reading upstream",
+            );
+        }
         if self.rate.delay().is_some() {
             return Pulled::Blocked;
         }
@@ -642,5 +649,9 @@ impl RelayContact for Contact {
     fn over(self: Box<Self>, req: &mut Request, from_client: u64, from_server: u64) {
         switched::count(req, from_client, from_server);
         Contact::over(&self, req);
+    }
+
+    fn is_revoked(&self) -> bool {
+        self.lease.is_revoked()
     }
 }
