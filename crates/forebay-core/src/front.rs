@@ -7,6 +7,7 @@ use crate::limit::shares::{self, Candidate, Network};
 use crate::process::Outside;
 use crate::thread::{ActiveConfig, Thread};
 use crate::upstream::group::Group;
+use forebay_conf::error::Level;
 use forebay_conf::tree::{Block, Directive};
 use forebay_net::addr::Peer;
 use forebay_net::reactor::{Direct, Token};
@@ -55,6 +56,11 @@ pub trait FrontEnd: Sync {
 
     /// Prepares the state that all threads share for a configuration, before the first of them uses it.
     fn prepare(&self, number: u8, config: &Config);
+
+    /// Acts on the end of the process, after the last thread that serves connections. `log` writes to the error log.
+    fn ended(&self, number: u8, config: &Config, log: &dyn Fn(Level, &str)) {
+        let _ = (number, config, log);
+    }
 
     /// Starts the background work of a configuration, which ends when the result is dropped. First takes over state of the
     /// `former` configuration, such as the health of servers.

@@ -298,11 +298,13 @@ impl Worker {
         self.threads.iter().all(|t| t.thread.is_finished())
     }
 
-    /// Waits until all threads have ended.
-    pub fn join(self) {
+    /// Waits until all threads have ended, and has the front ends keep what is to outlive the process. `log` writes to the error log.
+    pub fn join(self, log: &dyn Fn(Level, &str)) {
         for t in self.threads {
             let _ = t.thread.join();
         }
+        let config = lock(&self.current).0.clone();
+        self.front_ends.iter().zip(0..).for_each(|(f, number)| f.ended(number, &config, log));
     }
 }
 

@@ -11,6 +11,7 @@ use crate::module::list::{self, List};
 use crate::module::thread::FIRST_KIND;
 use crate::module::{message, process};
 use crate::thread::{QUIC, Thread, ThreadConfig};
+use forebay_conf::error::Level;
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::Config;
@@ -96,6 +97,14 @@ impl FrontEnd for HttpFrontEnd {
         if let Some(http) = config.front::<Http>(number) {
             for prepare in list::all().iter().filter_map(|module| module.prepare) {
                 prepare(&http);
+            }
+        }
+    }
+
+    fn ended(&self, number: u8, config: &Config, log: &dyn Fn(Level, &str)) {
+        if let Some(http) = config.front::<Http>(number) {
+            for ended in list::all().iter().filter_map(|module| module.ended) {
+                ended(&http, log);
             }
         }
     }

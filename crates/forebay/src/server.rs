@@ -456,7 +456,7 @@ fn alone(run: Run) -> io::Result<()> {
             alone.signal(received.signal)?;
         }
     }
-    alone.worker.join();
+    alone.worker.join(&|level, text| alone.log.write(level, text));
     alone.state.listeners.unlink_except(&Listeners::default());
     let _ = std::fs::remove_file(&alone.state.pid);
     alone.log.notice("exit");

@@ -271,7 +271,7 @@ impl Process {
     fn stop(self) -> io::Result<()> {
         self.log.notice("exiting");
         self.worker.stop();
-        self.worker.join();
+        self.worker.join(&|level, text| self.log.write(level, text));
         self.log.notice("exit");
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Process {
                 }
             }
         }
-        self.worker.join();
+        self.worker.join(&|level, text| self.log.write(level, text));
         self.log.notice("exiting");
         self.log.notice("exit");
         Ok(())

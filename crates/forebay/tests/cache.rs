@@ -1,8 +1,8 @@
 //! Cached and buffered responses of upstreams: plain sockets on both sides.
 
 use forebay_testkit::{
-    Conf, DEADLINE, Origin, Server, Site, Talk, ask, body_of, files, get, get_with, http, join_all, wait_for,
-    wait_until,
+    Conf, DEADLINE, Origin, Server, Signal, Site, Talk, ask, body_of, files, get, get_with, http, join_all,
+    wait_for, wait_until,
 };
 use std::io::Read;
 use std::path::PathBuf;
@@ -118,6 +118,53 @@ fn a_restart_finds_the_cache_warm() {
     let answer = server.get("/");
     assert!(answer.contains("X-Cache: HIT") && answer.ends_with("kept"), "{answer}");
     assert_eq!(up.asked(), 1);
+}
+
+/// `file=` (Angie): the index is written at the end, and read and removed at the start. A file that is gone is a miss, and a damaged
+/// index costs nothing but its reading.
+#[test]
+fn the_index_outlives_a_restart() {
+    let up = Origin::start(|asked| {
+        let target = asked.target().to_owned();
+        asked.answer("200 OK", "", target)
+    });
+    let mut server = Server::start(cached(up, "file=%DIR%/cache/index", ""));
+    let index = server.path("cache/index");
+    let ask = |server: &Server, target: &str| server.get(target);
+    for target in ["/a", "/b", "/c"] {
+        assert!(ask(&server, target).contains("X-Cache: MISS"));
+    }
+    let end = |server: &mut Server| {
+        // Only an index that has seen the whole directory is written.
+        wait_until("the index", || {
+            server.signal(Signal::SIGQUIT);
+            server.wait_end() == Some(0) && {
+                let written = index.exists();
+                if !written {
+                    server.restart_dead();
+                }
+                written
+            }
+        });
+    };
+    end(&mut server);
+    let length = std::fs::metadata(&index).expect("an index").len();
+    assert_eq!(length, 32 + 3 * 20 + 8);
+    let gone = files(&server.path("cache")).into_iter().find(|path| path.file_name() != index.file_name());
+    std::fs::remove_file(gone.expect("a file")).expect("removed");
+    server.restart_dead();
+    wait_until("the index is read", || !index.exists());
+    let hits =
+        ["/a", "/b", "/c"].iter().filter(|target| ask(&server, target).contains("X-Cache: HIT")).count();
+    assert_eq!(hits, 2);
+    end(&mut server);
+    let mut bytes = std::fs::read(&index).expect("an index");
+    bytes[40] ^= 1;
+    std::fs::write(&index, bytes).expect("written");
+    server.restart_dead();
+    for target in ["/a", "/b", "/c"] {
+        assert!(ask(&server, target).contains("X-Cache: HIT"), "{target}");
+    }
 }
 
 #[test]

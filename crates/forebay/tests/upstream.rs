@@ -651,7 +651,7 @@ fn responses_end_with_their_servers_if_that_is_wanted() {
     known.lock().expect("names").clear();
     wait_until("the end of the name", || !begin("/gone").1);
     go_on.store(true, SeqCst);
-    let mut rest = |stream: &mut TcpStream| {
+    let rest = |stream: &mut TcpStream| {
         let mut text = String::new();
         let _ = stream.read_to_string(&mut text);
         text

@@ -85,6 +85,14 @@ impl<'a, 'c> Parameter<'a, 'c> {
         read(self.value).ok_or_else(|| self.invalid(&format!("{} value", String::from_utf8_lossy(self.name))))
     }
 
+    /// Reads the path of a file.
+    fn file(&self, path: &[u8]) -> Result<PathBuf, Error> {
+        match path {
+            b"" => Err(self.invalid("parameter")),
+            path => Ok(self.cx.full_path(path)),
+        }
+    }
+
     fn levels(&self) -> Result<Vec<usize>, Error> {
         if self.value.is_empty() {
             return Ok(Vec::new());
@@ -112,10 +120,10 @@ impl<'a, 'c> Parameter<'a, 'c> {
     }
 
     /// Reads name and size of the zone.
-    fn zone(&self) -> Result<(Vec<u8>, u64), Error> {
+    fn zone(&self, value: &[u8]) -> Result<(Vec<u8>, u64), Error> {
         let invalid = || self.invalid("keys zone size");
-        let at = memchr::memchr(b':', self.value).ok_or_else(invalid)?;
-        let (name, size) = self.value.split_at(at);
+        let at = memchr::memchr(b':', value).ok_or_else(invalid)?;
+        let (name, size) = value.split_at(at);
         let size = units::size(&size[1..]).ok_or_else(invalid)?;
         if name.is_empty() {
             return Err(no_zone(self.d, self.cx));
@@ -134,6 +142,7 @@ struct Options {
     levels: Vec<usize>,
     use_temp_path: bool,
     purge_sync: bool,
+    file: Option<PathBuf>,
     inactive: Duration,
     max_size: Option<u64>,
     min_free: u64,
@@ -151,6 +160,7 @@ impl Default for Options {
             levels: Vec::new(),
             use_temp_path: true,
             purge_sync: false,
+            file: None,
             inactive: Duration::from_secs(600),
             max_size: None,
             min_free: 0,
@@ -180,7 +190,8 @@ impl Options {
             b"levels" => self.levels = p.levels()?,
             b"use_temp_path" => self.use_temp_path = p.flag()?,
             b"purge_sync" => self.purge_sync = p.flag()?,
-            b"keys_zone" => (self.name, self.size) = p.zone()?,
+            b"keys_zone" => self.take_zone(p)?,
+            b"file" => self.file = Some(p.file(p.value)?),
             b"inactive" => self.inactive = p.read(units::duration_secs)?,
             b"max_size" => self.max_size = Some(p.read(units::offset)?),
             b"min_free" => self.min_free = p.read(units::offset)?,
@@ -198,6 +209,17 @@ impl Options {
         Ok(())
     }
 
+    /// Takes `NAME:SIZE`, behind which Angie has `:file=PATH`.
+    fn take_zone(&mut self, p: &Parameter<'_, '_>) -> Result<(), Error> {
+        let at = memchr::memmem::find(p.value, b":file=");
+        let (zone, file) = at.map_or((p.value, None), |at| (&p.value[..at], Some(&p.value[at + 6..])));
+        (self.name, self.size) = p.zone(zone)?;
+        if let Some(file) = file {
+            self.file = Some(p.file(file)?);
+        }
+        Ok(())
+    }
+
     fn cache(self, path: PathBuf) -> Cache {
         Cache {
             index: shared_index(&self.name, &path, &self.levels, self.size),
@@ -207,6 +229,7 @@ impl Options {
             levels: self.levels,
             use_temp_path: self.use_temp_path,
             purge_sync: self.purge_sync,
+            file_of_index: self.file,
             inactive: self.inactive,
             max_size: self.max_size,
             min_free: self.min_free,

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 const SHARDS: usize = 32;
 
 /// Size of a block of the file system, bytes. Sizes on disk are rounded up to it.
-const BLOCK: u64 = 4096;
+pub(super) const BLOCK: u64 = 4096;
 
 /// Returns milliseconds since the first call in this process.
 pub fn millis(now: Instant) -> u64 {
@@ -191,7 +191,7 @@ impl Index {
             return Some(n.clone());
         }
         // Some nodes more than the zone has room for are accepted, since the manager removes entries in the background.
-        if self.count() > self.max_nodes + self.max_nodes / 4 + 64 {
+        if self.count() > self.most() {
             return None;
         }
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
@@ -402,10 +402,39 @@ impl Index {
         self.purging.blocking_lock()
     }
 
+    /// Returns the largest number of nodes.
+    pub(super) fn most(&self) -> usize {
+        self.max_nodes + self.max_nodes / 4 + 64
+    }
+
+    /// Returns the entries with files, the least recently used first.
+    pub(super) fn kept(&self) -> Vec<Kept> {
+        let mut kept = Vec::with_capacity(self.count());
+        for shard in &self.shards {
+            kept.extend(lock(&shard.nodes).values().filter_map(|node| {
+                let blocks = node.with(|s| s.exists.then_some(s.size / BLOCK))?;
+                let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+                Some(Kept { used: node.used.load(Ordering::Relaxed), hash: node.hash, blocks })
+            }));
+        }
+        kept.sort_unstable_by_key(|k| k.used);
+        kept
+    }
+
     /// Returns all current nodes.
     fn all(&self) -> Vec<Arc<Node>> {
         self.shards.iter().flat_map(|s| lock(&s.nodes).values().cloned().collect::<Vec<_>>()).collect()
     }
+}
+
+/// An entry with a file, as it is kept over a restart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    /// Last use, see [`millis`].
+    used: u64,
+    pub hash: Hash,
+    /// Blocks on disk.
+    pub blocks: u32,
 }
 
 /// Entry whose times are renewed.

@@ -2,7 +2,7 @@
 //! a limit (nginx: cache loader and cache manager).
 
 use super::index::millis;
-use super::{Cache, Steps, unhex};
+use super::{Cache, Steps, saved, unhex};
 use forebay_sys::sync::lock;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,9 @@ fn run() {
         let mut pause = PAUSE;
         for cache in &caches {
             if !cache.index.loaded() {
-                load(cache);
+                if !saved::read(cache) {
+                    load(cache);
+                }
                 cache.index.set_loaded();
             }
             pause = pause.min(trim(cache));

@@ -1,7 +1,8 @@
 //! Cache of upstream responses, on disk and in memory (nginx: proxy_cache_path and related directives).
 //!
 //! `config` reads the directive, [`index`] lists the entries for all threads, [`entry`] defines the file format, [`local`] keeps small entries in the
-//! memory of each thread, [`manager`] loads and trims caches in a separate thread, [`purges`] shares purges with other replicas.
+//! memory of each thread, [`manager`] loads and trims caches in a separate thread, [`purges`] shares purges with other replicas, [`saved`] keeps
+//! indexes over a restart.
 //! `modules/proxy/cached.rs` decides when a response is stored or served.
 //!
 //! `bells.rs` wakes the threads that have a removed or replaced file open.
@@ -14,6 +15,7 @@ pub mod index;
 pub mod local;
 pub mod manager;
 pub mod purges;
+pub mod saved;
 
 use forebay_conf::error::Error;
 use forebay_server::config::Scope;
@@ -61,6 +63,8 @@ pub struct Cache {
     pub loader: Steps,
     /// `manager_*`.
     pub manager: Steps,
+    /// `file=`: place of the index while no process runs.
+    pub file_of_index: Option<PathBuf>,
     /// `purge_sync`: purges are shared with other replicas.
     pub purge_sync: bool,
     /// Index of the entries.
@@ -170,6 +174,7 @@ impl Cache {
             min_free: 0,
             loader: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             manager: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
+            file_of_index: None,
             purge_sync: false,
             index: Arc::new(Index::new(10)),
             counts: forebay_core::status_zone::zone(counts::CACHE, b""),

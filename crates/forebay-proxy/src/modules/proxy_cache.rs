@@ -3,7 +3,7 @@
 
 use crate::cache::local::CACHED;
 use crate::cache::purges::Purges;
-use crate::cache::{self, Cache, KeysZone, KeysZones, manager, zone};
+use crate::cache::{self, Cache, KeysZone, KeysZones, manager, saved, zone};
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -21,6 +21,7 @@ use forebay_server::request::Request;
 use forebay_server::request::rare::Unused;
 use forebay_server::request::states::Slot;
 use forebay_server::variables::{HasValue, Row};
+use forebay_sys::errno::errno;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -365,6 +366,13 @@ pub static MODULE: Module = Module {
         ..ConfigHooks::NONE
     },
     prepare: Some(|http| manager::attend(cache::all(http))),
+    ended: Some(|http, log| {
+        for (path, e) in saved::write_all(cache::all(http)) {
+            let text =
+                format!("the index of a cache was not written to \"{}\" ({})", path.display(), errno(&e));
+            log(Level::Error, &text);
+        }
+    }),
     begin: Some(|b| {
         let purges = cache::all(b.http).iter().filter_map(Purges::of);
         b.tells.extend(purges.map(|purges| Arc::new(purges) as Arc<dyn Tells>));

@@ -22,12 +22,15 @@ use crate::phases::Outcome;
 use crate::request::Request;
 use crate::response::coding::Ranked;
 use crate::variables::Row;
-use forebay_conf::error::Error;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
 use forebay_sys::pooled::Pooled;
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
+
+/// Hook for the end of the process.
+pub type Ended = fn(&Http, &dyn Fn(Level, &str));
 
 /// A module. Fields that it does not need come from [`Module::NONE`].
 pub struct Module {
@@ -55,6 +58,8 @@ pub struct Module {
     pub config: ConfigHooks,
     /// Prepares the process for a configuration, before its first connection.
     pub prepare: Option<fn(&Http)>,
+    /// Called at the end of the process, after the last request. The second argument writes to the error log.
+    pub ended: Option<Ended>,
     /// Begins the work for a configuration that goes on independently of requests.
     pub begin: Option<fn(&mut process::Beginning<'_>)>,
     /// States in worker threads.
@@ -76,6 +81,7 @@ impl Module {
         log: None,
         config: ConfigHooks::NONE,
         prepare: None,
+        ended: None,
         begin: None,
         threads: &[],
     };
