@@ -4,10 +4,11 @@
 //! master looks for such sockets when a reload begins, and sends the result to them when it is known. A socket that is
 //! there by then belongs to a command whose changes to the files the reload reads.
 
-use crate::cli::{Options, Signal as Wish};
-use crate::control_api;
+use crate::cli::{self, Options, Signal as Wish};
+use crate::control_api::{self, client::Failed};
 use crate::master_log::errno;
 use crate::server::Found;
+use crate::title;
 use nix::unistd::Pid;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -147,14 +148,31 @@ pub(crate) fn by_control_api(options: &Options, patience: Duration) -> u8 {
         Ok(None) => return complain("no address of the control API"),
         Err(text) => return complain(&text),
     };
-    let (lines, code) = match control_api::client::reload(&address, patience) {
+    show(control_api::client::reload(&address, patience))
+}
+
+/// Prints the lines of a reload. Returns the exit code.
+fn show(result: Result<Vec<String>, Failed>) -> u8 {
+    let (lines, code) = match result {
         Ok(lines) => (lines, 0),
-        Err(lines) => (lines, 1),
+        Err(failed) => (failed.lines(), 1),
     };
     for line in lines {
         eprintln!("nginx: {line}");
     }
     code
+}
+
+/// Reloads by way of the control API that the master was started with. `None` if there is none, or nobody answers there.
+fn by_api_of(master: Pid, patience: Duration) -> Option<u8> {
+    let arguments = title::arguments_of(master)?;
+    let words: Vec<String> =
+        arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let address = cli::parse(&words).ok()?.control_address().ok()??;
+    match control_api::client::reload(&address, patience) {
+        Err(Failed::Unreachable(_)) => None,
+        result => Some(show(result)),
+    }
 }
 
 /// Runs `forebay reload`. Returns the exit code.
@@ -164,6 +182,9 @@ pub(crate) fn main(options: &Options, patience: Duration) -> u8 {
     }
     // Errors of the configuration are in the log and on the console already.
     let Ok(master) = Found::by_main_level(options) else { return 1 };
+    if let Some(code) = by_api_of(master.pid, patience) {
+        return code;
+    }
     let ear = match Ear::beside(&master.pid_file) {
         Ok(ear) => ear,
         Err(text) => return complain(&text),

@@ -3,6 +3,7 @@
 //! A title is argv, and argv is given at exec: the program starts itself once more in place, same process,
 //! same descriptors, with the title as its only argument and the true arguments in the environment.
 
+use nix::unistd::Pid;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
@@ -21,6 +22,15 @@ pub(crate) fn arguments() -> (Vec<OsString>, bool) {
         Some(args) => (args, true),
         None => (given, false),
     }
+}
+
+/// Returns the true arguments of another process of this program, program name first, as far as they may be read.
+pub(crate) fn arguments_of(process: Pid) -> Option<Vec<OsString>> {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).ok()?;
+    let named = [ARGUMENTS.as_bytes(), b"="].concat();
+    let value =
+        environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(named.as_slice()))?;
+    decode(std::str::from_utf8(value).ok()?)
 }
 
 const MASTER: &str = "nginx: master process ";

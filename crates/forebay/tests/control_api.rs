@@ -94,6 +94,15 @@ fn a_reload_answers_with_its_result() {
         "{logs}"
     );
     assert_eq!(ask(&at, "GET", "/1/nginx").1["generation"], 2);
+    // The command without the address finds the API of the master.
+    server.write("more.conf", "session_log_format x y;\n");
+    let output = std::process::Command::new(forebay_testkit::program())
+        .arg("reload")
+        .args(["-c".into(), server.path("nginx.conf"), "-p".into(), server.dir().to_path_buf()])
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.starts_with("nginx: [warn] "), "{text}");
     // The commands: the exit code and the lines are those of the reload.
     for command in [&["-s", "reload", "-l", ADDRESS][..], &["reload", "-l", ADDRESS, "-p", "."]] {
         let (program, site) = (forebay_testkit::program(), &server.site);

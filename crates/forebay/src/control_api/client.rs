@@ -10,19 +10,39 @@ const LIMITS: Limits = Limits { head: 8 << 10, body: 1 << 20 };
 const REQUEST: &[u8] =
     b"PATCH /1/control/config HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
+/// Failure of a reload.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// Nobody has been asked.
+    Unreachable(String),
+    /// Lines that say why the configuration is not in effect.
+    Refused(Vec<String>),
+}
+
+impl Failed {
+    /// Returns the lines for people.
+    pub(crate) fn lines(self) -> Vec<String> {
+        match self {
+            Failed::Unreachable(line) => vec![line],
+            Failed::Refused(lines) => lines,
+        }
+    }
+}
+
 /// Reloads, and waits for the result. Returns the warnings.
 ///
 /// # Errors
-/// The lines that say why the configuration is not in effect.
-pub(crate) fn reload(address: &Address, patience: Duration) -> Result<Vec<String>, Vec<String>> {
+/// There is no server, or it has refused the configuration.
+pub(crate) fn reload(address: &Address, patience: Duration) -> Result<Vec<String>, Failed> {
     let end = Patience::Until(Instant::now() + patience);
-    let failed = |what: &str| vec![format!("{what} of the control API at {address}")];
+    let line = |what: &str| format!("{what} of the control API at {address}");
+    let failed = |what: &str| Failed::Refused(vec![line(what)]);
     let target = match address {
         Address::Unix(path) => blocking::Address::Unix(path.clone()),
         Address::Tcp(address) => blocking::Address::Inet(*address),
     };
     let connect = Connection::open(&target, end);
-    let mut connection = connect.map_err(|e| failed(&format!("no connection ({e})")))?;
+    let mut connection = connect.map_err(|e| Failed::Unreachable(line(&format!("no connection ({e})"))))?;
     connection.request(REQUEST).map_err(|e| failed(&format!("no request ({e:?})")))?;
     let response = connection.response(LIMITS).map_err(|e| {
         failed(&match e {
@@ -36,7 +56,7 @@ pub(crate) fn reload(address: &Address, patience: Duration) -> Result<Vec<String
         lines.into_iter().flatten().filter_map(|l| Some(l.as_str()?.to_owned())).collect();
     match (response.status, lines.is_empty()) {
         (200, _) => Ok(lines),
-        (_, false) => Err(lines),
+        (_, false) => Err(Failed::Refused(lines)),
         (status, true) => Err(failed(&format!("status {status}"))),
     }
 }
