@@ -1,6 +1,7 @@
 //! The client of both servers: kept connections, one request at a time on each.
 
 use crate::h2::Session;
+use crate::h3;
 use crate::message::{Answer, field, text};
 use crate::requests::{Ask, Front, Version};
 use crate::wire::{self, Framing};
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time for a response, and between two of its parts.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -99,13 +100,14 @@ struct Key {
 pub(crate) struct Tls {
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
+    three: Arc<ClientConfig>,
 }
 
 impl Tls {
     /// Makes the configurations: any certificate will do.
     pub(crate) fn new() -> Result<Tls, String> {
         let make = |p: Protocol| config(&Trust::Anyone, p).map_err(|e| e.to_string());
-        Ok(Tls { one: make(Protocol::Http1)?, two: make(Protocol::Http2)? })
+        Ok(Tls { one: make(Protocol::Http1)?, two: make(Protocol::Http2)?, three: make(Protocol::Http3)? })
     }
 }
 
@@ -117,13 +119,22 @@ pub(crate) struct Client {
     open: HashMap<Key, Connection>,
     /// Connection of the request that has been sent.
     current: Option<(Key, Connection, bool)>,
+    /// Connections of HTTP/3.
+    quic: HashMap<Key, h3::Session>,
     /// Why there is no connection.
     refused: String,
 }
 
 impl Client {
     pub(crate) fn new(address: Ipv4Addr, tls: Tls) -> Client {
-        Client { address, tls, open: HashMap::new(), current: None, refused: String::new() }
+        Client {
+            address,
+            tls,
+            open: HashMap::new(),
+            current: None,
+            quic: HashMap::new(),
+            refused: String::new(),
+        }
     }
 
     /// Sends a datagram with a request, and returns what comes back.
@@ -138,9 +149,31 @@ impl Client {
         Ok(Answer { status: 200, wire: n, body: bytes, ..Answer::default() })
     }
 
+    /// Sends a request over HTTP/3 and reads its response. A connection that has failed is not used again.
+    fn over_quic(&mut self, ask: &Ask) -> io::Result<Answer> {
+        let key = Key::of(ask);
+        let until = Instant::now() + PATIENCE;
+        if let Some(mut kept) = self.quic.remove(&key)
+            && let Ok(answer) = kept.ask(ask, until)
+        {
+            self.quic.insert(key, kept);
+            return Ok(answer);
+        }
+        let address = SocketAddr::from((self.address, key.front.port));
+        let name = key.name.as_deref().unwrap_or("localhost");
+        let mut fresh = h3::Session::connect(address, name, &self.tls.three, until)?;
+        let answer = fresh.ask(ask, until);
+        if answer.is_ok() && self.quic.len() < MOST_CONNECTIONS {
+            self.quic.insert(key, fresh);
+        } else {
+            fresh.close();
+        }
+        answer
+    }
+
     /// Sends a request. Errors show when its response is read.
     pub(crate) fn send(&mut self, ask: &Ask) {
-        if ask.front.udp {
+        if ask.front.udp || ask.front.quic {
             return;
         }
         let key = Key::of(ask);
@@ -164,6 +197,9 @@ impl Client {
     pub(crate) fn receive(&mut self, ask: &Ask) -> Answer {
         if ask.front.udp {
             return self.datagram(ask).unwrap_or_else(|e| failed(&words(&e)));
+        }
+        if ask.front.quic {
+            return self.over_quic(ask).unwrap_or_else(|e| failed(&words(&e)));
         }
         let Some((key, mut connection, reused)) = self.current.take() else {
             return failed(&self.refused);
@@ -301,7 +337,7 @@ fn stays(answer: &Answer, ask: &Ask) -> bool {
     let kept = match ask.version {
         Version::Http10 => connection.as_deref() == Some("keep-alive"),
         Version::Http11 => connection.as_deref() != Some("close"),
-        Version::Http2 => return answer.failure.is_none(),
+        Version::Http2 | Version::Http3 => return answer.failure.is_none(),
     };
     let delimited = wire::framing(&answer.fields, Framing::Close) != Framing::Close
         || matches!(answer.status, 204 | 304)

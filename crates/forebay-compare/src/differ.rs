@@ -315,19 +315,26 @@ pub(crate) fn upstreams(a: &[Received], b: &[Received]) -> Vec<Difference> {
     out
 }
 
-/// Compares lines of a log. The lengths of bodies, which differ with the server's name in a built-in page, count as equal.
-pub(crate) fn lines(log: &str, a: &[String], b: &[String], lengths: [[usize; 2]; 2]) -> Option<Difference> {
+/// Compares lines of a log. `lengths` are those of both bodies, and what a server may count beyond them. The lengths of bodies, which differ with the server's name in a built-in page, count as equal.
+pub(crate) fn lines(
+    log: &str,
+    a: &[String],
+    b: &[String],
+    lengths: ([[usize; 2]; 2], usize),
+) -> Option<Difference> {
     if a == b {
         return None;
     }
-    let (x, y) = (without(a, lengths[0]), without(b, lengths[1]));
+    let ([first, second], slack) = lengths;
+    let (x, y) = (without(a, first, slack), without(b, second, slack));
     (x != y).then(|| Difference::new(Part::Log(log.to_owned()), some(&x), some(&y)))
 }
 
 /// Returns lines without the lengths of a body: that of its content, and that with its chunks.
-fn without(lines: &[String], lengths: [usize; 2]) -> Vec<String> {
+fn without(lines: &[String], lengths: [usize; 2], slack: usize) -> Vec<String> {
     let hide = |line: &String| {
-        let is_length = |w: &str| w.parse().is_ok_and(|n: usize| lengths.contains(&n));
+        let is_length =
+            |w: &str| w.parse().is_ok_and(|n: usize| lengths.iter().any(|l| (*l..=l + slack).contains(&n)));
         let words = line.split(' ').map(|w| if is_length(w) { "(length)" } else { w });
         let mut line = words.collect::<Vec<_>>().join(" ");
         for length in lengths {
@@ -401,7 +408,7 @@ mod tests {
     #[test]
     fn lines_with_other_lengths() {
         let line = |n: &str| vec![format!("\"GET / HTTP/1.1\" 404 {n} \"-\"")];
-        assert_eq!(lines("a", &line("153"), &line("157"), [[153; 2], [157; 2]]), None);
-        assert!(lines("a", &line("153"), &line("158"), [[153; 2], [157; 2]]).is_some());
+        assert_eq!(lines("a", &line("153"), &line("157"), ([[153; 2], [157; 2]], 0)), None);
+        assert!(lines("a", &line("153"), &line("158"), ([[153; 2], [157; 2]], 0)).is_some());
     }
 }

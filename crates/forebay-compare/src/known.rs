@@ -1,13 +1,14 @@
 //! Known differences: each has its paragraph in docs/differences.md.
 
 use crate::differ::{Difference, Part};
-use crate::requests::Ask;
+use crate::requests::{Ask, Content, Version};
 
 /// Beginnings of the paragraphs' subjects.
 pub(crate) mod subject {
     pub(crate) const SERVER: &str = "`Server: forebay";
     pub(crate) const CONTINUE: &str = "`100 Continue` is left out";
     pub(crate) const CHARSET: &str = "`X-Accel-Charset` of an upstream";
+    pub(crate) const SAID: &str = "HTTP/2 and gRPC upstreams";
     pub(crate) const CLOSE: &str = "Connections to upstreams that serve one request say so";
     pub(crate) const KEPT: &str = "`proxy_pass` to an address or a name keeps connections";
     pub(crate) const RANGE: &str = "A 416 has each field of `add_header";
@@ -29,6 +30,9 @@ pub(crate) fn explained(ask: &Ask, d: &Difference) -> Option<&'static str> {
         Part::UpstreamField(name) => match (name.as_str(), a, b) {
             ("connection", None, Some("close")) => Some(subject::CLOSE),
             ("connection", Some("close"), None) => Some(subject::KEPT),
+            ("content-length", Some(_), None) if matches!(ask.content, Some(Content::Chunks(_))) => {
+                Some(subject::SAID)
+            }
             ("http_proxy", Some(_), None) => Some(subject::PROXY),
             _ => None,
         },
@@ -36,12 +40,10 @@ pub(crate) fn explained(ask: &Ask, d: &Difference) -> Option<&'static str> {
         Part::Log(_) if ask.fields.iter().any(|(n, _)| n == "Expect") => Some(subject::CONTINUE),
         Part::Status => match (a, b) {
             (Some(_), Some("500")) if breaks_lines(ask) => Some(subject::ONE_LINE),
-            (None, Some("400")) if ask.version == crate::requests::Version::Http2 => Some(subject::HUGE_HEAD),
+            (None, Some("400")) if ask.version >= Version::Http2 => Some(subject::HUGE_HEAD),
             _ => None,
         },
-        Part::Failure if ask.version == crate::requests::Version::Http2 && b.is_none() => {
-            Some(subject::HUGE_HEAD)
-        }
+        Part::Failure if ask.version >= Version::Http2 && b.is_none() => Some(subject::HUGE_HEAD),
         _ => None,
     }
 }
@@ -65,9 +67,7 @@ fn of_field(ask: &Ask, name: &str, a: Option<&str>, b: Option<&str>) -> Option<&
             Some(subject::CHARSET)
         }
         ("vary", None, Some(_)) if is_coded(ask) => Some(subject::VARY),
-        ("connection" | "keep-alive" | "upgrade" | "te", Some(_), None)
-            if ask.version == crate::requests::Version::Http2 =>
-        {
+        ("connection" | "keep-alive" | "upgrade" | "te", Some(_), None) if ask.version >= Version::Http2 => {
             Some(subject::HOP_BY_HOP)
         }
         (_, Some(a), Some(b))
@@ -96,6 +96,7 @@ mod tests {
     fn every_subject_has_its_paragraph() {
         for start in [
             subject::SERVER,
+            subject::SAID,
             subject::CHARSET,
             subject::CONTINUE,
             subject::CLOSE,

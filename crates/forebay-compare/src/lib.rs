@@ -5,7 +5,7 @@
 //!
 //! - [`requests`] are made from the configuration and from an access log, each with variations.
 //! - `marks` edits the copies so that blocks, logs and requests to upstreams can be told by the number of a request.
-//! - `pair` starts both servers, [`recorder`] stands in for all upstreams, `client` asks, `h2` and `wire` are the protocols.
+//! - `pair` starts both servers, [`recorder`] stands in for all upstreams, `client` asks, `h2`, `h3` and `wire` are the protocols.
 //! - `observe` is one pass, [`differ`] compares, `known` has the differences that docs/differences.md explains.
 //! - [`expect`] is `forebay test`: requests with what is expected of them, against one private copy.
 //! - `coverage` says which lines were reached, `report` groups and prints, `run` is one comparison, [`cli`] the command line.
@@ -18,6 +18,7 @@ mod coverage;
 pub mod differ;
 pub mod expect;
 mod h2;
+mod h3;
 mod known;
 mod marks;
 pub mod message;

@@ -226,8 +226,6 @@ fn is_count(question: &Question, observed: &Observed, finding: &Finding) -> bool
 fn left_out(source: &Source) -> Vec<String> {
     let view = source.view();
     let mut out: Vec<String> = source.unserved_names().map(|n| format!("the {n} block")).collect();
-    let quic = view.all("listen").any(|n| view.args(n).iter().any(|a| a == "quic"));
-    out.extend(quic.then(|| "HTTP/3".to_owned()));
     let limited = ["limit_req", "limit_conn"].iter().any(|n| view.all(n).next().is_some());
     out.extend(limited.then(|| "limit_req and limit_conn (the copies have higher limits)".to_owned()));
     for name in [

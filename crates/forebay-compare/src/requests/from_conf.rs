@@ -2,7 +2,7 @@
 
 use super::conditions::{Change, matching, of_if};
 use super::paths::{MOST_FILES, instances, location_paths, pattern_paths, size, walk, without_brackets};
-use super::{Ask, Content, Front, vary};
+use super::{Ask, Content, Front, Version, vary};
 use forebay_copy::patch::{View, normal};
 use forebay_copy::scene::Copy;
 use std::collections::HashSet;
@@ -80,14 +80,16 @@ impl Maker<'_> {
         };
         let two = on("http2");
         let mut fronts: Vec<Front> = Vec::new();
-        for listen in listens.iter().filter(|l| !l.iter().any(|w| w == "quic")) {
+        for listen in &listens {
             let address = listen.first().map(|a| normal(a)).unwrap_or_default();
             let Some(port) = self.copy.ports.get(&address) else { continue };
             let has = |word: &str| listen.iter().any(|w| w == word);
             let (tls, http2) = (has("ssl") || on("ssl"), has("http2") || two);
-            let front =
-                Front { port: *port, tls, http2, proxy_protocol: has("proxy_protocol"), ..Front::default() };
-            if !fronts.iter().any(|f| f.port == front.port) {
+            let quic = has("quic");
+            let proxy_protocol = has("proxy_protocol");
+            let (tls, http2) = (tls || quic, http2 && !quic);
+            let front = Front { port: *port, tls, http2, proxy_protocol, quic, ..Front::default() };
+            if !fronts.iter().any(|f| (f.port, f.quic) == (front.port, quic)) {
                 fronts.push(front);
             }
         }
@@ -113,6 +115,7 @@ impl Maker<'_> {
         for (i, front) in server.fronts.iter().enumerate() {
             let base = Ask {
                 front: *front,
+                version: if front.quic { Version::Http3 } else { Version::Http11 },
                 method: "GET".into(),
                 target: "/".into(),
                 host: host.clone(),
@@ -123,7 +126,13 @@ impl Maker<'_> {
             for name in server.hosts.iter().skip(1) {
                 self.add(Ask { host: Some(name.clone()), ..base.clone() });
             }
-            if i > 0 && server.fronts.iter().take(i).any(|f| (f.tls, f.http2) == (front.tls, front.http2)) {
+            if i > 0
+                && server
+                    .fronts
+                    .iter()
+                    .take(i)
+                    .any(|f| (f.tls, f.http2, f.quic) == (front.tls, front.http2, front.quic))
+            {
                 // Another address of the same kind.
                 self.add(base);
                 continue;
@@ -288,8 +297,8 @@ impl Maker<'_> {
     /// Adds a request; its position, unless it is there already.
     pub(super) fn add(&mut self, ask: Ask) -> Option<usize> {
         let key = format!(
-            "{} {} {} {:?} {:?} {:?} {}",
-            ask.front.port,
+            "{:?} {} {} {:?} {:?} {:?} {}",
+            ask.front,
             ask.method,
             ask.target,
             ask.host,

@@ -13,7 +13,7 @@ use crate::recorder::{NUMBER, WISH};
 use std::net::Ipv4Addr;
 
 /// Version of HTTP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0.
     Http10,
@@ -22,6 +22,8 @@ pub enum Version {
     Http11,
     /// HTTP/2.
     Http2,
+    /// HTTP/3.
+    Http3,
 }
 
 /// Address of a server under comparison, the same port in both.
@@ -39,6 +41,8 @@ pub struct Front {
     pub stream: bool,
     /// Datagrams are sent.
     pub udp: bool,
+    /// QUIC is spoken.
+    pub quic: bool,
 }
 
 /// Content of a request.
@@ -140,6 +144,7 @@ impl Ask {
         match self.version {
             Version::Http10 => option("--http1.0".into()),
             Version::Http11 => option("--http1.1".into()),
+            Version::Http3 => option("--http3-only".into()),
             Version::Http2 if self.front.tls => option("--http2".into()),
             Version::Http2 => option("--http2-prior-knowledge".into()),
         }

@@ -29,7 +29,7 @@ impl Maker<'_> {
         let Some(port) = self.copy.ports.get(&address).copied() else { return };
         let has = |word: &str| listen.iter().any(|w| w == word);
         let (tls, udp, proxy_protocol) = (has("ssl"), has("udp"), has("proxy_protocol"));
-        let front = Front { port, tls, udp, proxy_protocol, stream: true, http2: false };
+        let front = Front { port, tls, udp, proxy_protocol, stream: true, ..Front::default() };
         let base = Ask { front, method: "GET".into(), aim: Some(server), lane: server, ..Ask::default() };
         let preread = self.view.effective(Some(server), "ssl_preread").map(|n| self.view.args(n));
         if preread.is_some_and(|a| a.first().is_some_and(|v| v == "on")) {

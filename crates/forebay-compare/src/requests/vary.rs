@@ -12,11 +12,25 @@ const VARIATIONS: [Variation; 7] = [coded, conditional, methods, versions, bodie
 
 /// Returns the variations of a request. `proxied`: an upstream may answer it.
 pub(crate) fn of(ask: &Ask, proxied: bool) -> Vec<Ask> {
+    if ask.front.quic {
+        return over_quic(ask, proxied);
+    }
     let mut all = again(ask);
     if proxied {
         all.extend(wishes(ask));
     }
     all.extend(VARIATIONS.iter().flat_map(|vary| vary(ask)));
+    all
+}
+
+/// The variations that HTTP/3 can have.
+fn over_quic(ask: &Ask, proxied: bool) -> Vec<Ask> {
+    let mut all = again(ask);
+    if proxied {
+        all.extend(wishes(ask));
+    }
+    let kinds: [Variation; 5] = [coded, conditional, methods, bodies, escapes];
+    all.extend(kinds.iter().flat_map(|vary| vary(ask)));
     all
 }
 
