@@ -91,7 +91,8 @@ pub(crate) fn start(
     };
     let copy = Copy::new(&side.source, place)?;
     let conf = copy.write(&side.source, &marks::edits(&side.source, dir))?;
-    let program = Program { path: side.program.clone(), prefix: dir.to_owned(), cpus: Vec::new() };
+    let program =
+        Program { path: side.program.clone(), prefix: dir.to_owned(), cpus: Vec::new(), is_bound: true };
     program
         .test(&conf)
         .map_err(|e| format!("{name} refuses {}: {}", side.source.path.display(), original(&e, side, dir)))?;

@@ -64,6 +64,8 @@ pub struct Program {
     pub prefix: PathBuf,
     /// CPUs that it may use; none: all.
     pub cpus: Vec<usize>,
+    /// It ends with the thread that starts it, even if that is killed.
+    pub is_bound: bool,
 }
 
 impl Program {
@@ -102,6 +104,9 @@ impl Program {
         let mut command = self.command(conf);
         // ^C is for the program that started it.
         command.stdout(Stdio::null()).stderr(err).process_group(0);
+        if self.is_bound {
+            forebay_sys::child::die_with_starter(&mut command);
+        }
         let start = || forebay_sys::child::unblock_signals(&mut command).spawn();
         let child = forebay_sys::affinity::pinned(&self.cpus, start).map_err(say)?.map_err(say)?;
         let mut process = Process { child };

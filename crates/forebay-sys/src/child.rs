@@ -12,10 +12,25 @@ pub fn unblock_signals(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?)) }
 }
 
+/// Makes the process that `command` starts end, by SIGTERM, when the thread that starts it ends, however that happens.
+pub fn die_with_starter(command: &mut Command) -> &mut Command {
+    let signal = Some(rustix::process::Signal::TERM);
+    // SAFETY: between fork and exec only what is safe in a signal handler may be called; this is a system call alone.
+    unsafe { command.pre_exec(move || Ok(rustix::process::set_parent_process_death_signal(signal)?)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use nix::sys::signal::Signal;
+
+    #[test]
+    fn a_child_ends_with_the_thread_that_started_it() {
+        let start = || die_with_starter(Command::new("sleep").arg("60")).spawn().expect("sleep");
+        let mut child = std::thread::spawn(start).join().expect("started");
+        let status = child.wait().expect("ended");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(Signal::SIGTERM as i32));
+    }
 
     #[test]
     fn a_child_can_be_ended() {

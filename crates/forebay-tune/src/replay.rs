@@ -377,7 +377,7 @@ impl Replay<'_> {
         let (conf, port) = self.write_configuration(a, steps)?;
         // As published: the steps say how many workers there are.
         let cpus = Vec::new();
-        let program = Program { path: path.to_owned(), prefix: self.dir.clone(), cpus };
+        let program = Program { path: path.to_owned(), prefix: self.dir.clone(), cpus, is_bound: false };
         if let Err(e) = program.test(&conf) {
             return Ok(Measured::Refused(e));
         }

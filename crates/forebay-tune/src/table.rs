@@ -145,7 +145,8 @@ impl Contender {
             CopyPlace { upstreams: Upstreams::Http(upstream), ..CopyPlace::new(dir.to_owned(), prefix) };
         let copy = Copy::new(&source, place)?;
         let written = copy.write(&source, &[])?;
-        let program = Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0 };
+        let program =
+            Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0, is_bound: false };
         program.test(&written)?;
         let process = program.start(&written, &copy.addresses(&source), &dir.join("stderr"))?;
         let manner = LoadPlan::closed_loop(args.connections as usize, args.seed);

@@ -118,7 +118,7 @@ impl<'a> Tuning<'a> {
     fn prepare(&self) -> Result<Subject<'a>, String> {
         let copy = Copy::new(self.source, self.place()?)?;
         let path = executable(self.args.server, self.args.program.as_deref())?;
-        let program = Program { path, prefix: self.dir.clone(), cpus: shares().0 };
+        let program = Program { path, prefix: self.dir.clone(), cpus: shares().0, is_bound: false };
         let conf = copy.write(self.source, &[])?;
         let targets = self.chosen(copy.targets(self.source, self.args.http3));
         if targets.is_empty() && self.args.http3 {

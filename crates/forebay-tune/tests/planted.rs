@@ -131,7 +131,7 @@ fn check(dir: &Path) {
     let place = CopyPlace { root: Some(root), ..CopyPlace::new(dir.join("half"), dir.into()) };
     let copy = Copy::new(&source, place).expect("a copy");
     let path = std::env::current_exe().expect("this program");
-    let program = Program { path, prefix: dir.into(), cpus: Vec::new() };
+    let program = Program { path, prefix: dir.into(), cpus: Vec::new(), is_bound: false };
     let levels =
         [("output_buffers", "4 64k"), ("keepalive_requests", "7"), ("sendfile", "on")].map(|(name, args)| {
             let text = format!("{name} {args};");

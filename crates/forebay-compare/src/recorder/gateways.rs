@@ -123,7 +123,8 @@ pub(super) fn memcached(from: &mut impl BufRead) -> io::Result<Received> {
 
 /// Returns the output of a program behind a gateway.
 fn output(reply: &Reply) -> Vec<u8> {
-    let mut out = format!("Status: {}\r\n", reply.status).into_bytes();
+    let reason = forebay_http::h1::response::reason(reply.status);
+    let mut out = format!("Status: {} {reason}\r\n", reply.status).into_bytes();
     for (name, value) in &reply.fields {
         out.extend(format!("{name}: {value}\r\n").bytes());
     }
