@@ -7,8 +7,10 @@ use forebay_bench::signals;
 use forebay_copy::patch::Source;
 use forebay_terminal::print;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Run a configuration under nginx and under Forebay, send both the same requests, and show what differs
 #[derive(Parser, Debug)]
@@ -54,6 +56,15 @@ struct CommandLine {
     /// Write tests of what both agree on, for `forebay test`
     #[arg(long, value_name = "FILE")]
     write_tests: Option<PathBuf>,
+    /// Compare live traffic until ^C, a line a minute: requests that nginx's mirror sends to this address, or with `log` the new
+    /// lines of --log
+    #[arg(long, value_name = "ADDRESS:PORT|log")]
+    live: Option<String>,
+    /// With --live: send methods that may change something, too
+    #[arg(long, requires = "live")]
+    all_methods: bool,
+    #[arg(long, hide = true, value_name = "SECONDS")]
+    every: Option<u64>,
     /// Run both copies until ^C and send nothing, to look at differences by hand
     #[arg(long)]
     hold: bool,
@@ -76,7 +87,7 @@ pub fn main(rest: Vec<OsString>) -> u8 {
     };
     signals::catch();
     match compare(&line) {
-        Ok(_) if signals::interrupted() && !line.hold => 130,
+        Ok(_) if signals::interrupted() && !line.hold && line.live.is_none() => 130,
         Ok(code) => code,
         Err(text) => {
             eprintln!("forebay compare: {text}");
@@ -91,7 +102,10 @@ fn compare(line: &CommandLine) -> Result<u8, String> {
         run::hold(&question)?;
         return Ok(0);
     }
-    let report = run::compare(&question)?;
+    let report = match &line.live {
+        Some(place) => run::live(&question, place_of(place, line)?, line.all_methods)?,
+        None => run::compare(&question)?,
+    };
     let write = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
     };
@@ -111,6 +125,17 @@ fn compare(line: &CommandLine) -> Result<u8, String> {
         print(report.text());
     }
     Ok(u8::from(report.unknown().next().is_some()))
+}
+
+/// Reads the value of `--live`; `None`: a log.
+fn place_of(place: &str, line: &CommandLine) -> Result<Option<SocketAddr>, String> {
+    match place {
+        "log" if line.log.is_some() => Ok(None),
+        "log" => Err("--live log needs --log FILE".into()),
+        address => {
+            address.parse().map(Some).map_err(|_| format!("--live {address}: expected ADDRESS:PORT or log"))
+        }
+    }
 }
 
 fn question(line: &CommandLine) -> Result<Question, String> {
@@ -143,6 +168,7 @@ fn question(line: &CommandLine) -> Result<Question, String> {
         threads: line.threads.into(),
         hold: line.hold,
         tests: line.write_tests.clone(),
+        every: line.every.map(Duration::from_secs),
     })
 }
 

@@ -8,7 +8,8 @@
 //! - `pair` starts both servers, [`recorder`] stands in for all upstreams, `client` asks, `h2`, `h3` and `wire` are the protocols.
 //! - `observe` is one pass, [`differ`] compares, `known` has the differences that docs/differences.md explains.
 //! - [`expect`] is `forebay test`: requests with what is expected of them, against one private copy.
-//! - `coverage` says which lines were reached, `report` groups and prints, `run` is one comparison, [`cli`] the command line.
+//! - `coverage` says which lines were reached, `report` groups and prints, `run` is one comparison, `live` one that goes on, [`cli`]
+//!   the command line.
 
 #![warn(unreachable_pub)]
 
@@ -20,6 +21,7 @@ pub mod expect;
 mod h2;
 mod h3;
 mod known;
+mod live;
 mod marks;
 pub mod message;
 mod observe;

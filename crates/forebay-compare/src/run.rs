@@ -1,23 +1,25 @@
 //! One comparison from start to end.
 
 use crate::client::Tls;
-use crate::coverage;
+use crate::coverage::{self, Coverage};
 use crate::differ::Part;
 use crate::expect::write;
 use crate::known;
+use crate::live::{self, Live};
 use crate::observe::{self, Finding, Observed};
 use crate::pair::{Pair, Side};
 use crate::report::{Group, Report, groups};
 use crate::requests::from_conf;
-use crate::requests::log::{self, COMBINED, Format};
+use crate::requests::log::{self, COMBINED, Follower, Format};
 use crate::requests::{Ask, Front};
 use forebay_bench::signals;
 use forebay_copy::patch::{Source, View};
 use forebay_copy::scene::Copy;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most requests that are sent again to see whether differences come again.
 const MOST_AGAIN: usize = 6000;
@@ -37,6 +39,8 @@ pub(crate) struct Question {
     pub(crate) hold: bool,
     /// File for tests of what both servers agree on.
     pub(crate) tests: Option<PathBuf>,
+    /// Time between two lines of a live comparison.
+    pub(crate) every: Option<Duration>,
 }
 
 /// Compares. The servers have ended when it returns.
@@ -63,18 +67,59 @@ pub(crate) fn compare(question: &Question) -> Result<Report, String> {
     write_tests(question, dir.path(), &asks, &findings)?;
     let places = |at: usize| place(question, &asks, &observed, at);
     let groups: Vec<Group> = groups(&asks, findings, &places, &repeated);
-    Ok(Report {
+    let numbers = Numbers { requests: observed.sent, planned: asks.len(), elapsed };
+    Ok(report(question, numbers, coverage, groups))
+}
+
+/// Numbers of a comparison.
+struct Numbers {
+    requests: u64,
+    planned: usize,
+    elapsed: Duration,
+}
+
+fn report(question: &Question, numbers: Numbers, coverage: Coverage, groups: Vec<Group>) -> Report {
+    let Numbers { requests, planned, elapsed } = numbers;
+    Report {
         names: question.names.clone(),
         configuration: question.sides[0].source.path.display().to_string(),
         with: (!question.same_files).then(|| question.sides[1].source.path.display().to_string()),
-        requests: observed.sent,
-        planned: asks.len(),
+        requests,
+        planned,
         elapsed,
         coverage,
         groups,
         left_out: left_out(&question.sides[0].source),
-        interrupted: signals::interrupted(),
-    })
+        interrupted: signals::interrupted() && planned > 0,
+    }
+}
+
+/// Compares live traffic until ^C. The mirror sends it to an address, or it is what a log gets.
+///
+/// # Errors
+/// Errors of [`compare`].
+pub(crate) fn live(
+    question: &Question,
+    listen: Option<SocketAddr>,
+    all_methods: bool,
+) -> Result<Report, String> {
+    let started = Instant::now();
+    let tls = [Tls::new()?, Tls::new()?];
+    let dir = temporary()?;
+    let pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new())?;
+    let view = question.sides[0].source.view();
+    let bases = from_conf::requests(&view, &pair.sides[0].copy, usize::MAX);
+    let front =
+        bases.first().map(|a| a.front).ok_or("the configuration has no server that could be asked")?;
+    let by_host = bases.iter().rev().filter(|a| !a.front.quic && !a.front.stream);
+    let fronts = by_host.filter_map(|a| Some((a.host.clone()?, a.front))).collect();
+    let log = question.log.as_ref().map(|path| Follower::new(path, formats(&view))).transpose()?;
+    let live = Live { listen, log, all_methods, fronts, front, every: question.every };
+    let (groups, requests) =
+        live::run(live, &pair, question.threads, &tls).map_err(|e| format!("the address of --live: {e}"))?;
+    let coverage = Coverage::default();
+    let elapsed = started.elapsed();
+    Ok(report(question, Numbers { requests, planned: 0, elapsed }, coverage, groups))
 }
 
 /// Writes the tests that are asked for.
@@ -106,7 +151,7 @@ pub(crate) fn hold(question: &Question) -> Result<(), String> {
     }
     forebay_terminal::print("Both run until ^C.\n");
     while !signals::interrupted() {
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
 }
@@ -139,19 +184,23 @@ fn asks(question: &Question, copy: &Copy) -> Result<Vec<Ask>, String> {
     Ok(asks)
 }
 
-/// Returns the requests of a log, each at the first address of the server that has its host, or of the first server.
-fn of_log(path: &Path, view: &View<'_>, copy: &Copy) -> Result<Vec<Ask>, String> {
+/// Returns the formats that a log may have.
+fn formats(view: &View<'_>) -> Vec<Format> {
     let own = view.all("log_format").map(|n| {
         let args = view.args(n);
         let texts = args.iter().skip(1).filter(|a| !a.starts_with("escape="));
         Format::new(&texts.map(String::as_str).collect::<String>())
     });
-    let formats: Vec<Format> = own.chain([Format::new(COMBINED)]).collect();
+    own.chain([Format::new(COMBINED)]).collect()
+}
+
+/// Returns the requests of a log, each at the first address of the server that has its host, or of the first server.
+fn of_log(path: &Path, view: &View<'_>, copy: &Copy) -> Result<Vec<Ask>, String> {
     let bases = from_conf::requests(view, copy, usize::MAX);
     let first = bases.first().cloned().unwrap_or_default();
     let by_host: HashMap<&str, Front> =
         bases.iter().rev().filter_map(|a| Some((a.host.as_deref()?, a.front))).collect();
-    let mut asks = log::requests(path, &formats)?;
+    let mut asks = log::requests(path, &formats(view))?;
     for (i, ask) in asks.iter_mut().enumerate() {
         ask.front = ask.host.as_deref().and_then(|h| by_host.get(h).copied()).unwrap_or(first.front);
         ask.host = ask.host.take().or_else(|| first.host.clone());

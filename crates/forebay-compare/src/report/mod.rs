@@ -4,6 +4,8 @@ mod html;
 mod json;
 mod text;
 
+pub(crate) use text::thousands;
+
 use crate::coverage::Coverage;
 use crate::differ::{Difference, Part};
 use crate::known;

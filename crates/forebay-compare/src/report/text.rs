@@ -35,7 +35,9 @@ impl Report {
             self.elapsed.as_secs_f64(),
             thousands(self.rate() as u64)
         ));
-        self.push_coverage(&mut out);
+        if self.coverage.lines > 0 {
+            self.push_coverage(&mut out);
+        }
         let unknown: Vec<&Group> = self.unknown().collect();
         if !unknown.is_empty() {
             out.push_str("\nUnknown differences\n");
@@ -152,7 +154,7 @@ fn shortened(value: &str) -> String {
 }
 
 /// Returns a number with commas.
-pub(super) fn thousands(n: u64) -> String {
+pub(crate) fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {

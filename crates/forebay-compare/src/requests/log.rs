@@ -2,7 +2,8 @@
 
 use super::Ask;
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Most different requests that are taken from a log.
@@ -179,6 +180,67 @@ pub(crate) fn requests(path: &Path, formats: &[Format]) -> Result<Vec<Ask>, Stri
     Ok(asks)
 }
 
+/// A log that grows: its new lines.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    path: std::path::PathBuf,
+    reader: BufReader<std::fs::File>,
+    inode: u64,
+    /// A line whose end has not been written yet.
+    begun: Vec<u8>,
+    formats: Vec<Format>,
+}
+
+impl Follower {
+    /// Opens a log at its end.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn new(path: &Path, formats: Vec<Format>) -> Result<Follower, String> {
+        let say = |e: std::io::Error| format!("{}: {e}", path.display());
+        let mut file = std::fs::File::open(path).map_err(say)?;
+        file.seek(SeekFrom::End(0)).map_err(say)?;
+        let inode = file.metadata().map_err(say)?.ino();
+        Ok(Follower {
+            path: path.to_owned(),
+            reader: BufReader::new(file),
+            inode,
+            begun: Vec::new(),
+            formats,
+        })
+    }
+
+    /// Returns the request of the next new line that has one. `None`: there is none now.
+    pub(crate) fn next(&mut self) -> Option<Ask> {
+        loop {
+            let room = LONGEST.saturating_sub(self.begun.len() as u64).max(1);
+            let n = self.reader.by_ref().take(room).read_until(b'\n', &mut self.begun).ok()?;
+            if n == 0 {
+                return self.reopen();
+            }
+            if self.begun.last() != Some(&b'\n') && (self.begun.len() as u64) < LONGEST {
+                continue;
+            }
+            let line = String::from_utf8_lossy(&self.begun).into_owned();
+            self.begun.clear();
+            if let Some(ask) = self.formats.iter().find_map(|f| f.request(line.trim_end())) {
+                return Some(ask);
+            }
+        }
+    }
+
+    /// Opens the file that has taken the place of a rotated one.
+    fn reopen(&mut self) -> Option<Ask> {
+        let file = std::fs::File::open(&self.path).ok()?;
+        let inode = file.metadata().ok()?.ino();
+        if inode != self.inode {
+            (self.inode, self.reader) = (inode, BufReader::new(file));
+            self.begun.clear();
+        }
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +266,29 @@ mod tests {
         let own = Format::new("{\"r\":\"$request\",\"h\":\"$http_host\"}");
         let ask = own.request("{\"r\":\"GET /a HTTP/1.1\",\"h\":\"x.example\"}").expect("a request");
         assert_eq!(ask.host.as_deref(), Some("x.example"));
+    }
+
+    #[test]
+    fn new_lines_of_a_log_that_is_rotated() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("log");
+        let line = |target: &str| format!("1.2.3.4 - - [x] \"GET {target} HTTP/1.1\" 200 5 \"-\" \"-\"\n");
+        std::fs::write(&path, line("/old")).expect("written");
+        let mut log = Follower::new(&path, vec![Format::new(COMBINED)]).expect("opened");
+        assert!(log.next().is_none());
+        let (begin, end) = (line("/new").split_at(20).0.to_owned(), line("/new").split_at(20).1.to_owned());
+        let append = |text: &str| {
+            let mut file = std::fs::File::options().append(true).open(&path).expect("opened");
+            std::io::Write::write_all(&mut file, text.as_bytes()).expect("written");
+        };
+        append(&begin);
+        assert!(log.next().is_none(), "half a line");
+        append(&end);
+        assert_eq!(log.next().expect("a request").target, "/new");
+        std::fs::rename(&path, dir.path().join("log.1")).expect("moved");
+        std::fs::write(&path, line("/rotated")).expect("written");
+        assert!(log.next().is_none());
+        assert_eq!(log.next().expect("a request").target, "/rotated");
     }
 
     #[test]
