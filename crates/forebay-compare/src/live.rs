@@ -2,10 +2,8 @@
 
 use crate::client::{Client, Tls};
 use crate::differ::{self, Difference, Part};
-use crate::observe::Finding;
 use crate::pair::{ADDRESSES, Pair};
-use crate::report::thousands;
-use crate::report::{Group, groups};
+use crate::report::{Group, count, thousands};
 use crate::requests::log::Follower;
 use crate::requests::{Ask, Content, Front, is_masked};
 use crate::wire::{self, Framing};
@@ -17,7 +15,7 @@ use std::io::{self, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Requests that wait to be sent; others are left out while there are so many.
@@ -69,42 +67,45 @@ pub(crate) struct Live {
 struct Counts {
     number: AtomicU32,
     requests: AtomicU64,
-    unexplained: AtomicU64,
-    explained: AtomicU64,
     left_out: AtomicU64,
     connections: AtomicUsize,
-    kept: Mutex<BTreeMap<(String, bool), (Ask, Finding)>>,
+    /// Differences by cause.
+    causes: Mutex<BTreeMap<String, Group>>,
 }
 
 impl Counts {
-    fn line(&self) -> String {
-        let n = |counter: &AtomicU64| thousands(counter.load(Ordering::Relaxed));
-        let left = self.left_out.load(Ordering::Relaxed);
-        let left = if left == 0 { String::new() } else { format!(", {} left out", thousands(left)) };
-        format!(
-            "{} requests, {} unexplained, {} explained{left}\n",
-            n(&self.requests),
-            n(&self.unexplained),
-            n(&self.explained)
-        )
+    fn causes(&self) -> MutexGuard<'_, BTreeMap<String, Group>> {
+        self.causes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request by its differences, and keeps one difference of each kind.
+    /// Returns the line of a minute. Differences are counted by cause.
+    fn line(&self) -> String {
+        let requests = self.requests.load(Ordering::Relaxed);
+        let (explained, unexplained): (Vec<_>, Vec<_>) =
+            self.causes().values().map(|g| g.known.is_some()).partition(|known| *known);
+        let left = self.left_out.load(Ordering::Relaxed);
+        let left = if left == 0 { String::new() } else { format!(", {} left out", thousands(left)) };
+        let (unexplained, explained) = (unexplained.len(), explained.len());
+        format!("{}, {unexplained} unexplained, {explained} explained{left}\n", count(requests))
+    }
+
+    /// Counts a request by its differences, and keeps one difference of each cause.
     fn note(&self, ask: &Ask, differences: Vec<Difference>) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let known = differences.iter().map(|d| known::explained(ask, d).is_some());
-        match known.min() {
-            None => return,
-            Some(true) => self.explained.fetch_add(1, Ordering::Relaxed),
-            Some(false) => self.unexplained.fetch_add(1, Ordering::Relaxed),
-        };
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if differences.is_empty() {
+            return;
+        }
+        let mut causes = self.causes();
         for difference in differences {
-            let key = (difference.part.text(), known::explained(ask, &difference).is_some());
-            if kept.len() < MOST_KEPT {
-                kept.entry(key).or_insert_with(|| {
-                    (without_secrets(ask), Finding { at: 0, difference: masked(difference) })
-                });
+            let known = known::explained(ask, &difference);
+            let cause = known.map_or_else(|| difference.part.text(), str::to_owned);
+            if let Some(group) = causes.get_mut(&cause) {
+                group.requests += 1;
+            } else if causes.len() < MOST_KEPT {
+                let (ask, difference) = (without_secrets(ask), masked(difference));
+                let (place, others) = (String::new(), 0);
+                let group = Group { known, repeated: true, requests: 1, difference, ask, place, others };
+                causes.insert(cause, group);
             }
         }
     }
@@ -161,10 +162,8 @@ pub(crate) fn run(
     });
     print(counts.line());
     let requests = counts.requests.load(Ordering::Relaxed);
-    let kept = counts.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let (asks, findings): (Vec<Ask>, Vec<Finding>) = kept.into_values().unzip();
-    let findings = findings.into_iter().enumerate().map(|(at, f)| Finding { at, ..f }).collect();
-    Ok((groups(&asks, findings, &|_| String::new(), &None), requests))
+    let causes = counts.causes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((causes.into_values().collect(), requests))
 }
 
 /// Returns a request without the values of secrets in its query. Those in its fields are masked where they are shown.

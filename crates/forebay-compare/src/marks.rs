@@ -74,6 +74,20 @@ pub(crate) fn edits(source: &Source, dir: &Path) -> Vec<Edit> {
     edits
 }
 
+/// Returns the edits for a copy that runs for long: it has no access logs, which nobody would empty.
+pub(crate) fn quiet(source: &Source, dir: &Path) -> Vec<Edit> {
+    let view = source.view();
+    let mut edits: Vec<Edit> = view.all("access_log").map(|n| view.replace(n, "access_log off;")).collect();
+    let Some(http) = view.child(None, "http") else { return edits };
+    if view.child(Some(http), "access_log").is_none() {
+        edits.push(view.insert(Some(http), "access_log off;"));
+    }
+    let marker = Marker { view: &view, logs: dir.join("logs"), http };
+    let shown = (0..view.nodes.len()).filter(|n| view.within(*n, http) && SHOWN.contains(&view.name(*n)));
+    edits.extend(shown.flat_map(|n| marker.arguments(n, constant)));
+    edits
+}
+
 struct Marker<'a> {
     view: &'a View<'a>,
     logs: std::path::PathBuf,
@@ -226,6 +240,19 @@ mod tests {
     fn what_varies_becomes_a_constant() {
         assert_eq!(constant("a $msec ${request_id}b $uri$"), "a (varies) (varies)b $uri$");
         assert_eq!(constant("$connections $connection_x"), "$connections $connection_x");
+    }
+
+    #[test]
+    fn a_quiet_copy_has_no_access_logs() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("nginx.conf");
+        let text = "events {}\nhttp { server { access_log /a; location / { access_log /b; add_header X $msec; } } }\n";
+        std::fs::write(&path, text).expect("written");
+        let source = Source::read(&path).expect("parses");
+        let edits = quiet(&source, Path::new("/copy"));
+        let new = String::from_utf8(apply(source.files.bytes(FileId(0)), FileId(0), &edits)).expect("text");
+        assert_eq!(new.matches("access_log off;").count(), 3, "{new}");
+        assert!(!new.contains("/a;") && new.contains("X (varies)"), "{new}");
     }
 
     #[test]

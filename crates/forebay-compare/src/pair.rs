@@ -14,6 +14,15 @@ use std::path::{Path, PathBuf};
 /// Addresses of the first and the second server. They have the same ports.
 pub(crate) const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)];
 
+/// Access logs of the copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Logs {
+    /// They have the numbers of requests.
+    Compared,
+    /// There are none, as nobody would empty them.
+    Off,
+}
+
 /// A program and its configuration.
 #[derive(Debug)]
 pub(crate) struct Side {
@@ -44,12 +53,17 @@ impl Pair {
     ///
     /// # Errors
     /// A copy cannot be made, or a program does not take or start it.
-    pub(crate) fn start(sides: &[Side; 2], dir: &Path, ports: BTreeMap<String, u16>) -> Result<Pair, String> {
+    pub(crate) fn start(
+        sides: &[Side; 2],
+        dir: &Path,
+        ports: BTreeMap<String, u16>,
+        logs: Logs,
+    ) -> Result<Pair, String> {
         let port = free_port().map_err(|e| e.to_string())?;
         let [a, b] = sides;
-        let first = start(a, &dir.join("a"), (ADDRESSES[0], port), ports)?;
+        let first = start(a, &dir.join("a"), (ADDRESSES[0], port), ports, logs)?;
         let ports = first.copy.ports.clone();
-        let second = start(b, &dir.join("b"), (ADDRESSES[1], port), ports)?;
+        let second = start(b, &dir.join("b"), (ADDRESSES[1], port), ports, logs)?;
         Ok(Pair { sides: [first, second] })
     }
 
@@ -79,6 +93,7 @@ pub(crate) fn start(
     dir: &Path,
     recorder: (Ipv4Addr, u16),
     ports: BTreeMap<String, u16>,
+    logs: Logs,
 ) -> Result<Running, String> {
     let (address, port) = recorder;
     let name = side.program.display();
@@ -90,7 +105,11 @@ pub(crate) fn start(
         ..CopyPlace::new(dir.to_owned(), side.prefix.clone())
     };
     let copy = Copy::new(&side.source, place)?;
-    let conf = copy.write(&side.source, &marks::edits(&side.source, dir))?;
+    let edits = match logs {
+        Logs::Compared => marks::edits(&side.source, dir),
+        Logs::Off => marks::quiet(&side.source, dir),
+    };
+    let conf = copy.write(&side.source, &edits)?;
     let program =
         Program { path: side.program.clone(), prefix: dir.to_owned(), cpus: Vec::new(), is_bound: true };
     program

@@ -7,7 +7,7 @@ use crate::expect::write;
 use crate::known;
 use crate::live::{self, Live};
 use crate::observe::{self, Finding, Observed};
-use crate::pair::{Pair, Side};
+use crate::pair::{Logs, Pair, Side};
 use crate::report::{Group, Report, groups};
 use crate::requests::from_conf;
 use crate::requests::log::{self, COMBINED, Follower, Format};
@@ -51,7 +51,7 @@ pub(crate) fn compare(question: &Question) -> Result<Report, String> {
     let started = Instant::now();
     let tls = [Tls::new()?, Tls::new()?];
     let dir = temporary()?;
-    let mut pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new())?;
+    let mut pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new(), Logs::Compared)?;
     let asks = asks(question, &pair.sides[0].copy)?;
     if asks.is_empty() {
         return Err(format!("{} has no server that could be asked", question.sides[0].source.path.display()));
@@ -106,7 +106,7 @@ pub(crate) fn live(
     let started = Instant::now();
     let tls = [Tls::new()?, Tls::new()?];
     let dir = temporary()?;
-    let pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new())?;
+    let pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new(), Logs::Off)?;
     let view = question.sides[0].source.view();
     let bases = from_conf::requests(&view, &pair.sides[0].copy, usize::MAX);
     let front =
@@ -141,7 +141,7 @@ fn write_tests(question: &Question, dir: &Path, asks: &[Ask], findings: &[Findin
 /// Errors of [`compare`].
 pub(crate) fn hold(question: &Question) -> Result<(), String> {
     let dir = temporary()?;
-    let pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new())?;
+    let pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new(), Logs::Compared)?;
     let ports: BTreeMap<&String, &u16> = pair.sides[0].copy.ports.iter().collect();
     for (address, port) in ports {
         forebay_terminal::print(format!(
@@ -228,7 +228,7 @@ fn again(
     }
     let positions = lanes_of(asks, &unknown);
     let part: Vec<Ask> = positions.iter().filter_map(|at| asks.get(*at)).cloned().collect();
-    let mut pair = Pair::start(&question.sides, dir, ports).ok()?;
+    let mut pair = Pair::start(&question.sides, dir, ports, Logs::Compared).ok()?;
     let part: Vec<Ask> = part.into_iter().map(|ask| Ask { lane: 0, ..ask }).collect();
     let second = observe::pass(&mut pair, &part, 1, tls, question.same_files);
     let sent: BTreeSet<usize> = positions.iter().copied().collect();

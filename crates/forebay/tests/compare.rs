@@ -1,7 +1,9 @@
 //! `forebay compare` with real servers.
 
-use forebay_testkit::{Site, oracle, program};
+use forebay_testkit::{Signal, Site, kill, oracle, program, wait_until};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -186,4 +188,62 @@ fn bad_input_is_one_sentence() {
     let output = output.current_dir(site.dir()).output().expect("runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output).contains("has no server that could be asked"), "{}", text(&output));
+}
+
+#[test]
+fn live_traffic_is_compared_until_the_end() {
+    let site = site("");
+    site.write(
+        "b.conf",
+        CONF.replace("MORE", "").replace("add_header X-Kind $kind", "add_header X-Kind other"),
+    );
+    let options = ["--with-config", "b.conf", "--live", "127.0.0.1:0", "--every", "1"];
+    let mut child = compare(&site, &options).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map(|l| l.expect("text"));
+    let first = lines.next().expect("a line");
+    let address = first.strip_prefix("Waits for requests at ").and_then(|a| a.strip_suffix('.'));
+    let address = address.unwrap_or_else(|| panic!("{first}"));
+    let mut mirror = TcpStream::connect(address).expect("connected");
+    for request in [
+        "GET /api/a?access_token=abc HTTP/1.1\r\nHost: example.org\r\nCookie: sid=hidden\r\n\r\n",
+        "POST /api/b HTTP/1.1\r\nHost: example.org\r\nContent-Length: 3\r\n\r\na=1",
+    ] {
+        mirror.write_all(request.as_bytes()).expect("sent");
+        let mut answer = [0; 27];
+        mirror.read_exact(&mut answer).expect("answered");
+        assert_eq!(&answer, b"HTTP/1.1 204 No Content\r\n\r\n");
+    }
+    let counted = "1 request, 1 unexplained, 0 explained, 1 left out";
+    assert!(lines.by_ref().any(|line| line == counted), "no line says {counted}");
+    kill(i32::try_from(child.id()).expect("a pid"), Signal::SIGINT);
+    let rest: String = lines.map(|line| line + "\n").collect();
+    assert_eq!(child.wait().expect("ends").code(), Some(1), "{rest}");
+    assert_nothing_is_left(&site);
+    assert!(rest.contains("field x-kind, 1 request") && rest.contains("Cookie: (masked)"), "{rest}");
+    assert!(!rest.contains("hidden") && !rest.contains("abc"), "{rest}");
+}
+
+#[test]
+fn servers_end_with_a_comparison_that_is_killed() {
+    let site = site("");
+    let mut child = compare(&site, &["--with-config", "a.conf", "--hold"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "Both run until ^C."));
+    let place = site.dir().join("tmp").display().to_string();
+    let servers = || {
+        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let line = |e: std::fs::DirEntry| std::fs::read(e.path().join("cmdline")).unwrap_or_default();
+        entries
+            .filter(|e| e.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()))
+            .map(line)
+            .filter(|l| String::from_utf8_lossy(l).contains(&place))
+            .count()
+    };
+    assert!(servers() >= 2);
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    wait_until("the servers end", || servers() == 0);
 }

@@ -23,6 +23,9 @@ const MOST_CONNECTIONS: usize = 4096;
 /// Most requests that are kept for one number, or without one.
 const MOST_KEPT: usize = 10_000;
 
+/// Most numbers of requests for which something is kept.
+const MOST_NUMBERS: usize = 100_000;
+
 /// Time for which a connection may be silent.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -62,6 +65,10 @@ impl State {
         let list: &mut Vec<Received> = match number {
             Some(n) => {
                 numbered = locked(&self.by_number);
+                // What comes after its request was compared stays here.
+                if numbered.len() >= MOST_NUMBERS {
+                    numbered.clear();
+                }
                 numbered.entry(n).or_default()
             }
             None => {

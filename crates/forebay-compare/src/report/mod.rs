@@ -4,7 +4,7 @@ mod html;
 mod json;
 mod text;
 
-pub(crate) use text::thousands;
+pub(crate) use text::{count, thousands};
 
 use crate::coverage::Coverage;
 use crate::differ::{Difference, Part};

@@ -87,7 +87,7 @@ impl Report {
         out.push_str(&format!(
             "\n{number}. {}, {}{}{}\n",
             group.difference.part.text(),
-            count(group.requests),
+            count(group.requests as u64),
             if group.place.is_empty() { String::new() } else { format!(", in {}", group.place) },
             if group.others == 0 { String::new() } else { format!(" and {} more blocks", group.others) },
         ));
@@ -117,7 +117,7 @@ impl Report {
             out.push_str(&format!(
                 "  {}, {}, in {}: {} and {}\n",
                 group.difference.part.text(),
-                count(group.requests),
+                count(group.requests as u64),
                 group.place,
                 group.difference.first.as_deref().map_or("nothing".to_owned(), shortened),
                 group.difference.second.as_deref().map_or("nothing".to_owned(), shortened),
@@ -130,7 +130,7 @@ impl Report {
             out.push_str("\nKnown differences (docs/differences.md)\n");
         }
         for group in self.known() {
-            out.push_str(&format!("\n  {}\n", count(group.requests)));
+            out.push_str(&format!("\n  {}\n", count(group.requests as u64)));
             for line in paragraph(group).lines() {
                 out.push_str(&format!("  {line}\n"));
             }
@@ -143,8 +143,9 @@ pub(super) fn paragraph(group: &Group) -> &'static str {
     group.known.and_then(forebay_conf::differences::paragraph).unwrap_or_default()
 }
 
-fn count(requests: usize) -> String {
-    if requests == 1 { "1 request".into() } else { format!("{} requests", thousands(requests as u64)) }
+/// Returns a number of requests in words.
+pub(crate) fn count(requests: u64) -> String {
+    if requests == 1 { "1 request".into() } else { format!("{} requests", thousands(requests)) }
 }
 
 fn shortened(value: &str) -> String {
