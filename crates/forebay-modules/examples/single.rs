@@ -48,5 +48,7 @@ fn main() {
         .collect();
     let plan = ThreadPlan { cpus: vec![vec![]], connections: config.main.worker_connections.unwrap_or(512) };
     let generation = Generation { config: Arc::new(config), sockets, logs, number: 1 };
-    Worker::start(generation, &plan, None, forebay_modules::FRONT_ENDS).expect("start").join();
+    Worker::start(generation, &plan, None, forebay_modules::FRONT_ENDS)
+        .expect("start")
+        .join(&|_, text| eprintln!("{text}"));
 }

@@ -41,7 +41,7 @@ pub(crate) struct Case {
     pub(crate) fields: BTreeMap<String, String>,
     /// Content of the request.
     pub(crate) body: Option<String>,
-    /// Version of HTTP: `1.0`, `1.1` or `2`.
+    /// Version of HTTP: `1.0`, `1.1`, `2` or `3`.
     pub(crate) version: Option<Spanned<String>>,
     /// Response of the upstream.
     pub(crate) answer: Option<Given>,
@@ -269,9 +269,12 @@ impl Case {
             ));
         }
         if let Some(version) = &self.version
-            && !["1.0", "1.1", "2"].contains(&version.value.as_str())
+            && !["1.0", "1.1", "2", "3"].contains(&version.value.as_str())
         {
-            return Err((at(version), format!("\"{}\" is no version of HTTP: 1.0, 1.1 or 2", version.value)));
+            return Err((
+                at(version),
+                format!("\"{}\" is no version of HTTP: 1.0, 1.1, 2 or 3", version.value),
+            ));
         }
         if self.response.is_none() && self.upstream.is_none() && self.log.is_none() {
             return Err((

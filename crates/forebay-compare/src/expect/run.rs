@@ -4,7 +4,7 @@ use super::file::{Case, File};
 use super::judge::{self, Failure, Outcome};
 use crate::client::{Client, Tls};
 use crate::marks::MARKS;
-use crate::pair::{self, Side};
+use crate::pair::{self, Logs, Side};
 use crate::recorder::{Recorder, Scripted};
 use crate::requests::{Ask, Content, Front, Version, from_conf};
 use forebay_bench::ports::free_port;
@@ -98,7 +98,8 @@ type Outcomes = Vec<(Result<Outcome, String>, Duration)>;
 /// The program does not take its configuration.
 fn outcomes(side: &Side, dir: &Path, cases: &[&Case]) -> Result<Outcomes, String> {
     let port = free_port().map_err(|e| e.to_string())?;
-    let mut running = pair::start(side, &dir.join("1"), (Ipv4Addr::LOCALHOST, port), BTreeMap::new())?;
+    let mut running =
+        pair::start(side, &dir.join("1"), (Ipv4Addr::LOCALHOST, port), BTreeMap::new(), Logs::Compared)?;
     let ways = Ways::of(&side.source.view(), &running.copy);
     let mut client = Client::new(Ipv4Addr::LOCALHOST, Tls::new()?);
     let mut outcomes = Outcomes::with_capacity(cases.len());
@@ -170,9 +171,10 @@ impl Ways {
         let url =
             if target.contains("://") { Some(Url::parse(target).map_err(|e| e.to_string())?) } else { None };
         let host = case.host.clone().or_else(|| url.as_ref().map(|url| url.host.clone()));
+        let quic = case.version.as_ref().is_some_and(|version| version.value == "3");
         let (front, host) = match &url {
-            Some(url) => (self.at(url)?, host),
-            None => self.of_host(host)?,
+            Some(url) => (self.at(url, quic)?, host),
+            None => self.of_host(host, quic)?,
         };
         Ok(Ask {
             number,
@@ -187,21 +189,26 @@ impl Ways {
         })
     }
 
-    /// Returns the address that a URL leads to.
-    fn at(&self, url: &Url) -> Result<Front, String> {
+    /// Returns the address that a URL leads to. `quic`: over QUIC, and not over TCP.
+    fn at(&self, url: &Url, quic: bool) -> Result<Front, String> {
         let own = self.ports.iter().find(|(original, _)| *original == url.port).map(|(_, own)| *own);
         let tls = url.scheme == Scheme::Https;
-        let fits = |front: &&Front| Some(front.port) == own && front.tls == tls;
+        let fits = |front: &&Front| Some(front.port) == own && front.tls == tls && front.quic == quic;
         let fronts = || self.fronts.iter().map(|(_, front)| front);
         let found = fronts().find(fits).copied();
         found.ok_or_else(|| format!("{url}: nothing in the configuration listens there"))
     }
 
     /// Returns the first address of the server with a host, or the first of all with its host.
-    fn of_host(&self, host: Option<String>) -> Result<(Front, Option<String>), String> {
-        let named = self.fronts.iter().find(|(own, _)| host.is_some() && *own == host);
-        let (own, front) =
-            named.or_else(|| self.fronts.first()).ok_or("the configuration has no server of http")?;
+    fn of_host(&self, host: Option<String>, quic: bool) -> Result<(Front, Option<String>), String> {
+        let fronts = || self.fronts.iter().filter(|(_, front)| front.quic == quic);
+        let named = fronts().find(|(own, _)| host.is_some() && *own == host);
+        let none = if quic {
+            "no server of the configuration speaks HTTP/3"
+        } else {
+            "the configuration has no server of http"
+        };
+        let (own, front) = named.or_else(|| fronts().next()).ok_or(none)?;
         Ok((*front, host.or_else(|| own.clone())))
     }
 }
@@ -211,6 +218,7 @@ fn version(case: &Case, front: Front) -> Result<Version, String> {
         Some("1.0") => Ok(Version::Http10),
         Some("2") if front.http2 => Ok(Version::Http2),
         Some("2") => Err("the server does not speak HTTP/2".to_owned()),
+        Some("3") => Ok(Version::Http3),
         _ => Ok(Version::Http11),
     }
 }

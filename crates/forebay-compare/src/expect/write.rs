@@ -3,7 +3,7 @@
 use super::update::scalar;
 use crate::client::{Client, Tls};
 use crate::message::{Answer, Received, field};
-use crate::pair::{self, Side};
+use crate::pair::{self, Logs, Side};
 use crate::requests::{Ask, Version};
 use forebay_bench::ports::free_port;
 use std::collections::{BTreeMap, HashSet};
@@ -62,7 +62,7 @@ pub(crate) fn tests(
     differing: &HashSet<usize>,
 ) -> Result<(String, usize), String> {
     let port = free_port().map_err(|e| e.to_string())?;
-    let mut running = pair::start(side, dir, (Ipv4Addr::LOCALHOST, port), BTreeMap::new())?;
+    let mut running = pair::start(side, dir, (Ipv4Addr::LOCALHOST, port), BTreeMap::new(), Logs::Compared)?;
     let original = running.copy.ports.clone();
     let mut client = Client::new(Ipv4Addr::LOCALHOST, Tls::new()?);
     let conf = side.source.path.display();
