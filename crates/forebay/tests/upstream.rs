@@ -1,8 +1,8 @@
 //! Groups of upstreams: which server is asked, what is found out about them, names that are resolved.
 
 use forebay_testkit::{
-    Oracle, Server, Signal, Site, Talk, accept, ask, connect, free_port, http, kill, oracle, raw, server,
-    wait_for, wait_until,
+    Echo, Oracle, Server, Signal, Site, Talk, accept, ask, connect, free_port, http, kill, oracle, raw,
+    receive, server, udp, wait_for, wait_until,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -674,4 +674,28 @@ fn the_resolver_of_the_system_and_none() {
     server.wait_for_log("no resolver defined to resolve localhost", 1);
     let output = http("resolver conf 127.0.0.1; server { listen 127.0.0.1:%PORT0%; }").site().run(&["-t"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("others cannot be added"));
+}
+
+/// A session of datagrams whose server is gone ends with the next one, and its client begins anew.
+#[test]
+fn sessions_of_datagrams_end_with_their_servers_if_that_is_wanted() {
+    let (up, known) = (Echo::start(), Arc::new(Mutex::new(vec!["later.test".to_owned()])));
+    let (dns, _) = dns(known.clone());
+    let server = Server::start(format!(
+        "error_log logs/error.log info; events {{}} stream {{ resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} \
+         resolve; }} server {{ listen 127.0.0.1:%PORT0%; return ready; }} server {{ listen 127.0.0.1:%PORT1% udp; \
+         proxy_connection_drop on; proxy_pass u; }} }}\n",
+        up.addr.port()
+    ));
+    let client = udp(server.addr(1));
+    let ask = |client: &UdpSocket| {
+        client.send(b"hello").expect("sent");
+        receive(client).is_some()
+    };
+    wait_until("the name", || ask(&client));
+    known.lock().expect("names").clear();
+    wait_until("the end of the session", || {
+        let _ = client.send(b"hello");
+        server.error_log().contains("udp ended since the server was removed")
+    });
 }
