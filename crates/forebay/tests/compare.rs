@@ -91,7 +91,7 @@ fn a_configuration_means_the_same_under_nginx() {
         ["--nginx", &nginx, "--log", "log", "--json", "out.json", "--html", "out.html", "--requests", "2500"];
     let (code, said) = run(&site, &options);
     let report = json(&site.dir().join("out.json"));
-    // Parts whose difference to nginx is not explained yet.
+    // Answers of gRPC with 204, or to HEAD, differ in these; no program gives them.
     let open = ["field content-type", "field content-length"];
     let unknown: Vec<&Value> = report["unknown"]
         .as_array()
@@ -205,7 +205,7 @@ fn live_traffic_is_compared_until_the_end() {
     let address = address.unwrap_or_else(|| panic!("{first}"));
     let mut mirror = TcpStream::connect(address).expect("connected");
     for request in [
-        "GET /api/a?access_token=abc HTTP/1.1\r\nHost: example.org\r\nCookie: sid=hidden\r\n\r\n",
+        "GET /old?access_token=abc HTTP/1.1\r\nHost: example.org\r\nCookie: sid=hidden\r\n\r\n",
         "POST /api/b HTTP/1.1\r\nHost: example.org\r\nContent-Length: 3\r\n\r\na=1",
     ] {
         mirror.write_all(request.as_bytes()).expect("sent");
@@ -214,7 +214,8 @@ fn live_traffic_is_compared_until_the_end() {
         assert_eq!(&answer, b"HTTP/1.1 204 No Content\r\n\r\n");
     }
     let counted = "1 request, 1 unexplained, 0 explained, 1 left out";
-    assert!(lines.by_ref().any(|line| line == counted), "no line says {counted}");
+    let seen: Vec<String> = lines.by_ref().take(20).take_while(|line| line != counted).collect();
+    assert!(seen.len() < 20, "no line says {counted}: {seen:?}");
     kill(i32::try_from(child.id()).expect("a pid"), Signal::SIGINT);
     let rest: String = lines.map(|line| line + "\n").collect();
     assert_eq!(child.wait().expect("ends").code(), Some(1), "{rest}");
