@@ -71,7 +71,12 @@ pub(crate) fn edits(source: &Source, dir: &Path) -> Vec<Edit> {
         }
     }
     edits.push(marker.top());
-    edits
+    in_lines(edits)
+}
+
+/// Returns edits that keep the numbers of lines, which messages of a server name.
+fn in_lines(edits: Vec<Edit>) -> Vec<Edit> {
+    edits.into_iter().map(|e| Edit { text: e.text.replace('\n', " "), ..e }).collect()
 }
 
 /// Returns the edits for a copy that runs for long: it has no access logs, which nobody would empty.
@@ -85,7 +90,7 @@ pub(crate) fn quiet(source: &Source, dir: &Path) -> Vec<Edit> {
     let marker = Marker { view: &view, logs: dir.join("logs"), http };
     let shown = (0..view.nodes.len()).filter(|n| view.within(*n, http) && SHOWN.contains(&view.name(*n)));
     edits.extend(shown.flat_map(|n| marker.arguments(n, constant)));
-    edits
+    in_lines(edits)
 }
 
 struct Marker<'a> {

@@ -183,6 +183,18 @@ fn bad_input_is_one_sentence() {
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(!said.contains("/conf/0.conf"), "the copy is not named: {said}");
     }
+    // Lines of the copies have the numbers of the user's.
+    site.write(
+        "unknown.conf",
+        "events {}\nhttp {\n    server {\n        listen 80;\n        user_agent x;\n    }\n}\n",
+    );
+    let mut command = Command::new(program());
+    command.args(["compare", "-c", "unknown.conf", "--with-config", "unknown.conf"]).current_dir(site.dir());
+    let said = text(&command.output().expect("runs"));
+    assert!(
+        said.contains("unknown directive \"user_agent\" in") && said.contains("unknown.conf:5"),
+        "{said}"
+    );
     let mut command = Command::new(program());
     let output = command.args(["compare", "-c", "empty.conf", "--with-config", "empty.conf"]);
     let output = output.current_dir(site.dir()).output().expect("runs");

@@ -159,7 +159,8 @@ impl Copy {
         for e in &self.edits {
             let clash = knobs.iter().any(|k| k.file == e.file && k.start < e.end && e.start < k.end);
             if !clash {
-                edits.push(e.clone());
+                // Lines keep their numbers, which messages of the server name.
+                edits.push(Edit { text: e.text.replace('\n', " "), ..e.clone() });
             }
         }
         includes(&source.tree.root, &name, &mut edits);
