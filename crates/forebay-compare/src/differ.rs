@@ -143,7 +143,8 @@ pub(crate) fn answers(a: &Answer, b: &Answer) -> Vec<Difference> {
     let same_bodies = bodies.is_none();
     for difference in fields(&a.fields, &b.fields, Part::Field) {
         let length = difference.part == Part::Field("content-length".into());
-        if !(length && follows(a, b, same_bodies)) {
+        let of_bodies = !same_bodies && difference.first.is_some() && difference.second.is_some();
+        if !(length && (of_bodies || follows(a, b, same_bodies))) {
             out.push(difference);
         }
     }
@@ -306,6 +307,10 @@ pub(crate) fn upstreams(a: &[Received], b: &[Received]) -> Vec<Difference> {
         if line(x) != line(&y) {
             out.push(Difference::new(Part::UpstreamLine, line(x), line(&y)));
         }
+        if x.protocol != y.protocol {
+            // Their fields have nothing in common.
+            continue;
+        }
         out.extend(fields(&x.fields, &y.fields, Part::UpstreamField));
         if x.body != y.body {
             let (p, q) = (excerpt(&x.body, &y.body), excerpt(&y.body, &x.body));
@@ -402,6 +407,9 @@ mod tests {
         let found = upstreams(std::slice::from_ref(&one), &[other]);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].part, Part::UpstreamField("b".into()));
+        let scgi = Received { protocol: "SCGI", fields: Vec::new(), ..one.clone() };
+        let found = upstreams(std::slice::from_ref(&one), &[scgi]);
+        assert_eq!(found.iter().map(|d| &d.part).collect::<Vec<_>>(), [&Part::UpstreamLine]);
         assert_eq!(upstreams(&[one], &[])[0].part, Part::Upstreams);
     }
 
