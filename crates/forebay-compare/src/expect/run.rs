@@ -127,7 +127,7 @@ fn send(client: &mut Client, recorder: &Recorder, case: &Case, ask: &Ask) -> Out
     if let Some(given) = &case.answer {
         let fields = given.fields.clone().into_iter().collect();
         let body = given.body.clone().into_bytes();
-        recorder.script(ask.number, Scripted { status: given.status, fields, body });
+        recorder.script(Some(ask.number), Scripted { status: given.status, fields, body });
     }
     client.send(ask);
     let answer = client.receive(ask);

@@ -40,6 +40,7 @@ fn response(reply: &Reply, head: bool, old: bool) -> Vec<u8> {
     match reply.status {
         204 | 304 => {}
         _ if chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        _ if field(&reply.fields, "content-length").is_some() => {}
         _ => out.extend(format!("Content-Length: {}\r\n", reply.body.len()).bytes()),
     }
     out.extend_from_slice(b"\r\n");

@@ -12,7 +12,7 @@ pub use answer::{NUMBER, WISH, WISHES};
 use crate::message::{Field, Received};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,17 +33,21 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct State {
     by_number: Mutex<HashMap<u32, Vec<Received>>>,
     without: Mutex<Vec<Received>>,
-    scripts: Mutex<HashMap<u32, Scripted>>,
+    /// Answers by number; `None`: to all others.
+    scripts: Mutex<HashMap<Option<u32>, Scripted>>,
     ended: AtomicBool,
     connections: AtomicUsize,
 }
 
-/// Answer to one request that takes the place of the usual one.
+/// Answer that takes the place of the usual one.
 #[derive(Clone, Debug)]
-pub(crate) struct Scripted {
-    pub(crate) status: u16,
-    pub(crate) fields: Vec<Field>,
-    pub(crate) body: Vec<u8>,
+pub struct Scripted {
+    /// Status.
+    pub status: u16,
+    /// Fields. Without a `Content-Type` it is `text/plain`.
+    pub fields: Vec<Field>,
+    /// Content.
+    pub body: Vec<u8>,
 }
 
 /// A recorder that listens. It ends when it is dropped.
@@ -109,8 +113,13 @@ impl Recorder {
         Ok(Recorder { address, port, state })
     }
 
-    /// Sets the answer to the requests with a number.
-    pub(crate) fn script(&self, number: u32, answer: Scripted) {
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        (self.address, self.port).into()
+    }
+
+    /// Sets the answer to the requests with a number. `None`: to all that have none of their own.
+    pub fn script(&self, number: Option<u32>, answer: Scripted) {
         locked(&self.state.scripts).insert(number, answer);
     }
 
@@ -211,7 +220,9 @@ impl Connection<'_> {
     /// Keeps a request and returns the answer to it.
     fn answer(&self, received: Received) -> answer::Reply {
         let (number, mut reply) = answer::answer(&received);
-        let scripted = number.and_then(|n| locked(&self.state.scripts).get(&n).cloned());
+        let scripts = locked(&self.state.scripts);
+        let scripted = scripts.get(&number).or_else(|| scripts.get(&None)).cloned();
+        drop(scripts);
         if let Some(scripted) = scripted {
             let no_body = received.line.starts_with("HEAD ") && !received.protocol.starts_with("HTTP");
             reply = scripted.reply(no_body);

@@ -16,6 +16,7 @@ use super::upload::{Stopped, Turn, Upload};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::upstream::CALL;
 use forebay_core::tls::client::Wanted;
+use forebay_core::trace;
 use forebay_core::upstream::config::Serving;
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::upstream::lease::Lease;
@@ -337,7 +338,9 @@ impl Exchange<'_> {
         let local = local_address(req)?;
         let origin = made_for(req, wanted.as_ref(), local);
         let ask = self.ask(Way { addr, local, made_for: origin }, fresh);
-        if !self.upgrade && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? {
+        // The stand-in for upstreams speaks HTTP/2 to those who want HTTP/3.
+        let stands_in = trace::is_on();
+        if !self.upgrade && !stands_in && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? {
             return Ok(());
         }
         // A connection that switches protocols is one of HTTP/1.1.
@@ -357,7 +360,7 @@ impl Exchange<'_> {
                 connect(req, contact, s, Way { addr, local, made_for }, wanted.as_ref(), watch).await?;
             // The server has chosen HTTP/2 during the handshake, so the connection moves to the pool where other requests
             // can share it.
-            if alpn.as_deref() == Some(b"h2") {
+            if alpn.as_deref() == Some(b"h2") || (stands_in && !self.upgrade) {
                 let conn = contact.disconnect().ok_or_else(unconnected)?;
                 let shared = http2::adopt(req, contact, &ask, conn).ok_or_else(unconnected)?;
                 contact.connected(shared);

@@ -1,9 +1,11 @@
 //! Serves one request in this process and records its way.
 
-use super::stand_in::{self, Answer, Received};
 use crate::front_ends::FRONT_ENDS;
 use forebay_bench::load::Protocol;
+use forebay_bench::ports::free_port;
 use forebay_bench::tls::{self, Trust};
+use forebay_compare::message::Received;
+use forebay_compare::recorder::{Recorder, Scripted};
 use forebay_core::config::Config;
 use forebay_core::control::Failure;
 use forebay_core::control::blocking::{Address, Connection, Limits, NoResponse, Patience};
@@ -68,8 +70,10 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> String {
 ///
 /// # Errors
 /// This process cannot serve: no sockets, no threads.
-pub(super) fn run(config: Config, sent: &Sent, answer: Answer) -> Result<Trip, String> {
-    let (upstream, received) = stand_in::start(answer).map_err(failed("a socket for upstreams"))?;
+pub(super) fn run(config: Config, sent: &Sent, answer: Scripted) -> Result<Trip, String> {
+    let upstreams = free_port().and_then(|port| Recorder::start(Ipv4Addr::LOCALHOST, port));
+    let upstreams = upstreams.map_err(failed("a socket for upstreams"))?;
+    upstreams.script(None, answer);
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed("a socket for the client"))?;
     let address = socket.local_addr().map_err(failed("a socket for the client"))?;
     socket.set_nonblocking(true).map_err(failed("a socket for the client"))?;
@@ -92,7 +96,11 @@ pub(super) fn run(config: Config, sent: &Sent, answer: Answer) -> Result<Trip, S
     let client_mailbox = mailbox;
     let (begun, begins) = mpsc::channel();
     begun.send(()).map_err(|_| "the thread has no beginning")?;
-    trace::begin(World { upstream: PeerAddr::Inet(upstream), client: sent.client, local: sent.local });
+    trace::begin(World {
+        upstream: PeerAddr::Inet(upstreams.address()),
+        client: sent.client,
+        local: sent.local,
+    });
     let exchanged = std::thread::scope(|scope| {
         let client = scope.spawn(move || client(address, sent, &ready, &client_mailbox));
         worker::main(setup, &begins);
@@ -103,7 +111,7 @@ pub(super) fn run(config: Config, sent: &Sent, answer: Answer) -> Result<Trip, S
         Ok((head, content)) => (Ok(head), content),
         Err(why) => (Err(why), 0),
     };
-    Ok(Trip { steps, received: received.take(), response, content })
+    Ok(Trip { steps, received: upstreams.take_without(), response, content })
 }
 
 /// Returns what the thread serves: one socket, and logs that lead nowhere.

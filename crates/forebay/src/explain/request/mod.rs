@@ -4,7 +4,6 @@
 mod engine;
 mod places;
 mod report;
-mod stand_in;
 
 use crate::cli::Options;
 use crate::front_ends;
@@ -12,6 +11,7 @@ use crate::master_log::Log;
 use crate::{origin, state};
 use engine::Sent;
 use forebay_bench::url::{Scheme, Url};
+use forebay_compare::recorder::Scripted;
 use forebay_conf::files::Files;
 use forebay_core::config::{Config, ListenAddr};
 use forebay_net::addr::Peer;
@@ -82,7 +82,9 @@ fn explain(asked: &Asked, config: Config, tree: &Tree<'_>, form: Form) -> Result
         body: asked.body.clone().unwrap_or_default(),
         is_head: asked.method == "HEAD",
     };
-    let stand_in = stand_in::Answer { status: asked.answer, fields: asked.answer_fields.clone() };
+    let fields = asked.answer_fields.iter().filter_map(|line| line.split_once(':'));
+    let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
+    let stand_in = Scripted { status: asked.answer, fields, body: b"stand-in\n".to_vec() };
     let trip = engine::run(config, &sent, stand_in)?;
     let report = report::Report { asked, client: client.ip(), listens: &listens, trip: &trip, tree, form };
     Ok(if form.json { report.json() } else { report.text() })

@@ -2,8 +2,8 @@
 
 use super::engine::Trip;
 use super::places::{Tree, siblings, words};
-use super::stand_in::Received;
 use super::{Asked, Form};
+use forebay_compare::message::Received;
 use forebay_conf::differences;
 use forebay_conf::tree::{Directive, Place};
 use forebay_core::trace::Step;
@@ -76,7 +76,7 @@ impl Report<'_> {
             "client": self.client.to_string(),
             "listener": self.listens,
             "steps": self.trip.steps.iter().map(|step| self.step_json(step)).collect::<Vec<_>>(),
-            "upstream_requests": self.trip.received.iter().map(|r| json!({ "head": r.lines, "content": r.content })).collect::<Vec<_>>(),
+            "upstream_requests": self.trip.received.iter().map(|r| json!({ "protocol": r.protocol, "head": head(r), "content": r.body.len() })).collect::<Vec<_>>(),
             "response": { "head": response, "content": self.trip.content, "failure": failure },
             "differences": if self.form.nginx { Some(self.subjects()) } else { None },
         });
@@ -189,17 +189,13 @@ impl Report<'_> {
     fn upstream(&self, step: &Step, received: Option<&Received>) -> Vec<Line> {
         let mut lines = self.step(step);
         match received {
-            None => lines.push(Line::new("", "  asked over a protocol that the stand-in does not speak")),
+            None => lines.push(Line::new("", "  nothing was sent")),
             Some(received) => {
-                lines.extend(
-                    received
-                        .lines
-                        .iter()
-                        .enumerate()
-                        .map(|(n, line)| Line::new(if n == 0 { "sent" } else { "" }, line.as_str())),
-                );
-                if received.content > 0 {
-                    lines.push(Line::new("", format!("({} bytes of content)", received.content)));
+                let kind = |n| if n == 0 { "sent" } else { "" };
+                lines
+                    .extend(head(received).into_iter().enumerate().map(|(n, line)| Line::new(kind(n), line)));
+                if !received.body.is_empty() {
+                    lines.push(Line::new("", format!("({} bytes of content)", received.body.len())));
                 }
             }
         }
@@ -340,4 +336,15 @@ fn why_not_variable(searched: &[&Step], is_before: bool) -> String {
 fn response_lines(head: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(head);
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// Returns the lines of a request to an upstream: fields of HTTP, or the parameters of a gateway as their directives have them.
+fn head(received: &Received) -> Vec<String> {
+    let Received { protocol, line, fields, .. } = received;
+    let (first, between) = match *protocol {
+        "FastCGI" | "SCGI" | "uwsgi" => (format!("a request of {protocol}"), " "),
+        _ => (line.clone(), ": "),
+    };
+    let fields = fields.iter().map(|(name, value)| format!("{name}{between}{value}"));
+    std::iter::once(first).chain(fields).collect()
 }
