@@ -58,6 +58,8 @@ pub(crate) struct Live {
     pub(crate) fronts: HashMap<String, Front>,
     /// Address for other hosts.
     pub(crate) front: Front,
+    /// Host of requests without one, as those of a log.
+    pub(crate) host: Option<String>,
     /// Time between two lines.
     pub(crate) every: Option<Duration>,
 }
@@ -289,6 +291,7 @@ fn prepared(mut ask: Ask, live: &Live, counts: &Counts) -> Option<Ask> {
         counts.left_out.fetch_add(1, Ordering::Relaxed);
         return None;
     }
+    ask.host = ask.host.or_else(|| live.host.clone());
     ask.number = counts.number.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
     ask.front = ask.host.as_deref().and_then(|h| live.fronts.get(h)).copied().unwrap_or(live.front);
     Some(ask)
@@ -348,6 +351,7 @@ mod tests {
             all_methods,
             fronts: HashMap::from([("a.example".to_owned(), Front { port: 7, ..Front::default() })]),
             front: Front { port: 8, ..Front::default() },
+            host: Some("a.example".into()),
             every: None,
         };
         let counts = Counts::default();
@@ -359,6 +363,8 @@ mod tests {
         };
         let sent = prepared(ask("GET", "a.example"), &live(false), &counts).expect("sent");
         assert_eq!((sent.front.port, sent.number), (7, 1));
+        let hostless = Ask { host: None, ..ask("GET", "") };
+        assert_eq!(prepared(hostless, &live(false), &counts).map(|a| a.front.port), Some(7));
         assert!(prepared(ask("POST", "b.example"), &live(false), &counts).is_none());
         assert_eq!(prepared(ask("POST", "b.example"), &live(true), &counts).map(|a| a.front.port), Some(8));
         assert_eq!(counts.line(), "0 requests, 0 unexplained, 0 explained, 1 left out\n");

@@ -109,12 +109,12 @@ pub(crate) fn live(
     let pair = Pair::start(&question.sides, &dir.path().join("1"), BTreeMap::new(), Logs::Off)?;
     let view = question.sides[0].source.view();
     let bases = from_conf::requests(&view, &pair.sides[0].copy, usize::MAX);
-    let front =
-        bases.first().map(|a| a.front).ok_or("the configuration has no server that could be asked")?;
+    let first = bases.first().ok_or("the configuration has no server that could be asked")?;
+    let (front, host) = (first.front, first.host.clone());
     let by_host = bases.iter().rev().filter(|a| !a.front.quic && !a.front.stream);
     let fronts = by_host.filter_map(|a| Some((a.host.clone()?, a.front))).collect();
     let log = question.log.as_ref().map(|path| Follower::new(path, formats(&view))).transpose()?;
-    let live = Live { listen, log, all_methods, fronts, front, every: question.every };
+    let live = Live { listen, log, all_methods, fronts, front, host, every: question.every };
     let (groups, requests) =
         live::run(live, &pair, question.threads, &tls).map_err(|e| format!("the address of --live: {e}"))?;
     let coverage = Coverage::default();

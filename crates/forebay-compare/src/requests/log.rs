@@ -79,6 +79,9 @@ impl Format {
     /// Returns the request of a line.
     fn request(&self, line: &str) -> Option<Ask> {
         let values = self.read(line)?;
+        if !values.iter().all(|(name, value)| is_plausible(name, value)) {
+            return None;
+        }
         let value = |name: &str| {
             values
                 .iter()
@@ -106,6 +109,19 @@ impl Format {
         });
         let host = value("http_host").or_else(|| value("host")).filter(|h| clean(h));
         Some(Ask { method, target, fields: fields.collect(), host, ..Ask::default() })
+    }
+}
+
+/// Returns `false` for a value that its variable cannot have: the line has another format.
+fn is_plausible(name: &str, value: &str) -> bool {
+    let digits = value.bytes().all(|b| b.is_ascii_digit());
+    match name {
+        "status" => digits && value.len() == 3,
+        "body_bytes_sent" | "bytes_sent" | "request_length" => digits,
+        "remote_addr" | "host" | "http_host" | "server_name" | "request_uri" | "request_method" => {
+            !value.contains([' ', '"', '['])
+        }
+        _ => true,
     }
 }
 
@@ -259,6 +275,15 @@ mod tests {
             (ask.method.as_str(), ask.host.as_deref(), ask.target.as_str()),
             ("POST", Some("a.example"), "/x")
         );
+    }
+
+    #[test]
+    fn a_line_of_one_format_is_none_of_another() {
+        let own = Format::new("$remote_addr \"$request\" $status $body_bytes_sent $host $upstream_addr");
+        let combined =
+            "127.0.0.1 - - [30/Nov/2026:09:35:35 +0000] \"GET /p HTTP/1.1\" 200 6 \"-\" \"curl/7\"";
+        assert!(own.request(combined).is_none());
+        assert!(own.request("127.0.0.1 \"GET /p HTTP/1.1\" 200 6 a.example 10.0.0.1:80").is_some());
     }
 
     #[test]
