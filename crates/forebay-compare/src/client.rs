@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Time for a response, and between two of its parts.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Requests after which a connection is not used again: by default nginx ends one after 1000, and Forebay later.
+const MOST_SERVED: u32 = 500;
+
 /// Time for an answer to a datagram.
 const DATAGRAM: Duration = Duration::from_secs(1);
 
@@ -119,6 +122,8 @@ pub(crate) struct Client {
     open: HashMap<Key, Connection>,
     /// Connection of the request that has been sent.
     current: Option<(Key, Connection, bool)>,
+    /// Requests that each connection has served.
+    served: HashMap<Key, u32>,
     /// Connections of HTTP/3.
     quic: HashMap<Key, h3::Session>,
     /// Why there is no connection.
@@ -132,6 +137,7 @@ impl Client {
             tls,
             open: HashMap::new(),
             current: None,
+            served: HashMap::new(),
             quic: HashMap::new(),
             refused: String::new(),
         }
@@ -214,7 +220,9 @@ impl Client {
             let _ = connection.send(ask);
             answer = connection.receive(ask);
         }
-        if stays(&answer, ask) {
+        let served = self.served.entry(key.clone()).or_default();
+        *served = if reused { *served + 1 } else { 1 };
+        if *served < MOST_SERVED && stays(&answer, ask) {
             self.keep(key, connection);
         }
         answer
