@@ -265,7 +265,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         }
         let chosen = self.choose_server(&hello).map(|chosen| {
             let optional = self.servers.offers_optional(chosen.named, self.client.address(self.active));
-            (chosen.server, chosen.tls.config_for(&hello.ciphers, optional).clone())
+            (chosen.server, chosen.tls.config_for(&hello, optional).clone())
         });
         self.begin_session(hello);
         let (server, config) = match chosen {
@@ -293,9 +293,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         let chosen =
             self.choose_server(&hello).and_then(|chosen| match self.servers.quic_protocols(chosen.named) {
                 [] => Err((NO_APPLICATION_PROTOCOL, String::new())),
-                protocols => {
-                    Ok((chosen.server, chosen.tls.config_for(&hello.ciphers, false).clone(), protocols))
-                }
+                protocols => Ok((chosen.server, chosen.tls.config_for(&hello, false).clone(), protocols)),
             });
         self.begin_session(hello);
         let certified = chosen.and_then(|(server, config, protocols)| {

@@ -10,7 +10,7 @@ use super::ocsp::responder::{NameLookup, Responder};
 use super::ocsp::staple::Stapling;
 use super::presented::{Loaded, Presented};
 use super::server::{Application, ServerTls, VirtualTls, same_kind};
-use super::server_config::{basis, by_cost, config, context, provider};
+use super::server_config::{basis, by_cost, classical, config, context, provider};
 use super::settings::{Ocsp, Settings, VerifyClient};
 use crate::config::Build;
 use crate::shared_store::seal;
@@ -267,11 +267,16 @@ impl Loader {
         }
         let ocsp = check(server)?;
         let provider = self.provider(s);
-        let config = config(server, provider, presented.clone(), trust.as_deref(), context)
-            .map_err(|m| at_certificate(s, m))?;
+        let make = |provider| {
+            config(server, provider, presented.clone(), trust.as_deref(), context)
+                .map_err(|m| at_certificate(s, m))
+        };
+        let classical = classical(&provider).map(make).transpose()?;
+        let config = make(provider)?;
         Ok(ServerTls {
             config,
-            others: Default::default(),
+            classical,
+            variants: Default::default(),
             quic: Default::default(),
             by_cost: by_cost(s),
             dynamic,

@@ -6,6 +6,8 @@ use super::demands::Demands;
 use super::files::FileName;
 use super::ocsp::client::Check;
 use super::presented::{Loaded, Presented};
+use forebay_net::tls::ciphers::is_post_quantum;
+use forebay_net::tls::hello::Hello;
 use forebay_net::tls::verify::Trust;
 use forebay_net::tls::{ciphers, rsa_pss, sessions};
 use rustls::ServerConfig;
@@ -48,9 +50,11 @@ impl VirtualTls {
 pub struct ServerTls {
     /// Configuration for rustls. It has no certificates if their names have variables.
     pub(super) config: Arc<ServerConfig>,
-    /// Variants of `config` with the optional protocol, and both for clients that prefer ChaCha20 because they compute AES
-    /// slowly. Each is built on first use.
-    pub(super) others: [OnceLock<Arc<ServerConfig>>; 3],
+    /// `config` without post-quantum groups. `None`: it has none, or no others.
+    pub(super) classical: Option<Arc<ServerConfig>>,
+    /// Variants of `config`, then of `classical`: with the optional protocol, and both for clients that prefer ChaCha20 because they
+    /// compute AES slowly. Each is built on first use.
+    pub(super) variants: [[OnceLock<Arc<ServerConfig>>; 3]; 2],
     /// Variant of `config` for QUIC.
     pub(super) quic: OnceLock<Arc<ServerConfig>>,
     /// No directive says whose order of suites counts, so suites are ordered by cost.
@@ -78,19 +82,22 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// Returns the configuration for a client that offers these suites. `optional`: with [`Application::optional`].
-    pub(super) fn config_for(&self, offered: &[u16], optional: bool) -> &Arc<ServerConfig> {
-        let by_client = self.by_cost && ciphers::begins_with_chacha(offered);
+    /// Returns the configuration for a client. `optional`: with [`Application::optional`].
+    pub(super) fn config_for(&self, hello: &Hello, optional: bool) -> &Arc<ServerConfig> {
+        let by_client = self.by_cost && ciphers::begins_with_chacha(&hello.ciphers);
         let optional = self.application.optional.filter(|_| optional);
-        let [other, slow, slow_other] = &self.others;
+        let classical =
+            self.classical.as_ref().filter(|classical| spares_retry(&self.config, classical, hello));
+        let base = classical.unwrap_or(&self.config);
+        let [other, slow, slow_other] = &self.variants[usize::from(classical.is_some())];
         let place = match (by_client, optional) {
-            (false, None) => return &self.config,
+            (false, None) => return base,
             (false, Some(_)) => other,
             (true, None) => slow,
             (true, Some(_)) => slow_other,
         };
         place.get_or_init(|| {
-            let mut config = ServerConfig::clone(&self.config);
+            let mut config = ServerConfig::clone(base);
             if let Some(protocol) = optional {
                 config.alpn_protocols.insert(0, protocol.to_vec());
             }
@@ -189,6 +196,19 @@ impl ServerTls {
         config.cert_resolver = Arc::new(Presented::fixed(keys));
         Arc::new(config)
     }
+}
+
+/// Returns `true` if a client that resumes a session has to be spared a HelloRetryRequest. Its session may be another server's with a
+/// suite of another hash. The client then takes it out of its second ClientHello (RFC 8446, section 4.1.2), which rustls refuses. Such a
+/// client has a key share for the group of the other server alone, which may not have had post-quantum groups.
+fn spares_retry(config: &ServerConfig, classical: &ServerConfig, hello: &Hello) -> bool {
+    let of = |config: &ServerConfig, fits: &dyn Fn(u16) -> bool| {
+        config.crypto_provider().kx_groups.iter().any(|group| fits(group.name().into()))
+    };
+    hello.v13
+        && hello.offers_session
+        && of(config, &|g| is_post_quantum(g) && hello.groups.contains(&g) && !hello.shares.contains(&g))
+        && of(classical, &|g| hello.shares.contains(&g))
 }
 
 /// Returns `true` if the keys have the same algorithm. As in OpenSSL, the later certificate then replaces the earlier

@@ -4,6 +4,7 @@ use super::cache_settings::SessionCache;
 use super::loader::{Certificates, ServerInput};
 use super::presented::Presented;
 use super::settings::{Preference, Settings};
+use forebay_net::tls::ciphers::is_post_quantum;
 use forebay_net::tls::sessions::{self, Sessions, Stored, TicketKey, Tickets};
 use forebay_net::tls::verify::Trust;
 use rustls::crypto::CryptoProvider;
@@ -43,6 +44,14 @@ pub(super) fn provider(
 ) -> Arc<CryptoProvider> {
     let base = rustls::crypto::aws_lc_rs::default_provider();
     Arc::new(CryptoProvider { cipher_suites: suites, kx_groups: groups, ..base })
+}
+
+/// Returns a provider without its post-quantum groups. `None`: it has none, or no others.
+pub(super) fn classical(provider: &CryptoProvider) -> Option<Arc<CryptoProvider>> {
+    let mut groups = provider.kx_groups.clone();
+    groups.retain(|group| !is_post_quantum(group.name().into()));
+    let is_part = !groups.is_empty() && groups.len() < provider.kx_groups.len();
+    is_part.then(|| Arc::new(CryptoProvider { kx_groups: groups, ..provider.clone() }))
 }
 
 /// Returns the enabled versions.

@@ -292,19 +292,34 @@ fn wait(thread: &Thread, wire: &Wire) {
 /// # Errors
 /// Error of the client's handshake.
 fn connect(site: &Site, thread: &Thread, name: &'static str) -> Result<(Rc<Client>, Vec<u8>), rustls::Error> {
-    let (ours, mut theirs) = UnixStream::pair().expect("a pair");
-    ours.set_nonblocking(true).expect("set");
-    theirs.set_nonblocking(true).expect("set");
-    let mut wire = Wire::Plain(thread.io.poller.insert(ours.into()));
-    wire.encrypt(Stream::server(Vec::new()));
+    connect_as(&client_config(), site, thread, name)
+}
+
+/// Makes the configuration of a client. It keeps sessions.
+fn client_config() -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.expect("versions").dangerous();
     let config = config.with_custom_certificate_verifier(Arc::new(VerifyLater));
     let mut config = config.with_no_client_auth();
     config.alpn_protocols = vec![b"echo".to_vec()];
+    Arc::new(config)
+}
+
+/// Makes a handshake as [`connect`] does, and takes the sessions that the server gives.
+fn connect_as(
+    config: &Arc<ClientConfig>,
+    site: &Site,
+    thread: &Thread,
+    name: &'static str,
+) -> Result<(Rc<Client>, Vec<u8>), rustls::Error> {
+    let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+    ours.set_nonblocking(true).expect("set");
+    theirs.set_nonblocking(true).expect("set");
+    let mut wire = Wire::Plain(thread.io.poller.insert(ours.into()));
+    wire.encrypt(Stream::server(Vec::new()));
     let host = Host::try_from(name).expect("a name");
-    let mut peer = ClientConnection::new(Arc::new(config), host).expect("a client");
+    let mut peer = ClientConnection::new(config.clone(), host).expect("a client");
     let mut client = Rc::new(Client::none(Instant::now()));
     let active = thread.active();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
@@ -330,6 +345,7 @@ fn connect(site: &Site, thread: &Thread, name: &'static str) -> Result<(Rc<Clien
             other => panic!("{other:?}"),
         }
     }
+    exchange(&mut peer, &mut theirs)?;
     let own = peer.peer_certificates().and_then(|all| all.first()).expect("a certificate");
     Ok((client, own.to_vec()))
 }
@@ -382,6 +398,33 @@ fn a_front_end_chooses_certificates_by_name() {
     let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed) while SSL handshaking, \
                 client: unix:, server: unix:/s";
     assert_eq!(*site.lines.borrow(), [text]);
+}
+
+/// A client whose session is another server's, of a suite with another hash and without post-quantum groups, makes a new one.
+#[test]
+fn clients_come_from_servers_of_other_programs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !certificate(dir.path(), "a.test") {
+        assert!(std::env::var_os("CI").is_none(), "openssl is missing");
+        println!("skipped: openssl is missing");
+        return;
+    }
+    let of = |more: &str| {
+        let text = format!("ssl_certificate a.test.crt; ssl_certificate_key a.test.key; {more}");
+        site(dir.path(), &[&text])
+    };
+    let other = of("ssl_ecdh_curve X25519; ssl_conf_command Ciphersuites TLS_AES_256_GCM_SHA384;");
+    let ours = of("ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;");
+    let config = client_config();
+    let group = |site: &Site, name: &'static str| {
+        let thread = thread(&[name]);
+        let (client, _) = connect_as(&config, site, &thread, name).expect("a handshake");
+        (variable(site, &client, "ssl_curve"), variable(site, &client, "ssl_session_reused"))
+    };
+    assert_eq!(group(&other, "a.test"), ("X25519".into(), ".".into()));
+    assert_eq!(group(&ours, "a.test"), ("X25519".into(), ".".into()));
+    // The session is resumed as usual.
+    assert_eq!(group(&ours, "a.test").1, "r");
 }
 
 /// Settings that are gone when the next are read, so that the next lists may be where theirs were.

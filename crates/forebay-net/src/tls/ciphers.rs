@@ -623,6 +623,11 @@ pub fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![groups::X25519MLKEM768, groups::X25519, groups::SECP256R1, groups::SECP384R1]
 }
 
+/// Returns `true` for a group with ML-KEM, alone or in a hybrid (IANA, TLS Supported Groups).
+pub fn is_post_quantum(group: u16) -> bool {
+    matches!(group, 0x0200..=0x0202 | 0x11eb..=0x11ed)
+}
+
 /// Parses `ssl_ecdh_curve`.
 ///
 /// # Errors

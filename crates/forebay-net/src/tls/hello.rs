@@ -17,6 +17,10 @@ pub struct Hello {
     pub ciphers: Vec<u16>,
     /// Groups offered, in order.
     pub groups: Vec<u16>,
+    /// Groups with a key share (RFC 8446, section 4.2.8), in order.
+    pub shares: Vec<u16>,
+    /// A session of TLS 1.3 is to be resumed (section 4.2.11).
+    pub offers_session: bool,
     /// Signature algorithms offered, in order.
     pub sigalgs: Vec<u16>,
     /// TLS 1.3 is offered.
@@ -195,7 +199,9 @@ impl Hello {
             10 => self.groups = shorts(data.list16()?),
             13 => self.sigalgs = shorts(data.list16()?),
             16 => self.alpn = data.list16()?.to_vec(),
+            41 => self.offers_session = true,
             42 => self.early_data = true,
+            51 => self.shares = shares(&mut data),
             57 => self.transport_parameters = data.0.to_vec(),
             43 => {
                 let versions = shorts(data.list8()?);
@@ -210,6 +216,16 @@ impl Hello {
         }
         Some(())
     }
+}
+
+/// Returns the groups of key shares. Ends at one that is cut short.
+fn shares(data: &mut Reader<'_>) -> Vec<u16> {
+    let mut list = Reader(data.list16().unwrap_or_default());
+    let next = || {
+        let group = list.short()?;
+        list.list16().map(|_| group)
+    };
+    std::iter::from_fn(next).collect()
 }
 
 /// Returns the name by which servers are found, and the name as written if that is different.
@@ -255,7 +271,8 @@ mod tests {
 
     const EXTENSIONS: &[u8] = &[
         0, 0, 0, 9, 0, 7, 0, 0, 4, b'A', b'.', b'b', b'.', 0, 10, 0, 4, 0, 2, 0, 29, 0, 43, 0, 3, 2, 3, 4, 0,
-        13, 0, 4, 0, 2, 4, 3, 0, 42, 0, 0, 0, 16, 0, 7, 0, 5, 2, b'h', b'2', 1, b'x',
+        13, 0, 4, 0, 2, 4, 3, 0, 42, 0, 0, 0, 51, 0, 12, 0, 10, 0, 29, 0, 1, 7, 0, 23, 0, 1, 7, 0, 41, 0, 0,
+        0, 16, 0, 7, 0, 5, 2, b'h', b'2', 1, b'x',
     ];
 
     fn parse(input: &[u8]) -> Result<Option<Hello>, Broken> {
@@ -301,7 +318,8 @@ mod tests {
             let protocols: Vec<Vec<u8>> = got.protocols().map(<[u8]>::to_vec).collect();
             assert_eq!((got.version, protocols), (0x0304, vec![b"h2".to_vec(), b"x".to_vec()]));
             assert_eq!((got.ciphers, got.groups, got.sigalgs), (vec![0x1301, 0xc02f], vec![29], vec![0x403]));
-            assert!(got.v13 && !got.v12 && got.early_data);
+            assert!(got.v13 && !got.v12 && got.early_data && got.offers_session);
+            assert_eq!(got.shares, [29, 23]);
             for cut in 0..bytes.len() {
                 assert_eq!(parse(&bytes[..cut]), Ok(None), "{cut}");
             }
