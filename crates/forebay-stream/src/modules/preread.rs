@@ -124,7 +124,7 @@ enum Look {
     /// More are needed.
     Partial,
     /// They begin with the message.
-    Found(FirstMessage),
+    Found(Box<FirstMessage>),
     /// They are of another protocol.
     Other,
 }
@@ -132,7 +132,7 @@ enum Look {
 impl Look {
     fn of<E>(read: Result<Option<FirstMessage>, E>) -> Look {
         match read {
-            Ok(Some(message)) => Look::Found(message),
+            Ok(Some(message)) => Look::Found(Box::new(message)),
             Ok(None) => Look::Partial,
             Err(_) => Look::Other,
         }
@@ -143,12 +143,10 @@ impl Reader {
     /// Looks at all bytes that have come.
     fn look(&mut self, bytes: &[u8]) -> Look {
         match self {
-            Reader::Tls(reading) => match reading.more(bytes) {
-                Err(_) => {
-                    old_hello(bytes).map_or(Look::Other, |hello| Look::Found(FirstMessage::Hello(hello)))
-                }
-                read => Look::of(read.map(|hello| hello.map(FirstMessage::Hello))),
-            },
+            Reader::Tls(reading) => {
+                let read = reading.more(bytes).or_else(|_| old_hello(bytes).map(Some).ok_or(()));
+                Look::of(read.map(|hello| hello.map(FirstMessage::Hello)))
+            }
             Reader::Mqtt => Look::of(mqtt::parse(bytes).map(|connect| connect.map(FirstMessage::Connect))),
             Reader::Rdp => Look::of(
                 rdp::cookie(bytes)
@@ -176,7 +174,7 @@ pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
         loop {
             match reader.look(&s.early) {
                 Look::Found(message) => {
-                    s.first_message = Some(Box::new(message));
+                    s.first_message = Some(message);
                     return None;
                 }
                 Look::Other => break,
@@ -202,8 +200,11 @@ pub(crate) async fn read_hello(s: &mut Session, server: &Server) -> Option<u16> 
     let mut reader = Reader::Tls(Reading::default());
     let name = loop {
         match reader.look(&s.early) {
-            Look::Found(FirstMessage::Hello(hello)) => break hello.server_name,
-            Look::Found(_) | Look::Other => break None,
+            Look::Found(message) => match *message {
+                FirstMessage::Hello(hello) => break hello.server_name,
+                _ => break None,
+            },
+            Look::Other => break None,
             Look::Partial => {}
         }
         if let Err(status) = receive(s, settings, deadline).await {
