@@ -24,7 +24,7 @@ const MOST_WAITING: usize = 1000;
 /// Differences that are kept, each of another kind.
 const MOST_KEPT: usize = 500;
 
-/// Largest content of a request.
+/// Largest content of a request that is sent; others are left out.
 const MOST_CONTENT: usize = 1 << 20;
 
 /// Connections of the mirror at a time.
@@ -269,6 +269,10 @@ fn one(reader: &mut BufReader<TcpStream>, live: &Live, counts: &Counts) -> io::R
     let body = wire::body(reader, wire::framing(&fields, Framing::Nothing))?.bytes;
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if body.len() > MOST_CONTENT {
+        counts.left_out.fetch_add(1, Ordering::Relaxed);
+        return Ok(None);
+    }
     let host = message::field(&fields, "host").map(str::to_owned);
     let ours =
         |name: &str| name.eq_ignore_ascii_case(recorder::NUMBER) || name.eq_ignore_ascii_case(recorder::WISH);
@@ -277,7 +281,7 @@ fn one(reader: &mut BufReader<TcpStream>, live: &Live, counts: &Counts) -> io::R
         method: method.to_owned(),
         target: target.to_owned(),
         host,
-        content: (!body.is_empty() && body.len() <= MOST_CONTENT).then_some(Content::Length(body)),
+        content: (!body.is_empty()).then_some(Content::Length(body)),
         fields: fields.into_iter().filter(|(name, _)| kept(name)).collect(),
         ..Ask::default()
     };

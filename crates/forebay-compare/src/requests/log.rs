@@ -245,12 +245,13 @@ impl Follower {
         }
     }
 
-    /// Opens the file that has taken the place of a rotated one.
+    /// Opens the file that has taken the place of a rotated one, or begins anew with one that was emptied.
     fn reopen(&mut self) -> Option<Ask> {
         let file = std::fs::File::open(&self.path).ok()?;
-        let inode = file.metadata().ok()?.ino();
-        if inode != self.inode {
-            (self.inode, self.reader) = (inode, BufReader::new(file));
+        let metadata = file.metadata().ok()?;
+        let was_emptied = metadata.len() < self.reader.stream_position().ok()?;
+        if metadata.ino() != self.inode || was_emptied {
+            (self.inode, self.reader) = (metadata.ino(), BufReader::new(file));
             self.begun.clear();
         }
         None
@@ -314,6 +315,11 @@ mod tests {
         std::fs::write(&path, line("/rotated")).expect("written");
         assert!(log.next().is_none());
         assert_eq!(log.next().expect("a request").target, "/rotated");
+        // logrotate's copytruncate.
+        std::fs::write(&path, "").expect("written");
+        assert!(log.next().is_none());
+        append(&line("/emptied"));
+        assert_eq!(log.next().expect("a request").target, "/emptied");
     }
 
     #[test]
