@@ -1,6 +1,6 @@
 //! `forebay compare` with real servers.
 
-use forebay_testkit::{Signal, Site, kill, oracle, program, wait_until};
+use forebay_testkit::{Signal, Site, is_before, kill, oracle, program, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -81,7 +81,11 @@ fn json(path: &Path) -> Value {
 
 #[test]
 fn a_configuration_means_the_same_under_nginx() {
-    let Some(nginx) = oracle() else { return };
+    let Some(nginx) = oracle().filter(|nginx| !is_before(nginx, 31)) else {
+        // Others differ in what nginx has changed since (docs/compare.md).
+        println!("skipped: no nginx of 1.31");
+        return;
+    };
     let site = site("");
     site.write(
         "log",

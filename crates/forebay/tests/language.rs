@@ -2,7 +2,7 @@
 
 use forebay_http::h2::frame::flag;
 use forebay_testkit::h2::{Answer, Client, data};
-use forebay_testkit::{Oracle, Server, Site, oracle, wrap};
+use forebay_testkit::{Oracle, Server, Site, is_before, oracle, wrap};
 use std::net::TcpStream;
 
 forebay_testkit::cases!("cases/language.cases":
@@ -13,7 +13,10 @@ forebay_testkit::cases!("cases/language.cases":
 /// A body over HTTP/2, in pieces, with and without its length before it.
 #[test]
 fn bodies_over_http2_are_read_early() {
-    let Some(nginx) = oracle() else { return };
+    let Some(nginx) = oracle().filter(|nginx| !is_before(nginx, 31)) else {
+        println!("skipped: no nginx of 1.31, which knows the directive");
+        return;
+    };
     let conf = wrap(
         "server { listen 127.0.0.1:%PORT0%; http2 on; client_body_early_read $arg_early; client_max_body_size 20; \
          error_page 413 /large; location /large { return 200 'large $request_body'; } \

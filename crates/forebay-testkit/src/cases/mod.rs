@@ -217,11 +217,15 @@ impl Case<'_> {
     }
 
     fn start(&mut self, conf: &Conf) {
-        let compared =
-            |s: &Section| ["requests", "access"].contains(&&*s.kind) && Compared::of(&s.argument).nginx;
-        if self.sections.iter().any(compared) {
-            self.theirs = oracle().map(|nginx| Oracle::start(&nginx, self.site(conf)));
-        }
+        let compared = |kind: &str| {
+            let sections = self.sections.iter().filter(|s| s.kind == kind);
+            sections.map(|s| Compared::of(&s.argument)).filter(|c| c.nginx).collect::<Vec<_>>()
+        };
+        // Logs are those of requests, which say since when nginx knows the configuration.
+        let requests = compared("requests");
+        let asked = if requests.is_empty() { compared("access") } else { requests };
+        self.theirs =
+            asked.iter().find_map(Compared::oracle).map(|nginx| Oracle::start(&nginx, self.site(conf)));
         self.ours = Some(Server::start_on(self.site(conf)));
     }
 

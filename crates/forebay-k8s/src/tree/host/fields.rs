@@ -44,12 +44,13 @@ impl Family {
         // These are about one connection of HTTP/1.
         let own = |name: &str| matches!(name, "Upgrade" | "Connection");
         let some = fields.iter().filter(|(name, _)| self == Family::Proxy || !own(name));
-        some.map(|(name, value)| {
-            let name = match self {
-                Family::Fastcgi => format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_")),
-                _ => name.clone(),
-            };
-            node(self.directive(), [name, value.clone()])
+        some.map(|(name, value)| match self {
+            // A field without a value is not sent. The client's own is not either way.
+            Family::Fastcgi => {
+                let name = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
+                node(self.directive(), [name, value.clone(), "if_not_empty".to_owned()])
+            }
+            _ => node(self.directive(), [name.clone(), value.clone()]),
         })
         .collect()
     }
