@@ -90,7 +90,7 @@ impl Write for Buffered {
     }
 }
 
-/// What tells connections apart.
+/// Key of a kept connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     front: Front,

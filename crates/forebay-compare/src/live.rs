@@ -45,7 +45,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "proxy-connection",
 ];
 
-/// What is sent, and where.
+/// Sources of the requests, and the addresses that they go to.
 #[derive(Debug)]
 pub(crate) struct Live {
     /// Address for the mirror; `None`: the log alone.

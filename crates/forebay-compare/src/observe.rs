@@ -26,7 +26,7 @@ pub(crate) struct Finding {
     pub(crate) difference: Difference,
 }
 
-/// What a pass has shown.
+/// Results of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
     /// Requests that were sent to both.

@@ -1,14 +1,13 @@
 //! Faults of nginx with a CVE number, replayed: no crash, and the right answer. `data/nginx-cves.tsv` names the test of each.
 
+use forebay_bench::load::Protocol;
+use forebay_bench::tls::{self, Trust};
 use forebay_http::h2::frame::{Code, flag, kind};
 use forebay_testkit::{P256, Server, Site, ask, h2, http, s_client};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::ServerName;
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::Duration;
 
 forebay_testkit::cases!("cases/security.cases":
@@ -183,8 +182,7 @@ fn transport_parameters_over_tcp_are_ignored() {
     );
     site.certificate("own", P256, "a", "");
     let server = Server::start_on(site);
-    let config = ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(Anyone));
-    let config = Arc::new(config.with_no_client_auth());
+    let config = tls::config(&Trust::Anyone, Protocol::Http3).expect("a configuration");
     for parameters in [vec![], vec![0xff; 3], vec![1; 1000], vec![4, 4, 0x80, 0, 0xff, 0xff]] {
         let name = ServerName::try_from("a").expect("a name");
         let version = rustls::quic::Version::V1;
@@ -202,43 +200,4 @@ fn transport_parameters_over_tcp_are_ignored() {
     }
     let out = s_client(&server, 0, "", "GET / HTTP/1.0\r\n\r\n");
     assert!(out.contains("alive"), "{out}");
-}
-
-/// Trust in any certificate.
-#[derive(Debug)]
-struct Anyone;
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::RSA_PSS_SHA256]
-    }
 }

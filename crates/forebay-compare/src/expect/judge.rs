@@ -5,7 +5,7 @@ use crate::message::{Answer, Field, Received};
 use serde_saphyr::{Location, Spanned};
 use std::collections::BTreeMap;
 
-/// What a request has led to.
+/// Result of a request: response, requests to upstreams, log lines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) answer: Answer,

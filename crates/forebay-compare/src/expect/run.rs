@@ -50,7 +50,7 @@ pub(crate) struct Setting {
 /// Returns the configuration of a file and its prefix.
 ///
 /// # Errors
-/// Nothing names one.
+/// Neither the file nor `-c` names a configuration.
 pub(crate) fn places(path: &Path, file: &File, setting: &Setting) -> Result<(PathBuf, PathBuf), String> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let named = file.configuration.as_ref().map(|conf| folder.join(conf));
@@ -89,7 +89,7 @@ pub(crate) fn run(path: &Path, file: &File, setting: &Setting) -> Result<Vec<Tes
     Ok(tested.collect())
 }
 
-/// What each request has led to, or why it could not be sent.
+/// Result and time of each request, or the reason for which it could not be sent.
 type Outcomes = Vec<(Result<Outcome, String>, Duration)>;
 
 /// Sends the requests one after the other.
@@ -115,7 +115,7 @@ fn outcomes(side: &Side, dir: &Path, cases: &[&Case]) -> Result<Outcomes, String
     let logs = running.logs();
     for (n, (outcome, _)) in (1..).zip(&mut outcomes) {
         let Ok(outcome) = outcome else { continue };
-        // What came after the answer, as by `mirror`.
+        // Requests to upstreams that came after the answer, as by `mirror`.
         outcome.received.extend(running.recorder.take(n));
         let own = logs.iter().filter(|(name, _)| *name != MARKS);
         outcome.lines = own.filter_map(|(_, lines)| lines.get(&n)).flatten().cloned().collect();

@@ -70,7 +70,7 @@ pub(crate) fn tests(
         "# Made by forebay compare --write-tests. Edit it as you like; forebay test runs it.\nconfiguration: {}\n\ntests:\n",
         scalar(&conf.to_string())
     );
-    // The copy gives ports anew, and requests know those of the comparison.
+    // This copy has other ports than the copies of the comparison, whose ports the requests name.
     let ways = super::run::Ways::of(&side.source.view(), &running.copy);
     let mut count = 0;
     for (number, ask) in (1..).zip(simple(asks, differing)) {
