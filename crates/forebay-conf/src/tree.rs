@@ -86,6 +86,13 @@ pub struct Directive {
     pub row: Option<&'static crate::grammar::Row>,
 }
 
+impl Directive {
+    /// Returns `true` if its block holds data and no directives (`map`, `types` and their like).
+    pub fn holds_data(&self) -> bool {
+        crate::parse::holds_data(&self.name.text)
+    }
+}
+
 /// A file of its own in the http block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

@@ -164,17 +164,7 @@ impl<'t> View<'t> {
         for d in block.iter() {
             let n = self.nodes.len();
             self.nodes.push(Node { d, parent });
-            let data = matches!(
-                d.name.text.as_slice(),
-                b"map"
-                    | b"num_map"
-                    | b"geo"
-                    | b"types"
-                    | b"split_clients"
-                    | b"charset_map"
-                    | b"match"
-                    | b"include"
-            );
+            let data = d.holds_data() || d.name.text == b"include";
             if let Some(b) = d.block.as_ref().filter(|_| !data) {
                 self.add(b, Some(n));
             }

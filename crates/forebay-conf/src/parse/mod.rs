@@ -756,6 +756,11 @@ fn content(row: &Row, context: Contexts) -> Kind {
     data.map_or(Kind::Unknown, |(_, includes)| Kind::Data(*includes))
 }
 
+/// Returns `true` if the block of a directive with this name holds data and no directives.
+pub(crate) fn holds_data(name: &[u8]) -> bool {
+    DATA_BLOCKS.iter().any(|(known, _)| known.as_bytes() == name)
+}
+
 /// Blocks with data.
 const DATA_BLOCKS: [(&str, Includes); 7] = [
     ("types", Includes::Always),

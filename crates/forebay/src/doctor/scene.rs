@@ -34,17 +34,7 @@ impl<'t> Scene<'t> {
             self.nodes.push(Node { d, parent, children: Vec::new() });
             here.push(n);
             // Blocks of data (`map`, `types`) hold no directives.
-            let data = matches!(
-                d.name.text.as_slice(),
-                b"map"
-                    | b"num_map"
-                    | b"geo"
-                    | b"types"
-                    | b"split_clients"
-                    | b"charset_map"
-                    | b"match"
-                    | b"include"
-            );
+            let data = d.holds_data() || d.name.text == b"include";
             if let Some(b) = d.block.as_ref().filter(|_| !data) {
                 let children = self.add(b, Some(n));
                 self.nodes[n].children = children;
