@@ -119,8 +119,9 @@ fn streamed_answers_leave_memory_where_it_was() {
     let before = memory(worker);
     for kind in KINDS {
         get(&server, kind, answers());
-        let after = memory(worker);
-        assert!(after < before + LEFT, "{}: {before} KiB, and {after} after {} answers", kind.0, answers());
+        // Connections to the upstream may still be closing, and the allocator gives pages back a moment after they are free.
+        let after = falls_to(worker, before + LEFT, Duration::from_secs(10));
+        assert!(after <= before + LEFT, "{}: {before} KiB, and {after} after {} answers", kind.0, answers());
     }
 }
 
