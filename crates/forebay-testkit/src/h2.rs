@@ -328,6 +328,11 @@ impl Peer {
         next(&mut self.stream, &mut self.buf)
     }
 
+    /// Tells whether the client has closed the connection. A read that ran out of time tells nothing.
+    pub fn is_gone(&self) -> bool {
+        self.buf.is_empty() && matches!(self.stream.peek(&mut [0]), Ok(0))
+    }
+
     /// Reads up to the next frame of a kind that is no acknowledgement of SETTINGS.
     pub fn next_of(&mut self, kind: u8) -> Option<Frame> {
         loop {

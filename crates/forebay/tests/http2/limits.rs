@@ -4,12 +4,12 @@ use super::serve;
 use forebay_http::compression::push_int;
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, flag, kind};
-use forebay_testkit::{Server, h2, http, raw, wait_for};
+use forebay_testkit::{DEADLINE, Server, h2, http, raw, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A client that sends `frames` again and again; what GOAWAY said, and how often it was sent.
 fn flood(server: &Server, most: usize, mut frames: impl FnMut(u32) -> Vec<u8>) -> (Option<u32>, usize) {
@@ -145,9 +145,14 @@ fn a_client_that_never_stops_asking_does_not_hold_up_others() {
             let mut answers = [0; 65536];
             while matches!(reading.read(&mut answers), Ok(1..)) {}
         });
-        let begun = asked.load(Relaxed);
+        wait_until("the flood", || asked.load(Relaxed) > 0);
+        let (begun, end) = (asked.load(Relaxed), Instant::now() + DEADLINE);
         let mut others = Vec::new();
-        while others.len() < 20 && others.last().is_none_or(|o: &String| o.starts_with("HTTP/1.1 204")) {
+        // On a busy machine the others may be served before the flood is sent.
+        while (others.len() < 20 || asked.load(Relaxed) - begun <= 1000)
+            && others.last().is_none_or(|o: &String| o.starts_with("HTTP/1.1 204"))
+            && Instant::now() < end
+        {
             others.push(server.get("/"));
         }
         let meanwhile = asked.load(Relaxed) - begun;
