@@ -2,6 +2,7 @@
 
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
+use forebay_conf::tree::Tree;
 use forebay_core::config::{Config, Environment, Memory};
 use forebay_core::front::FrontEnd;
 
@@ -29,6 +30,18 @@ pub(crate) fn load_after(
     files: &mut Files,
 ) -> Result<(Config, Vec<Error>), Error> {
     memory.load(env, files, FRONT_ENDS)
+}
+
+/// Reads a part of a configuration (see [`forebay_core::config::load_part`]).
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_part(
+    env: &Environment,
+    files: &mut Files,
+    narrow: impl FnOnce(&mut Tree),
+) -> Result<(Config, Vec<Error>, Tree), Error> {
+    forebay_core::config::load_part(env, files, FRONT_ENDS, narrow)
 }
 
 /// As [`load`], and finds all errors (see [`forebay_core::config::load_all`]).

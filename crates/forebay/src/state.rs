@@ -1,6 +1,6 @@
 //! A configuration with everything the master opened for it.
 
-use crate::front_ends::{load, load_after};
+use crate::front_ends::{load, load_after, load_part};
 use crate::listen::{self, Listeners, Refused};
 use crate::master_log::{Log, errno, failed, open_log};
 use crate::origin;
@@ -9,6 +9,7 @@ use crate::plan::Plan;
 use crate::wire::{Configure, Endpoints};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
+use forebay_conf::tree::Tree;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::config::{Config, Environment, ListenAddr, Memory};
 use forebay_core::process::Generation;
@@ -71,6 +72,25 @@ pub(crate) type Read = (Config, Option<Identity>);
 pub(crate) fn read(environment: &Environment, files: &mut Files, log: &Log) -> Result<Read, Refused> {
     let loaded = load(environment, files);
     check(loaded, environment, files, log)
+}
+
+/// Reads and checks as [`read`] does what `narrow` leaves of a configuration, and returns the tree that is left.
+///
+/// # Errors
+/// That part has an error.
+pub(crate) fn read_part(
+    environment: &Environment,
+    files: &mut Files,
+    log: &Log,
+    narrow: impl FnOnce(&mut Tree),
+) -> Result<(Config, Tree), Refused> {
+    let mut left = None;
+    let loaded = load_part(environment, files, narrow).map(|(config, warnings, tree)| {
+        left = Some(tree);
+        (config, warnings)
+    });
+    let (config, _) = check(loaded, environment, files, log)?;
+    left.map(|tree| (config, tree)).ok_or(Refused)
 }
 
 /// Writes the warnings of a configuration that was loaded, or its error, and finds the user of the worker.

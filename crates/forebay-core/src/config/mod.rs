@@ -259,6 +259,34 @@ pub fn load(
     fronts: &[&dyn FrontEnd],
 ) -> Result<(Config, Vec<Error>), Error> {
     let (built, errors) = load_all(env, files, fronts);
+    without_errors(built, errors)
+}
+
+/// Reads, checks and builds a part of a configuration. `narrow` takes away what is not wanted between reading and checking. Returns
+/// also the warnings and the tree that is left.
+///
+/// # Errors
+/// As [`load`], errors in what was taken away left out.
+pub fn load_part(
+    env: &Environment,
+    files: &mut Files,
+    fronts: &[&dyn FrontEnd],
+    narrow: impl FnOnce(&mut Tree),
+) -> Result<(Config, Vec<Error>, Tree), Error> {
+    let mut parsed = parsed(env, files);
+    narrow(&mut parsed.tree);
+    let tree = parsed.tree.clone();
+    let Loaded { config, errors, .. } = build_parsed(env, files, fronts, parsed, None);
+    without_errors(config, errors).map(|(config, warnings)| (config, warnings, tree))
+}
+
+fn parsed(env: &Environment, files: &mut Files) -> Parsed {
+    let dir = env.conf_path.parent().map_or_else(|| env.prefix.clone(), PathBuf::from);
+    forebay_conf::parse::parse(&env.conf_path, &env.globals, &dir, files)
+}
+
+/// Returns a configuration with its warnings, or the first of its errors.
+fn without_errors(built: Option<Config>, errors: Vec<Error>) -> Result<(Config, Vec<Error>), Error> {
     match built {
         Some(c) if !errors.iter().any(|e| e.level == Level::Emerg) => Ok((c, errors)),
         _ => Err(first_error(errors)),
@@ -279,8 +307,7 @@ pub fn load_all(
     files: &mut Files,
     fronts: &[&dyn FrontEnd],
 ) -> (Option<Config>, Vec<Error>) {
-    let dir = env.conf_path.parent().map_or_else(|| env.prefix.clone(), PathBuf::from);
-    let parsed = forebay_conf::parse::parse(&env.conf_path, &env.globals, &dir, files);
+    let parsed = parsed(env, files);
     let Loaded { config, errors, .. } = build_parsed(env, files, fronts, parsed, None);
     (config, errors)
 }

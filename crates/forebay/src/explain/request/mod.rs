@@ -2,13 +2,14 @@
 //! process: nothing is written, and upstreams are asked in the place of a stand-in.
 
 mod engine;
+mod narrow;
 mod places;
 mod report;
 
 use crate::cli::Options;
 use crate::front_ends;
 use crate::master_log::Log;
-use crate::{origin, state};
+use crate::state;
 use engine::Sent;
 use forebay_bench::url::{Scheme, Url};
 use forebay_compare::recorder::Scripted;
@@ -53,8 +54,12 @@ const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) fn main(options: &Options, asked: &Asked, form: Form) -> u8 {
     let (environment, _) = options.places();
     let mut files = Files::disk();
-    let Ok((config, _)) = state::read(&environment, &mut files, &Log::default_console()) else { return 1 };
-    let tree = origin::tree(&environment, &mut files);
+    let names = asked.names();
+    let narrow = |tree: &mut _| narrow::narrow(tree, &names);
+    let Ok((config, tree)) = state::read_part(&environment, &mut files, &Log::default_console(), narrow)
+    else {
+        return 1;
+    };
     match explain(asked, config, &Tree { tree: &tree, files: &files, conf: &environment.conf_path }, form) {
         Ok(text) => {
             print(text);
@@ -91,6 +96,19 @@ fn explain(asked: &Asked, config: Config, tree: &Tree<'_>, form: Form) -> Result
 }
 
 impl Asked {
+    /// Returns the names of servers that the request may be for: those of the URL and of the field `Host`.
+    fn names(&self) -> Vec<String> {
+        let hosts = self.fields.iter().filter_map(|line| line.split_once(':'));
+        let hosts = hosts.filter(|(name, _)| name.trim().eq_ignore_ascii_case("host"));
+        let hosts = hosts.map(|(_, value)| value.trim());
+        let without_port = |host: &str| match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name.to_owned(),
+            _ => host.to_owned(),
+        };
+        let names = std::iter::once(self.url.host.as_str()).chain(hosts).map(without_port);
+        names.map(|name| name.trim_end_matches('.').to_owned()).collect()
+    }
+
     /// Finds the listener that takes the connection: one with this address, or one of all addresses at this port.
     ///
     /// # Errors
