@@ -1,9 +1,11 @@
 //! `forebay compare`.
 
+use crate::known::Knowledge;
 use crate::pair::Side;
 use crate::run::{self, Question};
 use clap::Parser;
 use forebay_bench::signals;
+use forebay_conf::version::NginxVersion;
 use forebay_copy::patch::Source;
 use forebay_terminal::print;
 use std::ffi::OsString;
@@ -159,7 +161,9 @@ fn question(line: &CommandLine) -> Result<Question, String> {
     };
     let names =
         names(&first, &this, line.with_config.as_ref().map(|second| (line.conf.as_path(), second.as_path())));
+    let knowledge = Knowledge { nginx: NginxVersion::of_program(&first).ok() };
     Ok(Question {
+        knowledge,
         sides: [side(&first, &line.conf)?, side(&this, second_conf)?],
         names,
         same_files: line.with_config.is_none(),

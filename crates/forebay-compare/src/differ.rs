@@ -56,11 +56,42 @@ pub struct Difference {
     pub first: Option<String>,
     /// In the second one.
     pub second: Option<String>,
+    /// What else differs in the same exchange.
+    pub beside: Beside,
+}
+
+/// Differences of an exchange of which others follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The upstream was asked over HTTP/1.0 by the first one and over HTTP/1.1 by the second one: the framing of its response differs.
+    pub newer_upstream: bool,
+    /// The upstream was told another host, which its response may name.
+    pub other_host: bool,
+}
+
+impl Beside {
+    /// Finds them among the differences of an exchange.
+    pub(crate) fn of<'d>(differences: impl Iterator<Item = &'d Difference>) -> Beside {
+        let mut beside = Beside::default();
+        for d in differences {
+            beside.newer_upstream |= d.is_newer_upstream();
+            beside.other_host |= d.part == Part::UpstreamField("http_host".into());
+        }
+        beside
+    }
 }
 
 impl Difference {
-    fn new(part: Part, first: Option<String>, second: Option<String>) -> Difference {
-        Difference { part, first, second }
+    pub(crate) fn new(part: Part, first: Option<String>, second: Option<String>) -> Difference {
+        Difference { part, first, second, beside: Beside::default() }
+    }
+
+    /// Tells whether it is a request to an upstream over HTTP/1.1 in place of HTTP/1.0.
+    pub(crate) fn is_newer_upstream(&self) -> bool {
+        let line =
+            |text: &Option<String>, version: &str| text.as_ref()?.strip_suffix(version).map(str::to_owned);
+        self.part == Part::UpstreamLine
+            && line(&self.first, " HTTP/1.0").is_some_and(|old| line(&self.second, " HTTP/1.1") == Some(old))
     }
 }
 

@@ -1,13 +1,14 @@
 //! `--live`: the comparison of requests as they come, from nginx's `mirror` or from the lines of a log that grows.
 
 use crate::client::{Client, Tls};
-use crate::differ::{self, Difference, Part};
+use crate::differ::{self, Beside, Difference, Part};
+use crate::known::{Knowledge, Known};
 use crate::pair::{ADDRESSES, Pair};
 use crate::report::{Group, count, thousands};
 use crate::requests::log::Follower;
 use crate::requests::{Ask, Content, Front, is_masked};
 use crate::wire::{self, Framing};
-use crate::{known, message, recorder};
+use crate::{message, recorder};
 use forebay_bench::signals;
 use forebay_terminal::print;
 use std::collections::{BTreeMap, HashMap};
@@ -62,11 +63,13 @@ pub(crate) struct Live {
     pub(crate) host: Option<String>,
     /// Time between two lines.
     pub(crate) every: Option<Duration>,
+    pub(crate) knowledge: Knowledge,
 }
 
 /// Numbers of a comparison that goes on.
 #[derive(Debug, Default)]
 struct Counts {
+    knowledge: Knowledge,
     number: AtomicU32,
     requests: AtomicU64,
     left_out: AtomicU64,
@@ -92,15 +95,17 @@ impl Counts {
     }
 
     /// Counts a request by its differences, and keeps one difference of each cause.
-    fn note(&self, ask: &Ask, differences: Vec<Difference>) {
+    fn note(&self, ask: &Ask, mut differences: Vec<Difference>) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         if differences.is_empty() {
             return;
         }
+        let beside = Beside::of(differences.iter());
+        differences.iter_mut().for_each(|d| d.beside = beside);
         let mut causes = self.causes();
         for difference in differences {
-            let known = known::explained(ask, &difference);
-            let cause = known.map_or_else(|| difference.part.text(), str::to_owned);
+            let known = self.knowledge.explained(ask, &difference);
+            let cause = known.map_or_else(|| difference.part.text(), Known::text);
             if let Some(group) = causes.get_mut(&cause) {
                 group.requests += 1;
             } else if causes.len() < MOST_KEPT {
@@ -123,7 +128,7 @@ pub(crate) fn run(
     threads: usize,
     tls: &[Tls; 2],
 ) -> io::Result<(Vec<Group>, u64)> {
-    let counts = Counts::default();
+    let counts = Counts { knowledge: live.knowledge, ..Counts::default() };
     let listener = live.listen.map(TcpListener::bind).transpose()?;
     if let Some(listener) = &listener {
         listener.set_nonblocking(true)?;
@@ -197,7 +202,7 @@ fn masked(d: Difference) -> Difference {
         let shown = value.split(": ").next().filter(|v| secret && v.contains(" bytes, at "));
         Some(if secret { shown.unwrap_or("(masked)").to_owned() } else { value })
     };
-    Difference { first: hide(d.first), second: hide(d.second), part: d.part }
+    Difference { first: hide(d.first), second: hide(d.second), ..d }
 }
 
 /// Sends requests to both servers until there are no more senders.
@@ -340,10 +345,9 @@ mod tests {
         let shown = without_secrets(&ask).curl(ADDRESSES[0]);
         assert!(shown.contains("access_token=(masked)") && shown.contains("x=1"), "{shown}");
         assert!(!shown.contains("secret") && !shown.contains("password"), "{shown}");
-        let body = Difference { part: Part::Body, first: Some("12 bytes, at 3: name".into()), second: None };
+        let body = Difference::new(Part::Body, Some("12 bytes, at 3: name".into()), None);
         assert_eq!(masked(body).first.as_deref(), Some("12 bytes, at 3"));
-        let cookie =
-            Difference { part: Part::Field("set-cookie".into()), first: Some("sid=1".into()), second: None };
+        let cookie = Difference::new(Part::Field("set-cookie".into()), Some("sid=1".into()), None);
         assert_eq!(masked(cookie).first.as_deref(), Some("(masked)"));
     }
 
@@ -357,6 +361,7 @@ mod tests {
             front: Front { port: 8, ..Front::default() },
             host: Some("a.example".into()),
             every: None,
+            knowledge: Knowledge::default(),
         };
         let counts = Counts::default();
         let ask = |method: &str, host: &str| Ask {

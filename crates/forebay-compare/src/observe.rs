@@ -1,7 +1,7 @@
 //! One pass of requests over both servers, and what they differ in.
 
 use crate::client::{Client, Tls, timed_out};
-use crate::differ::{self, Difference, Normal, Part};
+use crate::differ::{self, Beside, Difference, Normal, Part};
 use crate::marks::MARKS;
 use crate::pair::{ADDRESSES, Pair, nodes};
 use crate::requests::Ask;
@@ -72,6 +72,10 @@ pub(crate) fn pass(
     late_upstreams(pair, asks, &exchanges, &normal, &mut observed);
     logs(pair, &exchanges, asks, same_files, &normal, &mut observed);
     observed.findings.sort_by_key(|f| f.at);
+    for exchange in observed.findings.chunk_by_mut(|f, g| f.at == g.at) {
+        let beside = Beside::of(exchange.iter().map(|f| &f.difference));
+        exchange.iter_mut().for_each(|f| f.difference.beside = beside);
+    }
     observed
 }
 
@@ -173,8 +177,7 @@ fn without_numbers(pair: &Pair, normal: &Normal, observed: &mut Observed) {
         (lines(a.recorder.take_without()), lines(normal.received(b.recorder.take_without())));
     let only = |x: &BTreeSet<String>, y: &BTreeSet<String>| x.difference(y).next().cloned();
     if first != second && observed.sent > 0 {
-        let difference =
-            Difference { part: Part::Upstreams, first: only(&first, &second), second: only(&second, &first) };
+        let difference = Difference::new(Part::Upstreams, only(&first, &second), only(&second, &first));
         observed.findings.push(Finding { at: 0, difference });
     }
 }
@@ -205,7 +208,7 @@ fn logs(
         if same_files && e.same_status && e.status != 400 && !stream && set(&passed) != set(&other) {
             let text =
                 |nodes: &[usize]| Some(nodes.iter().map(|n| format!("#{n}")).collect::<Vec<_>>().join(" "));
-            let difference = Difference { part: Part::Blocks, first: text(&passed), second: text(&other) };
+            let difference = Difference::new(Part::Blocks, text(&passed), text(&other));
             observed.findings.push(Finding { at: e.at, difference });
         }
         observed.blocks.insert(e.at, passed);

@@ -4,7 +4,7 @@ use crate::client::Tls;
 use crate::coverage::{self, Coverage};
 use crate::differ::Part;
 use crate::expect::write;
-use crate::known;
+use crate::known::Knowledge;
 use crate::live::{self, Live};
 use crate::observe::{self, Finding, Observed};
 use crate::pair::{Logs, Pair, Side};
@@ -41,6 +41,7 @@ pub(crate) struct Question {
     pub(crate) tests: Option<PathBuf>,
     /// Time between two lines of a live comparison.
     pub(crate) every: Option<Duration>,
+    pub(crate) knowledge: Knowledge,
 }
 
 /// Compares. The servers have ended when it returns.
@@ -66,7 +67,7 @@ pub(crate) fn compare(question: &Question) -> Result<Report, String> {
     findings.retain(|f| !is_count(question, &observed, f));
     write_tests(question, dir.path(), &asks, &findings)?;
     let places = |at: usize| place(question, &asks, &observed, at);
-    let groups: Vec<Group> = groups(&asks, findings, &places, &repeated);
+    let groups: Vec<Group> = groups(question.knowledge, &asks, findings, &places, &repeated);
     let numbers = Numbers { requests: observed.sent, planned: asks.len(), elapsed };
     Ok(report(question, numbers, coverage, groups))
 }
@@ -114,7 +115,16 @@ pub(crate) fn live(
     let by_host = bases.iter().rev().filter(|a| !a.front.quic && !a.front.stream);
     let fronts = by_host.filter_map(|a| Some((a.host.clone()?, a.front))).collect();
     let log = question.log.as_ref().map(|path| Follower::new(path, formats(&view))).transpose()?;
-    let live = Live { listen, log, all_methods, fronts, front, host, every: question.every };
+    let live = Live {
+        listen,
+        log,
+        all_methods,
+        fronts,
+        front,
+        host,
+        every: question.every,
+        knowledge: question.knowledge,
+    };
     let (groups, requests) =
         live::run(live, &pair, question.threads, &tls).map_err(|e| format!("the address of --live: {e}"))?;
     let coverage = Coverage::default();
@@ -126,8 +136,9 @@ pub(crate) fn live(
 fn write_tests(question: &Question, dir: &Path, asks: &[Ask], findings: &[Finding]) -> Result<(), String> {
     let Some(path) = &question.tests else { return Ok(()) };
     // Where a difference is explained, the test has what Forebay does.
-    let unknown =
-        |f: &&Finding| asks.get(f.at).is_some_and(|ask| known::explained(ask, &f.difference).is_none());
+    let unknown = |f: &&Finding| {
+        asks.get(f.at).is_some_and(|ask| question.knowledge.explained(ask, &f.difference).is_none())
+    };
     let differing: HashSet<usize> = findings.iter().filter(unknown).map(|f| f.at).collect();
     let (text, count) = write::tests(&question.sides[1], &dir.join("3"), asks, &differing)?;
     std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -221,7 +232,9 @@ fn again(
     let unknown: Vec<&Finding> = observed
         .findings
         .iter()
-        .filter(|f| asks.get(f.at).is_some_and(|ask| known::explained(ask, &f.difference).is_none()))
+        .filter(|f| {
+            asks.get(f.at).is_some_and(|ask| question.knowledge.explained(ask, &f.difference).is_none())
+        })
         .collect();
     if unknown.is_empty() || signals::interrupted() {
         return None;

@@ -1,7 +1,10 @@
-//! Known differences: each has its paragraph in docs/differences.md.
+//! Known differences: each has its paragraph in docs/differences.md, or is a change of nginx since the version that is compared.
+
+mod changes;
 
 use crate::differ::{Difference, Part};
 use crate::requests::{Ask, Content, Version};
+use forebay_conf::version::NginxVersion;
 
 /// Beginnings of the paragraphs' subjects.
 pub(crate) mod subject {
@@ -22,8 +25,43 @@ pub(crate) mod subject {
     pub(crate) const HUGE_HEAD: &str = "A head that is too large ends its own request over HTTP/2";
 }
 
-/// Returns the beginning of the paragraph that explains a difference.
-pub(crate) fn explained(ask: &Ask, d: &Difference) -> Option<&'static str> {
+/// Explanation of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Forebay departs from nginx on purpose: beginning of the paragraph that says so.
+    Departure(&'static str),
+    /// nginx itself answers otherwise since this version: what it does.
+    Since(NginxVersion, &'static str),
+}
+
+impl Known {
+    /// Returns the explanation for people.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Known::Departure(start) => {
+                forebay_conf::differences::paragraph(start).unwrap_or(start).to_owned()
+            }
+            Known::Since(version, text) => format!("nginx itself, since {version}: {text}."),
+        }
+    }
+}
+
+/// What is known of the first server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Knowledge {
+    /// Its version, if it is nginx.
+    pub(crate) nginx: Option<NginxVersion>,
+}
+
+impl Knowledge {
+    /// Returns the explanation of a difference, if there is one.
+    pub(crate) fn explained(self, ask: &Ask, d: &Difference) -> Option<Known> {
+        let departure = || departure(ask, d).map(Known::Departure);
+        self.nginx.and_then(|nginx| changes::since_version(nginx, ask, d)).or_else(departure)
+    }
+}
+
+fn departure(ask: &Ask, d: &Difference) -> Option<&'static str> {
     let (a, b) = (d.first.as_deref(), d.second.as_deref());
     match &d.part {
         Part::Field(name) => of_field(ask, name, a, b),
@@ -121,7 +159,7 @@ mod tests {
         let ask = Ask::default();
         let field = |name: &str, a: Option<&str>, b: Option<&str>| {
             let text = |v: Option<&str>| v.map(str::to_owned);
-            explained(&ask, &Difference { part: Part::Field(name.into()), first: text(a), second: text(b) })
+            departure(&ask, &Difference::new(Part::Field(name.into()), text(a), text(b)))
         };
         assert_eq!(field("server", Some("nginx/1.31.5"), Some("forebay/0.2.0")), Some(subject::SERVER));
         assert_eq!(field("server", Some("nginx/1.31.5"), Some("mine")), None);

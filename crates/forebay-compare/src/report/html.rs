@@ -1,7 +1,8 @@
 //! The report as one page that needs nothing else.
 
-use super::text::{paragraph, thousands};
+use super::text::thousands;
 use super::{Group, Report};
+use crate::known::Known;
 use crate::pair::ADDRESSES;
 
 const STYLE: &str = "
@@ -94,7 +95,7 @@ impl Report {
             out.push_str(&format!(
                 "<article>{} requests<p>{}</p></article>\n",
                 group.requests,
-                escaped(paragraph(group))
+                escaped(&group.known.map(Known::text).unwrap_or_default())
             ));
         }
     }

@@ -1,6 +1,7 @@
 //! The report for programs.
 
 use super::{Group, Report};
+use crate::known::Known;
 use crate::pair::ADDRESSES;
 use serde_json::{Value, json};
 
@@ -32,13 +33,18 @@ impl Report {
 }
 
 fn group(group: &Group) -> Value {
+    let since = match group.known {
+        Some(Known::Since(version, _)) => Some(version.to_string()),
+        _ => None,
+    };
     json!({
         "part": group.difference.part.text(),
         "requests": group.requests,
         "place": group.place,
         "other_places": group.others,
         "values": [group.difference.first, group.difference.second],
-        "paragraph": group.known.map(|_| super::text::paragraph(group)),
+        "since": since,
+        "paragraph": group.known.map(Known::text),
         "curl": ADDRESSES.map(|address| group.ask.curl(address)),
     })
 }

@@ -8,7 +8,7 @@ pub(crate) use text::{count, thousands};
 
 use crate::coverage::Coverage;
 use crate::differ::{Difference, Part};
-use crate::known;
+use crate::known::{Knowledge, Known};
 use crate::observe::Finding;
 use crate::requests::Ask;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,8 @@ use std::time::Duration;
 /// Differences with one cause.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// Beginning of the paragraph that explains it.
-    pub(crate) known: Option<&'static str>,
+    /// Its explanation.
+    pub(crate) known: Option<Known>,
     /// It came again when the requests were sent once more.
     pub(crate) repeated: bool,
     /// Number of requests that have it.
@@ -50,12 +50,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Returns the groups that no paragraph explains and that came again.
+    /// Returns the groups without an explanation that came again.
     pub(crate) fn unknown(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(|g| g.known.is_none() && g.repeated)
     }
 
-    /// Returns the groups that a paragraph explains.
+    /// Returns the groups that have an explanation.
     pub(crate) fn known(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(|g| g.known.is_some())
     }
@@ -97,8 +97,9 @@ fn shape(value: Option<&str>) -> String {
     shape
 }
 
-/// Groups differences by cause: the paragraph that explains them, or the part, the values and the block.
+/// Groups differences by cause: their explanation, or the part, the values and the block.
 pub(crate) fn groups(
+    knowledge: Knowledge,
     asks: &[Ask],
     findings: Vec<Finding>,
     place: &dyn Fn(usize) -> String,
@@ -107,11 +108,11 @@ pub(crate) fn groups(
     let mut groups: BTreeMap<(String, String), Seen> = BTreeMap::new();
     for Finding { at, difference } in findings {
         let Some(ask) = asks.get(at) else { continue };
-        let known = known::explained(ask, &difference);
+        let known = knowledge.explained(ask, &difference);
         let came = repeated.as_ref().is_none_or(|r| r.contains(&(at, difference.part.text())));
         let place = if known.is_some() { String::new() } else { place(at) };
         let key = match known {
-            Some(subject) => (subject.to_owned(), String::new()),
+            Some(known) => (known.text(), String::new()),
             None => (difference.part.text(), values(&difference).unwrap_or_else(|| place.clone())),
         };
         let seen = groups.entry(key).or_insert_with(|| Seen::new(known, came, &difference, ask, &place));
@@ -137,8 +138,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(known: Option<&'static str>, repeated: bool, d: &Difference, ask: &Ask, place: &str) -> Seen {
-        let difference = Difference { part: d.part.clone(), first: cut(&d.first), second: cut(&d.second) };
+    fn new(known: Option<Known>, repeated: bool, d: &Difference, ask: &Ask, place: &str) -> Seen {
+        let difference = Difference::new(d.part.clone(), cut(&d.first), cut(&d.second));
         let (ask, place) = (ask.clone(), place.to_owned());
         let group = Group { known, repeated, requests: 0, difference, ask, place, others: 0 };
         Seen { group, requests: BTreeSet::new(), places: BTreeSet::new() }
@@ -170,17 +171,13 @@ mod tests {
     fn differences_are_grouped_by_cause() {
         let find = |at: usize, part: &str, first: &str| Finding {
             at,
-            difference: Difference {
-                part: Part::Field(part.into()),
-                first: Some(first.into()),
-                second: None,
-            },
+            difference: Difference::new(Part::Field(part.into()), Some(first.into()), None),
         };
         let asks = vec![Ask::default(); 3];
         let findings = vec![find(0, "x", "1"), find(1, "x", "22"), find(2, "y", "1"), find(2, "x", "a")];
         let place = |at: usize| if at == 2 { "b".to_owned() } else { "a".to_owned() };
         let again = Some(BTreeSet::from([(1, "field x".to_owned())]));
-        let groups = groups(&asks, findings, &place, &again);
+        let groups = groups(Knowledge::default(), &asks, findings, &place, &again);
         assert_eq!(
             groups.iter().map(|g| (g.requests, g.repeated)).collect::<Vec<_>>(),
             [(2, true), (1, false), (1, false)]

@@ -1,6 +1,7 @@
 //! The report for a terminal.
 
 use super::{Group, Report};
+use crate::known::Known;
 use crate::pair::ADDRESSES;
 
 /// Most groups that are shown in full.
@@ -127,20 +128,15 @@ impl Report {
 
     fn push_known(&self, out: &mut String) {
         if self.known().next().is_some() {
-            out.push_str("\nKnown differences (docs/differences.md)\n");
+            out.push_str("\nKnown differences (docs/differences.md, or changes of nginx itself)\n");
         }
         for group in self.known() {
             out.push_str(&format!("\n  {}\n", count(group.requests as u64)));
-            for line in paragraph(group).lines() {
+            for line in group.known.map(Known::text).unwrap_or_default().lines() {
                 out.push_str(&format!("  {line}\n"));
             }
         }
     }
-}
-
-/// Returns the paragraph that explains a group.
-pub(super) fn paragraph(group: &Group) -> &'static str {
-    group.known.and_then(forebay_conf::differences::paragraph).unwrap_or_default()
 }
 
 /// Returns a number of requests in words.

@@ -10,31 +10,10 @@ use super::scene::Scene;
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
-use std::fmt;
+use forebay_conf::version::NginxVersion;
 
 /// The table: a line of names, then a fault a line.
 const TABLE: &str = include_str!("../../data/nginx-cves.tsv");
-
-/// A version of nginx: `1.31.9`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version([u32; 3]);
-
-impl Version {
-    /// Reads a version, `1.31.9` or `nginx/1.31.9`, and nothing behind it but a word after a blank.
-    pub(crate) fn parse(text: &str) -> Option<Version> {
-        let text = text.trim().strip_prefix("nginx/").unwrap_or(text.trim());
-        let mut numbers = text.split(' ').next()?.split('.').map(str::parse);
-        let version = Version([numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?]);
-        numbers.next().is_none().then_some(version)
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c] = self.0;
-        write!(f, "{a}.{b}.{c}")
-    }
-}
 
 /// A fault of nginx.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +52,7 @@ impl Fault {
     }
 
     /// Returns the message for a configuration that opens the fault, at `more` lines besides the one that it names.
-    fn text(&self, version: Version, more: usize) -> String {
+    fn text(&self, version: NginxVersion, more: usize) -> String {
         let Fault { cve, severity, what, instead, source, .. } = self;
         let others = if more == 0 { String::new() } else { format!(", and {more} more such lines") };
         let fixed = self.fixed.replace(' ', ", ");
@@ -83,10 +62,10 @@ impl Fault {
     }
 
     /// Returns `true` if a version has the fault.
-    fn affects(&self, version: Version) -> bool {
+    fn affects(&self, version: NginxVersion) -> bool {
         let range = |text: &str| {
             let (first, last) = text.split_once('-')?;
-            Some(Version::parse(first)?..=Version::parse(last)?)
+            Some(NginxVersion::parse(first)?..=NginxVersion::parse(last)?)
         };
         self.affected.split(' ').filter_map(range).any(|range| range.contains(&version))
     }
@@ -220,7 +199,7 @@ rule_table! { Check;
 }
 
 /// Returns the faults that directives open which Forebay refuses, so that they are in no tree: `mail` and `mp4`.
-pub(super) fn of_refused(errors: &[Error], files: &Files, version: Version) -> Vec<Finding> {
+pub(super) fn of_refused(errors: &[Error], files: &Files, version: NginxVersion) -> Vec<Finding> {
     let Some((rule, _)) = RULES.first() else { return Vec::new() };
     let refused = |word: &str| {
         let is_word = |span: &Span| {
@@ -259,7 +238,7 @@ mod tests {
 
     #[test]
     fn versions_are_read_and_compared() {
-        let version = |text| Version::parse(text);
+        let version = |text| NginxVersion::parse(text);
         assert_eq!(version("nginx/1.22.1"), version("1.22.1 (Debian)"));
         assert!(version("1.9.15") < version("1.10.0"));
         for wrong in ["", "1.2", "1.2.3.4", "nginx", "1.x.3", "-1.2.3"] {
@@ -272,20 +251,24 @@ mod tests {
     fn the_table_is_complete() {
         let rows = TABLE.lines().count() - 1;
         assert_eq!(faults().count(), rows);
-        let old = Version([1, 22, 1]);
+        let old = NginxVersion([1, 22, 1]);
         for fault in faults() {
             for range in fault.affected.split(' ') {
                 let (first, last) = range.split_once('-').expect("a range");
-                assert!(Version::parse(first) <= Version::parse(last), "{}: {range}", fault.cve);
-                assert!(fault.affects(Version::parse(last).expect("a version")), "{}", fault.cve);
+                assert!(NginxVersion::parse(first) <= NginxVersion::parse(last), "{}: {range}", fault.cve);
+                assert!(fault.affects(NginxVersion::parse(last).expect("a version")), "{}", fault.cve);
             }
             for fixed in fault.fixed.split(' ') {
-                assert!(!fault.affects(Version::parse(fixed).expect("a version")), "{}: {fixed}", fault.cve);
+                assert!(
+                    !fault.affects(NginxVersion::parse(fixed).expect("a version")),
+                    "{}: {fixed}",
+                    fault.cve
+                );
             }
             assert!(fault.source.starts_with("https://"), "{}", fault.cve);
         }
         assert!(faults().filter(|fault| fault.affects(old)).count() > 15);
-        assert_eq!(faults().filter(|fault| fault.affects(Version([1, 31, 9]))).count(), 0);
+        assert_eq!(faults().filter(|fault| fault.affects(NginxVersion([1, 31, 9]))).count(), 0);
     }
 
     /// For each condition of the table a configuration that opens the fault and one that does not.
@@ -391,7 +374,7 @@ mod tests {
             let path = std::path::Path::new("/n.conf");
             let mut files = Files::recorded([("/n.conf", conf)]);
             let parsed = forebay_conf::parse::parse(path, "", path, &mut files);
-            let findings = of_refused(&parsed.errors, &files, Version([1, 24, 0]));
+            let findings = of_refused(&parsed.errors, &files, NginxVersion([1, 24, 0]));
             findings
                 .into_iter()
                 .map(|f| f.message.split(' ').next().unwrap_or_default().to_owned())

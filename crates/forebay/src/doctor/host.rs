@@ -1,7 +1,7 @@
 //! Facts about the machine, for the rules.
 
-use super::cve_rules::Version;
 use super::scene::Scene;
+use forebay_conf::version::NginxVersion;
 use forebay_net::tls::{pem, verify};
 use forebay_sys::cpus::{self, CpuBudget};
 use forebay_sys::files;
@@ -35,7 +35,7 @@ pub(crate) struct Host {
     /// The nginx that is installed, and its TLS library.
     pub nginx: Option<String>,
     /// Version of the nginx that runs the configuration, where doctor was asked about it.
-    pub examined: Option<Version>,
+    pub examined: Option<NginxVersion>,
     /// Certificates by ACME.
     pub acme: super::acme::Acme,
     /// Seconds since 1970; 0 = not looked at.
@@ -82,15 +82,11 @@ impl Certificate {
 ///
 /// # Errors
 /// There is no such program, or it is no nginx.
-pub(super) fn version_of_nginx(program: Option<&Path>) -> Result<Version, String> {
+pub(super) fn version_of_nginx(program: Option<&Path>) -> Result<NginxVersion, String> {
     let usual = || PROGRAMS.iter().map(Path::new).find(|p| p.exists());
     let program =
         program.or_else(usual).ok_or("there is no nginx in the usual places; name it by --program")?;
-    let out = std::process::Command::new(program).arg("-v").output();
-    let out = out.map_err(|e| format!("{}: {e}", program.display()))?;
-    let text = String::from_utf8_lossy(&out.stderr).into_owned();
-    let version = text.lines().find_map(|l| Version::parse(l.strip_prefix("nginx version: ")?));
-    version.ok_or_else(|| format!("{} -v names no version of nginx", program.display()))
+    NginxVersion::of_program(program)
 }
 
 /// Places where nginx is installed.

@@ -3,6 +3,7 @@ mod stream;
 
 use super::disk::{Disks, Mount, Place, Use};
 use super::*;
+use forebay_conf::version::NginxVersion;
 
 /// Rules that fire, with the lines where they do.
 fn fired(conf: &str, host: &Host) -> Vec<(String, u32)> {
@@ -19,7 +20,7 @@ fn machine() -> Host {
     {
         h.sysctls.insert(n.to_owned(), v.to_owned());
     }
-    h.examined = cve_rules::Version::parse("1.31.8");
+    h.examined = NginxVersion::parse("1.31.8");
     h
 }
 
