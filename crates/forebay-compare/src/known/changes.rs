@@ -138,6 +138,11 @@ const CHANGES: &[Change] = &[
                 && s.old.zip(s.new).is_some_and(|(old, new)| is_escaped(old, new))
         },
     },
+    Change {
+        since: since(19, 10),
+        text: "a connection serves 1000 requests by default",
+        fits: |s| matches!(s.part, Part::Field(name) if name == "connection") && s.old == Some("close"),
+    },
 ];
 
 /// Fields that belong to a connection of HTTP/1 (RFC 9113, section 8.2.2).
