@@ -115,7 +115,7 @@ impl Speak for Http1 {
 
     fn can_stream(&self, framing: Framing) -> bool {
         // HTTP/1.0 knows no chunks, so the whole body has to be read first to find out its length.
-        !(framing == Framing::Chunked && self.version == Version::Http10)
+        self.version != Version::Http10 || matches!(framing, Framing::None | Framing::Length(_))
     }
 
     fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {
