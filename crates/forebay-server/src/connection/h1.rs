@@ -517,8 +517,9 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
         message.splice(at..at, *b"pipelined ");
     }
     req.log_with(Level::Info, |out| out.extend_from_slice(&message));
-    if reject.stage == Stage::Line && req.head.version == Version::Http09 {
-        req.head.version = Version::Http11;
+    // A client whose line is refused before its version has not said that it takes chunks.
+    if reject.stage == Stage::Line && req.head.protocol.is_empty() {
+        req.head.version = Version::Http10;
     }
     phases::refuse(req, reject.status).await;
     // The connection is closed, whether or not the client gets the response.
