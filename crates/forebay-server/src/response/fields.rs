@@ -336,9 +336,10 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     Ok(())
 }
 
-/// Appends `Content-Type`. A response without content has one only where an upstream has sent it.
+/// Appends `Content-Type`. As in nginx, a 204 has one only over HTTP/1, where its status line is an upstream's.
 fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> Result<(), Unsafe> {
-    if r.content_type.is_empty() || (r.status == 204 && !r.origin.is_proxied()) {
+    let has_own_line = r.reason.is_empty() || !matches!(sink, Sink::Http1(_));
+    if r.content_type.is_empty() || r.status == 204 && has_own_line {
         return Ok(());
     }
     if r.charset.is_empty() {
