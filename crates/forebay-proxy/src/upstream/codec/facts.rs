@@ -73,6 +73,8 @@ pub struct Facts {
     pub judges_end: bool,
     /// Reason phrases of its responses.
     pub reasons: Reasons,
+    /// `true` if a response that ends with its head has a length, 0, even if the server has not said so.
+    pub is_empty_after_head: bool,
     /// `true` if fields that describe the server are not passed on.
     pub hides_server: bool,
     /// Field that is not passed on.
@@ -104,6 +106,7 @@ impl Facts {
         marks_end: false,
         judges_end: false,
         reasons: Reasons::None,
+        is_empty_after_head: false,
         hides_server: false,
         hides: b"",
     };
