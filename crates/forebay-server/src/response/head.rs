@@ -32,6 +32,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         req.log(Level::Error, &format!("\"{name}\" of the response has a line break or NUL in its value"));
         req.resp.location.clear();
         req.resp.coded = Coded::default();
+        error_page::forget_challenges(req);
         error_page::built_in(req, 500);
         // The page has no value from the request, so it cannot be refused again.
         try_write(req, out).unwrap_or(BodyFraming::None)
