@@ -336,10 +336,9 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     Ok(())
 }
 
-/// Appends `Content-Type`. As in nginx, a 204 has one only over HTTP/1, where its status line is an upstream's.
+/// Appends `Content-Type`.
 fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> Result<(), Unsafe> {
-    let has_own_line = r.reason.is_empty() || !matches!(sink, Sink::Http1(_));
-    if r.content_type.is_empty() || r.status == 204 && has_own_line {
+    if r.content_type.is_empty() || !r.has_type(!matches!(sink, Sink::Http1(_))) {
         return Ok(());
     }
     if r.charset.is_empty() {
