@@ -148,8 +148,8 @@ fn heads_without_phrases_and_lengths() {
     for place in
         ["h1/", "scgi/", "uwsgi/", "fcgi/", "grpc/h", "grpc/d", "grpc/c", "grpc/t", "h2/h", "h2/d", "h2/c"]
     {
-        for digit in 0..STATUSES.len() {
-            let (path, code) = (format!("/{place}{digit}"), &STATUSES[digit][..3]);
+        for (digit, status) in STATUSES.iter().enumerate() {
+            let (path, code) = (format!("/{place}{digit}"), &status[..3]);
             for method in ["GET", "HEAD"] {
                 // Content that must not be there.
                 let is_bare = method == "HEAD" || code == "204" || code == "304";
@@ -270,6 +270,65 @@ fn pages_for_lines_that_are_refused() {
         }
     }
     assert!(differences.is_empty(), "{differences}");
+}
+
+/// The challenge of a 401 stays whatever takes the place of its page. `$sent_http_*` tell what was sent.
+#[test]
+fn challenges_and_lengths_are_those_that_are_sent() {
+    const PLACES: [&str; 8] = [
+        "error_page 401 /missing;",
+        "error_page 401 = /missing;",
+        "error_page 401 =403 /denied;",
+        "error_page 401 @busy;",
+        "error_page 401 @down;",
+        "error_page 401 http://localhost/;",
+        "error_page 401 /page.html;",
+        "satisfy any; deny all; error_page 401 =204 /missing;",
+    ];
+    let Some(nginx) = oracle() else { return };
+    let places: String = (PLACES.iter().enumerate())
+        .map(|(n, place)| format!("location = /{n} {{ auth_basic x; auth_basic_user_file none; {place} }}\n"))
+        .collect();
+    let both = Both::start(
+        &nginx,
+        "log_format sent '$request_uri $status $sent_http_content_type $sent_http_content_length $sent_http_transfer_encoding';",
+        &format!(
+            "access_log logs/sent.log sent; {places} location /denied {{ deny all; }} location @busy {{ return 503; }}\n\
+             location @down {{ proxy_pass http://127.0.0.1:1; }} location /empty {{ return 204; }} location /text {{ return 200 text; }}\n\
+             location /trailer {{ add_trailer X-T v; return 200 text; }} location /digits.txt {{ }}"
+        ),
+    );
+    let paths = (0..PLACES.len()).map(|n| format!("/{n}"));
+    let others = ["/empty", "/text", "/trailer", "/digits.txt"].map(str::to_owned);
+    let mut differences = String::new();
+    let mut count = 0;
+    for path in paths.chain(others) {
+        for version in ["1.1", "1.0"] {
+            let text = format!("GET {path} HTTP/{version}\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            note(&mut differences, &format!("{path} HTTP/{version}"), both.ask_text(0, text));
+            count += 1;
+        }
+        note(&mut differences, &format!("{path} HTTP/2"), both.ask(1, |addr| fields_over_h2(addr, &path)));
+        count += 1;
+    }
+    assert!(differences.is_empty(), "{differences}");
+    // The lengths of pages have the names of the products in them.
+    let lines = |site: &Site| {
+        let of_page = |line: &&str| !line.contains("text/html");
+        let text = site.read("logs/sent.log");
+        (text.lines().filter(of_page).map(str::to_owned).collect::<Vec<_>>(), text.lines().count())
+    };
+    wait_until("the lines of both", || {
+        lines(both.theirs.site()).1 == count && lines(&both.ours.site).1 == count
+    });
+    assert_eq!(lines(&both.ours.site).0, lines(both.theirs.site()).0);
+}
+
+/// Sends a `GET` over HTTP/2. Returns the fields without the length of the content, which differs with the names of the products.
+fn fields_over_h2(addr: SocketAddr, path: &str) -> String {
+    let text = over_h2(addr, "GET", path, None);
+    let head = text.split_once("\n\n").map_or(text.as_str(), |(head, _)| head);
+    head.lines().filter(|line| !line.starts_with("content-length")).collect::<Vec<_>>().join("\n")
 }
 
 /// `$pipe`: what has come with the request before, in its buffer or behind its last chunk.
