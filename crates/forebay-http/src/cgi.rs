@@ -83,7 +83,7 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadHead>
     client::parse(head, usize::MAX).map_err(BadHead::Http)
 }
 
-/// Writes code and reason phrase of the status to `line`. Returns their length, 0 if [`PRELUDE`] has them already.
+/// Writes code and reason phrase of the status to `line`; a phrase that the program has not sent is empty. Returns their length, 0 if [`PRELUDE`] has them already.
 fn status_line(head: &ResponseHead, line: &mut [u8; LONGEST + 4]) -> Result<usize, BadHead> {
     let status = head.fields.iter().position(|f| {
         f.id == Name::Other && f.name.len() == 6 && f.name.of(&head.buf).eq_ignore_ascii_case(b"Status")
@@ -98,11 +98,8 @@ fn status_line(head: &ResponseHead, line: &mut [u8; LONGEST + 4]) -> Result<usiz
         return Ok(0);
     }
     let (code, text) = code(value).ok_or(BadHead::Status(i))?;
-    Ok(match text {
-        [] => put(line, code, response::reason(code).as_bytes()),
-        // No program reads it, so the rest of a longer one is no loss.
-        text => put(line, code, text.get(..LONGEST).unwrap_or(text)),
-    })
+    // No program reads the phrase, so the rest of a longer one is no loss.
+    Ok(put(line, code, text.get(..LONGEST).unwrap_or(text)))
 }
 
 /// Reads code and reason phrase of `Status`.
@@ -113,7 +110,7 @@ fn code(value: &[u8]) -> Option<(u16, &[u8])> {
     }
     let code = digits.iter().fold(0, |n, d| n * 10 + u16::from(d - b'0'));
     // An interim response is none here: the client would wait for another.
-    let text = rest.strip_prefix(b" ").unwrap_or_default().trim_ascii();
+    let text = rest.strip_prefix(b" ").unwrap_or_default().trim_ascii_end();
     (code >= 200).then_some((code, text))
 }
 
@@ -174,9 +171,10 @@ mod tests {
             ("", "200 OK"),
             ("Status: 200 OK\r\n", "200 OK"),
             ("status:404 Not Here\r\nX: y\r\n", "404 Not Here"),
-            ("Status: 404\r\n", "404 Not Found"),
+            ("Status: 404\r\n", "404 "),
             ("Status: 599\n", "599 "),
-            ("Status: 404Foo\r\n", "404 Not Found"),
+            ("Status: 404Foo\r\n", "404 "),
+            ("Status: 404  Not  Here \r\n", "404  Not  Here"),
             ("Status: 200 Fine\r\nStatus: 403 No\r\n", "200 Fine"),
             ("Location: /x\r\n", "302 Moved Temporarily"),
             ("Status: 201 Made\r\nLocation: /x\r\n", "201 Made"),

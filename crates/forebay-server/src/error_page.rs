@@ -145,17 +145,17 @@ fn forget_all_but_location(req: &mut Request) {
     req.resp.location = location;
 }
 
-/// Builds the built-in page.
+/// Removes the challenges of a 401 or 407, which otherwise stay whatever page is sent in its place.
+pub fn forget_challenges(req: &mut Request) {
+    req.resp.fields.remove(b"WWW-Authenticate");
+    req.resp.fields.remove(b"Proxy-Authenticate");
+}
+
+/// Builds the built-in page. As in nginx, the challenges of a 401 stay where another status takes its place.
 pub fn built_in(req: &mut Request, status: u16) {
     req.errors.overwrite = None;
     forget_all_but_location(req);
     req.resp.fields.remove(b"Accept-Ranges");
-    if status != 401 {
-        req.resp.fields.remove(b"WWW-Authenticate");
-    }
-    if status != 407 {
-        req.resp.fields.remove(b"Proxy-Authenticate");
-    }
     req.resp.status = status;
     req.resp.origin = Origin::ErrorPage;
     if status == 304 || status < 300 {

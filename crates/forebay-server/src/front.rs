@@ -10,6 +10,7 @@ use crate::file_watch::Watches;
 use crate::module::list::{self, List};
 use crate::module::thread::FIRST_KIND;
 use crate::module::{message, process};
+use crate::request::tally::Arrival;
 use crate::thread::{QUIC, Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_conf::tree::Block;
@@ -216,7 +217,8 @@ impl Front for HttpThread {
         let mut conn = Connection::new(passed.wire, Rc::new(passed.client));
         if !passed.early.is_empty() {
             let started = self.0.clock.now();
-            conn.partial = Some(Box::new(Partial { buf: passed.early.into(), started }));
+            conn.partial =
+                Some(Box::new(Partial { buf: passed.early.into(), started, arrival: Arrival::Unknown }));
             // The head stays counted until a runner has read the rest.
             self.0.counters.reading.add(1);
         }
@@ -377,7 +379,8 @@ mod tests {
     use std::time::Duration;
 
     fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Connection {
-        let partial = partial.map(|started| Box::new(Partial { buf: [].into(), started }));
+        let partial =
+            partial.map(|started| Box::new(Partial { buf: [].into(), started, arrival: Arrival::Unknown }));
         Connection { partial, ..Connection::closed(Rc::new(Client::none(accepted)), requests) }
     }
 

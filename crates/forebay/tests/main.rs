@@ -14,6 +14,7 @@ mod control_api;
 mod dashboard;
 mod dav;
 mod differential;
+mod differential_answers;
 mod differential_proxy;
 mod differential_upstream;
 mod drills;

@@ -1,7 +1,8 @@
 //! Groups of upstreams: which server is asked, what is found out about them, names that are resolved.
 
+use forebay_http::h2::frame::{flag, kind};
 use forebay_testkit::{
-    Echo, Oracle, Server, Signal, Site, Talk, accept, ask, connect, free_port, http, kill, oracle, raw,
+    Echo, Oracle, Server, Signal, Site, Talk, accept, ask, connect, free_port, h2, http, kill, oracle, raw,
     receive, server, udp, wait_for, wait_until,
 };
 use std::io::{Read, Write};
@@ -48,7 +49,7 @@ fn by(answer: &str, up: &Up) -> bool {
 }
 
 /// A name server that knows A records of 127.0.0.1 for the names it is given, and no others.
-fn dns(known: Arc<Mutex<Vec<String>>>) -> (SocketAddr, Arc<AtomicUsize>) {
+pub fn dns(known: Arc<Mutex<Vec<String>>>) -> (SocketAddr, Arc<AtomicUsize>) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
     let (addr, asked) = (socket.local_addr().expect("address"), Arc::new(AtomicUsize::new(0)));
     let count = asked.clone();
@@ -657,6 +658,87 @@ fn responses_end_with_their_servers_if_that_is_wanted() {
         text
     };
     assert_eq!((rest(&mut kept), rest(&mut dropped)), ("rest".to_owned(), String::new()));
+    server.wait_for_log("upstream server was removed from its group while reading upstream", 1);
+}
+
+/// Starts an upstream that answers each read of what follows a request: a WebSocket, or content beside which its own goes on.
+pub fn talkative() -> SocketAddr {
+    accept(|mut stream, _| {
+        let head = stream.head();
+        let key = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "));
+        let key = key.or_else(|| head.lines().find_map(|line| line.strip_prefix("sec-websocket-key: ")));
+        let answer = match key {
+            Some(key) => format!(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {}\r\n\r\n",
+                crate::websocket::accept(key)
+            ),
+            None if head.starts_with("GET") => {
+                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhere".to_owned()
+            }
+            None => "HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n".to_owned(),
+        };
+        let _ = stream.write_all(answer.as_bytes());
+        let mut buf = [0; 256];
+        while !answer.ends_with("here") && matches!(stream.read(&mut buf), Ok(1..)) {
+            if stream.write_all(b"word").is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Locations of [`talkative`] upstreams: `/drop` with `proxy_connection_drop`.
+pub fn talkative_locations(up: SocketAddr, dns: SocketAddr) -> [String; 2] {
+    let pass = "proxy_pass http://u; proxy_request_buffering off; proxy_buffering off; proxy_set_header Upgrade $http_upgrade; \
+                proxy_set_header Connection $http_connection;";
+    [
+        format!(
+            "resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} resolve; }}",
+            up.port()
+        ),
+        format!("location / {{ {pass} }} location /drop {{ proxy_connection_drop on; {pass} }}"),
+    ]
+}
+
+/// The same for tunnels and for content on streams of a client's HTTP/2.
+#[test]
+fn streams_end_with_their_servers_if_that_is_wanted() {
+    let known = Arc::new(Mutex::new(vec!["later.test".to_owned()]));
+    let (dns, _) = dns(known.clone());
+    let [http, locations] = talkative_locations(talkative(), dns);
+    let server = crate::http2::serve(&http, &locations);
+    let mut client = h2::Client::new(&server);
+    let mut others = h2::Client::new(&server);
+    let mut next = 1;
+    let mut is_known = || {
+        next += 2;
+        others.get_status(next, "/gone") == "200"
+    };
+    wait_until("the name", &mut is_known);
+    let tunnel = [(":method", "CONNECT"), (":protocol", "websocket")];
+    let streams = [1, 3, 5, 7];
+    for (stream, path) in streams.into_iter().zip(["/drop", "/drop", "/", "/"]) {
+        let fields = if stream % 4 == 1 { &tunnel[..] } else { &[(":method", "POST")] };
+        client.request(stream, path, fields, false);
+    }
+    let mut talk = |stream: u32| {
+        client.frame(kind::DATA, 0, stream, b"x");
+        loop {
+            let frame = client.next().unwrap_or_else(|| panic!("stream {stream}: {}", server.error_log()));
+            match frame.kind {
+                _ if frame.stream != stream => {}
+                kind::RST_STREAM => return false,
+                kind::DATA if frame.has(flag::END_STREAM) => return false,
+                kind::DATA if !frame.payload.is_empty() => return true,
+                _ => {}
+            }
+        }
+    };
+    assert_eq!(streams.map(&mut talk), [true; 4], "{}", server.error_log());
+    known.lock().expect("names").clear();
+    wait_until("the end of the name", || !is_known());
+    assert_eq!(streams.map(&mut talk), [false, false, true, true], "{}", server.error_log());
+    server.wait_for_log("upstream server was removed from its group while proxying upgraded connection", 1);
     server.wait_for_log("upstream server was removed from its group while reading upstream", 1);
 }
 

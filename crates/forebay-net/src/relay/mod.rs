@@ -249,9 +249,19 @@ impl Pair {
         next.unwrap_or((self.moved.plus(Duration::MAX), None))
     }
 
-    /// Passes bytes until one side ends (with [`Rules::half_close`]: until both end), or has done nothing for too long.
-    pub async fn run(&mut self, io: &Io, client: &mut Wire, server: &mut Wire, rules: &Rules) -> Ended {
+    /// Passes bytes until one side ends (with [`Rules::half_close`]: until both end), or has done nothing for too long. `is_revoked` is
+    /// asked before bytes pass, and may end the relay.
+    pub async fn run(
+        &mut self,
+        io: &Io,
+        (client, server): (&mut Wire, &mut Wire),
+        rules: &Rules,
+        is_revoked: impl Fn() -> bool,
+    ) -> Ended {
         loop {
+            if is_revoked() {
+                return Ended::Revoked;
+            }
             let (up, down) = match self.step(io, client, server, rules) {
                 Step::Over(ended) => return ended,
                 Step::Again => {

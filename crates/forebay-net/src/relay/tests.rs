@@ -46,7 +46,7 @@ struct Relayed {
 async fn relay(io: &Io, client: End<'_>, server: End<'_>) -> Relayed {
     let rules = Rules { client: client.timeouts, server: server.timeouts, ..Rules::default() };
     let mut pair = Pair::new(io, client.early, server.early);
-    let ended = pair.run(io, client.wire, server.wire, &rules).await;
+    let ended = pair.run(io, (client.wire, server.wire), &rules, || false).await;
     let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
     Relayed { ended, from_client, from_server }
 }
@@ -163,7 +163,7 @@ impl Bench {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
         let Bench { io, client, server, pair, rules, .. } = self;
-        let mut run = std::pin::pin!(pair.run(io, client, server, rules));
+        let mut run = std::pin::pin!(pair.run(io, (client, server), rules, || false));
         let began = Instant::now();
         while began.elapsed() < 60 * SECOND {
             if let Poll::Ready(ended) = run.as_mut().poll(&mut Context::from_waker(&waker)) {

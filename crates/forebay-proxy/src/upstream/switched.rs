@@ -2,6 +2,7 @@
 //! 7.8 and 9.3.6). Hot path.
 
 use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
 use forebay_net::relay::{Pair, Rules, Side, Timeouts};
 use forebay_server::connection::switched::relayed;
 use forebay_server::request::Request;
@@ -30,11 +31,12 @@ impl Switched {
         (Pair::new(&req.thread.io, early, self.early), rules)
     }
 
-    /// Passes bytes between the client and an upstream until one of them ends.
-    pub(super) async fn relay(self, req: &mut Request, conn: &mut Conn) {
+    /// Passes bytes between the client and an upstream until one of them ends, or the upstream has been removed.
+    pub(super) async fn relay(self, req: &mut Request, conn: &mut Conn, lease: &Lease) {
         let thread = req.thread.clone();
         let (mut pair, rules) = self.pair(req, conn);
-        let ended = pair.run(&thread.io, &mut req.conn.wire, conn.wire_mut(), &rules).await;
+        let wires = (&mut req.conn.wire, conn.wire_mut());
+        let ended = pair.run(&thread.io, wires, &rules, || lease.is_revoked()).await;
         let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
         let log = |req: &mut Request, level, text: &str| req.log(level, text);
         relayed(req, ended, from_server, log);

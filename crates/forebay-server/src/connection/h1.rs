@@ -17,7 +17,7 @@ use forebay_core::tls::drive::{Driven, Patience};
 use forebay_http::field::Slice;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::Broken;
-use forebay_http::request::Version;
+use forebay_http::request::{Framing, Version};
 use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;
@@ -468,7 +468,8 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
     let mut conn = req.end_connection();
     if !fresh {
         let buf = req.head.buf.as_slice().into();
-        conn.partial = Some(Box::new(Partial { buf, started: req.tally.started }));
+        let (started, arrival) = (req.tally.started, req.tally.arrival);
+        conn.partial = Some(Box::new(Partial { buf, started, arrival }));
     }
     match thread.runners.park(token, conn, deadline) {
         Ok(()) => {
@@ -517,8 +518,9 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
         message.splice(at..at, *b"pipelined ");
     }
     req.log_with(Level::Info, |out| out.extend_from_slice(&message));
-    if reject.stage == Stage::Line && req.head.version == Version::Http09 {
-        req.head.version = Version::Http11;
+    // A client whose line is refused before its version has not said that it takes chunks.
+    if reject.stage == Stage::Line && req.head.protocol.is_empty() {
+        req.head.version = Version::Http10;
     }
     phases::refuse(req, reject.status).await;
     // The connection is closed, whether or not the client gets the response.
@@ -592,12 +594,25 @@ async fn take_body(thread: &Rc<Thread>, req: &mut Request) {
 #[inline]
 fn advance(thread: &Thread, req: &mut Request) {
     let consumed = req.consumed();
-    req.head.advance(consumed);
     req.tally.arrival = Arrival::Unknown;
-    if !req.head.buf.is_empty() {
-        req.tally.arrival = Arrival::Pipelined;
+    if req.head.buf.len() > consumed {
+        if shares_buffer(req) {
+            req.tally.arrival = Arrival::Pipelined;
+        }
         req.tally.started = thread.clock.now();
     }
+    req.head.advance(consumed);
+}
+
+/// Returns `true` if what has come behind a request is pipelined as nginx understands it. It reads no further than to the end of a body whose
+/// length it knows. What follows is read like a new request then, unless it is in the buffer of the head already.
+fn shares_buffer(req: &Request) -> bool {
+    let Framing::Length(n @ 1..) = req.head.framing else { return true };
+    let (head, consumed) = (req.head.len, req.consumed());
+    let limits = req.conn.limits(&req.conf);
+    let (small, large) = (limits.client_header_buffer_size, limits.large_client_header_buffers.1);
+    let buffer = if head > small { large } else { small };
+    consumed.saturating_sub(head) as u64 == n && consumed < buffer
 }
 
 /// Ends the connection after a response.
@@ -624,7 +639,7 @@ impl Request {
         self.start_clock();
         if let Some(p) = conn.partial.take() {
             self.head.buf.extend_from_slice(&p.buf);
-            self.tally.started = p.started;
+            (self.tally.started, self.tally.arrival) = (p.started, p.arrival);
         }
         self.remote.clear();
         self.keepalive_timeout = None;

@@ -61,6 +61,8 @@ pub struct Partial {
     pub buf: Box<[u8]>,
     /// Time at which the first byte came.
     pub started: Instant,
+    /// Circumstances of its arrival.
+    pub arrival: Arrival,
 }
 
 /// Work of a runner.

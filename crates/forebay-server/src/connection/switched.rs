@@ -169,7 +169,8 @@ fn failure(ended: Ended) -> Option<(Level, String)> {
             };
             Some((level, format!("{} failed {}", call.name(), errno_text(e))))
         }
-        Ended::Closed(_) | Ended::Idle | Ended::CutOff | Ended::Revoked => None,
+        Ended::Revoked => Some((Level::Error, "upstream server was removed from its group".to_owned())),
+        Ended::Closed(_) | Ended::Idle | Ended::CutOff => None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::request::Request;
 use crate::request::tally::Arrival;
+use crate::response::head;
 use crate::variables::{HasValue, Row};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
@@ -93,7 +94,7 @@ pub const PLAIN: &[Row] = rows! {
         true => b"keep-alive",
         false => b"close",
     }),
-    "sent_http_content_length" => |r, o| Ok(r.resp.content_length.map(|n| response::number(o, n)).is_some()),
+    "sent_http_content_length" => |r, o| Ok(sent_length(r).map(|n| response::number(o, n)).is_some()),
     "sent_http_content_type" => sent_content_type,
     "sent_http_keep_alive" => sent_keep_alive,
     "sent_http_last_modified" => |r, o| match r.resp.validators.last_modified {
@@ -108,7 +109,7 @@ pub const PLAIN: &[Row] = rows! {
         text(o, &r.resp.location.clone())
     },
     "sent_http_transfer_encoding" => |r, o| {
-        let chunked = r.resp.content_length.is_none() && !matches!(r.resp.status, 204 | 304);
+        let chunked = sent_length(r).is_none() && !matches!(r.resp.status, 204 | 304);
         if chunked { text(o, b"chunked") } else { Ok(false) }
     },
     "server_addr" => |r, o| match r.local_address() {
@@ -272,9 +273,13 @@ fn request_id(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     Ok(true)
 }
 
+fn sent_length(r: &Request) -> Option<u64> {
+    head::length(r, &r.http().location(r).settings.core)
+}
+
 fn sent_content_type(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let t = &r.resp;
-    if t.content_type.is_empty() {
+    if t.content_type.is_empty() || !t.has_type(r.head.version.is_multiplexed()) {
         return Ok(false);
     }
     out.extend_from_slice(&t.content_type);

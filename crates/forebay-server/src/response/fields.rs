@@ -336,9 +336,9 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     Ok(())
 }
 
-/// Appends `Content-Type`. A response without content has one only where an upstream has sent it.
+/// Appends `Content-Type`.
 fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> Result<(), Unsafe> {
-    if r.content_type.is_empty() || (r.status == 204 && !r.origin.is_proxied()) {
+    if r.content_type.is_empty() || !r.has_type(!matches!(sink, Sink::Http1(_))) {
         return Ok(());
     }
     if r.charset.is_empty() {

@@ -32,6 +32,7 @@ pub fn write(req: &mut Request, out: &mut Vec<u8>) -> BodyFraming {
         req.log(Level::Error, &format!("\"{name}\" of the response has a line break or NUL in its value"));
         req.resp.location.clear();
         req.resp.coded = Coded::default();
+        error_page::forget_challenges(req);
         error_page::built_in(req, 500);
         // The page has no value from the request, so it cannot be refused again.
         try_write(req, out).unwrap_or(BodyFraming::None)
@@ -81,25 +82,31 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
 /// Decides on the framing of the body and the value of `Content-Length` (RFC 9112, section 6). A body whose end only the
 /// connection can mark ends keep-alive.
 fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
-    let r = &req.resp;
-    let framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
-    // A response with status 204 must not have `Content-Length` (RFC 9110, section 8.6).
-    let length = r.content_length.filter(|_| r.status != 204);
+    let length = length(req, core);
+    let framing = if req.resp.head_only { BodyFraming::None } else { BodyFraming::Plain };
     // Frames mark the end of the body there, so it needs neither chunks nor the end of the connection.
-    if req.head.version.is_multiplexed() {
+    if length.is_some() || req.resp.head_only || req.head.version.is_multiplexed() {
         return (length, framing);
     }
-    // Clients of HTTP/1.0 do not understand chunks (RFC 9112, section 6.1).
-    let may_chunk = req.head.version >= Version::Http11 && core.chunked_transfer_encoding;
-    // Trailers can only follow a chunked body (RFC 9112, section 7.1.2).
-    let length = length.filter(|_| !(r.server_fields.trailers && may_chunk));
-    if length.is_some() || r.head_only {
-        return (length, framing);
-    }
-    if may_chunk {
+    if may_chunk(req, core) {
         return (None, BodyFraming::Chunked);
     }
     // Only the end of the connection can mark the end of this body.
     req.ending.close();
     (None, framing)
+}
+
+/// Returns the value of `Content-Length`.
+pub fn length(req: &Request, core: &Settings) -> Option<u64> {
+    let r = &req.resp;
+    // Trailers can only follow a chunked body (RFC 9112, section 7.1.2).
+    let has_trailers = r.server_fields.trailers && may_chunk(req, core);
+    // A response with status 204 must not have the field (RFC 9110, section 8.6).
+    r.content_length.filter(|_| r.status != 204 && !has_trailers)
+}
+
+/// Returns `true` if a body may be sent in chunks. Clients of HTTP/1.0 do not understand them (RFC 9112, section 6.1), and frames have no
+/// need of them.
+fn may_chunk(req: &Request, core: &Settings) -> bool {
+    req.head.version == Version::Http11 && core.chunked_transfer_encoding
 }

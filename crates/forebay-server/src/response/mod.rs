@@ -458,6 +458,12 @@ impl Response {
         self.charset.extend_from_slice(charset);
     }
 
+    /// Returns `true` if its type is sent, where there is one. As in nginx, a 204 has one only over HTTP/1, where its status line is an
+    /// upstream's. `multiplexed`: it goes over HTTP/2 or HTTP/3.
+    pub fn has_type(&self, multiplexed: bool) -> bool {
+        self.status != 204 || !(self.reason.is_empty() || multiplexed)
+    }
+
     /// Empties it for the next request; memory is kept.
     pub fn clear(&mut self) {
         // Every field is named, so that a new field cannot be left out.

@@ -146,6 +146,7 @@ async fn run_header_filters(req: &mut Request) {
         if !refusal.content_range.is_empty() {
             content_range = refusal.content_range;
         }
+        error_page::forget_challenges(req);
         // Boxed, like everything that is rare, so that other requests have no room for it.
         Box::pin(phases::refuse(req, refusal.status)).await;
     }

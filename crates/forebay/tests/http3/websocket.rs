@@ -1,10 +1,11 @@
 //! WebSockets by extended CONNECT (RFC 9220), to upstreams that speak HTTP/1.
 
 use super::{Client, field, serve, site};
-use crate::websocket;
+use crate::{upstream, websocket};
 use forebay_testkit::{Server, wait_until};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 const PASSED: &str = "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection;";
 
@@ -96,4 +97,45 @@ fn invalid_websocket_requests_are_refused() {
     assert_eq!(client.call("answer", json!({"of": "w", "until": "head"}))["status"], 200);
     client.call("reset", json!({"of": "w"}));
     assert_eq!(client.get("a", "/page")["status"], 200);
+}
+
+/// `proxy_connection_drop` ends tunnels and content on streams, at their next bytes.
+#[test]
+fn streams_end_with_their_servers_if_that_is_wanted() {
+    let Some(mut client) = Client::start() else { return };
+    let known = Arc::new(Mutex::new(vec!["later.test".to_owned()]));
+    let (dns, _) = upstream::dns(known.clone());
+    let [http, locations] = upstream::talkative_locations(upstream::talkative(), dns);
+    let server = Server::start_on(site(&format!(
+        "{http} server {{ listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; {locations} }}"
+    )));
+    client.connect("a", &server);
+    let is_known = |client: &mut Client| client.get("a", "/gone")["status"] == 200;
+    wait_until("the name", || is_known(&mut client));
+    let post = |path: &str| json!({"method": "POST", "path": path, "end": false});
+    let all = [
+        ("1", connect("/drop", json!([]))),
+        ("2", post("/drop")),
+        ("3", connect("/", json!([]))),
+        ("4", post("/")),
+    ];
+    for (name, request) in all {
+        client.request("a", name, request);
+        client.call("body", json!({"of": name, "body": "x", "end": false}));
+        let told = client.call("answer", json!({"of": name, "until": "bytes", "count": 4}));
+        assert_eq!(told["length"], 4, "{told}");
+    }
+    known.lock().expect("names").clear();
+    wait_until("the end of the name", || !is_known(&mut client));
+    for name in ["1", "2", "3", "4"] {
+        client.call("body", json!({"of": name, "body": "x", "end": false}));
+    }
+    for name in ["3", "4"] {
+        let told = client.call("answer", json!({"of": name, "until": "bytes", "count": 8}));
+        assert_eq!(told["length"], 8, "{told}");
+    }
+    for name in ["1", "2"] {
+        let told = client.answer(name);
+        assert_eq!(told["length"], 4, "{told}");
+    }
 }

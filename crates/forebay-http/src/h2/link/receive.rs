@@ -243,7 +243,10 @@ impl<W: Default> Link<W> {
                 return Err(problem("sent too many interim responses"));
             }
             100..200 => s.interim += 1,
-            _ => s.final_head = true,
+            _ => {
+                s.final_head = true;
+                s.ended_with_head = section.end_stream;
+            }
         }
         match s.heads.is_empty() {
             true => s.heads = lines,

@@ -65,6 +65,11 @@ impl<W: Default> Link<W> {
         }
     }
 
+    /// Returns `true` if the response has ended with its head, so that it has no content.
+    pub fn has_ended_with_head(&self, id: u32) -> bool {
+        self.of(id).is_some_and(|s| s.ended_with_head)
+    }
+
     /// Returns `true` if there are trailers.
     pub fn has_trailers(&self, id: u32) -> bool {
         self.of(id).is_some_and(|s| !s.trailers.is_empty())

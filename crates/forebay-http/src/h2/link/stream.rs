@@ -40,6 +40,8 @@ pub(super) struct Stream<W> {
     pub(super) sent_end: bool,
     /// The response has come whole.
     pub(super) ended: bool,
+    /// The response has ended with its head.
+    pub(super) ended_with_head: bool,
     /// Either side has reset it.
     pub(super) reset: bool,
     pub(super) problem: Option<Problem>,
@@ -68,6 +70,7 @@ impl<W: Default> Stream<W> {
             final_head: false,
             sent_end: false,
             ended: false,
+            ended_with_head: false,
             reset: false,
             problem: None,
         }

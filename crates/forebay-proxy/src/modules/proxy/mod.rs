@@ -206,7 +206,13 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
         && s.pass_request_body
         && pass.codec.in_version(s.http_version).can_stream(req.head.framing)
         // A body that has arrived is stored instead: then it can be sent to another server after a failure.
-        && !body::has_come(req)
+        && (!body::has_come(req) || shows_framing(req, pass, s))
+}
+
+/// Returns `true` if the upstream learns that the body has come without a length. As in nginx, this goes by the version that the client
+/// speaks: a chunked body that has arrived with its head gets a length.
+fn shows_framing(req: &Request, pass: &Pass, s: &Settings) -> bool {
+    req.head.framing == Framing::Stream && !pass.codec.in_version(s.http_version).facts().is_multiplexed
 }
 
 /// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.

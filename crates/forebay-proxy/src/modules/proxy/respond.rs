@@ -434,10 +434,13 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     head.fields = lines;
     head.buf = buf;
     sticky::add_field(req);
+    let codec = match req.resp.origin.entry() {
+        Some(_) => pass.codec.in_version(s.http_version),
+        None => CALL.of(req).codec,
+    };
     let head = &req.modules.upstream.head;
-    let text = head.status_text.of(&head.buf);
     req.resp.reason.clear();
-    req.resp.reason.extend_from_slice(text);
+    req.resp.reason.extend_from_slice(codec.facts().reasons.passed_on(head.status_text.of(&head.buf)));
     done
 }
 

@@ -2,6 +2,30 @@
 
 use forebay_http::field::{Classes, Name};
 
+/// Reason phrases of a protocol's responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reasons {
+    /// There are none.
+    None,
+    /// A response has one or not (`Status` of CGI).
+    Optional,
+    /// Responses have a status line, which is passed on as it is, with or without a phrase.
+    Line,
+}
+
+impl Reasons {
+    /// Returns the text of the status line that is passed on, from the status on. Where it is empty this server's own is sent.
+    pub fn passed_on(self, text: &[u8]) -> &[u8] {
+        // Three digits and a blank come before the phrase.
+        let is_passed_on = match self {
+            Reasons::None => false,
+            Reasons::Optional => text.len() > 4,
+            Reasons::Line => true,
+        };
+        if is_passed_on { text } else { b"" }
+    }
+}
+
 /// Facts about a protocol, which are the same for all requests.
 #[derive(Debug)]
 pub struct Facts {
@@ -47,6 +71,10 @@ pub struct Facts {
     pub marks_end: bool,
     /// `true` if the end of what is read has to be decoded.
     pub judges_end: bool,
+    /// Reason phrases of its responses.
+    pub reasons: Reasons,
+    /// `true` if a response that ends with its head has a length, 0, even if the server has not said so.
+    pub is_empty_after_head: bool,
     /// `true` if fields that describe the server are not passed on.
     pub hides_server: bool,
     /// Field that is not passed on.
@@ -77,6 +105,8 @@ impl Facts {
         is_plain: false,
         marks_end: false,
         judges_end: false,
+        reasons: Reasons::None,
+        is_empty_after_head: false,
         hides_server: false,
         hides: b"",
     };

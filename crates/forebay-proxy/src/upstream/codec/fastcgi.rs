@@ -2,7 +2,7 @@
 //! Hot path.
 
 use super::decoder::{Content, Decoded, End, Input};
-use super::facts::Facts;
+use super::facts::{Facts, Reasons};
 use super::{Asked, Came, Speak, Written, cgi};
 use crate::modules::fastcgi::{SETTINGS, write_params};
 use crate::modules::proxy::NextUpstream;
@@ -42,6 +42,7 @@ static FACTS: Facts = Facts {
     made_for: 0x6663_6769_0000_0000,
     ends_apart: true,
     marks_end: true,
+    reasons: Reasons::Optional,
     hides: b"Status",
     ..Facts::NONE
 };

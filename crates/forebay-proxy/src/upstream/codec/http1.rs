@@ -2,7 +2,7 @@
 //! later. Hot path.
 
 use super::decoder::{Content, Decoded, End, Input};
-use super::facts::Facts;
+use super::facts::{Facts, Reasons};
 use super::{Asked, Came, Place, Speak, Unwritten, Written, took_head};
 use crate::modules::grpc;
 use crate::modules::proxy::{SetHeader, Settings};
@@ -43,8 +43,8 @@ pub(super) const HTTP: Facts = Facts {
     ..Facts::NONE
 };
 
-static FACTS_OF_V10: Facts = Facts { is_plain: true, ..HTTP };
-static FACTS_OF_V11: Facts = Facts { is_plain: true, is_reused_unasked: true, ..HTTP };
+static FACTS_OF_V10: Facts = Facts { is_plain: true, reasons: Reasons::Line, ..HTTP };
+static FACTS_OF_V11: Facts = Facts { is_reused_unasked: true, ..FACTS_OF_V10 };
 
 /// Decoder of the chunks of a response.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl Speak for Http1 {
 
     fn can_stream(&self, framing: Framing) -> bool {
         // HTTP/1.0 knows no chunks, so the whole body has to be read first to find out its length.
-        !(framing == Framing::Chunked && self.version == Version::Http10)
+        self.version != Version::Http10 || matches!(framing, Framing::None | Framing::Length(_))
     }
 
     fn write_request(&self, req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Written {

@@ -5,6 +5,7 @@ use super::facts::Facts;
 use super::http1::{self, Form, HTTP};
 use super::muxed::{self, Ask, Terms};
 use super::{Asked, Came, Place, Speak, Written};
+use crate::upstream::CALL;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::READ;
 use crate::upstream::fault::Fault;
@@ -48,6 +49,7 @@ static FACTS_OF_GRPC: Facts = Facts {
     takes_scheme: true,
     logs_path: false,
     passes_te: true,
+    is_empty_after_head: true,
     hides: b"",
     ..HTTP2
 };
@@ -178,6 +180,19 @@ pub async fn open(
     match h2::POOL.of(&thread).open(&thread, &need, &dial, watch).await {
         Ok(opened) => Ok(take(req, opened, ask)),
         Err(trouble) => Err(open::no_stream(req, ask.addr, ask.local, trouble)),
+    }
+}
+
+/// Notes the length of a gRPC response that has ended with its head. As in nginx, it has a length whatever its status is, and in
+/// answer to HEAD, too.
+pub(super) fn note_empty(req: &mut Request, contact: &Contact) {
+    let is_empty_after_head = CALL.of(req).codec.facts().is_empty_after_head;
+    let head = &mut req.modules.upstream.head;
+    if is_empty_after_head
+        && head.content_length.is_none()
+        && contact.conn().and_then(stream).is_some_and(|stream| stream.has_ended_with_head())
+    {
+        head.content_length = Some(0);
     }
 }
 

@@ -137,6 +137,7 @@ async fn read_head(
         match came {
             Ok(true) => match parse_head(req, reader.limit())? {
                 Came::All => {
+                    http2::note_empty(req, contact);
                     http2::take_early(req, contact);
                     return Ok(());
                 }

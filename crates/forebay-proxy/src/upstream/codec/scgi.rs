@@ -1,6 +1,6 @@
 //! SCGI (nginx: ngx_http_scgi_module). `modules/scgi.rs` writes the parameters. Hot path.
 
-use super::facts::Facts;
+use super::facts::{Facts, Reasons};
 use super::{Asked, Came, Speak, Written, cgi};
 use crate::modules::scgi;
 use crate::upstream::fault::Fault;
@@ -12,8 +12,14 @@ use forebay_server::request::Request;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scgi;
 
-static FACTS: Facts =
-    Facts { prefix: "scgi_", scheme: b"scgi://", is_plain: true, hides: b"Status", ..Facts::NONE };
+static FACTS: Facts = Facts {
+    prefix: "scgi_",
+    scheme: b"scgi://",
+    is_plain: true,
+    reasons: Reasons::Optional,
+    hides: b"Status",
+    ..Facts::NONE
+};
 
 impl Speak for Scgi {
     fn facts(&self) -> &'static Facts {

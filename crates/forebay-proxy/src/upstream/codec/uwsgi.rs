@@ -1,6 +1,6 @@
 //! uwsgi (nginx: ngx_http_uwsgi_module). `modules/uwsgi.rs` writes the parameters. Hot path.
 
-use super::facts::Facts;
+use super::facts::{Facts, Reasons};
 use super::{Asked, Came, Speak, Unwritten, Written, cgi};
 use crate::modules::uwsgi;
 use crate::upstream::fault::Fault;
@@ -19,6 +19,7 @@ static FACTS: Facts = Facts {
     encrypted_scheme: Some(b"suwsgi://"),
     takes_scheme: true,
     is_plain: true,
+    reasons: Reasons::Optional,
     ..Facts::NONE
 };
 

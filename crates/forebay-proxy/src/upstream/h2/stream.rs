@@ -58,6 +58,11 @@ impl Stream {
         link.is_over(self.id()) && !link.has_trailers(self.id())
     }
 
+    /// Returns `true` if the response has ended with its head.
+    pub fn has_ended_with_head(&self) -> bool {
+        self.session.link.borrow().has_ended_with_head(self.id())
+    }
+
     /// Has the session send frames that reading has produced, such as window updates.
     fn notify(&self) {
         if !self.session.link.borrow().pending().is_empty() {

@@ -156,8 +156,11 @@ impl Body {
     /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
     pub async fn relay(&mut self, req: &mut Request) -> bool {
         let Some(switched) = self.switched.take() else { return false };
-        if let Some(conn) = self.contact.as_mut().and_then(|c| c.lease.conn.as_mut()) {
-            switched.relay(req, conn).await;
+        if let Some(contact) = &mut self.contact
+            && let Some(mut conn) = contact.lease.conn.take()
+        {
+            switched.relay(req, &mut conn, &contact.lease).await;
+            contact.lease.conn = Some(conn);
         }
         req.modules.upstream.log_name.clear();
         true
@@ -296,17 +299,22 @@ impl Body {
         }
     }
 
+    /// Ends the response if its server has been removed (Angie: proxy_connection_drop).
+    fn end_revoked(&mut self, req: &mut Request) -> Option<Pulled> {
+        if !self.contact.as_ref().is_some_and(|contact| contact.lease.is_revoked()) {
+            return None;
+        }
+        let text = "upstream server was removed from its group while reading upstream";
+        Some(self.fail(req, Level::Error, text))
+    }
+
     /// Reads and decodes bytes that have come.
     fn receive(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         if let Some(ended) = self.ended {
             return ended.into();
         }
-        if self.contact.as_ref().is_some_and(|contact| contact.lease.is_revoked()) {
-            return self.fail(
-                req,
-                Level::Error,
-                "upstream server was removed from its group while reading upstream",
-            );
+        if let Some(pulled) = self.end_revoked(req) {
+            return pulled;
         }
         if self.rate.delay().is_some() {
             return Pulled::Blocked;
@@ -418,6 +426,9 @@ impl Body {
 
     /// Fills a pipe with content that has come. Returns `None` if that is impossible now, so that [`Body::pull`] is needed.
     pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
+        if let Some(pulled) = self.end_revoked(req) {
+            return Some(pulled);
+        }
         // Bytes that the client does not take will be moved to memory.
         let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
         let want = usize::try_from(self.decoder.left()).unwrap_or(usize::MAX).min(memory);

@@ -34,6 +34,10 @@ impl Body {
             if let Some(over) = self.passed(req, turn) {
                 return Some(over);
             }
+            // The next look at the response ends it (Angie: proxy_connection_drop).
+            if self.contact.as_ref().is_some_and(|c| c.lease.is_revoked()) {
+                return Some(Ok(()));
+            }
         }
         None
     }
