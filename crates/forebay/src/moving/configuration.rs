@@ -7,14 +7,15 @@ use crate::front_ends::load_all;
 use crate::paths::Paths;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
-use forebay_conf::parse::{Parsed, parse};
+use forebay_conf::parse::parse;
+use forebay_conf::tree::Block;
 use forebay_copy::record::Digest;
 use forebay_core::config::Environment;
 use forebay_sys::printable::printable;
 use std::path::{Path, PathBuf};
 
 /// Directory of the servers that Nginx Proxy Manager writes.
-const PROXY_MANAGER: &str = "/data/nginx/proxy_host/";
+const PROXY_MANAGER: &[u8] = b"/data/nginx/proxy_host/";
 
 /// A configuration that was read and checked.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl Configuration {
             is_in_foreground: last("daemon").is_some_and(|word| word == "off"),
             faults,
             access_log: access_log(&scene, environment),
-            is_of_proxy_manager: is_of_proxy_manager(&parsed),
+            is_of_proxy_manager: is_of_proxy_manager(&parsed.tree.root),
         })
     }
 }
@@ -105,7 +106,26 @@ fn access_log(scene: &Scene<'_>, environment: &Environment) -> Option<PathBuf> {
     named.chain([usual]).map(|name| environment.prefix.join(Path::new(&name))).find(has_lines)
 }
 
-fn is_of_proxy_manager(parsed: &Parsed) -> bool {
-    let scene = Scene::new(&parsed.tree);
-    scene.all("include").any(|n| scene.arg(n, 0).starts_with(PROXY_MANAGER))
+/// Returns `true` if a block includes the servers of Nginx Proxy Manager.
+fn is_of_proxy_manager(block: &Block) -> bool {
+    block.items.iter().any(|d| {
+        let names = || d.args.iter().any(|word| word.text.starts_with(PROXY_MANAGER));
+        (d.name.text == b"include" && names()) || d.block.as_ref().is_some_and(is_of_proxy_manager)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nginx_proxy_manager_is_known_by_its_includes() {
+        let is_known = |conf: &str| {
+            let mut files = Files::recorded([("/n.conf", conf)]);
+            let parsed = parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
+            is_of_proxy_manager(&parsed.tree.root)
+        };
+        assert!(is_known("events {} http { include /data/nginx/proxy_host/*.conf; }"));
+        assert!(!is_known("events {} http { include /etc/nginx/conf.d/*.conf; }"));
+    }
 }
