@@ -1,6 +1,7 @@
 //! `forebay compare`.
 
 use crate::known::Knowledge;
+use crate::outcome;
 use crate::pair::Side;
 use crate::run::{self, Question};
 use clap::Parser;
@@ -108,6 +109,10 @@ fn compare(line: &CommandLine) -> Result<u8, String> {
         Some(place) => run::live(&question, place_of(place, line)?, line.all_methods)?,
         None => run::compare(&question)?,
     };
+    // Other programs, and what came in the meantime, say nothing about the move.
+    if line.with.is_none() && question.same_files && line.live.is_none() && !signals::interrupted() {
+        outcome::compared(&question, &report);
+    }
     let write = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
     };

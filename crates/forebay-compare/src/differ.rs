@@ -351,35 +351,34 @@ pub(crate) fn upstreams(a: &[Received], b: &[Received]) -> Vec<Difference> {
     out
 }
 
-/// Compares lines of a log. `lengths` are those of both bodies, and what a server may count beyond them. The lengths of bodies, which differ with the server's name in a built-in page, count as equal.
+/// Compares lines of a log. `lengths` are those of both bodies, and what a server may count beyond them. The lengths of bodies, which
+/// differ with the server's name in a built-in page, count as equal, whatever stands around them.
 pub(crate) fn lines(
     log: &str,
     a: &[String],
     b: &[String],
     lengths: ([[usize; 2]; 2], usize),
 ) -> Option<Difference> {
-    if a == b {
-        return None;
-    }
-    let ([first, second], slack) = lengths;
-    let (x, y) = (without(a, first, slack), without(b, second, slack));
-    (x != y).then(|| Difference::new(Part::Log(log.to_owned()), some(&x), some(&y)))
+    let is_same = a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x == y || is_line(x, y, lengths));
+    (!is_same).then(|| Difference::new(Part::Log(log.to_owned()), some(a), some(b)))
 }
 
-/// Returns lines without the lengths of a body: that of its content, and that with its chunks.
-fn without(lines: &[String], lengths: [usize; 2], slack: usize) -> Vec<String> {
-    let hide = |line: &String| {
-        let is_length =
-            |w: &str| w.parse().is_ok_and(|n: usize| lengths.iter().any(|l| (*l..=l + slack).contains(&n)));
-        let words = line.split(' ').map(|w| if is_length(w) { "(length)" } else { w });
-        let mut line = words.collect::<Vec<_>>().join(" ");
-        for length in lengths {
-            line = line.replace(&format!("\"{length}\""), "\"(length)\"");
-            line = line.replace(&format!(":{length},"), ":(length),");
-        }
-        line
+/// Returns `true` if two lines differ in nothing but the lengths of the bodies.
+fn is_line(a: &str, b: &str, ([first, second], slack): ([[usize; 2]; 2], usize)) -> bool {
+    let is_length = |part: &str, lengths: [usize; 2]| {
+        part.parse().is_ok_and(|n: usize| lengths.iter().any(|l| (*l..=l + slack).contains(&n)))
     };
-    lines.iter().map(hide).collect()
+    let (a, b) = (numbers(a), numbers(b));
+    a.len() == b.len()
+        && a.iter().zip(&b).all(|(x, y)| x == y || (is_length(x, first) && is_length(y, second)))
+}
+
+/// Returns the parts of a line: numbers, and what is between them.
+fn numbers(line: &str) -> Vec<&str> {
+    let is_digit = |c: &u8| c.is_ascii_digit();
+    let parts = line.as_bytes().chunk_by(|x, y| is_digit(x) == is_digit(y));
+    // A part begins and ends at the side of a digit, so it is text.
+    parts.filter_map(|part| std::str::from_utf8(part).ok()).collect()
 }
 
 fn some(lines: &[String]) -> Option<String> {
@@ -449,5 +448,9 @@ mod tests {
         let line = |n: &str| vec![format!("\"GET / HTTP/1.1\" 404 {n} \"-\"")];
         assert_eq!(lines("a", &line("153"), &line("157"), ([[153; 2], [157; 2]], 0)), None);
         assert!(lines("a", &line("153"), &line("158"), ([[153; 2], [157; 2]], 0)).is_some());
+        let bracket = |n: &str| vec![format!("[Client ::1] [Length {n}] [Größe \"{n}\"] /a153")];
+        assert_eq!(lines("a", &bracket("153"), &bracket("157"), ([[153; 2], [157; 2]], 0)), None);
+        assert!(lines("a", &bracket("153"), &bracket("-"), ([[153; 2], [157; 2]], 0)).is_some());
+        assert!(lines("a", &line("153"), &[], ([[153; 2], [157; 2]], 0)).is_some());
     }
 }

@@ -9,7 +9,7 @@
 //! - `observe` is one pass, [`differ`] compares, `known` has the differences that docs/differences.md explains.
 //! - [`expect`] is `forebay test`: requests with what is expected of them, against one private copy.
 //! - `coverage` says which lines were reached, `report` groups and prints, `run` is one comparison, `live` one that goes on, [`cli`]
-//!   the command line.
+//!   the command line. `outcome` leaves records for `forebay move`.
 
 #![warn(unreachable_pub)]
 
@@ -25,6 +25,7 @@ mod live;
 mod marks;
 pub mod message;
 mod observe;
+mod outcome;
 mod pair;
 pub mod recorder;
 mod report;

@@ -10,7 +10,7 @@ use std::path::Path;
 pub(crate) const MARKS: &str = "forebay-marks";
 
 /// Variables whose values differ from request to request, or between two servers that do the same.
-const VOLATILE: [&str; 24] = [
+const VOLATILE: [&str; 25] = [
     "time_local",
     "time_iso8601",
     "msec",
@@ -26,6 +26,7 @@ const VOLATILE: [&str; 24] = [
     "pid",
     "remote_port",
     "bytes_sent",
+    "gzip_ratio",
     "nginx_version",
     "upstream_connect_time",
     "upstream_header_time",

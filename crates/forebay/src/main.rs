@@ -37,6 +37,7 @@ mod log_recovery;
 mod manual;
 mod master;
 mod master_log;
+mod moving;
 mod origin;
 mod paths;
 mod plan;
@@ -98,6 +99,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "fmt"
                 | "doctor"
                 | "compare"
+                | "move"
                 | "test"
                 | "tune"
                 | "bench"

@@ -1,11 +1,13 @@
-//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `compare`, `doctor`, `explain`, `fmt`, `healthcheck`, `proxy`,
-//! `reload`, `serve`, `test`, `top`, `trust`, `tune`.
+//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `compare`, `doctor`, `explain`, `fmt`, `healthcheck`, `move`,
+//! `proxy`, `reload`, `serve`, `test`, `top`, `trust`, `tune`.
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
 use crate::https::HttpsArgs;
 use crate::trust::TrustArgs;
-use crate::{acme, check, doctor, explain, fmt, healthcheck, help, origin, proxy, reload, serve, top, trust};
+use crate::{
+    acme, check, doctor, explain, fmt, healthcheck, help, moving, origin, proxy, reload, serve, top, trust,
+};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_bench::url::{Scheme, Url};
 use forebay_conf::error::Level;
@@ -64,6 +66,8 @@ enum Wish {
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
+    /// Show the steps from nginx to Forebay, how far they are, and the command for the next one
+    Move(MoveArgs),
     /// Pass all requests to an application
     Proxy(ProxyArgs),
     /// Reload the configuration of the running server, and wait until it is in effect
@@ -370,6 +374,26 @@ pub(crate) struct ProxyArgs {
     pub print_config: bool,
 }
 
+/// `forebay move`.
+#[derive(Args)]
+pub(crate) struct MoveArgs {
+    /// Configuration (default: that of nginx)
+    #[arg(short = 'c', value_name = "FILE")]
+    pub conf: Option<PathBuf>,
+    /// Prefix of its relative paths (default: that of nginx)
+    #[arg(short = 'p', value_name = "DIR")]
+    pub prefix: Option<String>,
+    /// Executable of nginx (default: the one in the path)
+    #[arg(long, value_name = "PROGRAM")]
+    pub nginx: Option<PathBuf>,
+    /// Access log for the comparison (default: that of the configuration)
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `forebay reload`.
 #[derive(Args)]
 struct ReloadArgs {
@@ -451,6 +475,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             2
         }
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
+        Wish::Move(args) => moving::main(&args),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Reload(args) => {
             // The command answers to the one who runs it: the log is the server's.

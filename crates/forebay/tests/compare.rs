@@ -49,7 +49,8 @@ fn compare(site: &Site, more: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.arg("compare").arg("-c").arg(dir.join("a.conf")).arg("-p").arg(dir).args(more);
     // Its servers have this directory in their command lines.
-    command.env("TMPDIR", dir.join("tmp")).current_dir(dir).stdin(Stdio::null());
+    command.env("TMPDIR", dir.join("tmp")).env("XDG_STATE_HOME", dir.join("state"));
+    command.current_dir(dir).stdin(Stdio::null());
     command
 }
 

@@ -45,6 +45,7 @@ mod memcached;
 mod memory;
 mod metrics;
 mod modes;
+mod moving;
 mod ocsp;
 mod own_shortage;
 mod pages;

@@ -3,6 +3,7 @@
 mod certificates;
 mod demands;
 mod records;
+mod refused_heads;
 mod sessions;
 
 use forebay_testkit::{P256, RSA, Server, Site, http, memory, raw, s_client, wait_until};

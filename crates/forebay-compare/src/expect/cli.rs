@@ -2,8 +2,9 @@
 
 use super::file::{self, SCHEMA};
 use super::output::{self, Results};
-use super::run::{self, Setting};
+use super::run::{self, Run, Setting};
 use super::update;
+use crate::outcome;
 use clap::Parser;
 use forebay_bench::signals;
 use forebay_terminal::print;
@@ -96,6 +97,10 @@ fn test(line: &CommandLine) -> Result<u8, String> {
     if line.update {
         return update_files(line, &all);
     }
+    // Some of the tests, or those of another program, say nothing about the move.
+    if line.filter.is_none() && line.program.is_none() && !signals::interrupted() {
+        outcome::tested(&setting, &line.files, &all);
+    }
     report(line, &all, began.elapsed())?;
     Ok(code(&all))
 }
@@ -116,10 +121,16 @@ impl CommandLine {
 
 fn run_all(line: &CommandLine, setting: &Setting) -> Vec<Results> {
     let run = |path: &PathBuf| {
-        let tests = file::read(path).and_then(|(file, _)| {
+        let run = file::read(path).and_then(|(file, _)| {
             run::run(path, &file, setting).map_err(|why| format!("{}: {why}", path.display()))
         });
-        Results { file: path.display().to_string(), tests }
+        let file = path.display().to_string();
+        match run {
+            Ok(Run { tested, configuration }) => {
+                Results { file, tests: Ok(tested), configuration: Some(configuration) }
+            }
+            Err(why) => Results { file, tests: Err(why), configuration: None },
+        }
     };
     line.files.iter().take_while(|_| !signals::interrupted()).map(run).collect()
 }

@@ -7,7 +7,7 @@
 pub mod cli;
 mod file;
 mod judge;
-mod output;
-mod run;
+pub(crate) mod output;
+pub(crate) mod run;
 mod update;
 pub(crate) mod write;

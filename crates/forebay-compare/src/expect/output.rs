@@ -1,6 +1,6 @@
 //! Results as text for people, as TAP (version 14) and as JUnit.
 
-use super::run::Tested;
+use super::run::{Configuration, Tested};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ pub(crate) struct Results {
     pub(crate) file: String,
     /// Tests, or why there are none.
     pub(crate) tests: Result<Vec<Tested>, String>,
+    /// The configuration that they ran with.
+    pub(crate) configuration: Option<Configuration>,
 }
 
 impl Results {
@@ -171,9 +173,10 @@ mod tests {
         vec![
             Results {
                 file: "a.yaml".into(),
+                configuration: None,
                 tests: Ok(vec![test("one", None), test("t#o <&>", Some("no \"way\""))]),
             },
-            Results { file: "b.yaml".into(), tests: Err("b.yaml:1: broken".into()) },
+            Results { file: "b.yaml".into(), tests: Err("b.yaml:1: broken".into()), configuration: None },
         ]
     }
 

@@ -11,6 +11,7 @@ use forebay_bench::ports::free_port;
 use forebay_bench::signals;
 use forebay_bench::url::{Scheme, Url};
 use forebay_copy::patch::{Source, View};
+use forebay_copy::record::Digest;
 use forebay_copy::scene::Copy;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -33,6 +34,22 @@ impl Tested {
     pub(crate) fn passed(&self) -> bool {
         self.failures.is_empty() && self.error.is_none()
     }
+}
+
+/// A configuration that tests ran with.
+#[derive(Clone, Debug)]
+pub(crate) struct Configuration {
+    /// Absolute path.
+    pub(crate) path: PathBuf,
+    /// Its files.
+    pub(crate) digest: Digest,
+}
+
+/// Results of the tests of a file.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) tested: Vec<Tested>,
+    pub(crate) configuration: Configuration,
 }
 
 /// Program and places of a run.
@@ -70,9 +87,10 @@ pub(crate) fn places(path: &Path, file: &File, setting: &Setting) -> Result<(Pat
 ///
 /// # Errors
 /// The configuration cannot be served.
-pub(crate) fn run(path: &Path, file: &File, setting: &Setting) -> Result<Vec<Tested>, String> {
+pub(crate) fn run(path: &Path, file: &File, setting: &Setting) -> Result<Run, String> {
     let (conf, prefix) = places(path, file, setting)?;
     let source = Source::with_streams(&conf)?;
+    let configuration = Configuration { path: source.path.clone(), digest: Digest::of(&source.files) };
     let side = Side { program: setting.program.clone(), prefix, source };
     let wanted =
         |case: &&Case| setting.filter.as_ref().is_none_or(|part| case.title().contains(part.as_str()));
@@ -86,7 +104,7 @@ pub(crate) fn run(path: &Path, file: &File, setting: &Setting) -> Result<Vec<Tes
         failures: outcome.as_ref().map(|o| judge::failures(case, o)).unwrap_or_default(),
         error: outcome.as_ref().err().cloned(),
     });
-    Ok(tested.collect())
+    Ok(Run { tested: tested.collect(), configuration })
 }
 
 /// Result and time of each request, or the reason for which it could not be sent.

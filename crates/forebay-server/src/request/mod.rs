@@ -296,12 +296,14 @@ impl Request {
     pub fn choose_server(&mut self) -> Result<(), LimitExceeded> {
         let conf = self.conf.clone();
         let address = self.conn.client.address(&conf);
-        self.server = address.map_or(0, |a| a.default_server);
+        // A head that was not read to its end may not have come to its `Host` field, so it does not count as a head without a host.
+        let has_host = !self.head.host.is_empty() || self.head.len > 0;
+        // Until then the server is that of the name in the TLS handshake, as in nginx.
+        self.server = self.conn.client.server(&conf, !has_host);
         let (mut chosen, mut named) = (Ok(()), false);
         if let Some(a) = address
             && !a.names.is_empty()
-            // A head that was not read to its end may not have come to its `Host` field, so it does not count as a head without a host.
-            && !(self.head.host.is_empty() && self.head.len == 0)
+            && has_host
         {
             // The host leaves the head for a moment, because a pattern stores its captures in the request.
             let host = std::mem::take(&mut self.head.host);

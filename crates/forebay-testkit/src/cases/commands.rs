@@ -29,6 +29,7 @@ pub(super) fn check(row: &str, site: &Site) -> Result<(), String> {
         .env("LC_ALL", "C")
         .env("TMPDIR", site.dir())
         .env("XDG_DATA_HOME", site.path("data"))
+        .env("XDG_STATE_HOME", site.path("state"))
         .stdin(Stdio::null())
         .output()
         .expect("runs");

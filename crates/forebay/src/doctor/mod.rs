@@ -20,13 +20,14 @@ mod live_rules;
 mod output;
 mod quic_rules;
 mod safety_rules;
-mod scene;
+pub(crate) mod scene;
 mod stream_rules;
 pub(crate) mod variables;
 
 use crate::subcommands::{DoctorArgs, DoctorFormat};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
+use forebay_conf::parse::Parsed;
 use forebay_conf::tree::Span;
 use forebay_core::config::Environment;
 use forebay_modules::parts::facts::Warning;
@@ -212,6 +213,18 @@ pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> 
         message: finding.message,
     };
     findings.into_iter().filter(|f| f.span.is_some()).map(warning).collect()
+}
+
+/// Returns the number of faults that a version of nginx has and a configuration opens; 0 for a version of an unknown form.
+pub(crate) fn faults(parsed: &Parsed, files: &Files, version: &str) -> usize {
+    let Some(version) = cve_rules::Version::parse(version) else { return 0 };
+    let host = Host { examined: Some(version), ..Host::default() };
+    let scene = Scene::new(&parsed.tree);
+    let mut opened = 0;
+    for (_, check) in cve_rules::RULES {
+        check(&scene, &host, &mut |_, _| opened += 1);
+    }
+    opened + cve_rules::of_refused(&parsed.errors, files, version).len()
 }
 
 /// Runs the subcommand. Returns exit code 1 if it has found something harmful, 2 if the file cannot be read.

@@ -2,6 +2,7 @@
 
 use super::namespace::in_namespace;
 use super::*;
+use crate::moving;
 use forebay_testkit::{Server, Site, wait_for};
 use std::os::unix::fs::symlink;
 use std::process::Output;
@@ -60,6 +61,10 @@ fn certbot_gets_installs_and_renews_a_certificate() {
     symlink(crate::PROGRAM, site.dir().join("nginx")).expect("a link");
     let server = Server::start_on(site);
     let site = &server.site;
+    moving::fake(site, "1.22.1");
+    moving::compare_and_test(site);
+    let states = || ["compared", "tests", "swap"].map(|name| moving::state(&moving::steps(site), name).0);
+    assert_eq!(states(), ["done", "done", "done"]);
     let directory = format!("https://{}/dir", site.addr(2));
     let (root, ctl) = (site.dir().display().to_string(), site.dir().join("nginx").display().to_string());
     certbot_does(
@@ -101,8 +106,13 @@ fn certbot_gets_installs_and_renews_a_certificate() {
     assert_eq!(fetch("https://a.test/x"), "here over https 200 ");
     let redirected = fetch("http://a.test/x");
     assert!(redirected.ends_with(" 301 https://a.test/x"), "{redirected}");
+    // Its lines for TLS are new to the comparison. A new certificate in the same file changes nothing of it.
+    assert_eq!(states(), ["stale", "stale", "done"]);
+    moving::compare_and_test(site);
+    assert_eq!(states(), ["done", "done", "done"]);
     certbot_does(site, &["renew", "--force-renewal", "--no-random-sleep-on-renew"]);
     new(&first);
+    assert_eq!(states(), ["done", "done", "done"]);
     let log = server.error_log();
     assert!(!log.contains("[emerg]") && !log.contains("[alert]"), "{log}");
 }
