@@ -29,6 +29,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::parse::Parsed;
 use forebay_conf::tree::Span;
+use forebay_conf::version::NginxVersion;
 use forebay_core::config::Environment;
 use forebay_modules::parts::facts::Warning;
 use forebay_sys::files;
@@ -217,7 +218,7 @@ pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> 
 
 /// Returns the number of faults that a version of nginx has and a configuration opens; 0 for a version of an unknown form.
 pub(crate) fn faults(parsed: &Parsed, files: &Files, version: &str) -> usize {
-    let Some(version) = cve_rules::Version::parse(version) else { return 0 };
+    let Some(version) = NginxVersion::parse(version) else { return 0 };
     let host = Host { examined: Some(version), ..Host::default() };
     let scene = Scene::new(&parsed.tree);
     let mut opened = 0;
