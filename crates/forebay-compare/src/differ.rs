@@ -161,7 +161,9 @@ pub(crate) fn answers(a: &Answer, b: &Answer) -> Vec<Difference> {
         out.push(Difference::new(Part::Failure, a.failure.clone(), b.failure.clone()));
         if a.status == 0 || b.status == 0 {
             let status = |x: &Answer| (x.status > 0).then(|| x.status.to_string());
-            out.push(Difference::new(Part::Status, status(a), status(b)));
+            if status(a) != status(b) {
+                out.push(Difference::new(Part::Status, status(a), status(b)));
+            }
             return out;
         }
     }
@@ -275,7 +277,7 @@ fn fields(a: &[Field], b: &[Field], part: fn(String) -> Part) -> Vec<Difference>
     out
 }
 
-/// Returns `true` for values that differ by the moment, or by a random text.
+/// Returns `true` for values that mean the same, or differ by the moment or by a random text.
 fn alike(name: &str, a: Option<&Vec<&str>>, b: Option<&Vec<&str>>) -> bool {
     let (Some(a), Some(b)) = (a, b) else { return false };
     let date = |v: &str| forebay_http::date::parse(v.as_bytes());
@@ -285,6 +287,8 @@ fn alike(name: &str, a: Option<&Vec<&str>>, b: Option<&Vec<&str>>) -> bool {
             x == y
                 || (name == "set-cookie" && cookies_alike(x, y))
                 || (name == "content-type" && boundaries(x, y))
+                // Names of fields. nginx has them from the static table of QPACK over HTTP/3.
+                || (name == "vary" && x.eq_ignore_ascii_case(y))
         }
     };
     a.len() == b.len() && a.iter().zip(b).all(near)

@@ -1,11 +1,13 @@
 //! Heads of answers and requests where nginx goes by how a message came: with a reason phrase or without, with a length or without, in
 //! one piece or in several. Compared with nginx over every upstream protocol.
 
+use crate::http3::Client;
 use forebay_http::h2::frame::{flag, kind};
 use forebay_testkit::{
-    Form, Oracle, Origin, Server, Site, Talk, body_of, chunked, content_of, fastcgi, gateways, h2, is_before,
-    normalise, oracle, page_files, raw, wait_until, wrap,
+    Form, Oracle, Origin, P256, Server, Site, Talk, body_of, chunked, content_of, fastcgi, gateways, h2,
+    is_before, normalise, oracle, page_files, raw, wait_until, wrap,
 };
+use serde_json::json;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
@@ -226,6 +228,39 @@ fn content_without_a_length_is_passed_on_without_one() {
         }
     }
     assert!(differences.is_empty(), "{differences}");
+}
+
+/// Over HTTP/3 content that comes with its head gets a length.
+#[test]
+fn content_over_http3_that_comes_with_its_head_has_a_length() {
+    let Some(nginx) = oracle().filter(|nginx| !is_before(nginx, 31)) else { return };
+    let Some(mut client) = Client::start() else { return };
+    let up = Origin::start(|asked| {
+        let (length, coding) = (asked.field("Content-Length"), asked.field("Transfer-Encoding"));
+        let text = format!("length {length:?}, coding {coding:?}");
+        asked.answer("200 OK", "", text)
+    });
+    let conf = wrap(&format!(
+        "ssl_certificate localhost.crt; ssl_certificate_key localhost.key;\n\
+         server {{ listen 127.0.0.1:%PORT0% ssl; listen 127.0.0.1:%PORT0% quic;\n\
+         location / {{ proxy_http_version 1.1; proxy_request_buffering off; proxy_pass http://{up}; }} }}"
+    ));
+    let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
+    for site in [&ours, &theirs] {
+        site.certificate("localhost", P256, "localhost", "");
+    }
+    let (ours, theirs) = (Server::start_on(ours), Oracle::start(&nginx, theirs));
+    let mut told = |name: &str, addr: SocketAddr| {
+        let connected = client.call("connect", json!({"as": name, "port": addr.port()}));
+        assert_eq!(connected["connected"], true, "{name}: {connected}");
+        ["", "text", "0123456789"].map(|body| {
+            client.request(name, "r", json!({"method": "POST", "path": "/", "body": body, "text": true}));
+            client.answer("r")["text"].to_string()
+        })
+    };
+    let theirs = told("theirs", theirs.addr());
+    assert_eq!(told("ours", ours.addr(0)), theirs);
+    assert!(theirs[1].contains("length \\\"4\\\""), "{theirs:?}");
 }
 
 /// A client whose request line is refused has not said that it takes chunks: where filters change its page, that ends with the connection.

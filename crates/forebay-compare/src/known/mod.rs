@@ -20,8 +20,10 @@ pub(crate) mod subject {
     pub(crate) const ALT_SVC: &str = "Responses over TLS have `Alt-Svc`";
     pub(crate) const ADDED: &str = "`add_header` with `Server` or `Date`";
     pub(crate) const ONE_LINE: &str = "A header field is one line";
+    pub(crate) const UNSENT: &str = "Content that an upstream does not get is not announced";
     pub(crate) const PROXY: &str = "A field `Proxy` of a client";
     pub(crate) const HOP_BY_HOP: &str = "Responses over HTTP/2 have no connection-specific fields";
+    pub(crate) const CANCELLED: &str = "`return 444` over HTTP/3";
     pub(crate) const HUGE_HEAD: &str = "A head that is too large ends its own request over HTTP/2";
 }
 
@@ -71,6 +73,8 @@ fn departure(ask: &Ask, d: &Difference) -> Option<&'static str> {
             ("content-length", Some(_), None) if matches!(ask.content, Some(Content::Chunks(_))) => {
                 Some(subject::SAID)
             }
+            // Where it is lost instead, the content differs, too.
+            ("content-length", Some(_), None) if ask.content.is_some() => Some(subject::UNSENT),
             ("http_proxy", Some(_), None) => Some(subject::PROXY),
             _ => None,
         },
@@ -81,6 +85,9 @@ fn departure(ask: &Ask, d: &Difference) -> Option<&'static str> {
             (None, Some("400")) if ask.version >= Version::Http2 => Some(subject::HUGE_HEAD),
             _ => None,
         },
+        Part::Failure if a == Some("reset with code 0x101") && b == Some("reset with code 0x10c") => {
+            Some(subject::CANCELLED)
+        }
         Part::Failure if ask.version >= Version::Http2 && b.is_none() => Some(subject::HUGE_HEAD),
         _ => None,
     }
@@ -145,13 +152,26 @@ mod tests {
             subject::ALT_SVC,
             subject::ADDED,
             subject::ONE_LINE,
+            subject::UNSENT,
             subject::PROXY,
             subject::HOP_BY_HOP,
+            subject::CANCELLED,
             subject::HUGE_HEAD,
         ] {
             let text = forebay_conf::differences::paragraph(start);
             assert!(text.is_some_and(|t| t.len() > start.len()), "{start}");
         }
+    }
+
+    #[test]
+    fn content_that_is_not_passed_on_is_known() {
+        let length = |ask: &Ask| {
+            let part = Part::UpstreamField("content-length".into());
+            explained(ask, &Difference { part, first: Some("3".into()), second: None })
+        };
+        let content = Some(Content::Length(b"abc".to_vec()));
+        assert_eq!(length(&Ask { content, ..Ask::default() }), Some(subject::UNSENT));
+        assert_eq!(length(&Ask::default()), None, "there is no content");
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! HTTP/1, HTTP/2 and gRPC, as an upstream speaks them.
 
-use super::Connection;
 use super::answer::Reply;
+use super::{Connection, PATIENCE};
 use crate::h2::{Message, Session};
 use crate::message::{Field, Received, field, text};
-use crate::wire::{self, Framing};
-use std::io::{self, Read, Write};
+use crate::wire::{self, Body, Framing};
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::Duration;
+
+/// Time for which content that a head has announced may stay away. The client waits for longer.
+const CONTENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Serves a request of HTTP/1.
 pub(super) fn one(connection: &mut Connection<'_>) -> io::Result<()> {
@@ -17,16 +21,24 @@ pub(super) fn one(connection: &mut Connection<'_>) -> io::Result<()> {
         line = text(&wire::line(&mut connection.reader)?);
     }
     let mut fields = wire::fields(&mut connection.reader)?;
-    let body = wire::body(&mut connection.reader, wire::framing(&fields, Framing::Nothing))?;
+    let framing = wire::framing(&fields, Framing::Nothing);
+    connection.reader.get_ref().set_read_timeout(Some(CONTENT_PATIENCE))?;
+    let body = wire::body(&mut connection.reader, framing);
+    connection.reader.get_ref().set_read_timeout(Some(PATIENCE))?;
+    // Content that was announced and does not come has no end that another request could follow.
+    let is_missing =
+        body.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+    let body = if is_missing { Body::default() } else { body? };
     fields.extend(before);
     fields.extend(body.trailers);
     let body = body.bytes;
-    let close = line.ends_with("HTTP/1.0")
+    let close = is_missing
+        || line.ends_with("HTTP/1.0")
         || field(&fields, "connection").is_some_and(|v| v.eq_ignore_ascii_case("close"));
     let (head, old) = (line.starts_with("HEAD "), line.ends_with("HTTP/1.0"));
     let reply = connection.answer(Received { protocol: "HTTP/1", line, fields, body });
     connection.write(&response(&reply, head, old))?;
-    if close { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    if close { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
 /// Returns a response of HTTP/1.

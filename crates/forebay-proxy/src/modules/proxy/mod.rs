@@ -22,7 +22,7 @@ use cached::{CacheAnswer, Fetch};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
-use forebay_http::request::{Framing, Method};
+use forebay_http::request::{Framing, Method, Version};
 use forebay_server::body::{self, BodyError, Further};
 use forebay_server::config::Scope;
 use forebay_server::config::http::{Kind, LocationBuild};
@@ -210,9 +210,11 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
 }
 
 /// Returns `true` if the upstream learns that the body has come without a length. As in nginx, this goes by the version that the client
-/// speaks: a chunked body that has arrived with its head gets a length.
+/// speaks: over HTTP/1 and HTTP/3 a body that has arrived with its head gets a length.
 fn shows_framing(req: &Request, pass: &Pass, s: &Settings) -> bool {
-    req.head.framing == Framing::Stream && !pass.codec.in_version(s.http_version).facts().is_multiplexed
+    req.head.framing == Framing::Stream
+        && req.head.version == Version::Http2
+        && !pass.codec.in_version(s.http_version).facts().is_multiplexed
 }
 
 /// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.

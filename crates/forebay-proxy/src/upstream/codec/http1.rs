@@ -368,9 +368,10 @@ fn body_fields(req: &Request, asked: &Asked<'_>, form: &Form, out: &mut Vec<u8>)
     Ok(())
 }
 
-/// Returns `true` if a body without a length comes on a stream of the client and is passed on without being read first.
+/// Returns `true` if a body without a length comes on a stream of HTTP/2 and is passed on without being read first. Over HTTP/3 one that
+/// has arrived gets a length, as in nginx.
 fn has_no_length(req: &Request, s: &Settings) -> bool {
-    req.head.framing == Framing::Stream && !s.request_buffering
+    req.head.framing == Framing::Stream && req.head.version == Version::Http2 && !s.request_buffering
 }
 
 /// Appends the client's fields that are not set otherwise (nginx: proxy_pass_request_headers).
