@@ -319,6 +319,8 @@ pub struct CacheState {
     pub zone: Option<usize>,
     /// The right to renew an entry, taken by the request that this one works for.
     pub ticket: Option<cache::index::Ticket>,
+    /// A later location has asked an upstream without a cache: variables have no status any more.
+    pub is_former: bool,
 }
 
 impl Unused for CacheState {
@@ -330,6 +332,7 @@ impl Unused for CacheState {
         key: Vec::new(),
         zone: None,
         ticket: None,
+        is_former: false,
     };
 
     fn clear(&mut self) {
@@ -340,6 +343,7 @@ impl Unused for CacheState {
         self.key.clear();
         self.zone = None;
         self.ticket = None;
+        self.is_former = false;
     }
 }
 
@@ -390,7 +394,8 @@ const VARIABLES: &[Row] = &[
 ];
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
-    let status = STATE.of(r).status;
+    let state = STATE.of(r);
+    let status = state.status.filter(|_| !state.is_former);
     out.extend_from_slice(status.map_or(&b""[..], |s| STATUS_TEXTS[s as usize]));
     Ok(status.is_some())
 }

@@ -23,6 +23,8 @@ pub(super) enum Server {
 pub(super) struct Running {
     pub pid: u32,
     pub server: Server,
+    /// Path that it was started by, and that it starts on USR2.
+    pub program: PathBuf,
     /// Its arguments have a configuration or a prefix.
     pub names_configuration: bool,
     /// Its arguments have `daemon off`: it does not replace itself.
@@ -42,6 +44,7 @@ impl Running {
         Some(Running {
             pid,
             server: server(pid, words, nginx, own),
+            program: words.split(' ').next().map(PathBuf::from).unwrap_or_default(),
             names_configuration: has("-c") || has("-p"),
             is_in_foreground: words.contains("daemon off"),
             has_former: master(Path::new(&former)).is_some_and(|(former, _)| former != pid),

@@ -259,7 +259,7 @@ fn is_in_path(program: &Path) -> bool {
 }
 
 /// Returns a path as a word of a shell.
-fn word(path: &Path) -> String {
+pub(super) fn word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@:,=".contains(c);
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }

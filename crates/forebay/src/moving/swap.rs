@@ -2,6 +2,8 @@
 
 use super::Facts;
 use super::nginx::{ASIDE, Nginx, Origin};
+use super::running::Server;
+use super::steps::word;
 use crate::paths::{self, Paths};
 use std::path::{Path, PathBuf};
 
@@ -74,7 +76,7 @@ impl Way {
             )],
             Way::ProxyManager => vec![format!(
                 "printf 'FROM jc21/nginx-proxy-manager\\nCOPY --chmod=755 forebay {}\\n' | docker build -t proxy-manager-forebay -f - .",
-                place(facts).display()
+                word(&place(facts))
             )],
             Way::Signal => by_signal(facts),
             Way::Restart => restart(facts),
@@ -85,11 +87,10 @@ impl Way {
     pub(super) fn back(self, facts: &Facts) -> Vec<String> {
         let running = facts.running.as_ref();
         if running.is_some_and(|running| running.has_former) {
-            let pid = facts.configuration.pid.display();
+            let pid = pid(facts);
             return vec![format!("kill -HUP $(cat {pid}.oldbin)"), format!("kill -QUIT $(cat {pid})")];
         }
-        let place = place(facts);
-        let place = place.display();
+        let place = word(&place(facts));
         match self {
             Way::Debian => vec!["apt remove forebay-nginx".to_owned()],
             Way::Rpm => {
@@ -98,13 +99,11 @@ impl Way {
             Way::Image | Way::ProxyManager => {
                 vec!["start the container from the image that it had".to_owned()]
             }
-            Way::Signal if starts_by_place(facts) => {
+            Way::Signal if returns_by_place(facts) => {
                 vec![format!("mv {place}{ASIDE} {place} && {}", upgrade(facts)), quit(facts)]
             }
-            Way::Signal => {
-                vec![format!("mv {place}{ASIDE} {place} && kill -QUIT $(cat {}) && {place}", pid(facts))]
-            }
-            Way::Restart => vec![format!("{} -s quit && {place}", forebay(facts))],
+            Way::Signal => vec![format!("mv {place}{ASIDE} {place} && {}{}", stop(facts), nginx(facts))],
+            Way::Restart => vec![format!("{}{}", stop(facts), nginx(facts))],
         }
     }
 }
@@ -115,7 +114,7 @@ fn place(facts: &Facts) -> PathBuf {
 }
 
 fn pid(facts: &Facts) -> String {
-    facts.configuration.pid.display().to_string()
+    word(&facts.configuration.pid)
 }
 
 fn is_usual(facts: &Facts) -> bool {
@@ -126,7 +125,9 @@ fn is_usual(facts: &Facts) -> bool {
 fn can_replace_itself(facts: &Facts) -> bool {
     let Some(running) = &facts.running else { return false };
     let foreground = running.is_in_foreground || facts.configuration.is_in_foreground;
-    !foreground && (starts_by_place(facts) || finds_pid_file(facts))
+    // A script has no room for words in quotes.
+    let is_plain = !forebay(facts).contains('\'');
+    !foreground && (starts_by_place(facts) || (finds_pid_file(facts) && is_plain))
 }
 
 /// Returns `true` if Forebay, started as nginx was, has the same configuration without further words.
@@ -136,6 +137,14 @@ fn starts_by_place(facts: &Facts) -> bool {
         nginx.paths.prefix == prefix && nginx.paths.conf == conf && nginx.paths.pid == pid
     });
     same || facts.running.as_ref().is_some_and(|running| running.names_configuration)
+}
+
+/// Returns `true` if Forebay starts what is in the place of nginx on USR2. Behind a script it starts itself again.
+fn returns_by_place(facts: &Facts) -> bool {
+    match &facts.running {
+        Some(running) if running.server == Server::Forebay => running.program == place(facts),
+        _ => starts_by_place(facts),
+    }
 }
 
 /// Returns `true` if Forebay has the pid file of nginx when it is started with nginx's prefix.
@@ -148,13 +157,19 @@ fn upgrade(facts: &Facts) -> String {
     format!("kill -USR2 $(cat {})", pid(facts))
 }
 
+/// Returns the command that ends a master, to be followed by another one. It waits for the end: the pid file that goes with it must not
+/// be that of the next master.
+fn stop(facts: &Facts) -> String {
+    let pid = pid(facts);
+    format!("kill -TERM $(cat {pid}) && while [ -e {pid} ]; do sleep 0.1; done && ")
+}
+
 fn quit(facts: &Facts) -> String {
     format!("kill -QUIT $(cat {}.oldbin)  # when the new one serves", pid(facts))
 }
 
 fn by_signal(facts: &Facts) -> Vec<String> {
-    let place = place(facts);
-    let (place, own) = (place.display(), facts.program.display());
+    let (place, own) = (word(&place(facts)), word(&facts.program));
     let put = if starts_by_place(facts) {
         format!("cp {own} {place}")
     } else {
@@ -164,13 +179,23 @@ fn by_signal(facts: &Facts) -> Vec<String> {
     vec![format!("mv {place} {place}{ASIDE} && {put} && {}", upgrade(facts)), quit(facts)]
 }
 
+/// Returns the command that starts nginx.
+fn nginx(facts: &Facts) -> String {
+    if matches!(facts.origin, Origin::Debian(_) | Origin::Rpm(_)) {
+        return "systemctl enable --now nginx".to_owned();
+    }
+    let conf = &facts.configuration.path;
+    let is_own = facts.nginx.as_ref().is_some_and(|nginx| nginx.paths.conf == *conf);
+    let conf = if is_own { String::new() } else { format!(" -c {}", word(conf)) };
+    format!("{}{conf}", word(&place(facts)))
+}
+
 /// Returns the command that starts Forebay with the paths of nginx.
 fn forebay(facts: &Facts) -> String {
-    let own = facts.program.display();
-    let conf = facts.configuration.path.display();
+    let (own, conf) = (word(&facts.program), word(&facts.configuration.path));
     match &facts.nginx {
         Some(nginx) if nginx.paths.prefix != Path::new(paths::PREFIX) => {
-            format!("{own} -p {} -c {conf}", nginx.paths.prefix.display())
+            format!("{own} -p {} -c {conf}", word(&nginx.paths.prefix))
         }
         _ => format!("{own} -c {conf}"),
     }
@@ -180,7 +205,7 @@ fn restart(facts: &Facts) -> Vec<String> {
     let stop = match (&facts.running, &facts.origin) {
         (None, _) => String::new(),
         (_, Origin::Debian(_) | Origin::Rpm(_)) => "systemctl disable --now nginx && ".to_owned(),
-        _ => format!("kill -QUIT $(cat {}) && ", pid(facts)),
+        _ => stop(facts),
     };
     vec![format!("{stop}{}", forebay(facts))]
 }

@@ -76,4 +76,4 @@ fn a_cache_keeps_the_responses_that_nginx_keeps() {
 }
 
 forebay_testkit::cases!("../cases/differential/caching.cases":
-    conditions_and_ranges_of_cached_responses);
+    conditions_and_ranges_of_cached_responses, the_status_of_the_cache_is_that_of_the_last_upstream);

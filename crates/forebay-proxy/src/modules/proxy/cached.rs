@@ -116,7 +116,8 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
         }
     };
     let Some(cache) = cache else { return Ok(CacheAnswer::Fetch(Fetch::default())) };
-    proxy_cache::STATE.of_mut(req).zone = Some(cache.counts.id);
+    let state = proxy_cache::STATE.of_mut(req);
+    (state.zone, state.is_former) = (Some(cache.counts.id), false);
     let mut key = req.take_buf();
     push_key(req, uri, cs, &mut key)?;
     // A copy for `$upstream_cache_key`, which the log may need after the request.

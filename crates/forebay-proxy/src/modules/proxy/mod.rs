@@ -288,6 +288,9 @@ async fn ask(req: &mut Request, pass: &Arc<Pass>, s: &Settings, taken: &mut Take
     // it.
     let (target, uri) = {
         let (destination, uri) = pass.destination(req).map_err(Stop::Status)?;
+        if proxy_cache::STATE.of(req).status.is_some() {
+            proxy_cache::STATE.of_mut(req).is_former = true;
+        }
         if !matches!(cs.zone, CacheZone::Off) {
             match cached::look(req, &uri, cs).await? {
                 CacheAnswer::Entry(e) => return Ok(Answer::Entry(e)),

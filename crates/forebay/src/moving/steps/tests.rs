@@ -46,7 +46,15 @@ fn versions(nginx: &str) -> Versions {
 }
 
 fn running(server: Server) -> Running {
-    Running { pid: 812, server, names_configuration: false, is_in_foreground: false, has_former: false }
+    let program = "/usr/sbin/nginx".into();
+    Running {
+        pid: 812,
+        server,
+        program,
+        names_configuration: false,
+        is_in_foreground: false,
+        has_former: false,
+    }
 }
 
 fn record<T: forebay_copy::record::Recorded>(text: &str, result: T) -> Option<Record<T>> {
@@ -162,6 +170,15 @@ fn each_installation_has_its_way() {
         commands.contains("exec /usr/sbin/forebay -p /opt/nginx/ -c /etc/nginx/nginx.conf"),
         "{commands}"
     );
+    let behind_script = Running {
+        program: "/usr/sbin/forebay".into(),
+        names_configuration: true,
+        ..running(Server::Forebay)
+    };
+    let swapped = Facts { running: Some(behind_script), nginx: hand.nginx.clone(), ..debian() };
+    let swapped = Facts { origin: Origin::ByHand, ..swapped };
+    let back = Way::of(&swapped).back(&swapped).join(" ; ");
+    assert!(back.contains("kill -TERM") && !back.contains("USR2"), "{back}");
     hand.configuration.is_in_foreground = true;
     assert_eq!(way(&hand).0, Way::Restart);
     let other = Facts { running: None, ..debian() };
