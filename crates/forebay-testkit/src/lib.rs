@@ -27,6 +27,7 @@ pub mod cases;
 mod certificates;
 mod client;
 mod conf;
+mod dns;
 pub mod fastcgi;
 pub mod gateways;
 pub mod h2;
@@ -47,6 +48,7 @@ pub use client::{
     Talk, ask, chunked, connect, connect_with_small_buffer, get, get_with, join_all, raw, request,
 };
 pub use conf::{Conf, http, main, server, stream};
+pub use dns::Names;
 pub use oracle::{
     Form, Oracle, compare, compare_with, expires_after, is_before, nginx_answers, normalise, oracle,
     page_files, stamp, wrap,

@@ -23,14 +23,16 @@
 //!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
 //! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
 //!   [`Site::certificate`]; `openssl`: arguments of it.
-//! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies.
+//! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies. Others: `upstreams.rs`.
+//!   `names NAME`: other names that a name server knows from there on.
 //! - `each NAME`: a list. Lines and titles with `<NAME>` or `<#NAME>` are there for each of its rows or their numbers (`each.rs`).
 //! - `requests`: each on a connection of its own, which is closed. After `until` one is sent again until its answer is as expected.
 //!   `connection`: all on one connection. See [`row`].
 //! - `requests nginx`: the answers are compared to those of nginx, too. More words are the form that is compared, see [`Form`]: `sorted`,
 //!   `joined` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
 //! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
-//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then.
+//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`: so many times or more. `log NAME`: those of another file.
+//! - `talk`: connections that stay open (`talk.rs`). `h2`: requests and frames of HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
 //! - `access NAME`: lines that a log has, all of them; `access NAME nginx`: that of nginx, too.
 //! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests (`received.rs`).
 //! - `tls`: connections of `openssl s_client` (`tls.rs`).
@@ -42,23 +44,30 @@
 //!
 //! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
 
+mod acts;
 mod commands;
 mod each;
+mod h2;
 mod judged;
+mod programs;
 mod received;
 pub mod row;
 pub mod rules;
 mod section;
+mod talk;
 mod text;
 mod tls;
+mod upstreams;
 
 use crate::{
-    Conf, DEADLINE, Form, Oracle, Origin, P256, RSA, Server, Site, is_before, oracle, page_files, stamp,
-    wait_for, wait_until, wrap,
+    Conf, DEADLINE, Form, Oracle, P256, RSA, Server, Site, is_before, oracle, page_files, stamp, wait_for,
+    wait_until, wrap,
 };
 use row::{Row, unescape};
 use section::{Section, sections};
 use std::time::Instant;
+use talk::Talks;
+use upstreams::Upstream;
 
 /// Makes a test of each case of a file, which has to have these cases.
 #[macro_export]
@@ -91,13 +100,11 @@ pub fn run(file: &str, name: &str, all: &str) {
     assert_eq!(names, tests, "cases of the file, and those that are tests");
     let at = names.iter().position(|n| *n == name).expect("a case");
     let sections = sections(cases[at]);
-    let origins: Vec<(String, Origin)> = (sections.iter().filter(|s| s.kind == "origin"))
-        .map(|s| match s.argument.strip_suffix(" at_head") {
-            Some(name) => (name.to_owned(), rules::start(&s.rows(), Origin::at_head)),
-            None => (s.argument.clone(), rules::start(&s.rows(), Origin::start)),
-        })
-        .collect();
-    let mut case = Case { sections: &sections, origins: &origins, idle: None, ours: None, theirs: None };
+    let origins: Vec<Upstream> =
+        sections.iter().filter(|s| s.kind == "origin").map(Upstream::start).collect();
+    let talks = Talks::default();
+    let (worker, idle, ours, theirs) = (None, None, None, None);
+    let mut case = Case { sections: &sections, origins: &origins, idle, talks, worker, ours, theirs };
     match case.conf() {
         Some(conf) => case.start(&conf),
         None => case.idle = Some(case.site(&case.file_conf())),
@@ -110,7 +117,9 @@ pub fn run(file: &str, name: &str, all: &str) {
 /// A case that runs.
 struct Case<'a> {
     sections: &'a [Section],
-    origins: &'a [(String, Origin)],
+    origins: &'a [Upstream],
+    talks: Talks,
+    worker: acts::Worker,
     /// Directory of a case without a server.
     idle: Option<Site>,
     ours: Option<Server>,
@@ -162,9 +171,9 @@ impl Compared {
 impl Case<'_> {
     /// Replaces the names of origins by their addresses.
     fn filled(&self, text: &str) -> String {
-        let replace = |text: String, (name, origin): &(String, Origin)| {
-            let text = text.replace(&format!("%{name}.port%"), &origin.port().to_string());
-            text.replace(&format!("%{name}%"), &origin.to_string())
+        let replace = |text: String, Upstream { name, addr, .. }: &Upstream| {
+            let text = text.replace(&format!("%{name}.port%"), &addr.port().to_string());
+            text.replace(&format!("%{name}%"), &addr.to_string())
         };
         self.origins.iter().fold(text.to_owned(), replace)
     }
@@ -238,7 +247,7 @@ impl Case<'_> {
         self.idle.as_ref().unwrap_or_else(|| &self.server().site)
     }
 
-    fn step(&self, section: &Section) {
+    fn step(&mut self, section: &Section) {
         match section.kind.as_str() {
             "requests" => self.requests(section),
             "connection" => {
@@ -249,7 +258,27 @@ impl Case<'_> {
                 }
             }
             "judged" => judged::check(&section.rows(), &Compared::of(&section.argument)),
-            "log" => section.rows().iter().for_each(|text| self.log(&self.said(text))),
+            "log" => {
+                let name = if section.argument.is_empty() { "logs/error.log" } else { &section.argument };
+                section.rows().iter().for_each(|text| self.log(name, &self.said(text)));
+            }
+            "talk" => {
+                for row in section.rows() {
+                    let row = self.said(&row);
+                    let server = self.ours.as_ref().expect("a configuration");
+                    let failed = self.talks.row(&row, server, self.origins).err();
+                    assert_eq!(failed, None, "{}", server.error_log());
+                }
+            }
+            "h2" => {
+                let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
+                h2::check(&rows, &section.argument, self.server());
+            }
+            "acts" => {
+                let server = self.ours.as_mut().expect("a configuration");
+                section.rows().iter().for_each(|row| acts::act(row, server, &mut self.worker));
+            }
+            "names" => self.origin(&section.argument).know(&section.rows()),
             "access" => self.access(section),
             "asked" => {
                 let (name, count) = section.argument.split_once(' ').expect("a name and a number");
@@ -259,7 +288,7 @@ impl Case<'_> {
             }
             "received" => {
                 let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
-                received::check(&rows, &section.argument, self.origin(&section.argument));
+                received::check(&rows, &section.argument, self.origin(&section.argument).http());
             }
             "tls" => {
                 let failed = |row: &String| tls::check(&self.said(row), self.server()).err();
@@ -305,8 +334,8 @@ impl Case<'_> {
         }
     }
 
-    fn origin(&self, name: &str) -> &Origin {
-        &self.origins.iter().find(|(n, _)| n == name).expect("an origin").1
+    fn origin(&self, name: &str) -> &Upstream {
+        self.origins.iter().find(|origin| origin.name == name).expect("an origin")
     }
 
     fn requests(&self, section: &Section) {
@@ -341,17 +370,22 @@ impl Case<'_> {
         }
     }
 
-    fn log(&self, text: &str) {
-        let log = || self.server().error_log();
-        match (text.strip_prefix('!'), text.split_once("x ")) {
-            (Some(text), _) => assert!(!log().contains(text), "{text:?} in {}", log()),
-            (None, Some((count, text))) if count.parse::<usize>().is_ok() => {
-                let count = count.parse().expect("a number");
-                self.server().wait_for_log(text, count);
-                assert_eq!(log().matches(text).count(), count, "{text:?} in {}", log());
-            }
-            _ => self.server().wait_for_log(text, 1),
+    fn log(&self, name: &str, text: &str) {
+        let log = || self.server().read(name);
+        if let Some(text) = text.strip_prefix('!') {
+            return assert!(!log().contains(text), "{text:?} in {}", log());
         }
+        let counted = text.split_once("x ").and_then(|(count, text)| {
+            let least = count.strip_suffix('+');
+            Some((least.unwrap_or(count).parse::<usize>().ok()?, least.is_some(), text))
+        });
+        let (count, more, text) = counted.unwrap_or((1, true, text));
+        let end = Instant::now() + DEADLINE;
+        while log().matches(text).count() < count {
+            assert!(Instant::now() < end, "waited in vain for {count} times {text:?} in {name}: {}", log());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(more || log().matches(text).count() == count, "{text:?} in {}", log());
     }
 
     fn reload(&self, section: &Section) {

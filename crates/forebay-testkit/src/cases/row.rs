@@ -84,10 +84,16 @@ pub(super) fn split<'a>(text: &'a str, by: &str) -> Vec<&'a str> {
     parts
 }
 
-/// Returns `true` for what may stand before the string of an expectation: `~`, `!~`, `...`, `2x `, after `out `, `err ` or `whole `.
+/// Words that may stand before a string.
+const WORDS: [&str; 8] = ["out ", "err ", "whole ", "sends ", "trickles ", "reads ", "ends ", "raw "];
+
+/// Returns `true` for what may stand before the string of an expectation: `~`, `!~`, `...`, `2x `, also after one of the words; and
+/// for kinds of records and frames.
 fn begins_string(before: &str) -> bool {
-    let stream =
-        ["out ", "err ", "whole "].iter().find_map(|name| before.strip_prefix(name)).unwrap_or(before);
+    if ["record ", "padded ", "frame "].iter().any(|word| before.starts_with(word)) {
+        return true;
+    }
+    let stream = WORDS.iter().find_map(|word| before.strip_prefix(word)).unwrap_or(before);
     let count = stream.trim_start_matches(|c: char| c.is_ascii_digit());
     ["", "~", "!~", "...", "x "].contains(&count) && (count == "x " || count.len() == stream.len())
 }

@@ -66,7 +66,8 @@ impl Rule {
     }
 }
 
-fn matches(pattern: &str, target: &str) -> bool {
+/// Returns `true` if a target is one that a pattern names.
+pub(super) fn matches(pattern: &str, target: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(""), _) => true,
         (Some(end), None) => target.ends_with(end),

@@ -1,0 +1,45 @@
+//! What is done to the server of a table, and to its files:
+//!
+//! `signal NAME`, `exits CODE`, `restarts`, `kill worker`, `same worker` (as at the last such row), `remove FILE`, `rename FILE FILE`,
+//! `copy FILE FILE`, `mode FILE OCTAL` (is that), `files DIRECTORY COUNT` (has so many, for which it waits), `upgrade` (another process of the program takes over).
+
+use crate::{Server, Signal, alive, files, kill, wait_for, wait_until};
+use std::os::unix::fs::PermissionsExt;
+
+/// Pid of the worker process at the last row about it.
+pub(super) type Worker = Option<i32>;
+
+/// Carries out a row.
+pub(super) fn act(row: &str, server: &mut Server, worker: &mut Worker) {
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let path = |name: &str| server.path(name);
+    match words[..] {
+        ["signal", name] => server.signal(format!("SIG{name}").parse::<Signal>().expect("a signal")),
+        ["exits", code] => assert_eq!(server.wait_end(), code.parse().ok(), "{}", server.error_log()),
+        ["restarts"] => server.restart(),
+        ["kill", "worker"] => server.kill_worker(),
+        ["same", "worker"] => {
+            let now = server.worker();
+            assert_eq!(*worker.get_or_insert(now), now, "the worker process");
+        }
+        ["upgrade"] => {
+            let old = server.pid();
+            server.signal(Signal::SIGUSR2);
+            let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+            wait_for("its worker", || server.workers(new).first().copied());
+            kill(old, Signal::SIGQUIT);
+            wait_until("the end of the old process", || !alive(old));
+        }
+        ["remove", name] => std::fs::remove_file(path(name)).expect("removed"),
+        ["rename", from, to] => std::fs::rename(path(from), path(to)).expect("renamed"),
+        ["copy", from, to] => drop(std::fs::copy(path(from), path(to)).expect("copied")),
+        ["mode", name, octal] => {
+            let mode = path(name).metadata().expect("a file").permissions().mode() & 0o777;
+            assert_eq!(format!("{mode:o}"), octal, "{name}");
+        }
+        ["files", directory, count] => {
+            wait_until(row, || files(&path(directory)).len().to_string() == count);
+        }
+        _ => panic!("no act {row}"),
+    }
+}

@@ -1,0 +1,397 @@
+//! Conversations of tables, over connections that stay open from one section to the next: `[COUNTx ]NAME[@AT] ACTION[ | ACTION]...`.
+//!
+//! The name is that of a connection, which is opened at its first action; that of the name `-` is there for its row alone. `AT` is the
+//! number of a port, 0 if it is left out, or the name of a unix socket; `udp` before it is for datagrams: `@1`, `@udp0`, `@u.sock`,
+//! `@udp:u.sock`, `@udp:127.0.0.7:%PORT0%`. Actions are:
+//!
+//! - `sends "BYTES"`, `trickles "BYTES"`: each byte by itself; `gets TARGET`: a request of HTTP/1 that goes on;
+//! - `reads "BYTES"`: so many bytes that come, or the next datagram; `reads ..."TEXT"`: all up to a text;
+//! - `ends EXPECTED`: all up to the end, see [`text`](super::text), where a reset is an end, too; `refused`: the server sends nothing for a datagram, and its port is closed;
+//! - `shuts`: ends its own direction; `resets`; `leaves`; `skips COUNT`: reads so many bytes, whatever they are;
+//! - `hello NAME`: sends a ClientHello with a name in single bytes;
+//! - `as NAME[@AT]`: the actions behind it are those of another connection; `reloads`: the server reads its configuration again, and the next action waits for that.
+//!
+//! A test is also the other side of upstreams: `U accepts C`, where `U` is one of the kind `accepts`, takes the next connection to it and
+//! names it `C`; and one of the kind `listens` has the actions `reads` and `sends`, which goes to the client of the last datagram, or to that of a name: `U keeps NAME`, `U sends "BYTES" to NAME`.
+//!
+//! `{NAME}` in what is read stands for any text where it comes up first, and for the same text from there on, also in what is sent;
+//! `{!NAME}` for another text. `{C.port}` is the port of the connection `C`.
+
+use super::row::{split, string};
+use super::text;
+use super::upstreams::Upstream;
+use crate::{Server, Talk, connect, reset, udp};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
+/// A socket of a client.
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Udp(UdpSocket),
+    Datagrams(UnixDatagram),
+    /// Socket of an upstream, and the sender of the last datagram.
+    Upstream(UdpSocket, Option<SocketAddr>),
+}
+
+/// Connections that are open, and texts that have names.
+#[derive(Default)]
+pub(super) struct Talks {
+    open: HashMap<String, Socket>,
+    values: HashMap<String, String>,
+    /// Clients of upstreams.
+    clients: HashMap<String, SocketAddr>,
+}
+
+/// Part of a text that is expected.
+enum Part<'a> {
+    Literal(&'a str),
+    Same(&'a str),
+    Other(&'a str),
+}
+
+/// Returns a text with a character for each byte.
+fn latin(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
+/// Splits a text at its names.
+fn parts(mut text: &str) -> Vec<Part<'_>> {
+    let mut all = Vec::new();
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.')
+    };
+    let mut from = 0;
+    while let Some(at) = text[from..].find('{').map(|at| from + at) {
+        let name = text[at + 1..].split('}').next().unwrap_or_default();
+        let (name, other) = name.strip_prefix('!').map_or((name, false), |name| (name, true));
+        let end = at + 1 + usize::from(other) + name.len();
+        if !is_name(name) || !text[end..].starts_with('}') {
+            from = at + 1;
+            continue;
+        }
+        all.push(Part::Literal(&text[..at]));
+        all.push(if other { Part::Other(name) } else { Part::Same(name) });
+        (text, from) = (&text[end + 1..], 0);
+    }
+    all.push(Part::Literal(text));
+    all
+}
+
+impl Talks {
+    /// Returns `true` if a text is the one that is expected, and takes the texts of new names.
+    fn fits(&mut self, expected: &str, mut text: &str) -> bool {
+        let parts = parts(expected);
+        for (n, part) in parts.iter().enumerate() {
+            let rest = match part {
+                Part::Literal(literal) => text.strip_prefix(literal),
+                Part::Same(name) if self.values.contains_key(*name) => {
+                    text.strip_prefix(self.values[*name].as_str())
+                }
+                Part::Same(name) | Part::Other(name) => {
+                    let end = match parts.get(n + 1) {
+                        Some(Part::Literal(next)) if !next.is_empty() => text.find(next),
+                        _ => Some(text.len()),
+                    };
+                    let Some((value, rest)) = end.map(|end| text.split_at(end)) else { return false };
+                    match part {
+                        Part::Other(_) if self.values.get(*name).is_some_and(|old| old == value) => None,
+                        Part::Other(_) => Some(rest),
+                        _ => {
+                            self.values.insert((*name).to_owned(), value.to_owned());
+                            Some(rest)
+                        }
+                    }
+                }
+            };
+            let Some(rest) = rest else { return false };
+            text = rest;
+        }
+        text.is_empty()
+    }
+
+    /// Replaces the names in a text.
+    fn filled(&self, text: &str) -> String {
+        let value = |part| match part {
+            Part::Literal(text) => text.to_owned(),
+            Part::Same(name) | Part::Other(name) => {
+                self.values.get(name).unwrap_or_else(|| panic!("no text {name}")).clone()
+            }
+        };
+        parts(text).into_iter().map(value).collect()
+    }
+
+    /// Carries out a row.
+    ///
+    /// # Errors
+    /// The difference to what is expected.
+    pub fn row(&mut self, row: &str, server: &Server, upstreams: &[Upstream]) -> Result<(), String> {
+        let (count, line) = match row.split_once("x ") {
+            Some((count, line)) if count.parse::<usize>().is_ok() => (count.parse().expect("a number"), line),
+            _ => (1, row),
+        };
+        let (name, actions) = line.split_once(' ').unwrap_or_else(|| panic!("no action in {row}"));
+        for n in 0..count {
+            let mut current = name;
+            for action in split(actions, " | ") {
+                let action = action.trim();
+                if let Some(other) = action.strip_prefix("as ") {
+                    current = other;
+                    continue;
+                }
+                let done = match action.strip_prefix("accepts ") {
+                    Some(connection) => self.accept(current, connection, upstreams),
+                    None if action == "reloads" => reload(server),
+                    None => {
+                        let name = self.open(current, server, upstreams);
+                        self.action(name, action)
+                    }
+                };
+                done.map_err(|e| format!("{row}, {n}: {action}: {e}\n"))?;
+            }
+            self.open.remove("-");
+        }
+        Ok(())
+    }
+
+    /// Returns the name of a connection, which is opened first.
+    fn open<'a>(&mut self, name: &'a str, server: &Server, upstreams: &[Upstream]) -> &'a str {
+        let (name, at) = name.split_once('@').unwrap_or((name, "0"));
+        if !self.open.contains_key(name) {
+            let own = upstreams.iter().find(|upstream| upstream.name == name);
+            let socket = match own.and_then(Upstream::udp) {
+                Some(socket) => Socket::Upstream(socket, None),
+                None => open(server, name, at),
+            };
+            if let Some(port) = socket.port() {
+                self.values.insert(format!("{name}.port"), port.to_string());
+            }
+            self.open.insert(name.to_owned(), socket);
+        }
+        name
+    }
+
+    /// Takes the next connection to an upstream.
+    fn accept(&mut self, name: &str, connection: &str, upstreams: &[Upstream]) -> Result<(), String> {
+        let own = upstreams.iter().find(|upstream| upstream.name == name);
+        let listener = own.and_then(Upstream::listener).ok_or("no listener")?;
+        let (stream, _) = listener.accept().map_err(|e| e.to_string())?;
+        stream.set_read_timeout(Some(crate::DEADLINE)).map_err(|e| e.to_string())?;
+        self.open.insert(connection.to_owned(), Socket::Tcp(stream));
+        Ok(())
+    }
+
+    fn action(&mut self, name: &str, action: &str) -> Result<(), String> {
+        let (word, argument) = action.split_once(' ').unwrap_or((action, ""));
+        let bytes = || latin(&string(argument).unwrap_or_else(|| panic!("no string: {action}")));
+        let sent = |text: &str| text.chars().map(|c| c as u8).collect::<Vec<u8>>();
+        if let Some((text, to)) = argument.rsplit_once("\" to ").filter(|_| word == "sends") {
+            let bytes = string(&format!("{text}\"")).expect("a string");
+            let Some(Socket::Upstream(socket, _)) = self.open.get(name) else {
+                panic!("no upstream: {name}")
+            };
+            return socket.send_to(&bytes, self.clients[to]).map(drop).map_err(|e| e.to_string());
+        }
+        let known = match word {
+            "sends" | "trickles" => sent(&self.filled(&bytes())),
+            "gets" => format!("GET {argument} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes(),
+            _ => Vec::new(),
+        };
+        let socket = self.open.get_mut(name).expect("a connection");
+        match word {
+            "sends" | "gets" => socket.send(&known),
+            "trickles" => known.iter().for_each(|byte| socket.send(&[*byte])),
+            "shuts" => socket.tcp().shutdown(Shutdown::Write).expect("shut down"),
+            "resets" => {
+                reset(socket.tcp());
+                self.open.remove(name);
+            }
+            "leaves" => drop(self.open.remove(name)),
+            "keeps" => {
+                let Socket::Upstream(_, Some(client)) = socket else { panic!("no client: {name}") };
+                self.clients.insert(argument.to_owned(), *client);
+            }
+            "skips" => {
+                socket.tcp().read_exact(&mut vec![0; argument.parse().expect("a number")]).expect("read")
+            }
+            "hello" => client_hello(argument).iter().for_each(|byte| socket.send(&[*byte])),
+            "refused" => {
+                let Socket::Udp(socket) = socket else { panic!("not UDP: {name}") };
+                let refused = socket.recv(&mut [0; 9]).expect_err("no datagram");
+                return (refused.kind() == std::io::ErrorKind::ConnectionRefused)
+                    .then_some(())
+                    .ok_or(refused.to_string());
+            }
+            "reads" if argument.starts_with("...") => {
+                let end = latin(&string(&argument[3..]).expect("a string"));
+                let mut got = Vec::new();
+                let mut byte = [0];
+                while !latin(&got).ends_with(&end) {
+                    match socket.read(&mut byte) {
+                        Ok(1) => got.push(byte[0]),
+                        other => return Err(format!("{other:?} behind {}", latin(&got))),
+                    }
+                }
+            }
+            "reads" => {
+                let expected = bytes();
+                let mut got =
+                    vec![0; if socket.is_stream() { self.filled(&expected).chars().count() } else { 65536 }];
+                let socket = self.open.get_mut(name).expect("a connection");
+                let mut length = 0;
+                loop {
+                    match socket.read(&mut got[length..]) {
+                        Ok(n) if n > 0 || !socket.is_stream() => length += n,
+                        other => return Err(format!("{other:?} behind {}", latin(&got[..length]))),
+                    }
+                    if length == got.len() || !socket.is_stream() {
+                        break;
+                    }
+                }
+                let got = latin(&got[..length]);
+                return self.fits(&expected, &got).then_some(()).ok_or(got);
+            }
+            "ends" => {
+                let mut got = Vec::new();
+                let end = socket.rest(&mut got);
+                let got = latin(&got);
+                if end.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock) {
+                    return Err(format!("no end behind {got}"));
+                }
+                let fits = match string(argument) {
+                    Some(expected) => self.fits(&latin(&expected), &got),
+                    None => text::holds(argument, &got),
+                };
+                return fits.then_some(()).ok_or(got);
+            }
+            other => panic!("no action {other}"),
+        }
+        Ok(())
+    }
+}
+
+/// Has the server read its configuration again, and waits until it does.
+fn reload(server: &Server) -> Result<(), String> {
+    let before = server.error_log().matches(": reconfiguring").count();
+    server.reload();
+    server.wait_for_log(": reconfiguring", before + 1);
+    Ok(())
+}
+
+/// Returns a ClientHello with a name.
+fn client_hello(name: &str) -> Vec<u8> {
+    let two = |n: usize| (n as u16).to_be_bytes();
+    let n = name.len();
+    let extension = [&[0, 0], &two(n + 5)[..], &two(n + 3), &[0], &two(n), name.as_bytes()].concat();
+    let body = [&[3, 3], &[7; 32][..], &[0, 0, 2, 0x13, 1, 1, 0], &two(extension.len()), &extension].concat();
+    let (outer, inner) = (two(body.len() + 4), two(body.len()));
+    [&[22, 3, 1], &outer[..], &[1, 0], &inner, &body].concat()
+}
+
+/// Opens a socket of a name to an address.
+fn open(server: &Server, name: &str, at: &str) -> Socket {
+    let port = |number: &str| number.parse().map(|n| server.addr(n)).ok();
+    match at.strip_prefix("udp") {
+        Some(number) if port(number).is_some() => Socket::Udp(udp(port(number).expect("a port"))),
+        Some(rest) => match rest.trim_start_matches(':').parse::<SocketAddr>() {
+            Ok(addr) => Socket::Udp(udp(addr)),
+            Err(_) => Socket::Datagrams(datagrams(server, name, rest.trim_start_matches(':'))),
+        },
+        None => match port(at) {
+            Some(addr) => Socket::Tcp(connect(addr)),
+            None => {
+                let stream = UnixStream::connect(server.path(at)).expect("connected");
+                stream.set_read_timeout(Some(crate::DEADLINE)).expect("timeout");
+                Socket::Unix(stream)
+            }
+        },
+    }
+}
+
+/// Opens a socket of datagrams, which has a name of its own unless that is `-`. The server may write to it.
+fn datagrams(server: &Server, name: &str, to: &str) -> UnixDatagram {
+    let socket = match name {
+        "-" => UnixDatagram::unbound().expect("socket"),
+        _ => {
+            let path = server.path(name);
+            let socket = UnixDatagram::bind(&path).expect("bind");
+            crate::open_up(&path);
+            socket
+        }
+    };
+    socket.connect(server.path(to)).expect("connected");
+    socket.set_read_timeout(Some(crate::DEADLINE)).expect("timeout");
+    socket
+}
+
+impl Socket {
+    fn is_stream(&self) -> bool {
+        matches!(self, Socket::Tcp(_) | Socket::Unix(_))
+    }
+
+    fn port(&self) -> Option<u16> {
+        match self {
+            Socket::Tcp(stream) => stream.local_addr(),
+            Socket::Udp(socket) => socket.local_addr(),
+            Socket::Upstream(..) | Socket::Unix(_) | Socket::Datagrams(_) => return None,
+        }
+        .ok()
+        .map(|addr| addr.port())
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        let Socket::Tcp(stream) = self else { panic!("not TCP") };
+        stream
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        match self {
+            Socket::Tcp(stream) => stream.send(bytes),
+            Socket::Unix(stream) => stream.write_all(bytes).expect("sent"),
+            Socket::Udp(socket) => assert_eq!(socket.send(bytes).expect("sent"), bytes.len()),
+            Socket::Datagrams(socket) => assert_eq!(socket.send(bytes).expect("sent"), bytes.len()),
+            Socket::Upstream(socket, to) => {
+                let to = to.expect("a datagram before");
+                assert_eq!(socket.send_to(bytes, to).expect("sent"), bytes.len());
+            }
+        }
+    }
+
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read(buf),
+            Socket::Unix(stream) => stream.read(buf),
+            Socket::Udp(socket) => socket.recv(buf),
+            Socket::Datagrams(socket) => socket.recv(buf),
+            Socket::Upstream(socket, from) => {
+                let (count, sender) = socket.recv_from(buf)?;
+                *from = Some(sender);
+                Ok(count)
+            }
+        }
+    }
+
+    fn rest(&mut self, all: &mut Vec<u8>) -> std::io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read_to_end(all),
+            Socket::Unix(stream) => stream.read_to_end(all),
+            _ => panic!("datagrams have no end"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Talks;
+
+    #[test]
+    fn names_stand_for_texts() {
+        let mut talks = Talks::default();
+        assert!(talks.fits("{p} x", "80 x") && talks.fits("{p} y", "80 y"));
+        assert!(!talks.fits("{p} x", "81 x") && !talks.fits("{!p} x", "80 x"));
+        assert!(talks.fits("{!p} x", "81 x") && talks.fits("{ no", "{ no") && !talks.fits("a{q}", "b"));
+        assert_eq!(talks.filled("<{p}>"), "<80>");
+    }
+}

@@ -1,0 +1,117 @@
+//! Upstreams of tables, `origin NAME[ KIND]`:
+//!
+//! - none or `at_head`: HTTP/1 by target, see [`rules`]; `fastcgi`: see [`programs`];
+//! - `echo`: sends back what it receives; `says`: the same behind the text of the section, a string; `silent`: does not answer;
+//! - `udp`: answers a datagram with the port that it came from, a space and the datagram; `listens`, `accepts`: takes datagrams, and connections, for `talk`;
+//! - `dns`: a name server that knows the names of its rows; `dead`: a port that nobody has.
+
+use super::row::string;
+use super::section::Section;
+use super::{programs, rules};
+use crate::{DEADLINE, Echo, Names, Origin, accept, echo, free_port, silent};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// An upstream.
+pub(super) struct Upstream {
+    pub name: String,
+    pub addr: SocketAddr,
+    kind: Kind,
+}
+
+enum Kind {
+    Http(Origin),
+    Counted(Arc<AtomicUsize>),
+    Dns(Names),
+    Udp(UdpSocket),
+    Tcp(TcpListener),
+    /// Lives as long as the case.
+    Other(#[expect(dead_code, reason = "kept open")] Box<dyn std::any::Any>),
+}
+
+impl Upstream {
+    /// Starts the one of a section.
+    pub fn start(section: &Section) -> Upstream {
+        let (name, kind) = section.argument.split_once(' ').unwrap_or((&section.argument, ""));
+        let rows = section.rows();
+        let counted = |(addr, count): (SocketAddr, _)| (addr, Kind::Counted(count));
+        let http = |origin: Origin| (origin.addr, Kind::Http(origin));
+        let (addr, kind) = match kind {
+            "" => http(rules::start(&rows, Origin::start)),
+            "at_head" => http(rules::start(&rows, Origin::at_head)),
+            "fastcgi" => counted(programs::start(&rows)),
+            "echo" => counted(echo()),
+            "silent" => counted(silent()),
+            "says" => {
+                let text = string(&rows[0]).expect("a string");
+                let count = Arc::new(AtomicUsize::new(0));
+                let counter = count.clone();
+                let addr = accept(move |mut stream, _| {
+                    counter.fetch_add(1, SeqCst);
+                    let mut from = stream.try_clone().expect("clone");
+                    let _ = stream.write_all(&text);
+                    let _ = std::io::copy(&mut from, &mut stream);
+                });
+                counted((addr, count))
+            }
+            "udp" => {
+                let echo = Echo::start();
+                (echo.addr, Kind::Other(Box::new(echo)))
+            }
+            "listens" => {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+                socket.set_read_timeout(Some(DEADLINE)).expect("timeout");
+                (socket.local_addr().expect("bound"), Kind::Udp(socket))
+            }
+            "accepts" => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+                // It is the deadline of `accept`, too.
+                socket2::SockRef::from(&listener).set_read_timeout(Some(DEADLINE)).expect("timeout");
+                (listener.local_addr().expect("bound"), Kind::Tcp(listener))
+            }
+            "dns" => {
+                let names = Names::start(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+                (names.addr, Kind::Dns(names))
+            }
+            "dead" => (([127, 0, 0, 1], free_port()).into(), Kind::Other(Box::new(()))),
+            other => panic!("no kind {other}"),
+        };
+        Upstream { name: name.to_owned(), addr, kind }
+    }
+
+    /// Returns how many requests, connections on which something came, or questions it has received.
+    pub fn asked(&self) -> usize {
+        match &self.kind {
+            Kind::Http(origin) => origin.asked(),
+            Kind::Counted(count) => count.load(SeqCst),
+            Kind::Dns(names) => names.asked(),
+            _ => panic!("{} does not count", self.name),
+        }
+    }
+
+    /// Returns the one of HTTP/1.
+    pub fn http(&self) -> &Origin {
+        let Kind::Http(origin) = &self.kind else { panic!("{} is not of HTTP", self.name) };
+        origin
+    }
+
+    /// Returns its socket for datagrams.
+    pub fn udp(&self) -> Option<UdpSocket> {
+        let Kind::Udp(socket) = &self.kind else { return None };
+        Some(socket.try_clone().expect("a second handle"))
+    }
+
+    /// Returns its listener.
+    pub fn listener(&self) -> Option<&TcpListener> {
+        let Kind::Tcp(listener) = &self.kind else { return None };
+        Some(listener)
+    }
+
+    /// Changes the names that it knows.
+    pub fn know(&self, rows: &[String]) {
+        let Kind::Dns(names) = &self.kind else { panic!("{} is no name server", self.name) };
+        names.know(&rows.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+}
