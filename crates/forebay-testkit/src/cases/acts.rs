@@ -1,8 +1,10 @@
 //! What is done to the server of a table, and to its files:
 //!
 //! `signal NAME`, `exits CODE`, `restarts`, `kill worker`, `same worker` (as at the last such row), `remove FILE`, `rename FILE FILE`,
-//! `copy FILE FILE`, `mode FILE OCTAL` (is that), `files DIRECTORY COUNT` (has so many, for which it waits), `upgrade` (another process of the program takes over).
+//! `copy FILE FILE`, `mode FILE OCTAL` (is that), `files DIRECTORY COUNT` (has so many, for which it waits), `gone FILE` (waits until there is none),
+//! `upgrade`: another process of the program takes over, whose worker process is `{worker}`.
 
+use super::talk::Talks;
 use crate::{Server, Signal, alive, files, kill, wait_for, wait_until};
 use std::os::unix::fs::PermissionsExt;
 
@@ -10,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 pub(super) type Worker = Option<i32>;
 
 /// Carries out a row.
-pub(super) fn act(row: &str, server: &mut Server, worker: &mut Worker) {
+pub(super) fn act(row: &str, server: &mut Server, worker: &mut Worker, talks: &mut Talks) {
     let words: Vec<&str> = row.split_whitespace().collect();
     let path = |name: &str| server.path(name);
     match words[..] {
@@ -26,10 +28,12 @@ pub(super) fn act(row: &str, server: &mut Server, worker: &mut Worker) {
             let old = server.pid();
             server.signal(Signal::SIGUSR2);
             let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
-            wait_for("its worker", || server.workers(new).first().copied());
+            let worker = wait_for("its worker", || server.workers(new).first().copied());
+            talks.name("worker", worker.to_string());
             kill(old, Signal::SIGQUIT);
             wait_until("the end of the old process", || !alive(old));
         }
+        ["gone", name] => wait_until(row, || !path(name).exists()),
         ["remove", name] => std::fs::remove_file(path(name)).expect("removed"),
         ["rename", from, to] => std::fs::rename(path(from), path(to)).expect("renamed"),
         ["copy", from, to] => drop(std::fs::copy(path(from), path(to)).expect("copied")),

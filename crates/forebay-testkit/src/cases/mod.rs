@@ -31,8 +31,8 @@
 //! - `requests nginx`: the answers are compared to those of nginx, too. More words are the form that is compared, see [`Form`]: `sorted`,
 //!   `joined` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
 //! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
-//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`: so many times or more. `log NAME`: those of another file.
-//! - `talk`: connections that stay open (`talk.rs`). `h2`: requests and frames of HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
+//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`, `9-x TEXT`: so many times or more, or less. `log NAME`: those of another file.
+//! - `talk`: connections that stay open (`talk.rs`); `talk until`: the rows are repeated until all hold. `h2`: requests and frames of HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
 //! - `access NAME`: lines that a log has, all of them; `access NAME nginx`: that of nginx, too.
 //! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests (`received.rs`).
 //! - `tls`: connections of `openssl s_client` (`tls.rs`).
@@ -41,6 +41,8 @@
 //! - `reload`: `OLD => NEW`, changes of the configuration, then a reload, for which the next requests wait.
 //! - `refused http|server|stream|main`: `TEXT => MESSAGE[ | MESSAGE]...`, configurations that are refused, and parts of the reason;
 //!   `!~TEXT` is none. The text of an http block stands in the third line.
+//!
+//! - `daemon`: the program runs as one. `datagrams NAME`: a unix socket that was left behind.
 //!
 //! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
 
@@ -65,6 +67,7 @@ use crate::{
 };
 use row::{Row, unescape};
 use section::{Section, sections};
+use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
 use talk::Talks;
 use upstreams::Upstream;
@@ -204,6 +207,7 @@ impl Case<'_> {
         for section in self.sections {
             match section.kind.as_str() {
                 "pages" | "compared" => page_files(&site),
+                "datagrams" => drop(UnixDatagram::bind(site.path(&section.argument)).expect("bind")),
                 "directory" => drop(site.make_dir(&section.argument)),
                 "openssl" => section.rows().iter().for_each(|args| site.openssl(args)),
                 "certificates" => section.rows().iter().for_each(|row| {
@@ -235,7 +239,9 @@ impl Case<'_> {
         let asked = if requests.is_empty() { compared("access") } else { requests };
         self.theirs =
             asked.iter().find_map(Compared::oracle).map(|nginx| Oracle::start(&nginx, self.site(conf)));
-        self.ours = Some(Server::start_on(self.site(conf)));
+        let is_daemon = self.sections.iter().any(|s| s.kind == "daemon");
+        let start = if is_daemon { Server::daemon_on } else { Server::start_on };
+        self.ours = Some(start(self.site(conf)));
     }
 
     fn server(&self) -> &Server {
@@ -262,21 +268,17 @@ impl Case<'_> {
                 let name = if section.argument.is_empty() { "logs/error.log" } else { &section.argument };
                 section.rows().iter().for_each(|text| self.log(name, &self.said(text)));
             }
-            "talk" => {
-                for row in section.rows() {
-                    let row = self.said(&row);
-                    let server = self.ours.as_ref().expect("a configuration");
-                    let failed = self.talks.row(&row, server, self.origins).err();
-                    assert_eq!(failed, None, "{}", server.error_log());
-                }
-            }
+            "talk" => self.talk(section),
             "h2" => {
                 let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
                 h2::check(&rows, &section.argument, self.server());
             }
             "acts" => {
                 let server = self.ours.as_mut().expect("a configuration");
-                section.rows().iter().for_each(|row| acts::act(row, server, &mut self.worker));
+                section
+                    .rows()
+                    .iter()
+                    .for_each(|row| acts::act(row, server, &mut self.worker, &mut self.talks));
             }
             "names" => self.origin(&section.argument).know(&section.rows()),
             "access" => self.access(section),
@@ -329,7 +331,7 @@ impl Case<'_> {
                 }
             }),
             "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "directory"
-            | "pages" | "origin" | "certificates" | "openssl" => {}
+            | "daemon" | "datagrams" | "pages" | "origin" | "certificates" | "openssl" => {}
             other => panic!("no section {other}"),
         }
     }
@@ -358,6 +360,17 @@ impl Case<'_> {
         assert!(all.is_empty(), "{all}\n{}", self.server().error_log());
     }
 
+    fn talk(&mut self, section: &Section) {
+        let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let server = self.ours.as_ref().expect("a configuration");
+            let failed = rows.iter().find_map(|row| self.talks.row(row, server, self.origins).err());
+            let Some(failed) = failed else { return };
+            assert!(section.argument == "until" && Instant::now() < end, "{failed}\n{}", server.error_log());
+        }
+    }
+
     fn access(&self, section: &Section) {
         let (name, compared) = section.argument.split_once(' ').unwrap_or((&section.argument, ""));
         let lines = self.said(&section.text);
@@ -376,22 +389,28 @@ impl Case<'_> {
             return assert!(!log().contains(text), "{text:?} in {}", log());
         }
         let counted = text.split_once("x ").and_then(|(count, text)| {
+            let most = count.strip_suffix('-').map(|most| most.parse::<usize>());
+            if let Some(Ok(most)) = most {
+                return Some((0, most, text));
+            }
             let least = count.strip_suffix('+');
-            Some((least.unwrap_or(count).parse::<usize>().ok()?, least.is_some(), text))
+            let count = least.unwrap_or(count).parse::<usize>().ok()?;
+            Some((count, if least.is_some() { usize::MAX } else { count }, text))
         });
-        let (count, more, text) = counted.unwrap_or((1, true, text));
+        let (count, most, text) = counted.unwrap_or((1, usize::MAX, text));
         let end = Instant::now() + DEADLINE;
         while log().matches(text).count() < count {
             assert!(Instant::now() < end, "waited in vain for {count} times {text:?} in {name}: {}", log());
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert!(more || log().matches(text).count() == count, "{text:?} in {}", log());
+        assert!(log().matches(text).count() <= most, "{text:?} in {}", log());
     }
 
     fn reload(&self, section: &Section) {
         let server = self.server();
         let mut conf = server.read("nginx.conf");
         for row in section.rows() {
+            let row = self.said(&row);
             let (old, new) = sides(&row);
             assert!(conf.contains(old), "{old}");
             conf = conf.replace(old, new);

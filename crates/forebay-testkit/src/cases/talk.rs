@@ -2,12 +2,12 @@
 //!
 //! The name is that of a connection, which is opened at its first action; that of the name `-` is there for its row alone. `AT` is the
 //! number of a port, 0 if it is left out, or the name of a unix socket; `udp` before it is for datagrams: `@1`, `@udp0`, `@u.sock`,
-//! `@udp:u.sock`, `@udp:127.0.0.7:%PORT0%`. Actions are:
+//! `@udp:u.sock` (from a socket of the connection's name, in the abstract namespace if that is `abstract`), `@udp:127.0.0.7:%PORT0%`. Actions are:
 //!
 //! - `sends "BYTES"`, `trickles "BYTES"`: each byte by itself; `gets TARGET`: a request of HTTP/1 that goes on;
 //! - `reads "BYTES"`: so many bytes that come, or the next datagram; `reads ..."TEXT"`: all up to a text;
 //! - `ends EXPECTED`: all up to the end, see [`text`](super::text), where a reset is an end, too; `refused`: the server sends nothing for a datagram, and its port is closed;
-//! - `shuts`: ends its own direction; `resets`; `leaves`; `skips COUNT`: reads so many bytes, whatever they are;
+//! - `shuts`: ends its own direction; `resets`; `leaves`; `opens`: nothing; `from ADDRESS`: that is where the other end is; `pauses MILLISECONDS`; `skips COUNT`: reads so many bytes, whatever they are;
 //! - `hello NAME`: sends a ClientHello with a name in single bytes;
 //! - `as NAME[@AT]`: the actions behind it are those of another connection; `reloads`: the server reads its configuration again, and the next action waits for that.
 //!
@@ -15,7 +15,9 @@
 //! names it `C`; and one of the kind `listens` has the actions `reads` and `sends`, which goes to the client of the last datagram, or to that of a name: `U keeps NAME`, `U sends "BYTES" to NAME`.
 //!
 //! `{NAME}` in what is read stands for any text where it comes up first, and for the same text from there on, also in what is sent;
-//! `{!NAME}` for another text. `{C.port}` is the port of the connection `C`.
+//! `{NEW!NAME}` for a text that is another, which may have a name or none; `{*}` for any text. `{NAME:1}` is for texts of a length. `{C.port}` is the port of the connection `C`, and
+//! `{C.bytes}` its two bytes. A row that is
+//! there several times has the number of each, from 0, for `#`.
 
 use super::row::{split, string};
 use super::text;
@@ -24,7 +26,8 @@ use crate::{Server, Talk, connect, reset, udp};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self, UnixDatagram, UnixStream};
 
 /// A socket of a client.
 enum Socket {
@@ -48,8 +51,12 @@ pub(super) struct Talks {
 /// Part of a text that is expected.
 enum Part<'a> {
     Literal(&'a str),
+    /// The text of a name.
     Same(&'a str),
-    Other(&'a str),
+    /// The same, and its length.
+    Sized(&'a str, usize),
+    /// A text that is not that of the second name, and gets the first.
+    Other(&'a str, &'a str),
 }
 
 /// Returns a text with a character for each byte.
@@ -65,15 +72,25 @@ fn parts(mut text: &str) -> Vec<Part<'_>> {
     };
     let mut from = 0;
     while let Some(at) = text[from..].find('{').map(|at| from + at) {
-        let name = text[at + 1..].split('}').next().unwrap_or_default();
-        let (name, other) = name.strip_prefix('!').map_or((name, false), |name| (name, true));
-        let end = at + 1 + usize::from(other) + name.len();
-        if !is_name(name) || !text[end..].starts_with('}') {
-            from = at + 1;
-            continue;
-        }
-        all.push(Part::Literal(&text[..at]));
-        all.push(if other { Part::Other(name) } else { Part::Same(name) });
+        let inside = text[at + 1..].split('}').next().unwrap_or_default();
+        let end = at + 1 + inside.len();
+        let part = match inside.split_once('!') {
+            _ if inside == "*" => Part::Other("", ""),
+            Some((new, name)) if is_name(name) && (new.is_empty() || is_name(new)) => Part::Other(new, name),
+            _ if inside
+                .split_once(':')
+                .is_some_and(|(name, length)| is_name(name) && length.parse::<usize>().is_ok()) =>
+            {
+                let (name, length) = inside.split_once(':').expect("a length");
+                Part::Sized(name, length.parse().expect("a length"))
+            }
+            None if is_name(inside) && text[end..].starts_with('}') => Part::Same(inside),
+            _ => {
+                from = at + 1;
+                continue;
+            }
+        };
+        all.extend([Part::Literal(&text[..at]), part]);
         (text, from) = (&text[end + 1..], 0);
     }
     all.push(Part::Literal(text));
@@ -90,20 +107,25 @@ impl Talks {
                 Part::Same(name) if self.values.contains_key(*name) => {
                     text.strip_prefix(self.values[*name].as_str())
                 }
-                Part::Same(name) | Part::Other(name) => {
+                Part::Sized(name, length) => {
+                    let Some((value, rest)) = text.split_at_checked(*length) else { return false };
+                    let known = self.values.entry((*name).to_owned()).or_insert_with(|| value.to_owned());
+                    (known == value).then_some(rest)
+                }
+                Part::Same(new) | Part::Other(new, _) => {
                     let end = match parts.get(n + 1) {
+                        Some(Part::Literal(next)) if n + 2 == parts.len() => {
+                            text.strip_suffix(next).map(str::len)
+                        }
                         Some(Part::Literal(next)) if !next.is_empty() => text.find(next),
                         _ => Some(text.len()),
                     };
                     let Some((value, rest)) = end.map(|end| text.split_at(end)) else { return false };
-                    match part {
-                        Part::Other(_) if self.values.get(*name).is_some_and(|old| old == value) => None,
-                        Part::Other(_) => Some(rest),
-                        _ => {
-                            self.values.insert((*name).to_owned(), value.to_owned());
-                            Some(rest)
-                        }
+                    let same = matches!(part, Part::Other(_, old) if self.values.get(*old).is_some_and(|v| v == value));
+                    if !new.is_empty() {
+                        self.values.insert((*new).to_owned(), value.to_owned());
                     }
+                    Some(rest).filter(|_| !same)
                 }
             };
             let Some(rest) = rest else { return false };
@@ -116,11 +138,17 @@ impl Talks {
     fn filled(&self, text: &str) -> String {
         let value = |part| match part {
             Part::Literal(text) => text.to_owned(),
-            Part::Same(name) | Part::Other(name) => {
+            Part::Sized(_, length) => "x".repeat(length),
+            Part::Same(name) | Part::Other(_, name) => {
                 self.values.get(name).unwrap_or_else(|| panic!("no text {name}")).clone()
             }
         };
         parts(text).into_iter().map(value).collect()
+    }
+
+    /// Gives a text a name.
+    pub fn name(&mut self, name: &str, text: String) {
+        self.values.insert(name.to_owned(), text);
     }
 
     /// Carries out a row.
@@ -133,23 +161,34 @@ impl Talks {
             _ => (1, row),
         };
         let (name, actions) = line.split_once(' ').unwrap_or_else(|| panic!("no action in {row}"));
+        let before: Vec<String> = self.open.keys().cloned().collect();
         for n in 0..count {
-            let mut current = name;
-            for action in split(actions, " | ") {
+            let numbered =
+                |text: &str| if count > 1 { text.replace('#', &n.to_string()) } else { text.to_owned() };
+            let mut current = numbered(name);
+            for action in split(&numbered(actions), " | ") {
                 let action = action.trim();
                 if let Some(other) = action.strip_prefix("as ") {
-                    current = other;
+                    current = other.to_owned();
                     continue;
                 }
                 let done = match action.strip_prefix("accepts ") {
-                    Some(connection) => self.accept(current, connection, upstreams),
+                    Some(connection) => self.accept(&current, connection, upstreams),
                     None if action == "reloads" => reload(server),
+                    None if current.contains("@udp:[") && UdpSocket::bind("[::1]:0").is_err() => {
+                        println!("skipped: there is no IPv6 here: {row}");
+                        Ok(())
+                    }
                     None => {
-                        let name = self.open(current, server, upstreams);
+                        let name = self.open(&current, server, upstreams);
                         self.action(name, action)
                     }
                 };
-                done.map_err(|e| format!("{row}, {n}: {action}: {e}\n"))?;
+                if let Err(e) = done {
+                    // So that it can be tried again.
+                    self.open.retain(|name, _| before.contains(name));
+                    return Err(format!("{row}, {n}: {action}: {e}\n"));
+                }
             }
             self.open.remove("-");
         }
@@ -167,6 +206,7 @@ impl Talks {
             };
             if let Some(port) = socket.port() {
                 self.values.insert(format!("{name}.port"), port.to_string());
+                self.values.insert(format!("{name}.bytes"), latin(&port.to_be_bytes()));
             }
             self.open.insert(name.to_owned(), socket);
         }
@@ -219,10 +259,24 @@ impl Talks {
             "hello" => client_hello(argument).iter().for_each(|byte| socket.send(&[*byte])),
             "refused" => {
                 let Socket::Udp(socket) = socket else { panic!("not UDP: {name}") };
-                let refused = socket.recv(&mut [0; 9]).expect_err("no datagram");
-                return (refused.kind() == std::io::ErrorKind::ConnectionRefused)
-                    .then_some(())
-                    .ok_or(refused.to_string());
+                return match socket.recv(&mut [0; 9]) {
+                    Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
+                    other => Err(format!("{other:?}")),
+                };
+            }
+            "opens" => {}
+            "from" => {
+                let got = match socket {
+                    Socket::Tcp(stream) => stream.peer_addr().ok(),
+                    Socket::Upstream(_, from) => *from,
+                    _ => None,
+                };
+                let got = got.map(|addr| addr.ip().to_string()).unwrap_or_default();
+                return (got == argument).then_some(()).ok_or(got);
+            }
+            "pauses" => {
+                let time = std::time::Duration::from_millis(argument.parse().expect("milliseconds"));
+                std::thread::sleep(time);
             }
             "reads" if argument.starts_with("...") => {
                 let end = latin(&string(&argument[3..]).expect("a string"));
@@ -314,6 +368,10 @@ fn open(server: &Server, name: &str, at: &str) -> Socket {
 fn datagrams(server: &Server, name: &str, to: &str) -> UnixDatagram {
     let socket = match name {
         "-" => UnixDatagram::unbound().expect("socket"),
+        "abstract" => {
+            let own = net::SocketAddr::from_abstract_name(server.dir().as_os_str().as_encoded_bytes());
+            UnixDatagram::bind_addr(&own.expect("a name")).expect("bind")
+        }
         _ => {
             let path = server.path(name);
             let socket = UnixDatagram::bind(&path).expect("bind");
@@ -391,7 +449,9 @@ mod tests {
         let mut talks = Talks::default();
         assert!(talks.fits("{p} x", "80 x") && talks.fits("{p} y", "80 y"));
         assert!(!talks.fits("{p} x", "81 x") && !talks.fits("{!p} x", "80 x"));
-        assert!(talks.fits("{!p} x", "81 x") && talks.fits("{ no", "{ no") && !talks.fits("a{q}", "b"));
+        assert!(talks.fits("{q!p} x", "81 x") && talks.fits("{q} {*}.", "81 xy."));
+        assert!(talks.fits("{s:2}x", "abx") && talks.fits("{s:2}", "ab") && !talks.fits("{s:2}", "ac"));
+        assert!(talks.fits("{!p} x", "81 x") && talks.fits("{ no", "{ no") && !talks.fits("a{r}", "b"));
         assert_eq!(talks.filled("<{p}>"), "<80>");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! - none or `at_head`: HTTP/1 by target, see [`rules`]; `fastcgi`: see [`programs`];
 //! - `echo`: sends back what it receives; `says`: the same behind the text of the section, a string; `silent`: does not answer;
-//! - `udp`: answers a datagram with the port that it came from, a space and the datagram; `listens`, `accepts`: takes datagrams, and connections, for `talk`;
+//! - `udp`: answers a datagram with the port that it came from, a space and the datagram; `datagrams`: sends
+//!   datagrams back, or if it has a text, that; `listens`, `accepts`: takes datagrams, and connections, for `talk`;
 //! - `dns`: a name server that knows the names of its rows; `dead`: a port that nobody has.
 
 use super::row::string;
@@ -59,6 +60,21 @@ impl Upstream {
             "udp" => {
                 let echo = Echo::start();
                 (echo.addr, Kind::Other(Box::new(echo)))
+            }
+            "datagrams" => {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+                let addr = socket.local_addr().expect("bound");
+                let answer = rows.first().map(|row| string(row).expect("a string"));
+                let count = Arc::new(AtomicUsize::new(0));
+                let counter = count.clone();
+                std::thread::spawn(move || {
+                    let mut buf = [0; 65536];
+                    while let Ok((length, from)) = socket.recv_from(&mut buf) {
+                        counter.fetch_add(1, SeqCst);
+                        let _ = socket.send_to(answer.as_deref().unwrap_or(&buf[..length]), from);
+                    }
+                });
+                counted((addr, count))
             }
             "listens" => {
                 let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
