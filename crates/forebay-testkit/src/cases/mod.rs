@@ -24,7 +24,8 @@
 //! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
 //!   [`Site::certificate`]; `openssl`: arguments of it.
 //! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies. Others: `upstreams.rs`.
-//!   `names NAME`: other names that a name server knows from there on.
+//!   `names NAME`, `rules NAME`: other names that a name server knows, and
+//!   other rules of an origin, from there on.
 //! - `each NAME`: a list. Lines and titles with `<NAME>` or `<#NAME>` are there for each of its rows or their numbers (`each.rs`).
 //! - `requests`: each on a connection of its own, which is closed. After `until` one is sent again until its answer is as expected.
 //!   `connection`: all on one connection. See [`row`].
@@ -174,9 +175,10 @@ impl Compared {
 impl Case<'_> {
     /// Replaces the names of origins by their addresses.
     fn filled(&self, text: &str) -> String {
-        let replace = |text: String, Upstream { name, addr, .. }: &Upstream| {
+        let replace = |text: String, Upstream { name, addr, path, .. }: &Upstream| {
             let text = text.replace(&format!("%{name}.port%"), &addr.port().to_string());
-            text.replace(&format!("%{name}%"), &addr.to_string())
+            let at = path.as_ref().map_or(addr.to_string(), |path| format!("unix:{}", path.display()));
+            text.replace(&format!("%{name}%"), &at)
         };
         self.origins.iter().fold(text.to_owned(), replace)
     }
@@ -280,6 +282,7 @@ impl Case<'_> {
                     .iter()
                     .for_each(|row| acts::act(row, server, &mut self.worker, &mut self.talks));
             }
+            "rules" => self.origin(&section.argument).change(&section.rows()),
             "names" => self.origin(&section.argument).know(&section.rows()),
             "access" => self.access(section),
             "asked" => {

@@ -9,11 +9,25 @@ use super::row::{split, string};
 use super::rules::matches;
 use crate::fastcgi::{self, Asked, answer, end, record};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// Starts one with rules; counts its requests.
 pub(super) fn start(rules: &[String]) -> (SocketAddr, Arc<AtomicUsize>) {
+    let (answer, count) = answering(rules);
+    (fastcgi::start(answer), count)
+}
+
+/// The same on a unix socket.
+pub(super) fn start_unix(path: &Path, rules: &[String]) -> Arc<AtomicUsize> {
+    let (answer, count) = answering(rules);
+    fastcgi::start_unix(path, answer);
+    count
+}
+
+/// Returns what answers by rules, and the number of requests.
+fn answering(rules: &[String]) -> (impl Fn(&mut Asked) + Send + Sync + 'static, Arc<AtomicUsize>) {
     let rule = |rule: &String| {
         let (value, parts) = rule.split_once(" => ").unwrap_or_else(|| panic!("no => in {rule}"));
         (value.to_owned(), parts.to_owned())
@@ -21,13 +35,13 @@ pub(super) fn start(rules: &[String]) -> (SocketAddr, Arc<AtomicUsize>) {
     let rules: Vec<(String, String)> = rules.iter().map(rule).collect();
     let count = Arc::new(AtomicUsize::new(0));
     let counter = count.clone();
-    let addr = fastcgi::start(move |asked| {
+    let answer = move |asked: &mut Asked| {
         let n = counter.fetch_add(1, SeqCst) + 1;
         let fits = rules.iter().find(|(value, _)| matches(value, asked.get("T")));
         let (_, parts) = fits.unwrap_or_else(|| panic!("no rule for {:?}", asked.params));
         reply(asked, n, parts);
-    });
-    (addr, count)
+    };
+    (answer, count)
 }
 
 /// Replaces what stands for parts of the request.

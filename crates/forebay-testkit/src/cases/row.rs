@@ -90,7 +90,7 @@ const WORDS: [&str; 8] = ["out ", "err ", "whole ", "sends ", "trickles ", "read
 /// Returns `true` for what may stand before the string of an expectation: `~`, `!~`, `...`, `2x `, also after one of the words; and
 /// for kinds of records and frames.
 fn begins_string(before: &str) -> bool {
-    if ["record ", "padded ", "frame "].iter().any(|word| before.starts_with(word)) {
+    if ["record ", "padded ", "frame ", "lacks "].iter().any(|word| before.starts_with(word)) {
         return true;
     }
     let stream = WORDS.iter().find_map(|word| before.strip_prefix(word)).unwrap_or(before);

@@ -6,8 +6,9 @@
 //!
 //! - `sends "BYTES"`, `trickles "BYTES"`: each byte by itself; `gets TARGET`: a request of HTTP/1 that goes on;
 //! - `reads "BYTES"`: so many bytes that come, or the next datagram; `reads ..."TEXT"`: all up to a text;
-//! - `ends EXPECTED`: all up to the end, see [`text`](super::text), where a reset is an end, too; `refused`: the server sends nothing for a datagram, and its port is closed;
+//! - `ends EXPECTED`: all up to the end, see [`text`](super::text), where a reset is an end, too; `closed`: the end, at once if something comes; `refused`: the server sends nothing for a datagram, and its port is closed;
 //! - `shuts`: ends its own direction; `resets`; `leaves`; `opens`: nothing; `from ADDRESS`: that is where the other end is; `pauses MILLISECONDS`; `skips COUNT`: reads so many bytes, whatever they are;
+//! - `lacks NAME "TEXT"`: the text of a name has no such part;
 //! - `hello NAME`: sends a ClientHello with a name in single bytes;
 //! - `as NAME[@AT]`: the actions behind it are those of another connection; `reloads`: the server reads its configuration again, and the next action waits for that.
 //!
@@ -22,7 +23,7 @@
 use super::row::{split, string};
 use super::text;
 use super::upstreams::Upstream;
-use crate::{Server, Talk, connect, reset, udp};
+use crate::{Server, connect, reset, udp};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -265,6 +266,19 @@ impl Talks {
                 };
             }
             "opens" => {}
+            "closed" => {
+                return match socket.read(&mut [0]) {
+                    Ok(0) => Ok(()),
+                    Err(e) if e.kind() != std::io::ErrorKind::WouldBlock => Ok(()),
+                    other => Err(format!("{other:?}")),
+                };
+            }
+            "lacks" => {
+                let (name, part) = argument.split_once(' ').expect("a name and a text");
+                let part = latin(&string(part).expect("a string"));
+                let text = &self.values[name];
+                return if text.contains(&part) { Err(text.clone()) } else { Ok(()) };
+            }
             "from" => {
                 let got = match socket {
                     Socket::Tcp(stream) => stream.peer_addr().ok(),
@@ -404,10 +418,11 @@ impl Socket {
         stream
     }
 
+    /// Sends bytes. A connection that the server has closed already shows so when it is read.
     fn send(&mut self, bytes: &[u8]) {
         match self {
-            Socket::Tcp(stream) => stream.send(bytes),
-            Socket::Unix(stream) => stream.write_all(bytes).expect("sent"),
+            Socket::Tcp(stream) => drop(stream.write_all(bytes)),
+            Socket::Unix(stream) => drop(stream.write_all(bytes)),
             Socket::Udp(socket) => assert_eq!(socket.send(bytes).expect("sent"), bytes.len()),
             Socket::Datagrams(socket) => assert_eq!(socket.send(bytes).expect("sent"), bytes.len()),
             Socket::Upstream(socket, to) => {

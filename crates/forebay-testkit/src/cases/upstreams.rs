@@ -1,14 +1,16 @@
 //! Upstreams of tables, `origin NAME[ KIND]`:
 //!
-//! - none or `at_head`: HTTP/1 by target, see [`rules`]; `fastcgi`: see [`programs`];
+//! - none or `at_head`: HTTP/1 by target, see [`rules`]; `fastcgi`: see [`programs`]; `fastcgi unix`: on
+//!   a unix socket;
 //! - `echo`: sends back what it receives; `says`: the same behind the text of the section, a string; `silent`: does not answer;
 //! - `udp`: answers a datagram with the port that it came from, a space and the datagram; `datagrams`: sends
 //!   datagrams back, or if it has a text, that; `listens`, `accepts`: takes datagrams, and connections, for `talk`;
 //! - `dns`: a name server that knows the names of its rows; `dead`: a port that nobody has.
 
+use super::programs;
 use super::row::string;
+use super::rules::{self, Rules};
 use super::section::Section;
-use super::{programs, rules};
 use crate::{DEADLINE, Echo, Names, Origin, accept, echo, free_port, silent};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -19,11 +21,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 pub(super) struct Upstream {
     pub name: String,
     pub addr: SocketAddr,
+    /// Its unix socket, instead.
+    pub path: Option<tempfile::TempPath>,
     kind: Kind,
 }
 
 enum Kind {
-    Http(Origin),
+    Http(Origin, Rules),
     Counted(Arc<AtomicUsize>),
     Dns(Names),
     Udp(UdpSocket),
@@ -38,8 +42,17 @@ impl Upstream {
         let (name, kind) = section.argument.split_once(' ').unwrap_or((&section.argument, ""));
         let rows = section.rows();
         let counted = |(addr, count): (SocketAddr, _)| (addr, Kind::Counted(count));
-        let http = |origin: Origin| (origin.addr, Kind::Http(origin));
+        let http = |(origin, rules): (Origin, Rules)| (origin.addr, Kind::Http(origin, rules));
+        let mut path = None;
         let (addr, kind) = match kind {
+            "fastcgi unix" => {
+                let own =
+                    tempfile::Builder::new().prefix("forebay-program").make(|_| Ok(())).expect("a name");
+                let socket = own.into_temp_path();
+                let count = programs::start_unix(&socket, &rows);
+                path = Some(socket);
+                (([127, 0, 0, 1], 0).into(), Kind::Counted(count))
+            }
             "" => http(rules::start(&rows, Origin::start)),
             "at_head" => http(rules::start(&rows, Origin::at_head)),
             "fastcgi" => counted(programs::start(&rows)),
@@ -94,13 +107,13 @@ impl Upstream {
             "dead" => (([127, 0, 0, 1], free_port()).into(), Kind::Other(Box::new(()))),
             other => panic!("no kind {other}"),
         };
-        Upstream { name: name.to_owned(), addr, kind }
+        Upstream { name: name.to_owned(), addr, path, kind }
     }
 
     /// Returns how many requests, connections on which something came, or questions it has received.
     pub fn asked(&self) -> usize {
         match &self.kind {
-            Kind::Http(origin) => origin.asked(),
+            Kind::Http(origin, _) => origin.asked(),
             Kind::Counted(count) => count.load(SeqCst),
             Kind::Dns(names) => names.asked(),
             _ => panic!("{} does not count", self.name),
@@ -109,7 +122,7 @@ impl Upstream {
 
     /// Returns the one of HTTP/1.
     pub fn http(&self) -> &Origin {
-        let Kind::Http(origin) = &self.kind else { panic!("{} is not of HTTP", self.name) };
+        let Kind::Http(origin, _) = &self.kind else { panic!("{} is not of HTTP", self.name) };
         origin
     }
 
@@ -123,6 +136,12 @@ impl Upstream {
     pub fn listener(&self) -> Option<&TcpListener> {
         let Kind::Tcp(listener) = &self.kind else { return None };
         Some(listener)
+    }
+
+    /// Changes its rules.
+    pub fn change(&self, rows: &[String]) {
+        let Kind::Http(_, rules) = &self.kind else { panic!("{} is not of HTTP", self.name) };
+        rules.change(rows);
     }
 
     /// Changes the names that it knows.
