@@ -6,10 +6,10 @@
 //! [`text`](super::text); `content LENGTH`: its length; `reset CODE`: the reset that ends the stream; `then reset CODE`: one behind the
 //! answer. All that is expected of no reset holds for answers that end.
 //!
-//! Other rows are `frame KIND FLAGS STREAM "BYTES"`, which is sent so; `answer STREAM => ...`, an answer to a request before; and
-//! `goodbye CODE`, `goodbye none`: the code of the last GOAWAY, and none, before the connection ends.
+//! Values have the escapes of strings. Other rows are `frame KIND FLAGS STREAM "BYTES"`, which is sent so, and several times with `20x ` before it; `reset STREAM CODE`: a reset that comes; `answer STREAM => ...`, an answer to a request before; and
+//! `ends`: the connection does; `goodbye CODE`, `goodbye none`: the code of the last GOAWAY, and none, before the connection ends.
 
-use super::row::{split, string};
+use super::row::{split, string, unescape};
 use super::text;
 use crate::Server;
 use crate::h2::{Answer, Client};
@@ -30,18 +30,38 @@ impl Connection {
         let sides = split(row, " => ");
         let mut parts = split(sides[0], " | ").into_iter().map(str::trim);
         let line = parts.next().unwrap_or_default();
-        let words: Vec<&str> = line.splitn(5, ' ').collect();
+        let words: Vec<&str> = match line.contains("x frame ") {
+            true => line.splitn(3, ' ').collect(),
+            false => line.splitn(5, ' ').collect(),
+        };
         let stream = match words[..] {
+            [count, "frame", ..] => {
+                let count: usize = count.trim_end_matches('x').parse().expect("a number");
+                let frame = line.split_once(' ').expect("a frame").1;
+                return (0..count).try_for_each(|_| self.row(frame));
+            }
             ["frame", kind, flags, stream, bytes] => {
                 let bytes = string(bytes).expect("a string");
                 let number = |text: &str| text.parse().expect("a number");
                 self.client.frame(number(kind), number(flags), number(stream) as u32, &bytes);
                 return Ok(());
             }
+            ["ends"] => {
+                while self.client.next().is_some() {}
+                let end = std::io::Read::read(&mut self.client.stream, &mut [0]);
+                return matches!(end, Ok(0)).then_some(()).ok_or(format!("{row}: {end:?}\n"));
+            }
             ["goodbye", code] => {
                 let got = self.client.goodbye();
                 let fits = got.map_or("none".to_owned(), |got| got.to_string()) == code;
                 return fits.then_some(()).ok_or(format!("{row}: {got:?}\n"));
+            }
+            ["reset", stream, code] => {
+                let frames = std::iter::from_fn(|| self.client.next());
+                let mut resets =
+                    frames.filter(|f| f.kind == kind::RST_STREAM && f.stream.to_string() == stream);
+                let got = resets.next().map(|f| f.code().to_string());
+                return (got.as_deref() == Some(code)).then_some(()).ok_or(format!("{row}: {got:?}\n"));
             }
             ["answer", stream] => stream.parse().expect("a number"),
             [method, target] => self.ask(method, target, parts),
@@ -59,16 +79,18 @@ impl Connection {
 
     /// Sends a request, and returns its stream.
     fn ask<'a>(&mut self, method: &str, target: &str, parts: impl Iterator<Item = &'a str>) -> u32 {
-        let (mut fields, mut pieces, mut open) = (vec![(":method", method)], Vec::new(), false);
+        let field = |name: &str, value: &str| (name.to_owned(), unescape(value));
+        let (mut fields, mut pieces, mut open) = (vec![field(":method", method)], Vec::new(), false);
         for part in parts {
             match (string(part), part.get(1..).and_then(|rest| rest.find(": "))) {
                 (Some(piece), _) => pieces.push(piece),
-                (None, Some(at)) => fields.push((&part[..=at], &part[at + 3..])),
+                (None, Some(at)) => fields.push(field(&unescape(&part[..=at]), &part[at + 3..])),
                 (None, None) => open = part == "open",
             }
         }
         let stream = self.next;
         self.next += 2;
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         self.client.request(stream, target, &fields, pieces.is_empty() && !open);
         for (n, piece) in pieces.iter().enumerate() {
             let last = n + 1 == pieces.len() && !open;

@@ -21,7 +21,7 @@
 //!
 //! - `http`, `server`, `stream`, `main`: the configuration, see [`crate::Conf`]; words after it are directives of the main context.
 //!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
-//! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
+//! - `file NAME`, `bytes NAME` (a string), `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
 //!   [`Site::certificate`]; `openssl`: arguments of it.
 //! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies. Others: `upstreams.rs`.
 //!   `names NAME`, `rules NAME`: other names that a name server knows, and
@@ -210,6 +210,10 @@ impl Case<'_> {
             match section.kind.as_str() {
                 "pages" | "compared" => page_files(&site),
                 "datagrams" => drop(UnixDatagram::bind(site.path(&section.argument)).expect("bind")),
+                "bytes" => {
+                    let bytes = row::string(section.text.trim()).expect("a string");
+                    stamp(&site.write_bytes(&section.argument, bytes));
+                }
                 "directory" => drop(site.make_dir(&section.argument)),
                 "openssl" => section.rows().iter().for_each(|args| site.openssl(args)),
                 "certificates" => section.rows().iter().for_each(|row| {
@@ -333,8 +337,8 @@ impl Case<'_> {
                     assert_eq!(said.contains(&part), has, "{text}: {part}: {said}");
                 }
             }),
-            "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "directory"
-            | "daemon" | "datagrams" | "pages" | "origin" | "certificates" | "openssl" => {}
+            "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "bytes"
+            | "directory" | "daemon" | "datagrams" | "pages" | "origin" | "certificates" | "openssl" => {}
             other => panic!("no section {other}"),
         }
     }

@@ -85,11 +85,15 @@ pub(super) fn split<'a>(text: &'a str, by: &str) -> Vec<&'a str> {
 }
 
 /// Words that may stand before a string.
-const WORDS: [&str; 8] = ["out ", "err ", "whole ", "sends ", "trickles ", "reads ", "ends ", "raw "];
+const WORDS: [&str; 9] =
+    ["out ", "err ", "whole ", "sends ", "trickles ", "reads ", "ends ", "raw ", "data "];
 
 /// Returns `true` for what may stand before the string of an expectation: `~`, `!~`, `...`, `2x `, also after one of the words; and
 /// for kinds of records and frames.
 fn begins_string(before: &str) -> bool {
+    let before = before
+        .split_once("x frame ")
+        .map_or(before, |(count, _)| if count.parse::<u32>().is_ok() { "frame " } else { before });
     if ["record ", "padded ", "frame ", "lacks "].iter().any(|word| before.starts_with(word)) {
         return true;
     }

@@ -3,19 +3,51 @@
 //! - none or `at_head`: HTTP/1 by target, see [`rules`]; `fastcgi`: see [`programs`]; `fastcgi unix`: on
 //!   a unix socket;
 //! - `echo`: sends back what it receives; `says`: the same behind the text of the section, a string; `silent`: does not answer;
+//! - `frames`: of HTTP/2, each row for one connection, sent when a request has come: `head NAME=VALUE...[ end]`, `data "TEXT"[ end]`,
+//!   `frame KIND FLAGS STREAM "BYTES"`, `raw "BYTES"`, each after ` | `, where `100x ` before one repeats it;
 //! - `udp`: answers a datagram with the port that it came from, a space and the datagram; `datagrams`: sends
 //!   datagrams back, or if it has a text, that; `listens`, `accepts`: takes datagrams, and connections, for `talk`;
 //! - `dns`: a name server that knows the names of its rows; `dead`: a port that nobody has.
 
 use super::programs;
-use super::row::string;
+use super::row::{split, string, unescape};
 use super::rules::{self, Rules};
 use super::section::Section;
-use crate::{DEADLINE, Echo, Names, Origin, accept, echo, free_port, silent};
+use crate::{DEADLINE, Echo, Names, Origin, accept, echo, free_port, h2, silent};
+use forebay_http::h2::frame::flag;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// Returns the frames of a row, on stream 1.
+fn frames(row: &str) -> Vec<u8> {
+    let frame = |part: &str| {
+        let repeated = part.split_once("x ").and_then(|(n, rest)| Some((n.parse::<usize>().ok()?, rest)));
+        let (count, part) = repeated.unwrap_or((1, part));
+        let (part, flags) = part.strip_suffix(" end").map_or((part, 0), |part| (part, flag::END_STREAM));
+        let (kind, rest) = part.split_once(' ').unwrap_or((part, ""));
+        let bytes = |text: &str| string(text).unwrap_or_else(|| panic!("no string: {part}"));
+        let frame = match kind {
+            "head" => {
+                let fields = rest.split(' ').map(|pair| pair.split_once('=').expect("a field"));
+                let fields: Vec<(&str, String)> = fields.map(|(n, v)| (n, unescape(v))).collect();
+                let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (*n, v.as_str())).collect();
+                h2::headers(1, &fields, flags)
+            }
+            "data" => h2::data(1, &bytes(rest), flags),
+            "raw" => bytes(rest),
+            "frame" => {
+                let words: Vec<&str> = rest.splitn(4, ' ').collect();
+                let number = |n: usize| words[n].parse().expect("a number");
+                h2::frame(number(0), number(1), number(2).into(), &bytes(words[3]))
+            }
+            other => panic!("no frame {other}"),
+        };
+        frame.repeat(count)
+    };
+    split(row, " | ").into_iter().flat_map(|part| frame(part.trim())).collect()
+}
 
 /// An upstream.
 pub(super) struct Upstream {
@@ -56,6 +88,16 @@ impl Upstream {
             "" => http(rules::start(&rows, Origin::start)),
             "at_head" => http(rules::start(&rows, Origin::at_head)),
             "fastcgi" => counted(programs::start(&rows)),
+            "frames" => {
+                let answers: Vec<Vec<u8>> = rows.iter().map(|row| frames(row)).collect();
+                counted(h2::upstream(&[], move |peer, number| {
+                    if let (Some(_), Some(answer)) = (peer.request(), answers.get(number - 1)) {
+                        peer.send(std::slice::from_ref(answer));
+                        let _ = peer.stream.shutdown(Shutdown::Write);
+                        while peer.next().is_some() {}
+                    }
+                }))
+            }
             "echo" => counted(echo()),
             "silent" => counted(silent()),
             "says" => {
