@@ -21,7 +21,7 @@
 //!
 //! - `http`, `server`, `stream`, `main`: the configuration, see [`crate::Conf`]; words after it are directives of the main context.
 //!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
-//! - `file NAME`, `bytes NAME` (a string), `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
+//! - `file NAME`, `bytes NAME` (a string), `gzip NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
 //!   [`Site::certificate`]; `openssl`: arguments of it.
 //! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies. Others: `upstreams.rs`.
 //!   `names NAME`, `rules NAME`: other names that a name server knows, and
@@ -30,7 +30,7 @@
 //! - `requests`: each on a connection of its own, which is closed. After `until` one is sent again until its answer is as expected.
 //!   `connection`: all on one connection. See [`row`].
 //! - `requests nginx`: the answers are compared to those of nginx, too. More words are the form that is compared, see [`Form`]: `sorted`,
-//!   `joined` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
+//!   `joined`, `decoded` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
 //! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
 //! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`, `9-x TEXT`: so many times or more, or less. `log NAME`: those of another file.
 //! - `talk`: connections that stay open (`talk.rs`); `talk until`: the rows are repeated until all hold. `h2`: requests and frames of HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
@@ -159,6 +159,7 @@ impl Compared {
                 ("nginx", _) => all.nginx = true,
                 ("sorted", _) => all.form = Form::Sorted,
                 ("joined", _) => all.form = Form::Joined,
+                ("decoded", _) => all.form = Form::Decoded,
                 (_, Some(minor)) => all.since = minor.parse().expect("a version"),
                 _ => all.form = Form::Field(word.to_owned()),
             }
@@ -210,6 +211,11 @@ impl Case<'_> {
             match section.kind.as_str() {
                 "pages" | "compared" => page_files(&site),
                 "datagrams" => drop(UnixDatagram::bind(site.path(&section.argument)).expect("bind")),
+                "gzip" => {
+                    let text = section.text.strip_suffix('\n').unwrap_or_default();
+                    let packed = crate::through(&["gzip", "-nc"], text.as_bytes());
+                    stamp(&site.write_bytes(&section.argument, packed));
+                }
                 "bytes" => {
                     let bytes = row::string(section.text.trim()).expect("a string");
                     stamp(&site.write_bytes(&section.argument, bytes));
@@ -337,7 +343,7 @@ impl Case<'_> {
                     assert_eq!(said.contains(&part), has, "{text}: {part}: {said}");
                 }
             }),
-            "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "bytes"
+            "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "gzip" | "bytes"
             | "directory" | "daemon" | "datagrams" | "pages" | "origin" | "certificates" | "openssl" => {}
             other => panic!("no section {other}"),
         }

@@ -8,7 +8,8 @@
 use super::row::{split, string};
 use super::rules::matches;
 use crate::fastcgi::{self, Asked, answer, end, record};
-use std::net::SocketAddr;
+use crate::gateways::{self, Call};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -42,6 +43,24 @@ fn answering(rules: &[String]) -> (impl Fn(&mut Asked) + Send + Sync + 'static, 
         reply(asked, n, parts);
     };
     (answer, count)
+}
+
+/// Starts a server of SCGI or uwsgi, whose parts are strings only, and whose `{params}` are all lines.
+pub(super) fn start_gateway(read: fn(&mut TcpStream) -> Option<Call>, rules: &[String]) -> SocketAddr {
+    let rules: Vec<(String, String)> = rules
+        .iter()
+        .map(|rule| rule.split_once(" => ").unwrap_or_else(|| panic!("no => in {rule}")))
+        .map(|(value, text)| (value.to_owned(), text.to_owned()))
+        .collect();
+    gateways::start(read, move |call| {
+        let fits = rules.iter().find(|(value, _)| matches(value, call.get("T")));
+        let (_, text) = fits.unwrap_or_else(|| panic!("no rule for {}", call.params));
+        let text = string(text).expect("a string");
+        let Ok(text) = String::from_utf8(text) else { panic!("not UTF-8") };
+        let text =
+            text.replace("{params}", &call.params).replace("{length}", &call.content.len().to_string());
+        text.replace("{body}", &String::from_utf8_lossy(&call.content)).into_bytes()
+    })
 }
 
 /// Replaces what stands for parts of the request.

@@ -7,9 +7,10 @@
 //!
 //! Expected are: `404` or `404 Not Found`: the status; `NAME: VALUE`: a field with this value; `!NAME`: no such field; `2x NAME`: so many
 //! fields; `"TEXT"`: the content; `..."TEXT"`: the end of the content; `~"TEXT"` and `!~"TEXT"`: a part of the answer, and none;
-//! `whole "TEXT"`: all bytes of the answer; `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
+//! `whole "TEXT"`: all bytes of the answer; `json POINTER JSON`: a value in content of JSON, a part of an array or object with `~`
+//! before it; `json POINTER > NUMBER`, `json POINTER none`; `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
 
-use crate::oracle::{Form, normalise};
+use crate::oracle::Form;
 use crate::{Answer, Oracle, Server, Talk, raw};
 use std::net::TcpStream;
 
@@ -138,8 +139,10 @@ impl Row {
             self.judge(expected, &of_nginx).map_err(|e| format!("nginx: {e}"))?;
             return self.judge(&self.expected, &answer);
         }
-        let (a, b) = (normalise(&of_nginx, theirs.site()), normalise(&answer, ours));
-        if form.of(&a) != form.of(&b) {
+        let (a, b) = (form.of_answer(&of_nginx, theirs.site()), form.of_answer(&answer, ours));
+        if a != b {
+            let short = |text: &str| text.chars().take(3000).collect::<String>();
+            let (a, b) = (short(&a), short(&b));
             return Err(format!("== {}\n-- nginx\n{a}\n-- forebay\n{b}\n", self.text));
         }
         self.judge(&self.expected, &answer)
@@ -200,6 +203,28 @@ fn request_bytes(request: &str) -> Vec<u8> {
     [head.as_bytes(), b"\r\n", &content.unwrap_or_default()].concat()
 }
 
+/// Returns `true` if JSON has a value at a pointer.
+fn json_holds(expected: &str, body: &[u8]) -> bool {
+    use serde_json::Value;
+    let (pointer, wanted) = expected.split_once(' ').unwrap_or((expected, ""));
+    let Ok(all) = serde_json::from_slice::<Value>(body) else { return false };
+    let found = all.pointer(pointer.trim_end_matches('/'));
+    match (wanted.strip_prefix("> "), wanted) {
+        (Some(least), _) => {
+            let least: f64 = least.parse().expect("a number");
+            found.and_then(Value::as_f64).is_some_and(|value| value > least)
+        }
+        (None, "none") => found.is_none(),
+        (None, _) => match wanted.strip_prefix('~') {
+            Some(part) => found.is_some_and(|value| value.to_string().contains(part)),
+            None => {
+                let wanted: Value = serde_json::from_str(wanted).unwrap_or_else(|e| panic!("{wanted}: {e}"));
+                found == Some(&wanted)
+            }
+        },
+    }
+}
+
 /// Returns `true` if an answer is as expected.
 fn holds(expected: &str, answer: &Answer, text: &str) -> bool {
     let contains = |quoted: &str| {
@@ -214,6 +239,9 @@ fn holds(expected: &str, answer: &Answer, text: &str) -> bool {
     }
     if let Some(whole) = expected.strip_prefix("whole ") {
         return text.as_bytes() == string(whole).expect("a string");
+    }
+    if let Some(rest) = expected.strip_prefix("json ") {
+        return json_holds(rest, &answer.body);
     }
     if let Some(content) = string(expected) {
         return answer.body == content;

@@ -3,6 +3,7 @@
 //! - none or `at_head`: HTTP/1 by target, see [`rules`]; `fastcgi`: see [`programs`]; `fastcgi unix`: on
 //!   a unix socket;
 //! - `echo`: sends back what it receives; `says`: the same behind the text of the section, a string; `silent`: does not answer;
+//! - `scgi`, `uwsgi`: as `fastcgi`, by strings; `h2`: answers with the numbers of connection and stream;
 //! - `frames`: of HTTP/2, each row for one connection, sent when a request has come: `head NAME=VALUE...[ end]`, `data "TEXT"[ end]`,
 //!   `frame KIND FLAGS STREAM "BYTES"`, `raw "BYTES"`, each after ` | `, where `100x ` before one repeats it;
 //! - `udp`: answers a datagram with the port that it came from, a space and the datagram; `datagrams`: sends
@@ -13,7 +14,7 @@ use super::programs;
 use super::row::{split, string, unescape};
 use super::rules::{self, Rules};
 use super::section::Section;
-use crate::{DEADLINE, Echo, Names, Origin, accept, echo, free_port, h2, silent};
+use crate::{DEADLINE, Echo, Names, Origin, accept, echo, free_port, gateways, h2, silent};
 use forebay_http::h2::frame::flag;
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, UdpSocket};
@@ -88,6 +89,13 @@ impl Upstream {
             "" => http(rules::start(&rows, Origin::start)),
             "at_head" => http(rules::start(&rows, Origin::at_head)),
             "fastcgi" => counted(programs::start(&rows)),
+            "scgi" => (programs::start_gateway(gateways::scgi, &rows), Kind::Other(Box::new(()))),
+            "uwsgi" => (programs::start_gateway(gateways::uwsgi, &rows), Kind::Other(Box::new(()))),
+            "h2" => counted(h2::upstream(&[], |peer, number| {
+                while let Some(stream) = peer.request() {
+                    peer.answer(stream, &format!("{number}.{stream}"));
+                }
+            })),
             "frames" => {
                 let answers: Vec<Vec<u8>> = rows.iter().map(|row| frames(row)).collect();
                 counted(h2::upstream(&[], move |peer, number| {
