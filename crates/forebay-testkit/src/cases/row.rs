@@ -8,7 +8,7 @@
 //! Expected are: `404` or `404 Not Found`: the status; `NAME: VALUE`: a field with this value; `!NAME`: no such field; `2x NAME`: so many
 //! fields; `"TEXT"`: the content; `..."TEXT"`: the end of the content; `~"TEXT"` and `!~"TEXT"`: a part of the answer, and none;
 //! `whole "TEXT"`: all bytes of the answer; `json POINTER JSON`: a value in content of JSON, a part of an array or object with `~`
-//! before it; `json POINTER > NUMBER`, `json POINTER none`; `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
+//! before it; `json POINTER > NUMBER`, `json POINTER none`; `series NAME NUMBER`, `series NAME > NUMBER`: a value for Prometheus; `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
 
 use crate::oracle::Form;
 use crate::{Answer, Oracle, Server, Talk, raw};
@@ -239,6 +239,14 @@ fn holds(expected: &str, answer: &Answer, text: &str) -> bool {
     }
     if let Some(whole) = expected.strip_prefix("whole ") {
         return text.as_bytes() == string(whole).expect("a string");
+    }
+    if let Some(rest) = expected.strip_prefix("series ") {
+        let (name, wanted) = rest.rsplit_once(' ').expect("a number");
+        let (name, least) = name.strip_suffix(" >").map_or((name, false), |name| (name, true));
+        let wanted: f64 = wanted.parse().expect("a number");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = line.and_then(|value| value.trim().parse::<f64>().ok());
+        return value.is_some_and(|value| if least { value > wanted } else { (value - wanted).abs() < 1e-9 });
     }
     if let Some(rest) = expected.strip_prefix("json ") {
         return json_holds(rest, &answer.body);
