@@ -43,7 +43,7 @@
 //! - `refused http|server|stream|main`: `TEXT => MESSAGE[ | MESSAGE]...`, configurations that are refused, and parts of the reason;
 //!   `!~TEXT` is none. The text of an http block stands in the third line.
 //!
-//! - `daemon`: the program runs as one. `datagrams NAME`: a unix socket that was left behind.
+//! - `daemon`: the program runs as one. `limited KIB`: no file may grow beyond that. `datagrams NAME`: a unix socket that was left behind.
 //!
 //! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
 
@@ -252,8 +252,13 @@ impl Case<'_> {
         self.theirs =
             asked.iter().find_map(Compared::oracle).map(|nginx| Oracle::start(&nginx, self.site(conf)));
         let is_daemon = self.sections.iter().any(|s| s.kind == "daemon");
-        let start = if is_daemon { Server::daemon_on } else { Server::start_on };
-        self.ours = Some(start(self.site(conf)));
+        let limited = self.sections.iter().find(|s| s.kind == "limited").map(|s| &s.argument);
+        let site = self.site(conf);
+        self.ours = Some(match limited {
+            Some(kib) => Server::start_limited(site, kib.parse().expect("KiB")),
+            None if is_daemon => Server::daemon_on(site),
+            None => Server::start_on(site),
+        });
     }
 
     fn server(&self) -> &Server {
@@ -344,7 +349,8 @@ impl Case<'_> {
                 }
             }),
             "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "gzip" | "bytes"
-            | "directory" | "daemon" | "datagrams" | "pages" | "origin" | "certificates" | "openssl" => {}
+            | "directory" | "daemon" | "limited" | "datagrams" | "pages" | "origin" | "certificates"
+            | "openssl" => {}
             other => panic!("no section {other}"),
         }
     }

@@ -29,6 +29,20 @@ pub fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).into_owned()
 }
 
+/// Returns the place of the `}` behind a repetition, which may have others inside.
+fn end_of_repetition(text: &str) -> usize {
+    let mut open = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' if text[..at].ends_with('\\') => open += 1,
+            '}' if open == 0 => return at,
+            '}' => open -= 1,
+            _ => {}
+        }
+    }
+    panic!("the end of a repetition: {text}")
+}
+
 /// The same, and returns bytes.
 pub fn unescaped(text: &str) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), text);
@@ -46,7 +60,8 @@ pub fn unescaped(text: &str) -> Vec<u8> {
                 rest = &after[2..];
             }
             Some(b'{') => {
-                let (repeated, after) = after.split_once('}').expect("the end of a repetition");
+                let (repeated, after) = after.split_at(end_of_repetition(after));
+                let after = after.get(1..).unwrap_or_default();
                 let (piece, count) = repeated.rsplit_once('*').expect("a repetition");
                 out.extend(unescaped(piece).repeat(count.parse().expect("a number")));
                 rest = after;
@@ -289,6 +304,7 @@ mod tests {
     #[test]
     fn strings_have_escapes_and_repetitions() {
         assert_eq!(unescape(r#"a\r\n\"\\\x41\{xy*3}z"#), "a\r\n\"\\Axyxyxyz");
+        assert_eq!(unescape(r"\{a\{b*2}*2}"), "abbabb");
     }
 
     #[test]
