@@ -7,6 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+forebay_testkit::cases!("cases/processes.cases":
+    stop_by_option, reload_keeps_the_worker_and_a_bad_file_changes_nothing);
+
 const CONF: &str = "worker_processes 2;\nerror_log logs/error.log notice;\nevents {}\nhttp { access_log \
                     logs/access.log; server { listen 127.0.0.1:%PORT0%; listen unix:%DIR%/web.sock; location \
                     / { return 200 \"one\\n\"; } } }\n";
@@ -44,14 +47,6 @@ fn titles_pid_file_and_graceful_end() {
 }
 
 #[test]
-fn stop_by_option() {
-    let mut server = Server::start(CONF);
-    let output = server.run(&["-s", "stop"]);
-    assert!(output.status.success() && output.stderr.is_empty());
-    assert_eq!(server.wait_end(), Some(0));
-}
-
-#[test]
 fn daemon_leaves_the_terminal() {
     let server = Server::start_daemon(CONF);
     let pid = server.pid();
@@ -59,25 +54,6 @@ fn daemon_leaves_the_terminal() {
     let session = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(3)).map(str::to_owned);
     assert_eq!(session, Some(pid.to_string()), "a session of its own");
     assert!(server.get("/").ends_with("one\n"));
-}
-
-#[test]
-fn reload_keeps_the_worker_and_a_bad_file_changes_nothing() {
-    let server = Server::start(CONF);
-    let pid = server.pid();
-    let worker = one_worker(&server, pid);
-    server.write("nginx.conf", CONF.replace("one", "two"));
-    let output = server.run(&["-s", "reload"]);
-    assert!(output.status.success());
-    wait_until("the new configuration", || server.get("/").ends_with("two\n"));
-    server.reload_with(format!("{CONF}bogus;\n"));
-    server.wait_for_log("[emerg]", 1);
-    assert!(server.error_log().contains("unknown directive \"bogus\" in "));
-    // A thread of its own may still have the first configuration, which has the same text as the file with the mistake.
-    wait_for("the new configuration in each thread", || {
-        (0..20).all(|_| server.get("/").ends_with("two\n")).then_some(())
-    });
-    assert_eq!(one_worker(&server, pid), worker, "the process stays");
 }
 
 #[test]
