@@ -311,9 +311,16 @@ impl Case<'_> {
                 received::check(&rows, &section.argument, self.origin(&section.argument).http());
             }
             "tls" => {
-                let failed = |row: &String| tls::check(&self.said(row), self.server()).err();
-                let all: Vec<String> = section.rows().iter().filter_map(failed).collect();
-                assert!(all.is_empty(), "{}\n{}", all.join("\n"), self.server().error_log());
+                let end = Instant::now() + DEADLINE;
+                loop {
+                    let failed = |row: &String| tls::check(&self.said(row), self.server()).err();
+                    let all: Vec<String> = section.rows().iter().filter_map(failed).collect();
+                    if all.is_empty() {
+                        break;
+                    }
+                    let again = section.argument == "until" && Instant::now() < end;
+                    assert!(again, "{}\n{}", all.join("\n"), self.server().error_log());
+                }
             }
             "commands" => {
                 let failed = |row: &String| commands::check(&self.said(row), self.here()).err();

@@ -262,8 +262,7 @@ fn bytes(rest: &mut &str) -> Vec<u8> {
 
 /// Returns fields, `NAME: VALUE; ...`.
 fn fields(text: &str) -> Vec<(String, String)> {
-    let of =
-        |field: &str| field.split_once(": ").map(|(n, v)| (n.to_owned(), unescape(v))).expect("a field");
+    let of = |field: &str| field.split_once(": ").map(|(n, v)| (n.to_owned(), unescape(v))).expect("a field");
     text.split("; ").filter(|field| !field.is_empty()).map(of).collect()
 }
 
@@ -277,7 +276,8 @@ fn check(name: &str) {
         let Row { what, steps, want } = Row::parse(row);
         judge(&mut client, &server, &steps, want).err().map(|e| format!("{what}: {e}\n"))
     };
-    let failures: String = cases::rows(case.split_once('\n').expect("rows").1).iter().filter_map(wrong).collect();
+    let failures: String =
+        cases::rows(case.split_once('\n').expect("rows").1).iter().filter_map(wrong).collect();
     assert_eq!(failures, "");
     let log = server.error_log();
     assert!(!log.contains("panic"), "{log}");
