@@ -219,7 +219,7 @@ fn request_bytes(request: &str) -> Vec<u8> {
 }
 
 /// Returns `true` if JSON has a value at a pointer.
-fn json_holds(expected: &str, body: &[u8]) -> bool {
+pub(super) fn json_holds(expected: &str, body: &[u8]) -> bool {
     use serde_json::Value;
     let (pointer, wanted) = expected.split_once(' ').unwrap_or((expected, ""));
     let Ok(all) = serde_json::from_slice::<Value>(body) else { return false };
