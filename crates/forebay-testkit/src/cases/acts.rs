@@ -1,7 +1,7 @@
 //! What is done to the server of a table, and to its files:
 //!
 //! `signal NAME`, `exits CODE`, `restarts`, `kill worker`, `same worker` (as at the last such row), `remove FILE`, `rename FILE FILE`,
-//! `copy FILE FILE`, `mode FILE OCTAL` (is that), `files DIRECTORY COUNT` (has so many, for which it waits), `gone FILE` (waits until there is none), `exists FILE`,
+//! `copy FILE FILE`, `link TO NAME` (a symbolic one), `mode FILE OCTAL` (is that), `files DIRECTORY COUNT` (has so many, for which it waits), `gone FILE` (waits until there is none), `exists FILE`,
 //! `upgrade`: another process of the program takes over, whose worker process is `{worker}`.
 
 use super::talk::Talks;
@@ -38,6 +38,7 @@ pub(super) fn act(row: &str, server: &mut Server, worker: &mut Worker, talks: &m
         ["remove", name] => std::fs::remove_file(path(name)).expect("removed"),
         ["rename", from, to] => std::fs::rename(path(from), path(to)).expect("renamed"),
         ["copy", from, to] => drop(std::fs::copy(path(from), path(to)).expect("copied")),
+        ["link", to, name] => std::os::unix::fs::symlink(path(to), path(name)).expect("linked"),
         ["mode", name, octal] => {
             let mode = path(name).metadata().expect("a file").permissions().mode() & 0o777;
             assert_eq!(format!("{mode:o}"), octal, "{name}");
