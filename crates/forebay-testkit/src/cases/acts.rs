@@ -1,7 +1,7 @@
 //! What is done to the server of a table, and to its files:
 //!
 //! `signal NAME`, `exits CODE`, `restarts`, `kill worker`, `same worker` (as at the last such row), `remove FILE`, `rename FILE FILE`,
-//! `copy FILE FILE`, `link TO NAME` (a symbolic one), `mode FILE OCTAL` (is that), `files DIRECTORY COUNT` (has so many, for which it waits), `gone FILE` (waits until there is none), `exists FILE`,
+//! `copy FILE FILE`, `link TO NAME` (a symbolic one), `mode FILE OCTAL` (is that), `chmod FILE OCTAL`, `same FILE FILE` (have the same text), `files DIRECTORY COUNT` (has so many, for which it waits), `gone FILE` (waits until there is none), `exists FILE`,
 //! `upgrade`: another process of the program takes over, whose worker process is `{worker}`.
 
 use super::talk::Talks;
@@ -43,6 +43,11 @@ pub(super) fn act(row: &str, server: &mut Server, worker: &mut Worker, talks: &m
             let mode = path(name).metadata().expect("a file").permissions().mode() & 0o777;
             assert_eq!(format!("{mode:o}"), octal, "{name}");
         }
+        ["chmod", name, octal] => {
+            let mode = PermissionsExt::from_mode(u32::from_str_radix(octal, 8).expect("a mode"));
+            std::fs::set_permissions(path(name), mode).expect("changed");
+        }
+        ["same", one, other] => assert_eq!(server.read(one), server.read(other), "{row}"),
         ["files", directory, count] => {
             wait_until(row, || files(&path(directory)).len().to_string() == count);
         }
