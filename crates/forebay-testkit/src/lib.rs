@@ -31,6 +31,7 @@ mod dns;
 pub mod fastcgi;
 pub mod gateways;
 pub mod h2;
+pub mod h3;
 mod oracle;
 mod origin;
 mod process;

@@ -33,6 +33,7 @@
 //!   `joined`, `decoded` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
 //! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
 //! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`, `9-x TEXT`: so many times or more, or less. `log NAME`: those of another file.
+//! - `h3`: commands of a client of HTTP/3 (`h3.rs`); without one the case is skipped.
 //! - `talk`: connections that stay open (`talk.rs`); `talk until`: the rows are repeated until all hold. `h2`: requests and frames of HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
 //! - `access NAME`: lines that a log has, all of them; `access NAME nginx`: that of nginx, too.
 //! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests (`received.rs`).
@@ -51,6 +52,7 @@ mod acts;
 mod commands;
 mod each;
 mod h2;
+mod h3;
 mod judged;
 mod programs;
 mod received;
@@ -62,6 +64,7 @@ mod text;
 mod tls;
 mod upstreams;
 
+use crate::h3::Client;
 use crate::{
     Conf, DEADLINE, Form, Oracle, P256, RSA, Server, Site, is_before, oracle, page_files, stamp, wait_for,
     wait_until, wrap,
@@ -108,7 +111,15 @@ pub fn run(file: &str, name: &str, all: &str) {
         sections.iter().filter(|s| s.kind == "origin").map(Upstream::start).collect();
     let talks = Talks::default();
     let (worker, idle, ours, theirs) = (None, None, None, None);
-    let mut case = Case { sections: &sections, origins: &origins, idle, talks, worker, ours, theirs };
+    let mut client = None;
+    if let Some(section) = sections.iter().find(|s| s.kind == "h3") {
+        let script = if section.argument.is_empty() { "client.py" } else { "attacker.py" };
+        client = Client::start_script(script);
+        if client.is_none() {
+            return;
+        }
+    }
+    let mut case = Case { sections: &sections, origins: &origins, idle, talks, client, worker, ours, theirs };
     match case.conf() {
         Some(conf) => case.start(&conf),
         None => case.idle = Some(case.site(&case.file_conf())),
@@ -123,6 +134,8 @@ struct Case<'a> {
     sections: &'a [Section],
     origins: &'a [Upstream],
     talks: Talks,
+    /// Client of HTTP/3.
+    client: Option<Client>,
     worker: acts::Worker,
     /// Directory of a case without a server.
     idle: Option<Site>,
@@ -289,6 +302,14 @@ impl Case<'_> {
             "h2" => {
                 let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
                 h2::check(&rows, &section.argument, self.server());
+            }
+            "h3" => {
+                let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
+                let server = self.ours.as_ref().expect("a configuration");
+                let client = self.client.as_mut().expect("checked before");
+                let failed: String =
+                    rows.iter().filter_map(|row| h3::check(row, client, server).err()).collect();
+                assert!(failed.is_empty(), "{failed}\n{}", server.error_log());
             }
             "acts" => {
                 let server = self.ours.as_mut().expect("a configuration");
