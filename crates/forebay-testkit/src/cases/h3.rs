@@ -23,7 +23,7 @@ pub(super) fn check(row: &str, client: &mut Client, server: &Server) -> Result<(
         ["connect", name] => client.connect(name, server),
         ["connect", name, options] => client.connect_with(name, server, parsed(options)),
         ["get", on, target] => client.get(on, target),
-        ["ask", on, request] => client.ask(on, parsed(request)),
+        ["ask", on, request] if !on.starts_with('{') => client.ask(on, parsed(request)),
         ["request", on, rest] => {
             let (name, request) = rest.split_once(' ').unwrap_or((rest, "{}"));
             client.request(on, name, parsed(request));
