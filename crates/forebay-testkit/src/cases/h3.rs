@@ -29,7 +29,7 @@ pub(super) fn check(row: &str, client: &mut Client, server: &Server) -> Result<(
             client.request(on, name, parsed(request));
             json!(null)
         }
-        ["answer", name] => client.answer(name),
+        ["answer", name] if !name.starts_with('{') => client.answer(name),
         [word, ..] => {
             let text = command.strip_prefix(word).unwrap_or_default().trim();
             client.call(word, if text.is_empty() { json!({}) } else { parsed(text) })

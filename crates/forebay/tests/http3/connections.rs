@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 forebay_testkit::cases!("../cases/http3/connections.cases":
     names_choose_certificates_and_servers, client_certificates, suites_of_tls, retry, resumption, early_data,
     early_data_from_elsewhere, early_data_is_refused, version_2, sessions_are_of_one_version, version_2_is_preferred,
-    http3_off);
+    http3_off, a_connection_serves_so_many_requests, a_listener_that_goes_away);
 
 #[test]
 fn clients_move() {
@@ -135,25 +135,6 @@ fn connections_outlive_reloads() {
 }
 
 #[test]
-fn a_listener_that_goes_away() {
-    let Some(mut client) = Client::start() else { return };
-    let second = "listen 127.0.0.1:%PORT1% quic;";
-    let server = Server::start_on(site(&numbered(second, 0)));
-    client.connect("stays", &server);
-    client.connect_with("goes", &server, json!({"port": server.addr(1).port()}));
-    client.request("goes", "running", json!({"path": "/large"}));
-    client.call("answer", json!({"of": "running", "until": "head"}));
-    reload(&server, &numbered("", 1));
-    assert_eq!(client.call("wait", json!({"on": "goes", "for": "goaway"}))["goaways"], json!([4]));
-    let told = client.answer("running");
-    assert_eq!((&told["length"], &told["ended"]), (&json!(2_000_000), &json!(true)), "{told}");
-    let told = client.call("wait", json!({"on": "goes", "for": "closed"}));
-    assert_eq!(told["closed"]["code"], 0x100, "H3_NO_ERROR");
-    assert_eq!(client.get("stays", "/version")["text"], "1");
-    assert_eq!(client.call("state", json!({"on": "stays"}))["goaways"], json!([]));
-}
-
-#[test]
 fn quit_lets_requests_end() {
     let Some(mut client) = Client::start() else { return };
     let mut server = Server::start_on(site(&numbered("", 0)));
@@ -180,17 +161,4 @@ fn quit_lets_requests_end() {
     assert_eq!((&told["length"], &told["ended"]), (&json!(2_000_000), &json!(true)), "{told}");
     assert_eq!(client.call("wait", json!({"on": "a", "for": "closed"}))["closed"]["code"], 0x100);
     assert_eq!(server.wait_end(), Some(0));
-}
-
-#[test]
-fn a_connection_serves_so_many_requests() {
-    let Some(mut client) = Client::start() else { return };
-    let server = serve("keepalive_requests 3;");
-    client.connect("a", &server);
-    for _ in 0..3 {
-        let told = client.get("a", "/page");
-        assert_eq!((&told["status"], &told["ended"]), (&json!(200), &json!(true)), "{told}");
-    }
-    let told = client.call("wait", json!({"on": "a", "for": "closed"}));
-    assert_eq!((&told["goaways"], &told["closed"]["code"]), (&json!([12]), &json!(0x100)));
 }
