@@ -1,7 +1,8 @@
 //! What is done to the server of a table, and to its files:
 //!
 //! `signal NAME`, `exits CODE`, `restarts`, `kill worker`, `same worker` (as at the last such row), `remove FILE`, `rename FILE FILE`,
-//! `copy FILE FILE`, `link TO NAME` (a symbolic one), `mode FILE OCTAL` (is that), `chmod FILE OCTAL`, `same FILE FILE` (have the same text), `files DIRECTORY COUNT` (has so many, for which it waits), `gone FILE` (waits until there is none), `exists FILE`,
+//! `copy FILE FILE`, `link TO NAME` (a symbolic one), `mode FILE OCTAL` (is that), `chmod FILE OCTAL`, `same FILE FILE` (have the same
+//! text), `files DIRECTORY COUNT` (has so many, for which it waits), `gone FILE` (waits until there is none), `exists FILE`,
 //! `upgrade`: another process of the program takes over, whose worker process is `{worker}`.
 
 use super::talk::Talks;

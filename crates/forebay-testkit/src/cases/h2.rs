@@ -6,7 +6,8 @@
 //! [`text`](super::text); `content LENGTH`: its length; `reset CODE`: the reset that ends the stream; `then reset CODE`: one behind the
 //! answer. All that is expected of no reset holds for answers that end.
 //!
-//! Values have the escapes of strings. Other rows are `frame KIND FLAGS STREAM "BYTES"`, which is sent so, and several times with `20x ` before it; `reset STREAM CODE`: a reset that comes; `answer STREAM => ...`, an answer to a request before; and
+//! Values have the escapes of strings. Other rows are `frame KIND FLAGS STREAM "BYTES"`, which is sent so, and several times with `20x `
+//! before it; `reset STREAM CODE`: a reset that comes; `answer STREAM => ...`, an answer to a request before; and
 //! `ends`: the connection does; `goodbye CODE`, `goodbye none`: the code of the last GOAWAY, and none, before the connection ends.
 
 use super::row::{split, string, unescape};

@@ -1,4 +1,5 @@
-//! Commands of a client of HTTP/3 of tables, [`Client`], which stays from one section to the next: `COMMAND[ JSON][ => EXPECTED[ | EXPECTED]...]`.
+//! Commands of a client of HTTP/3 of tables, [`Client`], which stays from one section to the next: `COMMAND[ JSON][ => EXPECTED[ |
+//! EXPECTED]...]`.
 //!
 //! Commands are `connect NAME[ JSON]`, `get CONNECTION TARGET`, `ask CONNECTION JSON`, `request CONNECTION NAME JSON`, `answer NAME`, and
 //! `WORD JSON` for any other that the script has. Expected are `json ...` and `!json ...` of what it tells, see [`row`](super::row), and

@@ -20,9 +20,10 @@
 //! ```
 //!
 //! - `http`, `server`, `stream`, `main`: the configuration, see [`crate::Conf`]; words after it are directives of the main context.
-//!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
-//! - `file NAME`, `bytes NAME` (a string), `gzip NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
-//!   [`Site::certificate`]; `openssl`: arguments of it.
+//!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server.
+//!   `%NAME%` is the address of an origin.
+//! - `file NAME`, `bytes NAME` (a string), `gzip NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME
+//!   rsa|ec SUBJECT[ NAMES]`, see [`Site::certificate`]; `openssl`: arguments of it.
 //! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies. Others: `upstreams.rs`.
 //!   `names NAME`, `rules NAME`: other names that a name server knows, and
 //!   other rules of an origin, from there on.
@@ -32,21 +33,25 @@
 //! - `requests nginx`: the answers are compared to those of nginx, too. More words are the form that is compared, see [`Form`]: `sorted`,
 //!   `joined`, `decoded` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
 //! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
-//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`, `9-x TEXT`: so many times or more, or less. `log NAME`: those of another file.
+//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`, `9-x TEXT`: so many times or
+//!   more, or less. `log NAME`: those of another file.
 //! - `h3`: commands of a client of HTTP/3 (`h3.rs`); without one the case is skipped.
-//! - `talk`: connections that stay open (`talk.rs`); `talk until`: the rows are repeated until all hold. `h2`: requests and frames of HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
+//! - `talk`: connections that stay open (`talk.rs`); `talk until`: the rows are repeated until all hold. `h2`: requests and frames of
+//!   HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
 //! - `access NAME`: lines that a log has, all of them; `access NAME nginx`: that of nginx, too.
 //! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests (`received.rs`).
 //! - `tls`: connections of `openssl s_client` (`tls.rs`).
 //! - `commands`: the program is run (`commands.rs`). Without a configuration above no server is started: `file nginx.conf` is one then.
-//! - `write NAME`: another text of a file, from there on. `content NAME`: the text that one has then. `absent`: names that do not exist then.
+//! - `write NAME`: another text of a file, from there on. `content NAME`: the text that one has then. `absent`: names that do not exist
+//!   then.
 //! - `reload`: `OLD => NEW`, changes of the configuration, then a reload, for which the next requests wait.
 //! - `refused http|server|stream|main`: `TEXT => MESSAGE[ | MESSAGE]...`, configurations that are refused, and parts of the reason;
 //!   `!~TEXT` is none. The text of an http block stands in the third line.
 //!
 //! - `daemon`: the program runs as one. `limited KIB`: no file may grow beyond that. `datagrams NAME`: a unix socket that was left behind.
 //!
-//! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
+//! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is
+//! sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
 
 mod acts;
 mod commands;
@@ -59,6 +64,8 @@ mod received;
 pub mod row;
 pub mod rules;
 mod section;
+mod socket;
+mod steps;
 mod talk;
 mod text;
 mod tls;
@@ -66,8 +73,8 @@ mod upstreams;
 
 use crate::h3::Client;
 use crate::{
-    Conf, DEADLINE, Form, Oracle, P256, RSA, Server, Site, is_before, oracle, page_files, stamp, wait_for,
-    wait_until, wrap,
+    Conf, DEADLINE, Form, Oracle, P256, RSA, Server, Site, is_before, oracle, page_files, stamp, wait_until,
+    wrap,
 };
 use row::{Row, unescape};
 use section::{Section, sections};
@@ -381,93 +388,5 @@ impl Case<'_> {
             | "openssl" => {}
             other => panic!("no section {other}"),
         }
-    }
-
-    fn origin(&self, name: &str) -> &Upstream {
-        self.origins.iter().find(|origin| origin.name == name).expect("an origin")
-    }
-
-    fn requests(&self, section: &Section) {
-        let compared = Compared::of(&section.argument);
-        let theirs = self.theirs.as_ref().filter(|_| compared.nginx && compared.oracle().is_some());
-        let fill = |text: &str| if compared.nginx { self.filled(text) } else { self.said(text) };
-        let failed = |text: &String| match text.strip_prefix("until ") {
-            None => Row::parse(&fill(text)).check(self.server(), theirs, &compared.form).err(),
-            Some(text) => {
-                let (row, end) = (Row::parse(&fill(text)), Instant::now() + DEADLINE);
-                loop {
-                    let failed = row.check(self.server(), theirs, &compared.form).err()?;
-                    if Instant::now() > end {
-                        return Some(failed);
-                    }
-                }
-            }
-        };
-        let all: String = section.rows().iter().filter_map(failed).collect();
-        assert!(all.is_empty(), "{all}\n{}", self.server().error_log());
-    }
-
-    fn talk(&mut self, section: &Section) {
-        let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
-        let end = Instant::now() + DEADLINE;
-        loop {
-            let server = self.ours.as_ref().expect("a configuration");
-            let failed = rows.iter().find_map(|row| self.talks.row(row, server, self.origins).err());
-            let Some(failed) = failed else { return };
-            assert!(section.argument == "until" && Instant::now() < end, "{failed}\n{}", server.error_log());
-        }
-    }
-
-    fn access(&self, section: &Section) {
-        let (name, compared) = section.argument.split_once(' ').unwrap_or((&section.argument, ""));
-        let lines = self.said(&section.text);
-        self.server().wait_for_lines(name, lines.lines().count());
-        assert_eq!(self.server().read(name), lines);
-        if let Some(theirs) = self.theirs.as_ref().filter(|_| compared == "nginx") {
-            let site = theirs.site();
-            wait_until("lines of nginx", || site.read(name).lines().count() >= lines.lines().count());
-            assert_eq!(site.read(name), lines, "nginx");
-        }
-    }
-
-    fn log(&self, name: &str, text: &str) {
-        let log = || self.server().read(name);
-        if let Some(text) = text.strip_prefix('!') {
-            return assert!(!log().contains(text), "{text:?} in {}", log());
-        }
-        let counted = text.split_once("x ").and_then(|(count, text)| {
-            let most = count.strip_suffix('-').map(|most| most.parse::<usize>());
-            if let Some(Ok(most)) = most {
-                return Some((0, most, text));
-            }
-            let least = count.strip_suffix('+');
-            let count = least.unwrap_or(count).parse::<usize>().ok()?;
-            Some((count, if least.is_some() { usize::MAX } else { count }, text))
-        });
-        let (count, most, text) = counted.unwrap_or((1, usize::MAX, text));
-        let end = Instant::now() + DEADLINE;
-        while log().matches(text).count() < count {
-            assert!(Instant::now() < end, "waited in vain for {count} times {text:?} in {name}: {}", log());
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        assert!(log().matches(text).count() <= most, "{text:?} in {}", log());
-    }
-
-    fn reload(&self, section: &Section) {
-        let server = self.server();
-        let mut conf = server.read("nginx.conf");
-        for row in section.rows() {
-            let row = self.said(&row);
-            let (old, new) = sides(&row);
-            assert!(conf.contains(old), "{old}");
-            conf = conf.replace(old, new);
-        }
-        let before = server.error_log().matches("reconfigur").count();
-        server.reload_with(conf);
-        let end = Instant::now() + DEADLINE;
-        wait_for("the reload", || {
-            assert!(Instant::now() < end, "{}", server.error_log());
-            (server.error_log().matches("reconfigur").count() > before).then_some(())
-        });
     }
 }

@@ -1,8 +1,10 @@
 //! FastCGI programs of tables: `VALUE => PART[ | PART]...`, where the first rule that fits answers, as the parameter `T` says; see
 //! [`rules`](super::rules) for the patterns of values.
 //!
-//! Parts are: `"TEXT"`: a whole answer; `out "TEXT"`, `err "TEXT"`: a piece of output; `record KIND "TEXT"`; `raw "BYTES"`; `padded KIND LENGTH "TEXT"`; `end`;
-//! `bytewise`: all is sent in single bytes; `reset`: ends the connection so. Texts may have `{body}`, `{n}` (the number of the request), `{connection}` and `{request}` (its numbers),
+//! Parts are: `"TEXT"`: a whole answer; `out "TEXT"`, `err "TEXT"`: a piece of output; `record KIND "TEXT"`; `raw "BYTES"`; `padded KIND
+//! LENGTH "TEXT"`; `end`;
+//! `bytewise`: all is sent in single bytes; `reset`: ends the connection so. Texts may have `{body}`, `{n}` (the number of the request),
+//! `{connection}` and `{request}` (its numbers),
 //! `{keep}`, `{NAME}` (a parameter) and `{params}` (a line for each but those of the server, and the length of the body).
 
 use super::row::{split, string};

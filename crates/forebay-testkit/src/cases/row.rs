@@ -8,7 +8,8 @@
 //! Expected are: `404` or `404 Not Found`: the status; `NAME: VALUE`: a field with this value; `!NAME`: no such field; `2x NAME`: so many
 //! fields; `"TEXT"`: the content; `..."TEXT"`: the end of the content; `~"TEXT"` and `!~"TEXT"`: a part of the answer, and none;
 //! `whole "TEXT"`: all bytes of the answer; `json POINTER JSON`: a value in content of JSON, a part of an array or object with `~`
-//! before it; `json POINTER > NUMBER`, `json POINTER none`; `series NAME NUMBER`, `series NAME > NUMBER`: a value for Prometheus; `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
+//! before it; `json POINTER > NUMBER`, `json POINTER none`; `series NAME NUMBER`, `series NAME > NUMBER`: a value for Prometheus; `closed`:
+//! the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
 
 use crate::oracle::Form;
 use crate::{Answer, Oracle, Server, Talk, raw};

@@ -2,7 +2,8 @@
 //!
 //! A target is exact, or has `*` for what comes before and after (`/a/*`, `*/b`, `*`). An answer is a status with its reason, fields and a
 //! string as the content, each after ` | `; or a string of raw bytes. `206` alone as the status answers with the part of the content that
-//! `Range` asks for, or 200. `resets` alone breaks it off; `close` behind it ends the connection, `closed` alone ends it without an answer. Texts may have
+//! `Range` asks for, or 200. `resets` alone breaks it off; `close` behind it ends the connection, `closed` alone ends it without an answer.
+//! Texts may have
 //! `{target}`, `{method}`, `{body}`, `{conn}` (the number of the connection), `{peer}` (the address of the other end), `{field NAME}`,
 //! `{lines BEGIN}` (the lines of the head that begin so) and `{head}` (all lines but `Connection`) of the request.
 

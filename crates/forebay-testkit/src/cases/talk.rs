@@ -2,43 +2,38 @@
 //!
 //! The name is that of a connection, which is opened at its first action; that of the name `-` is there for its row alone. `AT` is the
 //! number of a port, 0 if it is left out, or the name of a unix socket; `udp` before it is for datagrams: `@1`, `@udp0`, `@u.sock`,
-//! `@udp:u.sock` (from a socket of the connection's name, in the abstract namespace if that is `abstract`), `@udp:127.0.0.7:%PORT0%`. Actions are:
+//! `@udp:u.sock` (from a socket of the connection's name, in the abstract namespace if that is `abstract`), `@udp:127.0.0.7:%PORT0%`.
+//! Actions are:
 //!
 //! - `sends "BYTES"`, `trickles "BYTES"`: each byte by itself; `gets TARGET`: a request of HTTP/1 that goes on;
 //! - `reads "BYTES"`: so many bytes that come, or the next datagram; `reads ..."TEXT"`: all up to a text;
-//! - `ends EXPECTED`: all up to the end, see [`text`](super::text), where a reset is an end, too; `closed`: the end, at once if something comes; `refused`: the server sends nothing for a datagram, and its port is closed;
-//! - `shuts`: ends its own direction; `resets`; `leaves`; `opens`: nothing; `from ADDRESS`: that is where the other end is; `pauses MILLISECONDS`; `skips COUNT`: reads so many bytes, whatever they are;
+//! - `ends EXPECTED`: all up to the end, see [`text`](super::text), where a reset is an end, too; `closed`: the end, at once if something
+//!   comes; `refused`: the server sends nothing for a datagram, and its port is closed;
+//! - `shuts`: ends its own direction; `resets`; `leaves`; `opens`: nothing; `from ADDRESS`: that is where the other end is; `pauses
+//!   MILLISECONDS`; `skips COUNT`: reads so many bytes, whatever they are;
 //! - `lacks NAME "TEXT"`: the text of a name has no such part;
 //! - `hello NAME`: sends a ClientHello with a name in single bytes;
-//! - `as NAME[@AT]`: the actions behind it are those of another connection; `reloads`: the server reads its configuration again, and the next action waits for that.
+//! - `as NAME[@AT]`: the actions behind it are those of another connection; `reloads`: the server reads its configuration again, and the
+//!   next action waits for that.
 //!
 //! A test is also the other side of upstreams: `U accepts C`, where `U` is one of the kind `accepts`, takes the next connection to it and
-//! names it `C`; and one of the kind `listens` has the actions `reads` and `sends`, which goes to the client of the last datagram, or to that of a name: `U keeps NAME`, `U sends "BYTES" to NAME`.
+//! names it `C`; and one of the kind `listens` has the actions `reads` and `sends`, which goes to the client of the last datagram, or to
+//! that of a name: `U keeps NAME`, `U sends "BYTES" to NAME`.
 //!
 //! `{NAME}` in what is read stands for any text where it comes up first, and for the same text from there on, also in what is sent;
-//! `{NEW!NAME}` for a text that is another, which may have a name or none; `{*}` for any text. `{NAME:1}` is for texts of a length. `{C.port}` is the port of the connection `C`, and
+//! `{NEW!NAME}` for a text that is another, which may have a name or none; `{*}` for any text. `{NAME:1}` is for texts of a length.
+//! `{C.port}` is the port of the connection `C`, and
 //! `{C.bytes}` its two bytes. A row that is
 //! there several times has the number of each, from 0, for `#`.
 
 use super::row::{split, string};
+use super::socket::{Socket, open};
 use super::text;
 use super::upstreams::Upstream;
-use crate::{Server, connect, reset, udp};
+use crate::{Server, reset};
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{self, UnixDatagram, UnixStream};
-
-/// A socket of a client.
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Udp(UdpSocket),
-    Datagrams(UnixDatagram),
-    /// Socket of an upstream, and the sender of the last datagram.
-    Upstream(UdpSocket, Option<SocketAddr>),
-}
+use std::io::Read;
+use std::net::{Shutdown, SocketAddr};
 
 /// Connections that are open, and texts that have names.
 #[derive(Default)]
@@ -176,7 +171,7 @@ impl Talks {
                 let done = match action.strip_prefix("accepts ") {
                     Some(connection) => self.accept(&current, connection, upstreams),
                     None if action == "reloads" => reload(server),
-                    None if current.contains("@udp:[") && UdpSocket::bind("[::1]:0").is_err() => {
+                    None if current.contains("@udp:[") && std::net::UdpSocket::bind("[::1]:0").is_err() => {
                         println!("skipped: there is no IPv6 here: {row}");
                         Ok(())
                     }
@@ -356,103 +351,6 @@ fn client_hello(name: &str) -> Vec<u8> {
     let body = [&[3, 3], &[7; 32][..], &[0, 0, 2, 0x13, 1, 1, 0], &two(extension.len()), &extension].concat();
     let (outer, inner) = (two(body.len() + 4), two(body.len()));
     [&[22, 3, 1], &outer[..], &[1, 0], &inner, &body].concat()
-}
-
-/// Opens a socket of a name to an address.
-fn open(server: &Server, name: &str, at: &str) -> Socket {
-    let port = |number: &str| number.parse().map(|n| server.addr(n)).ok();
-    match at.strip_prefix("udp") {
-        Some(number) if port(number).is_some() => Socket::Udp(udp(port(number).expect("a port"))),
-        Some(rest) => match rest.trim_start_matches(':').parse::<SocketAddr>() {
-            Ok(addr) => Socket::Udp(udp(addr)),
-            Err(_) => Socket::Datagrams(datagrams(server, name, rest.trim_start_matches(':'))),
-        },
-        None => match port(at) {
-            Some(addr) => Socket::Tcp(connect(addr)),
-            None => {
-                let stream = UnixStream::connect(server.path(at)).expect("connected");
-                stream.set_read_timeout(Some(crate::DEADLINE)).expect("timeout");
-                Socket::Unix(stream)
-            }
-        },
-    }
-}
-
-/// Opens a socket of datagrams, which has a name of its own unless that is `-`. The server may write to it.
-fn datagrams(server: &Server, name: &str, to: &str) -> UnixDatagram {
-    let socket = match name {
-        "-" => UnixDatagram::unbound().expect("socket"),
-        "abstract" => {
-            let own = net::SocketAddr::from_abstract_name(server.dir().as_os_str().as_encoded_bytes());
-            UnixDatagram::bind_addr(&own.expect("a name")).expect("bind")
-        }
-        _ => {
-            let path = server.path(name);
-            let socket = UnixDatagram::bind(&path).expect("bind");
-            crate::open_up(&path);
-            socket
-        }
-    };
-    socket.connect(server.path(to)).expect("connected");
-    socket.set_read_timeout(Some(crate::DEADLINE)).expect("timeout");
-    socket
-}
-
-impl Socket {
-    fn is_stream(&self) -> bool {
-        matches!(self, Socket::Tcp(_) | Socket::Unix(_))
-    }
-
-    fn port(&self) -> Option<u16> {
-        match self {
-            Socket::Tcp(stream) => stream.local_addr(),
-            Socket::Udp(socket) => socket.local_addr(),
-            Socket::Upstream(..) | Socket::Unix(_) | Socket::Datagrams(_) => return None,
-        }
-        .ok()
-        .map(|addr| addr.port())
-    }
-
-    fn tcp(&self) -> &TcpStream {
-        let Socket::Tcp(stream) = self else { panic!("not TCP") };
-        stream
-    }
-
-    /// Sends bytes. A connection that the server has closed already shows so when it is read.
-    fn send(&mut self, bytes: &[u8]) {
-        match self {
-            Socket::Tcp(stream) => drop(stream.write_all(bytes)),
-            Socket::Unix(stream) => drop(stream.write_all(bytes)),
-            Socket::Udp(socket) => assert_eq!(socket.send(bytes).expect("sent"), bytes.len()),
-            Socket::Datagrams(socket) => assert_eq!(socket.send(bytes).expect("sent"), bytes.len()),
-            Socket::Upstream(socket, to) => {
-                let to = to.expect("a datagram before");
-                assert_eq!(socket.send_to(bytes, to).expect("sent"), bytes.len());
-            }
-        }
-    }
-
-    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => stream.read(buf),
-            Socket::Unix(stream) => stream.read(buf),
-            Socket::Udp(socket) => socket.recv(buf),
-            Socket::Datagrams(socket) => socket.recv(buf),
-            Socket::Upstream(socket, from) => {
-                let (count, sender) = socket.recv_from(buf)?;
-                *from = Some(sender);
-                Ok(count)
-            }
-        }
-    }
-
-    fn rest(&mut self, all: &mut Vec<u8>) -> std::io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => stream.read_to_end(all),
-            Socket::Unix(stream) => stream.read_to_end(all),
-            _ => panic!("datagrams have no end"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Expectations of a text: `json ...` as in rows, `"TEXT"`: all of it; `..."TEXT"`: its end; `~"TEXT"` and `!~"TEXT"`: a part of it, and none; `2x "TEXT"`: so many.
+//! Expectations of a text: `json ...` as in rows, `"TEXT"`: all of it; `..."TEXT"`: its end; `~"TEXT"` and `!~"TEXT"`: a part of it, and
+//! none; `2x "TEXT"`: so many.
 
 use super::row::{json_holds, string};
 
