@@ -55,7 +55,7 @@ pub use oracle::{
     page_files, stamp, wrap,
 };
 pub use origin::{Asked, Origin, accept, echo, fragments, reset, silent};
-pub use process::{alive, children, descriptors, kill, memory, program, title};
+pub use process::{alive, children, descriptors, kill, memory, program, quit, title};
 pub use server::Server;
 pub use site::{Site, open_up};
 pub use tls::{Kept, s_client};

@@ -1,6 +1,6 @@
 //! Access logs: what is in them when a worker is killed, and how lines leave.
 
-use forebay_testkit::{DEADLINE, Server, Signal, Site, alive, http, kill, server, wait_for, wait_until};
+use forebay_testkit::{DEADLINE, Server, Signal, Site, http, kill, quit, server, wait_for, wait_until};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -175,8 +175,7 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
     let worker_of = |master: i32| wait_for("a worker", || server.workers(master).first().copied());
     let has = |line: &str| server.read("logs/a.log").contains(&format!("{line} 200 5 end\n")).then_some(());
     assert!(server.get("/old").ends_with("hello"));
-    server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+    let new = server.successor(old);
     let workers = [worker_of(old), worker_of(new)];
     // Whichever of the two answers.
     (0..8).for_each(|n| assert!(server.get(format!("/both-{n}")).ends_with("hello")));
@@ -186,8 +185,7 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
     for line in ["/old", "/both-0", "/both-7"] {
         wait_for("lines left", || has(line));
     }
-    kill(old, Signal::SIGQUIT);
-    wait_until("the end of the old master", || !alive(old));
+    quit(old);
     assert!(server.get("/new").ends_with("hello"));
     kill(worker_of(new), Signal::SIGQUIT);
     wait_for("lines at the end of a worker", || has("/new"));

@@ -1,7 +1,7 @@
 //! Start, stop, reload, logs, upgrade, and a worker that dies.
 
 use forebay_testkit::{
-    DEADLINE, Server, Signal, Site, alive, children, kill, program, raw, title, wait_for, wait_until,
+    DEADLINE, Server, Signal, Site, alive, children, kill, program, quit, raw, title, wait_for, wait_until,
 };
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -223,11 +223,9 @@ fn an_upgrade_answers_requests_on_kept_connections() {
             .collect();
         for _ in 0..3 {
             let old = server.pid();
-            server.signal(Signal::SIGUSR2);
-            let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+            let new = server.successor(old);
             one_worker(&server, new);
-            kill(old, Signal::SIGQUIT);
-            wait_until("the end of the old master", || !alive(old));
+            quit(old);
         }
         done.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().expect("no request was lost"));
@@ -239,8 +237,7 @@ fn upgrade_and_way_back_refuse_nobody() {
     let server = Server::start_daemon(CONF);
     let old = server.pid();
     let answers = under_load(server.addr(0), || {
-        server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+        let new = server.successor(old);
         assert_eq!(server.read("logs/nginx.pid.oldbin"), format!("{old}\n"));
         one_worker(&server, new);
         kill(old, Signal::SIGWINCH);
@@ -253,11 +250,9 @@ fn upgrade_and_way_back_refuse_nobody() {
         assert!(server.dir().join("web.sock").exists());
 
         // And for good.
-        server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+        let new = server.successor(old);
         one_worker(&server, new);
-        kill(old, Signal::SIGQUIT);
-        wait_until("the end of the old master", || !alive(old));
+        quit(old);
         assert_eq!(server.pid_in_file(), Some(new));
         assert!(!server.dir().join("logs/nginx.pid.oldbin").exists());
         assert!(server.dir().join("web.sock").exists());

@@ -6,7 +6,7 @@
 //! `upgrade`: another process of the program takes over, whose worker process is `{worker}`.
 
 use super::talk::Talks;
-use crate::{Server, Signal, alive, files, kill, wait_for, wait_until};
+use crate::{Server, Signal, files, quit, wait_for, wait_until};
 use std::os::unix::fs::PermissionsExt;
 
 /// Pid of the worker process at the last row about it.
@@ -27,12 +27,10 @@ pub(super) fn act(row: &str, server: &mut Server, worker: &mut Worker, talks: &m
         }
         ["upgrade"] => {
             let old = server.pid();
-            server.signal(Signal::SIGUSR2);
-            let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+            let new = server.successor(old);
             let worker = wait_for("its worker", || server.workers(new).first().copied());
             talks.name("worker", worker.to_string());
-            kill(old, Signal::SIGQUIT);
-            wait_until("the end of the old process", || !alive(old));
+            quit(old);
         }
         ["gone", name] => wait_until(row, || !path(name).exists()),
         ["exists", name] => assert!(path(name).exists(), "{name}"),

@@ -102,8 +102,7 @@ fn questions_are_answered_through_an_upgrade() {
     };
     both();
     let old = server.pid();
-    server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+    let new = server.successor(old);
     wait_for("its worker", || server.workers(new).first().copied());
     both();
     kill(old, Signal::SIGQUIT);
