@@ -5,7 +5,10 @@ use super::section::Section;
 use super::upstreams::Upstream;
 use super::{Case, Compared, sides};
 use crate::{DEADLINE, wait_for, wait_until};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Pause between looks at what has to come.
+const PAUSE: Duration = Duration::from_millis(5);
 
 impl Case<'_> {
     pub(super) fn origin(&self, name: &str) -> &Upstream {
@@ -25,6 +28,7 @@ impl Case<'_> {
                     if Instant::now() > end {
                         return Some(failed);
                     }
+                    std::thread::sleep(PAUSE);
                 }
             }
         };
@@ -40,6 +44,7 @@ impl Case<'_> {
             let failed = rows.iter().find_map(|row| self.talks.row(row, server, self.origins).err());
             let Some(failed) = failed else { return };
             assert!(section.argument == "until" && Instant::now() < end, "{failed}\n{}", server.error_log());
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -73,7 +78,7 @@ impl Case<'_> {
         let end = Instant::now() + DEADLINE;
         while log().matches(text).count() < count {
             assert!(Instant::now() < end, "waited in vain for {count} times {text:?} in {name}: {}", log());
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(PAUSE);
         }
         assert!(log().matches(text).count() <= most, "{text:?} in {}", log());
     }
