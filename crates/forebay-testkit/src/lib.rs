@@ -27,9 +27,11 @@ pub mod cases;
 mod certificates;
 mod client;
 mod conf;
+mod dns;
 pub mod fastcgi;
 pub mod gateways;
 pub mod h2;
+pub mod h3;
 mod oracle;
 mod origin;
 mod process;
@@ -47,12 +49,13 @@ pub use client::{
     Talk, ask, chunked, connect, connect_with_small_buffer, get, get_with, join_all, raw, request,
 };
 pub use conf::{Conf, http, main, server, stream};
+pub use dns::Names;
 pub use oracle::{
     Form, Oracle, compare, compare_with, expires_after, is_before, nginx_answers, normalise, oracle,
     page_files, stamp, wrap,
 };
 pub use origin::{Asked, Origin, accept, echo, fragments, reset, silent};
-pub use process::{alive, children, descriptors, kill, memory, program, title};
+pub use process::{alive, children, descriptors, kill, memory, program, quit, title};
 pub use server::Server;
 pub use site::{Site, open_up};
 pub use tls::{Kept, s_client};

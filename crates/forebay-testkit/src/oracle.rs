@@ -113,11 +113,26 @@ pub enum Form {
     Sorted,
     /// The same, and content in one piece, however it is framed.
     Joined,
+    /// Head and content without its coding, see [`Answer::comparable`](crate::Answer::comparable); the content of built-in pages is left out.
+    Decoded,
     /// One field only, which has to be there.
     Field(String),
 }
 
 impl Form {
+    /// Returns a form of an answer of a site.
+    pub fn of_answer(&self, bytes: &[u8], site: &Site) -> String {
+        match self {
+            Form::Decoded => {
+                let answer = crate::Answer::of(bytes);
+                let text = String::from_utf8_lossy(&answer.decoded()).into_owned();
+                let is_page = ["forebay", "nginx"].iter().any(|n| text.contains(&format!("<center>{n}")));
+                format!("{}\n\n{}", answer.comparable(), if is_page { "a page" } else { &text })
+            }
+            _ => self.of(&normalise(bytes, site)),
+        }
+    }
+
     /// Returns a form of an answer that is normalised.
     pub fn of(&self, answer: &str) -> String {
         let (head, body) = answer.split_once("\n\n").unwrap_or((answer, ""));
@@ -127,7 +142,7 @@ impl Form {
             lines.join("\n")
         };
         match self {
-            Form::Whole => answer.to_owned(),
+            Form::Whole | Form::Decoded => answer.to_owned(),
             Form::Joined if head.contains("Transfer-Encoding: chunked") => {
                 format!("{}\n\n{}", sorted(), joined(body))
             }

@@ -20,6 +20,12 @@ pub fn kill(pid: i32, signal: Signal) {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
 }
 
+/// Has a process end with its requests, and waits for that.
+pub fn quit(pid: i32) {
+    kill(pid, Signal::SIGQUIT);
+    crate::wait_until("the end of the process", || !alive(pid));
+}
+
 /// Returns `true` if a process exists and is not a zombie.
 pub fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))

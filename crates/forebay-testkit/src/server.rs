@@ -176,6 +176,12 @@ impl Server {
         crate::wait_until("another worker", || self.workers(self.pid()).iter().any(|pid| *pid != old));
     }
 
+    /// Has another master process follow that of a pid. Returns its pid.
+    pub fn successor(&self, old: i32) -> i32 {
+        self.signal(Signal::SIGUSR2);
+        wait_for("a new master", || self.pid_in_file().filter(|pid| *pid != old))
+    }
+
     /// Returns the error log.
     pub fn error_log(&self) -> String {
         self.site.read("logs/error.log")

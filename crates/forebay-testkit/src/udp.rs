@@ -45,7 +45,7 @@ impl Echo {
 
 /// Opens a socket to an address, whose reads have a deadline.
 pub fn udp(to: SocketAddr) -> UdpSocket {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let socket = UdpSocket::bind(if to.is_ipv6() { "[::1]:0" } else { "127.0.0.1:0" }).expect("bind");
     socket.connect(to).expect("connected");
     socket.set_read_timeout(Some(DEADLINE)).expect("timeout");
     socket

@@ -203,6 +203,19 @@ fn issued(site: &Site, name: &str, old: &str) -> String {
     }
 }
 
+/// Starts an authority, and a server; `None` where there is no Pebble.
+fn started(site: Site, settings: Settings) -> Option<(Authority, Server)> {
+    let authority = Authority::start(&site, &pebble()?, settings);
+    Some((authority, Server::start_on(site)))
+}
+
+/// The same, with the first certificate of `a.test`.
+fn certified(site: Site, settings: Settings) -> Option<(Authority, Server, String)> {
+    let (authority, server) = started(site, settings)?;
+    let first = issued(&server.site, "a.test", "");
+    Some((authority, server, first))
+}
+
 /// A site with an issuer. `inside`: more lines of its block; `server`: lines of the server.
 fn site(inside: &str, server: &str) -> Site {
     Site::new(format!(
@@ -222,10 +235,7 @@ const LONG: Settings =
 
 #[test]
 fn a_certificate_is_got_kept_and_found_after_a_restart() {
-    let Some(program) = pebble() else { return };
-    let site = site("", NGINX_ACME);
-    let authority = Authority::start(&site, &program, LONG);
-    let mut server = Server::start_on(site);
+    let Some((authority, mut server)) = started(site("", NGINX_ACME), LONG) else { return };
     assert!(server.get("/").contains("here"), "HTTP works at once");
     let first = issued(&server.site, "a.test", "");
     assert!(first.contains("DNS:a.test, DNS:b.test"), "{first}");
@@ -258,11 +268,8 @@ fn a_certificate_is_got_kept_and_found_after_a_restart() {
 
 #[test]
 fn a_short_certificate_is_renewed_in_place() {
-    let Some(program) = pebble() else { return };
     let site = site("challenge tls-alpn-01;", NGINX_ACME);
-    let _authority = Authority::start(&site, &program, Settings { life: 16, ..LONG });
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let Some((_authority, server, first)) = certified(site, Settings { life: 16, ..LONG }) else { return };
     let second = issued(&server.site, "a.test", &first);
     assert_ne!(first, second);
     let log = server.error_log();
@@ -271,16 +278,14 @@ fn a_short_certificate_is_renewed_in_place() {
 
 #[test]
 fn an_external_account_and_an_rsa_key() {
-    let Some(program) = pebble() else { return };
     let external = "external_account_key kid-1 data:zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W; \
                     account_key rsa:2048; common_name_in_csr off; profile default require;";
     let site = site(
         external,
         &NGINX_ACME.replace("acme_certificate pebble", "acme_certificate pebble a.test key=rsa"),
     );
-    let _authority = Authority::start(&site, &program, Settings { external: true, ..LONG });
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let settings = Settings { external: true, ..LONG };
+    let Some((_authority, _server, first)) = certified(site, settings) else { return };
     assert!(first.contains("DNS:a.test\n") && !first.contains("b.test"), "{first}");
 }
 
@@ -316,11 +321,7 @@ fn a_certificate_is_shown_and_renewed_by_hand() {
 /// An authority that answers nonsense, and one whose own certificate is not trusted, change nothing but the log.
 #[test]
 fn the_old_certificate_outlives_a_lying_authority() {
-    let Some(program) = pebble() else { return };
-    let site = site("", NGINX_ACME);
-    let authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let Some((authority, server, first)) = certified(site("", NGINX_ACME), LONG) else { return };
     drop(authority);
     let site = &server.site;
     let renew = || {
@@ -358,12 +359,9 @@ fn the_old_certificate_outlives_a_lying_authority() {
 
 #[test]
 fn an_address_gets_a_certificate() {
-    let Some(program) = pebble() else { return };
     let server = NGINX_ACME.replace("acme_certificate pebble", "acme_certificate pebble 127.0.0.1");
     let site = site("challenge tls-alpn-01;", &server);
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let Some((_authority, _server, first)) = certified(site, LONG) else { return };
     assert!(first.contains("IP Address:127.0.0.1"), "{first}");
 }
 
@@ -459,14 +457,11 @@ fn an_earlier_certificate_serves_until_there_is_one_for_all_names() {
 /// Without a directory the account is kept over a reload.
 #[test]
 fn an_account_in_memory_survives_a_reload() {
-    let Some(program) = pebble() else { return };
     let site = site("", NGINX_ACME);
     let conf = site.read("nginx.conf");
     let conf = conf.replace(&format!("state_path {}/state", site.dir().display()), "state_path off");
     site.write("nginx.conf", &conf);
-    let _authority = Authority::start(&site, &program, Settings { life: 16, ..LONG });
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let Some((_authority, server, first)) = certified(site, Settings { life: 16, ..LONG }) else { return };
     server.reload();
     server.wait_for_log("reconfiguring", 1);
     issued(&server.site, "a.test", &first);
@@ -478,7 +473,6 @@ fn an_account_in_memory_survives_a_reload() {
 /// Ours: two lines are enough.
 #[test]
 fn acme_on_with_a_default_issuer() {
-    let Some(program) = pebble() else { return };
     let site = Site::new(
         "events {} error_log logs/error.log notice;\nhttp { access_log off; acme on; acme_client_path %DIR%/state;\n\
          acme_issuer default { uri https://127.0.0.1:%PORT2%/dir; ssl_trusted_certificate %DIR%/ca.pem; \
@@ -486,8 +480,7 @@ fn acme_on_with_a_default_issuer() {
          server { listen 127.0.0.1:%PORT0%; server_name a.test; return 301 https://$host$request_uri; }\n\
          server { listen 127.0.0.1:%PORT1% ssl; server_name a.test; location / { return 200 here; } } }\n",
     );
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     issued(&server.site, "a.test", "");
     // Not below the prefix, where nginx-acme's directives have it.
     assert!(server.dir().join("state/default/account.key").exists());
@@ -512,12 +505,10 @@ fn without_an_authority_the_site_is_served() {
 
 #[test]
 fn terms_of_service_have_to_be_accepted() {
-    let Some(program) = pebble() else { return };
     let site = site("", NGINX_ACME);
     let conf = site.read("nginx.conf").replace("accept_terms_of_service; ", "");
     site.write("nginx.conf", &conf);
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     server.wait_for_log("have to be accepted with \"accept_terms_of_service\", read", 1);
     server.wait_for_log("no other attempt before the next reload", 1);
 }

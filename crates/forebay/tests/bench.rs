@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-forebay_testkit::cases!("cases/bench.cases": mistakes_are_told);
+forebay_testkit::cases!("cases/bench.cases": mistakes_are_told, options_without_sense_for_bytes_are_refused);
 
 /// Answers 200 with five bytes, and 404 below `/missing`.
 fn server(bind: &str) -> SocketAddr {
@@ -404,33 +404,6 @@ fn loads_of_bytes_have_all_outputs() {
     let with = ["-n", "40", "-c", "4", "--agents", &at, "--secret-file", &secret];
     let sum = bench_json(&[&with[..], &[&udp, "--payload", "\\x00a"]].concat());
     assert_eq!((&sum["requests"]["ok"], &sum["bytes"]["received"]), (&40.into(), &80.into()), "{sum}");
-}
-
-#[test]
-fn options_without_sense_for_bytes_are_refused() {
-    for (args, words) in [
-        (&["tcp://127.0.0.1:1", "-X", "POST"][..], "--method is for HTTP"),
-        (&["tcp://127.0.0.1:1", "--http2"], "--http2 is for HTTP"),
-        (&["tcp://127.0.0.1:1", "-b", "x"], "there is --payload"),
-        (&["tcp://127.0.0.1:1", "--expect-status", "200"], "--expect-status is for HTTP"),
-        (&["udp://127.0.0.1:1", "--pipeline", "2"], "--pipeline is not for udp"),
-        (&["tcp://127.0.0.1:1", "--pipeline", "2", "--payload", "a"], "--answer BYTES"),
-        (&["udp://127.0.0.1:1", "--download", "1m"], "for tcp and tls"),
-        (&["udp://127.0.0.1:1", "--size", "70000"], "at most 65507 bytes"),
-        (&["tcp://127.0.0.1:1", "udp://127.0.0.1:1"], "TCP and UDP need runs of their own"),
-        (&["tcp://127.0.0.1:1", "http://127.0.0.1:1"], "HTTP and other protocols"),
-        (&["http://127.0.0.1:1", "--payload", "a"], "are for tcp://"),
-        (&["tcp://127.0.0.1"], "needs a port"),
-        (&["tcp://127.0.0.1:1/path"], "tcp has no path"),
-        (&["tcp://192.0.2.1:1"], "--i-own-this-target"),
-        (&["udp://192.0.2.1:1"], "--i-own-this-target"),
-        (&["wrk", "tcp://127.0.0.1:1"], "is not HTTP"),
-        (&["ab", "tcp://127.0.0.1:1/"], "is not HTTP"),
-        (&["backend", "http://127.0.0.1:1"], "expected tcp://HOST:PORT"),
-    ] {
-        let (code, _, errors) = bench(args);
-        assert!(code == 1 && errors.contains(words), "{args:?}: {code} {errors}");
-    }
 }
 
 /// TLS in front of a backend and a plain port, as a user measures a proxy alone.

@@ -4,7 +4,6 @@ use forebay_testkit::{
     Conf, DEADLINE, Origin, Server, Signal, Site, Talk, ask, body_of, files, get, get_with, http, join_all,
     wait_for, wait_until,
 };
-use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -14,7 +13,9 @@ use std::time::{Duration, Instant};
 forebay_testkit::cases!("cases/cache.cases":
     a_cached_response_needs_no_name, variants_are_kept_apart_and_end_together, a_purge_takes_one_key_or_all_that_begin_alike,
     unbuffered_responses_are_not_cached, slices_are_put_together, slices_are_put_together_without_their_fields,
-    slices_before_a_failure_are_not_lost, cookies_that_are_rewritten_for_a_client_are_not_sent_to_the_next);
+    slices_before_a_failure_are_not_lost, cookies_that_are_rewritten_for_a_client_are_not_sent_to_the_next,
+    a_restart_finds_the_cache_warm, unused_entries_are_removed, stale_responses_are_served_when_the_upstream_fails,
+    a_file_that_may_not_grow_costs_the_cache_not_the_client, a_client_that_leaves_does_not_stop_the_storing);
 
 /// An upstream that answers all requests alike.
 fn upstream(fields: &'static str, body: impl AsRef<[u8]> + Send + Sync + 'static) -> Origin {
@@ -107,17 +108,6 @@ fn a_hundred_clients_cost_one_request() {
         }
         assert_eq!(up.asked(), 1, "{what}");
     }
-}
-
-#[test]
-fn a_restart_finds_the_cache_warm() {
-    let up = upstream("", "kept");
-    let mut server = Server::start(cached(up, "", ""));
-    assert!(server.get("/").contains("X-Cache: MISS"));
-    server.restart();
-    let answer = server.get("/");
-    assert!(answer.contains("X-Cache: HIT") && answer.ends_with("kept"), "{answer}");
-    assert_eq!(up.asked(), 1);
 }
 
 /// `file=` (Angie): the index is written at the end, and read and removed at the start. A file that is gone is a miss, and a damaged
@@ -247,16 +237,6 @@ fn the_cache_stays_below_its_size() {
     assert!(String::from_utf8_lossy(&server.raw(get("/0"))[..300]).contains("X-Cache: MISS"));
 }
 
-#[test]
-fn unused_entries_are_removed() {
-    let up = upstream("", "x");
-    let server = Server::start(cached(up, "inactive=1s", ""));
-    server.get("/");
-    let cache = server.dir().join("cache");
-    assert_eq!(files(&cache).len(), 1);
-    wait_until("the manager", || files(&cache).is_empty());
-}
-
 /// A server that cannot write much: on a tiny tmpfs where one can be mounted, else under a limit for the size of
 /// files, which fails in the same calls.
 struct FullDisk {
@@ -289,20 +269,6 @@ impl Drop for FullDisk {
             let _ = Command::new("umount").arg("-l").arg(dir).status();
         }
     }
-}
-
-#[test]
-fn a_file_that_may_not_grow_costs_the_cache_not_the_client() {
-    let up = upstream("", bytes(1_000_000));
-    let site = Site::new(cached(up, "use_temp_path=off", ""));
-    let server = Server::start_limited(site, 64);
-    for _ in 0..2 {
-        let answer = server.raw(get("/"));
-        assert!(body_of(&answer) == bytes(1_000_000));
-        assert!(answer.windows(13).any(|w| w == b"X-Cache: MISS"));
-    }
-    server.wait_for_log("while reading upstream", 2);
-    assert_eq!(files(&server.dir().join("cache")).len(), 0);
 }
 
 #[test]
@@ -351,26 +317,6 @@ fn a_slow_client_does_not_hold_the_upstream() {
     assert!(upstream_is_free("", 30_000_000, DEADLINE));
     assert!(!upstream_is_free("proxy_buffering off;", 30_000_000, never));
     assert!(!upstream_is_free("proxy_max_temp_file_size 0;", 30_000_000, never));
-}
-
-#[test]
-fn a_client_that_leaves_does_not_stop_the_storing() {
-    let up = Origin::start(|asked| {
-        let body = bytes(300_000);
-        asked.write("HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n");
-        asked.write(&body[..900]);
-        std::thread::sleep(Duration::from_millis(200));
-        asked.write(&body[900..])
-    });
-    let server = Server::start(cached(up, "", ""));
-    let mut client = server.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
-    let mut some = [0; 100];
-    client.read_exact(&mut some).expect("the head");
-    drop(client);
-    let cache = server.dir().join("cache");
-    wait_until("the entry", || files(&cache).len() == 1);
-    let answer = server.raw(get("/"));
-    assert!(body_of(&answer) == bytes(300_000) && up.asked() == 1);
 }
 
 #[test]
@@ -459,25 +405,6 @@ fn a_response_that_was_replaced_is_not_renewed() {
         let answer = server.get("/");
         assert!(answer.contains("ETag: \"2\"") && answer.ends_with("body 2"), "{answer}");
     }
-}
-
-#[test]
-fn stale_responses_are_served_when_the_upstream_fails() {
-    let served = AtomicUsize::new(0);
-    let up = Origin::start(move |asked| {
-        match served.fetch_add(1, Ordering::SeqCst) {
-            0 => asked.answer("200 OK", "Cache-Control: max-age=1\r\nConnection: close\r\n", "good"),
-            n => n % 2 == 1 && asked.answer("500 No", "Connection: close\r\n", ""),
-        };
-        false
-    });
-    let server = Server::start(cached(up, "", "proxy_cache_use_stale error http_500;"));
-    assert!(server.get("/").ends_with("good"));
-    wait_for("two failures", || {
-        let answer = server.get("/");
-        assert!(answer.ends_with("good"), "{answer}");
-        (up.asked() >= 3 && answer.contains("X-Cache: STALE")).then_some(())
-    });
 }
 
 #[test]

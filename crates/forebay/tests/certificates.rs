@@ -2,57 +2,21 @@
 
 use forebay_net::tls::pem;
 use forebay_net::tls::verify::{Purpose, Trust, is_for_host, now};
-use forebay_testkit::{Server, Site, http};
+use forebay_testkit::{P256, RSA, Server, Site, http};
 use std::path::Path;
 use std::process::Command;
-
-const EXTENSIONS: &str = "[req]\ndistinguished_name=dn\n[dn]\n\
-    [ca]\nbasicConstraints=critical,CA:TRUE\n\
-    [mute]\nbasicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign\n\
-    [servers]\nbasicConstraints=critical,CA:TRUE\nextendedKeyUsage=serverAuth\n\
-    [permitted]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;DNS:ok.test\n\
-    [excluded]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=critical,excluded;DNS:ok.test\n\
-    [nets]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;IP:10.0.0.0/255.0.0.0\n\
-    [names]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;dirName:below\n\
-    [mails]\nbasicConstraints=critical,CA:TRUE\nnameConstraints=permitted;email:ok.test\n\
-    [below]\nCN=leaf\n\
-    [short]\nbasicConstraints=critical,CA:TRUE,pathlen:0\n\
-    [plain]\nbasicConstraints=CA:FALSE\n\
-    [ok]\nsubjectAltName=DNS:a.ok.test\n\
-    [bad]\nsubjectAltName=DNS:a.bad.test,DNS:ok.test\n\
-    [near]\nsubjectAltName=IP:10.1.1.1\n\
-    [far]\nsubjectAltName=IP:11.1.1.1,DNS:x.test\n\
-    [mail]\nsubjectAltName=email:a@ok.test\n\
-    [spam]\nsubjectAltName=email:a@bad.test\n\
-    [server]\nextendedKeyUsage=serverAuth\n\
-    [any]\nextendedKeyUsage=anyExtendedKeyUsage\n\
-    [gated]\nextendedKeyUsage=nsSGC\n\
-    [dotted]\nsubjectAltName=DNS:up.test.\n\
-    [mailed]\nsubjectAltName=email:a@up.test\n\
-    [garbled]\nsubjectAltName=DER:30030201FF\n\
-    [latin]\nsubjectAltName=DER:3006820475702ec3\n\
-    [sealed]\nkeyUsage=keyEncipherment\n\
-    [strange]\n1.2.3.4=critical,DER:0500\n";
-
-const LISTS: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=9\n\
-    [idp]\nissuingDistributionPoint=critical,@i\n[i]\nonlyCA=TRUE\n\
-    [users]\nissuingDistributionPoint=critical,@u\n[u]\nonlyuser=TRUE\n\
-    [place]\nissuingDistributionPoint=critical,@p\n[p]\nfullname=URI:http://elsewhere.test/\n\
-    [indirect]\nissuingDistributionPoint=critical,@n\n[n]\nindirectCRL=TRUE\n\
-    [reasons]\nissuingDistributionPoint=critical,@r\n[r]\nonlysomereasons=keyCompromise\n\
-    [delta]\n2.5.29.27=critical,DER:020101\n\
-    [keyed]\nauthorityKeyIdentifier=keyid\n\
-    [odd]\n1.2.3.4=critical,DER:0500\n";
 
 struct Dir(tempfile::TempDir);
 
 impl Dir {
-    fn openssl(&self, args: &[&str]) -> String {
+    /// Runs `openssl` with words. A blank in one is `%`.
+    fn openssl(&self, args: &str) -> String {
+        let args = args.split_whitespace().map(|word| word.replace('%', " "));
         let done = Command::new("openssl").args(args).current_dir(self.0.path()).output().expect("openssl");
         [done.stdout, done.stderr].iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect()
     }
 
-    fn make(&self, args: &[&str], file: &str) {
+    fn make(&self, args: &str, file: &str) {
         let told = self.openssl(args);
         let length = std::fs::metadata(self.0.path().join(file)).map_or(0, |m| m.len());
         assert!(length > 0, "{args:?}: {told}");
@@ -60,18 +24,35 @@ impl Dir {
 
     /// A certificate `NAME.crt` with a key, by its issuer or by itself.
     fn certificate(&self, name: &str, kind: &str, subject: &str, by: Option<&str>) {
-        let (key, csr, crt) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.crt"));
-        let new = ["req", "-config", "c.cnf", "-nodes", "-keyout", &key, "-newkey", "ec", "-pkeyopt"];
-        let new = [new.as_slice(), &["ec_paramgen_curve:P-256", "-subj", subject]].concat();
+        let new = format!(
+            "req -config c.cnf -nodes -keyout {name}.key -newkey {P256} -subj {}",
+            subject.replace(' ', "%")
+        );
         let Some(by) = by else {
-            self.make(&[new, vec!["-x509", "-extensions", kind, "-out", &crt]].concat(), &crt);
-            return;
+            return self
+                .make(&format!("{new} -x509 -extensions {kind} -out {name}.crt"), &format!("{name}.crt"));
         };
-        self.make(&[new, vec!["-out", &csr]].concat(), &csr);
-        let (ca, ca_key) = (format!("{by}.crt"), format!("{by}.key"));
-        let sign = ["x509", "-req", "-in", &csr, "-CA", &ca, "-CAkey", &ca_key, "-days", "9", "-out", &crt];
-        let with = ["-extfile", "c.cnf", "-extensions", kind, "-CAcreateserial"];
-        self.make(&[sign.as_slice(), &with].concat(), &crt);
+        self.make(&format!("{new} -out {name}.csr"), &format!("{name}.csr"));
+        self.sign(name, "c.cnf", kind, by);
+    }
+
+    /// Makes a certificate of a request.
+    fn sign(&self, name: &str, config: &str, kind: &str, by: &str) {
+        let sign = format!("x509 -req -in {name}.csr -CA {by}.crt -CAkey {by}.key -days 9 -out {name}.crt");
+        self.make(
+            &format!("{sign} -extfile {config} -extensions {kind} -CAcreateserial"),
+            &format!("{name}.crt"),
+        );
+    }
+
+    /// Makes a revocation list of the root, with more words.
+    fn list(&self, name: &str, more: &str) {
+        let make = format!("ca -config l.cnf -gencrl -cert root.crt -keyfile root.key -out {name}");
+        self.make(&format!("{make} {more}"), name);
+    }
+
+    fn revoke_leaf(&self) {
+        self.openssl("ca -config l.cnf -revoke leaf.crt -cert root.crt -keyfile root.key");
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
@@ -92,16 +73,10 @@ impl Dir {
             pem::blocks(&self.read(l)).into_iter().map(|b| b.der.to_vec()).collect()
         });
         let ours = Trust::new(crt("root"), Vec::new(), crls, 5).verify(&chain, purpose, now());
-        let (own, middle) = (format!("{leaf}.crt"), between.map(|b| format!("{b}.crt")));
         let named = if purpose == Purpose::Server { "sslserver" } else { "sslclient" };
-        let mut args = vec!["verify", "-purpose", named, "-no-CApath", "-CAfile", "root.crt"];
-        if let Some(m) = &middle {
-            args.extend(["-untrusted", m]);
-        }
-        if let Some(l) = lists {
-            args.extend(["-crl_check_all", "-CRLfile", l]);
-        }
-        args.push(&own);
+        let middle = between.map_or(String::new(), |b| format!("-untrusted {b}.crt"));
+        let lists = lists.map_or(String::new(), |l| format!("-crl_check_all -CRLfile {l}"));
+        let args = format!("verify -purpose {named} -no-CApath -CAfile root.crt {middle} {lists} {leaf}.crt");
         (ours.err().map(|f| f.0), self.openssl(&args))
     }
 
@@ -131,8 +106,8 @@ fn dir() -> Dir {
     let dir = Dir(tempfile::tempdir().expect("directory"));
     let write =
         |name: &str, text: &str| std::fs::write(Path::new(dir.0.path()).join(name), text).expect("write");
-    write("c.cnf", EXTENSIONS);
-    write("l.cnf", LISTS);
+    write("c.cnf", include_str!("certificates/extensions.cnf"));
+    write("l.cnf", include_str!("certificates/lists.cnf"));
     write("index", "");
     dir.certificate("root", "ca", "/CN=root", None);
     dir
@@ -177,20 +152,12 @@ fn authorities_are_held_to_their_names_and_purposes() {
 fn lists_count_only_for_what_they_are_for() {
     let dir = dir();
     dir.certificate("leaf", "plain", "/CN=leaf", Some("root"));
-    let list = |name: &str, kind: Option<&str>| {
-        let mut args = vec![
-            "ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out", name,
-        ];
-        if let Some(k) = kind {
-            args.extend(["-crlexts", k]);
-        }
-        dir.make(&args, name);
-    };
-    list("all.crl", None);
-    list("idp.crl", Some("idp"));
-    list("users.crl", Some("users"));
-    list("place.crl", Some("place"));
-    list("odd.crl", Some("odd"));
+    let list = |name: &str, kind: &str| dir.list(name, kind);
+    list("all.crl", "");
+    list("idp.crl", "-crlexts idp");
+    list("users.crl", "-crlexts users");
+    list("place.crl", "-crlexts place");
+    list("odd.crl", "-crlexts odd");
     // The root itself needs a list, too; one that is for users only is none for it.
     dir.agree("leaf", None, Some("all.crl"), None);
     dir.agree("leaf", None, Some("idp.crl"), Some(44));
@@ -199,10 +166,8 @@ fn lists_count_only_for_what_they_are_for() {
     let both = [dir.read("users.crl"), dir.read("idp.crl")].concat();
     std::fs::write(dir.0.path().join("both.crl"), both).expect("write");
     dir.agree("leaf", None, Some("both.crl"), None);
-    dir.openssl(&[
-        "ca", "-config", "l.cnf", "-revoke", "leaf.crt", "-cert", "root.crt", "-keyfile", "root.key",
-    ]);
-    list("all.crl", None);
+    dir.revoke_leaf();
+    list("all.crl", "");
     dir.agree("leaf", None, Some("all.crl"), Some(23));
     // An authority that may not sign lists.
     let mute = Dir(tempfile::tempdir().expect("directory"));
@@ -212,13 +177,7 @@ fn lists_count_only_for_what_they_are_for() {
     std::fs::write(mute.0.path().join("index"), "").expect("write");
     mute.certificate("root", "mute", "/CN=root", None);
     mute.certificate("leaf", "plain", "/CN=leaf", Some("root"));
-    mute.make(
-        &[
-            "ca", "-config", "l.cnf", "-gencrl", "-cert", "root.crt", "-keyfile", "root.key", "-out",
-            "all.crl",
-        ],
-        "all.crl",
-    );
+    mute.list("all.crl", "");
     mute.agree("leaf", None, Some("all.crl"), Some(35));
 }
 
@@ -228,26 +187,8 @@ fn the_newest_list_of_an_issuer_counts() {
     let dir = dir();
     dir.certificate("leaf", "plain", "/CN=leaf", Some("root"));
     let list = |name: &str, kind: Option<&str>, from: &str, until: &str| {
-        let mut args = vec![
-            "ca",
-            "-config",
-            "l.cnf",
-            "-gencrl",
-            "-cert",
-            "root.crt",
-            "-keyfile",
-            "root.key",
-            "-out",
-            name,
-            "-crl_lastupdate",
-            from,
-            "-crl_nextupdate",
-            until,
-        ];
-        if let Some(k) = kind {
-            args.extend(["-crlexts", k]);
-        }
-        dir.make(&args, name);
+        let kind = kind.map_or(String::new(), |k| format!("-crlexts {k}"));
+        dir.list(name, &format!("-crl_lastupdate {from} -crl_nextupdate {until} {kind}"));
     };
     let far = "20491231000000Z";
     list("old", None, "20240101000000Z", far);
@@ -257,9 +198,7 @@ fn the_newest_list_of_an_issuer_counts() {
     list("delta", Some("delta"), "20250401000000Z", far);
     list("indirect", Some("indirect"), "20250401000000Z", far);
     list("reasons", Some("reasons"), "20250401000000Z", far);
-    dir.openssl(&[
-        "ca", "-config", "l.cnf", "-revoke", "leaf.crt", "-cert", "root.crt", "-keyfile", "root.key",
-    ]);
+    dir.revoke_leaf();
     list("revoked", None, "20250201000000Z", far);
     list("revoked-old", None, "20230101000000Z", far);
     list("revoked-keyed", Some("keyed"), "20250201000000Z", far);
@@ -336,26 +275,7 @@ fn an_upstream_is_known_by_its_alternative_names() {
         location("part", "spiffe://up.test/on"),
         location("common", "cn.test")
     ));
-    let args = [
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-keyout",
-        "up.key",
-        "-out",
-        "up.crt",
-        "-days",
-        "30",
-        "-subj",
-        "/CN=cn.test",
-        "-addext",
-        "subjectAltName=DNS:a.up.test,URI:spiffe://up.test/one",
-    ];
-    let done =
-        Command::new("openssl").args(args).current_dir(site.dir()).output().expect("openssl is installed");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    site.certificate("up", RSA, "cn.test", "DNS:a.up.test,URI:spiffe://up.test/one");
     let server = Server::start_on(site);
     for path in ["dns", "uri", "either"] {
         assert!(server.get(format!("/{path}")).ends_with("served"), "{path}");
@@ -390,8 +310,7 @@ fn a_server_is_known_by_the_name_in_its_certificate() {
         let leaf = dir.read(&format!("{name}.crt"));
         let leaf = pem::certificates(&leaf).into_iter().next().expect("a certificate");
         assert_eq!(is_for_host(&leaf, host), wanted, "{kind} {host}");
-        let told =
-            dir.openssl(&["verify", "-verify_hostname", host, "-CAfile", "root.crt", &format!("{name}.crt")]);
+        let told = dir.openssl(&format!("verify -verify_hostname {host} -CAfile root.crt {name}.crt"));
         assert_eq!(told.contains(": OK"), wanted, "{kind} {host}: {told}");
     }
     let crt = |name: &str| pem::certificates(&dir.read(&format!("{name}.crt")));
@@ -458,32 +377,14 @@ fn names_are_compared_in_one_form() {
         write(&format!("{name}.cnf"), &base.replace("MASK", &format!("MASK:{mask}")));
     }
     let certificate = |name: &str, config: &str, kind: &str, subject: &str, by: &str, key: Option<&str>| {
-        let (csr, crt) = (format!("{name}.csr"), format!("{name}.crt"));
-        let config = format!("{config}.cnf");
-        let own = format!("{name}.key");
-        let new: Vec<&str> = match key {
-            Some(key) => vec!["req", "-config", &config, "-key", key, "-subj", subject, "-new", "-out", &csr],
-            None => vec![
-                "req",
-                "-config",
-                &config,
-                "-nodes",
-                "-keyout",
-                &own,
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-subj",
-                subject,
-                "-out",
-                &csr,
-            ],
-        };
-        dir.make(&new, &csr);
-        let (ca, ca_key) = (format!("{by}.crt"), format!("{by}.key"));
-        let sign = ["x509", "-req", "-in", &csr, "-CA", &ca, "-CAkey", &ca_key, "-days", "9", "-out", &crt];
-        dir.make(&[&sign[..], &["-extfile", &config, "-extensions", kind, "-CAcreateserial"]].concat(), &crt);
+        let key =
+            key.map_or(format!("-nodes -keyout {name}.key -newkey {P256}"), |key| format!("-new -key {key}"));
+        let subject = subject.replace(' ', "%");
+        dir.make(
+            &format!("req -config {config}.cnf {key} -subj {subject} -out {name}.csr"),
+            &format!("{name}.csr"),
+        );
+        dir.sign(name, &format!("{config}.cnf"), kind, by);
     };
     certificate("not", "utf8", "not", "/CN=not", "root", None);
     certificate("only", "utf8", "only", "/CN=only", "root", None);

@@ -4,7 +4,8 @@ use forebay_testkit::{Server, Site, free_port, program};
 use std::process::{Command, Output};
 
 forebay_testkit::cases!("cases/command_line.cases":
-    wrong_options, test_and_dump, signals_without_a_server, a_working_directory_that_is_missing);
+    wrong_options, test_and_dump, signals_without_a_server, a_working_directory_that_is_missing,
+    a_warning_is_printed_once_and_not_at_all_when_quiet);
 
 const CONF: &str = "events {}\nhttp { access_log logs/access.log; server { listen 127.0.0.1:%PORT0%; } }\n";
 
@@ -35,29 +36,6 @@ fn version_and_build() {
     let arguments = err.lines().find_map(|line| line.strip_prefix("configure arguments: ")).expect("a line");
     assert!(arguments.contains("--conf-path=/etc/nginx/nginx.conf"));
     assert!(arguments.contains("--with-http_ssl_module") && arguments.contains("--with-http_v2_module"));
-}
-
-#[test]
-fn a_warning_is_printed_once_and_not_at_all_when_quiet() {
-    let server = |n| format!("server {{ listen 127.0.0.1:%PORT0%; server_name n{n}; include part.conf; }} ");
-    let names: String = (0..20).map(server).collect();
-    let site = Site::new(format!("events {{}} http {{ access_log off; {names} }}"));
-    site.write("part.conf", "directio 1m;\n");
-    let (code, _, err) = texts(&site.run(&["-t"]));
-    assert_eq!(code, Some(0), "{err}");
-    assert_eq!(
-        err.matches("[warn] \"directio\" directive is not supported yet, ignored").count(),
-        1,
-        "{err}"
-    );
-    assert_eq!(texts(&site.run(&["-tq"])), (Some(0), String::new(), String::new()));
-    site.write("part.conf", "msie_refresh on; bogus;\n");
-    let (code, _, err) = texts(&site.run(&["-tq"]));
-    assert_eq!(
-        (code, err.contains("[warn]"), err.contains("[emerg] unknown directive")),
-        (Some(1), false, true),
-        "{err}"
-    );
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Compressed responses: what clients get of gzip, brotli and zstd, and that nginx sends the same.
 
-use forebay_testkit::{Answer, Oracle, Server, Site, Talk, http, oracle, raw, through, tool, wait_for};
+use forebay_testkit::{Answer, Server, Site, Talk, http, raw, through, tool, wait_for};
 use std::io::{Read, Write};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
+
+forebay_testkit::cases!("cases/compress.cases": gzip_is_that_of_nginx, replaced_text_is_that_of_nginx);
 
 fn text(lines: usize) -> String {
     (0..lines).map(|i| format!("line {i} of a page, {}\n", i * i % 1009)).collect()
@@ -43,120 +45,6 @@ fn ask(server: &Server, uri: &str, fields: &str) -> Answer {
 }
 
 const GZIP: &str = "Accept-Encoding: gzip\r\n";
-
-/// Asks nginx and us; heads and contents must agree, however they are coded and framed.
-fn compare(conf: &str, requests: &[String]) {
-    let Some(nginx) = oracle() else { return };
-    let (ours, theirs) = (Server::start_on(site(conf)), Oracle::start(&nginx, site(conf)));
-    let mut differences = String::new();
-    for r in requests {
-        let a = Answer::of(&raw(theirs.addr(), r));
-        let b = Answer::of(&ours.raw(r));
-        let built_in = String::from_utf8_lossy(&b.decoded()).contains("<center>forebay");
-        if a.comparable() != b.comparable() || (!built_in && a.decoded() != b.decoded()) {
-            let (a, b) = (a.comparable(), b.comparable());
-            differences.push_str(&format!("== {r:?}\n-- nginx\n{a}\n-- forebay\n{b}\n"));
-        }
-    }
-    assert!(differences.is_empty(), "{differences}");
-}
-
-#[test]
-fn gzip_is_that_of_nginx() {
-    let conf = "server { listen 127.0.0.1:%PORT0%; gzip on; gzip_vary on;\n\
-         location / { }\n\
-         location /types/ { alias %DIR%/html/; gzip_types text/plain text/css; gzip_min_length 1000; gzip_comp_level 9; }\n\
-         location /all/ { alias %DIR%/html/; gzip_types *; gzip_vary off; gzip_http_version 1.0; }\n\
-         location /off/ { alias %DIR%/html/; gzip off; }\n\
-         location /no-agent/ { alias %DIR%/html/; gzip_disable \"bad\" msie6; }\n\
-         location /charset/ { alias %DIR%/html/; charset utf-8; add_header X-A b; expires 1h; }\n\
-         location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; gzip_types *; }\n\
-         location /unbuffered/ { proxy_pass http://127.0.0.1:%PORT1%/; proxy_buffering off; gzip_types *; }\n\
-         location /expired/ { alias %DIR%/html/; gzip_proxied expired; }\n\
-         location /expired-is/ { alias %DIR%/html/; gzip_proxied expired; expires epoch; }\n\
-         location /expired-not/ { alias %DIR%/html/; gzip_proxied expired; expires 1h; }\n\
-         location /no-cache/ { alias %DIR%/html/; gzip_proxied no-cache private; add_header Cache-Control \"a, no-cache\"; }\n\
-         location /no-lm/ { alias %DIR%/html/; gzip_proxied no_last_modified; }\n\
-         location /no-etag/ { alias %DIR%/html/; gzip_proxied no_etag; }\n\
-         location /auth/ { alias %DIR%/html/; gzip_proxied auth; }\n\
-         location /any/ { alias %DIR%/html/; gzip_proxied any; }\n\
-         location /ready/ { alias %DIR%/html/; gzip_static on; gunzip on; }\n\
-         location /always/ { alias %DIR%/html/; gzip_static always; gunzip on; }\n\
-         location /return { default_type text/html; return 200 \"a text that is long enough for it\"; }\n\
-         if ($arg_gzip = off) { set $x 1; }\n\
-         location /if/ { alias %DIR%/html/; gzip off; if ($arg_gzip) { gzip on; } } }\n\
-         server { listen 127.0.0.1:%PORT1%; gzip off; add_header X-Back $http_accept_encoding; }";
-    let mut requests = Vec::new();
-    let paths = [
-        "/page.html",
-        "/small.html",
-        "/tiny.html",
-        "/empty.html",
-        "/a.png",
-        "/nothing",
-        "/big.txt",
-        "/types/a.css",
-        "/types/small.html",
-        "/types/big.txt",
-        "/all/a.png",
-        "/all/big.txt",
-        "/off/page.html",
-        "/charset/page.html",
-        "/proxy/page.html",
-        "/proxy/big.txt",
-        "/proxy/empty.html",
-        "/unbuffered/page.html",
-        "/return",
-        "/ready/only.txt",
-        "/ready/page.html",
-        "/always/only.txt",
-        "/no-agent/page.html",
-        "/if/page.html",
-        "/if/page.html?gzip=1",
-    ];
-    for path in paths {
-        for method in ["GET", "HEAD"] {
-            for fields in ["", GZIP, "Accept-Encoding: br, zstd\r\n"] {
-                // Twice: the second time what was made for the first is at hand.
-                requests.push(request(method, path, fields));
-                requests.push(request(method, path, fields));
-            }
-        }
-    }
-    for accept in
-        ["*", "gzip;q=0", "gzip;q=0.5, identity", "identity;q=0", "deflate", "GZIP", "x-gzip", "gzip ; q=1"]
-    {
-        requests.push(request("GET", "/page.html", &format!("Accept-Encoding: {accept}\r\n")));
-    }
-    let via = "Accept-Encoding: gzip\r\nVia: 1.1 proxy\r\n";
-    for place in
-        ["expired", "expired-is", "expired-not", "no-cache", "no-lm", "no-etag", "auth", "any", "types"]
-    {
-        requests.push(request("GET", &format!("/{place}/page.html"), via));
-        requests.push(request("GET", &format!("/{place}/page.html"), &format!("{via}Authorization: x\r\n")));
-    }
-    for agent in ["good", "a BAD one", "Mozilla/4.0 (compatible; MSIE 6.0; Windows)"] {
-        requests.push(request("GET", "/no-agent/page.html", &format!("{GZIP}User-Agent: {agent}\r\n")));
-    }
-    let etag = format!("\"{STAMP:x}-{:x}\"", text(400).len());
-    for condition in [
-        format!("If-None-Match: {etag}"),
-        format!("If-None-Match: W/{etag}"),
-        "If-None-Match: \"other\"".into(),
-        format!("If-Match: {etag}"),
-        format!("If-Match: W/{etag}"),
-        "Range: bytes=0-9".into(),
-        format!("Range: bytes=0-9\r\nIf-Range: {etag}"),
-        format!("Range: bytes=0-9\r\nIf-Range: W/{etag}"),
-        "If-Modified-Since: Tue, 14 Nov 2023 22:13:20 GMT".into(),
-    ] {
-        requests.push(request("GET", "/page.html", &format!("{GZIP}{condition}\r\n")));
-        requests.push(request("GET", "/page.html", &format!("{condition}\r\n")));
-    }
-    requests.push("GET /page.html HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".into());
-    requests.push("GET /all/page.html HTTP/1.0\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n".into());
-    compare(conf, &requests);
-}
 
 const ALL: &str = "server { listen 127.0.0.1:%PORT0%; http2 on; gzip on; brotli on; zstd on;\n\
      location / { }\n\
@@ -352,40 +240,4 @@ fn the_ratio_is_logged() {
         assert!(ratio > 2.0 && columns[line].iter().filter(|c| **c == "-").count() == 2, "{log}");
     }
     assert_eq!(columns[4], ["-", "-", "-"]);
-}
-
-#[test]
-fn replaced_text_is_that_of_nginx() {
-    let server = "server { listen 127.0.0.1:%PORT0%; sub_filter_types text/html text/plain;\n\
-         location / { sub_filter page PAGE; sub_filter line $arg_a; gzip on; }\n\
-         location /all/ { alias %DIR%/html/; sub_filter_once off; sub_filter_last_modified on;\n\
-         sub_filter 0 zero; sub_filter abc ABC; sub_filter xyz ''; }\n\
-         location /proxy/ { proxy_pass http://127.0.0.1:%PORT1%/; sub_filter_once off; sub_filter E 3; }\n\
-         location /kept/ { proxy_pass http://127.0.0.1:%PORT1%/; sub_filter_last_modified on; sub_filter a b; }\n\
-         location /text { default_type text/plain; sub_filter_once off; sub_filter $arg_x y; return 200 $args; } }\n\
-         server { listen 127.0.0.1:%PORT1%; }";
-    let mut requests = Vec::new();
-    let paths = [
-        "/page.html",
-        "/small.html?a=b",
-        "/a.css",
-        "/empty.html",
-        "/big.txt",
-        "/nothing",
-        "/all/big.txt",
-        "/all/page.html",
-        "/proxy/page.html",
-        "/proxy/empty.html",
-        "/kept/page.html",
-        "/kept/a.css",
-        "/text?x=a&aA.",
-        "/text?aaa",
-    ];
-    for path in paths {
-        for (method, fields) in [("GET", ""), ("HEAD", ""), ("GET", "Range: bytes=0-3\r\n"), ("GET", GZIP)] {
-            requests.push(request(method, path, fields));
-        }
-        requests.push(request("GET", path, "").replace("HTTP/1.1", "HTTP/1.0"));
-    }
-    compare(server, &requests);
 }

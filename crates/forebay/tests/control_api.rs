@@ -1,6 +1,6 @@
 //! The control API of the master (`-l`).
 
-use forebay_testkit::{DEADLINE, Server, Signal, Site, alive, free_port, kill, wait_for, wait_until};
+use forebay_testkit::{DEADLINE, Server, Signal, Site, alive, free_port, kill, quit, wait_until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -149,16 +149,13 @@ fn slow_and_broken_clients_hold_nobody() {
 fn a_new_binary_takes_the_socket_over() {
     let server = Server::daemon_with(site(), &["-l", ADDRESS]);
     let (at, old) = (socket(&server), server.pid());
-    server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+    let new = server.successor(old);
     wait_until("the new one answers", || ask(&at, "GET", "/1/nginx").1["pid"] == new);
-    kill(old, Signal::SIGQUIT);
-    wait_until("the end of the old master", || !alive(old));
+    quit(old);
     assert_eq!(ask(&at, "GET", "/1/nginx").1["pid"], new);
     assert_eq!(ask(&at, "PATCH", "/1/control/config").0, 200);
     // The way back: the old one serves the API again.
-    server.signal(Signal::SIGUSR2);
-    let newest = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != new));
+    let newest = server.successor(new);
     wait_until("the newest answers", || ask(&at, "GET", "/1/nginx").1["pid"] == newest);
     kill(newest, Signal::SIGQUIT);
     wait_until("the one before answers", || ask(&at, "GET", "/1/nginx").1["pid"] == new);

@@ -333,20 +333,7 @@ fn real_clients_and_applications() {
         eprintln!("skipped: no Python module websockets");
         return;
     }
-    let script = site.write(
-        "ws.py",
-        "import asyncio, sys, websockets\n\
-         async def echo(ws):\n    async for m in ws: await ws.send(m)\n\
-         async def main(own, front):\n\
-         \x20   async with websockets.serve(echo, '127.0.0.1', own, max_size=None):\n\
-         \x20       uri = f'ws://127.0.0.1:{front}/ws'\n\
-         \x20       async with websockets.connect(uri, max_size=None) as ws:\n\
-         \x20           for m in ['hello', 'x' * 100000, b'y' * 3000000]:\n\
-         \x20               await ws.send(m)\n\
-         \x20               assert await ws.recv() == m\n\
-         \x20           await ws.ping()\n\
-         asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))\n",
-    );
+    let script = site.write("ws.py", include_str!("drills/websocket.py"));
     let ports = [echo.to_string(), server.addr(0).port().to_string()];
     let out = Command::new("python3").arg(script).args(ports).output().expect("python3 runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 forebay_testkit::cases!("cases/exchange.cases":
     interim_responses_have_an_end, content_that_cannot_be_is_not_waited_for, a_body_that_is_there_goes_to_the_next_server,
-    a_streamed_body_is_in_no_file, the_log_names_who_breaks_off, a_failed_tunnel_has_its_error_page);
+    a_streamed_body_is_in_no_file, the_log_names_who_breaks_off, a_failed_tunnel_has_its_error_page,
+    the_body_of_an_upgrade_is_sent_once, an_answer_before_the_end_of_the_body, a_body_that_stops);
 
 fn serve(http: &str, server: &str) -> Server {
     Server::start(http!(
@@ -20,43 +21,6 @@ fn serve(http: &str, server: &str) -> Server {
 fn ask(stream: &mut TcpStream, target: &str, end: &str) -> String {
     stream.get(target);
     stream.until(end)
-}
-
-/// The body of a request that asks for another protocol belongs to the request, not to what follows the switch.
-#[test]
-fn the_body_of_an_upgrade_is_sent_once() {
-    let up = Origin::at_head(|a| {
-        let body = if a.text.contains("Content-Length: 3") { 3 } else { "3\r\nabc\r\n0\r\n\r\n".len() };
-        let body = a.take(body);
-        assert!(String::from_utf8_lossy(&body).contains("abc"), "{body:?}");
-        a.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
-        let word = a.take(9);
-        a.close_with(&word)
-    });
-    let location = |name: &str, more: &str| {
-        format!(
-            "location /{name} {{ {more} proxy_set_header Upgrade $http_upgrade; \
-             proxy_set_header Connection upgrade; proxy_pass http://{up}; }}"
-        )
-    };
-    let server = serve("", &(location("stored", "") + &location("streamed", "proxy_request_buffering off;")));
-    for path in ["stored", "streamed"] {
-        for body in
-            ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
-        {
-            // Words of the new protocol with the body, and after the switch.
-            for early in ["", "first"] {
-                let mut client = server.connect();
-                let head =
-                    format!("POST /{path} HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: echo\r\n");
-                client.send(format!("{head}{body}{early}"));
-                assert!(client.until("\r\n\r\n").starts_with("HTTP/1.1 101 "), "{path} {body}");
-                let word = &"firstword"[early.len()..];
-                client.send(word);
-                assert_eq!(client.until("firstword"), "firstword", "{path} {body} {early}");
-            }
-        }
-    }
 }
 
 /// Lifetime of a switched connection: the timeout is the one of the side that the tunnel waits for (nginx:
@@ -131,48 +95,6 @@ fn a_tunnel_waits_for_each_side_by_its_own_time() {
 }
 
 const UNBUFFERED: &str = "proxy_request_buffering off;";
-
-/// An answer to a request whose body has not come to its end is passed on at once, and the connection it came by is of no
-/// further use.
-#[test]
-fn an_answer_before_the_end_of_the_body() {
-    let up = Origin::at_head(|a| match a.target() {
-        "/large" => {
-            a.close_with(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
-        }
-        "/gone" => false,
-        "/early" => {
-            a.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 3\r\n\r\nyes");
-            // The rest is not read as a request.
-            while a.more() {}
-            false
-        }
-        _ => a.name(),
-    });
-    let server = serve(
-        &format!("upstream u {{ server {up} max_fails=0; }}"),
-        &format!(
-            "client_body_timeout 60s; lingering_timeout 1s; location / {{ {UNBUFFERED} proxy_pass http://u; }}"
-        ),
-    );
-    for (path, status, end) in
-        [("/large", "413", "big"), ("/early", "202", "yes"), ("/gone", "502", "</html>\r\n")]
-    {
-        for body in ["Content-Length: 100\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n9\r\nabc"] {
-            let mut client = server.send(format!("PUT {path} HTTP/1.1\r\nHost: h\r\n{body}"));
-            let answer = client.until(end);
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {body}: {answer}");
-            // Nothing of the body is taken for a request.
-            drop(client);
-            assert!(server.get("/next").starts_with("HTTP/1.1 200 "), "{path} {body}");
-        }
-    }
-    // The rest of the body is read, and then the connection serves on.
-    let mut client = server.send("PUT /early HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc");
-    assert!(client.until("yes").starts_with("HTTP/1.1 202 "));
-    client.send("defGET /next HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-    assert!(client.until("never").starts_with("HTTP/1.1 200 "));
-}
 
 /// An answer that keeps pace with the body.
 #[test]
@@ -290,30 +212,6 @@ fn a_head_that_drips_in() {
     }
     server
         .wait_for_log("timed out (110: Connection timed out) while reading response header from upstream", 3);
-}
-
-/// A client that stops within a body gets no answer, as where the body is read before an upstream is asked.
-#[test]
-fn a_body_that_stops() {
-    let up = Origin::at_head(|a| a.more());
-    let server = serve(
-        "log_format l '$uri $status'; access_log logs/a.log l; client_body_timeout 200ms;",
-        &format!(
-            "location /stored {{ proxy_pass http://{up}; }}\n\
-             location /streamed {{ {UNBUFFERED} proxy_pass http://{up}; }}"
-        ),
-    );
-    for uri in ["/stored", "/streamed"] {
-        let mut client =
-            server.send(format!("PUT {uri} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc"));
-        let answer = client.rest();
-        assert_eq!(answer, "", "{uri}");
-    }
-    wait_for("lines", || {
-        let log = server.read("logs/a.log");
-        log.contains("/stored 408\n").then_some(())?;
-        log.contains("/streamed 408\n").then_some(())
-    });
 }
 
 /// An answer that another server might better, were it asked in time and with the whole request, is the client's.

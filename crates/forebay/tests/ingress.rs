@@ -102,57 +102,30 @@ fn name_server() -> SocketAddr {
     addr
 }
 
-/// Makes the objects that all cases share.
+/// Reads a list of objects.
+fn objects(text: &str) -> Vec<serde_json::Value> {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// Makes the objects that all cases share: `%NAME%` in `shared.json` is the text of a file of the site.
 fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>) -> Vec<serde_json::Value> {
     let mut all = Vec::new();
-    for namespace in ["default", "second"] {
-        for (name, port) in ports {
-            all.push(serde_json::json!({
-                "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace},
-                "spec": {"clusterIP": "127.0.0.1", "ports": [{"name": "http", "port": 80, "targetPort": port}]},
-            }));
-            all.push(serde_json::json!({
-                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-                "metadata": {"name": name, "namespace": namespace, "labels": {"kubernetes.io/service-name": name}},
-                "addressType": "IPv4", "ports": [{"name": "http", "port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}],
-            }));
-        }
+    for (namespace, (name, port)) in
+        ["default", "second"].iter().flat_map(|n| ports.iter().map(move |p| (n, p)))
+    {
+        let text =
+            include_str!("ingress/backend.json").replace("%NAME%", name).replace("%NAMESPACE%", namespace);
+        all.extend(objects(&text.replace("%PORT%", &port.to_string())));
     }
-    all.push(serde_json::json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "empty", "namespace": "default"}, "spec": {"ports": [{"port": 80}]},
-    }));
     let mut data: serde_json::Map<_, _> =
         settings.iter().map(|(k, v)| (k.clone(), v.clone().into())).collect();
     data.entry("bind-address").or_insert("127.0.0.1".into());
     data.entry("access-log-path").or_insert(format!("{}/logs/access.log", site.dir().display()).into());
     all.push(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config", "namespace": "default"}, "data": data}));
-    let secret = serde_json::json!({
-        "tls.crt": site.read("server.crt"), "tls.key": site.read("server.key"), "ca.crt": site.read("client.crt"),
-    });
-    all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "default"}, "stringData": secret}));
-    // The authority of the backend with TLS, and a certificate for it.
-    let trusting = serde_json::json!({
-        "tls.crt": site.read("client.crt"), "tls.key": site.read("client.key"), "ca.crt": site.read("backend.crt"),
-    });
-    all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "trusting", "namespace": "default"}, "stringData": trusting}));
-    let second = serde_json::json!({"tls.crt": site.read("client.crt"), "tls.key": site.read("client.key")});
-    all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "second", "namespace": "default"}, "stringData": second}));
-    let authorities = serde_json::json!({"ca.crt": site.read("client.crt")});
-    all.push(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "authorities", "namespace": "default"}, "data": authorities}));
-    let passwords = [
-        ("file", serde_json::json!({"auth": "ann:{PLAIN}secret\n"})),
-        ("map", serde_json::json!({"bob": "{PLAIN}word"})),
-    ];
-    for (name, data) in passwords {
-        all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"}, "stringData": data}));
-    }
-    let maps = [
-        ("fields", serde_json::json!({"X-Custom": "yes", "X-Other": "no"})),
-        ("asked", serde_json::json!({"X-To-Auth": "$host"})),
-    ];
-    for (name, data) in maps {
-        all.push(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}, "data": data}));
-    }
+    let names = ["server.crt", "server.key", "client.crt", "client.key", "backend.crt"];
+    all.extend(objects(&names.iter().fold(include_str!("ingress/shared.json").to_owned(), |text, name| {
+        text.replace(&format!("%{name}%"), &site.read(name).replace('\n', "\\n"))
+    })));
     all
 }
 
@@ -211,26 +184,8 @@ impl Table {
         let (http, https) = (site.addr(0).port().to_string(), site.addr(1).port().to_string());
         let dir = site.dir().display().to_string();
         let input = format!("{dir}/objects.json");
-        let mut args = vec![
-            "ingress",
-            "render",
-            "-f",
-            &input,
-            "-o",
-            &dir,
-            "--watch-ingress-without-class",
-            "--configmap",
-            "default/config",
-            "--http-port",
-            &http,
-            "--https-port",
-            &https,
-            "--resolver",
-            &dns,
-        ];
-        args.extend(more);
-        let (code, _, problems) = run(program(), &args).expect("runs");
-        assert!(code <= 1, "{problems}");
+        let args = format!("-f {input} -o {dir} --http-port {http} --https-port {https} --resolver {dns}");
+        let (_, problems) = render(&args, more);
         let http3 = Mutex::default();
         (Table { server: Server::start_on(site), seen, _others: others, http3 }, problems)
     }
@@ -333,26 +288,12 @@ impl Table {
         if let Some(text) = text.strip_prefix('!') {
             return self.seen.lock().expect("lock").get(name).is_none_or(|seen| !seen.contains(text));
         }
-        let end = Instant::now() + DEADLINE / 4;
-        loop {
-            let found = self.seen.lock().expect("lock").get(name).is_some_and(|seen| seen.contains(text));
-            if found || Instant::now() > end {
-                return found;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        comes(|| self.seen.lock().expect("lock").get(name).is_some_and(|seen| seen.contains(text)))
     }
 
     /// Waits until a log has a text.
     fn wait_for(&self, log: &str, text: &str) -> bool {
-        let end = Instant::now() + DEADLINE / 4;
-        loop {
-            let found = self.server.read(log).contains(text);
-            if found || Instant::now() > end {
-                return found;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        comes(|| self.server.read(log).contains(text))
     }
 
     fn share(&self, case: &Case, exchange: &Exchange, rest: &str) -> bool {
@@ -362,6 +303,18 @@ impl Table {
         let count = (0..100).filter(|i| of(*i)).count();
         (least.parse().expect("number")..=most.parse().expect("number")).contains(&count)
     }
+}
+
+/// Waits until a condition holds. Returns `false` if it does not in time.
+fn comes(holds: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + DEADLINE / 4;
+    while !holds() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
 }
 
 /// Returns `true` if lines have a field `NAME: VALUE`, or with `!NAME` have it not. `VALUE*` is a beginning. `once`: there is no other
@@ -384,6 +337,17 @@ fn has_field(text: &str, wanted: &str, once: bool) -> bool {
         Some(start) => values.iter().any(|v| v.starts_with(start)),
         None => values.iter().any(|v| v == value),
     }
+}
+
+const OWN: &str = "--resolver 127.0.0.1 --default-ssl-certificate default/tls";
+
+/// Runs `forebay ingress render` with options. Returns what it prints, and the problems.
+fn render(args: &str, more: &[&str]) -> (String, String) {
+    let common = ["ingress", "render", "--watch-ingress-without-class", "--configmap", "default/config"];
+    let args: Vec<&str> = common.into_iter().chain(args.split(' ')).chain(more.iter().copied()).collect();
+    let (code, text, problems) = run(program(), &args).expect("runs");
+    assert!(code <= 1, "{problems}");
+    (text, problems)
 }
 
 /// Renders one Ingress with annotations and keys. Returns the text and the problems.
@@ -411,19 +375,7 @@ fn written(site: &Site, secret: &serde_json::Value, pairs: &[(&str, String)]) ->
     ]);
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
     let path = site.write("written.json", list.to_string()).display().to_string();
-    let args =
-        ["ingress", "render", "-f", &path, "--watch-ingress-without-class", "--configmap", "default/config"];
-    let more = [
-        "--resolver",
-        "127.0.0.1",
-        "--default-ssl-certificate",
-        "default/tls",
-        "--default-backend-service",
-        "default/web",
-    ];
-    let (code, text, problems) = run(program(), &[args.as_slice(), &more].concat()).expect("runs");
-    assert!(code <= 1, "{problems}");
-    (text, problems)
+    render(&format!("-f {path} --default-backend-service default/web {OWN}"), &[])
 }
 
 /// Each value becomes the line that `written.cases` names, and the server takes it.
@@ -508,64 +460,43 @@ fn table(text: &str, more: &[&str]) -> usize {
     cases.len()
 }
 
-#[test]
-fn routing() {
-    assert!(table(include_str!("ingress/routing.cases"), &[]) >= 25);
-}
-
-#[test]
-fn proxying() {
-    assert!(table(include_str!("ingress/proxying.cases"), &[]) >= 20);
-}
-
-#[test]
-fn access() {
-    assert!(table(include_str!("ingress/access.cases"), &[]) >= 20);
-}
-
-#[test]
-fn identity() {
-    assert!(table(include_str!("ingress/identity.cases"), &[]) >= 50);
-}
-
-/// A ConfigMap that asks for a firewall closes all hosts, unless an option says otherwise.
-#[test]
-fn a_missing_firewall() {
-    let cases = |status: &str| {
-        format!(
-            "access-log-path: /dev/null\nenable-modsecurity: true\n\n== general\n/ Prefix web\n\
-             problem With --ignore-missing-waf they are served\nsays data[enable-modsecurity]\n> GET /\n< {status}\n\n\
-             == off\n/ Prefix web\n@enable-modsecurity: false\n> GET /\n< 200 web\n"
-        )
+/// Makes a test of tables, `FILE, options of the program, least number of cases` each.
+macro_rules! tables {
+    ($($(#[$doc:meta])* $name:ident: $($file:literal [$($more:literal),*] $least:literal),+;)*) => {
+        $($(#[$doc])*
+        #[test]
+        fn $name() {
+            $(assert!(table(include_str!(concat!("ingress/", $file, ".cases")), &[$($more),*]) >= $least, $file);)+
+        })*
     };
-    assert_eq!(table(&cases("503"), &[]), 2);
-    let ignored = cases("200 web").replace("problem With --ignore-missing-waf they are served\n", "");
-    assert_eq!(table(&ignored, &["--ignore-missing-waf"]), 2);
 }
 
-/// Short names of ExternalName Services are looked for below the domains of `search`.
-#[test]
-fn short_names() {
-    let service = |name: &str, external: &str| {
-        format!(
-            "object {{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"default\"}},\
-             \"spec\":{{\"type\":\"ExternalName\",\"externalName\":\"{external}\",\"ports\":[{{\"port\":80,\"targetPort\":%web%}}]}}}}"
-        )
-    };
-    let text = format!(
-        "access-log-path: /dev/null\n\n== one label\n/ Prefix short\n{}\n> GET /\n< 200 web\n\n\
-         == a name that exists as it is\n/ Prefix whole\n{}\n> GET /\n< 200 web\n\n\
-         == a name that does not exist\n/ Prefix gone\n{}\n> GET /\n< 502\n",
-        service("short", "short"),
-        service("whole", "whole.example.com"),
-        service("gone", "gone.none.test")
-    );
-    assert_eq!(table(&text, &["--search-domain", "none.test", "--search-domain", "found.test"]), 3);
-}
-
-#[test]
-fn snippets() {
-    assert!(table(include_str!("ingress/snippets.cases"), &[]) >= 10);
+tables! {
+    routing: "routing" [] 25;
+    proxying: "proxying" [] 20;
+    access: "access" [] 20;
+    identity: "identity" [] 50;
+    snippets: "snippets" [] 10;
+    names: "names" [] 8;
+    ports: "ports" ["--tcp-services-configmap", "default/tcp", "--udp-services-configmap", "default/udp",
+        "--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", "%FREE0%"] 5;
+    gateways: "gateways" [] 4;
+    access_at_gateways: "gateways-access" [] 5;
+    encryption_behind_gateways: "gateways-encrypted" [] 1;
+    keys_that_decide_on_access_at_gateways: "gateways-open" [] 1, "gateways-blocked" [] 1, "gateways-closed" [] 1,
+        "gateways-asked" [] 1;
+    routes: "routes" [] 12;
+    /// What ingress-nginx's documents say, by annotations, and by keys with two ConfigMaps.
+    expected: "expected" [] 70, "expected-settings" ["--default-backend-service", "default/errors"] 15, "expected-plain" [] 10;
+    /// What is logged, and how long an upstream is waited for, by annotations and by keys.
+    logs: "logs" ["--default-backend-service", "default/errors"] 6, "upstreams" [] 6, "unlogged" [] 1, "unlogged-http" [] 1;
+    settings: "settings" ["--default-backend-service", "default/errors"] 10;
+    /// A ConfigMap that asks for a firewall closes all hosts, unless an option says otherwise.
+    a_missing_firewall: "firewall" [] 2, "firewall-ignored" ["--ignore-missing-waf"] 2;
+    /// Short names of ExternalName Services are looked for below the domains of `search`.
+    short_names: "short-names" ["--search-domain", "none.test", "--search-domain", "found.test"] 3;
+    refusals_by_options: "catch-all" ["--disable-catch-all=true"] 2, "external" ["--disable-svc-external-name=false"] 1,
+        "external-refused" ["--disable-svc-external-name"] 1;
 }
 
 /// Other spellings of fields, with underscores let in and without.
@@ -578,109 +509,6 @@ fn spellings() {
     }
 }
 
-#[test]
-fn names() {
-    assert!(table(include_str!("ingress/names.cases"), &[]) >= 8);
-}
-
-#[test]
-fn ports() {
-    let more = [
-        "--tcp-services-configmap",
-        "default/tcp",
-        "--udp-services-configmap",
-        "default/udp",
-        "--enable-ssl-passthrough",
-        "--ssl-passthrough-proxy-port",
-        "%FREE0%",
-    ];
-    assert!(table(include_str!("ingress/ports.cases"), &more) >= 5);
-}
-
-#[test]
-fn gateways() {
-    assert!(table(include_str!("ingress/gateways.cases"), &[]) >= 4);
-}
-
-#[test]
-fn access_at_gateways() {
-    assert!(table(include_str!("ingress/gateways-access.cases"), &[]) >= 5);
-}
-
-#[test]
-fn encryption_behind_gateways() {
-    assert_eq!(table(include_str!("ingress/gateways-encrypted.cases"), &[]), 1);
-}
-
-#[test]
-fn keys_that_decide_on_access_at_gateways() {
-    for text in [
-        include_str!("ingress/gateways-open.cases"),
-        include_str!("ingress/gateways-blocked.cases"),
-        include_str!("ingress/gateways-closed.cases"),
-        include_str!("ingress/gateways-asked.cases"),
-    ] {
-        assert_eq!(table(text, &[]), 1);
-    }
-}
-
-#[test]
-fn routes() {
-    assert!(table(include_str!("ingress/routes.cases"), &[]) >= 12);
-}
-
-/// `expected*.cases`: what ingress-nginx's documents say, by annotations, and by keys with two ConfigMaps.
-#[test]
-fn expected() {
-    assert!(table(include_str!("ingress/expected.cases"), &[]) >= 70);
-    let more = ["--default-backend-service", "default/errors"];
-    assert!(table(include_str!("ingress/expected-settings.cases"), &more) >= 15);
-    assert!(table(include_str!("ingress/expected-plain.cases"), &[]) >= 10);
-}
-
-/// What is logged, and how long an upstream is waited for, by annotations and by keys.
-#[test]
-fn logs() {
-    let more = ["--default-backend-service", "default/errors"];
-    assert!(table(include_str!("ingress/logs.cases"), &more) >= 6);
-    assert!(table(include_str!("ingress/upstreams.cases"), &[]) >= 6);
-    for key in ["disable-access-log", "disable-http-access-log"] {
-        let text = format!(
-            "{key}: true\nerror-log-level: crit\nworker-processes: 1\n\n== nothing\n/ Prefix dead\n\
-             object {{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{{\"name\":\"dead\",\"namespace\":\"default\"}},\
-             \"spec\":{{\"clusterIP\":\"127.0.0.1\",\"ports\":[{{\"port\":80}}]}}}}\n\
-             > GET /\n< 503\n> GET /\nunlogged GET\nunnoted no servers\n"
-        );
-        assert_eq!(table(&text, &[]), 1);
-    }
-}
-
-#[test]
-fn refusals_by_options() {
-    let catch_all = "access-log-path: /dev/null\n\n== with a default backend\n/ Prefix web\ndefault api\n\
-        problem --disable-catch-all\n> GET /\n< 404\n\n== without one\n/ Prefix web\n\
-        object {\"apiVersion\":\"networking.k8s.io/v1\",\"kind\":\"Ingress\",\"metadata\":{\"name\":\"c1-9\",\"namespace\":\"default\"},\"spec\":\
-        {\"rules\":[{\"http\":RULE},{\"host\":\"beside.test\",\"http\":RULE}]}}\nproblem nothing is served for all hosts\n> GET /\n< 200 web\n\
-        > GET /\nHost: beside.test\n< 200 web\n> GET /\nHost: nobody.test\n< 404\n";
-    let rule = "{\"paths\":[{\"path\":\"/\",\"pathType\":\"Prefix\",\"backend\":{\"service\":{\"name\":\"web\",\"port\":{\"number\":80}}}}]}";
-    let catch_all = &catch_all.replace("RULE", rule);
-    assert_eq!(table(catch_all, &["--disable-catch-all=true"]), 2);
-    let external = "access-log-path: /dev/null\n\n== an ExternalName\n/ Prefix away:p\n\
-        object {\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{\"name\":\"away\",\"namespace\":\"default\"},\
-        \"spec\":{\"type\":\"ExternalName\",\"externalName\":\"a.example.com\",\"ports\":[{\"name\":\"p\",\"port\":80,\"targetPort\":%web%}]}}\n\
-        > GET /\n< STATUS\n";
-    let of = |status: &str| external.replace("STATUS", status);
-    assert_eq!(table(&of("200 web"), &["--disable-svc-external-name=false"]), 1);
-    assert_eq!(table(&of("503"), &["--disable-svc-external-name"]), 1);
-}
-
-#[test]
-fn settings() {
-    assert!(
-        table(include_str!("ingress/settings.cases"), &["--default-backend-service", "default/errors"]) >= 10
-    );
-}
-
 #[path = "../../forebay-k8s/tests/samples/mod.rs"]
 mod samples;
 
@@ -691,21 +519,7 @@ fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(),
     // Those of the objects before would be included.
     let _ = std::fs::remove_dir_all(site.dir().join("hosts"));
     let (input, dir) = (input.display().to_string(), site.dir().display().to_string());
-    let mut args = vec![
-        "ingress",
-        "render",
-        "-f",
-        &input,
-        "-o",
-        &dir,
-        "--watch-ingress-without-class",
-        "--configmap",
-        "default/config",
-    ];
-    args.extend(["--resolver", "127.0.0.1", "--default-ssl-certificate", "default/tls"]);
-    args.extend(more);
-    let (code, _, text) = run(program(), &args).expect("runs");
-    assert!(code <= 1, "{text}");
+    render(&format!("-f {input} -o {dir} {OWN}"), more);
     let (code, _, text) = run(program(), &["-t", "-p", &dir, "-c", "forebay.conf"]).expect("runs");
     if code == 0 {
         Ok(())

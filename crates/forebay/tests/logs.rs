@@ -1,13 +1,15 @@
 //! Access logs: what is in them when a worker is killed, and how lines leave.
 
-use forebay_testkit::{
-    DEADLINE, Server, Signal, Site, Talk, alive, http, kill, server, wait_for, wait_until,
-};
+use forebay_testkit::{DEADLINE, Server, Signal, Site, http, kill, quit, server, wait_for, wait_until};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+forebay_testkit::cases!("cases/logs.cases":
+    one_process_keeps_its_lines, numbers_change_with_a_reload, a_request_under_way_keeps_its_log_over_a_reload,
+    wrong_forms_and_tags_are_refused, errors_of_the_system_are_logged_as_in_nginx);
 
 fn conf(log: &str) -> String {
     format!(
@@ -137,40 +139,6 @@ fn a_killed_worker_loses_no_line_without_a_buffer() {
     killed_under_load("logs/a.log line", |site| site.read("logs/a.log"));
 }
 
-/// Buffers are flushed to the files that had their numbers, and lines that wait come out under the new ones.
-#[test]
-fn numbers_change_with_a_reload() {
-    let logs = |names: &str| {
-        let each = names.split(' ').map(|n| {
-            format!("location /{n} {{ access_log logs/{n}.log line buffer=64k; return 200 \"hello\"; }} ")
-        });
-        // One thread: a second one might take the new configuration up later than the first has flushed.
-        let conf = conf("off").replace("worker_processes 2", "worker_processes 1");
-        conf.replace("location", &format!("{}location", each.collect::<String>()))
-    };
-    let mut server = Server::start(logs("a b c"));
-    for name in ["a", "b", "c"] {
-        assert!(server.get(format!("/{name}/1")).ends_with("hello"));
-    }
-    assert_eq!(server.read("logs/a.log"), "", "it waits");
-    let first = worker(&server, 0);
-    server.reload_with(logs("c a"));
-    wait_until("flushed buffers", || server.read("logs/b.log") == "/b/1 200 5 end\n");
-    let serves = || server.get("/b/x").ends_with("hello");
-    wait_until("the new configuration", serves);
-    for name in ["a", "c"] {
-        assert!(server.get(format!("/{name}/2")).ends_with("hello"));
-    }
-    kill(first, Signal::SIGKILL);
-    worker(&server, first);
-    assert!(server.get("/a/3").ends_with("hello"));
-    server.signal(Signal::SIGQUIT);
-    assert_eq!(server.wait_end(), Some(0));
-    assert_eq!(server.read("logs/a.log"), "/a/1 200 5 end\n/a/2 200 5 end\n/a/3 200 5 end\n");
-    assert_eq!(server.read("logs/b.log"), "/b/1 200 5 end\n");
-    assert_eq!(server.read("logs/c.log"), "/c/1 200 5 end\n/c/2 200 5 end\n");
-}
-
 /// Lines that a killed worker left go to the file that is open after USR1.
 #[test]
 fn reopened_files_get_what_is_left() {
@@ -200,43 +168,6 @@ fn reopened_files_get_what_is_left() {
     assert_eq!(server.read("logs/a.log.1"), "/1 200 5 end\n");
 }
 
-/// A request that ends after a reload is in the log that it began with, whose number may mean another file by then.
-#[test]
-fn a_request_under_way_keeps_its_log_over_a_reload() {
-    let slow =
-        "location /slow { limit_rate 1k; limit_rate_after 1; root html; access_log logs/old.log line; } ";
-    let with = |slow: &str| conf("logs/z.log line").replace("location", &format!("{slow}location"));
-    let site = Site::new(with(slow));
-    site.write("html/slow", "x".repeat(3000));
-    let mut server = Server::start_on(site);
-    let mut stream = server.send(b"GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    stream.read_exact(&mut [0; 20]).expect("it began");
-    server.reload_with(with("").replace("hello", "renew"));
-    wait_until("the new configuration", || server.get("/").ends_with("renew"));
-    stream.rest();
-    wait_until("its line", || server.read("logs/old.log") == "/slow 200 3000 end\n");
-    server.signal(Signal::SIGQUIT);
-    assert_eq!(server.wait_end(), Some(0));
-    assert!(server.read("logs/z.log").lines().all(|l| l == "/ 200 5 end"), "{}", server.read("logs/z.log"));
-}
-
-#[test]
-fn one_process_keeps_its_lines() {
-    let mut server = Server::start(format!("master_process off;\n{}", conf("logs/a.log line buffer=64k")));
-    let lines = |server: &Server, n: usize| (server.read("logs/a.log").lines().count() == n).then_some(());
-    assert!(server.get("/1").ends_with("hello"));
-    assert!(lines(&server, 0).is_some());
-    server.signal(Signal::SIGUSR1);
-    wait_for("lines at USR1", || lines(&server, 1));
-    assert!(server.get("/2").ends_with("hello"));
-    server.reload();
-    wait_for("lines at HUP", || lines(&server, 2));
-    assert!(server.get("/3").ends_with("hello"));
-    server.signal(Signal::SIGTERM);
-    assert_eq!(server.wait_end(), Some(0));
-    assert_eq!(server.read("logs/a.log"), "/1 200 5 end\n/2 200 5 end\n/3 200 5 end\n");
-}
-
 #[test]
 fn an_upgrade_keeps_lines_and_both_masters_save_them() {
     let server = Server::start_daemon(conf("logs/a.log line buffer=64k"));
@@ -244,8 +175,7 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
     let worker_of = |master: i32| wait_for("a worker", || server.workers(master).first().copied());
     let has = |line: &str| server.read("logs/a.log").contains(&format!("{line} 200 5 end\n")).then_some(());
     assert!(server.get("/old").ends_with("hello"));
-    server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+    let new = server.successor(old);
     let workers = [worker_of(old), worker_of(new)];
     // Whichever of the two answers.
     (0..8).for_each(|n| assert!(server.get(format!("/both-{n}")).ends_with("hello")));
@@ -255,8 +185,7 @@ fn an_upgrade_keeps_lines_and_both_masters_save_them() {
     for line in ["/old", "/both-0", "/both-7"] {
         wait_for("lines left", || has(line));
     }
-    kill(old, Signal::SIGQUIT);
-    wait_until("the end of the old master", || !alive(old));
+    quit(old);
     assert!(server.get("/new").ends_with("hello"));
     kill(worker_of(new), Signal::SIGQUIT);
     wait_for("lines at the end of a worker", || has("/new"));
@@ -372,21 +301,6 @@ fn the_usual_beginning_is_what_its_variables_are() {
     assert!(slow.contains("- alice \\x22 ["), "{slow}");
 }
 
-/// The error log asserts in builds for tests that no line has an error in the words of the standard library.
-#[test]
-fn errors_of_the_system_are_logged_as_in_nginx() {
-    let site = Site::new(http(
-        "client_body_temp_path body; server { listen \
-         127.0.0.1:%PORT0%; client_body_buffer_size 1k; location / { client_body_in_file_only clean; proxy_pass \
-         http://127.0.0.1:1; } }",
-    ));
-    let server = Server::start_limited(site, 64);
-    let head = "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
-    let answer = server.raw([head.as_bytes(), &[b'x'; 200_000]].concat());
-    assert!(answer.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&answer));
-    server.wait_for_log("failed (27: File too large), client: ", 1);
-}
-
 /// NGINX Plus 37: an object a line, with the facts of a request as fields; further ones by `error_log_tag`, in both forms.
 #[test]
 fn error_logs_in_json_and_their_tags() {
@@ -428,20 +342,4 @@ fn error_logs_in_json_and_their_tags() {
     );
     let main = server.read("logs/main.json");
     assert!(main.lines().map(parse).any(|line| line["msg"] == "start worker processes"), "{main}");
-}
-
-#[test]
-fn wrong_forms_and_tags_are_refused() {
-    for (directive, complaint) in [
-        ("error_log e.log json json;", "duplicate parameter"),
-        ("error_log e.log jsonx;", "invalid log level \"jsonx\""),
-        ("error_log_tag msg x;", "invalid name of a tag \"msg\""),
-        ("error_log_tag a x; error_log_tag a y;", "duplicate tag \"a\""),
-        ("error_log_tag a $nosuch;", "unknown \"nosuch\" variable"),
-    ] {
-        let site = http(format!("{directive} server {{ listen 127.0.0.1:%PORT0%; }}")).site();
-        let output = site.run(&["-t"]);
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && text.contains(complaint), "{directive}: {text}");
-    }
 }

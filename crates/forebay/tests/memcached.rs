@@ -1,9 +1,11 @@
 //! Values of memcached: Debian's server, and one that says what it should not.
 
 use forebay_testkit::{Server, Talk, free_port, wait_for};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+
+forebay_testkit::cases!("cases/memcached.cases": servers_that_say_something_else);
 
 /// Ends with the test.
 struct Memcached(Child, u16);
@@ -98,58 +100,4 @@ fn values_are_responses() {
         log.contains("/value 200 200 12\n/a%20b%25.html 200 200 12\n/empty 200 200 7\n/other 200 404 0\n"),
         "{log}"
     );
-}
-
-/// Answers each command with what the case says, and closes.
-fn says(answers: Vec<&'static str>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let addr = listener.local_addr().expect("address");
-    std::thread::spawn(move || {
-        for (stream, answer) in listener.incoming().flatten().zip(answers) {
-            let mut stream = BufReader::new(stream);
-            let mut line = String::new();
-            let _ = stream.read_line(&mut line);
-            assert_eq!(line, "get /k\r\n");
-            let _ = stream.get_mut().write_all(answer.as_bytes());
-            let _ = stream.get_ref().shutdown(std::net::Shutdown::Write);
-            let _ = stream.read_to_end(&mut Vec::new());
-        }
-    });
-    addr
-}
-
-#[test]
-fn servers_that_say_something_else() {
-    let cases = [
-        (
-            "SERVER_ERROR x\r\n",
-            "502",
-            "memcached sent invalid response: \"SERVER_ERROR x\" while reading response header",
-        ),
-        ("VALUE /k 0 5\n", "502", "memcached sent invalid response: \"VALUE /k 0 5\" while"),
-        (
-            "VALUE /b 0 5\r\nhello\r\nEND\r\n",
-            "502",
-            "invalid key in response \"VALUE /b 0 5\" for key \"/k\" while",
-        ),
-        ("VALUE /k 0 -1\r\n", "502", "invalid length in response \"VALUE /k 0 -1\" for key \"/k\" while"),
-        ("VALUE /k x 5\r\n", "502", "invalid flags in response \"VALUE /k x 5\" for key \"/k\" while"),
-        ("VALUE /k 0 5", "502", "upstream prematurely closed connection while reading response header"),
-        ("VALUE /k 0 5\r\nhelloXXEND\r\n", "200", "memcached sent invalid trailer"),
-        ("VALUE /k 0 5\r\nhello\r\nEND\r\nmore", "200", "memcached sent invalid trailer"),
-        ("VALUE /k 0 50\r\nhello", "200", "upstream prematurely closed connection while"),
-    ];
-    let addr = says(cases.iter().map(|c| c.0).collect());
-    let server = Server::start(conf(&format!(
-        "upstream u {{ server {addr} max_fails=0; keepalive 2; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; location / {{ set $memcached_key /k; memcached_gzip_flag 1; memcached_pass u; }} }}"
-    )));
-    let mut times = std::collections::HashMap::new();
-    for (said, status, text) in cases {
-        let got = server.get("/");
-        assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{said:?}: {got}");
-        let n = times.entry(text).or_insert(0);
-        *n += 1;
-        server.wait_for_log(text, *n);
-    }
 }

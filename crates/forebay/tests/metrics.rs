@@ -1,12 +1,14 @@
 //! Metrics of the server: Prometheus, the JSON interface, the dashboard.
 
-use forebay_testkit::{
-    Conf, Origin, Server, Signal, ask, free_port, http, kill, raw, tool, wait_for, wait_until,
-};
+use forebay_testkit::{Conf, Origin, Server, ask, free_port, http, tool, wait_for, wait_until};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+forebay_testkit::cases!("cases/metrics.cases":
+    answers_that_are_not_passed_on_count, counters_add_up, an_if_block_has_a_zone_of_its_own,
+    servers_are_counted_by_their_names_without_status_zone);
 
 fn conf(rest: &str) -> Conf {
     http!(
@@ -94,99 +96,6 @@ fn the_exporter_reads_stub_status() {
         let (theirs, ours) = (series(&text, name), series(&ours, name));
         assert!(theirs >= at_least && ours >= at_least && ours - theirs <= 3.0, "{name}: {theirs} {ours}");
     }
-}
-
-/// Answers of an upstream server are counted also if the client gets another one.
-#[test]
-fn answers_that_are_not_passed_on_count() {
-    let up = Origin::start(|asked| {
-        let to = if asked.target().ends_with("to") { "X-Accel-Redirect: /none\r\n" } else { "" };
-        let status = if asked.target().ends_with("no") { "500 No" } else { "200 OK" };
-        asked.answer(status, to, "well")
-    });
-    let server = Server::start(conf(&format!(
-        "upstream u {{ server {up}; }} proxy_intercept_errors on; error_page 500 /none;"
-    )));
-    for uri in ["/ok", "/to", "/no"] {
-        server.get(uri);
-    }
-    let peer = json(&server, "/api/9/http/upstreams/u")["peers"][0].clone();
-    let of = |class: &str| peer["responses"][class].as_u64();
-    assert_eq!((of("2xx"), of("5xx"), of("total")), (Some(2), Some(1), Some(3)), "{peer}");
-    assert_eq!(peer["active"].as_u64(), Some(0), "{peer}");
-}
-
-#[test]
-fn counters_add_up() {
-    let server = start();
-    for _ in 0..10 {
-        assert!(server.get("/?k=1").ends_with("well"));
-    }
-    for _ in 0..3 {
-        assert!(server.get("/cached").ends_with("well"));
-    }
-    for status in ["200", "503", "503"] {
-        assert!(server.get("/limited?k=1").starts_with(&format!("HTTP/1.1 {status}")));
-    }
-    assert!(server.get("/none").starts_with("HTTP/1.1 404"));
-    // A request is counted when its answer has been sent.
-    let requests = || json(&server, "/api/9/http/server_zones/front")["responses"]["codes"]["404"] == 1;
-    wait_until("the last one", requests);
-    let app = json(&server, "/api/9/http/location_zones")["app"].clone();
-    assert_eq!((app["requests"].as_u64(), app["responses"]["2xx"].as_u64()), (Some(10), Some(10)));
-    assert!(app["sent"].as_u64() > Some(1000) && app["received"].as_u64() > Some(500), "{app}");
-    let peers = json(&server, "/api/9/http/upstreams/u")["peers"].clone();
-    assert_eq!((peers[0]["requests"].as_u64(), peers[0]["state"].as_str()), (Some(11), Some("up")));
-    assert_eq!((peers[1]["backup"].as_bool(), peers[1]["requests"].as_u64()), (Some(true), Some(0)));
-    let servers = json(&server, "/api/9/http/upstreams/u/servers");
-    assert_eq!(
-        (servers[0]["id"].as_u64(), servers[1]["backup"].as_bool()),
-        (Some(0), Some(true)),
-        "{servers}"
-    );
-    let first = json(&server, "/api/9/http/upstreams/u/servers/0");
-    assert_eq!((&first, first["fail_timeout"].as_str()), (&servers[0], Some("10s")));
-    assert!(server.get("/api/9/http/upstreams/u/servers/7").contains("UpstreamServerNotFound"));
-    assert!(json(&server, "/api/9/http/upstreams/u")["keepalive"].is_u64());
-    let cache = json(&server, "/api/9/http/caches/things");
-    let of = |what: &str| cache[what]["responses"].as_u64();
-    assert_eq!((of("hit"), of("miss"), cache["hit"]["bytes"].as_u64()), (Some(2), Some(1), Some(8)));
-    let limit = json(&server, "/api/9/http/limit_reqs/rate");
-    assert_eq!((limit["passed"].as_u64(), limit["rejected"].as_u64()), (Some(1), Some(2)));
-    assert_eq!(json(&server, "/api/9/http/limit_conns/many")["passed"].as_u64(), Some(10));
-    assert_eq!(json(&server, "/api/9/nginx?fields=generation"), serde_json::json!({"generation": 1}));
-    assert!(json(&server, "/api/9/connections")["accepted"].as_u64() > Some(15));
-    assert_eq!(json(&server, "/api/9/workers").as_array().map(Vec::len), Some(2));
-    assert!(server.get("/api/9/none").starts_with("HTTP/1.1 404"));
-    assert!(server.get("/api/99/nginx").contains("UnknownVersion"));
-    let delete = raw(server.addr(0), b"DELETE /api/9/connections HTTP/1.0\r\n\r\n");
-    assert!(String::from_utf8_lossy(&delete).starts_with("HTTP/1.1 405"));
-
-    let answer = server.get("/metrics");
-    let text = body(&answer);
-    assert!(series(text, "nginx_http_requests_total") > 15.0);
-    assert_eq!(series(text, "nginx_up"), 1.0);
-    assert_eq!(series(text, "forebay_location_responses_total{zone=\"app\",class=\"2xx\"}"), 10.0);
-    let times = "forebay_location_request_duration_seconds";
-    assert_eq!(series(text, &format!("{times}_bucket{{zone=\"app\",le=\"+Inf\"}}")), 10.0);
-    assert_eq!(series(text, &format!("{times}_count{{zone=\"app\"}}")), 10.0);
-    assert!(series(text, &format!("{times}_sum{{zone=\"app\"}}")) > 0.0);
-    assert_eq!(series(text, "forebay_cache_responses_total{zone=\"things\",status=\"hit\"}"), 2.0);
-    assert_eq!(series(text, "forebay_limit_req_total{zone=\"rate\",outcome=\"rejected\"}"), 2.0);
-    assert_eq!(series(text, "forebay_server_processing{zone=\"front\"}"), 1.0, "this one");
-
-    // A new configuration goes on counting.
-    server.reload();
-    wait_until("the reload", || json(&server, "/api/9/nginx")["generation"] == 2);
-    assert_eq!(json(&server, "/api/9/http/location_zones/app")["requests"].as_u64(), Some(10));
-    // So does the process that follows one that died.
-    let worker = server.worker();
-    kill(worker, Signal::SIGKILL);
-    wait_for("the next worker", || {
-        let next = server.workers(server.pid());
-        (next.len() == 1 && next[0] != worker).then_some(())
-    });
-    assert_eq!(series(body(&server.get("/metrics")), "forebay_worker_restarts_total"), 1.0);
 }
 
 #[test]
@@ -290,67 +199,4 @@ fn times_of_servers_zones_and_resolvers() {
         (Some(2), Some(0))
     );
     assert_eq!(json(&server, "/api/9/resolvers")["names"], names);
-}
-
-/// As nginx has it, an `if` block may count its requests in a zone of its own.
-#[test]
-fn an_if_block_has_a_zone_of_its_own() {
-    let server = Server::start(http(
-        "server { listen 127.0.0.1:%PORT0%; location /api { api; } location / { status_zone all; \
-         if ($arg_beta) { status_zone beta; } return 204; } }",
-    ));
-    server.get("/?beta=1");
-    server.get("/");
-    server.get("/");
-    let zones = wait_for("all of them", || {
-        let zones = json(&server, "/api/9/http/location_zones");
-        (zones["all"]["requests"] == 2).then_some(zones)
-    });
-    assert_eq!(zones["beta"]["requests"], 1, "{zones}");
-}
-
-/// A site that has asked for nothing but the pages themselves.
-#[test]
-fn servers_are_counted_by_their_names_without_status_zone() {
-    let server = Server::start(http("server { listen \
-         127.0.0.1:%PORT0%; location / { return 404; } location /metrics { prometheus; } location /api { api; } location \
-         /dashboard { dashboard; } } server { listen 127.0.0.1:%PORT0%; server_name a.test b.test; location / { return 200 text; \
-         } } server { listen 127.0.0.1:%PORT0%; server_name quiet.test; } server { listen 127.0.0.1:%PORT0%; server_name own.test; \
-         status_zone own; return 204; }").workers(2));
-    let zones = || json(&server, "/api/9/http/server_zones");
-    assert_eq!(zones()["a.test"]["requests"], 0, "also before the first request");
-    let ask = |host: &str| server.raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
-    for host in ["a.test", "b.test", "a.test", "own.test", "elsewhere.test"] {
-        ask(host);
-    }
-    // A request is counted when its answer has left.
-    let all = wait_for("all of them", || {
-        let all = zones();
-        (all["a.test"]["requests"] == 3 && all["_"]["responses"]["4xx"] == 1).then_some(all)
-    });
-    let a = &all["a.test"];
-    assert_eq!(
-        (&a["responses"]["2xx"], &a["responses"]["total"]),
-        (&Value::from(3), &Value::from(3)),
-        "{all}"
-    );
-    assert!(a["sent"].as_u64() > Some(300) && a["received"].as_u64() > Some(100), "{all}");
-    assert!(a["request_time"].as_f64().is_some_and(|ms| ms >= 0.0), "{all}");
-    assert_eq!(
-        (&all["quiet.test"]["requests"], &all["own"]["responses"]["codes"]["204"]),
-        (&0.into(), &1.into()),
-        "{all}"
-    );
-    assert!(all.get("own.test").is_none(), "{all}");
-    let text = server.get("/metrics");
-    assert_eq!(series(&text, "forebay_server_requests_total{zone=\"a.test\"}"), 3.0);
-    assert_eq!(series(&text, "forebay_server_responses_total{zone=\"a.test\",class=\"2xx\"}"), 3.0);
-    assert_eq!(series(&text, "forebay_server_request_duration_seconds_count{zone=\"a.test\"}"), 3.0);
-    // Over a reload, too.
-    server.reload();
-    wait_until("the next configuration", || json(&server, "/api/9/nginx")["generation"] == 2);
-    ask("b.test");
-    wait_until("one more", || zones()["a.test"]["requests"] == 4);
-    let page = server.get("/dashboard");
-    assert!(page.contains("Off: no location has a zone. status_zone NAME; in a location"), "{page}");
 }

@@ -1,11 +1,14 @@
 //! Start, stop, reload, logs, upgrade, and a worker that dies.
 
 use forebay_testkit::{
-    DEADLINE, Server, Signal, Site, alive, children, kill, program, raw, title, wait_for, wait_until,
+    DEADLINE, Server, Signal, Site, alive, children, kill, program, quit, raw, title, wait_for, wait_until,
 };
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+forebay_testkit::cases!("cases/processes.cases":
+    stop_by_option, reload_keeps_the_worker_and_a_bad_file_changes_nothing);
 
 const CONF: &str = "worker_processes 2;\nerror_log logs/error.log notice;\nevents {}\nhttp { access_log \
                     logs/access.log; server { listen 127.0.0.1:%PORT0%; listen unix:%DIR%/web.sock; location \
@@ -44,14 +47,6 @@ fn titles_pid_file_and_graceful_end() {
 }
 
 #[test]
-fn stop_by_option() {
-    let mut server = Server::start(CONF);
-    let output = server.run(&["-s", "stop"]);
-    assert!(output.status.success() && output.stderr.is_empty());
-    assert_eq!(server.wait_end(), Some(0));
-}
-
-#[test]
 fn daemon_leaves_the_terminal() {
     let server = Server::start_daemon(CONF);
     let pid = server.pid();
@@ -59,25 +54,6 @@ fn daemon_leaves_the_terminal() {
     let session = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(3)).map(str::to_owned);
     assert_eq!(session, Some(pid.to_string()), "a session of its own");
     assert!(server.get("/").ends_with("one\n"));
-}
-
-#[test]
-fn reload_keeps_the_worker_and_a_bad_file_changes_nothing() {
-    let server = Server::start(CONF);
-    let pid = server.pid();
-    let worker = one_worker(&server, pid);
-    server.write("nginx.conf", CONF.replace("one", "two"));
-    let output = server.run(&["-s", "reload"]);
-    assert!(output.status.success());
-    wait_until("the new configuration", || server.get("/").ends_with("two\n"));
-    server.reload_with(format!("{CONF}bogus;\n"));
-    server.wait_for_log("[emerg]", 1);
-    assert!(server.error_log().contains("unknown directive \"bogus\" in "));
-    // A thread of its own may still have the first configuration, which has the same text as the file with the mistake.
-    wait_for("the new configuration in each thread", || {
-        (0..20).all(|_| server.get("/").ends_with("two\n")).then_some(())
-    });
-    assert_eq!(one_worker(&server, pid), worker, "the process stays");
 }
 
 #[test]
@@ -247,11 +223,9 @@ fn an_upgrade_answers_requests_on_kept_connections() {
             .collect();
         for _ in 0..3 {
             let old = server.pid();
-            server.signal(Signal::SIGUSR2);
-            let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+            let new = server.successor(old);
             one_worker(&server, new);
-            kill(old, Signal::SIGQUIT);
-            wait_until("the end of the old master", || !alive(old));
+            quit(old);
         }
         done.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().expect("no request was lost"));
@@ -263,8 +237,7 @@ fn upgrade_and_way_back_refuse_nobody() {
     let server = Server::start_daemon(CONF);
     let old = server.pid();
     let answers = under_load(server.addr(0), || {
-        server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+        let new = server.successor(old);
         assert_eq!(server.read("logs/nginx.pid.oldbin"), format!("{old}\n"));
         one_worker(&server, new);
         kill(old, Signal::SIGWINCH);
@@ -277,11 +250,9 @@ fn upgrade_and_way_back_refuse_nobody() {
         assert!(server.dir().join("web.sock").exists());
 
         // And for good.
-        server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+        let new = server.successor(old);
         one_worker(&server, new);
-        kill(old, Signal::SIGQUIT);
-        wait_until("the end of the old master", || !alive(old));
+        quit(old);
         assert_eq!(server.pid_in_file(), Some(new));
         assert!(!server.dir().join("logs/nginx.pid.oldbin").exists());
         assert!(server.dir().join("web.sock").exists());

@@ -9,7 +9,9 @@ use std::io::Read;
 use std::net::SocketAddr;
 
 forebay_testkit::cases!("cases/proxy_h2.cases":
-    a_connection_serves_many_requests, http2_is_agreed_on_where_it_is_encrypted);
+    a_connection_serves_many_requests, http2_is_agreed_on_where_it_is_encrypted, servers_that_break_the_protocol,
+    a_request_that_was_not_taken_goes_to_the_next_server, limits_of_connections,
+    connections_of_one_client_are_not_shared, ways_to_the_upstream);
 
 fn conf(http: &str) -> Conf {
     http!(
@@ -301,61 +303,6 @@ fn connections_without_a_group_close_after_their_request() {
         assert!(answer.starts_with("HTTP/1.1 204 "), "{uri}: {answer}");
     }
     assert!(begun.elapsed() < DEADLINE, "each connection was kept: {:?}", begun.elapsed());
-}
-
-#[test]
-fn servers_that_break_the_protocol() {
-    let ok = || headers(&[(":status", "200")], 0);
-    let long = |n: usize| headers(&[(":status", "200"), ("x", &"{".repeat(n))], END);
-    let sized =
-        |text: &[u8]| [headers(&[(":status", "200"), ("content-length", "5")], 0), data(text, END)].concat();
-    let refused = h2::reset(1, Code::InternalError as u32);
-    let settings = h2::settings(&[(setting::INITIAL_WINDOW_SIZE, u32::MAX)]);
-    let padded = h2::frame(kind::HEADERS, flag::PADDED | flag::END_HEADERS, 1, &[9]);
-    let cases = [
-        (b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), "too large http2 frame"),
-        (data(b"x", END), "unexpected DATA frame before headers"),
-        (headers(&[("a", "b")], END), "header without \":status\""),
-        (headers(&[(":status", "103")], END), "without a final response"),
-        (headers(&[(":status", "103")], 0).repeat(200), "sent too many interim responses"),
-        (headers(&[(":status", "200"), ("connection", "close")], END), "connection-specific header"),
-        (headers(&[(":status", "200"), ("content-length", "x")], END), "invalid \"Content-Length\" header"),
-        (long(5000), "too big header"),
-        (sized(b"abc"), "smaller than indicated"),
-        (sized(b"abcdefgh"), "larger than indicated"),
-        ([ok(), data(b"x", END), refused.clone()].concat(), "rejected request with error 2"),
-        (refused, "rejected request with error 2"),
-        (settings, "too large initial window"),
-        (padded, "invalid padding"),
-        (Vec::new(), "prematurely closed connection"),
-    ];
-    let addr = frames(cases.iter().map(|c| c.0.clone()).collect());
-    let server = Server::start(conf(&format!(
-        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{addr}; }} }}"
-    )));
-    for (i, (_, text)) in cases.iter().enumerate() {
-        let answer = server.get(format!("/{i}"));
-        assert!(answer.starts_with("HTTP/1.1 502 "), "{text}: {answer}");
-        server.wait_for_log(text, 1);
-    }
-    assert!(!server.error_log().contains("panic"));
-}
-
-#[test]
-fn a_request_that_was_not_taken_goes_to_the_next_server() {
-    let leaving = frames(vec![h2::goaway(0)]);
-    let busy = frames(vec![h2::reset(1, Code::RefusedStream as u32)]);
-    let good = || [headers(&[(":status", "200")], 0), data(b"good", END)].concat();
-    let (one, two) = (frames(vec![good()]), frames(vec![good()]));
-    let server = Server::start(conf(&format!(
-        "upstream a {{ server {leaving}; server {one} backup; }} upstream b {{ server {busy}; server {two} backup; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; location /a {{ proxy_pass http://a; }} location /b {{ proxy_pass http://b; }} }}"
-    )));
-    // Not idempotent: sent again only because nobody can have acted upon it.
-    for uri in ["/a", "/b"] {
-        let answer = server.ask(request(format!("POST {uri}"), "", "hi"));
-        assert!(answer.contains("good"), "{answer}");
-    }
 }
 
 /// The part of a streamed body that one server was sent goes to the next server as well, as long as it is in memory.

@@ -1,7 +1,7 @@
 //! Several requests at a time on a connection over HTTP/2 to an upstream, whose frames are made here.
 
 use forebay_http::h2::frame::{Code, flag, kind, setting};
-use forebay_testkit::{Answer, DEADLINE, Origin, P256, Server, Site, Talk, h2, http, wait_for};
+use forebay_testkit::{Answer, DEADLINE, Origin, Server, Talk, h2, http, wait_for};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -313,25 +313,6 @@ fn a_connection_stays_after_an_early_answer() {
     assert_eq!(connections.load(SeqCst), 1);
 }
 
-/// The directives about kept connections count requests, not connections.
-#[test]
-fn limits_of_connections() {
-    for (group, uses, most) in [
-        ("keepalive 4;", 9, 1),
-        ("keepalive 4; keepalive_requests 3;", 9, 3),
-        ("keepalive 0;", 9, 9),
-        ("keepalive 4; keepalive_time 0;", 3, 3),
-    ] {
-        let (there, connections) = h2::upstream(&[], tell);
-        let server = front(there, group, "");
-        for _ in 0..uses {
-            assert!(get(&server, "/").rest().starts_with("HTTP/1.1 200 "), "{group}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        assert_eq!(connections.load(SeqCst), most, "{group}");
-    }
-}
-
 /// An idle connection is closed when its time is over, and one that ends its side is not asked again.
 #[test]
 fn idle_connections_end() {
@@ -351,53 +332,6 @@ fn idle_connections_end() {
         assert!(get(&server, "/").rest().starts_with("HTTP/1.1 200 "));
     }
     assert!(connections.load(SeqCst) >= 5);
-    assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
-}
-
-/// What belongs to one client is not shared.
-#[test]
-fn connections_of_one_client_are_not_shared() {
-    let (there, connections) = h2::upstream(&[], tell);
-    let server = front(there, "keepalive 4;", "proxy_bind 127.0.0.$arg_a;");
-    for (uri, answer) in [("/?a=1", "1.1"), ("/?a=2", "2.1"), ("/?a=1", "1.3"), ("/?a=2", "2.3")] {
-        assert_eq!(content(get(&server, uri)), answer, "{uri}");
-    }
-    assert_eq!(connections.load(SeqCst), 2);
-    // Connections of locations with `local`.
-    let (there, connections) = h2::upstream(&[], tell);
-    let server = front(there, "keepalive 4 local;", "");
-    for (uri, answer) in [("/", "1.1"), ("/grpc", "2.1"), ("/", "1.3"), ("/grpc", "2.3")] {
-        assert_eq!(content(get(&server, uri)), answer, "{uri}");
-    }
-    assert_eq!(connections.load(SeqCst), 2);
-}
-
-/// Connections are used again whatever they go over; one that begins with the address of a client is not.
-#[test]
-fn ways_to_the_upstream() {
-    let site = Site::new(http(
-        "proxy_http_version 2; proxy_socket_keepalive on;\n\
-           upstream plain { server 127.0.0.1:%PORT1%; keepalive 4; } upstream tls { server 127.0.0.1:%PORT2%; keepalive 4; }\n\
-           upstream unix { server unix:%DIR%/h2; keepalive 4; } upstream named { server 127.0.0.1:%PORT3%; keepalive 4; }\n\
-           server { listen 127.0.0.1:%PORT0%;\n\
-             location /plain { proxy_pass http://plain; } location /tls { proxy_pass https://tls; }\n\
-             location /unix { proxy_pass http://unix; } location /grpcs { grpc_pass grpcs://tls; }\n\
-             location /named { proxy_protocol on; proxy_pass http://named; } }\n\
-           server { listen 127.0.0.1:%PORT1%; listen unix:%DIR%/h2; listen 127.0.0.1:%PORT2% ssl;\n\
-             listen 127.0.0.1:%PORT3% proxy_protocol; http2 on; ssl_certificate a.crt; ssl_certificate_key a.key;\n\
-             location / { return 200 $connection_requests; } }",
-    ));
-    site.certificate("a", P256, "a", "");
-    let server = Server::start_on(site);
-    for (uri, requests) in [
-        ("/plain", ["1", "2", "3"]),
-        ("/tls", ["1", "2", "3"]),
-        ("/unix", ["1", "2", "3"]),
-        ("/named", ["1", "1", "1"]),
-    ] {
-        assert_eq!([(); 3].map(|()| content(get(&server, uri))), requests, "{uri}");
-    }
-    assert!(get(&server, "/grpcs").rest().starts_with("HTTP/1.1 200 "));
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }
 

@@ -1,12 +1,14 @@
 //! Load that must not take the server down: too many clients, too few descriptors, clients that vanish.
 
-use forebay_testkit::{Server, Signal, Site, Talk, http, memory, wait_for};
+use forebay_testkit::{Server, Signal, Site, Talk, memory, wait_for};
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 forebay_testkit::cases!("cases/robustness.cases":
-    fields_are_logged_unless_they_were_set, a_pattern_that_is_given_up_denies_the_request);
+    fields_are_logged_unless_they_were_set, a_pattern_that_is_given_up_denies_the_request, few_descriptors_make_clients_wait,
+    slow_heads_leave_before_clients_between_requests, slow_and_vanishing_clients_are_logged_as_nginx_does,
+    a_graceful_end_says_close);
 
 const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -22,19 +24,6 @@ fn serve(main: &str, connections: u32, server: &str) -> Server {
 /// Reads an answer. Returns its status line, empty if the connection ended.
 fn answer(stream: &mut TcpStream) -> String {
     stream.answer().head.lines().next().unwrap_or_default().to_owned()
-}
-
-#[test]
-fn few_descriptors_make_clients_wait() {
-    let server = serve("worker_rlimit_nofile 40;", 1024, "");
-    let mut clients: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
-    for client in &mut clients {
-        client.send(GET);
-    }
-    for client in &mut clients {
-        assert_eq!(answer(client), "HTTP/1.1 200 OK");
-    }
-    assert!(!server.error_log().contains("Too many open files"), "{}", server.error_log());
 }
 
 #[test]
@@ -55,29 +44,6 @@ fn a_full_table_serves_as_soon_as_a_client_is_idle() {
     assert_eq!(answer(&mut late), "HTTP/1.1 200 OK");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     server.wait_for_log("4 worker_connections are not enough, reusing connections", 1);
-}
-
-#[test]
-fn slow_heads_leave_before_clients_between_requests() {
-    let server = serve("", 8, "");
-    let mut good: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
-    for client in &mut good {
-        client.send(GET);
-        assert_eq!(answer(client), "HTTP/1.1 200 OK");
-    }
-    let mut slow: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
-    for client in &mut slow {
-        client.send(b"GET /page HT");
-    }
-    std::thread::sleep(Duration::from_millis(2300));
-    for _ in 0..4 {
-        let mut new = server.send(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        assert_eq!(answer(&mut new), "HTTP/1.1 200 OK");
-    }
-    for client in &mut good {
-        client.send(GET);
-        assert_eq!(answer(client), "HTTP/1.1 200 OK");
-    }
 }
 
 /// Connects from an address of the loopback network.
@@ -152,49 +118,6 @@ fn reloads_do_not_grow_the_worker() {
 }
 
 #[test]
-fn slow_and_vanishing_clients_are_logged_as_nginx_does() {
-    let timeouts =
-        "client_header_timeout 1s; server_name localhost; location /slow { alias html/; limit_rate 5000; }";
-    let site = Site::new(http!(
-        "log_format t '$status \
-         $request_length \"$request\"'; access_log logs/access.log t; server {{ listen 127.0.0.1:%PORT0%; \
-         {timeouts} }}"
-    ));
-    site.write("html/page", "x".repeat(10_000));
-    let server = Server::start_on(site);
-    let send = |bytes: &[u8]| server.send(bytes);
-    let mut slow = [send(b""), send(b"GET / HT"), send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")];
-    let head = send(b"GET / HTTP/1.1\r\nHo");
-    head.shutdown(std::net::Shutdown::Write).expect("open");
-    // One that will send no more still reads.
-    let mut half = send(b"GET /slow/page HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    half.shutdown(std::net::Shutdown::Write).expect("open");
-    let mut kept = send(GET);
-    assert_eq!(answer(&mut kept), "HTTP/1.1 200 OK");
-    drop(kept);
-    assert_eq!(answer(&mut half), "HTTP/1.1 200 OK");
-    for stream in &mut slow {
-        assert_eq!(stream.read(&mut [0; 16]).expect("closed"), 0);
-    }
-    for text in [
-        "client timed out (110: Connection timed out) while waiting for request, client: 127.0.0.1, server: 127.0.0.1:",
-        "client timed out (110: Connection timed out) while reading client request line, client: 127.0.0.1, server: \
-         localhost, request: \"GET / HT\"",
-        "client timed out (110: Connection timed out) while reading client request headers, client: 127.0.0.1, \
-         server: localhost, request: \"GET / HTTP/1.1\", host: \"localhost\"",
-        "client prematurely closed connection while reading client request headers, client: 127.0.0.1, server: \
-         localhost, request: \"GET / HTTP/1.1\"",
-        "client 127.0.0.1 closed keepalive connection",
-    ] {
-        server.wait_for_log(text, 1);
-    }
-    let access = server.read("logs/access.log");
-    for line in ["408 0 \"GET / HT\"", "408 33 \"GET / HTTP/1.1\"", "400 16 \"GET / HTTP/1.1\""] {
-        assert!(access.lines().any(|l| l == line), "{line} in {access}");
-    }
-}
-
-#[test]
 fn pipelined_and_byte_by_byte() {
     let server = serve("", 64, "location /n { return 200 \"$arg_n,\"; }");
     let mut stream = server.connect();
@@ -220,21 +143,6 @@ fn pipelined_and_byte_by_byte() {
     assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
     stream.send(GET);
     assert_eq!(answer(&mut stream), "HTTP/1.1 200 OK");
-}
-
-#[test]
-fn a_graceful_end_says_close() {
-    let mut server = serve("", 64, "");
-    let mut begun = server.send(b"GET /page HT");
-    let mut idle = server.send(GET);
-    assert_eq!(answer(&mut idle), "HTTP/1.1 200 OK");
-    server.signal(Signal::SIGQUIT);
-    assert_eq!(idle.read(&mut [0]).expect("closed"), 0);
-    begun.send(b"TP/1.1\r\nHost: localhost\r\n\r\n");
-    let bytes = begun.rest_bytes();
-    let text = String::from_utf8_lossy(&bytes);
-    assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains("\r\nConnection: close\r\n"), "{text:.300}");
-    assert_eq!(server.wait_end(), Some(0));
 }
 
 /// An answer whose head has said that another request may follow keeps that promise, also if the end begins before its last byte: the

@@ -188,8 +188,7 @@ fn an_upgrade_of_the_program_with_sessions_open() {
     waiting.send(b"x").expect("sent");
     let mut buf = [0; 10];
     let (_, first) = late.recv_from(&mut buf).expect("the datagram");
-    server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+    let new = server.successor(old);
     let worker = wait_for("its worker", || server.workers(new).first().copied());
     assert_eq!(server.connect().rest(), "ready");
     assert_eq!(pair.echo(b"both"), b"both");

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 forebay_testkit::cases!("cases/subcommands.cases":
     check_reports_all_errors, check_finds_the_mistakes_of_all_stages_in_one_run, check_knows_stream,
     serve_shows_its_configuration, a_proxy_does_not_pass_to_itself, a_printed_configuration_makes_nothing,
-    fmt_rewrites_checks_and_shows, help_describes_a_directive, help_describes_subcommands_too);
+    fmt_rewrites_checks_and_shows, help_describes_a_directive, help_describes_subcommands_too, doctor_finds_places_and_reasons);
 
 /// nginx's order is kept by `-t`: a mistake of one directive is told before those of the whole.
 #[test]
@@ -330,49 +330,6 @@ fn folders_of_any_name_are_served() {
             }
         });
     }
-}
-
-#[test]
-fn doctor_finds_places_and_reasons() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("nginx.conf");
-    let sysctl = dir.path().join("sysctl.conf");
-    std::fs::write(&file, "events {\n    multi_accept on;\n}\nhttp {\n    server_tokens off;\n}\n")
-        .expect("a file");
-    std::fs::write(&sysctl, "net.ipv4.tcp_syncookies = 0\n").expect("a file");
-    let run = |format: &str| {
-        let out = Command::new(program())
-            .args(["doctor", "--no-host", "--format", format, "--sysctl"])
-            .arg(&sysctl)
-            .arg("-c")
-            .arg(&file)
-            .output()
-            .expect("forebay doctor");
-        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
-    };
-    let (code, text) = run("text");
-    assert_eq!(code, Some(1));
-    assert!(text.contains("[multi-accept]") && text.contains("nginx.conf:2:5"), "{text}");
-    assert!(text.contains("    multi_accept on;\n  |     ^^^^^^^^^^^^"), "{text}");
-    assert!(text.contains("net.ipv4.tcp_syncookies = 0") && text.contains("at most 512 clients"), "{text}");
-    let (_, json) = run("json");
-    let list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!((list[0]["rule"].as_str(), list[0]["line"].as_u64()), (Some("multi-accept"), Some(2)));
-    let (_, sarif) = run("sarif");
-    let log: serde_json::Value = serde_json::from_str(&sarif).expect("JSON");
-    assert_eq!(log["runs"][0]["results"][0]["ruleId"], "multi-accept");
-    // What is sound is left alone.
-    std::fs::write(&file, "events {}\nhttp {\n    server_tokens off;\n}\n").expect("a file");
-    std::fs::write(&sysctl, "").expect("a file");
-    let (code, text) = run("text");
-    assert!(
-        code == Some(0) && text.contains("0 harmful, 0 warnings, 0 without effect, 0 to think about"),
-        "{text}"
-    );
-    // What nginx has and Forebay has not is no mistake.
-    std::fs::write(&file, "events {}\nhttp {\n    server_tokens off;\n}\nmail {}\n").expect("a file");
-    let (code, text) = run("text");
-    assert!(code == Some(0) && text.contains("warning: \"mail\" directive is not supported"), "{text}");
 }
 
 #[test]

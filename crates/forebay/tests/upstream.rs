@@ -2,22 +2,24 @@
 
 use forebay_http::h2::frame::{flag, kind};
 use forebay_testkit::{
-    Echo, Oracle, Server, Signal, Site, Talk, accept, ask, connect, free_port, h2, http, kill, oracle, raw,
-    receive, server, udp, wait_for, wait_until,
+    Echo, Names, Oracle, Server, Signal, Site, Talk, accept, ask, connect, free_port, h2, http, kill, oracle,
+    raw, receive, udp, wait_for, wait_until,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 forebay_testkit::cases!("cases/upstream.cases":
-    a_name_that_is_not_found_at_the_start, groups_without_servers_have_fallbacks);
+    a_name_that_is_not_found_at_the_start, groups_without_servers_have_fallbacks, names_are_resolved_at_run_time,
+    resolved_names_are_kept_over_a_reload, a_group_follows_its_names, sick_servers_are_not_asked, servers_in_a_state_file,
+    cookies_have_marks_and_are_secure_by_a_value, cookies_stay_where_they_are_if_a_failure_is_not_to_change_them,
+    sessions_end_with_their_servers_if_that_is_wanted, the_resolver_of_the_system_and_none);
 
-/// A server that answers each connection with a status and its own port, after a while.
+/// A server that answers each connection with its own port, after a while.
 struct Up {
     addr: SocketAddr,
-    status: Arc<AtomicU16>,
     delay: Arc<Mutex<Duration>>,
     /// Connections now, and most of them so far.
     now: Arc<AtomicUsize>,
@@ -25,114 +27,26 @@ struct Up {
 }
 
 fn up() -> Up {
-    let (status, delay) = (Arc::new(AtomicU16::new(200)), Arc::<Mutex<Duration>>::default());
+    let delay = Arc::<Mutex<Duration>>::default();
     let (now, at_once) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-    let (code, wait, count, most) = (status.clone(), delay.clone(), now.clone(), at_once.clone());
+    let (wait, count, most) = (delay.clone(), now.clone(), at_once.clone());
     let addr = accept(move |mut stream, _| {
         most.fetch_max(count.fetch_add(1, SeqCst) + 1, SeqCst);
         let _ = stream.read(&mut [0; 4096]);
         let pause = *wait.lock().unwrap_or_else(PoisonError::into_inner);
         std::thread::sleep(pause);
         let body = format!("port {}.", stream.local_addr().expect("address").port());
-        let code = code.load(SeqCst);
         // The next connection may come as soon as the answer has been read.
         count.fetch_sub(1, SeqCst);
         let length = body.len();
-        let head = format!("HTTP/1.1 {code} X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+        let head = format!("HTTP/1.1 200 X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
         let _ = stream.write_all((head + &body).as_bytes());
     });
-    Up { addr, status, delay, now, at_once }
+    Up { addr, delay, now, at_once }
 }
 
 fn by(answer: &str, up: &Up) -> bool {
     answer.contains(&format!("port {}.", up.addr.port()))
-}
-
-/// A name server that knows A records of 127.0.0.1 for the names it is given, and no others.
-pub fn dns(known: Arc<Mutex<Vec<String>>>) -> (SocketAddr, Arc<AtomicUsize>) {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
-    let (addr, asked) = (socket.local_addr().expect("address"), Arc::new(AtomicUsize::new(0)));
-    let count = asked.clone();
-    std::thread::spawn(move || {
-        let mut buf = [0; 512];
-        while let Ok((len, from)) = socket.recv_from(&mut buf) {
-            count.fetch_add(1, SeqCst);
-            let mut m = buf[..len].to_vec();
-            let (mut at, mut name) = (12, Vec::new());
-            while m[at] != 0 {
-                let n = usize::from(m[at]);
-                name.push(String::from_utf8_lossy(&m[at + 1..at + 1 + n]).into_owned());
-                at += n + 1;
-            }
-            let is_a = m[at + 2] == 1;
-            let found = known.lock().unwrap_or_else(PoisonError::into_inner).contains(&name.join("."));
-            (m[2], m[3]) = (0x81, if found { 0x80 } else { 0x83 });
-            if found && is_a {
-                m[7] = 1;
-                m.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
-            }
-            let _ = socket.send_to(&m, from);
-        }
-    });
-    (addr, asked)
-}
-
-#[test]
-fn names_are_resolved_at_run_time() {
-    let up = up();
-    let (dns, asked) = dns(Arc::new(Mutex::new(vec!["known.test".into()])));
-    let port = up.addr.port();
-    let server = Server::start(server!(
-        "resolver {dns}; location / {{ proxy_pass http://$arg_h:{port}/; }}\n\
-         location /none {{ resolver 127.0.0.1:{}; resolver_timeout 100ms; proxy_pass http://$arg_h:{port}/; }}",
-        free_port()
-    ));
-    assert!(by(&server.get("/?h=known.test"), &up));
-    assert!(by(&server.get("/?h=KNOWN.test"), &up));
-    assert_eq!(asked.load(SeqCst), 2, "A and AAAA once, then the cache");
-    assert!(server.get("/?h=other.test").contains("502 Bad Gateway"));
-    server.wait_for_log("other.test could not be resolved (3: Host not found)", 1);
-    assert!(server.get("/none?h=known.test").contains("502 Bad Gateway"));
-    server.wait_for_log("known.test could not be resolved (110: Operation timed out)", 1);
-    assert!(server.get("/?h=a..b").contains("502 Bad Gateway"));
-}
-
-/// nginx asks again after a reload, and answers 502 while no name server can.
-#[test]
-fn resolved_names_are_kept_over_a_reload() {
-    let up = up();
-    let known = Arc::new(Mutex::new(vec!["known.test".into()]));
-    let (dns, asked) = dns(known.clone());
-    let port = up.addr.port();
-    let text = http!(
-        "resolver {dns}; server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://$arg_h:{port}/; }} location \
-         /v {{ return 200 one.; }} }}"
-    );
-    let server = Server::start(&text);
-    assert!(by(&server.get("/?h=known.test"), &up));
-    let before = asked.load(SeqCst);
-    known.lock().expect("names").clear();
-    server.reload_with(text.to_string().replace("one.", "two."));
-    wait_until("the new configuration", || server.get("/v").ends_with("two."));
-    assert!(by(&server.get("/?h=known.test"), &up));
-    assert_eq!(asked.load(SeqCst), before);
-}
-
-#[test]
-fn a_group_follows_its_names() {
-    let up = up();
-    let known = Arc::new(Mutex::new(Vec::new()));
-    let (dns, _) = dns(known.clone());
-    let server = Server::start(http!(
-        "resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} resolve; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
-        up.addr.port()
-    ));
-    assert!(server.get("/").contains("502 Bad Gateway"));
-    known.lock().expect("names").push("later.test".into());
-    wait_until("the name", || by(&server.get("/"), &up));
-    known.lock().expect("names").clear();
-    wait_until("its end", || server.get("/").contains("502 Bad Gateway"));
 }
 
 /// Passes datagrams on to a name server while the gate is open, and holds them back while it is shut.
@@ -159,9 +73,9 @@ fn gate(server: SocketAddr, open: Arc<AtomicBool>) -> (SocketAddr, Arc<AtomicUsi
 #[test]
 fn requests_wait_for_the_first_addresses_of_a_worker_process() {
     let up = up();
-    let (dns, _) = dns(Arc::new(Mutex::new(vec!["later.test".into()])));
+    let dns = Names::start(&["later.test"]);
     let open = Arc::new(AtomicBool::new(true));
-    let (dns, held) = gate(dns, open.clone());
+    let (dns, held) = gate(dns.addr, open.clone());
     let group =
         |zone| format!("upstream u {{ zone {zone} 64k; server later.test:{} resolve; }}", up.addr.port());
     let http = format!(
@@ -198,32 +112,6 @@ fn requests_wait_for_the_first_addresses_of_a_worker_process() {
         let answer = client.rest();
         assert!(by(&answer, &up), "{answer}");
     }
-}
-
-#[test]
-fn sick_servers_are_not_asked() {
-    let (a, b) = (up(), up());
-    b.status.store(500, SeqCst);
-    let server = Server::start(http!(
-        "match well {{ status 200-299; body ~ port; header ! X-Bad; }}\n\
-         upstream u {{ zone u 64k; server {}; server {}; }}\n\
-         upstream m {{ zone m 64k; server {}; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u;\n\
-         health_check interval=50ms fails=2 passes=2 match=well; }}\n\
-         location /mandatory {{ proxy_pass http://m; health_check mandatory interval=50ms; }} }}",
-        a.addr,
-        b.addr,
-        b.addr
-    ));
-    server.wait_for_log("peer is unhealthy while checking status of response (status 500)", 2);
-    assert!((0..6).all(|_| by(&server.get("/"), &a)));
-    assert!(server.get("/mandatory").contains("502 Bad Gateway"));
-    b.status.store(200, SeqCst);
-    wait_until("health", || by(&server.get("/"), &b));
-    wait_until("health", || by(&server.get("/mandatory"), &b));
-    a.status.store(404, SeqCst);
-    server.wait_for_log(format!("health check of peer {} in upstream \"u\"", a.addr), 1);
-    assert!((0..6).all(|_| by(&server.get("/"), &b)));
 }
 
 #[test]
@@ -409,29 +297,6 @@ fn services_and_answers_that_are_cut_off() {
     assert!(by(&server.get("/name?h=srv.test"), &up));
 }
 
-#[test]
-fn servers_in_a_state_file() {
-    let (a, b) = (up(), up());
-    let site = Site::new(http(
-        "upstream u { zone u 64k; state state/u.conf; }\n\
-         server { listen 127.0.0.1:%PORT0%; location / { proxy_pass http://u; } }",
-    ));
-    let server = Server::start_on(site);
-    // There is none yet.
-    assert!(server.get("/").contains("502 Bad Gateway"));
-    server.wait_for_log("no live upstreams", 1);
-    server.write("state/u.conf", format!("server {};\nserver {} down;\n", a.addr, b.addr));
-    server.reload();
-    wait_until("the first server", || by(&server.get("/"), &a));
-    server.write("state/u.conf", format!("server {} down;\nserver {};\n", a.addr, b.addr));
-    server.reload();
-    wait_until("the second server", || by(&server.get("/"), &b));
-    server.write("state/u.conf", "zone x 64k;");
-    let out = server.run(&["-t"]);
-    let text = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(text.contains("\"zone\" is not allowed in a state file") && text.contains("u.conf:1"), "{text}");
-}
-
 /// Sessions by a field, and sessions that end. The value has the times behind the name of the server.
 #[test]
 fn sessions_by_a_field_and_with_an_end() {
@@ -506,121 +371,11 @@ fn sessions_by_a_field_and_with_an_end() {
     }
 }
 
-/// `secure=` follows a value, and a cookie without the group's `mark=` is one of another group.
-#[test]
-fn cookies_have_marks_and_are_secure_by_a_value() {
-    let (a, b) = (up(), up());
-    let server = Server::start(http!(
-        "upstream u {{ server {}; server {}; sticky cookie c secure=$arg_secure mark=x1; }}\n\
-         server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://u; }} }}",
-        a.addr,
-        b.addr
-    ));
-    let cookie = |uri: &str, cookie: &str| {
-        let answer = server.ask(format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n"));
-        let line = answer.split("Set-Cookie: ").nth(1).and_then(|c| c.split("\r\n").next());
-        line.expect("a cookie").to_owned()
-    };
-    for (uri, secure) in [("/", false), ("/?secure=0", false), ("/?secure=1", true), ("/?secure=https", true)]
-    {
-        let line = cookie(uri, "");
-        assert_eq!(line.contains("; secure"), secure, "{uri}: {line}");
-        assert!(line.starts_with("c=x1."), "{line}");
-    }
-    let own = cookie("/", "").split(';').next().expect("a pair").to_owned();
-    for _ in 0..4 {
-        assert!(cookie("/", &own).starts_with(&own));
-    }
-    // Without the mark the two servers take turns.
-    let bare = own.replace("x1.", "");
-    let others: Vec<String> = (0..4).map(|_| cookie("/", &bare)).collect();
-    assert!(others.iter().any(|o| !o.starts_with(&own)), "{others:?}");
-}
-
-#[test]
-fn cookies_stay_where_they_are_if_a_failure_is_not_to_change_them() {
-    let (a, b) = (up(), up());
-    let group = |name: &str, more: &str| {
-        format!(
-            "upstream {name} {{ server {a} max_fails=0; server {b} max_fails=0; sticky cookie {name} {more}; }}\n",
-            a = a.addr,
-            b = b.addr
-        )
-    };
-    let server = Server::start(http!(
-        "{}{}server {{ listen 127.0.0.1:%PORT0%; proxy_next_upstream error http_503;\n\
-         location /stays {{ proxy_pass http://stays; }} location /moves {{ proxy_pass http://moves; }} }}",
-        group("stays", "change_on_failure=off max_age=2h"),
-        group("moves", "expires=1h max_age=2h")
-    ));
-    let ask = |uri: &str, cookie: &str| server.ask(format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n"));
-    for name in ["stays", "moves"] {
-        let uri = format!("/{name}");
-        let first = server.get(&uri);
-        let line = first.split("Set-Cookie: ").nth(1).and_then(|c| c.split("\r\n").next()).expect("a cookie");
-        let cookie = line.split(';').next().expect("a pair");
-        assert!(line.ends_with("; max-age=7200") && line.contains("expires=") == (name == "moves"), "{line}");
-        assert_eq!(line.matches("max-age").count(), 1, "{line}");
-        let (own, other) = if by(&first, &a) { (&a, &b) } else { (&b, &a) };
-        own.status.store(503, SeqCst);
-        let answer = ask(&uri, cookie);
-        assert!(by(&answer, other), "{answer}");
-        assert_eq!(answer.contains("Set-Cookie"), name == "moves", "{answer}");
-        own.status.store(200, SeqCst);
-        assert!(by(&ask(&uri, cookie), own));
-        // A server that is no longer there.
-        assert!(ask(&uri, &format!("{name}=0123456789abcdef")).contains(&format!("Set-Cookie: {name}=")));
-    }
-}
-
-/// An upstream that greets, then says a word for each that it gets.
-fn talker() -> SocketAddr {
-    accept(|mut stream, _| {
-        let mut buf = [0; 256];
-        while let Ok(1..) = stream.read(&mut buf) {
-            if stream.write_all(b"word").is_err() {
-                return;
-            }
-        }
-    })
-}
-
-/// Angie's `proxy_connection_drop` and the `proxy_session_drop` of NGINX Plus: a name that has no addresses any more ends the sessions
-/// to them, at their next bytes.
-#[test]
-fn sessions_end_with_their_servers_if_that_is_wanted() {
-    let (up, known) = (talker(), Arc::new(Mutex::new(vec!["later.test".to_owned()])));
-    let (dns, _) = dns(known.clone());
-    let pass =
-        |drop: &str, n: usize| format!("server {{ listen 127.0.0.1:%PORT{n}%; {drop} proxy_pass u; }}");
-    let server = Server::start(format!(
-        "error_log logs/error.log info; events {{}} stream {{ resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} \
-         resolve; }} {} {} {} {} }}\n",
-        up.port(),
-        pass("proxy_connection_drop on;", 0),
-        pass("proxy_session_drop on;", 1),
-        pass("", 2),
-        pass("proxy_connection_drop 1h;", 3),
-    ));
-    let talk = |stream: &mut TcpStream| {
-        let mut word = [0; 4];
-        stream.write_all(b"x").is_ok() && stream.read_exact(&mut word).is_ok()
-    };
-    wait_until("the name", || talk(&mut connect(server.addr(2))));
-    let mut sessions: Vec<_> = (0..4).map(|n| connect(server.addr(n))).collect();
-    assert!(sessions.iter_mut().all(talk));
-    known.lock().expect("names").clear();
-    wait_until("the end of the name", || !talk(&mut connect(server.addr(2))));
-    let alive: Vec<bool> = sessions.iter_mut().map(talk).collect();
-    assert_eq!(alive, [false, false, true, true]);
-    server.wait_for_log("the server was removed from its group while proxying connection", 2);
-}
-
 /// The same for the body of a response.
 #[test]
 fn responses_end_with_their_servers_if_that_is_wanted() {
-    let known = Arc::new(Mutex::new(vec!["later.test".to_owned()]));
-    let (dns, _) = dns(known.clone());
+    let known = Names::start(&["later.test"]);
+    let dns = known.addr;
     let go_on = Arc::new(AtomicBool::new(false));
     let goes = go_on.clone();
     let up = accept(move |mut stream, _| {
@@ -649,7 +404,7 @@ fn responses_end_with_their_servers_if_that_is_wanted() {
     };
     wait_until("the name", || begin("/").1);
     let (mut kept, mut dropped) = (begin("/").0, begin("/drop").0);
-    known.lock().expect("names").clear();
+    known.know(&[]);
     wait_until("the end of the name", || !begin("/gone").1);
     go_on.store(true, SeqCst);
     let rest = |stream: &mut TcpStream| {
@@ -703,9 +458,8 @@ pub fn talkative_locations(up: SocketAddr, dns: SocketAddr) -> [String; 2] {
 /// The same for tunnels and for content on streams of a client's HTTP/2.
 #[test]
 fn streams_end_with_their_servers_if_that_is_wanted() {
-    let known = Arc::new(Mutex::new(vec!["later.test".to_owned()]));
-    let (dns, _) = dns(known.clone());
-    let [http, locations] = talkative_locations(talkative(), dns);
+    let known = Names::start(&["later.test"]);
+    let [http, locations] = talkative_locations(talkative(), known.addr);
     let server = crate::http2::serve(&http, &locations);
     let mut client = h2::Client::new(&server);
     let mut others = h2::Client::new(&server);
@@ -735,34 +489,18 @@ fn streams_end_with_their_servers_if_that_is_wanted() {
         }
     };
     assert_eq!(streams.map(&mut talk), [true; 4], "{}", server.error_log());
-    known.lock().expect("names").clear();
+    known.know(&[]);
     wait_until("the end of the name", || !is_known());
     assert_eq!(streams.map(&mut talk), [false, false, true, true], "{}", server.error_log());
     server.wait_for_log("upstream server was removed from its group while proxying upgraded connection", 1);
     server.wait_for_log("upstream server was removed from its group while reading upstream", 1);
 }
 
-/// Angie's words: the system's resolver, and none.
-#[test]
-fn the_resolver_of_the_system_and_none() {
-    let up = up();
-    let port = up.addr.port();
-    let server = Server::start(server!(
-        "location /conf {{ resolver conf ipv6=off; proxy_pass http://$arg_h:{port}/; }}\n\
-         location /off {{ resolver off; proxy_pass http://$arg_h:{port}/; }}"
-    ));
-    assert!(by(&server.get("/conf?h=localhost"), &up), "a name of the hosts file: {}", server.error_log());
-    assert!(server.get("/off?h=localhost").contains("502 Bad Gateway"));
-    server.wait_for_log("no resolver defined to resolve localhost", 1);
-    let output = http("resolver conf 127.0.0.1; server { listen 127.0.0.1:%PORT0%; }").site().run(&["-t"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("others cannot be added"));
-}
-
 /// A session of datagrams whose server is gone ends with the next one, and its client begins anew.
 #[test]
 fn sessions_of_datagrams_end_with_their_servers_if_that_is_wanted() {
-    let (up, known) = (Echo::start(), Arc::new(Mutex::new(vec!["later.test".to_owned()])));
-    let (dns, _) = dns(known.clone());
+    let (up, known) = (Echo::start(), Names::start(&["later.test"]));
+    let dns = known.addr;
     let server = Server::start(format!(
         "error_log logs/error.log info; events {{}} stream {{ resolver {dns} valid=1s; upstream u {{ zone u 64k; server later.test:{} \
          resolve; }} server {{ listen 127.0.0.1:%PORT0%; return ready; }} server {{ listen 127.0.0.1:%PORT1% udp; \
@@ -775,7 +513,7 @@ fn sessions_of_datagrams_end_with_their_servers_if_that_is_wanted() {
         receive(client).is_some()
     };
     wait_until("the name", || ask(&client));
-    known.lock().expect("names").clear();
+    known.know(&[]);
     wait_until("the end of the session", || {
         let _ = client.send(b"hello");
         server.error_log().contains("udp ended since the server was removed")

@@ -1,7 +1,8 @@
 //! Commands of tables: `ARGUMENT... => EXPECTED[ | EXPECTED]...`.
 //!
-//! The program runs in the directory, where it has its temporary files and data, too. Arguments are separated by blanks and have the escapes of strings. Expected are: `1`: the exit
-//! code; `out EXPECTED` and `err EXPECTED`: a text on a stream; `EXPECTED`: a text on both together, see [`text`](super::text).
+//! The program runs in the directory, where it has its temporary files and data, too. Arguments are separated by blanks and have the
+//! escapes of strings. Expected are: `1`: the exit code; `out EXPECTED` and `err EXPECTED`: a text on a stream; `EXPECTED`: a text on both
+//! together, see [`text`](super::text).
 
 use super::{
     row::{split, unescape},

@@ -4,7 +4,7 @@
 pub(super) struct List {
     /// Name, as in `<NAME>` for the row and `<#NAME>` for its number, from 0.
     pub name: String,
-    /// Rows; `''` is an empty one.
+    /// Rows; `''` is an empty one, `1..20` are the numbers.
     pub rows: Vec<String>,
 }
 
@@ -25,8 +25,18 @@ impl List {
             return vec![text.to_owned()];
         }
         let value = |value: &String| if value == "''" { String::new() } else { value.clone() };
-        let one = |(n, v): (usize, &String)| text.replace(&row, &value(v)).replace(&number, &n.to_string());
-        self.rows.iter().enumerate().map(one).collect()
+        let all = self.rows.iter().flat_map(|row| numbers(row));
+        let one = |(n, v): (usize, String)| text.replace(&row, &value(&v)).replace(&number, &n.to_string());
+        all.enumerate().map(one).collect()
+    }
+}
+
+/// Returns a row, or the numbers that it stands for.
+fn numbers(row: &str) -> Vec<String> {
+    let ends = row.split_once("..").map(|(first, last)| (first.parse::<u32>(), last.parse::<u32>()));
+    match ends {
+        Some((Ok(first), Ok(last))) => (first..=last).map(|n| n.to_string()).collect(),
+        _ => vec![row.to_owned()],
     }
 }
 
@@ -49,6 +59,7 @@ mod tests {
         assert_eq!(repeated("no list", &lists), ["no list"]);
         assert_eq!(repeated("<#a><a>", &lists), ["0x", "1"]);
         assert_eq!(repeated("<#b><b> <a>", &lists[1..]), ["0p<#a> <a>", "1q <a>"]);
+        assert_eq!(repeated("<a><#a>", &[list("a", &["8..9"])]), ["80", "91"]);
         assert_eq!(repeated("<a> <#b>", &lists), ["x 0", "x 1", " 0", " 1"]);
     }
 }

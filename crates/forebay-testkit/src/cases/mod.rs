@@ -20,45 +20,68 @@
 //! ```
 //!
 //! - `http`, `server`, `stream`, `main`: the configuration, see [`crate::Conf`]; words after it are directives of the main context.
-//!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server. `%NAME%` is the address of an origin.
-//! - `file NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME rsa|ec SUBJECT[ NAMES]`, see
-//!   [`Site::certificate`]; `openssl`: arguments of it.
-//! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies.
+//!   `compared`: servers for comparisons, see [`crate::wrap`], with its files. `outside`: text of the http block before the server.
+//!   `%NAME%` is the address of an origin.
+//! - `file NAME`, `bytes NAME` (a string), `gzip NAME`, `directory NAME`, `pages` ([`crate::page_files`]): files. `certificates`: `NAME
+//!   rsa|ec SUBJECT[ NAMES]`, see [`Site::certificate`]; `openssl`: arguments of it.
+//! - `origin NAME`: an upstream, by target ([`rules`]). `origin NAME at_head`: it does not wait for bodies. Others: `upstreams.rs`.
+//!   `names NAME`, `rules NAME`: other names that a name server knows, and
+//!   other rules of an origin, from there on.
 //! - `each NAME`: a list. Lines and titles with `<NAME>` or `<#NAME>` are there for each of its rows or their numbers (`each.rs`).
 //! - `requests`: each on a connection of its own, which is closed. After `until` one is sent again until its answer is as expected.
 //!   `connection`: all on one connection. See [`row`].
 //! - `requests nginx`: the answers are compared to those of nginx, too. More words are the form that is compared, see [`Form`]: `sorted`,
-//!   `joined` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
+//!   `joined`, `decoded` or the name of a field; and the version from which nginx does the same, such as `1.31`: an older one is not asked.
 //! - `judged`: servers that nginx and the program accept, or refuse for the same reason; the version as above.
-//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then.
+//! - `log`: texts that the error log has, or has not (`!`), or so many times (`2x TEXT`) then; `1+x TEXT`, `9-x TEXT`: so many times or
+//!   more, or less. `log NAME`: those of another file.
+//! - `h3`: commands of a client of HTTP/3 (`h3.rs`); without one the case is skipped.
+//! - `talk`: connections that stay open (`talk.rs`); `talk until`: the rows are repeated until all hold. `h2`: requests and frames of
+//!   HTTP/2 (`h2.rs`). `acts`: signals, and files (`acts.rs`).
 //! - `access NAME`: lines that a log has, all of them; `access NAME nginx`: that of nginx, too.
 //! - `asked NAME COUNT`: requests that an origin has received so far. `received NAME`: these requests (`received.rs`).
 //! - `tls`: connections of `openssl s_client` (`tls.rs`).
 //! - `commands`: the program is run (`commands.rs`). Without a configuration above no server is started: `file nginx.conf` is one then.
-//! - `write NAME`: another text of a file, from there on. `content NAME`: the text that one has then. `absent`: names that do not exist then.
+//! - `write NAME`: another text of a file, from there on. `content NAME`: the text that one has then. `absent`: names that do not exist
+//!   then.
 //! - `reload`: `OLD => NEW`, changes of the configuration, then a reload, for which the next requests wait.
 //! - `refused http|server|stream|main`: `TEXT => MESSAGE[ | MESSAGE]...`, configurations that are refused, and parts of the reason;
 //!   `!~TEXT` is none. The text of an http block stands in the third line.
 //!
-//! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
+//! - `daemon`: the program runs as one. `limited KIB`: no file may grow beyond that. `datagrams NAME`: a unix socket that was left behind.
+//!
+//! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is
+//! sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
 
+mod acts;
 mod commands;
 mod each;
+mod h2;
+mod h3;
 mod judged;
+mod programs;
 mod received;
 pub mod row;
 pub mod rules;
 mod section;
+mod socket;
+mod steps;
+mod talk;
 mod text;
 mod tls;
+mod upstreams;
 
+use crate::h3::Client;
 use crate::{
-    Conf, DEADLINE, Form, Oracle, Origin, P256, RSA, Server, Site, is_before, oracle, page_files, stamp,
-    wait_for, wait_until, wrap,
+    Conf, DEADLINE, Form, Oracle, P256, RSA, Server, Site, is_before, oracle, page_files, stamp, wait_until,
+    wrap,
 };
 use row::{Row, unescape};
 use section::{Section, sections};
+use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
+use talk::Talks;
+use upstreams::Upstream;
 
 /// Makes a test of each case of a file, which has to have these cases.
 #[macro_export]
@@ -91,13 +114,19 @@ pub fn run(file: &str, name: &str, all: &str) {
     assert_eq!(names, tests, "cases of the file, and those that are tests");
     let at = names.iter().position(|n| *n == name).expect("a case");
     let sections = sections(cases[at]);
-    let origins: Vec<(String, Origin)> = (sections.iter().filter(|s| s.kind == "origin"))
-        .map(|s| match s.argument.strip_suffix(" at_head") {
-            Some(name) => (name.to_owned(), rules::start(&s.rows(), Origin::at_head)),
-            None => (s.argument.clone(), rules::start(&s.rows(), Origin::start)),
-        })
-        .collect();
-    let mut case = Case { sections: &sections, origins: &origins, idle: None, ours: None, theirs: None };
+    let origins: Vec<Upstream> =
+        sections.iter().filter(|s| s.kind == "origin").map(Upstream::start).collect();
+    let talks = Talks::default();
+    let (worker, idle, ours, theirs) = (None, None, None, None);
+    let mut client = None;
+    if let Some(section) = sections.iter().find(|s| s.kind == "h3") {
+        let script = if section.argument.is_empty() { "client.py" } else { "attacker.py" };
+        client = Client::start_script(script);
+        if client.is_none() {
+            return;
+        }
+    }
+    let mut case = Case { sections: &sections, origins: &origins, idle, talks, client, worker, ours, theirs };
     match case.conf() {
         Some(conf) => case.start(&conf),
         None => case.idle = Some(case.site(&case.file_conf())),
@@ -110,7 +139,11 @@ pub fn run(file: &str, name: &str, all: &str) {
 /// A case that runs.
 struct Case<'a> {
     sections: &'a [Section],
-    origins: &'a [(String, Origin)],
+    origins: &'a [Upstream],
+    talks: Talks,
+    /// Client of HTTP/3.
+    client: Option<Client>,
+    worker: acts::Worker,
     /// Directory of a case without a server.
     idle: Option<Site>,
     ours: Option<Server>,
@@ -146,6 +179,7 @@ impl Compared {
                 ("nginx", _) => all.nginx = true,
                 ("sorted", _) => all.form = Form::Sorted,
                 ("joined", _) => all.form = Form::Joined,
+                ("decoded", _) => all.form = Form::Decoded,
                 (_, Some(minor)) => all.since = minor.parse().expect("a version"),
                 _ => all.form = Form::Field(word.to_owned()),
             }
@@ -162,9 +196,10 @@ impl Compared {
 impl Case<'_> {
     /// Replaces the names of origins by their addresses.
     fn filled(&self, text: &str) -> String {
-        let replace = |text: String, (name, origin): &(String, Origin)| {
-            let text = text.replace(&format!("%{name}.port%"), &origin.port().to_string());
-            text.replace(&format!("%{name}%"), &origin.to_string())
+        let replace = |text: String, Upstream { name, addr, path, .. }: &Upstream| {
+            let text = text.replace(&format!("%{name}.port%"), &addr.port().to_string());
+            let at = path.as_ref().map_or(addr.to_string(), |path| format!("unix:{}", path.display()));
+            text.replace(&format!("%{name}%"), &at)
         };
         self.origins.iter().fold(text.to_owned(), replace)
     }
@@ -195,6 +230,16 @@ impl Case<'_> {
         for section in self.sections {
             match section.kind.as_str() {
                 "pages" | "compared" => page_files(&site),
+                "datagrams" => drop(UnixDatagram::bind(site.path(&section.argument)).expect("bind")),
+                "gzip" => {
+                    let text = section.text.strip_suffix('\n').unwrap_or_default();
+                    let packed = crate::through(&["gzip", "-nc"], text.as_bytes());
+                    stamp(&site.write_bytes(&section.argument, packed));
+                }
+                "bytes" => {
+                    let bytes = row::string(section.text.trim()).expect("a string");
+                    stamp(&site.write_bytes(&section.argument, bytes));
+                }
                 "directory" => drop(site.make_dir(&section.argument)),
                 "openssl" => section.rows().iter().for_each(|args| site.openssl(args)),
                 "certificates" => section.rows().iter().for_each(|row| {
@@ -226,7 +271,14 @@ impl Case<'_> {
         let asked = if requests.is_empty() { compared("access") } else { requests };
         self.theirs =
             asked.iter().find_map(Compared::oracle).map(|nginx| Oracle::start(&nginx, self.site(conf)));
-        self.ours = Some(Server::start_on(self.site(conf)));
+        let is_daemon = self.sections.iter().any(|s| s.kind == "daemon");
+        let limited = self.sections.iter().find(|s| s.kind == "limited").map(|s| &s.argument);
+        let site = self.site(conf);
+        self.ours = Some(match limited {
+            Some(kib) => Server::start_limited(site, kib.parse().expect("KiB")),
+            None if is_daemon => Server::daemon_on(site),
+            None => Server::start_on(site),
+        });
     }
 
     fn server(&self) -> &Server {
@@ -238,7 +290,7 @@ impl Case<'_> {
         self.idle.as_ref().unwrap_or_else(|| &self.server().site)
     }
 
-    fn step(&self, section: &Section) {
+    fn step(&mut self, section: &Section) {
         match section.kind.as_str() {
             "requests" => self.requests(section),
             "connection" => {
@@ -249,7 +301,32 @@ impl Case<'_> {
                 }
             }
             "judged" => judged::check(&section.rows(), &Compared::of(&section.argument)),
-            "log" => section.rows().iter().for_each(|text| self.log(&self.said(text))),
+            "log" => {
+                let name = if section.argument.is_empty() { "logs/error.log" } else { &section.argument };
+                section.rows().iter().for_each(|text| self.log(name, &self.said(text)));
+            }
+            "talk" => self.talk(section),
+            "h2" => {
+                let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
+                h2::check(&rows, &section.argument, self.server());
+            }
+            "h3" => {
+                let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
+                let server = self.ours.as_ref().expect("a configuration");
+                let client = self.client.as_mut().expect("checked before");
+                let failed: String =
+                    rows.iter().filter_map(|row| h3::check(row, client, server).err()).collect();
+                assert!(failed.is_empty(), "{failed}\n{}", server.error_log());
+            }
+            "acts" => {
+                let server = self.ours.as_mut().expect("a configuration");
+                section
+                    .rows()
+                    .iter()
+                    .for_each(|row| acts::act(row, server, &mut self.worker, &mut self.talks));
+            }
+            "rules" => self.origin(&section.argument).change(&section.rows()),
+            "names" => self.origin(&section.argument).know(&section.rows()),
             "access" => self.access(section),
             "asked" => {
                 let (name, count) = section.argument.split_once(' ').expect("a name and a number");
@@ -259,12 +336,19 @@ impl Case<'_> {
             }
             "received" => {
                 let rows: Vec<String> = section.rows().iter().map(|row| self.said(row)).collect();
-                received::check(&rows, &section.argument, self.origin(&section.argument));
+                received::check(&rows, &section.argument, self.origin(&section.argument).http());
             }
             "tls" => {
-                let failed = |row: &String| tls::check(&self.said(row), self.server()).err();
-                let all: Vec<String> = section.rows().iter().filter_map(failed).collect();
-                assert!(all.is_empty(), "{}\n{}", all.join("\n"), self.server().error_log());
+                let end = Instant::now() + DEADLINE;
+                loop {
+                    let failed = |row: &String| tls::check(&self.said(row), self.server()).err();
+                    let all: Vec<String> = section.rows().iter().filter_map(failed).collect();
+                    if all.is_empty() {
+                        break;
+                    }
+                    let again = section.argument == "until" && Instant::now() < end;
+                    assert!(again, "{}\n{}", all.join("\n"), self.server().error_log());
+                }
             }
             "commands" => {
                 let failed = |row: &String| commands::check(&self.said(row), self.here()).err();
@@ -299,75 +383,10 @@ impl Case<'_> {
                     assert_eq!(said.contains(&part), has, "{text}: {part}: {said}");
                 }
             }),
-            "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "directory"
-            | "pages" | "origin" | "certificates" | "openssl" => {}
+            "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "gzip" | "bytes"
+            | "directory" | "daemon" | "limited" | "datagrams" | "pages" | "origin" | "certificates"
+            | "openssl" => {}
             other => panic!("no section {other}"),
         }
-    }
-
-    fn origin(&self, name: &str) -> &Origin {
-        &self.origins.iter().find(|(n, _)| n == name).expect("an origin").1
-    }
-
-    fn requests(&self, section: &Section) {
-        let compared = Compared::of(&section.argument);
-        let theirs = self.theirs.as_ref().filter(|_| compared.nginx && compared.oracle().is_some());
-        let fill = |text: &str| if compared.nginx { self.filled(text) } else { self.said(text) };
-        let failed = |text: &String| match text.strip_prefix("until ") {
-            None => Row::parse(&fill(text)).check(self.server(), theirs, &compared.form).err(),
-            Some(text) => {
-                let (row, end) = (Row::parse(&fill(text)), Instant::now() + DEADLINE);
-                loop {
-                    let failed = row.check(self.server(), theirs, &compared.form).err()?;
-                    if Instant::now() > end {
-                        return Some(failed);
-                    }
-                }
-            }
-        };
-        let all: String = section.rows().iter().filter_map(failed).collect();
-        assert!(all.is_empty(), "{all}\n{}", self.server().error_log());
-    }
-
-    fn access(&self, section: &Section) {
-        let (name, compared) = section.argument.split_once(' ').unwrap_or((&section.argument, ""));
-        let lines = self.said(&section.text);
-        self.server().wait_for_lines(name, lines.lines().count());
-        assert_eq!(self.server().read(name), lines);
-        if let Some(theirs) = self.theirs.as_ref().filter(|_| compared == "nginx") {
-            let site = theirs.site();
-            wait_until("lines of nginx", || site.read(name).lines().count() >= lines.lines().count());
-            assert_eq!(site.read(name), lines, "nginx");
-        }
-    }
-
-    fn log(&self, text: &str) {
-        let log = || self.server().error_log();
-        match (text.strip_prefix('!'), text.split_once("x ")) {
-            (Some(text), _) => assert!(!log().contains(text), "{text:?} in {}", log()),
-            (None, Some((count, text))) if count.parse::<usize>().is_ok() => {
-                let count = count.parse().expect("a number");
-                self.server().wait_for_log(text, count);
-                assert_eq!(log().matches(text).count(), count, "{text:?} in {}", log());
-            }
-            _ => self.server().wait_for_log(text, 1),
-        }
-    }
-
-    fn reload(&self, section: &Section) {
-        let server = self.server();
-        let mut conf = server.read("nginx.conf");
-        for row in section.rows() {
-            let (old, new) = sides(&row);
-            assert!(conf.contains(old), "{old}");
-            conf = conf.replace(old, new);
-        }
-        let before = server.error_log().matches("reconfigur").count();
-        server.reload_with(conf);
-        let end = Instant::now() + DEADLINE;
-        wait_for("the reload", || {
-            assert!(Instant::now() < end, "{}", server.error_log());
-            (server.error_log().matches("reconfigur").count() > before).then_some(())
-        });
     }
 }

@@ -7,9 +7,11 @@
 //!
 //! Expected are: `404` or `404 Not Found`: the status; `NAME: VALUE`: a field with this value; `!NAME`: no such field; `2x NAME`: so many
 //! fields; `"TEXT"`: the content; `..."TEXT"`: the end of the content; `~"TEXT"` and `!~"TEXT"`: a part of the answer, and none;
-//! `whole "TEXT"`: all bytes of the answer; `closed`: the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
+//! `whole "TEXT"`: all bytes of the answer; `json POINTER JSON`: a value in content of JSON, a part of an array or object with `~`
+//! before it; `json POINTER > NUMBER`, `json POINTER none`; `series NAME NUMBER`, `series NAME > NUMBER`: a value for Prometheus; `closed`:
+//! the end of the connection, without an answer. After `nginx` stands what nginx answers where it differs.
 
-use crate::oracle::{Form, normalise};
+use crate::oracle::Form;
 use crate::{Answer, Oracle, Server, Talk, raw};
 use std::net::TcpStream;
 
@@ -26,6 +28,20 @@ pub struct Row {
 /// Replaces the escapes of a string.
 pub fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).into_owned()
+}
+
+/// Returns the place of the `}` behind a repetition, which may have others inside.
+fn end_of_repetition(text: &str) -> usize {
+    let mut open = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' if text[..at].ends_with('\\') => open += 1,
+            '}' if open == 0 => return at,
+            '}' => open -= 1,
+            _ => {}
+        }
+    }
+    panic!("the end of a repetition: {text}")
 }
 
 /// The same, and returns bytes.
@@ -45,7 +61,8 @@ pub fn unescaped(text: &str) -> Vec<u8> {
                 rest = &after[2..];
             }
             Some(b'{') => {
-                let (repeated, after) = after.split_once('}').expect("the end of a repetition");
+                let (repeated, after) = after.split_at(end_of_repetition(after));
+                let after = after.get(1..).unwrap_or_default();
                 let (piece, count) = repeated.rsplit_once('*').expect("a repetition");
                 out.extend(unescaped(piece).repeat(count.parse().expect("a number")));
                 rest = after;
@@ -84,10 +101,20 @@ pub(super) fn split<'a>(text: &'a str, by: &str) -> Vec<&'a str> {
     parts
 }
 
-/// Returns `true` for what may stand before the string of an expectation: `~`, `!~`, `...`, `2x `, after `out `, `err ` or `whole `.
+/// Words that may stand before a string.
+const WORDS: [&str; 9] =
+    ["out ", "err ", "whole ", "sends ", "trickles ", "reads ", "ends ", "raw ", "data "];
+
+/// Returns `true` for what may stand before the string of an expectation: `~`, `!~`, `...`, `2x `, also after one of the words; and
+/// for kinds of records and frames.
 fn begins_string(before: &str) -> bool {
-    let stream =
-        ["out ", "err ", "whole "].iter().find_map(|name| before.strip_prefix(name)).unwrap_or(before);
+    let before = before
+        .split_once("x frame ")
+        .map_or(before, |(count, _)| if count.parse::<u32>().is_ok() { "frame " } else { before });
+    if ["record ", "padded ", "frame ", "lacks "].iter().any(|word| before.starts_with(word)) {
+        return true;
+    }
+    let stream = WORDS.iter().find_map(|word| before.strip_prefix(word)).unwrap_or(before);
     let count = stream.trim_start_matches(|c: char| c.is_ascii_digit());
     ["", "~", "!~", "...", "x "].contains(&count) && (count == "x " || count.len() == stream.len())
 }
@@ -128,8 +155,10 @@ impl Row {
             self.judge(expected, &of_nginx).map_err(|e| format!("nginx: {e}"))?;
             return self.judge(&self.expected, &answer);
         }
-        let (a, b) = (normalise(&of_nginx, theirs.site()), normalise(&answer, ours));
-        if form.of(&a) != form.of(&b) {
+        let (a, b) = (form.of_answer(&of_nginx, theirs.site()), form.of_answer(&answer, ours));
+        if a != b {
+            let short = |text: &str| text.chars().take(3000).collect::<String>();
+            let (a, b) = (short(&a), short(&b));
             return Err(format!("== {}\n-- nginx\n{a}\n-- forebay\n{b}\n", self.text));
         }
         self.judge(&self.expected, &answer)
@@ -190,6 +219,28 @@ fn request_bytes(request: &str) -> Vec<u8> {
     [head.as_bytes(), b"\r\n", &content.unwrap_or_default()].concat()
 }
 
+/// Returns `true` if JSON has a value at a pointer.
+pub(super) fn json_holds(expected: &str, body: &[u8]) -> bool {
+    use serde_json::Value;
+    let (pointer, wanted) = expected.split_once(' ').unwrap_or((expected, ""));
+    let Ok(all) = serde_json::from_slice::<Value>(body) else { return false };
+    let found = all.pointer(pointer.trim_end_matches('/'));
+    match (wanted.strip_prefix("> "), wanted) {
+        (Some(least), _) => {
+            let least: f64 = least.parse().expect("a number");
+            found.and_then(Value::as_f64).is_some_and(|value| value > least)
+        }
+        (None, "none") => found.is_none(),
+        (None, _) => match wanted.strip_prefix('~') {
+            Some(part) => found.is_some_and(|value| value.to_string().contains(part)),
+            None => {
+                let wanted: Value = serde_json::from_str(wanted).unwrap_or_else(|e| panic!("{wanted}: {e}"));
+                found == Some(&wanted)
+            }
+        },
+    }
+}
+
 /// Returns `true` if an answer is as expected.
 fn holds(expected: &str, answer: &Answer, text: &str) -> bool {
     let contains = |quoted: &str| {
@@ -204,6 +255,17 @@ fn holds(expected: &str, answer: &Answer, text: &str) -> bool {
     }
     if let Some(whole) = expected.strip_prefix("whole ") {
         return text.as_bytes() == string(whole).expect("a string");
+    }
+    if let Some(rest) = expected.strip_prefix("series ") {
+        let (name, wanted) = rest.rsplit_once(' ').expect("a number");
+        let (name, least) = name.strip_suffix(" >").map_or((name, false), |name| (name, true));
+        let wanted: f64 = wanted.parse().expect("a number");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = line.and_then(|value| value.trim().parse::<f64>().ok());
+        return value.is_some_and(|value| if least { value > wanted } else { (value - wanted).abs() < 1e-9 });
+    }
+    if let Some(rest) = expected.strip_prefix("json ") {
+        return json_holds(rest, &answer.body);
     }
     if let Some(content) = string(expected) {
         return answer.body == content;
@@ -243,6 +305,7 @@ mod tests {
     #[test]
     fn strings_have_escapes_and_repetitions() {
         assert_eq!(unescape(r#"a\r\n\"\\\x41\{xy*3}z"#), "a\r\n\"\\Axyxyxyz");
+        assert_eq!(unescape(r"\{a\{b*2}*2}"), "abbabb");
     }
 
     #[test]

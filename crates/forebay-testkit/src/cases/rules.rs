@@ -2,13 +2,15 @@
 //!
 //! A target is exact, or has `*` for what comes before and after (`/a/*`, `*/b`, `*`). An answer is a status with its reason, fields and a
 //! string as the content, each after ` | `; or a string of raw bytes. `206` alone as the status answers with the part of the content that
-//! `Range` asks for, or 200. `close` behind it ends the connection, `closed` alone ends it without an answer. Texts may have
+//! `Range` asks for, or 200. `resets` alone breaks it off; `close` behind it ends the connection, `closed` alone ends it without an answer.
+//! Texts may have
 //! `{target}`, `{method}`, `{body}`, `{conn}` (the number of the connection), `{peer}` (the address of the other end), `{field NAME}`,
 //! `{lines BEGIN}` (the lines of the head that begin so) and `{head}` (all lines but `Connection`) of the request.
 
 use super::row::{split, string};
 use crate::{Asked, Origin};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Function of an origin that answers.
 type Answer = dyn Fn(&mut Asked) -> bool + Send + Sync;
@@ -24,13 +26,28 @@ struct Rule {
     left: AtomicUsize,
 }
 
+/// Rules of an origin, which can be changed.
+pub(super) struct Rules(Arc<Mutex<Arc<Vec<Rule>>>>);
+
+impl Rules {
+    /// Replaces the rules.
+    pub fn change(&self, rules: &[String]) {
+        let rules = Arc::new(rules.iter().map(|rule| Rule::parse(rule)).collect());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+}
+
 /// Starts an origin with rules, by one of its functions.
-pub(super) fn start(rules: &[String], begin: fn(Box<Answer>) -> Origin) -> Origin {
-    let rules: Vec<Rule> = rules.iter().map(|rule| Rule::parse(rule)).collect();
-    begin(Box::new(move |asked| {
+pub(super) fn start(rules: &[String], begin: fn(Box<Answer>) -> Origin) -> (Origin, Rules) {
+    let all: Arc<Mutex<Arc<Vec<Rule>>>> = Arc::default();
+    let own = Rules(all.clone());
+    own.change(rules);
+    let origin = begin(Box::new(move |asked| {
+        let rules = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rule = rules.iter().find(|rule| rule.fits(asked) && rule.takes());
         reply(asked, &rule.unwrap_or_else(|| panic!("no rule for {}", asked.text)).answer)
-    }))
+    }));
+    (origin, own)
 }
 
 impl Rule {
@@ -66,7 +83,8 @@ impl Rule {
     }
 }
 
-fn matches(pattern: &str, target: &str) -> bool {
+/// Returns `true` if a target is one that a pattern names.
+pub(super) fn matches(pattern: &str, target: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(""), _) => true,
         (Some(end), None) => target.ends_with(end),
@@ -102,8 +120,13 @@ fn filled(text: &str, asked: &Asked) -> String {
 
 fn reply(asked: &mut Asked, answer: &str) -> bool {
     let mut parts: Vec<&str> = split(answer, " | ").into_iter().map(str::trim).collect();
-    if parts == ["closed"] {
-        return false;
+    match parts[..] {
+        ["closed"] => return false,
+        ["resets"] => {
+            asked.reset();
+            return false;
+        }
+        _ => {}
     }
     let goes_on = parts.pop_if(|last| *last == "close").is_none();
     if let Some(bytes) = string(parts[0]) {

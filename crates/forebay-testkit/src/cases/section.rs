@@ -35,8 +35,10 @@ impl Section {
 
     /// Returns `true` if the lines are those of a file.
     fn is_text(&self) -> bool {
-        let kinds =
-            ["http", "server", "stream", "main", "compared", "outside", "file", "write", "content", "access"];
+        let kinds = [
+            "http", "server", "stream", "main", "compared", "outside", "file", "gzip", "write", "content",
+            "access",
+        ];
         kinds.contains(&self.kind.as_str())
     }
 

@@ -1,6 +1,7 @@
-//! Expectations of a text: `"TEXT"`: all of it; `..."TEXT"`: its end; `~"TEXT"` and `!~"TEXT"`: a part of it, and none; `2x "TEXT"`: so many.
+//! Expectations of a text: `json ...` as in rows, `"TEXT"`: all of it; `..."TEXT"`: its end; `~"TEXT"` and `!~"TEXT"`: a part of it, and
+//! none; `2x "TEXT"`: so many.
 
-use super::row::string;
+use super::row::{json_holds, string};
 
 /// Returns `true` if a text is as expected.
 pub(super) fn holds(expected: &str, text: &str) -> bool {
@@ -8,6 +9,9 @@ pub(super) fn holds(expected: &str, text: &str) -> bool {
         let bytes = string(part).unwrap_or_else(|| panic!("expected is {expected:?}"));
         String::from_utf8_lossy(&bytes).into_owned()
     };
+    if let Some(rest) = expected.strip_prefix("json ") {
+        return json_holds(rest, text.as_bytes());
+    }
     if let Some(end) = expected.strip_prefix("...") {
         return text.ends_with(&quoted(end));
     }

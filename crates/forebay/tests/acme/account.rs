@@ -119,11 +119,9 @@ impl<'s> Account<'s> {
 /// minute.
 #[test]
 fn a_revoked_certificate_is_replaced_in_place() {
-    let Some(program) = pebble() else { return };
     let site = site("", NGINX_ACME);
-    let _authority = Authority::start(&site, &program, Settings { life: 90, refused_nonces: 0, ..LONG });
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let settings = Settings { life: 90, refused_nonces: 0, ..LONG };
+    let Some((_authority, server, first)) = certified(site, settings) else { return };
     Account::new(&server.site, "state").revoke();
     issued(&server.site, "a.test", &first);
     assert_replaced(&server.site, &first);

@@ -102,8 +102,7 @@ fn questions_are_answered_through_an_upgrade() {
     };
     both();
     let old = server.pid();
-    server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+    let new = server.successor(old);
     wait_for("its worker", || server.workers(new).first().copied());
     both();
     kill(old, Signal::SIGQUIT);
@@ -136,12 +135,10 @@ fn silent_strangers_do_not_keep_questions_waiting() {
 /// The authority asks the server itself.
 #[test]
 fn a_wildcard_by_own_answers() {
-    let Some(program) = pebble() else { return };
     let port = free_port();
     let site = dns_site(&format!("acme_dns_port 127.0.0.1:{port}; acme_dns_ttl 1;"), WILDCARD);
     let dns = Some(SocketAddr::from(([127, 0, 0, 1], port)));
-    let _authority = Authority::start(&site, &program, Settings { dns, ..LONG });
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, Settings { dns, ..LONG }) else { return };
     let first = issued(&server.site, "x.a.test", "");
     assert!(first.contains("DNS:*.a.test") && first.contains("DNS:a.test"), "{first}");
     // The record is withdrawn, and other names are refused.
@@ -160,7 +157,6 @@ fn a_wildcard_by_own_answers() {
 /// A location that has the records of `pebble-challtestsrv` changed.
 #[test]
 fn a_wildcard_by_a_hook_location() {
-    let Some(program) = pebble() else { return };
     let names = free_port();
     let hook = format!(
         "location /hook {{ internal; acme_hook pebble uri=/x?$acme_hook_client; access_log %DIR%/logs/hook.log calls; \
@@ -171,8 +167,7 @@ fn a_wildcard_by_a_hook_location() {
     let http = "log_format calls '$acme_hook_name $acme_hook_challenge $acme_hook_client $acme_hook_domain $args $status'; \
                 map $acme_hook_name $change { add set-txt; remove clear-txt; }";
     let site = dns_site(http, &format!("{WILDCARD} {hook}"));
-    let _authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, Settings { names: Some(names), ..LONG }) else { return };
     let first = issued(&server.site, "x.a.test", "");
     assert!(first.contains("DNS:*.a.test"), "{first}");
     let calls = || server.read("logs/hook.log");
@@ -186,7 +181,6 @@ fn a_wildcard_by_a_hook_location() {
 /// A location that keeps the answers of HTTP-01 as files, which a server has where the authority looks.
 #[test]
 fn an_answer_over_http_by_a_hook_location() {
-    let Some(program) = pebble() else { return };
     let hook = "location /.well-known/acme-challenge/ { alias %DIR%/answers/; } \
                 location /hook { internal; acme_hook pebble uri=/hook/$acme_hook_token; access_log %DIR%/logs/hook.log calls; \
                   log_subrequest on; proxy_method $method; proxy_set_body $body; \
@@ -200,8 +194,7 @@ fn an_answer_over_http_by_a_hook_location() {
     let answers = site.dir().join("answers");
     std::fs::create_dir(&answers).expect("a directory");
     std::fs::set_permissions(&answers, PermissionsExt::from_mode(0o777)).expect("mode");
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     issued(&server.site, "a.test", "");
     let calls = || server.read("logs/hook.log");
     for line in [
@@ -218,11 +211,9 @@ fn an_answer_over_http_by_a_hook_location() {
 /// A hook that fails is the reason in the log.
 #[test]
 fn a_hook_that_fails_is_reported() {
-    let Some(program) = pebble() else { return };
     let hook = "location /hook { internal; acme_hook pebble; return 503; }";
     let site = dns_site("", &format!("{WILDCARD} {hook}"));
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     server.wait_for_log("a.test\": acme_hook \"add\" failed: status 503; a self-signed one is in use", 1);
 }
 

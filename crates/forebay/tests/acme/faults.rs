@@ -82,11 +82,7 @@ fn a_full_disk_does_not_keep_a_certificate_from_being_used() {
 /// The authority suggests a time in the past: the certificate is renewed, and the order names it.
 #[test]
 fn a_suggested_renewal_is_made() {
-    let Some(program) = pebble() else { return };
-    let site = site("", NGINX_ACME);
-    let authority = Authority::start(&site, &program, LONG);
-    let mut server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let Some((authority, mut server, first)) = certified(site("", NGINX_ACME), LONG) else { return };
     let state = server.dir().join("state");
     let chain = std::fs::read_dir(&state)
         .expect("a directory")
@@ -130,12 +126,10 @@ fn an_authority_that_has_lost_its_state_renews_a_certificate() {
 /// `forebay acme test` says what failed and why, and asks for no certificate.
 #[test]
 fn a_test_reports_each_name() {
-    let Some(program) = pebble() else { return };
     let names = free_port();
     let site = site("", NGINX_ACME);
-    let authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let settings = Settings { names: Some(names), ..LONG };
+    let Some((authority, server, first)) = certified(site, settings) else { return };
     let (code, text) = acme(&server.site, "test", &[]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("  a.test: ok\n") && text.contains("  b.test: ok\n"), "{text}");

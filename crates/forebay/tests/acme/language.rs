@@ -1,7 +1,7 @@
 //! Angie's directives, and certificates with keys of different kinds.
 
 use super::*;
-use forebay_testkit::{Server, Site, raw, wait_for};
+use forebay_testkit::{Site, raw, wait_for};
 
 /// A site with Angie's directives. `client`: more parameters; `servers`: servers but the first.
 fn angie(client: &str, servers: &str) -> Site {
@@ -18,15 +18,12 @@ fn angie(client: &str, servers: &str) -> Site {
 /// One certificate is for the names of all servers of a client.
 #[test]
 fn a_client_has_one_certificate_for_all_its_servers() {
-    let Some(program) = pebble() else { return };
     let site = angie(
         "",
         "server { listen 127.0.0.1:%PORT1% ssl; server_name a.test ~^x; acme Example; \
          ssl_certificate $acme_cert_example; ssl_certificate_key $acme_cert_key_example; }",
     );
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let Some((_authority, server, first)) = certified(site, LONG) else { return };
     assert!(first.contains("DNS:b.test") && first.contains("DNS:a.test"), "{first}");
     assert!(server.dir().join("clients/Example/account.key").exists());
     let shown = server.get("/api/9/acme");
@@ -38,13 +35,11 @@ fn a_client_has_one_certificate_for_all_its_servers() {
 /// A server without `ssl_certificate` presents the certificates of its clients.
 #[test]
 fn a_client_needs_no_other_directive() {
-    let Some(program) = pebble() else { return };
     let site = angie(
         "key_type=rsa key_bits=2048 challenge=alpn",
         "server { listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme example; }",
     );
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     issued(&server.site, "a.test", "");
     assert!(key_of(&server.site, "a.test", "RSA").contains("rsaEncryption"));
 }
@@ -52,20 +47,17 @@ fn a_client_needs_no_other_directive() {
 /// The form and the algorithm are those that Angie accepts.
 #[test]
 fn a_client_has_an_external_account() {
-    let Some(program) = pebble() else { return };
     let site = angie(
         "eab=kid-1:HS256:zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W",
         "server { listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme example; }",
     );
-    let _authority = Authority::start(&site, &program, Settings { external: true, ..LONG });
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, Settings { external: true, ..LONG }) else { return };
     issued(&server.site, "a.test", "");
 }
 
 /// Where no server has the port, the challenge is answered all the same, and nothing else is.
 #[test]
 fn a_client_answers_where_no_server_listens() {
-    let Some(program) = pebble() else { return };
     let site = Site::new(
         "events {} error_log logs/error.log notice;\n\
          http { access_log off; acme_client_path %DIR%/clients; acme_http_port 127.0.0.1:%PORT3%;\n\
@@ -74,8 +66,7 @@ fn a_client_answers_where_no_server_listens() {
            location / { return 200 here; } } }\n",
     );
     let ports = Some((site.addr(3).port(), site.addr(1).port()));
-    let _authority = Authority::start(&site, &program, Settings { ports, ..LONG });
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, Settings { ports, ..LONG }) else { return };
     issued(&server.site, "a.test", "");
     let answer = raw(server.addr(3), b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert!(answer.starts_with(b"HTTP/1.1 404 Not Found\r\n"), "{}", answer.escape_ascii());
@@ -101,11 +92,9 @@ fn a_client_answers_where_no_server_listens() {
 
 #[test]
 fn a_client_that_is_off_asks_for_nothing() {
-    let Some(program) = pebble() else { return };
     let site =
         angie("enabled=off", "server { listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme example; }");
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     let shown = wait_for("the state", || Some(server.get("/api/9/acme")).filter(|s| s.contains("disabled")));
     assert!(
         shown.contains("\"certificate\":\"missing\"") && shown.contains("\"next_attempt\":null"),
@@ -137,11 +126,9 @@ fn key_of(site: &Site, name: &str, kind: &str) -> String {
 /// Both certificates are got, and each client gets the one that it can verify.
 #[test]
 fn rsa_and_ecdsa_side_by_side() {
-    let Some(program) = pebble() else { return };
     let both = "acme_certificate pebble key=rsa; acme_certificate pebble key=ecdsa";
     let site = site("", &NGINX_ACME.replace("acme_certificate pebble", both));
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     let of = |kind: &str| Some(key_of(&server.site, "a.test", kind)).filter(|text| text.contains("Pebble"));
     assert!(wait_for("RSA", || of("RSA")).contains("rsaEncryption"));
     assert!(wait_for("ECDSA", || of("ECDSA")).contains("id-ecPublicKey"));
@@ -150,7 +137,6 @@ fn rsa_and_ecdsa_side_by_side() {
 /// Servers of the stream block share the certificate of the client.
 #[test]
 fn a_client_serves_the_stream_block_too() {
-    let Some(program) = pebble() else { return };
     let site = Site::new(
         "events {} error_log logs/error.log notice;\n\
          http { access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
@@ -160,8 +146,7 @@ fn a_client_serves_the_stream_block_too() {
          server { listen 127.0.0.1:%PORT3% ssl; ssl_certificate $acme_cert_c; ssl_certificate_key $acme_cert_key_c; \
            return there; } }\n",
     );
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     let first = issued(&server.site, "b.test", "");
     assert!(first.contains("DNS:a.test") && first.contains("DNS:b.test"), "{first}");
     assert_eq!(presented_at(server.addr(3), "x.test"), first);
@@ -177,7 +162,6 @@ fn a_client_serves_the_stream_block_too() {
 
 #[test]
 fn two_clients_side_by_side() {
-    let Some(program) = pebble() else { return };
     let site = Site::new(
         "events {} error_log logs/error.log notice;\n\
          http { access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
@@ -187,8 +171,7 @@ fn two_clients_side_by_side() {
            ssl_certificate $acme_cert_rsa; ssl_certificate_key $acme_cert_key_rsa; \
            ssl_certificate $acme_cert_ecdsa; ssl_certificate_key $acme_cert_key_ecdsa; } }\n",
     );
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, LONG) else { return };
     let of = |kind: &str| Some(key_of(&server.site, "a.test", kind)).filter(|text| text.contains("Pebble"));
     assert!(wait_for("RSA", || of("RSA")).contains("rsaEncryption"));
     assert!(wait_for("ECDSA", || of("ECDSA")).contains("id-ecPublicKey"));

@@ -6,6 +6,9 @@ use forebay_testkit::{Server, Signal, Talk, h2, wait_for, wait_until};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+forebay_testkit::cases!("../cases/http2/ends.cases": keepalive_of_a_location_leaves_the_connection_open,
+    keepalive_of_the_server_ends_the_connection);
+
 #[test]
 fn a_graceful_end_says_goodbye_and_answers_what_was_asked() {
     let server = serve("", "location /slow { limit_rate 20k; alias html/page; }");
@@ -135,30 +138,6 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
         c.next();
     }
     wait_until("closed connections", || server.get("/status").contains("Active connections: 1 "));
-}
-
-/// As in nginx a location does not end the connection of other streams.
-#[test]
-fn keepalive_of_a_location_leaves_the_connection_open() {
-    let server = serve(
-        "",
-        "location / { return 200 x; } location /time { keepalive_timeout 0; return 200 x; }
-         location /requests { keepalive_requests 1; return 200 x; }",
-    );
-    let mut c = h2::Client::new(&server);
-    for (stream, path) in [(1, "/time"), (3, "/requests"), (5, "/")] {
-        c.request(stream, path, &[], true);
-        let answer = c.answer(stream);
-        assert!(answer.field(":status") == "200" && answer.ended, "{path}: {answer:?}");
-    }
-    // That of the server does.
-    let server = serve("", "keepalive_requests 2; location / { keepalive_requests 9; return 200 x; }");
-    let mut c = h2::Client::new(&server);
-    for stream in [1, 3] {
-        c.request(stream, "/", &[], true);
-        assert_eq!(c.answer(stream).field(":status"), "200");
-    }
-    while c.next().is_some() {}
 }
 
 /// A new revocation list applies to connections that stay open, too.

@@ -1,15 +1,17 @@
 //! Limits: floods, sizes, slow clients, and the service of others meanwhile.
 
 use super::serve;
-use forebay_http::compression::push_int;
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, flag, kind};
-use forebay_testkit::{DEADLINE, Server, h2, http, raw, wait_for, wait_until};
+use forebay_testkit::{DEADLINE, Server, h2, raw, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
+
+forebay_testkit::cases!("../cases/http2/limits.cases":
+    field_blocks_have_an_end, sizes_of_fields_at_the_edge);
 
 /// A client that sends `frames` again and again; what GOAWAY said, and how often it was sent.
 fn flood(server: &Server, most: usize, mut frames: impl FnMut(u32) -> Vec<u8>) -> (Option<u32>, usize) {
@@ -61,42 +63,6 @@ fn floods_end_in_enhance_your_calm() {
         server.wait_for_log("client sent too many", 1);
         assert!(server.get("/small").starts_with("HTTP/1.1 200"), "{what}");
     }
-}
-
-#[test]
-fn field_blocks_have_an_end() {
-    let server = serve("", "");
-    // Without an end.
-    let mut c = h2::Client::new(&server);
-    c.send(&h2::get(1, flag::END_STREAM));
-    for _ in 0..9 {
-        c.frame(kind::CONTINUATION, 0, 1, &[0x82; 16_000]);
-    }
-    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
-    // Of empty frames.
-    let mut c = h2::Client::new(&server);
-    c.send(&h2::get(1, flag::END_STREAM));
-    let mut out = Vec::new();
-    for _ in 0..20 {
-        out.extend(h2::frame(kind::CONTINUATION, 0, 1, b""));
-    }
-    c.send(&out);
-    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
-    // One field of four kilobytes, referred to again and again.
-    let mut c = h2::Client::new(&server);
-    let mut block = vec![0x82, 0x86, 0x84];
-    encode::indexed_plain(&mut block, encode::AUTHORITY, b"localhost");
-    block.push(0x40);
-    push_int(&mut block, 0, 7, 1);
-    block.push(b'x');
-    push_int(&mut block, 0, 7, 3900);
-    block.extend_from_slice(&[b'a'; 3900]);
-    block.extend_from_slice(&[0x80 | 62; 12_000]);
-    c.frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block);
-    assert_eq!(c.answer(1).field(":status"), "400");
-    // None of this is a flood: the reason stands in the log as it is, and the network stays trusted.
-    server.wait_for_log("client sent too large field block", 1);
-    assert!(!server.error_log().contains("client sent too many client"), "{}", server.error_log());
 }
 
 #[test]
@@ -237,42 +203,6 @@ fn slow_clients_do_not_take_the_service_down() {
     let log = server.error_log();
     assert!(!log.contains("too slow and its connection is needed while reading"), "{log}");
     assert!(!log.contains("too slow and its connection is needed while sending"), "{log}");
-}
-
-/// Limits of names, values and their sum, as nginx has them. What follows a field for
-/// which the request is refused is not judged.
-#[test]
-fn sizes_of_fields_at_the_edge() {
-    let server = Server::start(http(
-        "server { http2 on; listen 127.0.0.1:%PORT0%; large_client_header_buffers 4 2k; return 200; }",
-    ));
-    let status = |fields: &[(String, String)]| {
-        let mut c = h2::Client::new(&server);
-        let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        c.request(1, "/", &fields, true);
-        c.answer(1).field(":status").to_owned()
-    };
-    let field = |name: &str, value: usize| (name.to_owned(), "v".repeat(value));
-    // Names and values of the pseudo-header fields count, too: 46 bytes.
-    let all = |n: usize| {
-        [1, 2, 3, 4, 5].map(|i| field(&format!("x{i}"), if i == 5 { n - 46 - 4 * 2002 - 2 } else { 2000 }))
-    };
-    assert_eq!(status(&[field("x", 2048)]), "200");
-    // Unlike nginx, where the connection ends.
-    assert_eq!(status(&[field("x", 2049)]), "400");
-    assert_eq!(status(&[field(&"n".repeat(2048), 1)]), "200");
-    assert_eq!(status(&[field(&"n".repeat(2049), 1)]), "400");
-    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2047)))]), "200");
-    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2048)))]), "400");
-    assert_eq!(status(&all(8192)), "200");
-    assert_eq!(status(&all(8193)), "400");
-    for refused in ["X", "host"] {
-        let twice = [field(refused, 1), field(refused, 1)];
-        assert_eq!(status(&twice), "400");
-        assert_eq!(status(&[&twice[..], &[field("x", 3000)]].concat()), "400", "{refused}");
-        assert_eq!(status(&[&twice[..], &all(8192)].concat()), "400", "{refused}");
-    }
-    server.wait_for_log("client sent too large header field", 3);
 }
 
 /// A field counts as it was received, so that a long cookie fits in Huffman code. One that does not fit ends its request alone.

@@ -7,22 +7,13 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+forebay_testkit::cases!("../cases/http3/floods.cases":
+    wrong_frames, identifiers_of_a_client, wrong_packets, wrong_transport_parameters, acknowledgements_of_what_was_not_sent);
+
 const EXCESSIVE_LOAD: u64 = 0x107;
 const INTERNAL: u64 = 0x1;
-const FLOW_CONTROL: u64 = 0x3;
-const STREAM_LIMIT: u64 = 0x4;
-const STREAM_STATE: u64 = 0x5;
-const FINAL_SIZE: u64 = 0x6;
-const ENCODING: u64 = 0x7;
-const PARAMETER: u64 = 0x8;
 const ID_LIMIT: u64 = 0x9;
 const VIOLATION: u64 = 0xa;
-const CRYPTO_BUFFER: u64 = 0xd;
-/// VERSION_NEGOTIATION_ERROR (RFC 9368, section 8).
-const OTHER_VERSION: u64 = 0x11;
-/// CRYPTO_ERROR, with an alert of TLS.
-const CRYPTO: u64 = 0x100;
-
 /// Frames that a client may send without progress, with what it sends before the server's end reaches it.
 const MOST: u64 = 1000 + 700;
 
@@ -44,13 +35,6 @@ fn warm_up(client: &mut Client, port: u16) {
         assert_eq!(client.call("ask", json!({"on": name, "path": "/page", "count": 1}))["ended"], true);
         client.call("close", json!({"on": name}));
     }
-}
-
-/// Variable-length integers (RFC 9000, section 16).
-fn ints(values: &[u64]) -> Vec<u8> {
-    let mut out = Vec::new();
-    values.iter().for_each(|value| forebay_http::h3::frame::push_varint(&mut out, *value));
-    out
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -158,23 +142,6 @@ fn progress_is_no_flood() {
     let told = client.call("flood", json!({"on": "a", "kind": "ping", "count": 20_000}));
     assert_eq!(code(&told), Some(EXCESSIVE_LOAD), "{told}");
     assert!(told["sent"].as_u64() <= Some(10_000 + MOST), "{told}");
-}
-
-#[test]
-fn acknowledgements_of_what_was_not_sent() {
-    let Some(mut client) = start() else { return };
-    let server = serve("");
-    let port = server.addr(0).port();
-    for ahead in [50, 100_000] {
-        client.call("open", json!({"as": "a", "port": port}));
-        let told = client.call("unsent", json!({"on": "a", "ahead": ahead}));
-        assert_eq!(code(&told), Some(VIOLATION), "{told}");
-        client.call("close", json!({"on": "a"}));
-    }
-    // A client that takes for received what may be on its way is found by the numbers that are left out.
-    client.call("open", json!({"as": "a", "port": port}));
-    let told = client.call("optimist", json!({"on": "a", "path": "/large", "turns": 400, "ahead": 20}));
-    assert_eq!(code(&told), Some(VIOLATION), "{told}");
 }
 
 /// A client with many requests for a large file that reads nothing has the server hold what it may send ahead, and no more.
@@ -383,255 +350,4 @@ fn version_negotiation() {
 
 fn hex_bytes(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|n| u8::from_str_radix(&text[2 * n..2 * n + 2], 16).expect("hex")).collect()
-}
-
-/// Frames and packets that break a rule, and the code that the connection ends with; `None`: it goes on.
-struct Wrong {
-    client: Client,
-    port: u16,
-    failures: String,
-}
-
-impl Wrong {
-    fn judge(&mut self, what: &str, mut command: Value, wanted: Option<u64>) {
-        command["port"] = json!(self.port);
-        let told = self.client.call("wrong", command);
-        if code(&told) != wanted || told["connected"] != true && wanted.is_none() {
-            self.failures += &format!("{what}: wanted {wanted:x?}: {told}\n");
-        }
-    }
-
-    /// Sends frames after the handshake.
-    fn frames(&mut self, what: &str, frames: &[u8], wanted: u64) {
-        self.judge(what, json!({"frames": hex(frames)}), Some(wanted));
-    }
-
-    fn good(&mut self, what: &str, frames: &[u8]) {
-        self.judge(what, json!({"frames": hex(frames)}), None);
-    }
-
-    fn parameter(&mut self, what: &str, edit: Value, wanted: Option<u64>) {
-        self.judge(what, json!({"at": "parameters", "frames": "", "parameters": [edit]}), wanted);
-    }
-}
-
-fn wrong() -> Option<(Wrong, Server)> {
-    let client = start()?;
-    let server = serve("");
-    let port = server.addr(0).port();
-    Some((Wrong { client, port, failures: String::new() }, server))
-}
-
-const LARGEST: u64 = (1 << 62) - 1;
-
-#[test]
-fn wrong_frames() {
-    let Some((mut wrong, server)) = wrong() else { return };
-    let id = |seq: u64, retire: u64, id: &[u8]| -> Vec<u8> {
-        [&ints(&[0x18, seq, retire])[..], &[id.len() as u8], id, &[9; 16]].concat()
-    };
-    let rows: &[(&str, Vec<u8>, u64)] = &[
-        ("HANDSHAKE_DONE", ints(&[0x1e]), VIOLATION),
-        ("NEW_TOKEN", ints(&[0x07, 1, 5]), VIOLATION),
-        ("unknown type", ints(&[0x21]), ENCODING),
-        ("unknown long type", ints(&[0x1234_5678]), ENCODING),
-        ("DATAGRAM that was not offered", ints(&[0x31, 1, 0]), VIOLATION),
-        ("STREAM that is cut off", ints(&[0x0e, 0, 0, 50, 1]), ENCODING),
-        ("MAX_DATA that is cut off", ints(&[0x01, 0x01, 0x01, 0x10]), ENCODING),
-        ("CRYPTO that is cut off", ints(&[0x06, 0, 50, 1]), ENCODING),
-        ("STREAM on a stream of the server", ints(&[0x0a, 1, 1, 1]), STREAM_STATE),
-        ("STREAM on the server's control stream", ints(&[0x0a, 3, 1, 1]), STREAM_STATE),
-        ("STREAM beyond the limit", ints(&[0x0a, 4 * 128, 1, 1]), STREAM_LIMIT),
-        ("STREAM beyond the limit of the other kind", ints(&[0x0a, 4 * 8 + 2, 1, 1]), STREAM_LIMIT),
-        ("STREAM beyond the largest offset", ints(&[0x0e, 0, LARGEST, 1, 1]), ENCODING),
-        ("RESET_STREAM of the server's control stream", ints(&[0x04, 3, 0, 0]), STREAM_STATE),
-        ("RESET_STREAM of a stream of the server", ints(&[0x04, 1, 0, 0]), STREAM_STATE),
-        ("RESET_STREAM beyond the limit", ints(&[0x04, 4 * 128, 0, 0]), STREAM_LIMIT),
-        ("RESET_STREAM beyond the window", ints(&[0x04, 0, 0, 70_000]), FLOW_CONTROL),
-        ("STOP_SENDING beyond the limit", ints(&[0x05, 4 * 128, 0]), STREAM_LIMIT),
-        ("STREAM_DATA_BLOCKED beyond the limit", ints(&[0x15, 4 * 128, 0]), STREAM_LIMIT),
-        ("STREAM_DATA_BLOCKED beyond the limit of the other kind", ints(&[0x15, 4 * 8 + 2, 0]), STREAM_LIMIT),
-        ("STOP_SENDING of a stream of its own", ints(&[0x05, 2, 0]), STREAM_STATE),
-        ("STOP_SENDING of a stream of the server", ints(&[0x05, 1, 0]), STREAM_STATE),
-        ("STOP_SENDING of an unopened stream of the server", ints(&[0x05, 19, 0]), STREAM_STATE),
-        ("MAX_STREAM_DATA of a stream of its own", ints(&[0x11, 2, 9]), STREAM_STATE),
-        ("MAX_STREAM_DATA of a stream of the server", ints(&[0x11, 1, 9]), STREAM_STATE),
-        ("MAX_STREAM_DATA of an unopened stream of the server", ints(&[0x11, 19, 9]), STREAM_STATE),
-        ("MAX_STREAM_DATA beyond the limit", ints(&[0x11, 4 * 128, 9]), STREAM_LIMIT),
-        ("STREAM_DATA_BLOCKED of the server's control stream", ints(&[0x15, 3, 0]), STREAM_STATE),
-        ("content beyond the window", ints(&[0x0e, 0, 70_000, 1, 1]), FLOW_CONTROL),
-        ("another final size", ints(&[0x0f, 0, 5, 1, 1, 0x0f, 0, 9, 1, 1]), FINAL_SIZE),
-        ("a final size below what was sent, by FIN", ints(&[0x0e, 0, 5, 1, 1, 0x0f, 0, 2, 1, 1]), FINAL_SIZE),
-        ("another final size by RESET_STREAM", ints(&[0x0f, 0, 5, 1, 1, 0x04, 0, 0, 3]), FINAL_SIZE),
-        ("RESET_STREAM below what was sent", ints(&[0x0e, 0, 5, 1, 1, 0x04, 0, 0, 3]), FINAL_SIZE),
-        ("content behind the final size", ints(&[0x0f, 0, 5, 1, 1, 0x0e, 0, 20, 1, 1]), FINAL_SIZE),
-        ("CRYPTO far ahead", ints(&[0x06, 100_000, 1, 1]), CRYPTO_BUFFER),
-        (
-            "ClientHello after the handshake (RFC 8446, section 4.1.2)",
-            ints(&[0x06, 0, 4, 1, 0, 0, 0]),
-            CRYPTO + 10,
-        ),
-        ("KeyUpdate of TLS (RFC 9001, section 6)", ints(&[0x06, 0, 5, 24, 0, 0, 1, 0]), CRYPTO + 10),
-        ("MAX_STREAMS beyond 2^60", ints(&[0x12, (1 << 60) + 1]), ENCODING),
-        ("MAX_STREAMS of the other kind beyond 2^60", ints(&[0x13, (1 << 60) + 1]), ENCODING),
-        ("STREAMS_BLOCKED beyond 2^60", ints(&[0x16, (1 << 60) + 1]), ENCODING),
-        ("STREAMS_BLOCKED of the other kind beyond 2^60", ints(&[0x17, (1 << 60) + 1]), ENCODING),
-        ("RETIRE_CONNECTION_ID of what was not issued", ints(&[0x19, 99]), VIOLATION),
-        ("NEW_CONNECTION_ID that retires later ones", id(9, 10, &[1; 8]), ENCODING),
-        ("NEW_CONNECTION_ID without an identifier", id(9, 0, &[]), ENCODING),
-        ("NEW_CONNECTION_ID of 21 bytes", id(9, 0, &[1; 21]), ENCODING),
-        ("ACK of what was not sent", ints(&[0x02, 5000, 0, 0, 0]), VIOLATION),
-        ("ACK below zero", ints(&[0x02, 5, 0, 0, 9]), ENCODING),
-        ("ACK with a gap below zero", ints(&[0x02, 5, 0, 1, 0, 9, 0]), ENCODING),
-    ];
-    for (what, frames, wanted) in rows {
-        wrong.frames(what, frames, *wanted);
-    }
-    // aioquic has given the first two, as many as quic_active_connection_id_limit allows.
-    wrong.frames("more identifiers than active_connection_id_limit", &id(8, 0, &[8; 8]), ID_LIMIT);
-    for (what, frames) in [
-        ("PING", ints(&[0x01])),
-        ("PADDING", vec![0; 20]),
-        ("PATH_RESPONSE that nobody asked for", [0x1b, 0, 0, 0, 0, 0, 0, 0, 0].to_vec()),
-        ("DATA_BLOCKED", ints(&[0x14, 9])),
-        ("the same bytes twice", ints(&[0x0e, 0, 0, 1, 1, 0x0e, 0, 0, 1, 1])),
-        ("MAX_DATA that takes back", ints(&[0x10, 1])),
-        ("FIN at what was sent before", ints(&[0x0e, 6, 0, 1, 0x21, 0x0f, 6, 1, 0])),
-        ("STOP_SENDING of the last stream that is allowed", ints(&[0x05, 4 * 19, 0])),
-        ("STREAM_DATA_BLOCKED of the last stream that is allowed", ints(&[0x15, 4 * 19, 0])),
-        ("an identifier that takes the place of all before", id(2, 2, &[2; 8])),
-    ] {
-        wrong.good(what, &frames);
-    }
-    let counts = json!({"frames": "", "ecn": hex(&ints(&[900]))});
-    wrong.judge("ACK_ECN with counts that cannot be", counts, None);
-    assert_eq!(wrong.failures, "");
-    let log = server.error_log();
-    assert!(!log.contains("panic"), "{log}");
-}
-
-/// quic_active_connection_id_limit, which aioquic makes full use of.
-#[test]
-fn identifiers_of_a_client() {
-    let Some(mut client) = start() else { return };
-    for (lines, most) in
-        [("", 2), ("quic_active_connection_id_limit 4;", 4), ("quic_active_connection_id_limit 9;", 5)]
-    {
-        let server = serve(lines);
-        let told = client.call("open", json!({"as": "a", "port": server.addr(0).port()}));
-        assert_eq!((&told["connected"], &told["ids"]), (&json!(true), &json!(most)), "{lines}: {told}");
-        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
-        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{lines}: {told}");
-        let one_more = [&ints(&[0x18, 8, 0])[..], &[8], &[8; 8], &[9; 16]].concat();
-        let told = client.call("wrong", json!({"port": server.addr(0).port(), "frames": hex(&one_more)}));
-        assert_eq!(code(&told), Some(ID_LIMIT), "{lines}: {told}");
-        client.call("close", json!({"on": "a"}));
-    }
-}
-
-#[test]
-fn wrong_packets() {
-    let Some((mut wrong, server)) = wrong() else { return };
-    for at in ["initial", "handshake"] {
-        for (what, frames, wanted) in [
-            ("STREAM", ints(&[0x0e, 0, 0, 1, 1]), VIOLATION),
-            ("MAX_DATA", ints(&[0x10, 5]), VIOLATION),
-            ("RESET_STREAM", ints(&[0x04, 0, 0, 0]), VIOLATION),
-            ("HANDSHAKE_DONE", ints(&[0x1e]), VIOLATION),
-            ("NEW_TOKEN", ints(&[0x07, 1, 5]), VIOLATION),
-            ("PATH_CHALLENGE", [0x1a, 0, 0, 0, 0, 0, 0, 0, 0].to_vec(), VIOLATION),
-            ("RETIRE_CONNECTION_ID", ints(&[0x19, 0]), VIOLATION),
-            ("CONNECTION_CLOSE of the application", ints(&[0x1d, 0, 0]), VIOLATION),
-            ("unknown type", ints(&[0x21]), ENCODING),
-            ("ACK of what was not sent", ints(&[0x02, 500, 0, 0, 0]), VIOLATION),
-        ] {
-            wrong.judge(&format!("{what} at {at}"), json!({"at": at, "frames": hex(&frames)}), Some(wanted));
-        }
-        wrong.judge(
-            &format!("reserved bits at {at}"),
-            json!({"at": at, "frames": "01", "reserved": 3}),
-            Some(VIOLATION),
-        );
-        wrong.judge(&format!("PING at {at}"), json!({"at": at, "frames": "01"}), None);
-    }
-    wrong.judge(
-        "CRYPTO far ahead",
-        json!({"at": "handshake", "frames": hex(&ints(&[0x06, 100_000, 1, 1]))}),
-        Some(CRYPTO_BUFFER),
-    );
-    wrong.judge(
-        "CRYPTO that is no message",
-        json!({"at": "handshake", "frames": hex(&ints(&[0x06, 0, 4, 1, 0, 0, 0]))}),
-        Some(CRYPTO + 50),
-    );
-    wrong.judge("reserved bits", json!({"frames": "01", "reserved": 3}), Some(VIOLATION));
-    wrong.judge("no frames", json!({"frames": ""}), None);
-    // A packet without the fixed bit is fine, since the server has offered to take it (RFC 9287).
-    wrong.judge("fixed bit", json!({"frames": "01", "fixed": 0}), None);
-    wrong.judge("key update", json!({"frames": "01", "updates": 1}), None);
-    assert_eq!(wrong.failures, "");
-    let log = server.error_log();
-    assert!(!log.contains("panic"), "{log}");
-}
-
-#[test]
-fn wrong_transport_parameters() {
-    let Some((mut wrong, server)) = wrong() else { return };
-    let number = |id: u64, value: u64| json!([id, hex(&ints(&[value])), "instead"]);
-    let bytes = |id: u64, value: &[u8]| json!([id, hex(value), "instead"]);
-    let raw = |values: &[u64]| json!(["raw", hex(&ints(values))]);
-    let address = [&[0; 24][..], &[8], &[1; 8], &[2; 16]].concat();
-    let rows = [
-        ("max_udp_payload_size 1199", number(3, 1199)),
-        ("ack_delay_exponent 21", number(10, 21)),
-        ("max_ack_delay 2^14", number(11, 1 << 14)),
-        ("active_connection_id_limit 1", number(14, 1)),
-        ("initial_max_streams_bidi above 2^60", number(8, (1 << 60) + 1)),
-        ("initial_max_streams_uni above 2^60", number(9, (1 << 60) + 1)),
-        ("original_destination_connection_id of a client", bytes(0, &[1; 8])),
-        ("stateless_reset_token of a client", bytes(2, &[1; 16])),
-        ("preferred_address of a client", bytes(13, &address)),
-        ("retry_source_connection_id of a client", bytes(16, &[1; 8])),
-        ("no initial_source_connection_id", json!([15, null])),
-        ("another initial_source_connection_id", bytes(15, &[1; 8])),
-        ("initial_source_connection_id of 21 bytes", bytes(15, &[1; 21])),
-        ("initial_max_data twice", json!([4, "01"])),
-        ("max_idle_timeout twice", json!([1, "01"])),
-        ("initial_source_connection_id twice", json!([15, "0101"])),
-        ("disable_active_migration twice", raw(&[12, 0, 12, 0])),
-        ("max_datagram_frame_size twice", raw(&[0x20, 1, 0, 0x20, 1, 0])),
-        ("grease_quic_bit twice", raw(&[0x2ab2, 0, 0x2ab2, 0])),
-        ("an unknown one twice", raw(&[0x3f00, 0, 0x3f00, 0])),
-        ("disable_active_migration with a value", json!([12, "00"])),
-        ("bytes behind a number", json!([4, "0100", "instead"])),
-        ("a number that is cut off", json!([4, "40", "instead"])),
-        ("a name without a value", raw(&[0x3f00])),
-        ("a value that is cut off", raw(&[0x3f00, 50, 1])),
-        ("version_information that is cut off", bytes(17, &[0, 0])),
-        ("version_information with version 0", bytes(17, &[0, 0, 0, 1, 0, 0, 0, 0])),
-    ];
-    for (what, edit) in rows {
-        wrong.parameter(what, edit, Some(PARAMETER));
-    }
-    let v2 = [0x6b, 0x33, 0x43, 0xcf];
-    let other = "version_information of another version";
-    wrong.parameter(other, bytes(17, &v2), Some(OTHER_VERSION));
-    wrong.parameter(other, bytes(17, &[v2, v2, [0, 0, 0, 1]].concat()), Some(OTHER_VERSION));
-    for (what, edit) in [
-        ("max_udp_payload_size 1200", number(3, 1200)),
-        ("ack_delay_exponent 20", number(10, 20)),
-        ("max_ack_delay below 2^14", number(11, (1 << 14) - 1)),
-        ("active_connection_id_limit 2", number(14, 2)),
-        ("an unknown one", json!([0x3f00, "1234"])),
-        ("no version_information", json!([17, null])),
-    ] {
-        wrong.parameter(what, edit, None);
-    }
-    for (what, alpn) in [("h2", json!(["h2"])), ("none", Value::Null)] {
-        let command = json!({"at": "parameters", "frames": "", "alpn": alpn});
-        wrong.judge(&format!("ALPN {what}"), command, Some(CRYPTO + 120));
-    }
-    assert_eq!(wrong.failures, "");
-    let log = server.error_log();
-    assert!(!log.contains("panic"), "{log}");
 }

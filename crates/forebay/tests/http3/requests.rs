@@ -1,6 +1,6 @@
 //! Requests and their answers.
 
-use super::{Client, field, serve, site};
+use super::{Client, serve};
 use forebay_testkit::{Asked, Origin, Server, wait_for, wait_until};
 use serde_json::json;
 use std::io::{Read, Write};
@@ -8,38 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-#[test]
-fn files() {
-    let Some(mut client) = Client::start() else { return };
-    let server = Server::start_on(site(
-        "log_format f '$server_protocol [$http3] $request_method $uri $status $body_bytes_sent \"$request\" $scheme $https';\n\
-         server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; access_log logs/access.log f;\n\
-         location = /variables { return 200 \"$server_protocol $http3 $host $remote_addr $ssl_protocol $request_length\"; } }",
-    ));
-    client.connect("a", &server);
-    let page = client.get("a", "/page");
-    assert_eq!(
-        (&page["status"], &page["length"], &page["ended"]),
-        (&json!(200), &json!(10_000), &json!(true))
-    );
-    assert_eq!(
-        (field(&page, "content-length"), field(&page, "server")),
-        ("10000", concat!("forebay/", env!("CARGO_PKG_VERSION")))
-    );
-    assert_eq!(client.get("a", "/none")["status"], 404);
-    let part = client.ask("a", json!({"path": "/page", "fields": [["range", "bytes=5-14"]]}));
-    assert_eq!((&part["status"], &part["text"]), (&json!(206), &json!("5678901234")));
-    let same = json!({"path": "/page", "fields": [["if-none-match", field(&page, "etag")]]});
-    assert_eq!(client.ask("a", same)["status"], 304);
-    let large = client.get("a", "/large");
-    assert_eq!((&large["length"], &large["ended"]), (&json!(2_000_000), &json!(true)));
-    let variables = client.get("a", "/variables");
-    let text = variables["text"].as_str().unwrap_or_default();
-    assert!(text.starts_with("HTTP/3.0 h3 localhost 127.0.0.1 TLSv1.3 "), "{text}");
-    let line = "HTTP/3.0 [h3] GET /page 200 10000 \"GET /page HTTP/3.0\" https on";
-    wait_until("the access log", || server.read("logs/access.log").contains(line));
-    assert!(server.get("/page").contains("400 Bad Request"), "TLS on the TCP port");
-}
+forebay_testkit::cases!("../cases/http3/requests.cases":
+    files, a_hundred_requests_at_a_time, trailers_and_early_hints_of_an_upstream, compression,
+    a_large_field_ends_its_request_alone);
 
 /// Small answers, whose end is sent along with their content, through windows that take only a part of them.
 #[test]
@@ -64,15 +35,6 @@ fn small_answers_through_small_windows() {
             }
         }
     }
-}
-
-#[test]
-fn a_hundred_requests_at_a_time() {
-    let Some(mut client) = Client::start() else { return };
-    let server = serve("");
-    client.connect("a", &server);
-    let told = client.call("many", json!({"on": "a", "path": "/page", "count": 100, "groups": 3}));
-    assert_eq!(told["seen"], json!({"200 10000 True": 300}));
 }
 
 /// A server that passes requests on, and the upstream.
@@ -116,35 +78,6 @@ fn uploads() {
     }
 }
 
-#[test]
-fn trailers_and_early_hints_of_an_upstream() {
-    let Some(mut client) = Client::start() else { return };
-    let server = proxied("early_hints $http3; proxy_pass_trailers on; proxy_http_version 1.1;", |asked| {
-        asked.write(
-            b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n\
-              HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
-              3\r\nabc\r\n0\r\nX-Sum: 6\r\n\r\n",
-        );
-        true
-    });
-    client.connect("a", &server);
-    let told = client.ask("a", json!({"fields": [["te", "trailers"]]}));
-    assert_eq!((&told["status"], &told["text"]), (&json!(200), &json!("abc")));
-    assert_eq!(told["trailers"], json!([["x-sum", "6"]]));
-    let hint = json!([[[":status", "103"], ["link", "</a.css>; rel=preload"]]]);
-    assert_eq!(told["interim"], hint);
-}
-
-#[test]
-fn compression() {
-    let Some(mut client) = Client::start() else { return };
-    let server = serve("gzip on; gzip_types *;");
-    client.connect("a", &server);
-    let told = client.ask("a", json!({"path": "/page", "fields": [["accept-encoding", "gzip"]]}));
-    assert_eq!((&told["status"], field(&told, "content-encoding")), (&json!(200), "gzip"));
-    assert!(told["length"].as_u64().is_some_and(|n| n > 0 && n < 1000), "{told}");
-}
-
 /// A client that gives a request up, in either way, ends the upstream's connection.
 #[test]
 fn requests_that_are_given_up() {
@@ -185,36 +118,4 @@ fn requests_that_are_given_up() {
         });
         assert_eq!(client.call("state", json!({"on": "a"}))["closed"], json!(null), "{how}");
     }
-}
-
-/// A field counts as it was received, so that a long cookie fits in Huffman code. One that does not fit ends its request alone.
-#[test]
-fn a_large_field_ends_its_request_alone() {
-    let Some(mut client) = Client::start() else { return };
-    let up = Origin::start(|asked| asked.answer("200 OK", "", "stored"));
-    let server = serve(&format!(
-        "error_page 494 /large; location = /large {{ return 200 large; }} location / {{ return 200 ok; }}\n\
-         location /up {{ proxy_pass http://{up}; }}"
-    ));
-    client.connect("a", &server);
-    client.request("a", "upload", json!({"method": "POST", "path": "/up", "end": false}));
-    let sizes = [
-        (8_000, 200),
-        (8_200, 200),
-        (10_900, 200),
-        (12_000, 200),
-        (13_200, 400),
-        (20_000, 400),
-        (60_000, 400),
-    ];
-    for (size, status) in sizes {
-        // `a` takes five bits.
-        let told = client.ask("a", json!({"path": "/", "fields": [["cookie", "a".repeat(size)]]}));
-        assert_eq!((&told["status"], &told["closed"]), (&json!(status), &json!(null)), "{size}: {told}");
-        assert_eq!(told["text"], if status == 200 { "ok" } else { "large" }, "{size}");
-    }
-    // The upload goes on, and so does the connection.
-    client.call("body", json!({"of": "upload", "body": "abc"}));
-    assert_eq!(client.answer("upload")["text"], "stored");
-    assert_eq!(client.get("a", "/")["text"], "ok");
 }

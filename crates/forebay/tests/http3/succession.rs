@@ -60,8 +60,7 @@ fn an_upgrade_feeds_the_connections_of_the_former_program() {
         client.request(name, &format!("running {name}"), json!({"path": "/middle"}));
     }
     let first = pid(&mut client, "a");
-    server.signal(Signal::SIGUSR2);
-    let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+    let new = server.successor(old);
     let second = wait_for("its worker", || server.workers(new).first().copied());
     wait_for("connections of the new process", || {
         client.connect("new", &server);
@@ -129,8 +128,7 @@ fn an_upgrade_that_is_given_up() {
     client.connect("a", &server);
     let first = pid(&mut client, "a");
     for signal in [Signal::SIGQUIT, Signal::SIGKILL] {
-        server.signal(Signal::SIGUSR2);
-        let new = wait_for("a new master", || server.pid_in_file().filter(|pid| *pid != old));
+        let new = server.successor(old);
         let second = wait_for("its worker", || server.workers(new).first().copied());
         wait_for("connections of the new process", || {
             client.connect("new", &server);

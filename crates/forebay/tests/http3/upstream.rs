@@ -1,7 +1,7 @@
 //! HTTP/3 to upstreams: Forebay on both sides.
 
 use super::{conf, serve, site};
-use forebay_testkit::{Asked, DEADLINE, Origin, Server, Signal, Site, Talk, get, kill, wait_for, wait_until};
+use forebay_testkit::{Asked, DEADLINE, Origin, Server, Signal, Site, get, kill, wait_for, wait_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,11 @@ use std::time::{Duration, Instant};
 
 pub(super) use forebay_testkit::body;
 
-forebay_testkit::cases!("../cases/http3/upstream.cases": configurations_that_cannot_work);
+forebay_testkit::cases!("../cases/http3/upstream.cases":
+    configurations_that_cannot_work, requests_share_a_connection, content_goes_both_ways, content_without_a_length,
+    interim_responses_and_trailers_pass, requests_go_over_tcp_where_nothing_speaks_quic, certificates_are_verified,
+    a_certificate_for_the_server_is_shown, a_cache_in_front, requests_to_switch_protocols_go_over_tcp,
+    connections_come_from_the_address_that_is_set);
 
 /// Log of the front: what each request has met.
 const LOG: &str = "log_format met '$uri $status $upstream_addr $upstream_status $upstream_connect_time $upstream_response_length \
@@ -30,10 +34,6 @@ fn front_site(back: SocketAddr, http: &str, location: &str) -> Site {
         .replace("ssl_certificate localhost.crt; ssl_certificate_key localhost.key;", "")
         .replace("access_log off;", LOG),
     )
-}
-
-fn met(front: &Server, lines: usize) -> Vec<String> {
-    front.wait_for_lines("logs/met.log", lines).lines().map(str::to_owned).collect()
 }
 
 fn rest(mut stream: TcpStream) -> String {
@@ -59,42 +59,6 @@ impl Gate {
         let guard = self.0.0.lock().expect("lock");
         let _ = self.0.1.wait_timeout_while(guard, DEADLINE, |open| !*open).expect("lock");
     }
-}
-
-#[test]
-fn requests_share_a_connection() {
-    let back = serve(TELLS);
-    let front = front(back.addr(0), "", "");
-    let first = front.get("/told?a=b");
-    let words: Vec<&str> = body(&first).split_whitespace().collect();
-    assert_eq!(words[1..], ["1", "HTTP/3.0", "127.0.0.1/told?a=b"], "{first} {}", front.error_log());
-    for n in 2..5 {
-        let again = front.get("/told");
-        let now: Vec<&str> = body(&again).split_whitespace().collect();
-        assert_eq!((now[0], now[1]), (words[0], n.to_string().as_str()), "{again}");
-    }
-    assert_eq!(body(&front.get("/index.html")), "hello");
-    let large = front.get("/large");
-    assert_eq!(body(&large).len(), 2_000_000);
-    assert!(
-        large.starts_with("HTTP/1.1 200 OK\r\n") && large.contains("Content-Length: 2000000\r\n"),
-        "{}",
-        &large[..300]
-    );
-    assert!(front.get("/none").starts_with("HTTP/1.1 404 "));
-    let head = front.ask(b"HEAD /page HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    assert!(head.contains("Content-Length: 10000\r\n") && body(&head).is_empty(), "{head}");
-    let told = front.get("/told");
-    assert_eq!(body(&told).split_whitespace().next(), Some(words[0]), "HEAD leaves the connection open");
-    let met = met(&front, 9);
-    let port = back.addr(0).port();
-    assert!(
-        met[5].starts_with(&format!("/large 200 127.0.0.1:{port} 200 0."))
-            && met[5].contains(" 2000000 2000"),
-        "{met:?}"
-    );
-    assert!(met[1..].iter().all(|line| line.contains(" 0.000 ")), "kept connections need no time: {met:?}");
-    assert!(!front.error_log().contains("[error]"), "{}", front.error_log());
 }
 
 /// An upstream over HTTP/3 whose answers come from an origin.
@@ -152,80 +116,6 @@ fn more_requests_than_allowed_take_another_connection() {
     let answers: Vec<String> = all.into_iter().map(rest).collect();
     assert!(answers.iter().all(|a| body(a) == "done"), "{answers:?}");
     assert_eq!(connections(&answers), [5, 5, 2], "{}", front.error_log());
-}
-
-#[test]
-fn content_goes_both_ways() {
-    let back = behind("", |asked| {
-        let sum: u64 = asked.body().bytes().map(u64::from).sum();
-        let text = format!("{} {sum}", asked.body().len());
-        asked.answer("200 OK", "", &text);
-        false
-    });
-    let content = "abcdefghij".repeat(300_000);
-    let sum: u64 = content.bytes().map(u64::from).sum();
-    for buffering in ["on", "off"] {
-        // The origin wants a length, so the server between gathers what has none.
-        let front = front(back.addr(0), "", &format!("proxy_request_buffering {buffering};"));
-        let head = "PUT /o/a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n";
-        let told = rest(front.send(format!("{head}Content-Length: {}\r\n\r\n{content}", content.len())));
-        assert_eq!(body(&told), format!("3000000 {sum}"), "{buffering}: {}", front.error_log());
-        let empty = rest(front.send(format!("{head}Content-Length: 0\r\n\r\n")));
-        assert_eq!(body(&empty), "0 0", "{buffering}");
-        let mut pieces = front.send(format!("{head}Expect: 100-continue\r\nContent-Length: 6\r\n\r\n"));
-        let mut interim = [0; 25];
-        pieces.read_exact(&mut interim).expect("an interim response");
-        assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
-        pieces.send(b"abc");
-        pieces.send(b"def");
-        assert_eq!(body(&rest(pieces)), "6 597", "{buffering}");
-    }
-}
-
-/// The length of a body without one is known at its end only.
-#[test]
-fn content_without_a_length() {
-    let back = serve(
-        "location /sum { client_max_body_size 0; client_body_buffer_size 8m; proxy_request_buffering off;\n\
-         proxy_pass https://127.0.0.1:%PORT0%/body; } location /body { client_max_body_size 0; client_body_buffer_size 8m;\n\
-         proxy_pass https://127.0.0.1:%PORT0%/made; } location /made { client_max_body_size 0; return 200 '$http_content_length $request_method'; }",
-    );
-    for buffering in ["on", "off"] {
-        let front = front(back.addr(0), "", &format!("proxy_request_buffering {buffering};"));
-        let mut request =
-            "POST /body HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-                .to_owned();
-        for _ in 0..40 {
-            request.push_str(&format!("c350\r\n{}\r\n", "x".repeat(50_000)));
-        }
-        request.push_str("0\r\n\r\n");
-        let told = rest(front.send(&request));
-        assert_eq!(
-            body(&told),
-            "2000000 POST",
-            "{buffering}: {told} {} {}",
-            front.error_log(),
-            back.error_log()
-        );
-    }
-}
-
-#[test]
-fn interim_responses_and_trailers_pass() {
-    let back = behind("", |asked| {
-        asked.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n");
-        asked.write(
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n4\r\nmore\r\n0\r\nX-Sum: 42\r\n\r\n",
-        );
-        false
-    });
-    let front = front(back.addr(0), "", "early_hints 1; proxy_pass_trailers on;");
-    let request = "GET /o/t HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: close, TE\r\n\r\n";
-    let told = rest(front.send(request));
-    assert!(told.starts_with("HTTP/1.1 103 Early Hints\r\n"), "{told}");
-    assert!(told.to_ascii_lowercase().contains("link: </a.css>; rel=preload"), "{told}");
-    assert!(told.ends_with("4\r\nmore\r\n0\r\nx-sum: 42\r\n\r\n"), "{told} {}", front.error_log());
-    assert!(met(&front, 1)[0].ends_with(" 42"), "{:?}", met(&front, 1));
 }
 
 #[test]
@@ -353,34 +243,6 @@ fn nothing_is_lost_when_a_server_quits() {
     assert_eq!(later.last().map(|a| body(a)), Some("second"), "{}", front.error_log());
 }
 
-#[test]
-fn requests_go_over_tcp_where_nothing_speaks_quic() {
-    let back =
-        Server::start_on(site(&format!("server {{ listen 127.0.0.1:%PORT0% ssl; http2 on; {TELLS} }}")));
-    let old =
-        Server::start_on(site(&format!("server {{ listen 127.0.0.1:%PORT0% ssl; http2 off; {TELLS} }}")));
-    for (server, version) in [(&back, "HTTP/2.0"), (&old, "HTTP/1.1")] {
-        let front = front(server.addr(0), "", "");
-        for _ in 0..3 {
-            let told = front.get("/told");
-            assert!(body(&told).contains(version), "{told} {}", front.error_log());
-        }
-        front.wait_for_log(
-            "upstream refuses QUIC, it is asked over TCP for 60s while connecting to upstream",
-            1,
-        );
-        assert_eq!(front.error_log().matches("refuses QUIC").count(), 1, "it is remembered");
-        let put = rest(
-            front.send("PUT /told HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"),
-        );
-        assert!(body(&put).contains(version), "{put}");
-    }
-    let front = front(back.addr(0), "", "proxy_http3_fallback off;");
-    let told = front.get("/told");
-    assert!(told.starts_with("HTTP/1.1 502 "), "{told}");
-    front.wait_for_log("connect() failed (111: Connection refused) while connecting to upstream", 1);
-}
-
 /// A socket that is there and says nothing.
 #[test]
 fn a_silent_server_is_asked_over_tcp() {
@@ -396,53 +258,6 @@ fn a_silent_server_is_asked_over_tcp() {
     let told = strict.get("/told");
     assert!(told.starts_with("HTTP/1.1 504 "), "{told} {}", strict.error_log());
     drop(silent);
-}
-
-#[test]
-fn certificates_are_verified() {
-    let back = serve(TELLS);
-    let dir = back.dir().display();
-    let good = format!(
-        "proxy_ssl_verify on; proxy_ssl_trusted_certificate {dir}/localhost.crt; proxy_ssl_name localhost;"
-    );
-    let front = front(back.addr(0), "", &good);
-    assert!(body(&front.get("/told")).contains("HTTP/3.0"), "{}", front.error_log());
-    let wrong = [
-        (
-            format!(
-                "proxy_ssl_verify on; proxy_ssl_trusted_certificate {dir}/other.crt; proxy_ssl_name localhost;"
-            ),
-            "verify error",
-        ),
-        (
-            format!(
-                "proxy_ssl_verify on; proxy_ssl_trusted_certificate {dir}/localhost.crt; proxy_ssl_name else;"
-            ),
-            "does not match",
-        ),
-    ];
-    for (lines, text) in wrong {
-        let front = self::front(back.addr(0), "", &lines);
-        let told = front.get("/told");
-        assert!(told.starts_with("HTTP/1.1 502 "), "{told}");
-        front.wait_for_log(text, 1);
-        assert!(!front.error_log().contains("over TCP"), "{}", front.error_log());
-    }
-}
-
-#[test]
-fn a_certificate_for_the_server_is_shown() {
-    let back = serve(&format!(
-        "ssl_verify_client optional_no_ca; {TELLS} location /who {{ return 200 $ssl_client_s_dn; }}"
-    ));
-    let dir = back.dir().display();
-    let front = front(
-        back.addr(0),
-        "",
-        &format!("proxy_ssl_certificate {dir}/client.crt; proxy_ssl_certificate_key {dir}/client.key;"),
-    );
-    let told = front.get("/who");
-    assert_eq!(body(&told), "CN=client", "{told} {}", front.error_log());
 }
 
 #[test]
@@ -463,22 +278,6 @@ fn a_reload_leaves_a_download_alone() {
 }
 
 #[test]
-fn a_cache_in_front() {
-    let back = serve(&format!("{TELLS} expires 1h;"));
-    let http = "proxy_cache_path %DIR%/cache keys_zone=z:1m;";
-    let front = front(
-        back.addr(0),
-        http,
-        "proxy_cache z; proxy_cache_valid 200 1h; add_header X-Cache $upstream_cache_status;",
-    );
-    for (n, status) in ["MISS", "HIT", "HIT"].iter().enumerate() {
-        let told = front.get("/large");
-        assert!(told.contains(&format!("X-Cache: {status}\r\n")), "{n}: {}", &told[..400]);
-        assert_eq!(body(&told).len(), 2_000_000, "{n}");
-    }
-}
-
-#[test]
 fn idle_connections_are_closed_in_time() {
     let back = serve(TELLS);
     let group =
@@ -494,40 +293,4 @@ fn idle_connections_are_closed_in_time() {
         std::thread::sleep(Duration::from_millis(400));
         (body(&front.get("/told")).split(' ').next().map(str::to_owned) != first).then_some(())
     });
-}
-
-#[test]
-fn requests_to_switch_protocols_go_over_tcp() {
-    let back = serve("location / { return 200 '$server_protocol $http_upgrade'; }");
-    let front = front(
-        back.addr(0),
-        "",
-        "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection;",
-    );
-    let told = rest(
-        front.send("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"),
-    );
-    assert_eq!(body(&told), "HTTP/1.1 websocket", "{told} {}", front.error_log());
-    assert_eq!(body(&front.get("/")), "HTTP/3.0 ");
-}
-
-/// `proxy_bind` with variables: connections from different addresses are different ones.
-#[test]
-fn connections_come_from_the_address_that_is_set() {
-    let back = serve("location /from { return 200 '$remote_addr $connection'; }");
-    let front = front(back.addr(0), "", "proxy_http3_fallback off; proxy_bind $arg_a;");
-    let from = |address: &str| {
-        let told = front.get(format!("/from?a={address}"));
-        let words: Vec<String> = body(&told).split(' ').map(str::to_owned).collect();
-        assert_eq!(words.len(), 2, "{told} {}", front.error_log());
-        (words[0].clone(), words[1].clone())
-    };
-    let (first, second) = (from("127.0.0.7"), from("127.0.0.8"));
-    assert_eq!((first.0.as_str(), second.0.as_str()), ("127.0.0.7", "127.0.0.8"));
-    assert_ne!(first.1, second.1);
-    assert_eq!((from("127.0.0.7"), from("127.0.0.8")), (first, second));
-    assert_eq!(from("").0, "127.0.0.1");
-    let told = front.get("/from?a=192.0.2.1");
-    assert!(told.starts_with("HTTP/1.1 500 "), "{told}");
-    front.wait_for_log("bind(192.0.2.1) failed (99: ", 1);
 }

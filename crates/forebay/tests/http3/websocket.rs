@@ -2,10 +2,9 @@
 
 use super::{Client, field, serve, site};
 use crate::{upstream, websocket};
-use forebay_testkit::{Server, wait_until};
+use forebay_testkit::{Names, Server, wait_until};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 const PASSED: &str = "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection;";
 
@@ -103,8 +102,8 @@ fn invalid_websocket_requests_are_refused() {
 #[test]
 fn streams_end_with_their_servers_if_that_is_wanted() {
     let Some(mut client) = Client::start() else { return };
-    let known = Arc::new(Mutex::new(vec!["later.test".to_owned()]));
-    let (dns, _) = upstream::dns(known.clone());
+    let known = Names::start(&["later.test"]);
+    let dns = known.addr;
     let [http, locations] = upstream::talkative_locations(upstream::talkative(), dns);
     let server = Server::start_on(site(&format!(
         "{http} server {{ listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; {locations} }}"
@@ -125,7 +124,7 @@ fn streams_end_with_their_servers_if_that_is_wanted() {
         let told = client.call("answer", json!({"of": name, "until": "bytes", "count": 4}));
         assert_eq!(told["length"], 4, "{told}");
     }
-    known.lock().expect("names").clear();
+    known.know(&[]);
     wait_until("the end of the name", || !is_known(&mut client));
     for name in ["1", "2", "3", "4"] {
         client.call("body", json!({"of": name, "body": "x", "end": false}));

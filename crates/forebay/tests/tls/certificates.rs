@@ -7,27 +7,9 @@ use std::process::{Command, Stdio};
 
 forebay_testkit::cases!("../cases/tls/certificates.cases":
     client_certificates_are_judged, upstreams_are_judged, locked_keys_are_opened_by_their_passwords,
-    a_certificate_is_judged_by_the_server_that_it_is_for, certificates_of_conf_command_are_presented, rsa_pss_keys_sign);
-
-#[test]
-fn renewed_certificates_are_used_without_a_reload() {
-    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 x; }"));
-    let subject =
-        |name: &str| s_client(&server, 0, "", GET).contains(&format!("subject=CN = {name}")).then_some(());
-    assert!(subject("rsa").is_some());
-    let copy = |from: &str, to: &str| {
-        std::fs::copy(server.dir().join(from), server.dir().join(to)).expect("copy");
-    };
-    // Half of a new pair is refused.
-    copy("client.crt", "rsa.crt");
-    wait_for("the refusal", || {
-        server.error_log().contains("renewed certificates are not used").then_some(())
-    });
-    assert!(subject("rsa").is_some());
-    copy("client.key", "rsa.key");
-    wait_for("the new certificate", || subject("client"));
-    assert!(server.error_log().contains("certificates were renewed"));
-}
+    a_certificate_is_judged_by_the_server_that_it_is_for, certificates_of_conf_command_are_presented, rsa_pss_keys_sign,
+    renewed_certificates_are_used_without_a_reload, names_of_authorities_are_told_once,
+    secrets_are_logged_for_those_who_may_read_them);
 
 #[test]
 fn keys_may_change_while_a_connection_is_idle() {
@@ -61,21 +43,6 @@ fn keys_may_change_while_a_connection_is_idle() {
     }
     drop(input);
     child.wait().expect("end");
-}
-
-/// Authorities with the same name, or the same authority twice, are told to clients once.
-#[test]
-fn names_of_authorities_are_told_once() {
-    let site = site(
-        "server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; ssl_client_certificate all.crt; return 200 fine; }",
-    );
-    let (ec, rsa) = (site.read("ec.crt"), site.read("rsa.crt"));
-    site.write("all.crt", [ec.as_str(), &rsa, &ec].concat());
-    let server = Server::start_on(site);
-    let got = s_client(&server, 0, "", GET);
-    let names = got.split("Acceptable client certificate CA names\n").nth(1).expect("names");
-    let names: Vec<&str> = names.lines().take_while(|l| l.starts_with("CN")).collect();
-    assert_eq!(names, ["CN = ec", "CN = rsa"], "{got}");
 }
 
 /// The names in a certificate get into headers and logs: no character in them may end a line or imitate other text.
@@ -267,43 +234,4 @@ fn pem_of_other_systems_is_read() {
         let said = s_client(&server, 0, &format!("-cert {name}.crt -key {name}.key"), GET);
         assert!(said.contains("[SUCCESS]"), "{name}: {said}");
     }
-}
-
-/// `ssl_key_log` and `proxy_ssl_key_log`: the secrets of a connection, in a file that no other user can read.
-#[test]
-fn secrets_are_logged_for_those_who_may_read_them() {
-    use std::os::unix::fs::PermissionsExt;
-    let text = "server { listen 127.0.0.1:%PORT0% ssl; ssl_key_log keys/front; location / { proxy_pass https://127.0.0.1:%PORT1%; \
-                proxy_ssl_key_log keys/upstream; } }\n\
-                server { listen 127.0.0.1:%PORT1% ssl; ssl_keylog_file keys/back; return 200 fine; }";
-    let site = site(text);
-    site.make_dir("keys");
-    let server = Server::start_on(site);
-    assert!(s_client(&server, 0, "-tls1_3", GET).contains("fine"));
-    assert!(s_client(&server, 0, "-tls1_2", GET).contains("fine"));
-    for (name, labels) in [
-        ("front", &["CLIENT_HANDSHAKE_TRAFFIC_SECRET ", "SERVER_TRAFFIC_SECRET_0 ", "CLIENT_RANDOM "][..]),
-        ("back", &["SERVER_TRAFFIC_SECRET_0 "]),
-        ("upstream", &["SERVER_TRAFFIC_SECRET_0 "]),
-    ] {
-        let file = format!("keys/{name}");
-        let mode = std::fs::metadata(server.path(&file)).expect("a file").permissions().mode() & 0o777;
-        assert_eq!(mode, 0o600, "{name}: {mode:o}");
-        let keys = server.read(&file);
-        for label in labels {
-            assert!(keys.lines().any(|line| line.starts_with(label)), "{name}: {label} in {keys}");
-        }
-    }
-    assert_eq!(server.read("keys/back"), server.read("keys/upstream"), "the two sides of one connection");
-    assert!(
-        server.read("stderr").contains("secrets of TLS connections are written to"),
-        "{}",
-        server.read("stderr")
-    );
-    // A file that others may read takes no secrets.
-    std::fs::set_permissions(server.path("keys/back"), std::fs::Permissions::from_mode(0o640))
-        .expect("chmod");
-    let output = server.run(&["-t"]);
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && complaint.contains("open to other users"), "{complaint}");
 }

@@ -4,9 +4,12 @@
 mod matrix;
 
 use super::GET;
-use forebay_testkit::{Kept, Server, Site, raw, s_client, wait_for};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use forebay_testkit::{Kept, Server, Site, s_client, wait_for};
+
+forebay_testkit::cases!("../cases/tls/demands.cases":
+    a_server_without_a_certificate_is_not_content_with_other_authorities,
+    a_passed_connection_meets_the_demands_of_its_listener, a_server_of_stream_that_a_name_chooses_has_its_address_rules,
+    a_reload_that_adds_tls_and_a_demand_ends_plain_connections);
 
 /// A site with these blocks and the certificates `d`, `n`, `valid` and `foreign`, all signed by themselves.
 fn site(blocks: &str) -> Site {
@@ -99,106 +102,4 @@ fn a_reload_changes_what_an_open_connection_has_to_meet() {
     // The authorities of the handshake are no longer those of the server.
     reload(&server, 2, "ssl_verify_client on;", "ssl_verify_client on; ssl_client_certificate foreign.crt;");
     until(&mut good, "421 Misdirected Request");
-}
-
-/// A plain connection is older than the `ssl` and the demand of its listener.
-#[test]
-fn a_reload_that_adds_tls_and_a_demand_ends_plain_connections() {
-    let server = Server::start_on(site(&format!(
-        "http {{ access_log off; keepalive_timeout 60s; server {{ listen 127.0.0.1:%PORT0%; {OF_D} {TRUST} \
-         ssl_verify_client on; return 200 \"d;end\"; }} }}"
-    )));
-    let mut conn = TcpStream::connect(server.addr(0)).expect("connect");
-    let mut get = || {
-        conn.write_all(b"GET / HTTP/1.1\r\nHost: d.test\r\n\r\n").expect("request");
-        let (mut seen, mut buf) = (String::new(), [0; 4096]);
-        while !seen.contains(";end") && !seen.contains("</html>") {
-            let n = conn.read(&mut buf).expect("an answer");
-            assert!(n > 0, "{seen}");
-            seen.push_str(&String::from_utf8_lossy(&buf[..n]));
-        }
-        seen
-    };
-    assert!(get().contains("200 OK"));
-    reload(
-        &server,
-        1,
-        "listen 127.0.0.1:%PORT0%;".replace("%PORT0%", &server.addr(0).port().to_string()).as_str(),
-        &format!("listen 127.0.0.1:{} ssl;", server.addr(0).port()),
-    );
-    let refused = wait_for("the refusal", || Some(get()).filter(|got| !got.contains("200 OK")));
-    assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
-    assert!(refused.contains("plain HTTP request was sent to HTTPS port"), "{refused}");
-    assert!(refused.contains("Connection: close"), "{refused}");
-    let new = String::from_utf8_lossy(&raw(server.addr(0), GET.as_bytes())).into_owned();
-    assert!(new.contains("plain HTTP request was sent to HTTPS port"), "{new}");
-}
-
-/// A server without a certificate that says how certificates are to be judged does not accept another judgement.
-#[test]
-fn a_server_without_a_certificate_is_not_content_with_other_authorities() {
-    let valid = "-cert valid.crt -key valid.key -servername n.test";
-    for (default, named, wanted) in [
-        ("", TRUST, "n:SUCCESS:"),
-        ("", "", "n:SUCCESS:"),
-        ("", "ssl_client_certificate foreign.crt;", "421 Misdirected Request"),
-        ("", "ssl_verify_depth 3;", "421 Misdirected Request"),
-        ("", "ssl_client_certificate valid.crt; ssl_ocsp leaf;", "421 Misdirected Request"),
-        ("ssl_verify_depth 3;", "ssl_client_certificate valid.crt; ssl_verify_depth 3;", "n:SUCCESS:"),
-    ] {
-        let server = Server::start_on(site(&two_servers(
-            &format!("{TRUST} ssl_verify_client on; {default}"),
-            &format!("ssl_verify_client on; {named}"),
-        )));
-        let got = s_client(&server, 0, valid, &GET.replace("Host: h", "Host: n.test"));
-        assert!(got.contains(wanted), "{default} {named}: {got}");
-    }
-}
-
-/// A connection that a listener of stream has decrypted meets the demands of the listener that it is passed to.
-#[test]
-fn a_passed_connection_meets_the_demands_of_its_listener() {
-    let server = Server::start_on(site(&format!(
-        "stream {{ {TRUST}\n\
-         server {{ listen 127.0.0.1:%PORT0% ssl; {OF_D} ssl_verify_client optional; pass 127.0.0.1:%PORT1%; }}\n\
-         server {{ listen 127.0.0.1:%PORT1% ssl; {OF_D} ssl_verify_client on; return served:$ssl_client_verify; }}\n\
-         server {{ listen 127.0.0.1:%PORT2% ssl; {OF_D} ssl_verify_client off; pass 127.0.0.1:%PORT1%; }}\n\
-         server {{ listen 127.0.0.1:%PORT3% ssl; {OF_D} ssl_verify_client off; pass 127.0.0.1:%PORT4%; }} }}\n\
-         http {{ access_log off; server {{ listen 127.0.0.1:%PORT4% ssl; {OF_D} {TRUST} ssl_verify_client on; \
-         return 200 served; }} }}"
-    )));
-    for (port, cert, wanted) in [
-        (0, "valid", "served:SUCCESS"),
-        (0, "foreign", ""),
-        (0, "", ""),
-        (2, "valid", ""),
-        (2, "", ""),
-        (3, "valid", "421 Misdirected Request"),
-        (3, "", "421 Misdirected Request"),
-    ] {
-        let cert = if cert.is_empty() { String::new() } else { format!("-cert {cert}.crt -key {cert}.key") };
-        let got = s_client(&server, port, &cert, if port == 3 { GET } else { "" });
-        assert_eq!(got.contains("served"), wanted.starts_with("served"), "{port} {cert}: {got}");
-        assert!(got.contains(wanted), "{port} {cert}: {got}");
-    }
-}
-
-/// The address rules of the server that a name has chosen hold, in addition to those of the default server.
-#[test]
-fn a_server_of_stream_that_a_name_chooses_has_its_address_rules() {
-    let server = Server::start_on(site(&format!(
-        "stream {{ server {{ listen 127.0.0.1:%PORT0% ssl; {OF_D} return d; }}\n\
-         server {{ listen 127.0.0.1:%PORT0% ssl; server_name n.test; deny all; return reached; }}\n\
-         server {{ listen 127.0.0.1:%PORT1%; ssl_preread on; return d; }}\n\
-         server {{ listen 127.0.0.1:%PORT1%; server_name n.test; deny all; return reached; }}\n\
-         server {{ listen 127.0.0.1:%PORT1%; server_name m.test; allow 127.0.0.1; deny all; return reached; }} }}"
-    )));
-    assert!(s_client(&server, 0, "-servername d.test", "").contains("\nd"));
-    for (port, name, reached) in [(0, "n.test", false), (1, "n.test", false), (1, "m.test", true)] {
-        // Bytes of the answer are no TLS: the client shows them as an error, or none came at all.
-        let got = s_client(&server, port, &format!("-servername {name}"), "");
-        let was = if port == 0 { got.contains("reached") } else { got.contains("wrong version number") };
-        assert_eq!(was, reached, "{port} {name}: {got}");
-    }
-    server.wait_for_log("access forbidden by rule while initializing session", 2);
 }

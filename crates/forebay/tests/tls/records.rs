@@ -205,34 +205,7 @@ fn answers_of_busy_turns_arrive_whole() {
     );
     let body: String = (0..1000).map(|n| format!("line {n:04} ")).collect();
     site.write("html/long", &body);
-    let script = site.write(
-        "late.py",
-        "import socket, ssl, sys\n\
-         port, body = int(sys.argv[1]), open(sys.argv[2], 'rb').read()\n\
-         context = ssl.create_default_context()\n\
-         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
-         if len(sys.argv) > 3: context.maximum_version = ssl.TLSVersion.TLSv1_2\n\
-         def connect():\n\
-         \x20   s = socket.socket()\n\
-         \x20   s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)\n\
-         \x20   s.settimeout(20)\n\
-         \x20   s.connect(('127.0.0.1', port))\n\
-         \x20   return context.wrap_socket(s)\n\
-         clients = [connect() for _ in range(16)]\n\
-         def path(c, n): return ('/short' if (c + n) % 3 == 0 else '/long') + f'?{c}-{n}'\n\
-         for n in range(20):\n\
-         \x20   for c, s in enumerate(clients):\n\
-         \x20       last = 'Connection: close\\r\\n' if n == 19 else ''\n\
-         \x20       s.sendall(f'GET {path(c, n)} HTTP/1.1\\r\\nHost: h\\r\\n{last}\\r\\n'.encode())\n\
-         for c, s in enumerate(clients):\n\
-         \x20   got = b''.join(iter(lambda: s.recv(65536), b''))\n\
-         \x20   answers = got.split(b'HTTP/1.1 200 OK\\r\\n')[1:]\n\
-         \x20   assert len(answers) == 20, (c, len(answers))\n\
-         \x20   for n, answer in enumerate(answers):\n\
-         \x20       head, _, content = answer.partition(b'\\r\\n\\r\\n')\n\
-         \x20       assert f'X-Uri: {path(c, n)}'.encode() in head.split(b'\\r\\n'), (c, n, head)\n\
-         \x20       assert content == (b'short' if (c + n) % 3 == 0 else body), (c, n, len(content))\n",
-    );
+    let script = site.write("late.py", include_str!("late.py"));
     let server = Server::start_on(site);
     for old in [None, Some("1.2")] {
         let mut python = Command::new("python3");
@@ -245,40 +218,7 @@ fn answers_of_busy_turns_arrive_whole() {
 /// Gets files of these sizes in bytes over HTTP/2, each on a connection of its own with a small receive buffer. The client pauses
 /// before each read of at most 2 KiB.
 fn get_over_http2(server: &Server, pause: Duration, sizes: &[usize]) {
-    let script = server.write(
-        "http2.py",
-        "import socket, ssl, struct, sys, time\n\
-         port, pause = int(sys.argv[1]), float(sys.argv[2])\n\
-         context = ssl.create_default_context()\n\
-         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
-         context.set_alpn_protocols(['h2'])\n\
-         def frame(kind, flags, stream, payload):\n\
-         \x20   return struct.pack('>IBI', len(payload) << 8 | kind, flags, stream) + payload\n\
-         def literal(text): return bytes([len(text)]) + text.encode()\n\
-         def read(reader, length):\n\
-         \x20   got = b''\n\
-         \x20   while len(got) < length:\n\
-         \x20       time.sleep(pause)\n\
-         \x20       piece = reader.read(min(2048, length - len(got)))\n\
-         \x20       assert piece, 'the connection has ended'\n\
-         \x20       got += piece\n\
-         \x20   return got\n\
-         for size in map(int, sys.argv[3:]):\n\
-         \x20   s = socket.socket()\n\
-         \x20   s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)\n\
-         \x20   s.settimeout(20)\n\
-         \x20   s.connect(('127.0.0.1', port))\n\
-         \x20   s = context.wrap_socket(s)\n\
-         \x20   get = b'\\x82\\x87\\x04' + literal(f'/{size}') + b'\\x41' + literal('h')\n\
-         \x20   s.sendall(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' + frame(4, 0, 0, b'') + frame(1, 5, 1, get))\n\
-         \x20   reader, content, ended = s.makefile('rb'), 0, False\n\
-         \x20   while not ended:\n\
-         \x20       head, flags, stream = struct.unpack('>IBI', read(reader, 9))\n\
-         \x20       payload = read(reader, head >> 8)\n\
-         \x20       content += len(payload) if head & 255 == 0 else 0\n\
-         \x20       ended = stream == 1 and flags & 1 != 0\n\
-         \x20   assert content == size, (content, size)\n",
-    );
+    let script = server.write("http2.py", include_str!("http2.py"));
     for size in sizes {
         server.write(format!("html/{size}"), "x".repeat(*size));
     }
@@ -313,26 +253,7 @@ fn pieces_of_records_do_not_keep_a_connection() {
         "keepalive_timeout 1s; client_header_timeout 1s; \
          server { listen 127.0.0.1:%PORT0% ssl; return 200 whole; }",
     );
-    let script = site.write(
-        "pieces.py",
-        "import socket, ssl, sys, time\n\
-         context = ssl.create_default_context()\n\
-         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
-         s = context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1]))))\n\
-         if len(sys.argv) > 2: s.sendall(b'GET / HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n')\n\
-         got = b''\n\
-         while len(sys.argv) > 2 and not got.endswith(b'whole'): got += s.recv(4096)\n\
-         s = socket.socket(fileno=s.detach())\n\
-         s.settimeout(0.1)\n\
-         end = time.monotonic() + 15\n\
-         rest = iter(b'\\x17\\x03\\x03\\x40' + bytes(1000))\n\
-         while True:\n\
-         \x20   assert time.monotonic() < end, 'it is still open'\n\
-         \x20   try:\n\
-         \x20       if not s.recv(4096): break\n\
-         \x20   except TimeoutError: s.send(bytes([next(rest)]))\n\
-         \x20   except ConnectionError: break\n",
-    );
+    let script = site.write("pieces.py", include_str!("pieces.py"));
     let server = Server::start_on(site);
     for asks in [None, Some("asks")] {
         let mut python = Command::new("python3");
