@@ -167,7 +167,7 @@ mod tests {
     fn content_that_is_not_passed_on_is_known() {
         let length = |ask: &Ask| {
             let part = Part::UpstreamField("content-length".into());
-            explained(ask, &Difference { part, first: Some("3".into()), second: None })
+            departure(ask, &Difference::new(part, Some("3".into()), None))
         };
         let content = Some(Content::Length(b"abc".to_vec()));
         assert_eq!(length(&Ask { content, ..Ask::default() }), Some(subject::UNSENT));
