@@ -42,7 +42,7 @@ fn debian() -> Facts {
 }
 
 fn versions(nginx: &str) -> Versions {
-    Versions { forebay: "1.31.9".into(), nginx: Some(nginx.into()) }
+    Versions { forebay: forebay_core::NGINX_VERSION.into(), nginx: Some(nginx.into()) }
 }
 
 fn running(server: Server) -> Running {
