@@ -56,7 +56,7 @@ pub struct Difference {
     pub first: Option<String>,
     /// In the second one.
     pub second: Option<String>,
-    /// What else differs in the same exchange.
+    /// Other differences of the same exchange, of which this one may follow.
     pub beside: Beside,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Tls};
 use crate::differ::{self, Beside, Difference, Part};
-use crate::known::{Knowledge, Known};
+use crate::known::Knowledge;
 use crate::pair::{ADDRESSES, Pair};
 use crate::report::{Group, count, thousands};
 use crate::requests::log::Follower;
@@ -105,7 +105,7 @@ impl Counts {
         let mut causes = self.causes();
         for difference in differences {
             let known = self.knowledge.explained(ask, &difference);
-            let cause = known.map_or_else(|| difference.part.text(), Known::text);
+            let cause = known.map_or_else(|| difference.part.text(), |known| known.key().to_owned());
             if let Some(group) = causes.get_mut(&cause) {
                 group.requests += 1;
             } else if causes.len() < MOST_KEPT {

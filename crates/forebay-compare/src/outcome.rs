@@ -5,9 +5,8 @@ use crate::expect::run::{Configuration, Setting};
 use crate::report::Report;
 use crate::run::Question;
 use forebay_copy::record::{Compared, Digest, Record, Tested, Versions, version_of};
-use forebay_sys::files;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Records a finished comparison of nginx and Forebay on one configuration.
 pub(crate) fn compared(question: &Question, report: &Report) {
@@ -57,14 +56,7 @@ pub(crate) fn tested(setting: &Setting, paths: &[PathBuf], all: &[Results]) {
     for (conf, of) in found {
         let versions = Versions { forebay: forebay.clone(), nginx: None };
         let OfConfiguration { files, tests, failed, digest } = of;
-        let result = Tested { files: digest_of(files.iter().map(PathBuf::as_path)), tests, failed };
+        let result = Tested { files: Digest::read(files.iter().map(PathBuf::as_path)), tests, failed };
         Record::new(&conf, digest, versions, result).write();
     }
-}
-
-/// Returns the digest of files on the disk. One that cannot be read counts as empty.
-fn digest_of<'a>(paths: impl Iterator<Item = &'a Path>) -> Digest {
-    let read: Vec<(&Path, Vec<u8>)> =
-        paths.map(|path| (path, files::read_file(path, files::MAX_WHOLE).unwrap_or_default())).collect();
-    Digest::new(read.iter().map(|(path, bytes)| (*path, bytes.as_slice())))
 }

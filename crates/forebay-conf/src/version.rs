@@ -19,7 +19,7 @@ impl NginxVersion {
 
     /// Reads what nginx prints with `-v` or `-V`. Returns `None` for another program.
     pub fn printed(text: &str) -> Option<NginxVersion> {
-        text.lines().find_map(|line| NginxVersion::parse(line.strip_prefix("nginx version: ")?))
+        NginxVersion::parse(printed(text)?)
     }
 
     /// Asks a program for its version.
@@ -32,6 +32,11 @@ impl NginxVersion {
         NginxVersion::printed(&String::from_utf8_lossy(&out.stderr))
             .ok_or_else(|| format!("{} -v names no version of nginx", program.display()))
     }
+}
+
+/// Returns the version in the text that nginx, or a program with its command line, prints with `-v` or `-V`: `nginx/1.31.9 (forebay 0.2.0)`.
+pub fn printed(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("nginx version: ")).map(str::trim)
 }
 
 impl fmt::Display for NginxVersion {

@@ -1,5 +1,4 @@
-//! What nginx itself has changed, as its list of changes says, where a comparison shows it: the difference of an older nginx is no news
-//! about Forebay.
+//! Changes of nginx, by its own list of changes, that explain differences between an older nginx and Forebay.
 
 use super::Known;
 use crate::differ::{Difference, Part};
@@ -10,7 +9,7 @@ use forebay_conf::version::NginxVersion;
 struct Change {
     /// First version that has it.
     since: NginxVersion,
-    /// What that version does.
+    /// Behaviour of that version.
     text: &'static str,
     /// Tells whether it is the cause of a difference.
     fits: fn(&Seen<'_>) -> bool,
@@ -31,7 +30,7 @@ const fn since(minor: u32, patch: u32) -> NginxVersion {
     NginxVersion([1, minor, patch])
 }
 
-/// Changes, the newest first. Each is tried with nginx of both sides of it.
+/// Changes, the newest first.
 const CHANGES: &[Change] = &[
     Change {
         since: since(31, 0),

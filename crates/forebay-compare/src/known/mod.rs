@@ -32,11 +32,18 @@ pub(crate) mod subject {
 pub(crate) enum Known {
     /// Forebay departs from nginx on purpose: beginning of the paragraph that says so.
     Departure(&'static str),
-    /// nginx itself answers otherwise since this version: what it does.
+    /// nginx itself answers otherwise since this version: its behaviour.
     Since(NginxVersion, &'static str),
 }
 
 impl Known {
+    /// Returns a short text that no other explanation has.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Known::Departure(text) | Known::Since(_, text) => text,
+        }
+    }
+
     /// Returns the explanation for people.
     pub(crate) fn text(self) -> String {
         match self {
@@ -48,7 +55,7 @@ impl Known {
     }
 }
 
-/// What is known of the first server.
+/// Knowledge about the first server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Knowledge {
     /// Its version, if it is nginx.

@@ -112,7 +112,7 @@ pub(crate) fn groups(
         let came = repeated.as_ref().is_none_or(|r| r.contains(&(at, difference.part.text())));
         let place = if known.is_some() { String::new() } else { place(at) };
         let key = match known {
-            Some(known) => (known.text(), String::new()),
+            Some(known) => (known.key().to_owned(), String::new()),
             None => (difference.part.text(), values(&difference).unwrap_or_else(|| place.clone())),
         };
         let seen = groups.entry(key).or_insert_with(|| Seen::new(known, came, &difference, ask, &place));

@@ -2,6 +2,7 @@
 
 use forebay_conf::files::Files;
 use forebay_core::digest::sha256;
+use forebay_sys::files;
 use forebay_sys::printable::printable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,6 +40,13 @@ impl Digest {
             digest.forget_files();
         }
         digest
+    }
+
+    /// Returns the digest of files on the disk. One that cannot be read counts as gone.
+    pub fn read<'a>(paths: impl Iterator<Item = &'a Path>) -> Digest {
+        let read = |path: &'a Path| Some((path, files::read_file(path, files::MAX_WHOLE).ok()?));
+        let read: Vec<(&Path, Vec<u8>)> = paths.filter_map(read).collect();
+        Digest::new(read.iter().map(|(path, bytes)| (*path, bytes.as_slice())))
     }
 
     /// Returns the paths of the files.

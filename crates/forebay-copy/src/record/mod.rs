@@ -154,7 +154,7 @@ pub fn version_of(program: &Path) -> Option<String> {
 
 /// Returns the version in the text that `-v` prints.
 pub fn version_in(text: &str) -> Option<String> {
-    let version = text.lines().find_map(|line| line.strip_prefix("nginx version: "))?.trim();
+    let version = forebay_conf::version::printed(text)?;
     let version = version.strip_prefix("nginx/").unwrap_or(version);
     Some(printable(version).chars().take(100).collect())
 }

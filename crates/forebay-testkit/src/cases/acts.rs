@@ -1,4 +1,4 @@
-//! What is done to the server of a table, and to its files:
+//! Acts on the server of a table, and on its files:
 //!
 //! `signal NAME`, `exits CODE`, `restarts`, `kill worker`, `same worker` (as at the last such row), `remove FILE`, `rename FILE FILE`,
 //! `copy FILE FILE`, `link TO NAME` (a symbolic one), `mode FILE OCTAL` (is that), `chmod FILE OCTAL`, `same FILE FILE` (have the same

@@ -76,7 +76,7 @@ fn facts(args: &MoveArgs) -> Result<Facts, String> {
             nginx: nginx.as_ref().map(|nginx| nginx.version.clone()),
         },
         origin: Origin::find(nginx.as_ref(), &configuration, running.as_ref()),
-        tests: tested.as_ref().map(|record| now(&record.result.files)).unwrap_or_default(),
+        tests: tested.as_ref().map(|record| Digest::read(record.result.files.paths())).unwrap_or_default(),
         log: log.or_else(|| configuration.access_log.clone()),
         prefix: args.prefix.clone(),
         program,
@@ -113,11 +113,4 @@ fn places(args: &MoveArgs, nginx: Option<&Nginx>) -> Result<(Environment, Paths)
         access_log: paths.access_log.clone(),
     };
     Ok((environment, paths))
-}
-
-/// Returns the digest of files as they are now. One that cannot be read counts as gone.
-fn now(recorded: &Digest) -> Digest {
-    let read = |path: &Path| Some((path.to_owned(), files::read_file(path, files::MAX_WHOLE).ok()?));
-    let read: Vec<(PathBuf, Vec<u8>)> = recorded.paths().filter_map(read).collect();
-    Digest::new(read.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice())))
 }

@@ -90,7 +90,7 @@ fn built_paths(text: &str) -> Paths {
     }
 }
 
-/// What installed nginx.
+/// Origin of the installed nginx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// A package of Debian's kind.

@@ -69,7 +69,7 @@ fn server(pid: u32, words: &str, nginx: Option<&Nginx>, own: &Path) -> Server {
     if nginx.is_some_and(|nginx| is_same_file(&exe, &nginx.program)) {
         return Server::Nginx;
     }
-    // What another user has started is not run.
+    // Programs of other users are not run.
     let owner = std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     if !owner.is_ok_and(|owner| owner == 0 || owner == nix::unistd::geteuid().as_raw()) {
         return Server::Unknown;
