@@ -366,6 +366,7 @@ const CONSEQUENCES: &[(&str, &[&str])] = &[
             "map",
             "num_map",
             "json_set",
+            "time_format",
             "geo",
             "set",
             "split_clients",
