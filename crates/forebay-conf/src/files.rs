@@ -341,6 +341,21 @@ const KNOWN: i32 = -2;
 const NOT_REGULAR: i32 = -3;
 
 impl Files {
+    /// Returns the paths of all files that were asked for, keys and the like included, and missing ones too.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.contents.keys().map(|path| Path::new(&**path))
+    }
+
+    /// Returns the folders in which `include` has looked for files.
+    pub fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.globs.keys().filter_map(|pattern| pattern.parent())
+    }
+
+    /// Returns the number of bytes in all files, keys and the like included.
+    pub fn size(&self) -> usize {
+        self.contents.values().filter_map(|(_, content)| content.as_ref().ok()).map(|bytes| bytes.len()).sum()
+    }
+
     /// Encodes the record, for [`Files::from_bytes`].
     ///
     /// Little-endian: magic and version, the `-g` text, files in order (path, errno or -1, bytes), globs

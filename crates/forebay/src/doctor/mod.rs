@@ -233,7 +233,7 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
     if let Some(id) = &args.explain {
         return output::explain(id);
     }
-    let (environment, _) = args.place.options().places();
+    let (environment, _) = args.which.options().places();
     let mut files = Files::disk();
     let dir = directory_of(&environment);
     let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &dir, &mut files);
