@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// A mounted file system.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Mount {
+pub struct Mount {
     /// Mount point.
     pub point: PathBuf,
     /// Its kind, as in /proc/self/mountinfo.
@@ -24,18 +24,18 @@ pub(crate) struct Mount {
 
 impl Mount {
     /// Returns `true` if it has an option.
-    pub(crate) fn has(&self, option: &str) -> bool {
+    pub fn has(&self, option: &str) -> bool {
         self.options.iter().any(|o| o == option)
     }
 
     /// Returns `true` if the time of each read is recorded; unknown for file systems in memory or over the network.
-    pub(crate) fn notes_reads(&self) -> bool {
+    pub fn notes_reads(&self) -> bool {
         let disk = ["ext", "xfs", "btrfs", "f2fs"].iter().any(|k| self.kind.starts_with(k));
         disk && !["noatime", "relatime", "ro"].iter().any(|o| self.has(o))
     }
 
     /// Returns `true` if another machine, or a process, has to be asked for its files.
-    pub(crate) fn remote(&self) -> bool {
+    pub fn remote(&self) -> bool {
         ["nfs", "cifs", "smb", "9p", "ceph", "afs", "fuse", "glusterfs", "virtiofs"]
             .iter()
             .any(|k| self.kind.starts_with(k))
@@ -44,7 +44,7 @@ impl Mount {
 
 /// Use of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub enum Use {
     /// `root`, `alias`.
     Files,
     /// `proxy_cache_path` and its like.
@@ -57,7 +57,7 @@ pub(crate) enum Use {
 
 /// A directory that a directive names.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub struct Place {
     /// The directive.
     pub node: usize,
     /// Its use.
@@ -68,7 +68,7 @@ pub(crate) struct Place {
 
 /// The file systems, and the paths on them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Disks {
+pub struct Disks {
     /// File systems in use.
     pub mounts: Vec<Mount>,
     /// Directories in reading order.
@@ -77,7 +77,7 @@ pub(crate) struct Disks {
 
 impl Disks {
     /// Looks at the paths of a configuration. A path that does not exist yet belongs to its first existing parent.
-    pub(crate) fn find(scene: &Scene<'_>, prefix: &Path) -> Disks {
+    pub fn find(scene: &Scene<'_>, prefix: &Path) -> Disks {
         let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let all = parse_mounts(&text);
         let mut disks = Disks::default();
@@ -97,13 +97,13 @@ impl Disks {
     }
 
     /// Directories for one of some uses, with their file systems.
-    pub(crate) fn of<'d>(&'d self, uses: &'d [Use]) -> impl Iterator<Item = (usize, &'d Mount)> {
+    pub fn of<'d>(&'d self, uses: &'d [Use]) -> impl Iterator<Item = (usize, &'d Mount)> {
         let fits = self.places.iter().filter(move |p| uses.contains(&p.used));
         fits.filter_map(|p| Some((p.node, self.mounts.get(p.mount)?)))
     }
 
     /// Formats a line for people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         if self.mounts.is_empty() {
             return String::new();
         }

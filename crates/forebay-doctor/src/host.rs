@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The known properties of a machine.
 #[derive(Debug, Default)]
-pub(crate) struct Host {
+pub struct Host {
     /// CPUs that may be used, fractions rounded up; 0 = not looked at.
     pub cpus: usize,
     /// Online CPUs.
@@ -46,7 +46,7 @@ pub(crate) struct Host {
 
 /// Facts about a certificate, for the rules.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Certificate {
+pub struct Certificate {
     /// Its key is an RSA key.
     pub rsa: bool,
     /// It names a responder for OCSP.
@@ -72,7 +72,7 @@ impl Certificate {
     }
 
     /// Reads all certificates that a configuration names and that can be read.
-    pub(crate) fn find(scene: &Scene<'_>, dir: &Path) -> BTreeMap<usize, Certificate> {
+    pub fn find(scene: &Scene<'_>, dir: &Path) -> BTreeMap<usize, Certificate> {
         let named = scene.all("ssl_certificate").filter(|n| !scene.arg(*n, 0).contains('$'));
         named.filter_map(|n| Some((n, Certificate::read(&dir.join(scene.arg(n, 0)))?))).collect()
     }
@@ -82,7 +82,7 @@ impl Certificate {
 ///
 /// # Errors
 /// There is no such program, or it is no nginx.
-pub(super) fn version_of_nginx(program: Option<&Path>) -> Result<NginxVersion, String> {
+pub fn version_of_nginx(program: Option<&Path>) -> Result<NginxVersion, String> {
     let usual = || PROGRAMS.iter().map(Path::new).find(|p| p.exists());
     let program =
         program.or_else(usual).ok_or("there is no nginx in the usual places; name it by --program")?;
@@ -144,7 +144,7 @@ const SYSCTLS: &[&str] = &[
 
 impl Host {
     /// This machine.
-    pub(crate) fn detect() -> Host {
+    pub fn detect() -> Host {
         let budget: CpuBudget = cpus::detect();
         let mut host = Host {
             cpus: budget.workers,
@@ -173,7 +173,7 @@ impl Host {
     }
 
     /// Describes the machine in lines of text; empty if it was not looked at.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         if self.cpus == 0 {
             return String::new();
         }
@@ -214,7 +214,7 @@ impl Host {
     }
 
     /// Adds the settings in the machine's own files, in the order in which they are read at its start.
-    pub(crate) fn take_own_sysctl_files(&mut self, etc: &Path) {
+    pub fn take_own_sysctl_files(&mut self, etc: &Path) {
         let entries = std::fs::read_dir(etc.join("sysctl.d")).into_iter().flatten().flatten();
         let mut files: Vec<_> =
             entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "conf")).collect();
@@ -228,7 +228,7 @@ impl Host {
     }
 
     /// Adds the settings in a file like sysctl.conf.
-    pub(crate) fn take_sysctl_file(&mut self, path: &Path, text: &str) {
+    pub fn take_sysctl_file(&mut self, path: &Path, text: &str) {
         for line in text.lines() {
             let line = line.trim().trim_start_matches('-');
             if line.is_empty() || line.starts_with(['#', ';']) {
@@ -241,7 +241,7 @@ impl Host {
     }
 
     /// Returns a setting as it will be, by a file or else by the kernel, and its source.
-    pub(crate) fn sysctl(&self, name: &str) -> Option<(String, String)> {
+    pub fn sysctl(&self, name: &str) -> Option<(String, String)> {
         if let Some((v, file)) = self.wanted.get(name) {
             return Some((v.clone(), format!(" ({file})")));
         }
@@ -249,7 +249,7 @@ impl Host {
     }
 
     /// Returns a setting that is a number.
-    pub(crate) fn number(&self, name: &str) -> Option<(u64, String)> {
+    pub fn number(&self, name: &str) -> Option<(u64, String)> {
         let (v, from) = self.sysctl(name)?;
         Some((v.parse().ok()?, from))
     }

@@ -13,7 +13,7 @@ use forebay_conf::tree::Span;
 use forebay_conf::version::NginxVersion;
 
 /// The table: a line of names, then a fault a line.
-const TABLE: &str = include_str!("../../data/nginx-cves.tsv");
+const TABLE: &str = include_str!("../data/nginx-cves.tsv");
 
 /// A fault of nginx.
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +199,7 @@ rule_table! { Check;
 }
 
 /// Returns the faults that directives open which Forebay refuses, so that they are in no tree: `mail` and `mp4`.
-pub(super) fn of_refused(errors: &[Error], files: &Files, version: NginxVersion) -> Vec<Finding> {
+pub fn of_refused(errors: &[Error], files: &Files, version: NginxVersion) -> Vec<Finding> {
     let Some((rule, _)) = RULES.first() else { return Vec::new() };
     let refused = |word: &str| {
         let is_word = |span: &Span| {
@@ -221,7 +221,7 @@ pub(super) fn of_refused(errors: &[Error], files: &Files, version: NginxVersion)
 
 /// Makes docs/security.md.
 pub(super) fn manual() -> String {
-    let mut out = include_str!("../../data/security.head.md").to_owned();
+    let mut out = include_str!("../data/security.head.md").to_owned();
     for fault in faults() {
         let Fault { cve, published, severity, affected, fixed, what, source, replay, .. } = fault;
         let (affected, fixed) = (affected.replace(' ', ", "), fixed.replace(' ', ", "));
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn docs_security_md_is_the_table() {
-        let page = include_str!("../../../../docs/security.md");
+        let page = include_str!("../../../docs/security.md");
         assert_eq!(page, manual(), "run: forebay doctor --explain nginx-cves > docs/security.md");
     }
 }

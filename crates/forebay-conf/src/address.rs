@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 /// Host of an address.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Host {
+pub enum Host {
     /// All addresses of IPv4, or of IPv6 if `v6`.
     Any {
         /// The addresses are of IPv6.
@@ -19,7 +19,7 @@ pub(crate) enum Host {
 
 /// Address of `listen`, `pass` or `server`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Address {
+pub enum Address {
     /// Path of a unix socket.
     Unix(String),
     /// Host and ports: several where `listen` has a range.
@@ -28,7 +28,7 @@ pub(crate) enum Address {
 
 impl Address {
     /// Parses an address. `default_port`: the port of an address without one.
-    pub(crate) fn parse(text: &str, default_port: Option<u16>) -> Option<Address> {
+    pub fn parse(text: &str, default_port: Option<u16>) -> Option<Address> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Some(Address::Unix(path.to_owned()));
         }
@@ -45,7 +45,7 @@ impl Address {
     }
 
     /// Returns the first port.
-    pub(crate) fn port(&self) -> Option<u16> {
+    pub fn port(&self) -> Option<u16> {
         match self {
             Address::Unix(_) => None,
             Address::Inet(_, ports) => Some(*ports.start()),
@@ -53,7 +53,7 @@ impl Address {
     }
 
     /// Returns `true` if a listener at this address may take connections to another one.
-    pub(crate) fn takes(&self, other: &Address) -> bool {
+    pub fn takes(&self, other: &Address) -> bool {
         match (self, other) {
             (Address::Unix(own), Address::Unix(path)) => own == path,
             (Address::Inet(host, ports), Address::Inet(wanted, port)) => {

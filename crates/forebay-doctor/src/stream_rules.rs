@@ -5,7 +5,7 @@ use super::rule_table;
 use super::safety_rules::is_near;
 use super::scene::Scene;
 use super::variables::{named, sources, values};
-use crate::address::{Address, Host};
+use forebay_conf::address::{Address, Host};
 use forebay_conf::units;
 
 /// Ports of databases and caches, whose clients keep silent connections in pools. Those of AMQP and Cassandra send heartbeats.

@@ -19,7 +19,7 @@ const CLIENTS: [&str; 9] = [
 const FAMILIES: [&str; 5] = ["http_", "arg_", "cookie_", "ssl_preread_", "mqtt_preread_"];
 
 /// Returns the names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
-pub(crate) fn named(text: &str) -> Vec<(usize, &str)> {
+pub fn named(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();
     for (at, _) in text.match_indices('$') {
         let rest = text.get(at + 1..).unwrap_or_default();

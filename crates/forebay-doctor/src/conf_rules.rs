@@ -41,22 +41,26 @@ pub(super) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
 }
 
 /// Resources that the settings allow in the worst case.
-pub(super) struct Worst {
-    /// Workers, and connections of each.
+pub struct Worst {
+    /// Workers.
     pub workers: u64,
+    /// Connections of each.
     pub connections: u64,
     /// Clients at a time, in all workers.
     pub clients: u64,
     /// Descriptors that a worker needs: connections, cached files, logs and sockets.
     pub descriptors: u64,
-    /// Bytes that a client may hold: head, body, response of the upstream.
+    /// Bytes of a client's head.
     pub head: u64,
+    /// Bytes of its body.
     pub body: u64,
+    /// Bytes of the response of an upstream.
     pub response: u64,
 }
 
 impl Worst {
-    pub(super) fn of(s: &Scene<'_>, h: &Host) -> Worst {
+    /// Computes them.
+    pub fn of(s: &Scene<'_>, h: &Host) -> Worst {
         let (workers, connections) = (workers(s, h), connections(s));
         let passes_on = proxies(s);
         let most = |name: &str, default: u64, of: &dyn Fn(usize) -> Option<u64>| {
@@ -92,7 +96,7 @@ impl Worst {
     }
 
     /// Returns the memory of all clients, bytes.
-    pub(super) fn memory(&self) -> u64 {
+    pub fn memory(&self) -> u64 {
         self.clients.saturating_mul(self.head.saturating_add(self.body).saturating_add(self.response))
     }
 }

@@ -3,7 +3,7 @@
 use forebay_conf::tree::{Block, Directive, Span, Tree};
 
 /// A directive and its place.
-pub(crate) struct Node<'t> {
+pub struct Node<'t> {
     /// The directive.
     pub d: &'t Directive,
     /// Its block; `None` at the top.
@@ -13,7 +13,7 @@ pub(crate) struct Node<'t> {
 }
 
 /// All directives in reading order, includes in their places.
-pub(crate) struct Scene<'t> {
+pub struct Scene<'t> {
     /// Nodes; a parent comes before its children.
     pub nodes: Vec<Node<'t>>,
     top: Vec<usize>,
@@ -21,7 +21,7 @@ pub(crate) struct Scene<'t> {
 
 impl<'t> Scene<'t> {
     /// Prepares a tree.
-    pub(crate) fn new(tree: &'t Tree) -> Scene<'t> {
+    pub fn new(tree: &'t Tree) -> Scene<'t> {
         let mut scene = Scene { nodes: Vec::new(), top: Vec::new() };
         scene.top = scene.add(&tree.root, None);
         scene
@@ -44,22 +44,22 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns the directives of this name, anywhere.
-    pub(crate) fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
+    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
         (0..self.nodes.len()).filter(move |n| self.is(*n, name))
     }
 
     /// Returns `true` if a directive has this name.
-    pub(crate) fn is(&self, n: usize, name: &str) -> bool {
+    pub fn is(&self, n: usize, name: &str) -> bool {
         self.nodes.get(n).is_some_and(|n| n.d.name.text == name.as_bytes())
     }
 
     /// Returns an argument as text; empty if there is none.
-    pub(crate) fn arg(&self, n: usize, i: usize) -> String {
+    pub fn arg(&self, n: usize, i: usize) -> String {
         self.nodes.get(n).and_then(|n| n.d.args.get(i)).map(|w| w.as_str().into_owned()).unwrap_or_default()
     }
 
     /// Returns all arguments as text.
-    pub(crate) fn args(&self, n: usize) -> Vec<String> {
+    pub fn args(&self, n: usize) -> Vec<String> {
         self.nodes
             .get(n)
             .map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect())
@@ -67,22 +67,22 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns the place of a directive's name.
-    pub(crate) fn span(&self, n: usize) -> Span {
+    pub fn span(&self, n: usize) -> Span {
         self.nodes.get(n).map(|n| n.d.name.span).unwrap_or_default()
     }
 
     /// Returns the place of an argument.
-    pub(crate) fn arg_span(&self, n: usize, i: usize) -> Span {
+    pub fn arg_span(&self, n: usize, i: usize) -> Span {
         self.nodes.get(n).and_then(|n| n.d.args.get(i)).map_or_else(|| self.span(n), |w| w.span)
     }
 
     /// Returns the first directive of this name right in a block.
-    pub(crate) fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
+    pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
         self.level(block).iter().copied().find(|n| self.is(*n, name))
     }
 
     /// Returns the directives of a block itself.
-    pub(crate) fn level(&self, block: Option<usize>) -> &[usize] {
+    pub fn level(&self, block: Option<usize>) -> &[usize] {
         match block {
             Some(b) => self.nodes.get(b).map(|n| n.children.as_slice()).unwrap_or_default(),
             None => &self.top,
@@ -90,7 +90,7 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns the directive of this name in effect in a block: its own, or the one of the blocks around it.
-    pub(crate) fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
+    pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
         let mut at = block;
         loop {
             if let Some(n) = self.child(at, name) {
@@ -101,12 +101,12 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns the block of a directive.
-    pub(crate) fn parent(&self, n: usize) -> Option<usize> {
+    pub fn parent(&self, n: usize) -> Option<usize> {
         self.nodes.get(n).and_then(|n| n.parent)
     }
 
     /// Returns the innermost block of this name around a directive.
-    pub(crate) fn around(&self, n: usize, name: &str) -> Option<usize> {
+    pub fn around(&self, n: usize, name: &str) -> Option<usize> {
         let mut at = self.parent(n);
         while let Some(b) = at {
             if self.is(b, name) {
@@ -118,7 +118,7 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns the outermost block around a directive, or the directive itself if there is none.
-    pub(crate) fn outermost(&self, n: usize) -> usize {
+    pub fn outermost(&self, n: usize) -> usize {
         let mut at = n;
         while let Some(outer) = self.parent(at) {
             at = outer;
@@ -127,7 +127,7 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns `true` if a flag is on in a block.
-    pub(crate) fn on(&self, block: Option<usize>, name: &str) -> bool {
+    pub fn on(&self, block: Option<usize>, name: &str) -> bool {
         self.effective(block, name).is_some_and(|n| self.arg(n, 0) == "on")
     }
 }

@@ -13,7 +13,7 @@ const TAIL: u64 = 8 << 20;
 
 /// Facts about a running server.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
+pub struct Running {
     /// Its master.
     pub pid: u32,
     /// Of each process: descriptors in use, and how many it may have.
@@ -26,7 +26,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Returns the server whose pid file the configuration names. `None` if none runs, or it is not visible.
-    pub(crate) fn find(scene: &Scene<'_>, prefix: &Path) -> Option<Running> {
+    pub fn find(scene: &Scene<'_>, prefix: &Path) -> Option<Running> {
         let named = scene.all("pid").last().map(|n| prefix.join(scene.arg(n, 0)));
         let usual = ["/run/nginx.pid", "/run/forebay.pid"].map(PathBuf::from);
         let places = named.map_or_else(|| usual.to_vec(), |p| vec![p]);
@@ -47,7 +47,7 @@ impl Running {
     }
 
     /// Returns the number of lines of the log that have a message.
-    pub(crate) fn lines(&self, message: &str) -> usize {
+    pub fn lines(&self, message: &str) -> usize {
         self.log.as_ref().map_or(0, |(_, text)| text.lines().filter(|l| l.contains(message)).count())
     }
 }

@@ -4,7 +4,7 @@ use super::conf_rules::Check;
 use super::host::Host;
 use super::rule_table;
 use super::scene::Scene;
-use crate::address::Address;
+use forebay_conf::address::Address;
 
 /// Receive buffer that Forebay asks for, bytes.
 const DATAGRAM_ROOM: u64 = 4 << 20;

@@ -2,9 +2,8 @@
 //! can get to the server. All questions are asked at a time, each with a deadline.
 
 use super::scene::Scene;
-use crate::address::{Address, Host};
-use crate::front_ends;
 use forebay_acme::{Challenge, Identifier, Order, Publication};
+use forebay_conf::address::{Address, Host};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_core::config::Environment;
@@ -29,7 +28,7 @@ const MOST_LISTENERS: usize = 8;
 
 /// Facts about certificates by ACME.
 #[derive(Debug, Default)]
-pub(crate) struct Acme {
+pub struct Acme {
     /// Certificates that are wanted.
     pub orders: Vec<Order>,
     /// Error for which the orders are not known.
@@ -44,7 +43,7 @@ pub(crate) struct Acme {
 
 /// Answers of name servers about a name.
 #[derive(Clone, Debug)]
-pub(crate) struct Answers {
+pub struct Answers {
     /// Its addresses.
     pub addresses: Result<Vec<IpAddr>, Failure>,
     /// Rules about authorities in effect for it.
@@ -53,13 +52,13 @@ pub(crate) struct Answers {
 
 impl Acme {
     /// Reads the orders of a configuration that has any.
-    pub(crate) fn of(scene: &Scene<'_>, environment: &Environment) -> Acme {
+    pub fn of(scene: &Scene<'_>, environment: &Environment, load: super::Load) -> Acme {
         let mut acme = Acme::default();
         if scene.all("acme").chain(scene.all("acme_certificate")).next().is_none() {
             return acme;
         }
         let mut files = Files::disk();
-        let (config, errors) = front_ends::load_all(environment, &mut files);
+        let (config, errors) = load(environment, &mut files);
         acme.refused = errors.iter().find(|e| e.level == Level::Emerg).map(|e| files.render(e));
         acme.orders = config.map(|config| acme_orders(&config)).unwrap_or_default();
         acme.orders.retain(|order| order.issuer.enabled);
@@ -67,7 +66,7 @@ impl Acme {
     }
 
     /// Asks name servers, and tries the listeners if the server runs.
-    pub(crate) fn look(&mut self, scene: &Scene<'_>, is_running: bool) {
+    pub fn look(&mut self, scene: &Scene<'_>, is_running: bool) {
         self.answers = ask(&self.orders);
         self.own = own_addresses();
         let wanted = self.orders.iter().filter_map(Meeting::of);
