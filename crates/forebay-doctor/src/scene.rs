@@ -130,4 +130,10 @@ impl<'t> Scene<'t> {
     pub fn on(&self, block: Option<usize>, name: &str) -> bool {
         self.effective(block, name).is_some_and(|n| self.arg(n, 0) == "on")
     }
+
+    /// Returns the directive whose name or argument is at a place.
+    pub fn node_at(&self, span: Span) -> Option<usize> {
+        let is_it = |d: &Directive| d.name.span == span || d.args.iter().any(|a| a.span == span);
+        self.nodes.iter().position(|n| is_it(n.d))
+    }
 }

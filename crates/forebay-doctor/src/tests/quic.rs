@@ -6,28 +6,6 @@ fn server(text: &str) -> String {
     http(&format!("server {{ {text} }}"))
 }
 
-/// For each rule a configuration that has the fault and one that has not.
-pub(super) fn cases() -> Vec<(&'static str, String, String)> {
-    let both = "listen 443 quic; listen 443 ssl;";
-    vec![
-        ("quic-without-tcp", server("listen 443 quic; listen 80;"), server(both)),
-        (
-            "alt-svc-wrong-port",
-            server(&format!("{both} location / {{ add_header Alt-Svc 'h3=\":8443\"; ma=1'; }}")),
-            server(&format!("{both} add_header Alt-Svc 'h3=\":443\"; ma=1';")),
-        ),
-        (
-            "alt-svc-by-hand",
-            server(&format!("{both} add_header alt-svc 'h3=\":443\"';")),
-            server("listen 443 ssl; add_header Alt-Svc 'h3=\":443\"';"),
-        ),
-        ("quic-gso-off", server(both), server(&format!("{both} quic_gso on;"))),
-        ("quic-bpf", format!("quic_bpf on; {}", server(both)), format!("quic_bpf off; {}", server(both))),
-        ("quic-retry", server(&format!("{both} quic_retry on;")), server(&format!("{both} quic_retry off;"))),
-        ("quic-host-key", server(both), http(&format!("quic_host_key k; server {{ {both} }}"))),
-    ]
-}
-
 #[test]
 fn the_machine_is_looked_at() {
     let with = |change: &dyn Fn(&mut Host)| {

@@ -1,26 +1,32 @@
-//! `forebay doctor`: the findings of `forebay-doctor` about a configuration and this machine. It reads and changes nothing.
+//! `forebay doctor`: the findings of `forebay-doctor` about a configuration and this machine, and its fixes.
 
+mod fixing;
 mod text;
 
 use crate::front_ends;
 use crate::subcommands::{DoctorArgs, DoctorFormat};
-use forebay_conf::error::Level;
+use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
+use forebay_conf::parse::{Parsed, parse};
 use forebay_conf::tree::Span;
 use forebay_core::config::Environment;
-use forebay_doctor::{Finding, Host, Look, Scene, Severity};
+use forebay_doctor::output::{Report, refusal};
+use forebay_doctor::{Finding, Host, Look, Scene, Severity, Surgery, Target, directory_of, manual};
 use forebay_modules::parts::facts::Warning;
 use forebay_terminal::print;
 use std::io::IsTerminal;
+use std::path::Path;
+
+/// Exit code for what cannot be read or is not accepted.
+const FAILED: u8 = 2;
 
 /// Returns the findings about a configuration, the worst first, without those about the machine.
 pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> Vec<Warning> {
-    let directory = forebay_doctor::directory_of(environment);
-    let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &directory, files);
-    let findings = forebay_doctor::examine(&Scene::new(&parsed.tree), &Host::default());
+    let parsed = parse(&environment.conf_path, &environment.globals, &directory_of(environment), files);
+    let findings = forebay_doctor::examine(&Scene::new(&parsed.tree), &Host::default(), Target::Forebay);
     let place = |span: Span| format!("{}:{}", files.path(span.file).display(), span.line);
     let warning = |finding: Finding| Warning {
-        rule: finding.rule.id.to_owned(),
+        rule: finding.rule.id.clone(),
         severity: finding.rule.severity.name(),
         place: finding.span.map(place).unwrap_or_default(),
         message: finding.message,
@@ -30,18 +36,34 @@ pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> 
 
 /// Runs the subcommand. Returns exit code 1 if it has found something harmful, 2 if the file cannot be read.
 pub(crate) fn main(args: DoctorArgs) -> u8 {
-    if let Some(id) = &args.explain {
-        return text::explain(id);
-    }
+    let done = match args.explain.as_deref() {
+        Some(id) => explain(id),
+        None => examine(args),
+    };
+    done.unwrap_or_else(|text| {
+        eprintln!("forebay doctor: {text}");
+        FAILED
+    })
+}
+
+/// Prints a rule.
+fn explain(id: &str) -> Result<u8, String> {
+    print(match id {
+        "all" => manual::manual(),
+        "nginx-cves" => manual::security_manual(),
+        _ => manual::explained(id)
+            .ok_or_else(|| format!("no rule \"{id}\"; --explain all prints all of them"))?,
+    });
+    Ok(0)
+}
+
+fn examine(args: DoctorArgs) -> Result<u8, String> {
     let (environment, _) = args.place.options().places();
     let mut files = Files::disk();
-    let dir = forebay_doctor::directory_of(&environment);
-    let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &dir, &mut files);
-    if let Some(e) =
-        parsed.errors.iter().find(|e| e.level == Level::Emerg && e.span.is_none() && e.at.is_none())
-    {
-        eprintln!("forebay doctor: {}", e.message);
-        return 2;
+    let parsed = parse(&environment.conf_path, &environment.globals, &directory_of(&environment), &mut files);
+    let nowhere = |e: &&Error| e.level == Level::Emerg && e.span.is_none() && e.at.is_none();
+    if let Some(e) = parsed.errors.iter().find(nowhere) {
+        return Err(e.message.clone());
     }
     let scene = Scene::new(&parsed.tree);
     let look = Look {
@@ -50,43 +72,50 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
         sysctl: &args.sysctl,
         load: front_ends::load_all,
     };
-    let mut host = match forebay_doctor::look_at_host(&scene, &look) {
-        Ok(host) => host,
-        Err(text) => {
-            eprintln!("forebay doctor: {text}");
-            return 2;
-        }
+    let host = forebay_doctor::look_at_host(&scene, &look)?;
+    let target = match args.target {
+        Some(Target::Nginx(None)) => nginx(args.program.as_deref())?,
+        Some(target) => target,
+        None => host.runner(),
     };
-    host.examined =
-        match args.server.map(|_| forebay_doctor::version_of_nginx(args.program.as_deref())).transpose() {
-            Ok(version) => version,
-            Err(text) => {
-                eprintln!("forebay doctor: {text}");
-                return 2;
-            }
-        };
-    let mut findings = forebay_doctor::examine(&scene, &host);
-    // Lines that nginx itself would refuse come with the others.
-    let mut errors: Vec<_> = parsed.errors.into_iter().filter(|e| e.level == Level::Emerg).collect();
-    for e in errors.iter_mut().filter(|e| forebay_doctor::refusal(e).1 != Severity::Harm) {
+    if args.fix || args.diff {
+        let surgery =
+            Surgery { environment: &environment, host: &host, target, with_unsafe: args.unsafe_fixes };
+        return fixing::Plan { surgery, writes: args.fix, shows: args.diff }.carry_out();
+    }
+    let mut findings = forebay_doctor::examine(&scene, &host, target);
+    let errors = refused(&parsed);
+    findings.extend(forebay_doctor::refused_lines(&errors, &files));
+    let version = target.nginx();
+    findings.extend(version.into_iter().flat_map(|v| forebay_doctor::faults_of_refused(&errors, &files, v)));
+    findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
+    findings.sort_by_key(|f| f.rule.severity);
+    let report = Report { findings: &findings, errors: &errors, files: &files };
+    print(match args.format {
+        DoctorFormat::Text => {
+            text::Page { report, target, host: &host }.text(&scene, std::io::stdout().is_terminal())
+        }
+        DoctorFormat::Json => report.json(),
+        DoctorFormat::Sarif => report.sarif(),
+        DoctorFormat::Github => report.github(),
+    });
+    let is_refused = errors.iter().any(|e| e.level == Level::Emerg);
+    Ok(u8::from(is_refused || findings.iter().any(|f| f.rule.severity == Severity::Harm)))
+}
+
+/// Returns the lines that do not parse. Those that nginx itself would refuse come with the others.
+fn refused(parsed: &Parsed) -> Vec<Error> {
+    let mut errors: Vec<Error> = parsed.errors.iter().filter(|e| e.level == Level::Emerg).cloned().collect();
+    for e in errors.iter_mut().filter(|e| refusal(e).1 != Severity::Harm) {
         e.level = Level::Warn;
     }
-    findings.extend(forebay_doctor::refused_lines(&errors, &files));
-    findings.extend(
-        host.examined.into_iter().flat_map(|v| forebay_doctor::faults_of_refused(&errors, &files, v)),
-    );
-    findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
-    let text = match args.format {
-        DoctorFormat::Text => {
-            let report = text::Report { findings: &findings, errors: &errors, files: &files };
-            report.text(&scene, &host, std::io::stdout().is_terminal())
-        }
-        DoctorFormat::Json => forebay_doctor::json(&findings, &errors, &files),
-        DoctorFormat::Sarif => forebay_doctor::sarif(&findings, &errors, &files),
-    };
-    print(text);
-    u8::from(
-        errors.iter().any(|e| e.level == Level::Emerg)
-            || findings.iter().any(|f| f.rule.severity == Severity::Harm),
-    )
+    errors
+}
+
+/// Returns nginx with the version that it names itself. It need not be there, unless it is named.
+fn nginx(program: Option<&Path>) -> Result<Target, String> {
+    match forebay_doctor::version_of_nginx(program) {
+        Err(text) if program.is_some() => Err(text),
+        version => Ok(Target::Nginx(version.ok())),
+    }
 }

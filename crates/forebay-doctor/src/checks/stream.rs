@@ -1,10 +1,11 @@
 //! Rules for the stream block. What they say about nginx was tried with it.
 
-use super::conf_rules::{Check, workers};
-use super::rule_table;
-use super::safety_rules::is_near;
-use super::scene::Scene;
-use super::variables::{named, sources, values};
+use super::Check;
+use super::checks;
+use super::general::workers;
+use super::safety::is_near;
+use crate::scene::Scene;
+use crate::variables::{named, sources, values};
 use forebay_conf::address::{Address, Host};
 use forebay_conf::units;
 
@@ -195,25 +196,16 @@ fn limit_key(s: &Scene<'_>, zone: &str) -> String {
     zones.find(is_named).map(|n| s.arg(n, 0)).unwrap_or_default()
 }
 
-rule_table! { Check;
-    "stream-timeout-zero" Harm "proxy_timeout 0"
-    "0 does not mean never. The session ends at once: after 11 ms in a trial, before the server has answered."
-    "A long time: proxy_timeout 1d;"
-    |s, _, found| for n in s.all("proxy_timeout").filter(|n| milliseconds(s, *n) == Some(0)) {
+checks! { Check;
+    "stream-timeout-zero" |s, _, found| for n in s.all("proxy_timeout").filter(|n| milliseconds(s, *n) == Some(0)) {
         found(s.arg_span(n, 0), "each session ends at once".to_owned());
     },
-    "stream-database-timeout" Warning "a database behind the default proxy_timeout"
-    "After ten minutes without a byte in either direction a session ends. Connections that a pool keeps for later use are as silent: the next query on one of them fails."
-    "proxy_timeout longer than pools keep idle connections, such as 1d, with so_keepalive=on at listen and proxy_socket_keepalive on, by which ends that have vanished are noticed."
-    |s, _, found| for server in Server::all(s).filter(|server| server.has_tcp() && server.setting("proxy_timeout").is_none()) {
+    "stream-database-timeout" |s, _, found| for server in Server::all(s).filter(|server| server.has_tcp() && server.setting("proxy_timeout").is_none()) {
         if let (Some(pass), Some((port, name))) = (server.proxy_pass(), Server::known_port(&POOLED, &server.targets())) {
             found(s.span(pass), format!("idle connections to port {port} ({name}) are cut after ten minutes"));
         }
     },
-    "stream-vanished-clients" Advice "a long proxy_timeout without keepalive probes"
-    "A client whose machine or network is gone sends nothing that would end the session. It keeps a connection of the server for as long as proxy_timeout."
-    "so_keepalive=on at listen, or so_keepalive=10m::5."
-    |s, _, found| for server in Server::all(s) {
+    "stream-vanished-clients" |s, _, found| for server in Server::all(s) {
         let long = server.timeout().filter(|t| *t >= LONG);
         let Some(timeout) = long.filter(|_| server.proxy_pass().is_some()) else { continue };
         for n in server.listens().filter(|l| !has_word(s, *l, "udp")) {
@@ -223,10 +215,7 @@ rule_table! { Check;
             }
         }
     },
-    "udp-settings-unused" NoEffect "proxy_requests or proxy_responses without UDP"
-    "They count datagrams. A TCP session ends when both sides have closed it, or by proxy_timeout."
-    "Remove them, or add udp to listen."
-    |s, _, found| for name in ["proxy_requests", "proxy_responses"] {
+    "udp-settings-unused" |s, _, found| for name in ["proxy_requests", "proxy_responses"] {
         for n in s.all(name) {
             let inside = |server: &Server<'_, '_>| Some(server.node) == s.parent(n) || s.parent(server.node) == s.parent(n);
             if !Server::all(s).filter(inside).any(Server::has_udp) {
@@ -234,19 +223,13 @@ rule_table! { Check;
             }
         }
     },
-    "udp-answers-dropped" Harm "proxy_responses 0 where answers are expected"
-    "0 means that no answer comes. The session ends as soon as the datagram is passed on, and the answer is dropped: three of three in a trial."
-    "proxy_responses 1;"
-    |s, _, found| for server in Server::all(s) {
+    "udp-answers-dropped" |s, _, found| for server in Server::all(s) {
         let none = server.setting("proxy_responses").filter(|n| s.arg(*n, 0) == "0");
         if let (Some(n), Some((port, name))) = (none, server.answered()) {
             found(s.arg_span(n, 0), format!("answers of port {port} ({name}) are dropped"));
         }
     },
-    "udp-sessions-linger" Warning "question and answer over UDP without proxy_responses"
-    "The number of answers is not known, so a session ends by proxy_timeout only, ten minutes by default. Most clients ask from a new port each time: 100 questions a second keep 60000 sessions with a socket each."
-    "proxy_responses 1; and proxy_timeout 5s; for answers that never come."
-    |s, _, found| for server in Server::all(s) {
+    "udp-sessions-linger" |s, _, found| for server in Server::all(s) {
         let brief = server.timeout().is_some_and(|t| t <= BRIEF);
         if brief || server.setting("proxy_responses").is_some() {
             continue;
@@ -255,10 +238,7 @@ rule_table! { Check;
             found(s.span(pass), format!("a session for port {port} ({name}) outlives its answer"));
         }
     },
-    "udp-without-reuseport" Warning "a UDP listener that the workers share"
-    "The workers of nginx take datagrams from one socket, so those of one client reach several workers, and each has a session of its own: 400 datagrams of one client reached the server from two ports in a trial with two workers. Forebay's threads have a socket each without it."
-    "listen ... udp reuseport;"
-    |s, h, found| for server in Server::all(s).filter(|_| workers(s, h) > 1) {
+    "udp-without-reuseport" |s, h, found| for server in Server::all(s).filter(|_| workers(s, h) > 1) {
         // One datagram and its answer are a session in any worker.
         let single = server.setting("proxy_responses").is_some_and(|n| matches!(s.arg(n, 0).as_str(), "0" | "1"));
         let reuses = |l: usize| at_address(s, server, |_, o| is_one_address(s, o, l) && has_word(s, o, "reuseport"));
@@ -266,10 +246,7 @@ rule_table! { Check;
             found(s.span(n), "nginx may spread the datagrams of one client over several workers".to_owned());
         }
     },
-    "pass-without-listener" Harm "pass to an address at which nothing listens"
-    "pass hands the connection to a listener of this configuration, in http, mail or stream. It connects to no other program: the client is cut off, and the log has status 200."
-    "A listen at that address, or proxy_pass to a server outside."
-    |s, _, found| for n in s.all("pass") {
+    "pass-without-listener" |s, _, found| for n in s.all("pass") {
         let Some(server) = s.parent(n) else { continue };
         let listening = listening(s);
         for target in written(s, server, &s.arg(n, 0)) {
@@ -279,18 +256,12 @@ rule_table! { Check;
             }
         }
     },
-    "preread-behind-tls" Harm "ssl_preread at a listener with ssl"
-    "TLS ends at the listener, so the bytes that are looked at are those inside of it: $ssl_preread_server_name is empty. Where the server speaks first, the client waits for preread_timeout."
-    "Remove ssl_preread: $ssl_server_name has the name. Or remove ssl where the server shall end TLS."
-    |s, _, found| for server in Server::all(s).filter(|server| server.is_on("ssl_preread")) {
+    "preread-behind-tls" |s, _, found| for server in Server::all(s).filter(|server| server.is_on("ssl_preread")) {
         for n in server.listens().filter(|l| has_word(s, *l, "ssl")) {
             found(s.span(n), "there is no ClientHello left for ssl_preread".to_owned());
         }
     },
-    "preread-off" Harm "a choice by the first bytes, which nothing reads"
-    "Without ssl_preread $ssl_preread_server_name is empty, so a map gives its default, hash the same server for every client, and sticky binds none. The same holds for $mqtt_preread_... and $rdp_cookie."
-    "ssl_preread on; or mqtt_preread on; or rdp_preread on;"
-    |s, _, found| for server in Server::all(s) {
+    "preread-off" |s, _, found| for server in Server::all(s) {
         for n in server.choices() {
             let used = sources(s, Some(server.node), &s.args(n).join(" "));
             let reader = |v: &str| PREREAD.iter().find(|(prefix, _)| v.starts_with(prefix)).map(|(_, reader)| *reader);
@@ -303,37 +274,25 @@ rule_table! { Check;
             }
         }
     },
-    "limit-before-bytes" Harm "limit_conn by what is not known yet"
-    "limit_conn acts before the handshake and before the first bytes are read. The key is empty then, and nothing is limited: three of three sessions passed a limit of one in a trial. In nginx the variable also stays empty for the rest of the session."
-    "limit_conn_zone $binary_remote_addr zone=NAME:1m;"
-    |s, _, found| for n in s.all("limit_conn").filter(|n| s.around(*n, "stream").is_some()) {
+    "limit-before-bytes" |s, _, found| for n in s.all("limit_conn").filter(|n| s.around(*n, "stream").is_some()) {
         let used = sources(s, s.parent(n), &limit_key(s, &s.arg(n, 0)));
         let is_late = |v: &&String| LATE.iter().any(|prefix| v.starts_with(prefix));
         if let Some(name) = used.iter().find(is_late) {
             found(s.arg_span(n, 0), format!("${name} is empty when this is judged"));
         }
     },
-    "stream-name-unused" NoEffect "server_name without ssl or ssl_preread"
-    "The name is that of the ClientHello. Without ssl and ssl_preread nothing reads it, and the first server of the address takes each session."
-    "ssl_preread on; or remove the name."
-    |s, _, found| for server in Server::all(s) {
+    "stream-name-unused" |s, _, found| for server in Server::all(s) {
         let Some(n) = s.child(Some(server.node), "server_name") else { continue };
         if !at_address(s, server, |other, l| has_word(s, l, "ssl") || other.is_on("ssl_preread")) {
             found(s.span(n), "nothing here reads a name".to_owned());
         }
     },
-    "stream-real-ip" Warning "rules for clients behind a PROXY protocol header"
-    "allow, deny and limit_conn judge the address that connected, which is that of the balancer that sends the header: all its clients are one. set_real_ip_from has the address of the header take its place."
-    "set_real_ip_from with the address of the balancer."
-    |s, _, found| for server in Server::all(s).filter(|server| server.setting("set_real_ip_from").is_none()) {
+    "stream-real-ip" |s, _, found| for server in Server::all(s).filter(|server| server.setting("set_real_ip_from").is_none()) {
         let judged = ["deny", "allow", "limit_conn"].into_iter().find_map(|name| server.setting(name));
         let Some(n) = server.listens().find(|l| has_word(s, *l, "proxy_protocol")).and(judged) else { continue };
         found(s.span(n), "the address of the balancer is judged, not that of the client".to_owned());
     },
-    "stream-tls-unverified" Warning "proxy_ssl without proxy_ssl_verify"
-    "The certificate of the server is not looked at: whoever is on the way can take its place, and read and change everything."
-    "proxy_ssl_verify on; with proxy_ssl_trusted_certificate and proxy_ssl_name."
-    |s, _, found| for server in Server::all(s).filter(|server| server.is_on("proxy_ssl") && !server.is_on("proxy_ssl_verify")) {
+    "stream-tls-unverified" |s, _, found| for server in Server::all(s).filter(|server| server.is_on("proxy_ssl") && !server.is_on("proxy_ssl_verify")) {
         let far = server.targets().into_iter().find(|target| match Address::parse(target, None) {
             Some(Address::Inet(Host::Ip(ip), _)) => !is_near(ip),
             Some(Address::Inet(Host::Name(name), _)) => name != "localhost",

@@ -1,23 +1,24 @@
 //! Faults of nginx with a CVE number that a configuration opens to strangers: data/nginx-cves.tsv, with a source for each row.
 //!
-//! The rule speaks when doctor knows the version of nginx (`--server nginx`). Each row is replayed against Forebay by
+//! The rule speaks when doctor knows the version of nginx (`--for nginx`). Each row is replayed against Forebay by
 //! the test that it names.
 
-use super::Finding;
-use super::conf_rules::Check;
-use super::rule_table;
-use super::scene::Scene;
+use super::Check;
+use super::checks;
+use crate::Finding;
+use crate::rule::rule;
+use crate::scene::Scene;
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
 use forebay_conf::version::NginxVersion;
 
 /// The table: a line of names, then a fault a line.
-const TABLE: &str = include_str!("../data/nginx-cves.tsv");
+const TABLE: &str = include_str!("../../data/nginx-cves.tsv");
 
 /// A fault of nginx.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     pub cve: &'static str,
     pub published: &'static str,
     pub severity: &'static str,
@@ -72,7 +73,7 @@ impl Fault {
 }
 
 /// Returns all faults.
-pub(super) fn faults() -> impl Iterator<Item = Fault> {
+pub(crate) fn faults() -> impl Iterator<Item = Fault> {
     TABLE.lines().skip(1).filter_map(Fault::of)
 }
 
@@ -183,12 +184,9 @@ fn nests_captures(pattern: &str, replacement: &str) -> bool {
     nested && numbered(replacement).len() > 1
 }
 
-rule_table! { Check;
-    "nginx-cve" Harm "a fault of this version of nginx that the configuration opens"
-    "A version of nginx with a published fault, and a directive that lets strangers reach it. The versions are those of nginx.org: distributions repair older ones, so look the number up in their list before you act."
-    "The version that is named, or the directive away until then. Forebay does not have these faults (docs/security.md)."
-    |s, host, found| {
-        let Some(version) = host.examined else { return };
+checks! { Check;
+    "nginx-cve" |s, host, found| {
+        let Some(version) = host.target.nginx() else { return };
         for fault in faults().filter(|fault| fault.affects(version)) {
             let mut at = openings(fault.opened, s).into_iter();
             if let Some(first) = at.next() {
@@ -200,7 +198,7 @@ rule_table! { Check;
 
 /// Returns the faults that directives open which Forebay refuses, so that they are in no tree: `mail` and `mp4`.
 pub fn of_refused(errors: &[Error], files: &Files, version: NginxVersion) -> Vec<Finding> {
-    let Some((rule, _)) = RULES.first() else { return Vec::new() };
+    let Some(rule) = rule("nginx-cve") else { return Vec::new() };
     let refused = |word: &str| {
         let is_word = |span: &Span| {
             let text = files.bytes(span.file).get(span.start as usize..span.end as usize);
@@ -216,12 +214,14 @@ pub fn of_refused(errors: &[Error], files: &Files, version: NginxVersion) -> Vec
     };
     let affecting = faults().filter(|fault| fault.affects(version));
     let found = affecting.filter_map(|fault| Some((opening(fault.opened)?, fault)));
-    found.map(|(span, fault)| Finding { rule, message: fault.text(version, 0), span: Some(span) }).collect()
+    found
+        .map(|(span, fault)| Finding { rule, message: fault.text(version, 0), span: Some(span), fix: None })
+        .collect()
 }
 
 /// Makes docs/security.md.
-pub(super) fn manual() -> String {
-    let mut out = include_str!("../data/security.head.md").to_owned();
+pub(crate) fn manual() -> String {
+    let mut out = include_str!("../../data/security.head.md").to_owned();
     for fault in faults() {
         let Fault { cve, published, severity, affected, fixed, what, source, replay, .. } = fault;
         let (affected, fixed) = (affected.replace(' ', ", "), fixed.replace(' ', ", "));
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn docs_security_md_is_the_table() {
-        let page = include_str!("../../../docs/security.md");
+        let page = include_str!("../../../../docs/security.md");
         assert_eq!(page, manual(), "run: forebay doctor --explain nginx-cves > docs/security.md");
     }
 }

@@ -1,9 +1,10 @@
 //! Rules for the safety of a configuration: directives that let requests or data go where they should not.
 
-use super::conf_rules::{Check, level_lost, word};
-use super::rule_table;
-use super::scene::Scene;
-use super::variables::{
+use super::Check;
+use super::checks;
+use super::general::{level_lost, word};
+use crate::scene::Scene;
+use crate::variables::{
     by_client, group, groups, is_name, named, patterns, repeats_itself, sources, takes_line_feeds, values,
 };
 use std::net::IpAddr;
@@ -27,7 +28,7 @@ fn known_address(s: &Scene<'_>, address: &str) -> bool {
 }
 
 /// Returns `true` if an address belongs to this machine or its own networks.
-pub(super) fn is_near(ip: IpAddr) -> bool {
+pub(crate) fn is_near(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(a) => {
             a.is_loopback()
@@ -54,11 +55,8 @@ fn all_patterns(s: &Scene<'_>) -> Vec<(usize, usize, String)> {
     out
 }
 
-rule_table! { Check;
-    "alias-traversal" Harm "alias that lets requests out of its directory"
-    "A prefix location without a final slash and an alias with one: /x../secret is looked up beside the directory."
-    "End both with a slash, or neither."
-    |s, _, found| for n in s.all("alias") {
+checks! { Check;
+    "alias-traversal" |s, _, found| for n in s.all("alias") {
         let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
         let args = s.args(l);
         let name = match args.as_slice() { [name] => name, [m, name] if m == "^~" => name, _ => continue };
@@ -66,36 +64,24 @@ rule_table! { Check;
             found(s.span(n), format!("{name}../ reaches outside of {}", s.arg(n, 0)));
         }
     },
-    "if-evil" Warning "if in a location with more than return or rewrite"
-    "An if block is a location of its own: directives around it are copied or lost in ways that surprise."
-    "map, try_files, or locations; inside if only return and rewrite ... last."
-    |s, _, found| for n in s.all("if").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "location"))) {
+    "if-evil" |s, _, found| for n in s.all("if").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "location"))) {
         if let Some(c) = s.nodes[n].children.iter().find(|c| !["return", "rewrite", "set", "break"].iter().any(|d| s.is(**c, d))) {
             found(s.span(*c), format!("\"{}\" inside \"if\"", String::from_utf8_lossy(&s.nodes[*c].d.name.text)));
         }
     },
-    "ssrf" Harm "proxy_pass to a host that the client names"
-    "Whoever can send a request chooses where the server connects to, inside the network too."
-    "Take the host from a map with known values."
-    |s, _, found| for n in s.all("proxy_pass") {
+    "ssrf" |s, _, found| for n in s.all("proxy_pass") {
         let url = s.arg(n, 0);
         let host = host_of(&url);
         if by_client(s, s.parent(n), host).is_some() {
             found(s.arg_span(n, 0), format!("the client chooses {host}"));
         }
     },
-    "host-spoofing" Warning "$http_host passed on"
-    "$http_host is the field as the client wrote it, even where the request line names another host; applications build links and resets from it."
-    "proxy_set_header Host $host;"
-    |s, _, found| for n in s.all("proxy_set_header") {
+    "host-spoofing" |s, _, found| for n in s.all("proxy_set_header") {
         if s.arg(n, 0).eq_ignore_ascii_case("host") && s.arg(n, 1).contains("$http_host") {
             found(s.arg_span(n, 1), "the client's own text, unchecked".to_owned());
         }
     },
-    "splitting" Harm "a decoded path in a header or redirect"
-    "$uri and $document_uri are decoded, and so is what a location captures: %0d%0a in a request becomes a line of its own in the response, unless the pattern leaves line feeds out."
-    "$request_uri; or [^/\\s] instead of [^/] in the pattern."
-    |s, _, found| for name in ["return", "rewrite", "add_header", "proxy_set_header"] {
+    "splitting" |s, _, found| for name in ["return", "rewrite", "add_header", "proxy_set_header"] {
         for n in s.all(name) {
             let last = s.arg(n, 2);
             for (i, a) in s.args(n).iter().enumerate() {
@@ -115,10 +101,7 @@ rule_table! { Check;
             }
         }
     },
-    "pattern-backtracking" Warning "a pattern that needs backtracking"
-    "Look-around, back references, atomic groups and possessive quantifiers are matched by trying one way after the other, which some texts make take long. nginx and Forebay then give up and answer 500."
-    "A pattern without them, or two locations, or a map."
-    |s, _, found| {
+    "pattern-backtracking" |s, _, found| {
         let mut judge = |span, text: &[u8]| if forebay_core::pattern::needs_backtracking(text) {
             found(span, "it has look-around, a back reference or the like".to_owned());
         };
@@ -133,10 +116,7 @@ rule_table! { Check;
             }
         }
     },
-    "missing-resolver" Harm "a name with variables and no resolver"
-    "Names that are known only when a request or session comes need a resolver; without one each request is answered with 502, and each session ends with status 500."
-    "resolver ADDRESS; with the address of the name server."
-    |s, _, found| for name in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"] {
+    "missing-resolver" |s, _, found| for name in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"] {
         for n in s.all(name).filter(|n| s.effective(s.parent(*n), "resolver").is_none()) {
             let url = s.arg(n, 0);
             let host = host_of(&url);
@@ -148,24 +128,15 @@ rule_table! { Check;
             }
         }
     },
-    "valid-referers" Warning "valid_referers none"
-    "Whoever leaves the field out passes."
-    "Leave \"none\" out where the check guards anything."
-    |s, _, found| word(s, found, "valid_referers", "none", "requests without Referer pass"),
-    "allow-without-deny" Harm "allow without deny"
-    "A list of allow alone lets everybody in."
-    "deny all; behind it."
-    |s, _, found| for n in s.all("allow") {
+    "valid-referers" |s, _, found| word(s, found, "valid_referers", "none", "requests without Referer pass"),
+    "allow-without-deny" |s, _, found| for n in s.all("allow") {
         let block = s.parent(n);
         let first = s.child(block, "allow") == Some(n);
         if first && s.child(block, "deny").is_none() && s.arg(n, 0) != "all" {
             found(s.span(n), "nobody is denied".to_owned());
         }
     },
-    "return-before-access" Harm "return in a block with allow or deny"
-    "return acts before addresses and passwords are looked at: whoever is denied gets the answer too."
-    "Put what is guarded into a location of its own, or use geo with if."
-    |s, _, found| for n in s.all("return").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "if"))) {
+    "return-before-access" |s, _, found| for n in s.all("return").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "if"))) {
         let block = s.parent(n);
         // In stream addresses are looked at first.
         if s.around(n, "stream").is_some() {
@@ -182,39 +153,27 @@ rule_table! { Check;
             found(s.span(n), "answered before access is checked".to_owned());
         }
     },
-    "regex-unanchored" Warning "a location for scripts that does not end with $"
-    "location ~ \\.php also takes /upload/x.php.jpg, and hands it to the interpreter."
-    "location ~ \\.php$"
-    |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
+    "regex-unanchored" |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
         let pattern = s.args(n).last().cloned().unwrap_or_default().trim_start_matches(['~', '*']).to_owned();
         let script = ["\\.php", "\\.cgi", "\\.pl", "\\.py"].iter().any(|e| pattern.ends_with(e));
         if script {
             found(s.span(n), format!("{pattern} also matches in the middle of a name"));
         }
     },
-    "body-unread" Warning "a location that depends on a body which has not been read"
-    "A location is chosen before the body is read, so the variable is empty and the location is never taken, with all that it forbids."
-    "client_body_early_read on; in the server, and client_body_buffer_size as large as client_max_body_size."
-    |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('$')) {
+    "body-unread" |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('$')) {
         let early = s.effective(Some(n), "client_body_early_read").filter(|e| s.arg(*e, 0) != "off");
         if early.is_none() && sources(s, Some(n), &s.arg(n, 0)).iter().any(|v| v == "request_body") {
             found(s.span(n), format!("{} is empty here", s.arg(n, 0)));
         }
     },
-    "location-json" Warning "a location that the words false and null open, too"
-    "A variable is true if it is neither empty nor 0, and json_set gives it the text of any value: {\"admin\":false} is true."
-    "map $is_admin $admin { true 1; } and location $admin."
-    |s, _, found| for n in s.all("location") {
+    "location-json" |s, _, found| for n in s.all("location") {
         let name = s.arg(n, 0);
         let Some(name) = name.strip_prefix('$') else { continue };
         if s.all("json_set").any(|j| is_name(s, j, name)) {
             found(s.span(n), format!("${name} is true for false and null"));
         }
     },
-    "stub-status-open" Warning "stub_status for everybody"
-    "It tells strangers how busy the server is."
-    "allow 127.0.0.1; deny all; beside it."
-    |s, _, found| for n in s.all("stub_status") {
+    "stub-status-open" |s, _, found| for n in s.all("stub_status") {
         let guarded = ["deny", "auth_basic", "auth_request"].iter().any(|d| s.effective(s.parent(n), d).is_some());
         let local = s.around(n, "server").is_some_and(|b| {
             let mut listens = s.level(Some(b)).iter().filter(|l| s.is(**l, "listen")).peekable();
@@ -224,55 +183,31 @@ rule_table! { Check;
             found(s.span(n), "no allow and deny beside it".to_owned());
         }
     },
-    "origin-unanchored" Harm "an origin or referer that only has to contain a name"
-    "A pattern without ^ and $ is matched by https://example.com.evil.net too."
-    "^https://example\\.com$"
-    |s, _, found| for n in s.all("if") {
+    "origin-unanchored" |s, _, found| for n in s.all("if") {
         let words = s.args(n).join(" ");
         let Some((_, pattern)) = words.split_once('~').filter(|(w, _)| w.contains("$http_origin") || w.contains("$http_referer")) else { continue };
         if !(pattern.contains('^') && pattern.trim_end_matches([')', ' ', '"']).ends_with('$')) {
             found(s.span(n), "any name that contains it passes".to_owned());
         }
     },
-    "error-log-off" Harm "error_log off"
-    "There is no such value: a file named \"off\" is written."
-    "error_log /dev/null crit; if nothing shall be kept, which is rarely wise."
-    |s, _, found| word(s, found, "error_log", "off", "writes a file of that name"),
-    "proxy-header-lost" Harm "proxy_set_header that hides inherited ones"
-    "A level with a proxy_set_header of its own inherits none: Host and X-Forwarded-For of the outer level are gone in it, and the upstream gets the address of proxy_pass as its name."
-    "Repeat them, or include them from a file."
-    |s, _, found| level_lost(s, "proxy_set_header", found),
-    "fastcgi-param-lost" Harm "fastcgi_param that hides inherited ones"
-    "A level with a fastcgi_param of its own inherits none: without SCRIPT_FILENAME and the like the application answers nothing."
-    "Repeat them: include fastcgi_params;"
-    |s, _, found| level_lost(s, "fastcgi_param", found),
-    "header-content-type" Warning "add_header Content-Type"
-    "It adds a second Content-Type beside that of the response: which one counts is the client's guess."
-    "default_type or types; in a location of its own."
-    |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("content-type")) {
+    "error-log-off" |s, _, found| word(s, found, "error_log", "off", "writes a file of that name"),
+    "proxy-header-lost" |s, _, found| level_lost(s, "proxy_set_header", found),
+    "fastcgi-param-lost" |s, _, found| level_lost(s, "fastcgi_param", found),
+    "header-content-type" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("content-type")) {
         found(s.span(n), "a second Content-Type".to_owned());
     },
-    "header-lines" Harm "a header of several lines"
-    "RFC 9112 forbids them: clients and proxies cut the value, or take the rest for another header."
-    "Write the value in one line."
-    |s, _, found| for name in ["add_header", "add_trailer", "proxy_set_header"] {
+    "header-lines" |s, _, found| for name in ["add_header", "add_trailer", "proxy_set_header"] {
         for n in s.all(name).filter(|n| s.arg(*n, 1).contains('\n')) {
             found(s.arg_span(n, 1), "a line feed in the value".to_owned());
         }
     },
-    "map-without-default" Advice "a map without default"
-    "What is not listed gives an empty text: a check by it lets through, or refuses, what nobody thought of."
-    "default VALUE;"
-    |s, _, found| for n in s.all("map") {
+    "map-without-default" |s, _, found| for n in s.all("map") {
         let Some(block) = s.nodes[n].d.block.as_ref() else { continue };
         if !block.iter().any(|d| matches!(d.name.as_str().as_ref(), "default" | "include")) {
             found(s.span(n), "others give an empty text".to_owned());
         }
     },
-    "resolver-remote" Warning "a name server outside of the own network"
-    "Its answers come as plain UDP: whoever can forge one chooses where the server connects to."
-    "A resolver on this machine or in its network, as 127.0.0.1."
-    |s, _, found| for n in s.all("resolver") {
+    "resolver-remote" |s, _, found| for n in s.all("resolver") {
         for (i, a) in s.args(n).iter().enumerate() {
             let bare = a.strip_prefix('[').map_or_else(|| a.split(':').next().unwrap_or_default(), |v| v.split(']').next().unwrap_or_default());
             if bare.parse::<IpAddr>().is_ok_and(|ip| !is_near(ip)) {
@@ -280,10 +215,7 @@ rule_table! { Check;
             }
         }
     },
-    "default-server" Advice "several servers at an address, none of them the default"
-    "Requests for names that nobody has go to the one that comes first; an include in another order changes which that is."
-    "listen ... default_server; in one that answers return 444;"
-    |s, _, found| {
+    "default-server" |s, _, found| {
         let mut seen: Vec<(String, usize, usize)> = Vec::new();
         for n in s.all("listen").filter(|n| s.parent(*n).is_some_and(|p| s.around(p, "http").is_some())) {
             let address = s.arg(n, 0);
@@ -298,26 +230,17 @@ rule_table! { Check;
             found(s.arg_span(n, 0), format!("the first of {count} servers at {address} takes what nobody else does"));
         }
     },
-    "root-exposed" Harm "the root of the file system, or its settings, as a root"
-    "Every file that the worker may read can be asked for, keys and passwords too."
-    "A directory that holds what is to be served and nothing else."
-    |s, _, found| for name in ["root", "alias"] {
+    "root-exposed" |s, _, found| for name in ["root", "alias"] {
         for n in s.all(name).filter(|n| matches!(s.arg(*n, 0).trim_end_matches('/'), "" | "/etc" | "/root" | "/proc" | "/home") && s.arg(*n, 0).starts_with('/')) {
             found(s.arg_span(n, 0), format!("all of {} is served", s.arg(n, 0)));
         }
     },
-    "redos" Warning "a pattern that repeats what repeats"
-    "(a+)+ can be matched in exponentially many ways: a short path that does not match keeps an nginx worker busy until pcre gives up, with 500. Forebay's time grows only with the length, unless the pattern has look-around or references."
-    "One repeat: a+"
-    |s, _, found| for (n, i, pattern) in all_patterns(s) {
+    "redos" |s, _, found| for (n, i, pattern) in all_patterns(s) {
         if let Some(part) = repeats_itself(&pattern) {
             found(s.arg_span(n, i), format!("{part} repeats what repeats"));
         }
     },
-    "capture-missing" Harm "a group that the pattern does not have"
-    "It is always empty."
-    "Number the groups as they open, from $1."
-    |s, _, found| for n in s.all("rewrite") {
+    "capture-missing" |s, _, found| for n in s.all("rewrite") {
         let pattern = s.arg(n, 0);
         let have = groups(&pattern).len();
         let far = |v: &str| v.parse::<usize>().is_ok_and(|g| g > have);
@@ -325,10 +248,7 @@ rule_table! { Check;
             found(s.arg_span(n, 1), format!("${v} of {have} groups"));
         }
     },
-    "weak-ciphers" Harm "ciphers that are broken"
-    "RC4, DES, export ciphers and those without encryption or authentication can be read or forged."
-    "Remove ssl_ciphers: the default leaves them out."
-    |s, _, found| for n in s.all("ssl_ciphers") {
+    "weak-ciphers" |s, _, found| for n in s.all("ssl_ciphers") {
         let list = s.arg(n, 0);
         let weak = |w: &&str| {
             let parts = ["RC4", "DES", "3DES", "MD5", "NULL", "eNULL", "aNULL", "EXP", "EXPORT", "LOW", "ADH", "IDEA", "SEED"];
@@ -338,20 +258,14 @@ rule_table! { Check;
             found(s.arg_span(n, 0), format!("{w} is broken"));
         }
     },
-    "hsts-missing" Advice "TLS without Strict-Transport-Security"
-    "The first request of a visit may go out in the clear, where it can be caught and answered by somebody else."
-    "add_header Strict-Transport-Security \"max-age=31536000\" always; once all of the site is on TLS."
-    |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
+    "hsts-missing" |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
         let sent = s.all("add_header").any(|h| s.arg(h, 0).eq_ignore_ascii_case("strict-transport-security"));
         if !sent && s.around(n, "http").is_some() {
             found(s.span(n), "browsers are not told to stay on TLS".to_owned());
             break;
         }
     },
-    "proxy-path-decoded" Advice "a path behind the host of proxy_pass"
-    "The path is decoded and put together anew: %2F becomes a slash, and .. is resolved before the upstream sees it, which may judge it differently."
-    "proxy_pass without a path where the upstream checks paths; it gets the request as it came."
-    |s, _, found| for n in s.all("proxy_pass") {
+    "proxy-path-decoded" |s, _, found| for n in s.all("proxy_pass") {
         let url = s.arg(n, 0);
         let path = url.split_once("://").and_then(|(_, rest)| Some(rest.split_once('/')?.1));
         let prefix = s.parent(n).filter(|p| s.is(*p, "location") && !matches!(s.arg(*p, 0).as_str(), "=" | "/") && !s.arg(*p, 0).starts_with(['~', '@', '$']));

@@ -1,6 +1,6 @@
 //! The file systems that a configuration uses: where its files, caches, temporary files and logs lie.
 
-use super::scene::Scene;
+use crate::scene::Scene;
 use forebay_conf::units;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -122,12 +122,12 @@ impl Disks {
 }
 
 /// Formats a number of bytes for people.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     if bytes >= 10 << 30 { format!("{} GB", bytes >> 30) } else { format!("{} MB", bytes >> 20) }
 }
 
 /// Returns the size that a parameter `NAME=SIZE` of a directive gives.
-pub(super) fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u64> {
+pub(crate) fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u64> {
     let args = scene.args(node);
     let value = args.iter().find_map(|a| a.strip_prefix(name)?.strip_prefix('='))?;
     units::offset(value.as_bytes())

@@ -1,6 +1,7 @@
 //! Facts about the machine, for the rules.
 
-use super::scene::Scene;
+use crate::scene::Scene;
+use crate::target::Target;
 use forebay_conf::version::NginxVersion;
 use forebay_net::tls::{pem, verify};
 use forebay_sys::cpus::{self, CpuBudget};
@@ -29,19 +30,17 @@ pub struct Host {
     /// Counters of TcpExt and of Udp.
     pub counters: BTreeMap<String, u64>,
     /// File systems that the configuration uses.
-    pub disks: super::disk::Disks,
+    pub disks: crate::facts::disk::Disks,
     /// Certificates, by the directives that name them.
     pub certificates: BTreeMap<usize, Certificate>,
     /// The nginx that is installed, and its TLS library.
     pub nginx: Option<String>,
-    /// Version of the nginx that runs the configuration, where doctor was asked about it.
-    pub examined: Option<NginxVersion>,
     /// Certificates by ACME.
-    pub acme: super::acme::Acme,
+    pub acme: crate::facts::acme::Acme,
     /// Seconds since 1970; 0 = not looked at.
     pub now: i64,
     /// The server that runs with the configuration.
-    pub running: Option<super::live::Running>,
+    pub running: Option<crate::facts::live::Running>,
 }
 
 /// Facts about a certificate, for the rules.
@@ -60,7 +59,7 @@ const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 
 impl Certificate {
     /// Reads the first certificate of a file.
-    pub(super) fn read(path: &Path) -> Option<Certificate> {
+    pub(crate) fn read(path: &Path) -> Option<Certificate> {
         let chain = pem::certificates(&files::read_file(path, files::MAX_WHOLE).ok()?);
         let leaf = chain.first()?;
         let key = verify::public_key(leaf)?;
@@ -87,6 +86,12 @@ pub fn version_of_nginx(program: Option<&Path>) -> Result<NginxVersion, String> 
     let program =
         program.or_else(usual).ok_or("there is no nginx in the usual places; name it by --program")?;
     NginxVersion::of_program(program)
+}
+
+/// Returns `true` if a program says that it is Forebay.
+fn is_forebay(program: &Path) -> bool {
+    let out = std::process::Command::new(program).arg("-v").stdin(std::process::Stdio::null()).output();
+    out.is_ok_and(|out| String::from_utf8_lossy(&out.stderr).contains("(forebay "))
 }
 
 /// Places where nginx is installed.
@@ -143,6 +148,26 @@ const SYSCTLS: &[&str] = &[
 ];
 
 impl Host {
+    /// Returns the server that runs the configuration, or Forebay if none does.
+    pub fn runner(&self) -> Target {
+        // Forebay may have been installed as nginx, and says so with -v.
+        let nginx = self.running.as_ref().filter(|r| r.name == "nginx" && !is_forebay(&r.program));
+        nginx.map_or(Target::Forebay, |r| Target::Nginx(NginxVersion::of_program(&r.program).ok()))
+    }
+
+    /// Returns what is known about the machine itself, and nothing about directives of a configuration.
+    pub(crate) fn without_places(&self) -> Host {
+        Host {
+            cpus: self.cpus,
+            online: self.online,
+            memory: self.memory,
+            descriptors: self.descriptors,
+            sysctls: self.sysctls.clone(),
+            now: self.now,
+            ..Host::default()
+        }
+    }
+
     /// This machine.
     pub fn detect() -> Host {
         let budget: CpuBudget = cpus::detect();

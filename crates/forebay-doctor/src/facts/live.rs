@@ -1,6 +1,6 @@
 //! The server that runs with the configuration: its processes, its error log, its counters.
 
-use super::scene::Scene;
+use crate::scene::Scene;
 use forebay_core::control::blocking::{Address, Connection, Limits, Patience};
 use forebay_sys::files;
 use std::io::{Read, Seek, SeekFrom};
@@ -16,6 +16,10 @@ const TAIL: u64 = 8 << 20;
 pub struct Running {
     /// Its master.
     pub pid: u32,
+    /// Its program; empty where that is not visible.
+    pub program: PathBuf,
+    /// Name of its process.
+    pub name: String,
     /// Of each process: descriptors in use, and how many it may have.
     pub descriptors: Vec<(u64, u64)>,
     /// The error log, and the text of its end.
@@ -36,7 +40,9 @@ impl Running {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             return None;
         }
-        let mut running = Running { pid, ..Running::default() };
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let mut running = Running { pid, program, name: name.trim().to_owned(), ..Running::default() };
         let children =
             std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         let all = std::iter::once(pid).chain(children.split_whitespace().filter_map(|c| c.parse().ok()));

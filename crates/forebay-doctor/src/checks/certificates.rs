@@ -1,11 +1,11 @@
 //! Rules for certificates: those by ACME, and the end of all of them.
 
-use super::acme::{Answers, Meeting};
-use super::conf_rules::Check;
-use super::host::{Certificate, Host};
-use super::rule_table;
-use super::safety_rules::is_near;
-use super::scene::Scene;
+use super::Check;
+use super::checks;
+use super::safety::is_near;
+use crate::facts::acme::{Answers, Meeting};
+use crate::facts::host::{Certificate, Host};
+use crate::scene::Scene;
 use forebay_acme::{Challenge, Identifier, Order, Stored, stored};
 use forebay_conf::tree::Span;
 use forebay_net::resolver::Failure;
@@ -183,26 +183,17 @@ impl Filed {
     }
 }
 
-rule_table! { Check;
-    "acme-port" Warning "no listener where the authority looks for the proof"
-    "The authority always connects to port 80 for HTTP-01 and to port 443 for TLS-ALPN-01. Each attempt that fails counts against its limits."
-    "listen 80; or, if another port gets the connections to port 80, acme_http_port. Otherwise challenge tls-alpn-01 with listen 443 ssl; or dns-01."
-    |s, h, found| for order in &h.acme.orders {
+checks! { Check;
+    "acme-port" |s, h, found| for order in &h.acme.orders {
         if let (Some(text), Some(first)) = (unmet(s, order), order.identifiers.first()) {
             found(place(s, order, first), text);
         }
     },
-    "acme-port-closed" Harm "no connection to the port of the challenge"
-    "The server runs, and not even this machine gets a connection there: it runs with another configuration, or a rule of the firewall is in the way. Whether the port is open from outside cannot be seen from here."
-    "forebay reload, and a look at the firewall; forebay acme test has the authority try."
-    |s, h, found| for (addr, why) in &h.acme.closed {
+    "acme-port-closed" |s, h, found| for (addr, why) in &h.acme.closed {
         let at = s.all("acme_certificate").chain(s.all("acme")).next().map(|n| s.span(n));
         found(at.unwrap_or_default(), format!("no connection to {addr}: {why}"));
     },
-    "acme-no-resolver" Warning "name servers do not answer"
-    "Without one Forebay finds neither the authority nor anything else by name. Asked were those of resolver in the http block, or else those of /etc/resolv.conf."
-    "resolver with the address of a name server, or nameserver in /etc/resolv.conf."
-    |s, h, found| {
+    "acme-no-resolver" |s, h, found| {
         let mut all = asked(h, |_| true).peekable();
         let first = all.peek().map(|(order, name, _)| place(s, order, name));
         let silent = |(_, _, a): (&Order, &Identifier, &Answers)| matches!(a.addresses, Err(Failure::Timeout | Failure::Refused));
@@ -210,20 +201,14 @@ rule_table! { Check;
             found(first, "no name server answers".to_owned());
         }
     },
-    "acme-name-unknown" Harm "a name that DNS does not have"
-    "The authority asks DNS for the addresses of the name to connect to them. Asked were the name servers of resolver in the http block, or else those of /etc/resolv.conf; public ones may know more."
-    "An A or AAAA record for the name, or a certificate without it."
-    |s, h, found| for (order, name, answers) in asked(h, connects) {
+    "acme-name-unknown" |s, h, found| for (order, name, answers) in asked(h, connects) {
         match answers.addresses {
             Err(Failure::NotFound) => found(place(s, order, name), format!("\"{name}\" has no address")),
             Err(e @ (Failure::Server | Failure::Format)) => found(place(s, order, name), format!("\"{name}\" cannot be resolved ({e})")),
             _ => {}
         }
     },
-    "acme-name-elsewhere" Advice "a name that leads to another address"
-    "The authority connects to the addresses of the name, to one of IPv6 first. Behind a balancer or address translation they are not this machine's own, and all is well."
-    "Records with the addresses of this server, and no AAAA record if it has no IPv6; or a balancer that passes the challenge on."
-    |s, h, found| for (order, name, answers) in asked(h, connects) {
+    "acme-name-elsewhere" |s, h, found| for (order, name, answers) in asked(h, connects) {
         for v6 in [false, true] {
             let ips = answers.addresses.as_deref().unwrap_or_default();
             if let Some(ips) = elsewhere(h, ips, v6) {
@@ -231,10 +216,7 @@ rule_table! { Check;
             }
         }
     },
-    "acme-caa" Harm "CAA records that do not allow the authority"
-    "An authority looks for CAA records of the name and then of its parents, and issues nothing if they name others only, or if the question fails (RFC 8659). Looked at for Let's Encrypt only: the configuration does not have the names of others."
-    "A CAA record 0 issue \"letsencrypt.org\", for wildcards where there is issuewild one of that; or another authority in acme_issuer."
-    |s, h, found| for (order, name, answers) in asked(h, |o| o.issuer.is_lets_encrypt()) {
+    "acme-caa" |s, h, found| for (order, name, answers) in asked(h, |o| o.issuer.is_lets_encrypt()) {
         let why = match &answers.rules {
             Ok(rules) => forbidden(rules, name, order.issuer.challenge),
             Err(Failure::Server) => Some("the question for CAA records fails".to_owned()),
@@ -244,19 +226,13 @@ rule_table! { Check;
             found(place(s, order, name), format!("\"{name}\": {why}"));
         }
     },
-    "certificate-expired" Harm "a certificate that has expired"
-    "Clients refuse it."
-    "A new certificate, and a reload. For one by ACME: forebay acme status and the error log have the reason."
-    |s, h, found| for filed in Filed::all(s, h) {
+    "certificate-expired" |s, h, found| for filed in Filed::all(s, h) {
         let ago = h.now.saturating_sub(filed.certificate.validity.1);
         if ago >= 0 {
             found(filed.span, format!("{} expired {} days ago", filed.file, ago / DAY));
         }
     },
-    "certificate-ending" Warning "a certificate near its end"
-    "Less than 14 days are left; or, of one by ACME, which is renewed after two thirds of its lifetime, less than a third."
-    "A new certificate, and a reload. For one by ACME: forebay acme status and the error log have the reason."
-    |s, h, found| for filed in Filed::all(s, h) {
+    "certificate-ending" |s, h, found| for filed in Filed::all(s, h) {
         if let Some(text) = filed.ending(h.now) {
             found(filed.span, text);
         }
@@ -265,9 +241,9 @@ rule_table! { Check;
 
 #[cfg(test)]
 mod tests {
-    use super::super::acme::Acme;
-    use super::super::examine;
     use super::*;
+    use crate::facts::acme::Acme;
+    use crate::{Target, examine};
     use forebay_acme::{Issuer, LETS_ENCRYPT as DIRECTORY};
     use forebay_conf::files::Files;
     use std::path::Path;
@@ -279,9 +255,9 @@ mod tests {
     fn fired(conf: &str, host: &Host) -> Vec<(&'static str, u32, String)> {
         let mut files = Files::recorded([("/n.conf", conf)]);
         let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
-        let found = examine(&Scene::new(&parsed.tree), host);
-        let own = found.into_iter().filter(|f| RULES.iter().any(|(r, _)| r.id == f.rule.id));
-        own.map(|f| (f.rule.id, f.span.map_or(0, |s| s.line), f.message)).collect()
+        let found = examine(&Scene::new(&parsed.tree), host, Target::Forebay);
+        let own = found.into_iter().filter(|f| CHECKS.iter().any(|(id, _)| *id == f.rule.id));
+        own.map(|f| (f.rule.id.as_str(), f.span.map_or(0, |s| s.line), f.message)).collect()
     }
 
     fn ips(list: &[&str]) -> Vec<IpAddr> {

@@ -1,31 +1,28 @@
 //! Rules for the configuration. Their texts were checked against nginx 1.31 and Linux 6.18.
 
-use super::host::Host;
-use super::rule_table;
-use super::scene::Scene;
+use super::{Check, checks};
+use crate::facts::host::Host;
+use crate::scene::Scene;
 use forebay_conf::tree::Span;
 use forebay_conf::units;
 
-/// Looks for one problem, and reports each place with its text.
-pub(super) type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(Span, String));
-
-pub(super) fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
+pub(crate) fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
     units::size(s.arg(n, arg).as_bytes())
 }
 
-pub(super) fn seconds(s: &Scene<'_>, n: usize) -> Option<u64> {
+pub(crate) fn seconds(s: &Scene<'_>, n: usize) -> Option<u64> {
     units::time_secs(s.arg(n, 0).as_bytes())
 }
 
-pub(super) fn number(s: &Scene<'_>, n: usize) -> Option<u64> {
+pub(crate) fn number(s: &Scene<'_>, n: usize) -> Option<u64> {
     s.arg(n, 0).parse().ok()
 }
 
-pub(super) fn connections(s: &Scene<'_>) -> u64 {
+pub(crate) fn connections(s: &Scene<'_>) -> u64 {
     s.all("worker_connections").last().and_then(|n| number(s, n)).unwrap_or(512)
 }
 
-pub(super) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
+pub(crate) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     match s.all("worker_processes").last().map(|n| s.arg(n, 0)) {
         // On a machine that was not looked at there is more than one CPU.
         Some(w) if w == "auto" => {
@@ -101,7 +98,7 @@ impl Worst {
     }
 }
 
-pub(super) fn proxies(s: &Scene<'_>) -> bool {
+pub(crate) fn proxies(s: &Scene<'_>) -> bool {
     ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"]
         .iter()
         .any(|d| s.all(d).next().is_some())
@@ -121,7 +118,7 @@ fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &
 }
 
 /// Reports `text` for each directive that has `what` among its arguments.
-pub(super) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, what: &str, text: &str) {
+pub(crate) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, what: &str, text: &str) {
     for n in s.all(name) {
         if let Some(i) = s.args(n).iter().position(|a| a == what) {
             found(s.arg_span(n, i), text.to_owned());
@@ -130,10 +127,10 @@ pub(super) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &st
 }
 
 /// Text of the rule `method-list`.
-pub(super) const PATCH_REFUSED: &str = "PATCH is refused";
+pub(crate) const PATCH_REFUSED: &str = "PATCH is refused";
 
 /// Returns `true` if the condition of an `if` lets through a list of methods without PATCH.
-pub(super) fn forgets_patch(condition: &str) -> bool {
+pub(crate) fn forgets_patch(condition: &str) -> bool {
     condition.contains("$request_method")
         && condition.contains("!~")
         && condition.contains("DELETE")
@@ -141,7 +138,7 @@ pub(super) fn forgets_patch(condition: &str) -> bool {
 }
 
 /// Reports directives of a list that hide the directives of outer levels.
-pub(super) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, String)) {
+pub(crate) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, String)) {
     for block in (0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()) {
         let Some(first) = s.child(Some(block), name) else { continue };
         let merged = |n: usize| s.arg(n, 0) == "merge";
@@ -171,11 +168,8 @@ fn on(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, text: &str
     }
 }
 
-rule_table! { Check;
-    "multi-accept" Harm "multi_accept without reuseport"
-    "One worker takes nearly all connections: of 400 that came one after the other, 7 went to the one and 393 to the other. The accept loop then never puts the worker back into the queue of those that wait."
-    "Remove it, or give each listen \"reuseport\" first and measure."
-    |s, h, found| {
+checks! { Check;
+    "multi-accept" |s, h, found| {
         let single = workers(s, h) == 1 && s.all("worker_processes").next().is_some();
         let listens: Vec<usize> = s.all("listen").collect();
         let reuses = |n: &usize| s.args(*n).iter().any(|a| a == "reuseport");
@@ -187,60 +181,36 @@ rule_table! { Check;
             on(s, found, "multi_accept", "with one worker this changes little; with more it harms");
         }
     },
-    "use-epoll" NoEffect "use epoll"
-    "nginx takes epoll on Linux by itself; select is not even built in."
-    "Remove it."
-    |s, _, found| for n in s.all("use").filter(|n| s.arg(*n, 0) == "epoll") {
+    "use-epoll" |s, _, found| for n in s.all("use").filter(|n| s.arg(*n, 0) == "epoll") {
         found(s.span(n), "epoll is used on Linux anyway".to_owned());
     },
-    "worker-processes-one" Harm "one worker on a machine with more CPUs"
-    "One process uses one CPU; the others idle."
-    "worker_processes auto;"
-    |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "1" && h.cpus != 1) {
+    "worker-processes-one" |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "1" && h.cpus != 1) {
         found(s.arg_span(n, 0), if h.cpus > 1 { format!("1 of {} CPUs will be used", h.cpus) } else { "only one CPU will be used".to_owned() });
     },
-    "worker-processes-many" Warning "more workers than CPUs"
-    "More workers than CPUs only help where workers block on a disk; otherwise they cost switches. The article that multiplies them by four measured one run each."
-    "worker_processes auto; and measure before setting more."
-    |s, h, found| for n in s.all("worker_processes") {
+    "worker-processes-many" |s, h, found| for n in s.all("worker_processes") {
         if let Some(w) = number(s, n) && w > if h.cpus > 0 { h.cpus as u64 } else { 4 } {
             let cpus = if h.cpus > 0 { format!("{} CPUs may be used here", h.cpus) } else { "more than most machines have CPUs".to_owned() };
             found(s.arg_span(n, 0), format!("{w} workers: {cpus}"));
         }
     },
-    "worker-processes-missing" Warning "worker_processes left out"
-    "Articles say that the default is the number of CPUs; it is 1, only the packages' own files say auto. Forebay takes all CPUs."
-    "worker_processes auto;"
-    |s, h, found| if let (None, Some(n), 2..) = (s.all("worker_processes").next(), s.all("events").next(), h.cpus) {
+    "worker-processes-missing" |s, h, found| if let (None, Some(n), 2..) = (s.all("worker_processes").next(), s.all("events").next(), h.cpus) {
         found(s.span(n), format!("nginx uses 1 of {} CPUs", h.cpus));
     },
-    "worker-processes-quota" Warning "worker_processes auto under a quota"
-    "nginx counts the CPUs that are online and ignores quotas and sets of a container, so it starts more workers than it may run. Forebay counts what it may use."
-    "The number of CPUs that the quota allows."
-    |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "auto") {
+    "worker-processes-quota" |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "auto") {
         if h.cpus > 0 && h.cpus < h.online {
             found(s.arg_span(n, 0), format!("{} CPUs may be used, nginx will start {} workers", h.cpus, h.online));
         }
     },
-    "worker-affinity" Advice "pinned workers"
-    "A pinned worker cannot move away from a busy neighbour; in a container with a shared set of CPUs or a quota that hurts."
-    "Pin only on a machine of its own, and measure."
-    |s, h, found| for n in s.all("worker_cpu_affinity") {
+    "worker-affinity" |s, h, found| for n in s.all("worker_cpu_affinity") {
         let quota = h.cpus > 0 && h.cpus < h.online;
         found(s.span(n), if quota { format!("{} of {} CPUs are ours: do not pin", h.cpus, h.online) } else { "helps only on CPUs that nobody else uses".to_owned() });
     },
-    "worker-connections-low" Harm "worker_connections below the default"
-    "The default is 512. Clients beyond the limit are cut off; with fewer connections than listening sockets nginx does not start."
-    "Leave it out, or set what memory and descriptors allow."
-    |s, _, found| for n in s.all("worker_connections") {
+    "worker-connections-low" |s, _, found| for n in s.all("worker_connections") {
         if let Some(c) = number(s, n).filter(|c| *c < 512) {
             found(s.arg_span(n, 0), format!("{c} is fewer than the default of 512"));
         }
     },
-    "descriptors-short" Harm "fewer descriptors than connections need"
-    "A worker without descriptors answers 500 to clients it has accepted, since opening files fails too: 27 of 40 in a trial. A proxied request takes two, an open file one."
-    "worker_rlimit_nofile at least twice worker_connections where anything is proxied, else the connections plus the cached files."
-    |s, h, found| {
+    "descriptors-short" |s, h, found| {
         let c = connections(s);
         let need = Worst::of(s, h).descriptors;
         let limit = s.all("worker_rlimit_nofile").last();
@@ -257,47 +227,29 @@ rule_table! { Check;
             _ => {}
         }
     },
-    "nofile-above-nr-open" Harm "worker_rlimit_nofile above fs.nr_open"
-    "The kernel refuses it and the worker goes on with what it had."
-    "Stay at or below fs.nr_open, 1048576 unless changed."
-    |s, h, found| for n in s.all("worker_rlimit_nofile") {
+    "nofile-above-nr-open" |s, h, found| for n in s.all("worker_rlimit_nofile") {
         let most = h.number("fs.nr_open").map_or(1_048_576, |v| v.0);
         if let Some(v) = number(s, n).filter(|v| *v > most) {
             found(s.arg_span(n, 0), format!("{v} is more than fs.nr_open allows ({most})"));
         }
     },
-    "keepalive-off" Harm "keepalive_timeout 0"
-    "Each response then says \"Connection: close\": a new connection, and over TLS a new handshake, for each request. An idle connection costs about half a kilobyte."
-    "Remove it: the default is 75s."
-    |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+    "keepalive-off" |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if seconds(s, n) == Some(0) {
             found(s.arg_span(n, 0), "every request will take a connection of its own".to_owned());
         }
     },
-    "keepalive-short" Advice "keepalive_timeout below the default"
-    "Shorter means more reconnects; no gain was measured."
-    "Leave the default of 75s unless connections run out."
-    |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+    "keepalive-short" |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if let Some(t) = seconds(s, n).filter(|t| *t > 0 && *t < 60) {
             found(s.arg_span(n, 0), format!("{t} s: more reconnects than with the default of 75 s"));
         }
     },
-    "keepalive-requests" NoEffect "keepalive_requests as by default"
-    "1000 is nginx's default since 1.19.10; Forebay's is 10000."
-    "Remove it."
-    |s, _, found| defaults(s, found, &[("keepalive_requests", &["1000"])]),
-    "keepalive-requests-stale" Advice "keepalive_requests raised from a default that is gone"
-    "nginx's default is 1000 since 1.19.10, not 100, and Forebay's 10000; beyond it only busy TLS clients have something to win."
-    "Remove it unless a measurement shows a gain."
-    |s, _, found| for n in s.all("keepalive_requests") {
+    "keepalive-requests" |s, _, found| defaults(s, found, &[("keepalive_requests", &["1000"])]),
+    "keepalive-requests-stale" |s, _, found| for n in s.all("keepalive_requests") {
         if let Some(v) = number(s, n).filter(|v| *v > 1000) {
             found(s.arg_span(n, 0), format!("{v}: the default is 1000, not 100 as articles say"));
         }
     },
-    "default-repeated" NoEffect "a directive that repeats the default"
-    "tcp_nodelay, postpone_output, client_header_buffer_size, large_client_header_buffers, ssl_protocols, ssl_prefer_server_ciphers off (without the line Forebay takes the cheapest suite that the client has), accept_mutex, and since 1.29.7 HTTP/1.1 with keep-alive to upstreams."
-    "Remove it."
-    |s, _, found| {
+    "default-repeated" |s, h, found| {
         defaults(s, found, &[
             ("tcp_nodelay", &["on"]),
             ("postpone_output", &["1460"]),
@@ -306,12 +258,15 @@ rule_table! { Check;
             ("ssl_protocols", &["TLSv1.2", "TLSv1.3"]),
             ("ssl_prefer_server_ciphers", &["off"]),
             ("accept_mutex", &["off"]),
-            ("proxy_http_version", &["1.1"]),
             ("gzip_buffers", &["32", "4k"]),
         ]);
         for n in s.all("gzip_buffers").filter(|n| s.args(*n) == ["16", "8k"]) {
             found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k".to_owned());
         }
+        if !h.target.keeps_upstream_connections() {
+            return;
+        }
+        defaults(s, found, &[("proxy_http_version", &["1.1"])]);
         for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("connection") && s.arg(*n, 1).is_empty()) {
             found(s.span(n), "an empty Connection to upstreams is the default since 1.29.7".to_owned());
         }
@@ -319,10 +274,7 @@ rule_table! { Check;
             found(s.span(n), "\"keepalive 32\" is the default of an upstream since 1.29.7".to_owned());
         }
     },
-    "literal-proxy-pass" Advice "proxy_pass to an address instead of an upstream"
-    "In nginx the pool of idle connections belongs to upstream blocks: a literal address is connected to for each request, 22 system calls instead of 10. Forebay keeps connections either way."
-    "Name the address in an upstream block."
-    |s, _, found| for n in s.all("proxy_pass") {
+    "literal-proxy-pass" |s, _, found| for n in s.all("proxy_pass") {
         let url = s.arg(n, 0);
         let host = url.split("://").nth(1).unwrap_or_default();
         let place = host.split(['/', ':']).next().unwrap_or_default();
@@ -331,18 +283,12 @@ rule_table! { Check;
             found(s.arg_span(n, 0), "a new connection for each request".to_owned());
         }
     },
-    "upstream-keepalive-many" Advice "keepalive counts for each worker"
-    "The pool of idle connections belongs to a worker: the upstream sees as many times more."
-    "Stay below what the upstream takes, divided by the workers."
-    |s, h, found| for n in s.all("keepalive").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+    "upstream-keepalive-many" |s, h, found| for n in s.all("keepalive").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if let Some(k) = number(s, n).filter(|k| *k >= 64) {
             found(s.arg_span(n, 0), format!("up to {} idle connections to the upstream", k.saturating_mul(workers(s, h))));
         }
     },
-    "keepalive-http10" Warning "keepalive to an upstream over HTTP/1.0"
-    "Before 1.29.7 requests went out over HTTP/1.0 with \"Connection: close\" unless told otherwise, and keepalive did nothing. Forebay and newer nginx do it right by themselves."
-    "proxy_http_version 1.1; and proxy_set_header Connection \"\"; for older nginx."
-    |s, _, found| for u in s.all("upstream").filter(|u| s.child(Some(*u), "keepalive").is_some()) {
+    "keepalive-http10" |s, _, found| for u in s.all("upstream").filter(|u| s.child(Some(*u), "keepalive").is_some()) {
         let name = s.arg(u, 0);
         for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).split("://").nth(1).is_some_and(|h| h.split('/').next() == Some(name.as_str()))) {
             let old = s.effective(s.parent(n), "proxy_http_version").is_none_or(|v| s.arg(v, 0) == "1.0");
@@ -351,170 +297,104 @@ rule_table! { Check;
             }
         }
     },
-    "keepalive-requests-low" Warning "keepalive_requests that end connections early"
-    "Each new connection costs a handshake, over TLS a dear one; the default is 1000."
-    "Remove it."
-    |s, _, found| for n in s.all("keepalive_requests") {
+    "keepalive-requests-low" |s, _, found| for n in s.all("keepalive_requests") {
         if let Some(v) = number(s, n).filter(|v| *v < 100) {
             found(s.arg_span(n, 0), format!("a new connection every {v} requests"));
         }
     },
-    "sendfile-off" Advice "files without sendfile"
-    "The default is off: a plain file of 100 kB takes eight calls instead of one. Forebay sends files by itself as it is cheapest. Over TLS it changes nothing without kernel TLS."
-    "sendfile on;"
-    |s, _, found| for n in s.all("root").filter(|n| !s.on(s.parent(*n), "sendfile")) {
+    "sendfile-off" |s, _, found| for n in s.all("root").filter(|n| !s.on(s.parent(*n), "sendfile")) {
         let plain = s.all("listen").any(|l| !s.args(l).iter().any(|a| a == "ssl")) || s.all("listen").next().is_none();
         if plain {
             found(s.span(n), "files below it are read and written, not sent".to_owned());
             break;
         }
     },
-    "file-cache-errors" Harm "open_file_cache_errors on"
-    "A file that was missing once stays a 404 after it has appeared, until the entry is checked again."
-    "Leave it off unless files only change with a reload."
-    |s, _, found| on(s, found, "open_file_cache_errors", "a 404 outlives the arrival of the file"),
-    "file-cache-stale" Warning "open_file_cache in front of files that change"
-    "For as long as open_file_cache_valid says: a replaced file is served in its old form, a deleted one with 200, one that was shrunk in place cuts the connection, one that grew is cut at the old length."
-    "Deploy by renaming and reload, or set open_file_cache_valid to a second or two. Forebay's own cache keeps files open without it and sees changes at once."
-    |s, _, found| for n in s.all("open_file_cache").filter(|n| s.arg(*n, 0) != "off") {
+    "file-cache-errors" |s, _, found| on(s, found, "open_file_cache_errors", "a 404 outlives the arrival of the file"),
+    "file-cache-stale" |s, _, found| for n in s.all("open_file_cache").filter(|n| s.arg(*n, 0) != "off") {
         let valid = s.effective(s.parent(n), "open_file_cache_valid").and_then(|v| seconds(s, v)).unwrap_or(60);
         if valid > 5 {
             found(s.span(n), format!("up to {valid} s of stale content after a file has changed"));
         }
     },
-    "output-buffers" Harm "output_buffers above 128k"
-    "Not used where sendfile is; for compressed and filtered bodies each slow client holds them: 145 kB became 204 kB a client in a trial."
-    "Remove it: the default is 2 32k."
-    |s, _, found| for n in s.all("output_buffers") {
+    "output-buffers" |s, _, found| for n in s.all("output_buffers") {
         let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
         if total > 128 * 1024 {
             found(s.span(n), format!("{} kB for each client that is sent a filtered body", total / 1024));
         }
     },
-    "header-buffers-small" Harm "large_client_header_buffers below the default"
-    "A line longer than one buffer is answered with 400 or 414: long cookies and URLs stop working."
-    "Remove it: the default is 4 8k."
-    |s, _, found| for n in s.all("large_client_header_buffers") {
+    "header-buffers-small" |s, _, found| for n in s.all("large_client_header_buffers") {
         if let Some(b) = size(s, n, 1).filter(|b| *b < 8192) {
             found(s.arg_span(n, 1), format!("lines of more than {b} bytes will be refused"));
         }
     },
-    "body-buffer-large" Warning "client_body_buffer_size times connections"
-    "Each upload may hold one such buffer."
-    "Raise it only where the error log tells of temporary files for request bodies."
-    |s, _, found| for n in s.all("client_body_buffer_size") {
+    "body-buffer-large" |s, _, found| for n in s.all("client_body_buffer_size") {
         if let Some(b) = size(s, n, 0).filter(|b| *b >= 64 * 1024) {
             found(s.arg_span(n, 0), format!("{} kB for each upload: {} MB if all {} connections of a worker upload", b / 1024, b.saturating_mul(connections(s)) / (1 << 20), connections(s)));
         }
     },
-    "timeouts-short" Warning "client timeouts below 15 seconds"
-    "Body and send timers run between two reads or writes: they do not stop slow attackers, and cut off people on mobile networks."
-    "Leave the defaults of 60s; Forebay ends the slowest clients first when connections run out."
-    |s, _, found| for name in ["client_body_timeout", "client_header_timeout", "send_timeout"] {
+    "timeouts-short" |s, _, found| for name in ["client_body_timeout", "client_header_timeout", "send_timeout"] {
         for n in s.all(name) {
             if let Some(t) = seconds(s, n).filter(|t| *t < 15) {
                 found(s.arg_span(n, 0), format!("{t} s of silence end a request"));
             }
         }
     },
-    "tcp-nopush-alone" NoEffect "tcp_nopush without sendfile"
-    "It only acts on responses that sendfile sends."
-    "sendfile on; or remove it."
-    |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "sendfile")) {
+    "tcp-nopush-alone" |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "sendfile")) {
         found(s.span(n), "sendfile is off here".to_owned());
     },
-    "tcp-nopush-cost" Advice "tcp_nopush costs two system calls a response"
-    "It saves a packet on small files and costs two setsockopt calls. Forebay sends head and body in one call and needs neither."
-    "Measure."
-    |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && s.on(s.parent(*n), "sendfile")) {
+    "tcp-nopush-cost" |s, _, found| for n in s.all("tcp_nopush").filter(|n| s.arg(*n, 0) == "on" && s.on(s.parent(*n), "sendfile")) {
         found(s.span(n), "two more system calls for each response; measure whether it pays".to_owned());
     },
-    "log-buffer-loss" Warning "buffered access log"
-    "In nginx buffering saves a write for each request, and a worker that is killed takes what is in its buffer with it: 50 of 50 lines in a trial. Forebay writes the lines of a turn together without it, and its master saves what a killed worker left; a crash of the machine still takes it."
-    "Keep audit logs unbuffered, or set flush= to a second."
-    |s, _, found| for n in s.all("access_log") {
+    "log-buffer-loss" |s, _, found| for n in s.all("access_log") {
         if s.args(n).iter().any(|a| a.starts_with("buffer=")) {
             found(s.span(n), "lines in the buffer are lost when the machine crashes, in nginx also when a worker is killed".to_owned());
         }
     },
-    "gzip-level" Warning "gzip_comp_level above 6"
-    "Level 9 costs 2.3 times the instructions of level 6 for half a percent of size."
-    "gzip_comp_level 4 to 6; Forebay compresses a static file once."
-    |s, _, found| for n in s.all("gzip_comp_level") {
+    "gzip-level" |s, _, found| for n in s.all("gzip_comp_level") {
         if let Some(l) = number(s, n).filter(|l| *l > 6) {
             found(s.arg_span(n, 0), format!("level {l} costs twice as much as 6 for almost nothing"));
         }
     },
-    "brotli-module" Advice "brotli without its module"
-    "It is no part of nginx, which refuses the line as an unknown directive. Forebay has it built in. At like cost it saves about as much as gzip: level 4 equals gzip 9, 5 wins by 1.5 to 2.5 points."
-    "load_module with the module of the distribution, if nginx is to read the file."
-    |s, _, found| for n in s.all("brotli").filter(|n| s.arg(*n, 0) == "on") {
+    "brotli-module" |s, _, found| for n in s.all("brotli").filter(|n| s.arg(*n, 0) == "on") {
         if !s.all("load_module").any(|m| s.arg(m, 0).contains("brotli")) {
             found(s.span(n), "nginx does not know it by itself".to_owned());
             break;
         }
     },
-    "gzip-min-length" Advice "gzip_min_length left at 20"
-    "Bodies of a few dozen bytes grow when they are compressed."
-    "gzip_min_length 256;"
-    |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on") {
+    "gzip-min-length" |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on") {
         if s.effective(s.parent(n), "gzip_min_length").is_none() {
             found(s.span(n), "bodies of 20 bytes are compressed too".to_owned());
         }
     },
-    "gzip-vary" Warning "gzip without gzip_vary"
-    "A shared cache may give the compressed form to a client that cannot read it."
-    "gzip_vary on;"
-    |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "gzip_vary")) {
+    "gzip-vary" |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on" && !s.on(s.parent(*n), "gzip_vary")) {
         found(s.span(n), "responses do not say \"Vary: Accept-Encoding\"".to_owned());
     },
-    "gzip-breach" Warning "compressing proxied pages with secrets"
-    "A page with a secret (a CSRF token) and text from the request tells the secret by its compressed length: BREACH."
-    "Leave gzip_proxied off for pages of logged-in users."
-    |s, _, found| for n in s.all("gzip_proxied").filter(|n| s.arg(*n, 0) == "any") {
+    "gzip-breach" |s, _, found| for n in s.all("gzip_proxied").filter(|n| s.arg(*n, 0) == "any") {
         found(s.span(n), "pages with secrets are compressed too".to_owned());
     },
-    "header-lost" Harm "add_header that hides inherited ones"
-    "A level with an add_header of its own inherits none: the security headers of the outer level are gone in it."
-    "Repeat them, or add_header_inherit merge; (since 1.29.3)."
-    |s, _, found| level_lost(s, "add_header", found),
-    "cache-control-twice" Warning "expires beside add_header Cache-Control"
-    "Both send the field: two lines, which most caches merge and some tools do not. \"no-cache\" beside a lifetime makes the lifetime void."
-    "Write one: add_header Cache-Control \"public, max-age=31536000, immutable\";"
-    |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
+    "header-lost" |s, _, found| level_lost(s, "add_header", found),
+    "cache-control-twice" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
         if let Some(e) = s.effective(s.parent(n), "expires").filter(|e| s.arg(*e, 0) != "off") {
             let void = s.arg(n, 1).contains("no-cache") || s.arg(n, 1).contains("no-store");
             found(s.span(n), if void { format!("contradicts \"expires {}\"", s.arg(e, 0)) } else { format!("a second Cache-Control beside that of \"expires {}\"", s.arg(e, 0)) });
         }
     },
-    "xss-protection" Warning "X-XSS-Protection"
-    "Browsers have dropped it; where it works it can be used to leak."
-    "Remove it; a Content-Security-Policy does what it was for."
-    |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("x-xss-protection")) {
+    "xss-protection" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("x-xss-protection")) {
         found(s.span(n), "browsers ignore it".to_owned());
     },
-    "method-list" Advice "methods refused by a list"
-    "Lists like this forget PATCH and what comes later."
-    "limit_except in the locations that need it."
-    |s, _, found| for n in s.all("if") {
+    "method-list" |s, _, found| for n in s.all("if") {
         if forgets_patch(&s.args(n).join(" ")) {
             found(s.span(n), PATCH_REFUSED.to_owned());
         }
     },
-    "burst-nodelay" Warning "limit_req with a large burst and nodelay"
-    "The burst passes at once: of 70 requests in a row 51 were let through. The upstream sees no flat load."
-    "Leave nodelay out, or use delay=N."
-    |s, _, found| for n in s.all("limit_req") {
+    "burst-nodelay" |s, _, found| for n in s.all("limit_req") {
         let args = s.args(n);
         let burst: u64 = args.iter().find_map(|a| a.strip_prefix("burst=")?.parse().ok()).unwrap_or(0);
         if burst >= 20 && args.iter().any(|a| a == "nodelay") {
             found(s.span(n), format!("{} requests pass at once", burst + 1));
         }
     },
-    "asset-location" Warning "a location for assets in a server that proxies"
-    "Requests that it takes are not proxied: the application's own scripts and styles turn into 404."
-    "Give it a proxy_pass too, or try_files with a named location behind it."
-    |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
+    "asset-location" |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
         let Some(server) = s.around(n, "server") else { continue };
         let pattern = s.args(n).join(" ");
         let assets = ["css", "js", "png", "jpg"].iter().filter(|e| pattern.contains(*e)).count() >= 2;
@@ -527,16 +407,10 @@ rule_table! { Check;
             found(s.span(n), "assets of what is proxied are looked for below \"root\"".to_owned());
         }
     },
-    "stub-status-argument" NoEffect "stub_status with an argument"
-    "Since 1.7.5 it takes none; the argument is accepted and unused."
-    "stub_status;"
-    |s, _, found| for n in s.all("stub_status").filter(|n| !s.args(*n).is_empty()) {
+    "stub-status-argument" |s, _, found| for n in s.all("stub_status").filter(|n| !s.args(*n).is_empty()) {
         found(s.span(n), "the argument is not used".to_owned());
     },
-    "server-tokens" Advice "server_tokens on"
-    "Harmless for speed; the version can still be guessed, but scanners ask for it first."
-    "server_tokens off;"
-    |s, _, found| {
+    "server-tokens" |s, _, found| {
         for n in s.all("server_tokens").filter(|n| s.arg(*n, 0) != "off") {
             found(s.arg_span(n, 0), "responses name the version".to_owned());
         }
@@ -547,22 +421,13 @@ rule_table! { Check;
             }
         }
     },
-    "listen-http2" Advice "http2 in listen"
-    "Deprecated since 1.25.1."
-    "http2 on;"
-    |s, _, found| word(s, found, "listen", "http2", "write \"http2 on;\" instead"),
-    "old-tls" Harm "TLS 1.0 or 1.1"
-    "Both are forbidden by RFC 8996; Forebay does not serve them."
-    "ssl_protocols TLSv1.2 TLSv1.3; which is the default."
-    |s, _, found| for n in s.all("ssl_protocols") {
+    "listen-http2" |s, _, found| word(s, found, "listen", "http2", "write \"http2 on;\" instead"),
+    "old-tls" |s, _, found| for n in s.all("ssl_protocols") {
         for (i, p) in s.args(n).iter().enumerate().filter(|(_, p)| matches!(p.as_str(), "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1")) {
             found(s.arg_span(n, i), format!("{p} is broken"));
         }
     },
-    "tls-without-cache" Warning "TLS without a session cache"
-    "Without one, TLS 1.2 clients without tickets shake hands in full each time, and the keys of tickets do not change by themselves."
-    "ssl_session_cache shared:SSL:10m;"
-    |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
+    "tls-without-cache" |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
         match s.effective(s.parent(n), "ssl_session_cache") {
             None => found(s.span(n), "no ssl_session_cache".to_owned()),
             Some(c) if matches!(s.arg(c, 0).as_str(), "off" | "none") => found(s.span(c), "no session can be resumed by its number".to_owned()),
@@ -570,24 +435,15 @@ rule_table! { Check;
         }
         break;
     },
-    "tickets-off" Warning "ssl_session_tickets off"
-    "With a shared cache the keys change by themselves, and TLS 1.3 resumes with a fresh key exchange: turning tickets off costs a lock for each resumption and gains nothing."
-    "Remove it."
-    |s, _, found| for n in s.all("ssl_session_tickets").filter(|n| s.arg(*n, 0) == "off") {
+    "tickets-off" |s, _, found| for n in s.all("ssl_session_tickets").filter(|n| s.arg(*n, 0) == "off") {
         found(s.span(n), "costs more and protects nothing".to_owned());
     },
-    "tls-timeout-long" Advice "TLS sessions kept for a day"
-    "A session that can be resumed keeps its keys for so long; few visitors come back within a day and not within an hour."
-    "ssl_session_timeout 1h; and measure how many handshakes are resumed."
-    |s, _, found| for n in s.all("ssl_session_timeout") {
+    "tls-timeout-long" |s, _, found| for n in s.all("ssl_session_timeout") {
         if let Some(t) = seconds(s, n).filter(|t| *t >= 86_400) {
             found(s.arg_span(n, 0), format!("keys live for {} h", t / 3600));
         }
     },
-    "stapling" Warning "ssl_stapling where certificates name no responder"
-    "Let's Encrypt took OCSP out of its certificates in May 2025 and shut the responders in August; most browsers do not ask. Without a resolver and a trusted chain stapling does not work at all."
-    "Remove it unless the certificate names a responder."
-    |s, h, found| for n in s.all("ssl_stapling").filter(|n| s.arg(*n, 0) == "on") {
+    "stapling" |s, h, found| for n in s.all("ssl_stapling").filter(|n| s.arg(*n, 0) == "on") {
         let near = |c: &usize| s.parent(*c) == s.parent(n) || s.around(*c, "http") == s.parent(n);
         let named = h.certificates.iter().filter(|(c, _)| near(c)).all(|(_, c)| c.responder) && h.certificates.keys().any(near);
         let lacking: Vec<&str> = ["resolver", "ssl_trusted_certificate"].into_iter().filter(|d| s.effective(s.parent(n), d).is_none()).collect();
@@ -596,10 +452,7 @@ rule_table! { Check;
         }
         found(s.span(n), if lacking.is_empty() { "does nothing for certificates of Let's Encrypt".to_owned() } else { format!("cannot work without {}", lacking.join(" and ")) });
     },
-    "backlog-capped" NoEffect "a backlog above somaxconn"
-    "The kernel cuts it to net.core.somaxconn."
-    "Raise the setting of the kernel too, and only if ListenOverflows grows."
-    |s, h, found| for n in s.all("listen") {
+    "backlog-capped" |s, h, found| for n in s.all("listen") {
         let Some((cap, _)) = h.number("net.core.somaxconn") else { return };
         for (i, a) in s.args(n).iter().enumerate() {
             if let Some(b) = a.strip_prefix("backlog=").and_then(|b| b.parse::<u64>().ok()).filter(|b| *b > cap) {
@@ -607,10 +460,7 @@ rule_table! { Check;
             }
         }
     },
-    "proxy-buffers" Harm "proxy buffers that do not fit together"
-    "proxy_busy_buffers_size must be at least the larger of proxy_buffer_size and one of proxy_buffers, and at most all of them but one."
-    "Keep max(proxy_buffer_size, one buffer) <= busy <= (number - 1) x size."
-    |s, _, found| for block in std::iter::once(None).chain((0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()).map(Some)) {
+    "proxy-buffers" |s, _, found| for block in std::iter::once(None).chain((0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()).map(Some)) {
         let own = ["proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size"].iter().find_map(|d| s.child(block, d));
         // The buffers of stream are others.
         let Some(at) = own.filter(|n| s.around(*n, "stream").is_none()) else { continue };
@@ -621,18 +471,12 @@ rule_table! { Check;
             found(s.span(at), format!("busy size {busy} is not between {} and {}", first.max(one), one.saturating_mul(count.saturating_sub(1))));
         }
     },
-    "cache-without-lock" Advice "proxy_cache without proxy_cache_lock"
-    "When an entry ends, all requests for it go to the upstream at once."
-    "proxy_cache_lock on; and proxy_cache_use_stale updating;"
-    |s, _, found| for name in ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"] {
+    "cache-without-lock" |s, _, found| for name in ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"] {
         for n in s.all(name).filter(|n| s.arg(*n, 0) != "off" && !s.on(s.parent(*n), &format!("{name}_lock"))) {
             found(s.span(n), format!("no {name}_lock"));
         }
     },
-    "cache-zone-small" Warning "a cache zone that holds few keys"
-    "A megabyte of keys_zone holds about 8000 entries; when it is full, entries are dropped long before max_size."
-    "keys_zone of max_size / mean size of a response / 8000 megabytes."
-    |s, _, found| for n in (0..s.nodes.len()).filter(|n| s.nodes[*n].d.name.as_str().ends_with("_cache_path")) {
+    "cache-zone-small" |s, _, found| for n in (0..s.nodes.len()).filter(|n| s.nodes[*n].d.name.as_str().ends_with("_cache_path")) {
         let args = s.args(n);
         let zone = args.iter().find_map(|a| units::size(a.strip_prefix("keys_zone=")?.rsplit(':').next()?.as_bytes()));
         let max = args.iter().find_map(|a| units::offset(a.strip_prefix("max_size=")?.as_bytes()));
@@ -643,48 +487,33 @@ rule_table! { Check;
             }
         }
     },
-    "websocket-buffering" Advice "Upgrade passed on without a long read timeout"
-    "A connection without traffic for proxy_read_timeout, 60 s by default, is closed."
-    "proxy_read_timeout 1h; or pings from the application."
-    |s, _, found| for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("upgrade")) {
+    "websocket-buffering" |s, _, found| for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("upgrade")) {
         if s.effective(s.parent(n), "proxy_read_timeout").is_none() {
             found(s.span(n), "silent for 60 s means closed".to_owned());
         }
     },
-    "memory-worst-case" Warning "buffers that could take more than the memory"
-    "Each client may hold the buffers for its head and its body and, where requests are passed on, all of those for the response of the upstream; with all connections at work that is the worst case."
-    "Fewer or smaller buffers, or fewer connections."
-    |s, h, found| {
+    "memory-worst-case" |s, h, found| {
         let Some(n) = s.all("worker_connections").last() else { return };
         let worst = Worst::of(s, h);
         if h.memory > 0 && worst.memory() > h.memory {
             found(s.arg_span(n, 0), format!("{} MB of buffers in the worst case, {} MB of memory", worst.memory() >> 20, h.memory >> 20));
         }
     },
-    "try-files-looks" Advice "try_files without open_file_cache"
-    "Each of its files is looked for on the disk at each request: a system call each. Forebay looks once a turn of its loop."
-    "open_file_cache with a short open_file_cache_valid where files seldom change; fewer arguments."
-    |s, _, found| for n in s.all("try_files") {
+    "try-files-looks" |s, _, found| for n in s.all("try_files") {
         let cached = s.effective(s.parent(n), "open_file_cache").is_some_and(|c| s.arg(c, 0) != "off");
         let looked = s.args(n).len().saturating_sub(1);
         if !cached && looked > 1 {
             found(s.span(n), format!("{looked} files are looked for at each request"));
         }
     },
-    "regex-exact" Advice "a pattern for one path"
-    "Patterns are tried one after the other for each request; an exact location is found at once."
-    "location = /path"
-    |s, _, found| for n in s.all("location").filter(|n| matches!(s.arg(*n, 0).as_str(), "~")) {
+    "regex-exact" |s, _, found| for n in s.all("location").filter(|n| matches!(s.arg(*n, 0).as_str(), "~")) {
         let pattern = s.arg(n, 1);
         let inner = pattern.strip_prefix("^/").and_then(|p| p.strip_suffix('$'));
         if let Some(inner) = inner && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-_".contains(&b)) {
             found(s.arg_span(n, 1), format!("the same as \"= /{inner}\""));
         }
     },
-    "rsa-only" Advice "certificates with RSA keys only"
-    "An RSA 2048 signature costs the server some ten times the CPU time of an ECDSA P-256 one, and is due at each full handshake."
-    "Add a certificate with an ECDSA key beside it: clients that know neither better take RSA."
-    |s, h, found| {
+    "rsa-only" |s, h, found| {
         let mut blocks: Vec<Option<usize>> = h.certificates.keys().map(|n| s.parent(*n)).collect();
         blocks.dedup();
         for block in blocks {

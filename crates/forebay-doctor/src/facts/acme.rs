@@ -1,7 +1,7 @@
 //! Facts about the certificates that a configuration gets by ACME: what DNS has about their names, and whether the authority
 //! can get to the server. All questions are asked at a time, each with a deadline.
 
-use super::scene::Scene;
+use crate::scene::Scene;
 use forebay_acme::{Challenge, Identifier, Order, Publication};
 use forebay_conf::address::{Address, Host};
 use forebay_conf::error::Level;
@@ -52,7 +52,7 @@ pub struct Answers {
 
 impl Acme {
     /// Reads the orders of a configuration that has any.
-    pub fn of(scene: &Scene<'_>, environment: &Environment, load: super::Load) -> Acme {
+    pub fn of(scene: &Scene<'_>, environment: &Environment, load: crate::Load) -> Acme {
         let mut acme = Acme::default();
         if scene.all("acme").chain(scene.all("acme_certificate")).next().is_none() {
             return acme;
@@ -80,7 +80,7 @@ impl Acme {
 
 /// Challenge that the authority meets by connecting to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Meeting {
+pub(crate) enum Meeting {
     /// HTTP-01.
     Http,
     /// TLS-ALPN-01.
@@ -89,7 +89,7 @@ pub(super) enum Meeting {
 
 impl Meeting {
     /// Returns that of an order. `None` if the authority does not connect, or another server answers it.
-    pub(super) fn of(order: &Order) -> Option<Meeting> {
+    pub(crate) fn of(order: &Order) -> Option<Meeting> {
         match order.issuer.challenge {
             _ if order.issuer.publication != Publication::Own => None,
             // Only chosen where the port for HTTP is there.
@@ -100,7 +100,7 @@ impl Meeting {
     }
 
     /// Returns the port that has to have a listener.
-    pub(super) fn port(self, s: &Scene<'_>) -> u16 {
+    pub(crate) fn port(self, s: &Scene<'_>) -> u16 {
         let moved = || s.all("acme_http_port").last().and_then(|n| s.arg(n, 0).parse().ok());
         match self {
             Meeting::Http => moved().unwrap_or(80),
@@ -109,7 +109,7 @@ impl Meeting {
     }
 
     /// Returns the addresses to connect to for the listeners at which the challenge is answered.
-    pub(super) fn listeners(self, s: &Scene<'_>) -> Vec<SocketAddr> {
+    pub(crate) fn listeners(self, s: &Scene<'_>) -> Vec<SocketAddr> {
         let port = self.port(s);
         let address = |host: &Host| match host {
             Host::Any { v6: false } | Host::Name(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),

@@ -1,9 +1,9 @@
 //! Rules for HTTP/3.
 
-use super::conf_rules::Check;
-use super::host::Host;
-use super::rule_table;
-use super::scene::Scene;
+use super::Check;
+use super::checks;
+use crate::facts::host::Host;
+use crate::scene::Scene;
 use forebay_conf::address::Address;
 
 /// Receive buffer that Forebay asks for, bytes.
@@ -51,11 +51,8 @@ fn opens(rules: &str, protocol: &str, port: u16) -> bool {
     rules.lines().any(|line| is_about(line) && accepts(line) && names_port(line))
 }
 
-rule_table! { Check;
-    "quic-without-tcp" Warning "HTTP/3 without a listener for TLS over TCP"
-    "Browsers come over TCP first and learn of HTTP/3 by Alt-Svc, and clients in networks that drop UDP stay there. A server that listens for QUIC alone is found by neither."
-    "listen 443 ssl; beside listen 443 quic;"
-    |s, _, found| for l in quic(s) {
+checks! { Check;
+    "quic-without-tcp" |s, _, found| for l in quic(s) {
         let (Some(server), Some(own)) = (s.parent(l), port(s, l)) else { continue };
         let beside = s.level(Some(server)).iter().copied().filter(|n| s.is(*n, "listen"));
         let is_tcp = |n: usize| !s.args(n).iter().any(|a| a == "quic") && s.args(n).iter().any(|a| a == "ssl");
@@ -63,68 +60,41 @@ rule_table! { Check;
             found(s.span(l), format!("no client finds HTTP/3 at port {own} by itself"));
         }
     },
-    "alt-svc-wrong-port" Warning "Alt-Svc for a port at which nothing speaks HTTP/3"
-    "Clients try the port in the background, fail, and stay with TCP. Nothing is logged."
-    "The port of listen ... quic, or the one that is forwarded to it."
-    |s, _, found| for (n, server) in by_hand(s) {
+    "alt-svc-wrong-port" |s, _, found| for (n, server) in by_hand(s) {
         let here: Vec<u16> = quic(s).filter(|l| s.parent(*l) == Some(server)).filter_map(|l| port(s, l)).collect();
         let missing = advertised(&s.arg(n, 1)).into_iter().find(|p| !here.contains(p));
         if let Some(p) = missing {
             found(s.arg_span(n, 1), format!("this server has no listen ... quic with port {p}"));
         }
     },
-    "alt-svc-by-hand" NoEffect "Alt-Svc by add_header"
-    "Forebay sends it by itself over TLS where the server listens for QUIC, with the right port. A field by add_header takes its place, is easily forgotten where another add_header of a location hides it, and stays behind when the listener goes. nginx needs it."
-    "Remove it; http3_alt_svc changes the value."
-    |s, _, found| for (n, _) in by_hand(s) {
+    "alt-svc-by-hand" |s, _, found| for (n, _) in by_hand(s) {
         found(s.span(n), "Forebay sends Alt-Svc by itself".to_owned());
     },
-    "quic-gso-off" Advice "quic_gso left off"
-    "nginx hands each datagram to the kernel by itself unless quic_gso is on: a file of 1 MB cost it three times the CPU time in a trial with AWS-LC. Forebay always hands over many at a time."
-    "quic_gso on;"
-    |s, _, found| for l in quic(s).take(1) {
+    "quic-gso-off" |s, _, found| for l in quic(s).take(1) {
         if !s.on(s.parent(l), "quic_gso") {
             found(s.span(l), "nginx sends datagrams one at a time".to_owned());
         }
     },
-    "quic-bpf" NoEffect "quic_bpf"
-    "Its program leads packets of clients that move to their worker in nginx. Forebay passes them on in the process."
-    "Remove it once nginx is gone."
-    |s, _, found| for n in s.all("quic_bpf").filter(|n| s.arg(*n, 0) == "on") {
+    "quic-bpf" |s, _, found| for n in s.all("quic_bpf").filter(|n| s.arg(*n, 0) == "on") {
         found(s.span(n), "Forebay needs no program in the kernel".to_owned());
     },
-    "quic-retry" Advice "quic_retry for every client"
-    "Each new connection waits one round trip more. Forebay asks clients to prove their addresses by itself once 64 handshakes of a thread are open; nginx never does."
-    "Remove it for Forebay."
-    |s, _, found| for n in s.all("quic_retry").filter(|n| s.arg(*n, 0) == "on") {
+    "quic-retry" |s, _, found| for n in s.all("quic_retry").filter(|n| s.arg(*n, 0) == "on") {
         found(s.span(n), "every connection costs one round trip more".to_owned());
     },
-    "quic-host-key" Advice "HTTP/3 without quic_host_key"
-    "After a restart, or on another machine behind one address, clients of earlier connections get no stateless reset: they wait for their idle timeout, up to 30 seconds, before they come back."
-    "quic_host_key FILE; with at least 64 random bytes, the same on all machines of a group."
-    |s, _, found| for l in quic(s).take(1) {
+    "quic-host-key" |s, _, found| for l in quic(s).take(1) {
         if s.effective(s.parent(l), "quic_host_key").is_none() {
             found(s.span(l), "clients do not learn of a restart".to_owned());
         }
     },
-    "udp-receive-buffer" Advice "a small limit for receive buffers of UDP"
-    "Datagrams that come while a thread is busy wait in the socket, and the kernel's limit of 208 KB holds 150 large ones. Forebay takes 4 MB where it starts as root or with CAP_NET_ADMIN, whatever the limit; without, and for nginx with rcvbuf=, the limit counts."
-    "net.core.rmem_max = 4194304 if the server does not start as root."
-    |s, h, found| if let (Some(l), Some((most, from))) = (quic(s).next(), h.number("net.core.rmem_max"))
+    "udp-receive-buffer" |s, h, found| if let (Some(l), Some((most, from))) = (quic(s).next(), h.number("net.core.rmem_max"))
         && most < DATAGRAM_ROOM
     {
         found(s.span(l), format!("net.core.rmem_max = {most}{from}"));
     },
-    "udp-drops" Warning "datagrams were dropped for want of room"
-    "RcvbufErrors counts them for all UDP sockets since the machine started. For QUIC each is a packet to be sent again, and a reason to slow down."
-    "listen ... rcvbuf=8m; or more threads. forebay_quic_dropped_datagrams_total counts those of Forebay."
-    |s, h, found| if let (Some(l), Some(n)) = (quic(s).next(), h.counters.get("RcvbufErrors").filter(|n| **n > 0)) {
+    "udp-drops" |s, h, found| if let (Some(l), Some(n)) = (quic(s).next(), h.counters.get("RcvbufErrors").filter(|n| **n > 0)) {
         found(s.span(l), format!("{n} datagrams dropped so far on this machine"));
     },
-    "udp-firewall" Harm "a firewall that lets TCP pass and not UDP"
-    "HTTP/3 comes over UDP to the same port number. Without it every client stays with TCP, and nothing says so."
-    "A rule that accepts UDP to that port."
-    |s, h, found| for l in quic(s) {
+    "udp-firewall" |s, h, found| for l in quic(s) {
         if let Some(p) = port(s, l).filter(|p| blocks(h, *p)) {
             found(s.span(l), format!("the firewall of this machine has a rule for TCP port {p}, and none for UDP port {p}"));
         }
