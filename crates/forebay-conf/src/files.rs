@@ -302,6 +302,14 @@ impl Files {
         }
     }
 
+    /// Takes these bytes for a file in place of those on the disk: a text that is not written yet. To be called before the file is read.
+    pub fn put(&mut self, path: &Path, bytes: Arc<[u8]>) {
+        match self.contents.get_mut(path.as_os_str()) {
+            Some((_, content)) => *content = Ok(bytes),
+            None => self.insert(path.as_os_str().into(), Ok(bytes)),
+        }
+    }
+
     fn insert(&mut self, path: Name, content: Content) {
         let id = FileId(u32::try_from(self.order.len()).unwrap_or(u32::MAX));
         let before = self.former.as_ref().and_then(|former| former.contents.get(&path));

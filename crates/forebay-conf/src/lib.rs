@@ -6,6 +6,7 @@
 
 #![warn(unreachable_pub)]
 
+pub mod address;
 pub mod descriptions;
 pub mod differences;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `forebay healthcheck`: asks a server on this machine whether it answers, for images that have no other client.
 
-use crate::address::{Address, Host};
 use crate::cli::Options;
 use crate::origin;
+use forebay_conf::address::{Address, Host};
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Block, Directive};
 use forebay_core::control::Failure;

@@ -11,7 +11,6 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
 mod acme;
-mod address;
 mod building;
 mod changes;
 mod check;

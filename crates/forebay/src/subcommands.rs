@@ -13,6 +13,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use forebay_bench::url::{Scheme, Url};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
+use forebay_doctor::Target;
 use forebay_terminal::print;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -346,22 +347,25 @@ pub(crate) struct DoctorArgs {
     /// Advice about the machine too
     #[arg(long)]
     pub all: bool,
-    /// Also name the faults (CVE) of the nginx that runs this configuration, as far as it opens them
-    #[arg(long, value_name = "SERVER")]
-    pub server: Option<DoctoredServer>,
-    /// The program of --server (default: /usr/sbin/nginx or the like)
-    #[arg(long, value_name = "FILE", requires = "server")]
+    /// The server that the advice is for: forebay, nginx, or nginx:VERSION (default: the one that runs this file, else Forebay). With
+    /// the version of nginx its faults (CVE) are named, too, as far as the configuration opens them
+    #[arg(long = "for", value_name = "SERVER", value_parser = Target::parse)]
+    pub target: Option<Target>,
+    /// Ask this nginx for its version (default: /usr/sbin/nginx or the like), for --for nginx
+    #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
+    /// Mend what is safe to mend: edits of the files, written if the result is accepted
+    #[arg(long)]
+    pub fix: bool,
+    /// Show what --fix would change
+    #[arg(long)]
+    pub diff: bool,
+    /// With --fix or --diff: mend as well what somebody could rely on
+    #[arg(long)]
+    pub unsafe_fixes: bool,
     /// Print a rule (or `all`), and end
     #[arg(long, value_name = "RULE")]
     pub explain: Option<String>,
-}
-
-/// Server whose faults `forebay doctor` knows.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DoctoredServer {
-    /// nginx.
-    Nginx,
 }
 
 /// Output format of `forebay doctor`.
@@ -371,8 +375,10 @@ pub(crate) enum DoctorFormat {
     Text,
     /// A list.
     Json,
-    /// SARIF 2.1.0.
+    /// SARIF 2.1.0, with the fixes.
     Sarif,
+    /// Annotations of GitHub's workflows.
+    Github,
 }
 
 /// `forebay fmt`.

@@ -1,4 +1,4 @@
-//! Faults of nginx with a CVE number, replayed: no crash, and the right answer. `data/nginx-cves.tsv` names the test of each.
+//! Faults of nginx with a CVE number, replayed: no crash, and the right answer. `forebay-doctor/data/nginx-cves.tsv` names the test of each.
 
 use forebay_bench::load::Protocol;
 use forebay_bench::tls::{self, Trust};
@@ -20,7 +20,7 @@ forebay_testkit::cases!("cases/security.cases":
 /// The table names a test of this program for each fault.
 #[test]
 fn each_fault_is_replayed() {
-    let table = include_str!("../data/nginx-cves.tsv");
+    let table = include_str!("../../forebay-doctor/data/nginx-cves.tsv");
     let this = std::env::current_exe().expect("this program");
     let list =
         std::process::Command::new(this).args(["--list", "--format", "terse"]).output().expect("a list");

@@ -1,12 +1,12 @@
 //! Values of variables of a session that is only described: those that its description has, and what `set`, `map`, `num_map` and
 //! `geo` make of them.
 
-use crate::doctor::variables::named;
 use forebay_conf::tree::{Block, Directive};
 use forebay_core::blocks::num_map;
 use forebay_core::limit::cidr::Cidr;
 use forebay_core::pattern::Pattern;
 use forebay_core::vars::{HostTable, Names, VarId};
+use forebay_doctor::variables::named;
 use forebay_net::addr::Peer;
 
 /// Most definitions that are followed for one value.

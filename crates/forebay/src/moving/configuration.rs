@@ -2,7 +2,6 @@
 
 use super::nginx::Nginx;
 use crate::check;
-use crate::doctor::{self, scene::Scene};
 use crate::front_ends::load_all;
 use crate::paths::Paths;
 use forebay_conf::error::{Error, Level};
@@ -11,6 +10,7 @@ use forebay_conf::parse::parse;
 use forebay_conf::tree::Block;
 use forebay_copy::record::Digest;
 use forebay_core::config::Environment;
+use forebay_doctor::{self as doctor, Scene};
 use forebay_sys::printable::printable;
 use std::path::{Path, PathBuf};
 

@@ -4,10 +4,10 @@
 use super::levels::{Around, blocks, row_of, server_name, stream_rows};
 use super::values::{Choice, Values, arg};
 use super::{Places, Row, section};
-use crate::address::Address as Written;
 use crate::front_ends::STREAM;
 use crate::origin;
 use forebay_bench::url::{Scheme, Url};
+use forebay_conf::address::Address as Written;
 use forebay_conf::files::Files;
 use forebay_conf::grammar::{self, Contexts};
 use forebay_conf::tree::{Block, Directive};

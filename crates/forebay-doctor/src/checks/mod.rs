@@ -1,0 +1,66 @@
+//! What rules look for, by the names of the rules.
+
+pub(crate) mod certificates;
+pub(crate) mod disks;
+pub(crate) mod faults;
+pub(crate) mod general;
+pub(crate) mod http3;
+pub(crate) mod kernel;
+pub(crate) mod running;
+pub(crate) mod safety;
+pub(crate) mod stream;
+
+use crate::facts::host::Host;
+use crate::scene::Scene;
+use crate::target::Target;
+use forebay_conf::tree::Span;
+use std::ops::Deref;
+
+/// What is known besides the configuration.
+pub(crate) struct Facts<'a> {
+    /// The machine.
+    pub host: &'a Host,
+    /// The server that is advised.
+    pub target: Target,
+}
+
+impl Deref for Facts<'_> {
+    type Target = Host;
+    fn deref(&self) -> &Host {
+        self.host
+    }
+}
+
+/// Looks for one problem in a configuration, and reports each place with its text.
+pub(crate) type Check = fn(&Scene<'_>, &Facts<'_>, &mut dyn FnMut(Span, String));
+
+/// A table of checks: the name of the rule, and what looks.
+macro_rules! checks {
+    ($check:ty; $($id:literal $look:expr,)*) => {
+        /// The table.
+        pub(crate) const CHECKS: &[(&str, $check)] = &[$(($id, $look),)*];
+    };
+}
+pub(crate) use checks;
+
+/// Returns the checks of configurations.
+pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str, Check)> {
+    let tables = [
+        general::CHECKS,
+        safety::CHECKS,
+        stream::CHECKS,
+        http3::CHECKS,
+        faults::CHECKS,
+        certificates::CHECKS,
+    ];
+    tables.into_iter().flatten()
+}
+
+/// Returns the names of all rules that have a check.
+#[cfg(test)]
+pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
+    let configuration = of_configurations().map(|(id, _)| *id);
+    let machine = disks::CHECKS.iter().map(|(id, _)| *id).chain(kernel::CHECKS.iter().map(|(id, _)| *id));
+    let settings = kernel::SETTINGS.iter().map(|(id, ..)| *id);
+    configuration.chain(machine).chain(settings).chain(running::CHECKS.iter().map(|(id, _)| *id))
+}

@@ -1,0 +1,117 @@
+//! Edits of fixes that are more than a row of data.
+
+use crate::fix::{Edit, after, arguments, before};
+use crate::scene::Scene;
+use forebay_conf::print::{Node, print};
+use forebay_conf::tree::{Directive, Span, Word};
+
+/// Returns the edits that mend a finding of a rule at a directive; `None` if there is no rule for it, or they would not be sound here.
+pub(crate) fn edits(rule: &str, s: &Scene<'_>, node: usize, span: Span) -> Option<Vec<Edit>> {
+    let d = s.nodes.get(node)?.d;
+    let argument = || d.args.iter().find(|a| a.span == span);
+    match rule {
+        "keepalive-http10" => http11(s, node, d),
+        "header-lost" | "proxy-header-lost" | "fastcgi-param-lost" => repeated(s, node, d),
+        "cache-without-lock" => Some(vec![after(d, &format!("{}_lock on;", d.name.as_str()))]),
+        "server-tokens" if s.is(node, "server_tokens") => Some(vec![arguments(d, "off")]),
+        "server-tokens" => first_in(s, node, "server_tokens off;"),
+        "listen-http2" => http2_on(s, node, d),
+        "alias-traversal" => closed_prefix(s, node),
+        "host-spoofing" => Some(vec![rewritten(argument()?, |text| text.replace("$http_host", "$host"))]),
+        "valid-referers" => Some(vec![Edit { span: argument()?.span, text: String::new() }]),
+        "allow-without-deny" => behind_last(s, node, "allow", "deny all;"),
+        "stub-status-open" => Some(vec![after(d, "allow 127.0.0.1;\nallow ::1;\ndeny all;")]),
+        "regex-unanchored" => Some(vec![rewritten(d.args.last()?, |text| format!("{text}$"))]),
+        _ => None,
+    }
+}
+
+/// Returns a word as it has to be written.
+pub(crate) fn quoted(text: &[u8]) -> String {
+    printed_nodes(&[Node::new(text.to_vec())]).trim_end_matches(['\n', ';']).to_owned()
+}
+
+/// Returns the edit that changes the text of a word, and keeps its quotes where it had any.
+fn rewritten(word: &Word, change: impl Fn(&str) -> String) -> Edit {
+    let new = change(&word.as_str());
+    let text = match (quoted(new.as_bytes()), word.quoted) {
+        (text, true) if !text.starts_with(['"', '\'']) => format!("\"{text}\""),
+        (text, _) => text,
+    };
+    Edit { span: word.span, text }
+}
+
+/// Returns a directive as text in one line.
+fn printed(d: &Directive) -> String {
+    printed_nodes(&[Node::of(d)]).trim().to_owned()
+}
+
+fn printed_nodes(nodes: &[Node]) -> String {
+    print(nodes).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+fn first_in(s: &Scene<'_>, block: usize, text: &str) -> Option<Vec<Edit>> {
+    let d = s.nodes.get(block)?.d;
+    // As written: an include is a line of this block, what it includes is in another file.
+    let edit = match d.block.as_ref()?.items.first() {
+        Some(first) => before(first, text),
+        None => Edit { span: Span { start: d.end.end, ..d.end }, text: format!(" {text} ") },
+    };
+    Some(vec![edit])
+}
+
+fn behind_last(s: &Scene<'_>, node: usize, name: &str, text: &str) -> Option<Vec<Edit>> {
+    let last = s.level(s.parent(node)).iter().rfind(|n| s.is(**n, name))?;
+    Some(vec![after(s.nodes.get(*last)?.d, text)])
+}
+
+/// HTTP/1.1 to an upstream, with an empty Connection where no list of fields of an outer level is hidden by it.
+fn http11(s: &Scene<'_>, node: usize, d: &Directive) -> Option<Vec<Edit>> {
+    let block = s.parent(node);
+    let own = s.child(block, "proxy_set_header").is_some();
+    if !own && s.effective(block, "proxy_set_header").is_some() {
+        return None;
+    }
+    let named =
+        |n: &&usize| s.is(**n, "proxy_set_header") && s.arg(**n, 0).eq_ignore_ascii_case("connection");
+    let has_field = s.level(block).iter().any(|n| named(&n));
+    let field = if has_field { "" } else { "\nproxy_set_header Connection \"\";" };
+    Some(vec![match s.child(block, "proxy_http_version") {
+        Some(n) => arguments(s.nodes.get(n)?.d, "1.1"),
+        None => after(d, &format!("proxy_http_version 1.1;{field}")),
+    }])
+}
+
+/// Repeats the directives of the outer level that the first one of a level hides.
+fn repeated(s: &Scene<'_>, node: usize, d: &Directive) -> Option<Vec<Edit>> {
+    let name = d.name.as_str().into_owned();
+    let block = s.parent(node)?;
+    let outer = s.effective(s.parent(block), &name)?;
+    let own: Vec<String> = of_name(s, Some(block), &name).map(|n| s.arg(n, 0)).collect();
+    let is_lost = |n: &usize| !own.iter().any(|o| o.eq_ignore_ascii_case(&s.arg(*n, 0)));
+    let lost = of_name(s, s.parent(outer), &name).filter(is_lost).filter_map(|n| s.nodes.get(n));
+    let lines: Vec<String> = lost.map(|n| printed(n.d)).collect();
+    (!lines.is_empty()).then(|| vec![before(d, &lines.join("\n"))])
+}
+
+fn of_name<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Iterator<Item = usize> + 's {
+    s.level(block).iter().copied().filter(move |n| s.is(*n, name))
+}
+
+/// `http2 on;` once in the server, and no such word in `listen`.
+fn http2_on(s: &Scene<'_>, node: usize, d: &Directive) -> Option<Vec<Edit>> {
+    let word = d.args.iter().find(|a| a.text == b"http2")?;
+    let mut edits = vec![Edit { span: word.span, text: String::new() }];
+    let listens = || of_name(s, s.parent(node), "listen");
+    let first = listens().find(|n| s.args(*n).iter().any(|a| a == "http2"));
+    if first == Some(node) && s.child(s.parent(node), "http2").is_none() {
+        edits.push(after(s.nodes.get(listens().last()?)?.d, "http2 on;"));
+    }
+    Some(edits)
+}
+
+/// Ends the prefix of the location around an `alias` with a slash.
+fn closed_prefix(s: &Scene<'_>, node: usize) -> Option<Vec<Edit>> {
+    let location = s.nodes.get(s.parent(node)?)?.d;
+    Some(vec![rewritten(location.args.last()?, |text| format!("{text}/"))])
+}

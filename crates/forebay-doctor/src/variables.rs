@@ -1,0 +1,270 @@
+//! Values that variables of a configuration can hold: whether the client chooses them, and which values are written down.
+
+use super::scene::Scene;
+
+/// Variables that are the client's own text.
+const CLIENTS: [&str; 9] = [
+    "host",
+    "uri",
+    "document_uri",
+    "request_uri",
+    "args",
+    "query_string",
+    "request_body",
+    "ssl_server_name",
+    "rdp_cookie",
+];
+
+/// Families of such variables.
+const FAMILIES: [&str; 5] = ["http_", "arg_", "cookie_", "ssl_preread_", "mqtt_preread_"];
+
+/// Returns the names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
+pub fn named(text: &str) -> Vec<(usize, &str)> {
+    let mut out = Vec::new();
+    for (at, _) in text.match_indices('$') {
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let rest = rest.strip_prefix('{').unwrap_or(rest);
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let name = rest.get(..end).unwrap_or_default();
+        // `$10` is `$1` and a zero.
+        let name = if name.starts_with(|c: char| c.is_ascii_digit()) { &name[..1] } else { name };
+        if !name.is_empty() {
+            out.push((at, name));
+        }
+    }
+    out
+}
+
+/// Returns the variable in a text, used in `block`, by which the client chooses it; `set` is followed.
+pub(super) fn by_client(s: &Scene<'_>, block: Option<usize>, text: &str) -> Option<String> {
+    chosen(s, block, text, 8)
+}
+
+fn chosen(s: &Scene<'_>, block: Option<usize>, text: &str, depth: u32) -> Option<String> {
+    named(text)
+        .into_iter()
+        .map(|(_, name)| name)
+        .find(|name| {
+            let own = FAMILIES.iter().any(|p| name.starts_with(p));
+            let number = name.starts_with(|c: char| c.is_ascii_digit()) && *name != "0";
+            own || number
+                || CLIENTS.contains(name)
+                || is_captured(s, block, name)
+                || (depth > 0
+                    && sets(s, block, name).iter().any(|v| chosen(s, block, v, depth - 1).is_some()))
+        })
+        .map(str::to_owned)
+}
+
+/// Returns `true` if a pattern around a block captures this name.
+fn is_captured(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
+    patterns(s, block).iter().any(|p| group(p, name).is_some())
+}
+
+/// Returns the values that `set` gives a variable in the server around a block, and the variables with the documents out of which
+/// `json_set` takes it.
+fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
+    let server = block.and_then(|b| if s.is(b, "server") { Some(b) } else { s.around(b, "server") });
+    let here = |n: &usize| is_name(s, *n, name) && s.around(*n, "server") == server;
+    let of_document = s.all("json_set").filter(|n| is_name(s, *n, name));
+    s.all("set").filter(here).chain(of_document).map(|n| s.arg(n, 1)).collect()
+}
+
+/// Returns `true` if the first word of a directive is the variable of this name.
+pub(super) fn is_name(s: &Scene<'_>, n: usize, name: &str) -> bool {
+    s.arg(n, 0).strip_prefix('$') == Some(name)
+}
+
+/// Returns the first words of lines in a block of data that are no entries.
+fn options(table: &str) -> &'static [&'static str] {
+    match table {
+        "map" => &["hostnames", "volatile", "include"],
+        "num_map" => &["volatile", "include"],
+        "geo" => &["ranges", "proxy", "proxy_recursive", "delete", "include"],
+        _ => &[],
+    }
+}
+
+/// Returns the blocks of `map`, `geo` and `split_clients` that define a variable for `block`. The blocks http and stream have
+/// variables of their own.
+fn tables<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Iterator<Item = usize> + 's {
+    let all = ["map", "num_map", "geo", "split_clients"].into_iter().flat_map(|table| s.all(table));
+    let named = move |n: &usize| s.args(*n).last().and_then(|word| word.strip_prefix('$')) == Some(name);
+    let outermost = block.map(|b| s.outermost(b));
+    all.filter(move |n| named(n) && outermost.is_none_or(|o| s.outermost(*n) == o))
+}
+
+/// Returns the values that `set`, `map`, `geo` and `split_clients` have for a variable; `None` if another variable is
+/// among them.
+pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
+    let mut out = sets(s, block, name);
+    for n in tables(s, block, name) {
+        let d = s.nodes[n].d;
+        let options = options(&d.name.as_str());
+        for entry in d.block.iter().flat_map(|b| b.iter()) {
+            if !options.contains(&entry.name.as_str().as_ref()) {
+                out.push(entry.args.first()?.as_str().into_owned());
+            }
+        }
+    }
+    (!out.is_empty() && out.iter().all(|v| !v.contains('$'))).then_some(out)
+}
+
+/// Returns the variables that a text, used in `block`, depends on: its own, and those that `set`, `map` and
+/// `split_clients` make them from.
+pub(super) fn sources(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut texts = vec![text.to_owned()];
+    while let Some(text) = texts.pop() {
+        for (_, name) in named(&text).into_iter().filter(|(_, name)| !name.is_empty()) {
+            if found.iter().any(|f| f == name) {
+                continue;
+            }
+            found.push(name.to_owned());
+            texts.extend(sets(s, block, name));
+            texts.extend(tables(s, block, name).filter(|n| s.args(*n).len() > 1).map(|n| s.arg(n, 0)));
+        }
+    }
+    found
+}
+
+/// Returns regular expressions that are matched before a block is entered, the innermost first.
+pub(super) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut at = block;
+    while let Some(b) = at {
+        if s.is(b, "location") && s.arg(b, 0).starts_with('~') {
+            let last = s.args(b).pop().unwrap_or_default();
+            out.push(last.trim_start_matches(['~', '*']).to_owned());
+        }
+        if s.is(b, "if") {
+            out.push(s.args(b).pop().unwrap_or_default().trim_end_matches(')').to_owned());
+        }
+        if s.is(b, "server") {
+            let names = s.level(Some(b)).iter().filter(|n| s.is(**n, "server_name"));
+            out.extend(names.flat_map(|n| s.args(*n)).filter_map(|n| Some(n.strip_prefix('~')?.to_owned())));
+        }
+        at = s.parent(b);
+    }
+    out
+}
+
+/// Returns the text of a group of a regular expression, by its number or name; `""` for one that is empty.
+pub(super) fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
+    groups(pattern)
+        .into_iter()
+        .enumerate()
+        .find_map(|(i, (name, text))| (name == Some(wanted) || (i + 1).to_string() == wanted).then_some(text))
+}
+
+/// A group that captures: its name and its text.
+type Group<'p> = (Option<&'p str>, &'p str);
+
+/// Groups that capture, in order.
+pub(super) fn groups(pattern: &str) -> Vec<Group<'_>> {
+    let bytes = pattern.as_bytes();
+    // Of each open group its index in `out`, if it captures.
+    let mut open: Vec<Option<usize>> = Vec::new();
+    let mut out: Vec<Group<'_>> = Vec::new();
+    let (mut i, mut in_class) = (0, false);
+    while let Some(b) = bytes.get(i) {
+        match b {
+            b'\\' => i += 1,
+            b'[' if !in_class => {
+                in_class = true;
+                // A bracket in first place is a plain one.
+                i += usize::from(bytes.get(i + 1) == Some(&b'^'));
+                i += usize::from(bytes.get(i + 1) == Some(&b']'));
+            }
+            b']' => in_class = false,
+            b'(' if !in_class => {
+                let group = group_at(pattern.get(i + 1..).unwrap_or_default());
+                open.push(group.map(|_| out.len()));
+                out.extend(group);
+            }
+            b')' if !in_class => {
+                if let Some(Some((_, text))) = open.pop().map(|n| n.and_then(|n| out.get_mut(n))) {
+                    let left = pattern.len() - i;
+                    *text = text.get(..text.len().saturating_sub(left)).unwrap_or_default();
+                }
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    out
+}
+
+/// Returns the group that begins with `rest`, the text behind its parenthesis, if it captures. Its text goes on to the end
+/// of the pattern.
+fn group_at(rest: &str) -> Option<Group<'_>> {
+    let named =
+        ["?<", "?P<", "?'"].iter().find_map(|p| rest.strip_prefix(p)).filter(|n| !n.starts_with(['=', '!']));
+    let name = named.and_then(|n| n.split(['>', '\'']).next());
+    if rest.starts_with('?') && name.is_none() || rest.starts_with('*') {
+        return None;
+    }
+    let skip = name.and_then(|n| Some(rest.find(n)? + n.len() + 1)).unwrap_or(0);
+    Some((name, rest.get(skip..).unwrap_or_default()))
+}
+
+/// Returns `true` if a group can match a line feed in a decoded path.
+pub(super) fn takes_line_feeds(group: &str) -> bool {
+    let negated = group.match_indices("[^").any(|(at, _)| {
+        let class = group.get(at..).and_then(|c| c.split(']').next()).unwrap_or_default();
+        !["\\n", "\\s", "\\v", "\\R"].iter().any(|w| class.contains(w))
+    });
+    negated || ["\\s", "\\D", "\\W", "(?s"].iter().any(|w| group.contains(w) && !group.contains("[^"))
+}
+
+/// Returns the part of a pattern that repeats a repetition: `(a+)+` takes exponential time where it does not match.
+pub(super) fn repeats_itself(pattern: &str) -> Option<String> {
+    let is_repeat = |c: Option<char>| matches!(c, Some('+' | '*'));
+    for (at, _) in pattern.match_indices('(') {
+        let body = pattern.get(at + 1..).and_then(|r| r.split(')').next()).unwrap_or_default();
+        let after = pattern.get(at + body.len() + 2..).unwrap_or_default();
+        let inner = body.strip_prefix("?:").unwrap_or(body);
+        let Some(atom) = inner.strip_suffix(['+', '*']) else { continue };
+        let one = atom.chars().count() == 1
+            || (atom.starts_with('\\') && atom.chars().count() == 2)
+            || (atom.starts_with('[') && atom.find(']') == Some(atom.len() - 1));
+        if one && is_repeat(after.chars().next()) && !after.starts_with("*+") && !after.starts_with("++") {
+            return Some(format!("({body}){}", &after[..1]));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_in_a_text() {
+        let names = |t| named(t).into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+        assert_eq!(names("http://${arg_a}b/$1x$host"), ["arg_a", "1", "host"]);
+        assert!(names("a$ $").is_empty());
+    }
+
+    #[test]
+    fn groups_of_a_pattern() {
+        let p = "^/(?<a>[^/)]+)/(?:x|(y\\))?)(z)$";
+        assert_eq!(group(p, "a"), Some("[^/)]+"));
+        assert_eq!(group(p, "1"), Some("[^/)]+"));
+        assert_eq!(group(p, "2"), Some("y\\)"));
+        assert_eq!(group(p, "3"), Some("z"));
+        assert_eq!(group(p, "4"), None);
+        assert!(takes_line_feeds("[^/]+") && !takes_line_feeds(".*") && !takes_line_feeds("[^/\\s]+"));
+        assert!(takes_line_feeds("\\W+") && !takes_line_feeds("[a-z]+"));
+    }
+
+    #[test]
+    fn repeats_of_repeats() {
+        for bad in ["^(a+)+$", "^/([a-z]*)*x", "(?:\\w+)+", "(.*)+"] {
+            assert!(repeats_itself(bad).is_some(), "{bad}");
+        }
+        for good in ["^/(a+)/(b+)$", "(\\.[a-z]+)*", "(a+)", "\\.(css|js)$", "(a+)++"] {
+            assert_eq!(repeats_itself(good), None, "{good}");
+        }
+    }
+}
