@@ -17,6 +17,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Configuration of nginx.
+pub const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
+/// Configuration of Forebay's package.
+pub const PACKAGE_CONF: &str = "/etc/forebay/nginx.conf";
+
+/// Returns the configuration that is meant when none is named: nginx's, or the package's where there is no nginx.
+pub fn default_configuration() -> PathBuf {
+    let paths = [NGINX_CONF, PACKAGE_CONF].map(Path::new);
+    paths.into_iter().find(|path| path.exists()).unwrap_or(Path::new(NGINX_CONF)).to_owned()
+}
+
 /// Reads and remembers files and glob results.
 #[derive(Debug, Default)]
 pub struct Files {

@@ -349,7 +349,7 @@ pub(crate) struct DoctorArgs {
     pub all: bool,
     /// The server that the advice is for: forebay, nginx, or nginx:VERSION (default: the one that runs this file, else Forebay). With
     /// the version of nginx its faults (CVE) are named, too, as far as the configuration opens them
-    #[arg(long = "for", value_name = "SERVER", value_parser = Target::parse)]
+    #[arg(long = "for", visible_alias = "server", value_name = "SERVER", value_parser = Target::parse)]
     pub target: Option<Target>,
     /// Ask this nginx for its version (default: /usr/sbin/nginx or the like), for --for nginx
     #[arg(long, value_name = "FILE")]
