@@ -20,6 +20,7 @@ pub mod fix;
 pub mod manual;
 mod mends;
 pub mod output;
+mod routes;
 pub mod rule;
 mod scene;
 mod surgery;

@@ -1,6 +1,7 @@
 //! Edits of fixes that are more than a row of data.
 
-use crate::fix::{Edit, after, arguments, before};
+use crate::checks::ask::refuses_all;
+use crate::fix::{Edit, after, arguments, before, removal};
 use crate::scene::Scene;
 use forebay_conf::print::{Node, print};
 use forebay_conf::tree::{Directive, Span, Word};
@@ -21,9 +22,100 @@ pub(crate) fn edits(rule: &str, s: &Scene<'_>, node: usize, span: Span) -> Optio
         "valid-referers" => Some(vec![Edit { span: argument()?.span, text: String::new() }]),
         "allow-without-deny" => behind_last(s, node, "allow", "deny all;"),
         "stub-status-open" => Some(vec![after(d, "allow 127.0.0.1;\nallow ::1;\ndeny all;")]),
+        "interface-open" => Some(vec![after(d, "allow 127.0.0.1;\nallow ::1;\ndeny all;")]),
+        "uploads-run" => final_prefix(d),
+        // A guard that lets some in may need the scripts of the other location.
+        "guard-bypassed" if refuses_all(s, node) => final_prefix(d),
+        "php-any-file" => first_in(s, node, "try_files $uri =404;"),
+        "alias-glued" => Some(vec![rewritten(d.args.first()?, |text| format!("{text}/"))]),
+        "httpoxy" => Some(vec![Edit { span: d.args.get(1)?.span, text: "\"\"".to_owned() }]),
+        "limit-key-client" => {
+            Some(vec![Edit { span: d.args.first()?.span, text: "$binary_remote_addr".to_owned() }])
+        }
+        "client-address-passed" => remote_address(d),
+        "cache-stores-cookies" | "cache-ignores-vary" | "cache-ignores-private" => {
+            without_word(d, argument()?)
+        }
+        "cache-key-method" => without_post(d),
+        "cache-bypass-stores" => counterpart(d, "_cache_bypass", "_no_cache"),
+        "cache-serves-members" => counterpart(d, "_no_cache", "_cache_bypass"),
+        "field-not-always" => Some(vec![inserted(d.args.last()?.span.end, d, " always")]),
+        "retry-acts" => without_word(d, argument()?),
+        "upstream-connection-close" => kept_connection(s, node, d),
+        "limit-status" => Some(vec![after(d, &format!("{}_status 429;", d.name.as_str()))]),
+        "try-files-slash" => Some(vec![rewritten(d.args.last()?, |text| format!("/{text}"))]),
+        "log-json-escape" => Some(vec![inserted(d.args.first()?.span.end, d, " escape=json")]),
+        "log-name-client" => log_by_server(d),
+        "error-log-quiet" => Some(vec![quiet(d)]),
+        "log-unbuffered" => buffered(d),
+        "backlog-small" => without_word(d, argument()?),
         "regex-unanchored" => Some(vec![rewritten(d.args.last()?, |text| format!("{text}$"))]),
         _ => None,
     }
+}
+
+/// Returns the edit that adds text behind a place in a directive.
+fn inserted(at: u32, d: &Directive, text: &str) -> Edit {
+    Edit { span: Span { start: at, end: at, ..d.name.span }, text: text.to_owned() }
+}
+
+/// Has a prefix location end the search for patterns.
+fn final_prefix(d: &Directive) -> Option<Vec<Edit>> {
+    let only = d.args.first().filter(|_| d.args.len() == 1)?;
+    Some(vec![inserted(only.span.start, d, "^~ ")])
+}
+
+/// Leaves one word out; the directive with it if it is the only one.
+fn without_word(d: &Directive, word: &Word) -> Option<Vec<Edit>> {
+    Some(vec![match d.args.len() {
+        1 => removal(d),
+        _ => Edit { span: word.span, text: String::new() },
+    }])
+}
+
+fn without_post(d: &Directive) -> Option<Vec<Edit>> {
+    without_word(d, d.args.iter().find(|a| a.text == b"POST")?)
+}
+
+/// Adds the directive that belongs to another one, with the same arguments.
+fn counterpart(d: &Directive, own: &str, other: &str) -> Option<Vec<Edit>> {
+    let name = d.name.as_str().replace(own, other);
+    let node = Node { name: name.into_bytes(), ..Node::of(d) };
+    Some(vec![after(d, printed_nodes(&[node]).trim())])
+}
+
+fn remote_address(d: &Directive) -> Option<Vec<Edit>> {
+    let field = d.args.first()?.as_str().to_ascii_lowercase();
+    let text = if field == "x-forwarded-for" { "$proxy_add_x_forwarded_for" } else { "$remote_addr" };
+    Some(vec![Edit { span: d.args.get(1)?.span, text: text.to_owned() }])
+}
+
+/// Empties the field Connection for an upstream, where the directive that closes connections is at hand.
+fn kept_connection(s: &Scene<'_>, node: usize, d: &Directive) -> Option<Vec<Edit>> {
+    let value = d.args.get(1).filter(|_| s.is(node, "proxy_set_header"))?;
+    Some(vec![Edit { span: value.span, text: "\"\"".to_owned() }])
+}
+
+fn log_by_server(d: &Directive) -> Option<Vec<Edit>> {
+    let word = d.args.first().filter(|w| w.as_str().contains("$host"))?;
+    Some(vec![rewritten(word, |text| {
+        text.replace("$http_host", "$server_name").replace("$host", "$server_name")
+    })])
+}
+
+fn quiet(d: &Directive) -> Edit {
+    let level = d.args.iter().skip(1).find(|a| matches!(a.text.as_slice(), b"crit" | b"alert" | b"emerg"));
+    match level {
+        Some(word) => Edit { span: word.span, text: "warn".to_owned() },
+        None => arguments(d, "stderr warn"),
+    }
+}
+
+/// Buffers of a log, which need the name of a format before them.
+fn buffered(d: &Directive) -> Option<Vec<Edit>> {
+    let text = if d.args.len() == 1 { " combined buffer=64k flush=1s" } else { " buffer=64k flush=1s" };
+    let format = d.args.get(1).map_or(d.args.first()?.span.end, |f| f.span.end);
+    Some(vec![inserted(format, d, text)])
 }
 
 /// Returns a word as it has to be written.

@@ -36,7 +36,7 @@ pub fn named(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Returns the variable in a text, used in `block`, by which the client chooses it; `set` is followed.
-pub(super) fn by_client(s: &Scene<'_>, block: Option<usize>, text: &str) -> Option<String> {
+pub(crate) fn by_client(s: &Scene<'_>, block: Option<usize>, text: &str) -> Option<String> {
     chosen(s, block, text, 8)
 }
 
@@ -71,7 +71,7 @@ fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
 }
 
 /// Returns `true` if the first word of a directive is the variable of this name.
-pub(super) fn is_name(s: &Scene<'_>, n: usize, name: &str) -> bool {
+pub(crate) fn is_name(s: &Scene<'_>, n: usize, name: &str) -> bool {
     s.arg(n, 0).strip_prefix('$') == Some(name)
 }
 
@@ -96,7 +96,7 @@ fn tables<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Ite
 
 /// Returns the values that `set`, `map`, `geo` and `split_clients` have for a variable; `None` if another variable is
 /// among them.
-pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
+pub(crate) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
     let mut out = sets(s, block, name);
     for n in tables(s, block, name) {
         let d = s.nodes[n].d;
@@ -110,9 +110,24 @@ pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<
     (!out.is_empty() && out.iter().all(|v| !v.contains('$'))).then_some(out)
 }
 
+/// Returns the values that `set` and `json_set` give a variable, as written.
+pub(crate) fn written_by_set(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
+    sets(s, block, name)
+}
+
+/// Returns the values of the tables that define a variable, as written.
+pub(crate) fn values_of_tables(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
+    let entries = tables(s, block, name).filter_map(|n| s.nodes.get(n)).flat_map(|n| {
+        let options = options(&n.d.name.as_str());
+        let lines = n.d.block.iter().flat_map(|b| b.iter());
+        lines.filter(move |e| !options.contains(&e.name.as_str().as_ref()))
+    });
+    entries.filter_map(|e| Some(e.args.first()?.as_str().into_owned())).collect()
+}
+
 /// Returns the variables that a text, used in `block`, depends on: its own, and those that `set`, `map` and
 /// `split_clients` make them from.
-pub(super) fn sources(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<String> {
+pub(crate) fn sources(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut texts = vec![text.to_owned()];
     while let Some(text) = texts.pop() {
@@ -129,7 +144,7 @@ pub(super) fn sources(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<St
 }
 
 /// Returns regular expressions that are matched before a block is entered, the innermost first.
-pub(super) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
+pub(crate) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
     let mut out = Vec::new();
     let mut at = block;
     while let Some(b) = at {
@@ -150,7 +165,7 @@ pub(super) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
 }
 
 /// Returns the text of a group of a regular expression, by its number or name; `""` for one that is empty.
-pub(super) fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
+pub(crate) fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
     groups(pattern)
         .into_iter()
         .enumerate()
@@ -161,7 +176,7 @@ pub(super) fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
 type Group<'p> = (Option<&'p str>, &'p str);
 
 /// Groups that capture, in order.
-pub(super) fn groups(pattern: &str) -> Vec<Group<'_>> {
+pub(crate) fn groups(pattern: &str) -> Vec<Group<'_>> {
     let bytes = pattern.as_bytes();
     // Of each open group its index in `out`, if it captures.
     let mut open: Vec<Option<usize>> = Vec::new();
@@ -209,7 +224,7 @@ fn group_at(rest: &str) -> Option<Group<'_>> {
 }
 
 /// Returns `true` if a group can match a line feed in a decoded path.
-pub(super) fn takes_line_feeds(group: &str) -> bool {
+pub(crate) fn takes_line_feeds(group: &str) -> bool {
     let negated = group.match_indices("[^").any(|(at, _)| {
         let class = group.get(at..).and_then(|c| c.split(']').next()).unwrap_or_default();
         !["\\n", "\\s", "\\v", "\\R"].iter().any(|w| class.contains(w))
@@ -218,7 +233,7 @@ pub(super) fn takes_line_feeds(group: &str) -> bool {
 }
 
 /// Returns the part of a pattern that repeats a repetition: `(a+)+` takes exponential time where it does not match.
-pub(super) fn repeats_itself(pattern: &str) -> Option<String> {
+pub(crate) fn repeats_itself(pattern: &str) -> Option<String> {
     let is_repeat = |c: Option<char>| matches!(c, Some('+' | '*'));
     for (at, _) in pattern.match_indices('(') {
         let body = pattern.get(at + 1..).and_then(|r| r.split(')').next()).unwrap_or_default();

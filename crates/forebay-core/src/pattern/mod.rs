@@ -225,6 +225,11 @@ impl Names for NoNames {
     }
 }
 
+/// Compiles a pattern that is only matched, for tools; `None` if it does not compile.
+pub fn matcher(text: &[u8], caseless: bool) -> Option<Pattern> {
+    Pattern::compile(text, caseless, &mut NoNames).ok()
+}
+
 /// Returns `true` if a pattern compiles and needs backtracking (see [`Pattern::backtracks`]).
 pub fn needs_backtracking(text: &[u8]) -> bool {
     Pattern::compile(text, false, &mut NoNames).is_ok_and(|p| p.backtracks())

@@ -346,7 +346,8 @@ checks! { Check;
         found(s.span(n), "two more system calls for each response; measure whether it pays".to_owned());
     },
     "log-buffer-loss" |s, _, found| for n in s.all("access_log") {
-        if s.args(n).iter().any(|a| a.starts_with("buffer=")) {
+        let flushed = super::ask::parameter(s, n, "flush").and_then(|t| units::time_secs(t.as_bytes()));
+        if s.args(n).iter().any(|a| a.starts_with("buffer=")) && flushed.is_none_or(|t| t > 5) {
             found(s.span(n), "lines in the buffer are lost when the machine crashes, in nginx also when a worker is killed".to_owned());
         }
     },

@@ -1,14 +1,21 @@
 //! What rules look for, by the names of the rules.
 
+mod access;
+pub(crate) mod ask;
+mod caching;
 pub(crate) mod certificates;
 pub(crate) mod disks;
 pub(crate) mod faults;
 pub(crate) mod general;
 pub(crate) mod http3;
+mod identity;
 pub(crate) mod kernel;
 pub(crate) mod running;
 pub(crate) mod safety;
+mod secrecy;
 pub(crate) mod stream;
+mod traffic;
+mod upkeep;
 
 use crate::facts::host::Host;
 use crate::scene::Scene;
@@ -48,6 +55,12 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
     let tables = [
         general::CHECKS,
         safety::CHECKS,
+        access::CHECKS,
+        identity::CHECKS,
+        caching::CHECKS,
+        secrecy::CHECKS,
+        traffic::CHECKS,
+        upkeep::CHECKS,
         stream::CHECKS,
         http3::CHECKS,
         faults::CHECKS,

@@ -99,7 +99,8 @@ fn layout_and_comments_stay() {
     let text = "# top\nworker_processes 1; # one\nevents {\n\tmulti_accept on;\n\tworker_connections 600;\n}\n\n\
                 http {\n\tserver_tokens off;\n\tgzip on; # pages\n}\n";
     let expected = "# top\nworker_processes auto; # one\nevents {\n\tworker_connections 600;\n}\n\n\
-                    http {\n\tserver_tokens off;\n\tgzip on; # pages\n\tgzip_min_length 256;\n\tgzip_vary on;\n}\n";
+                    http {\n\tserver_tokens off;\n\tgzip on; # pages\n\tgzip_types text/css text/plain text/xml application/javascript application/json \
+                    application/xml image/svg+xml;\n\tgzip_min_length 256;\n\tgzip_vary on;\n}\n";
     assert_eq!(mended(text, Target::Nginx(None)), expected);
 }
 

@@ -320,7 +320,6 @@ fn articles_have_the_faults_that_are_known() {
                 "file-cache-stale",
                 "tcp-nopush-cost",
                 "gzip-breach",
-                "log-buffer-loss",
                 "stapling",
                 "tickets-off",
                 "tls-timeout-long",

@@ -1,0 +1,146 @@
+//! Questions that several rules ask.
+
+use crate::scene::Scene;
+use crate::variables::{named, values_of_tables, written_by_set};
+use forebay_conf::units;
+
+/// Families of protocols by which requests are passed on.
+pub(crate) const FAMILIES: [&str; 4] = ["proxy", "fastcgi", "uwsgi", "scgi"];
+
+/// Directives that let some clients in only.
+const GUARDS: [&str; 6] = ["deny", "auth_basic", "auth_request", "auth_jwt", "auth_oidc", "internal"];
+
+/// Returns `true` if not everybody gets into a block: by a guard of its own or of an outer block.
+pub(crate) fn is_guarded(s: &Scene<'_>, block: Option<usize>) -> bool {
+    let guards = GUARDS.iter().filter_map(|name| s.effective(block, name));
+    let by_guard = guards.filter(|n| s.arg(*n, 0) != "off").count() > 0;
+    by_guard || by_certificate(s, block) || by_condition(s, block) || has_limit_except(s, block)
+}
+
+fn by_certificate(s: &Scene<'_>, block: Option<usize>) -> bool {
+    s.effective(block, "ssl_verify_client").is_some_and(|n| s.arg(n, 0) == "on")
+}
+
+/// Returns `true` if a condition of a block or of an outer one refuses some.
+fn by_condition(s: &Scene<'_>, block: Option<usize>) -> bool {
+    let mut at = block;
+    while let Some(b) = at {
+        let refuses = |n: &&usize| {
+            s.is(**n, "if") && s.child(Some(**n), "return").is_some_and(|r| s.arg(r, 0).starts_with('4'))
+        };
+        if s.level(Some(b)).iter().any(|n| refuses(&n)) {
+            return true;
+        }
+        at = s.parent(b);
+    }
+    false
+}
+
+fn has_limit_except(s: &Scene<'_>, block: Option<usize>) -> bool {
+    s.level(block).iter().filter(|n| s.is(**n, "limit_except")).any(|n| is_guarded_itself(s, *n))
+}
+
+/// Returns `true` if a block has a guard of its own.
+pub(crate) fn is_guarded_itself(s: &Scene<'_>, block: usize) -> bool {
+    let own = GUARDS.iter().filter_map(|name| s.child(Some(block), name));
+    own.filter(|n| s.arg(*n, 0) != "off").count() > 0
+}
+
+/// Returns `true` if a block answers nobody: `deny all`, or `return` with an error.
+pub(crate) fn refuses_all(s: &Scene<'_>, block: usize) -> bool {
+    let denies = s.level(Some(block)).iter().any(|n| s.is(*n, "deny") && s.arg(*n, 0) == "all");
+    let code = s.child(Some(block), "return").map(|n| s.arg(n, 0)).unwrap_or_default();
+    denies || code.starts_with('4') || s.child(Some(block), "internal").is_some()
+}
+
+/// Returns the http server around a directive.
+pub(crate) fn http_server(s: &Scene<'_>, n: usize) -> Option<usize> {
+    let server = if s.is(n, "server") { Some(n) } else { s.around(n, "server") };
+    server.filter(|b| s.around(*b, "http").is_some())
+}
+
+/// Returns the servers of the http block.
+pub(crate) fn http_servers<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = usize> + 's {
+    s.all("server").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "http")))
+}
+
+/// Returns `true` if a server listens for this machine only.
+pub(crate) fn is_local(s: &Scene<'_>, server: usize) -> bool {
+    let mut listens = children(s, server, "listen").peekable();
+    let local = |l: usize| ["127.", "[::1]", "unix:", "localhost"].iter().any(|p| s.arg(l, 0).starts_with(p));
+    listens.peek().is_some() && listens.all(local)
+}
+
+/// Returns the directives of this name right in a block.
+pub(crate) fn children<'s>(
+    s: &'s Scene<'_>,
+    block: usize,
+    name: &'s str,
+) -> impl Iterator<Item = usize> + 's {
+    s.level(Some(block)).iter().copied().filter(move |n| s.is(*n, name))
+}
+
+/// Returns all directives inside of a block, at any depth.
+pub(crate) fn inside<'s>(s: &'s Scene<'_>, block: usize) -> impl Iterator<Item = usize> + 's {
+    (block..s.nodes.len()).skip(1).take_while(move |n| crate::routes::is_within(s, *n, block))
+}
+
+/// Returns `true` if a directive has this word among its arguments.
+pub(crate) fn has(s: &Scene<'_>, n: usize, word: &str) -> bool {
+    s.args(n).iter().any(|a| a == word)
+}
+
+/// Returns the value of a parameter `NAME=VALUE`.
+pub(crate) fn parameter(s: &Scene<'_>, n: usize, name: &str) -> Option<String> {
+    s.args(n).iter().find_map(|a| Some(a.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+}
+
+/// Returns the seconds that an argument stands for.
+pub(crate) fn seconds(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
+    units::time_secs(s.arg(n, arg).as_bytes())
+}
+
+/// Returns the level at which a directive stands: that of all sites, a whole site, or a part of it.
+pub(crate) fn is_wide(s: &Scene<'_>, n: usize) -> bool {
+    let Some(parent) = s.parent(n) else { return true };
+    let whole = ["/", "^~ /", "~ /", "~ ^/", "~ .*", "~ ^"].contains(&s.args(parent).join(" ").as_str());
+    s.is(parent, "http") || s.is(parent, "server") || (s.is(parent, "location") && whole)
+}
+
+/// Returns the variables whose text is in a text: those that it names, and for tables and `set` those of their values. The variable
+/// that a table only looks at is not among them.
+pub(crate) fn carried(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut texts = vec![text.to_owned()];
+    while let Some(text) = texts.pop() {
+        for (_, name) in named(&text) {
+            if found.iter().any(|f| f == name) || found.len() > 100 {
+                continue;
+            }
+            found.push(name.to_owned());
+            texts.extend(written_by_set(s, block, name));
+            texts.extend(values_of_tables(s, block, name));
+        }
+    }
+    found
+}
+
+/// Returns the variable by which a text carries something that the client wrote into a field, an argument or a cookie.
+pub(crate) fn client_field(s: &Scene<'_>, block: Option<usize>, text: &str) -> Option<String> {
+    let families = ["http_", "arg_", "cookie_"];
+    carried(s, block, text).into_iter().find(|v| families.iter().any(|f| v.starts_with(f)))
+}
+
+/// Returns the directives `add_header` in effect in a block.
+pub(crate) fn fields_of(s: &Scene<'_>, block: Option<usize>) -> Vec<usize> {
+    let level = s.effective(block, "add_header").map(|n| s.parent(n));
+    let level = level.map(|block| s.level(block)).unwrap_or_default();
+    level.iter().copied().filter(|n| s.is(*n, "add_header")).collect()
+}
+
+/// Returns the upstream block that an address names.
+pub(crate) fn group_of(s: &Scene<'_>, url: &str) -> Option<usize> {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let name = host.split(['/', ':']).next().unwrap_or_default();
+    s.all("upstream").find(|u| s.arg(*u, 0) == name)
+}

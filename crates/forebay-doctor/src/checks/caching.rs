@@ -1,0 +1,238 @@
+//! Checks of caches: who gets what was made for somebody else.
+
+use super::ask::{FAMILIES, carried, has, http_server, inside, parameter};
+use super::{Check, checks};
+use crate::routes;
+use crate::scene::Scene;
+use crate::variables::{named, sources};
+use forebay_conf::tree::Span;
+use forebay_conf::units;
+
+/// Variables by which an application knows its users.
+fn is_personal(v: &str) -> bool {
+    v.starts_with("cookie_")
+        || matches!(v, "http_cookie" | "http_authorization" | "remote_user" | "jwt_claim_sub")
+}
+
+/// Returns the directives `*_cache` that use a cache, with their families.
+fn caches<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = (&'static str, usize)> + 's {
+    FAMILIES.into_iter().flat_map(move |family| {
+        let name = format!("{family}_cache");
+        let all = (0..s.nodes.len()).filter(move |n| s.is(*n, &name) && s.arg(*n, 0) != "off");
+        all.map(move |n| (family, n))
+    })
+}
+
+/// Returns `true` if a cache of a family is used in a block, inside of it, or around it.
+fn is_cached(s: &Scene<'_>, family: &str, block: Option<usize>) -> bool {
+    let name = format!("{family}_cache");
+    let on = |n: usize| s.arg(n, 0) != "off";
+    s.effective(block, &name).is_some_and(on)
+        || block.is_some_and(|b| inside(s, b).any(|n| s.is(n, &name) && on(n)))
+}
+
+/// Returns `true` if a field of the upstream is hidden from clients.
+fn hides(s: &Scene<'_>, family: &str, block: Option<usize>, field: &str) -> bool {
+    let name = format!("{family}_hide_header");
+    let level = s.effective(block, &name).map(|n| s.parent(n));
+    let hidden = |b: Option<usize>| {
+        s.level(b).iter().any(|n| s.is(*n, &name) && s.arg(*n, 0).eq_ignore_ascii_case(field))
+    };
+    level.is_some_and(hidden)
+        || block
+            .is_some_and(|b| inside(s, b).any(|n| s.is(n, &name) && s.arg(n, 0).eq_ignore_ascii_case(field)))
+}
+
+/// Reports a field of the upstream that a cache ignores.
+fn ignored(s: &Scene<'_>, field: &str, text: &str, found: &mut dyn FnMut(Span, String)) {
+    for family in FAMILIES {
+        let name = format!("{family}_ignore_headers");
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name)) {
+            let at = s.args(n).iter().position(|a| a.eq_ignore_ascii_case(field));
+            let hidden = field == "Set-Cookie" && hides(s, family, s.parent(n), field);
+            if let Some(i) = at.filter(|_| is_cached(s, family, s.parent(n)) && !hidden) {
+                found(s.arg_span(n, i), text.to_owned());
+            }
+        }
+    }
+}
+
+/// Key of a cache, with the place where it is written.
+struct Key {
+    node: usize,
+    text: String,
+    variables: Vec<String>,
+}
+
+impl Key {
+    /// Returns the key in effect for a directive `*_cache`.
+    fn of(s: &Scene<'_>, family: &str, cache: usize) -> Option<Key> {
+        let node = s.effective(s.parent(cache), &format!("{family}_cache_key"))?;
+        let text = s.args(node).join(" ");
+        let variables = carried(s, s.parent(cache), &text);
+        Some(Key { node, text, variables })
+    }
+
+    fn has(&self, names: &[&str]) -> bool {
+        self.variables.iter().any(|v| names.contains(&v.as_str()))
+    }
+}
+
+/// Returns `true` if a cache is used for more than one name.
+fn has_many_names(s: &Scene<'_>, family: &str, cache: usize) -> bool {
+    let Some(server) = http_server(s, cache) else { return true };
+    let zone = s.arg(cache, 0);
+    let elsewhere =
+        caches(s).any(|(f, n)| f == family && s.arg(n, 0) == zone && http_server(s, n) != Some(server));
+    let names: Vec<String> = super::ask::children(s, server, "server_name").flat_map(|n| s.args(n)).collect();
+    elsewhere || names.len() > 1 || names.iter().any(|n| n.starts_with(['*', '.', '~', '_']))
+}
+
+/// Returns `true` if a location serves files that are the same whatever the arguments.
+fn is_of_assets(s: &Scene<'_>, cache: usize) -> bool {
+    let Some(location) = s.parent(cache).filter(|p| s.is(*p, "location")) else { return false };
+    let text = s.args(location).join(" ");
+    let pattern = routes::pattern(s, location).is_some();
+    (pattern && ["css", "js", "jpg", "png", "woff"].iter().any(|e| text.contains(e)))
+        || ["static", "assets", "images", "media", "fonts"].iter().any(|w| text.contains(w))
+}
+
+/// Returns the variables of all directives of a name in effect in a block, with those that they are made from.
+fn conditions(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
+    let Some(level) = s.effective(block, name).map(|n| s.parent(n)) else { return Vec::new() };
+    let all = s.level(level).iter().filter(|n| s.is(**n, name));
+    all.flat_map(|n| sources(s, block, &s.args(*n).join(" "))).collect()
+}
+
+/// Returns the codes and the time of `*_cache_valid`.
+fn validity(s: &Scene<'_>, n: usize) -> Option<(Vec<String>, u64)> {
+    let mut words = s.args(n);
+    let time = units::time_secs(words.pop()?.as_bytes())?;
+    Some((words, time))
+}
+
+checks! { Check;
+    "cache-stores-cookies" |s, _, found| ignored(s, "Set-Cookie", "a response that sets the cookie of one visitor goes to all", found),
+    "cache-ignores-vary" |s, _, found| ignored(s, "Vary", "a response in one language, form or origin goes to all", found),
+    "cache-ignores-private" |s, _, found| ignored(s, "Cache-Control", "what the application calls private or no-store is kept, too", found),
+    "cache-key-host" |s, _, found| for (family, n) in caches(s) {
+        let Some(key) = Key::of(s, family, n) else { continue };
+        if !key.has(&["host", "http_host", "server_name", "proxy_host"]) && has_many_names(s, family, n) {
+            found(s.span(key.node), "sites of different names share entries".to_owned());
+        }
+    },
+    "cache-key-arguments" |s, _, found| for (family, n) in caches(s) {
+        let Some(key) = Key::of(s, family, n) else { continue };
+        let whole = key.has(&["request_uri", "args", "query_string", "request"]);
+        let some = key.variables.iter().any(|v| v.starts_with("arg_"));
+        if !whole && !some && key.text.contains('$') && !is_of_assets(s, n) {
+            found(s.span(key.node), "/list?page=1 and /list?page=2 are one entry".to_owned());
+        }
+    },
+    "cache-key-path" |s, _, found| for (family, n) in caches(s) {
+        let Some(key) = Key::of(s, family, n) else { continue };
+        if !key.has(&["request_uri", "uri", "document_uri", "request", "proxy_path", "request_filename"]) && named(&key.text).iter().all(|(_, v)| !v.starts_with(|c: char| c.is_ascii_digit())) && !key.variables.iter().any(|v| v.starts_with("arg_")) {
+            found(s.span(key.node), "all paths are one entry".to_owned());
+        }
+    },
+    "cache-key-method" |s, _, found| for family in FAMILIES {
+        let name = format!("{family}_cache_methods");
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name) && has(s, *n, "POST")) {
+            let key = s.effective(s.parent(n), &format!("{family}_cache_key"));
+            let has_body = key.is_some_and(|k| carried(s, s.parent(n), &s.args(k).join(" ")).iter().any(|v| v == "request_body"));
+            if !has_body {
+                found(s.span(n), "a POST is answered from what another body got".to_owned());
+            }
+        }
+    },
+    "cache-head" |s, _, found| for family in FAMILIES {
+        let name = format!("{family}_cache_convert_head");
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name) && s.arg(*n, 0) == "off") {
+            let key = s.effective(s.parent(n), &format!("{family}_cache_key"));
+            let by_method = key.is_some_and(|k| carried(s, s.parent(n), &s.args(k).join(" ")).iter().any(|v| v == "request_method" || v == "request"));
+            if !by_method {
+                found(s.span(n), "the empty answer to a HEAD is given to a GET".to_owned());
+            }
+        }
+    },
+    "cache-slice" |s, _, found| for n in s.all("slice").filter(|n| s.arg(*n, 0) != "0") {
+        for family in FAMILIES.into_iter().filter(|f| is_cached(s, f, s.parent(n))) {
+            let key = s.effective(s.parent(n), &format!("{family}_cache_key"));
+            if !key.is_some_and(|k| s.args(k).join(" ").contains("slice_range")) {
+                found(s.span(n), "all slices of a file are one entry".to_owned());
+            }
+        }
+    },
+    "cache-bypass-stores" |s, _, found| for (family, n) in caches(s) {
+        let block = s.parent(n);
+        let Some(at) = s.effective(block, &format!("{family}_cache_bypass")) else { continue };
+        let kept = conditions(s, block, &format!("{family}_no_cache"));
+        let bypassed = conditions(s, block, &format!("{family}_cache_bypass"));
+        if let Some(v) = bypassed.iter().find(|v| is_personal(v) && !kept.contains(v)) {
+            found(s.span(at), format!("what is made for a request with ${v} is kept, and given to others"));
+        }
+    },
+    "cache-serves-members" |s, _, found| for (family, n) in caches(s) {
+        let block = s.parent(n);
+        let Some(at) = s.effective(block, &format!("{family}_no_cache")) else { continue };
+        let kept = conditions(s, block, &format!("{family}_no_cache"));
+        let bypassed = conditions(s, block, &format!("{family}_cache_bypass"));
+        if let Some(v) = kept.iter().find(|v| is_personal(v) && !bypassed.contains(v)) {
+            found(s.span(at), format!("a request with ${v} still gets what is kept for others"));
+        }
+    },
+    "cache-behind-login" |s, _, found| for (family, n) in caches(s) {
+        let block = s.parent(n);
+        let login = ["auth_basic", "auth_request", "auth_jwt", "auth_oidc"].iter().find(|d| s.effective(block, d).is_some_and(|a| s.arg(a, 0) != "off"));
+        let key = Key::of(s, family, n);
+        let by_user = key.as_ref().is_some_and(|k| k.variables.iter().any(|v| is_personal(v) || v.contains("user") || v.contains("jwt")));
+        let skipped = conditions(s, block, &format!("{family}_no_cache")).iter().any(|v| is_personal(v));
+        if let Some(login) = login.filter(|_| !by_user && !skipped) {
+            found(s.span(n), format!("behind {login} all users share the entries"));
+        }
+    },
+    "cache-errors-long" |s, _, found| for family in FAMILIES {
+        let name = format!("{family}_cache_valid");
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name)) {
+            let Some((codes, time)) = validity(s, n) else { continue };
+            let long = |code: &&String| match code.as_str() {
+                "any" => time >= 300,
+                c if c.starts_with('5') => time >= 60,
+                "404" | "410" => time > 3600,
+                c if c.starts_with('4') => time >= 300,
+                _ => false,
+            };
+            if let Some(code) = codes.iter().find(long) {
+                found(s.span(n), format!("responses with {} are kept for {time} s", if code == "any" { "any error" } else { code }));
+            }
+        }
+    },
+    "cache-zone-tiny" |s, _, found| for family in FAMILIES {
+        let name = format!("{family}_cache_path");
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name)) {
+            let zone = parameter(s, n, "keys_zone").and_then(|z| units::size(z.rsplit(':').next()?.as_bytes()));
+            if let Some(zone) = zone.filter(|z| *z < 1 << 20) {
+                found(s.span(n), format!("room for {} entries", zone / 128));
+            }
+        }
+    },
+    "cache-bypass-open" |s, _, found| for family in FAMILIES {
+        let name = format!("{family}_cache_bypass");
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name)) {
+            let used = sources(s, s.parent(n), &s.args(n).join(" "));
+            if let Some(v) = used.iter().find(|v| v.starts_with("arg_") || matches!(v.as_str(), "http_pragma" | "http_cache_control")) {
+                found(s.span(n), format!("${v} in a request has the upstream do the work, as often as anybody likes"));
+            }
+        }
+    },
+    "expires-pages" |s, _, found| for n in s.all("expires") {
+        let time = s.args(n).last().cloned().unwrap_or_default();
+        let long = time == "max" || units::time_secs(time.as_bytes()).is_some_and(|t| t >= 86_400);
+        let passes = |b: usize| ["proxy_pass", "fastcgi_pass", "uwsgi_pass"].iter().any(|d| s.child(Some(b), d).is_some());
+        let Some(block) = s.parent(n) else { continue };
+        let pages = (s.is(block, "location") && s.args(block) == ["/"] && passes(block)) || ((s.is(block, "server") || s.is(block, "http")) && inside(s, block).any(|l| s.is(l, "location") && s.args(l) == ["/"] && passes(l)));
+        if long && pages {
+            found(s.span(n), format!("browsers and proxies keep pages of the application for {time}"));
+        }
+    },
+}
