@@ -1,4 +1,5 @@
 mod fixes;
+mod planted;
 mod quic;
 mod stream;
 
@@ -86,8 +87,9 @@ fn each_example_has_the_fault_or_not() {
 
 /// Returns the configuration that an example is a part of.
 pub(super) fn whole(example: &str) -> String {
-    let is_whole = ["events {", "http {", "stream {"].iter().any(|b| example.contains(b));
-    match (is_whole, example.contains("events {")) {
+    let has = |block: &str| example.split_whitespace().any(|word| word == block);
+    let is_whole = ["events", "http", "stream"].iter().any(|b| has(b));
+    match (is_whole, has("events")) {
         (true, true) => example.to_owned(),
         (true, false) => format!("worker_processes auto; events {{ worker_connections 600; }} {example}"),
         (false, _) => http(example),
