@@ -189,6 +189,11 @@ checks! { Check;
             }
         }
     },
+    "temp-files-off" |s, _, found| for family in FAMILIES {
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_max_temp_file_size")) && s.arg(*n, 0) == "0" && is_wide(s, *n)) {
+            found(s.span(n), "the application waits with the rest for a slow client".to_owned());
+        }
+    },
     "request-buffering-off" |s, _, found| for n in s.all("proxy_request_buffering").chain(s.all("fastcgi_request_buffering")).filter(|n| s.arg(*n, 0) == "off" && is_wide(s, *n)) {
         found(s.span(n), "each slow upload holds the application, and cannot be retried".to_owned());
     },

@@ -61,6 +61,15 @@ fn every_rule_looks_and_has_an_example() {
     }
 }
 
+/// What `forebay tune` can prove, doctor knows.
+#[test]
+fn every_setting_of_tune_has_a_rule() {
+    let known: Vec<&String> = rules().flat_map(|r| &r.knobs).collect();
+    for knob in forebay_tune::knobs::KNOBS {
+        assert!(known.iter().any(|k| *k == knob.name), "no rule of data/rules has \"tune {}\"", knob.name);
+    }
+}
+
 /// A server that a rule holds for.
 fn target_of(rule: &Rule) -> Target {
     [nginx(), Target::Forebay, Target::Nginx(NginxVersion::parse("1.28.0"))]
@@ -196,7 +205,7 @@ fn settings_of_the_kernel() {
                   net.ipv4.tcp_rmem = 4096 4096 16777216\nnet.ipv4.tcp_mem = 786432 2097152 3145728\n\
                   net.ipv4.tcp_max_syn_backlog = 1\nnet.ipv4.tcp_fin_timeout = 15\nnet.ipv4.tcp_tw_recycle = 1\n\
                   net.ipv4.tcp_max_orphans = 1\nnet.ipv4.tcp_wmem = 4096 4096 1\nnet.core.wmem_max = 1\nnet.ipv4.tcp_syncookies = 0\nnet.core.rmem_max = 1\n\
-                  net.ipv4.tcp_slow_start_after_idle = 1\n";
+                  net.ipv4.tcp_slow_start_after_idle = 1\nnet.ipv4.tcp_congestion_control = reno\nnet.ipv4.tcp_notsent_lowat = 1\n";
     let mut host = machine();
     host.counters.insert("ListenOverflows".into(), 3);
     host.take_sysctl_file(Path::new("x.sysctl"), sysctl);
