@@ -1,14 +1,16 @@
 //! `forebay bench`.
 
 use crate::compare::{self, CompareArgs};
+use crate::gate::{self, Condition};
 use crate::options::{LoadArgs, limit};
 use crate::output::live::Live;
-use crate::output::{html, is_known, json, text};
+use crate::output::{colour, html, is_known, json, text};
 use crate::run::{self, Report};
 use crate::{Error, ab, agent, backend, duration_text, matrix, wrk};
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 #[derive(Parser)]
@@ -65,6 +67,14 @@ struct RunArgs {
     /// Write a report with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// End with exit code 3 if this holds: p50, p75, p90, p95, p99, p999, max or mean (a time), errors (a number or a share
+    /// of the requests), rate (requests a second) or cpu (the server's CPU time a request), then > or <, then the limit. May be
+    /// given several times
+    #[arg(long, value_name = "p99>10ms", value_parser = Condition::parse)]
+    fail_if: Vec<Condition>,
+    /// Write what --fail-if found as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
     /// No view while it runs
     #[arg(short, long)]
     quiet: bool,
@@ -85,7 +95,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Runs `bench` with the arguments after it. Returns the exit code: 0; 1 nothing measured or a mistake in the
-/// command; 2 the figures are void.
+/// command; 2 the figures are void; 3 a condition of `--fail-if` holds.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     crate::signals::catch();
     let name = OsString::from("forebay bench");
@@ -153,9 +163,19 @@ fn title(args: &RunArgs) -> String {
 }
 
 fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
-    let files = [&args.json, &args.hgrm, &args.html];
+    if let (Some(why), 0) = (report.distrusts(), report.outcome.record.complete) {
+        return Err(Error::Usage(format!("{}: {why}", report.target)));
+    }
+    let verdicts = gate::judge(&args.fail_if, report);
+    let files = [&args.json, &args.hgrm, &args.html, &args.junit];
     if !files.into_iter().flatten().any(|file| file.as_os_str() == "-") {
-        write_out(Path::new("-"), &text::summary(report))?;
+        let bars = if std::io::stdout().is_terminal() {
+            text::histogram(&report.outcome.record.latency)
+        } else {
+            String::new()
+        };
+        let text = text::summary(report) + &bars + &gate::text(&verdicts);
+        write_out(Path::new("-"), &if colour::is_wanted() { colour::paint(&text) } else { text })?;
     }
     // Afterwards: a file that cannot be written shall not cost the figures.
     if let Some(file) = &args.json {
@@ -167,7 +187,11 @@ fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
     if let Some(file) = &args.html {
         write_out(file, &html::report(report))?;
     }
-    Ok(report.exit_code())
+    if let Some(file) = &args.junit {
+        write_out(file, &gate::junit(&verdicts, report))?;
+    }
+    gate::summarize(&verdicts, report)?;
+    Ok(gate::exit_code(&verdicts, report))
 }
 
 /// Searches the highest rate that meets the demand of `--find-limit`.
@@ -176,6 +200,11 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     if args.hgrm.is_some() || args.html.is_some() || args.load.requests.is_some() {
         return Err(Error::Usage(
             "--find-limit goes by time (-d) and writes --json, not --hgrm or --html".into(),
+        ));
+    }
+    if !args.fail_if.is_empty() || args.junit.is_some() {
+        return Err(Error::Usage(
+            "--find-limit has a demand of its own: --fail-if and --junit do not go with it".into(),
         ));
     }
     let (mut load, server) = args.load.load(&args.urls)?;

@@ -15,6 +15,7 @@ mod backend;
 pub mod cli;
 mod compare;
 pub mod engine;
+mod gate;
 pub mod histogram;
 pub mod load;
 mod matrix;

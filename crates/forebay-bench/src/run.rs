@@ -1,6 +1,6 @@
 //! One run with everything that is watched meanwhile.
 
-use crate::engine::{self, Outcome};
+use crate::engine::{self, DISTRUST, Outcome};
 use crate::histogram::Coarse;
 use crate::load::{Load, Protocol};
 use crate::observe::{Machine, Server, Usage};
@@ -86,6 +86,11 @@ impl Report {
     /// Returns `true` if the figures may not be used.
     pub fn is_void(&self) -> bool {
         self.findings.iter().any(|f| f.void)
+    }
+
+    /// Returns the reason for not believing the server, if there is one: the run has ended at once.
+    pub fn distrusts(&self) -> Option<&str> {
+        self.outcome.first_error.as_deref().filter(|e| e.starts_with(DISTRUST))
     }
 
     /// Returns the exit code: 0; 1 if nothing was measured; 2 if the figures are void.

@@ -82,7 +82,9 @@ impl Judge<'_> {
         if self.report.outcome.record.complete > 0 {
             return;
         }
-        let why = if self.report.outcome.interrupted {
+        let why = if self.report.distrusts().is_some() {
+            "nobody is there whom this client believes"
+        } else if self.report.outcome.interrupted {
             "interrupted before there was an answer that counts"
         } else {
             "no answer at all"

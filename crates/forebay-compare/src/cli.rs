@@ -24,7 +24,7 @@ use std::time::Duration;
 )]
 struct CommandLine {
     /// Configuration
-    #[arg(short = 'c', value_name = "FILE", default_value = "/etc/nginx/nginx.conf")]
+    #[arg(short = 'c', value_name = "FILE", default_value_os_t = forebay_conf::files::default_configuration())]
     conf: PathBuf,
     /// Prefix of its relative paths (default: that of nginx)
     #[arg(short = 'p', value_name = "DIR")]

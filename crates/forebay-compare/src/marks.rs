@@ -10,9 +10,10 @@ use std::path::Path;
 pub(crate) const MARKS: &str = "forebay-marks";
 
 /// Variables whose values differ from request to request, or between two servers that do the same.
-const VOLATILE: [&str; 25] = [
+const VOLATILE: [&str; 26] = [
     "time_local",
     "time_iso8601",
+    "time_iso8601_ms",
     "msec",
     "date_local",
     "date_gmt",
@@ -66,6 +67,7 @@ pub(crate) fn edits(source: &Source, dir: &Path) -> Vec<Edit> {
             "limit_req_zone" => edits.extend(marker.arguments(n, |w| {
                 if w.starts_with("rate=") { "rate=1000000r/s".into() } else { w.to_owned() }
             })),
+            "time_format" => edits.extend(marker.last_argument(n, "(varies)")),
             "limit_conn" if view.args(n).len() == 2 => edits.extend(marker.last_argument(n, "65000")),
             name if SHOWN.contains(&name) => edits.extend(marker.arguments(n, constant)),
             _ => {}
@@ -91,6 +93,7 @@ pub(crate) fn quiet(source: &Source, dir: &Path) -> Vec<Edit> {
     let marker = Marker { view: &view, logs: dir.join("logs"), http };
     let shown = (0..view.nodes.len()).filter(|n| view.within(*n, http) && SHOWN.contains(&view.name(*n)));
     edits.extend(shown.flat_map(|n| marker.arguments(n, constant)));
+    edits.extend(view.all("time_format").filter_map(|n| marker.last_argument(n, "(varies)")));
     in_lines(edits)
 }
 
@@ -252,13 +255,16 @@ mod tests {
     fn a_quiet_copy_has_no_access_logs() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("nginx.conf");
-        let text = "events {}\nhttp { server { access_log /a; location / { access_log /b; add_header X $msec; } } }\n";
+        let text = "events {}\nhttp { time_format $t %Y; server { access_log /a; location / { access_log /b; add_header X $msec; } } }\n";
         std::fs::write(&path, text).expect("written");
         let source = Source::read(&path).expect("parses");
         let edits = quiet(&source, Path::new("/copy"));
         let new = String::from_utf8(apply(source.files.bytes(FileId(0)), FileId(0), &edits)).expect("text");
         assert_eq!(new.matches("access_log off;").count(), 3, "{new}");
-        assert!(!new.contains("/a;") && new.contains("X (varies)"), "{new}");
+        assert!(
+            !new.contains("/a;") && new.contains("X (varies)") && new.contains("time_format $t (varies)"),
+            "{new}"
+        );
     }
 
     #[test]

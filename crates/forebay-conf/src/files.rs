@@ -17,6 +17,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Configuration of nginx.
+pub const NGINX_CONF: &str = "/etc/nginx/nginx.conf";
+/// Configuration of Forebay's package.
+pub const PACKAGE_CONF: &str = "/etc/forebay/nginx.conf";
+
+/// Returns the configuration that is meant when none is named: nginx's, or the package's where there is no nginx.
+pub fn default_configuration() -> PathBuf {
+    let paths = [NGINX_CONF, PACKAGE_CONF].map(Path::new);
+    paths.into_iter().find(|path| path.exists()).unwrap_or(Path::new(NGINX_CONF)).to_owned()
+}
+
 /// Reads and remembers files and glob results.
 #[derive(Debug, Default)]
 pub struct Files {
@@ -349,6 +360,21 @@ const KNOWN: i32 = -2;
 const NOT_REGULAR: i32 = -3;
 
 impl Files {
+    /// Returns the paths of all files that were asked for, keys and the like included, and missing ones too.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.contents.keys().map(|path| Path::new(&**path))
+    }
+
+    /// Returns the folders in which `include` has looked for files.
+    pub fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.globs.keys().filter_map(|pattern| pattern.parent())
+    }
+
+    /// Returns the number of bytes in all files, keys and the like included.
+    pub fn size(&self) -> usize {
+        self.contents.values().filter_map(|(_, content)| content.as_ref().ok()).map(|bytes| bytes.len()).sum()
+    }
+
     /// Encodes the record, for [`Files::from_bytes`].
     ///
     /// Little-endian: magic and version, the `-g` text, files in order (path, errno or -1, bytes), globs

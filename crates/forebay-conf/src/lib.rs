@@ -22,6 +22,7 @@ pub mod print;
 mod third_party;
 pub mod tree;
 pub mod units;
+pub mod variables;
 pub mod version;
 
 pub use parse::{Parsed, parse};

@@ -23,6 +23,7 @@ pub mod pattern;
 pub mod process;
 pub mod shared_store;
 pub mod status_zone;
+pub mod strftime;
 pub mod tasks;
 pub mod thread;
 pub mod tls;

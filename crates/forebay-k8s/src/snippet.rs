@@ -381,7 +381,7 @@ fn definitions(block: &Block, defined: &mut Known) {
         let name = directive.name.as_str();
         // Entries of a `map` begin with their patterns.
         named_captures(&name, defined);
-        if name.starts_with("set") || matches!(&*name, "auth_request_set" | "json_set") {
+        if name.starts_with("set") || matches!(&*name, "auth_request_set" | "json_set" | "time_format") {
             defined.extend(directive.args.first().map(|w| bare(&w.as_str())));
         }
         if matches!(&*name, "map" | "num_map" | "geo" | "split_clients") {

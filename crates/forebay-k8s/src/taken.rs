@@ -68,7 +68,7 @@ impl Taken {
 pub(crate) fn reserved(name: &str, words: &[String]) -> Option<usize> {
     let last = words.len().checked_sub(1);
     let index = match name {
-        "upstream" | "json_set" => Some(0),
+        "upstream" | "json_set" | "time_format" => Some(0),
         _ if VARIABLES.contains(&name) => last,
         _ => None,
     };

@@ -59,6 +59,7 @@ pub static BLOCKS: Module = Module {
         ("num_map", blocks::num_map::block),
         ("geo", blocks::geo::block),
         ("split_clients", blocks::split_clients::block),
+        ("time_format", blocks::time_format::directive),
         ("shared_store", forebay_core::shared_store::directive),
     ],
     ..Module::NONE

@@ -14,6 +14,7 @@ use forebay_core::limit::cidr::Cidr;
 use forebay_core::limit::concurrency::Counted;
 use forebay_core::log::{buffers, error};
 use forebay_core::status_zone::sessions::CountedSession;
+use forebay_core::thread::Clock;
 use forebay_core::tls;
 use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::{Broken, Header};
@@ -451,6 +452,10 @@ impl Evaluate for Session {
 
     fn captures(&mut self) -> &mut Captures {
         &mut self.captures
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.thread.clock
     }
 
     fn peer(&self) -> Peer {

@@ -7,12 +7,14 @@ mod chart;
 mod key;
 mod line;
 mod panel;
+mod prompt;
 mod screen;
 
 pub use chart::{bars, spark};
 pub use key::keys;
 pub use line::{Line, Look};
 pub use panel::{beside, gauge, panel};
+pub use prompt::hidden_line;
 pub use screen::{Screen, size};
 
 /// Writes to standard output. A reader that has gone away, as `head` does, is no reason to complain, or to panic as `println!` does.

@@ -1,10 +1,12 @@
 //! Choice of the settings that a tuning tries, with a reason for each that it does not try.
 
 use crate::cli::{RunArgs, cpus};
-use crate::knobs::{KNOBS, Knob, Need, Place, level_text};
-use crate::rig::Active;
+use crate::knobs::{KNOBS, Knob, Need, Place, level_text, statements};
+use crate::program::Which;
+use crate::rig::{Active, Goal};
 use crate::sysctl::Journal;
 use forebay_bench::observe::shares;
+use forebay_conf::grammar::Support;
 use forebay_copy::patch::{Edit, View};
 use forebay_copy::scene::{self, Target};
 
@@ -20,6 +22,8 @@ pub(crate) struct Choice<'a> {
     pub(crate) view: &'a View<'a>,
     pub(crate) targets: &'a [Target],
     pub(crate) journal: &'a Journal,
+    /// Directives that others know to be set badly, `forebay doctor` for one: their settings come first.
+    pub(crate) known: &'a [String],
 }
 
 impl Choice<'_> {
@@ -35,7 +39,9 @@ impl Choice<'_> {
         }
         let mut active = Vec::new();
         let mut left_out: LeftOut = Vec::new();
-        for knob in KNOBS {
+        let mut knobs: Vec<&'static Knob> = KNOBS.iter().collect();
+        knobs.sort_by_key(|k| self.turn(k));
+        for knob in knobs {
             match self.levels(knob) {
                 Ok(levels) => active.push(Active { knob, levels }),
                 Err(why) => left_out.push((knob.name, why)),
@@ -46,6 +52,16 @@ impl Choice<'_> {
             left_out.push((a.knob.name, why.into()));
         }
         Ok((active, left_out))
+    }
+
+    /// Returns the turn of a knob: first what is known to be set badly, then what the configuration sets at all, then the rest.
+    fn turn(&self, knob: &Knob) -> u8 {
+        let mut names =
+            knob.levels.iter().flat_map(|l| statements(l)).map(|(name, _)| name).chain([knob.name]);
+        if names.clone().any(|name| self.known.iter().any(|k| k == name)) {
+            return 0;
+        }
+        if names.any(|name| self.view.all(name).next().is_some()) { 1 } else { 2 }
     }
 
     /// Returns the levels of a knob that change something here.
@@ -60,8 +76,12 @@ impl Choice<'_> {
             self.check_kernel(knob)?;
         }
         let mut levels: Vec<(String, Vec<Edit>)> = Vec::new();
+        let mut void = false;
         for text in knob.levels {
-            let text = level_text(text, cpus());
+            let Some(text) = in_effect(self.args.server, knob.place, &level_text(text, cpus())) else {
+                void = true;
+                continue;
+            };
             let edits = crate::patch::edits(self.view, knob, &text);
             let known = levels.iter().any(|(t, e)| same(t, &text) || (!edits.is_empty() && *e == edits));
             let changes = !edits.is_empty() || knob.place == Place::Sysctl;
@@ -69,7 +89,11 @@ impl Choice<'_> {
                 levels.push((text, edits));
             }
         }
-        if levels.is_empty() { Err("already so, or no place for it".into()) } else { Ok(levels) }
+        match (levels.is_empty(), void) {
+            (false, _) => Ok(levels),
+            (true, true) => Err(NO_EFFECT.into()),
+            (true, false) => Err("already so, or no place for it".into()),
+        }
     }
 
     fn why_not(&self, knob: &Knob) -> Option<&'static str> {
@@ -81,7 +105,7 @@ impl Choice<'_> {
             return Some("a setting of the machine, without --sysctl");
         }
         if knob.only.is_some_and(|server| server != self.args.server) {
-            return Some("without effect on this server");
+            return Some(NO_EFFECT);
         }
         (!self.matters(knob.need)).then_some("without effect on this load")
     }
@@ -94,6 +118,7 @@ impl Choice<'_> {
             Need::Files => self.targets.iter().any(|t| !t.proxied),
             Need::LargeFiles => self.targets.iter().any(|t| t.size > 256 << 10),
             Need::Gzip => self.view.any_on("gzip"),
+            Need::Transfer => self.args.goal == Goal::Transfer,
             Need::Proxy => self.targets.iter().any(|t| t.proxied),
             Need::Tls => self.targets.iter().any(|t| t.url.starts_with("https")),
             Need::Http2 => self.args.http2,
@@ -101,7 +126,7 @@ impl Choice<'_> {
             // Over QUIC there are no records and no connections of TCP.
             Need::Tcp => !self.args.http3,
             // A proxied request takes two, and one worker may get them all.
-            Need::ManyConnections => self.args.connections * 4 > self.worker_connections(),
+            Need::ManyConnections => self.args.connections * 4 >= self.worker_connections(),
         }
     }
 
@@ -130,6 +155,41 @@ impl Choice<'_> {
     }
 }
 
+/// Reason for not trying what a server accepts without doing anything.
+const NO_EFFECT: &str = "without effect on this server";
+
+/// Returns a level without the directives that the server accepts and does nothing for; `None` if nothing is left of it. For
+/// Forebay the column `support` of forebay-conf's table of directives says so.
+fn in_effect(server: Which, place: Place, level: &str) -> Option<String> {
+    // Parameters, and settings of the kernel.
+    let words = match place {
+        Place::AccessLog | Place::Sysctl | Place::ErrorLog | Place::ListenThere => {
+            return Some(level.to_owned());
+        }
+        Place::Listen => 1,
+        _ => 0,
+    };
+    let kept: Vec<String> = statements(level)
+        .into_iter()
+        .enumerate()
+        .filter(|(n, (name, _))| *n < words || server == Which::Nginx || acts(name))
+        .map(|(_, (name, args))| format!("{name} {args}").trim().to_owned())
+        .collect();
+    if kept.is_empty() {
+        return None;
+    }
+    // A parameter alone is no statement.
+    let end = if level.trim_end().ends_with(';') && kept.len() > words { ";" } else { "" };
+    Some(kept.join("; ") + end)
+}
+
+/// Returns `true` if a directive of `http`, `events` or the top of the file does something in Forebay.
+fn acts(name: &str) -> bool {
+    let of_others = |module: &str| module.starts_with("stream") || module.starts_with("mail");
+    let rows = forebay_conf::grammar::rows(name.as_bytes());
+    rows.iter().any(|row| !of_others(row.module) && row.support == Support::Yes)
+}
+
 /// Returns `true` if two statements are equal in the measured copy.
 fn same(a: &str, b: &str) -> bool {
     scene::scaled(a) == scene::scaled(b)
@@ -145,6 +205,28 @@ fn lowers(name: &str, now: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_accepts_without_effect_is_not_tried() {
+        let level = |server, place, text| in_effect(server, place, text);
+        let sendfile = "sendfile on; tcp_nopush on;";
+        assert_eq!(level(Which::Forebay, Place::Http, sendfile), None);
+        assert_eq!(level(Which::Nginx, Place::Http, sendfile).as_deref(), Some(sendfile));
+        assert_eq!(level(Which::Forebay, Place::Http, "output_buffers 4 64k;"), None);
+        let mixed = level(Which::Forebay, Place::Http, "sendfile on; keepalive_requests 100000;");
+        assert_eq!(mixed.as_deref(), Some("keepalive_requests 100000;"));
+        let listen = level(Which::Forebay, Place::Listen, "reuseport; multi_accept on;");
+        assert_eq!(listen.as_deref(), Some("reuseport"));
+        assert_eq!(
+            level(Which::Forebay, Place::AccessLog, "buffer=64k flush=1s").as_deref(),
+            Some("buffer=64k flush=1s")
+        );
+        for knob in KNOBS.iter().filter(|k| k.only != Some(Which::Nginx)) {
+            let text = knob.levels.first().copied().unwrap_or_default();
+            let kept = in_effect(Which::Forebay, knob.place, text).unwrap_or_default();
+            assert!(!kept.contains("sendfile") && !kept.contains("multi_accept"), "{kept}");
+        }
+    }
 
     #[test]
     fn limits_of_the_kernel_are_not_lowered() {

@@ -8,7 +8,7 @@ use crate::{apply, load_point, replay, table, tuning, watch};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_bench::{signals, units};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Parser)]
@@ -112,6 +112,9 @@ pub(crate) struct RunArgs {
     /// Settings to try (default: all that can matter)
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
+    /// Directives that are known to be set badly: their settings come first
+    #[arg(long, hide = true, value_delimiter = ',')]
+    pub(crate) known: Vec<String>,
     /// Settings not to try
     #[arg(long, value_delimiter = ',')]
     pub(crate) skip: Vec<String>,
@@ -152,8 +155,14 @@ pub fn command() -> clap::Command {
 /// Runs `forebay tune`; the exit code is 0 when there is a result, 1 when there is none, 2 for mistakes in the command
 /// line, 130 after ^C.
 pub fn main(rest: Vec<OsString>) -> u8 {
+    main_knowing(rest, &|_| Vec::new())
+}
+
+/// Runs `forebay tune` as [`main`] does. `known` returns the directives that are known to be set badly in a configuration; the
+/// settings that they belong to are tried first.
+pub fn main_knowing(rest: Vec<OsString>, known: &dyn Fn(&Path) -> Vec<String>) -> u8 {
     let name = OsString::from("forebay tune");
-    let line = match CommandLine::try_parse_from(std::iter::once(name).chain(rest)) {
+    let mut line = match CommandLine::try_parse_from(std::iter::once(name).chain(rest)) {
         Ok(line) => line,
         Err(e) => {
             let _ = e.print();
@@ -161,6 +170,9 @@ pub fn main(rest: Vec<OsString>) -> u8 {
         }
     };
     signals::catch();
+    if line.command.is_none() && !line.run.list && !line.run.rollback {
+        line.run.known.extend(known(&line.run.conf));
+    }
     match run(&line) {
         Ok(()) if signals::interrupted() => 130,
         Ok(()) => 0,

@@ -14,6 +14,8 @@ pub struct Figures {
     pub p99: u64,
     /// Server CPU time per request, microseconds.
     pub cpu: f64,
+    /// Bytes of an answer, with its head.
+    pub bytes: f64,
     /// Resident bytes of the server.
     pub memory: u64,
     /// Failures.
@@ -29,6 +31,7 @@ impl Figures {
             p50: mid(&|f| f.p50 as f64) as u64,
             p99: mid(&|f| f.p99 as f64) as u64,
             cpu: mid(&|f| f.cpu),
+            bytes: mid(&|f| f.bytes),
             memory: mid(&|f| f.memory as f64) as u64,
             errors: runs.iter().map(|f| f.errors).sum(),
         }
@@ -36,7 +39,7 @@ impl Figures {
 
     /// Returns the value for `result.json`.
     pub fn json(&self) -> Value {
-        json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "memory": self.memory})
+        json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "bytes": self.bytes, "memory": self.memory})
     }
 
     /// Adds the figures to a line of the log.
@@ -45,6 +48,7 @@ impl Figures {
         line["p50"] = json!(self.p50);
         line["p99"] = json!(self.p99);
         line["cpu"] = json!(self.cpu);
+        line["bytes"] = json!(self.bytes);
         line["memory"] = json!(self.memory);
         line["errors"] = json!(self.errors);
     }
@@ -56,6 +60,7 @@ impl Figures {
             p50: line["p50"].as_u64()?,
             p99: line["p99"].as_u64()?,
             cpu: line["cpu"].as_f64()?,
+            bytes: line["bytes"].as_f64().unwrap_or_default(),
             memory: line["memory"].as_u64()?,
             errors: line["errors"].as_u64()?,
         })

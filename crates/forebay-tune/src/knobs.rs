@@ -15,6 +15,12 @@ pub enum Place {
     Http,
     /// A parameter of each address's first `listen`. Text behind a `;` is for `events`.
     Listen,
+    /// A parameter of `listen` where it is set to less already.
+    ListenThere,
+    /// The level of each `error_log` that writes more than this one.
+    ErrorLog,
+    /// An `upstream` block for each host that `proxy_pass` names, with the directives that its locations need for it.
+    NewUpstream,
     /// Parameters of each `access_log` that writes a file.
     AccessLog,
     /// Each `upstream` block, with the directives that its locations need for it.
@@ -36,6 +42,8 @@ pub enum Need {
     LargeFiles,
     /// Answers are compressed.
     Gzip,
+    /// The goal counts the bytes of answers.
+    Transfer,
     /// Requests are passed on.
     Proxy,
     /// Connections are encrypted.
@@ -59,6 +67,9 @@ impl Place {
             There => "a directive, where it stands with another value",
             Http => "a directive in http, and wherever else it stands",
             Listen => "a parameter of each address's first listen",
+            ListenThere => "a parameter of listen, where it is less",
+            ErrorLog => "the level of each error_log that writes more",
+            NewUpstream => "an upstream for each host that proxy_pass names",
             AccessLog => "parameters of each access_log",
             Upstream => "a directive in each upstream",
             Sysctl => "a kernel setting, with --sysctl, as root; for the whole machine",
@@ -75,6 +86,7 @@ impl Need {
             Need::Files => "files",
             Need::LargeFiles => "files beyond 256 kB",
             Need::Gzip => "compressed answers",
+            Need::Transfer => "--for transfer",
             Need::Proxy => "proxied requests",
             Need::Tls => "TLS",
             Need::Http2 => "HTTP/2",
@@ -129,7 +141,18 @@ const fn only(server: Which, knob: Knob) -> Knob {
     Knob { only: Some(server), ..knob }
 }
 
-use Place::{AccessLog, Events, Http, Listen, Main, Sysctl, There, Upstream};
+use Place::{
+    AccessLog, ErrorLog, Events, Http, Listen, ListenThere, Main, NewUpstream, Sysctl, There, Upstream,
+};
+
+/// What is text and worth compressing.
+const TEXT_TYPES: &str = "gzip_types text/plain text/css text/xml text/javascript application/javascript application/json application/xml image/svg+xml;";
+const TRANSFER_GZIP: &str = "gzip on; gzip_comp_level 4; gzip_min_length 256; gzip_vary on; gzip_proxied any; gzip_types \
+                             text/plain text/css text/xml text/javascript application/javascript application/json application/xml image/svg+xml;";
+const TRANSFER_GZIP_6: &str = "gzip on; gzip_comp_level 6; gzip_min_length 256; gzip_vary on; gzip_proxied any; gzip_types \
+                               text/plain text/css text/xml text/javascript application/javascript application/json application/xml image/svg+xml;";
+const TRANSFER_BROTLI: &str = "brotli on; brotli_comp_level 4; brotli_min_length 256; brotli_types text/plain text/css text/xml \
+                               text/javascript application/javascript application/json application/xml image/svg+xml;";
 
 /// All settings that can be tried.
 pub const KNOBS: &[Knob] = &[
@@ -139,9 +162,12 @@ pub const KNOBS: &[Knob] = &[
         &["worker_processes auto;", "worker_processes {half};", "worker_processes {more};"],
         Need::Nothing,
     ),
+    row("worker_priority", There, &["worker_priority 0;"], Need::Nothing),
     row("worker_cpu_affinity", Main, &["worker_cpu_affinity auto;"], Need::Cpus),
     // multi_accept without reuseport lets one worker take all connections, so it comes with it only.
     row("reuseport", Listen, &["reuseport", "reuseport; multi_accept on;"], Need::Cpus),
+    row("accept_mutex", There, &["accept_mutex off;"], Need::Cpus),
+    row("listen_backlog", ListenThere, &["backlog=511", "backlog=4096"], Need::Tcp),
     row("multi_accept", There, &["multi_accept off;"], Need::Nothing),
     row(
         "worker_connections",
@@ -173,6 +199,10 @@ pub const KNOBS: &[Knob] = &[
         row("access_log", AccessLog, &["buffer=64k flush=1s", "buffer=256k flush=5s"], Need::Nothing),
         "lines come late, and a crash (of the machine, in nginx also of a worker) loses those in the buffer",
     ),
+    notice(
+        row("error_log", ErrorLog, &["error", "warn"], Need::Nothing),
+        "lines below that level are no longer written",
+    ),
     row(
         "keepalive_requests",
         Http,
@@ -189,6 +219,18 @@ pub const KNOBS: &[Knob] = &[
         ),
         "less CPU time means more bytes sent",
     ),
+    row("gzip_min_length", Http, &["gzip_min_length 1000;", "gzip_min_length 256;"], Need::Gzip),
+    row("gzip_types", There, &[TEXT_TYPES], Need::Gzip),
+    notice(
+        row("gzip", Http, &[TRANSFER_GZIP, TRANSFER_GZIP_6], Need::Transfer),
+        "compression costs CPU time, and a page with secrets and text of its visitor in one answer may leak them (BREACH)",
+    ),
+    notice(
+        only(Which::Forebay, row("brotli", Http, &[TRANSFER_BROTLI], Need::Transfer)),
+        "compression costs CPU time, and a page with secrets and text of its visitor in one answer may leak them (BREACH)",
+    ),
+    row("client_header_buffer_size", There, &["client_header_buffer_size 1k;"], Need::Nothing),
+    row("large_client_header_buffers", There, &["large_client_header_buffers 4 8k;"], Need::Nothing),
     row("tcp_nodelay", There, &["tcp_nodelay on;"], Need::Tcp),
     row("output_buffers", Http, &["output_buffers 4 64k;", "output_buffers 2 32k;"], Need::Files),
     row(
@@ -203,6 +245,12 @@ pub const KNOBS: &[Knob] = &[
     notice(
         row("proxy_buffering", Http, &["proxy_buffering on;"], Need::Proxy),
         "answers that trickle arrive in larger pieces",
+    ),
+    row("proxy_http_version", There, &["proxy_http_version 1.1;"], Need::Proxy),
+    row("proxy_max_temp_file_size", There, &["proxy_max_temp_file_size 1024m;"], Need::Proxy),
+    notice(
+        row("proxy_keepalive", NewUpstream, &["keepalive 32;"], Need::Proxy),
+        "the host stands in an upstream block: redirects of the upstream to itself need a proxy_redirect of their own",
     ),
     row("upstream_keepalive", Upstream, &["keepalive 32;", "keepalive 128;"], Need::Proxy),
     row(
@@ -271,7 +319,8 @@ mod tests {
                 let directives = match k.place {
                     Main | Events | Http | There | Upstream => statements(&level),
                     Listen => statements(&level)[1..].to_vec(),
-                    AccessLog => Vec::new(),
+                    NewUpstream => statements(&level),
+                    AccessLog | ListenThere | ErrorLog => Vec::new(),
                     Sysctl => {
                         assert!(
                             level.split_once(" = ").is_some_and(|(n, _)| n.starts_with("net.")),

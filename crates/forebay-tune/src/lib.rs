@@ -40,6 +40,7 @@ mod results;
 mod resume;
 pub mod rig;
 pub mod search;
+mod sequential;
 mod service;
 mod state;
 mod stats;

@@ -3,6 +3,7 @@
 use crate::figures::Figures;
 use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
 use forebay_bench::observe::{Server, choose_cpus};
+use forebay_bench::record::{Failure, Record};
 use forebay_bench::schedule::Rate;
 use forebay_bench::tls::{Trust, config};
 use forebay_bench::url::Url;
@@ -20,7 +21,7 @@ pub struct LoadPlan {
     pub seed: u64,
     /// Version of HTTP.
     pub protocol: Protocol,
-    /// Compressed answers are accepted.
+    /// Compressed answers are accepted, by gzip and brotli as browsers do.
     pub gzip: bool,
     /// Each request has a new connection.
     pub close: bool,
@@ -94,7 +95,7 @@ fn wanted(targets: &[Target], manner: &LoadPlan) -> Result<Vec<Wanted>, forebay_
     }
     if manner.gzip {
         for request in &mut wanted {
-            request.fields.push(("Accept-Encoding".into(), "gzip".into()));
+            request.fields.push(("Accept-Encoding".into(), "gzip, br".into()));
         }
     }
     Ok(wanted)
@@ -102,6 +103,12 @@ fn wanted(targets: &[Target], manner: &LoadPlan) -> Result<Vec<Wanted>, forebay_
 
 fn name_host(request: &mut Wanted, target: &Target) {
     request.fields.extend(target.host.clone().map(|host| ("Host".to_owned(), host)));
+}
+
+/// Returns the failures of a run. A request that is under way when the window ends is none: each connection has one at most.
+fn failures(record: &Record, connections: usize) -> u64 {
+    let hanging = record.failures.get(Failure::Unanswered as usize).copied().unwrap_or_default();
+    record.errors() - hanging.min(connections as u64)
 }
 
 /// Loads a server for a time, after a warm-up that does not count.
@@ -136,8 +143,25 @@ pub fn measure(
         p50: record.latency.quantile(0.5),
         p99: record.latency.quantile(0.99),
         cpu,
+        bytes: record.bytes_in as f64 / record.complete.max(1) as f64,
         memory,
-        errors: record.errors(),
+        errors: failures(record, load.connections),
     };
     Ok((figures, r.outcome.first_error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hangs_over_the_end_of_a_window_is_no_failure() {
+        let mut record = Record::default();
+        record.failures[Failure::Unanswered as usize] = 32;
+        assert_eq!(failures(&record, 32), 0);
+        // More than one for each connection were never sent, or never answered.
+        assert_eq!(failures(&record, 8), 24);
+        record.failures[Failure::Status as usize] = 3;
+        assert_eq!(failures(&record, 32), 3);
+    }
 }

@@ -248,6 +248,51 @@ impl Model {
         (mid, (prior - known).max(0.0).sqrt())
     }
 
+    /// Returns the expected gain of a level over level 0 of its knob, averaged over the settings of all runs, and its standard
+    /// deviation. It is known better than the gain at one setting, since all runs say something about it.
+    pub(crate) fn average_gain(&self, knob: usize, level: u8) -> (f64, f64) {
+        let size = self.scale.sizes[knob];
+        let shares = self.shares();
+        // Covariance of the average gain with the score of a run, and with itself.
+        let partners = |weight: &dyn Fn(usize, usize) -> f64| -> f64 {
+            let mut sum = 0.0;
+            for (j, levels) in shares.iter().enumerate().filter(|(j, _)| *j != knob) {
+                sum += (1..levels.len()).map(|l| weight(j, l) * self.scale.sizes[j]).sum::<f64>();
+            }
+            sum
+        };
+        let own = MAIN * MAIN * size * size;
+        let with_run = |s: &Sample| {
+            if s.point[knob] != level {
+                return 0.0;
+            }
+            let shared = partners(&|j, l| if usize::from(s.point[j]) == l { shares[j][l] } else { 0.0 });
+            own + PAIR * PAIR * size * shared
+        };
+        let differ: Vec<f64> = self.samples.iter().map(with_run).collect();
+        let mid = differ.iter().zip(&self.weights).map(|(d, w)| d * w).sum();
+        let squares = partners(&|j, l| shares[j][l] * shares[j][l] * self.scale.sizes[j]);
+        let prior = own + PAIR * PAIR * size * size * squares;
+        let known: f64 = self.forward(&differ).iter().map(|v| v * v).sum();
+        (mid, (prior - known).max(0.0).sqrt())
+    }
+
+    /// Returns the share of the runs in which each knob had each level.
+    fn shares(&self) -> Vec<Vec<f64>> {
+        let one = 1.0 / self.samples.len().max(1) as f64;
+        let mut shares = vec![Vec::new(); self.scale.sizes.len()];
+        for s in &self.samples {
+            for (levels, level) in shares.iter_mut().zip(&s.point) {
+                let level = usize::from(*level);
+                if levels.len() <= level {
+                    levels.resize(level + 1, 0.0);
+                }
+                levels[level] += one;
+            }
+        }
+        shares
+    }
+
     /// Returns the expected improvement of a setting over the incumbent, the best one so far: the mean of its gain where it is
     /// positive, and 0 elsewhere.
     pub(crate) fn improvement(&self, incumbent: &[u8], point: &[u8]) -> f64 {
@@ -290,6 +335,9 @@ mod tests {
         assert!((a - 0.1).abs() < 3.0 * sd && sd < 0.02, "{a} {sd}");
         assert!(m.gain(&zero, &one(1)).0 < -0.02);
         assert!(m.gain(&zero, &one(3)).0.abs() < 0.03);
+        let (average, narrow) = m.average_gain(0, 1);
+        assert!((average - 0.1).abs() < 3.0 * narrow && narrow < sd, "{average} {narrow}");
+        assert!(m.average_gain(3, 1).0.abs() < 0.03);
         assert!(m.improvement(&zero, &one(0)) > m.improvement(&zero, &one(1)));
     }
 }

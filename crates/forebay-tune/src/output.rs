@@ -5,11 +5,12 @@ use crate::knobs::Place;
 use crate::load_point::Check;
 use crate::model::Sample;
 use crate::rig::Active;
-use crate::search::{Line, Report};
+use crate::search::{Confirmed, Line, Report};
 use crate::stats::{Interval, median};
 use forebay_bench::duration_text;
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::time::Duration;
 
 /// Everything that reports are made of.
 #[derive(Debug)]
@@ -28,16 +29,23 @@ pub(crate) struct Summary<'r> {
     pub goal: &'r str,
     /// Server and load, in a line.
     pub about: String,
+    /// Usual time of a run.
+    pub(crate) run_time: Duration,
     /// Original and final at half of the load, where a gain is proven.
     pub half: Option<Check>,
 }
 
-/// Least gain that has to be visible for a conclusion, as a logarithm.
-const TOO_NOISY: f64 = 0.05;
+/// Most noise of a run with which a search without a gain says something, as a logarithm.
+const TOO_NOISY: f64 = 0.08;
 
 /// Returns a difference of logarithms as a percentage.
 pub(crate) fn percent(x: f64) -> String {
     format!("{:+.1} %", x.exp_m1() * 100.0)
+}
+
+/// Returns a difference of logarithms as people say it: `4.1x` for large ones.
+pub(crate) fn factor(x: f64) -> String {
+    if x > 1.5f64.ln() { format!("{:.1}x", x.exp()) } else { percent(x) }
 }
 
 /// Returns a gain with its interval.
@@ -62,27 +70,21 @@ impl Summary<'_> {
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
-    /// Returns `true` if runs with and without the line prove it. The model alone is no proof.
-    fn proven(line: &Line) -> bool {
-        line.proven && line.pairs >= 2
-    }
-
     /// Returns whether a line is kept, and why.
     pub(crate) fn verdict(&self, line: &Line) -> &'static str {
         match () {
             () if line.kept && !self.report.proven => "not proposed: the whole is not proven",
-            () if Self::proven(line) => "kept",
-            () if line.kept => "kept as part of the group",
+            () if line.kept => "kept",
             () if line.gain.high < 0.0 => "rejected: worse",
             () if line.gain.high < 0.01 => "rejected: no effect",
+            () if line.pairs == 0 => "rejected: not measured by itself",
             () => "rejected: in doubt",
         }
     }
 
     /// Returns the reason for a line in tuned.conf.
     pub(crate) fn reason(&self, line: &Line) -> String {
-        let group = if Self::proven(line) { "" } else { ", as part of the group" };
-        format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
+        format!("forebay tune: {} {}, {} runs without it", gain(&line.gain), self.goal, line.pairs)
     }
 
     /// Returns `true` if a kernel setting is kept.
@@ -120,7 +122,7 @@ impl Summary<'_> {
         if self.report.proven {
             self.push_gain(&mut out);
         } else {
-            let _ = writeln!(out, "\nNo proven gain. {}", self.why_not());
+            let _ = writeln!(out, "\n{}", self.no_proof());
         }
         out
     }
@@ -139,22 +141,47 @@ impl Summary<'_> {
     /// Appends the proven gain of all lines together.
     fn push_gain(&self, out: &mut String) {
         let _ = writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
-        let (starts, fell) = self.report.starts;
-        let steady = if fell > 0.03f64.max(0.1 * self.report.gain.mid) {
+        let (pairs, fell) = self.report.starts;
+        let usual = 3.0 * self.report.noise * std::f64::consts::SQRT_2;
+        let steady = if fell > usual.max(0.1 * self.report.gain.mid) {
             "not steady: the gain differs from start to start"
         } else {
             "steady"
         };
         let _ = writeln!(
             out,
-            "{steady}; of {starts} fresh starts the worst was {:.1} % below the median. A gain of {:.1} % would have been \
-             seen.",
-            -(-fell).exp_m1() * 100.0,
-            self.report.could_see.exp_m1() * 100.0
+            "{steady}; of {pairs} pairs on fresh starts the worst was {:.1} % below the median.",
+            -(-fell).exp_m1() * 100.0
         );
         if let Some(half) = &self.half {
             let _ = write!(out, "\n{}", half.text(row));
         }
+    }
+
+    /// Returns what is known where no gain is proven.
+    pub(crate) fn no_proof(&self) -> String {
+        self.nearly().unwrap_or_else(|| format!("No proven gain. {}", self.why_not()))
+    }
+
+    /// Returns what the pairs so far say, if all point the same way and more of them would prove it.
+    fn nearly(&self) -> Option<String> {
+        let Confirmed { pairs, won, missing } = self.report.confirmed;
+        let more = missing.filter(|_| pairs > 0 && won == pairs)?;
+        let all = match pairs {
+            1 => "the only pair".to_owned(),
+            2 => "both pairs".to_owned(),
+            n => format!("all {n} pairs"),
+        };
+        let minutes = (2.0 * more as f64 * self.run_time.as_secs_f64() / 60.0).ceil().max(1.0);
+        let time = if minutes > 1.0 {
+            format!("about {minutes} more minutes prove")
+        } else {
+            "one more minute proves".into()
+        };
+        Some(format!(
+            "Not proven yet: about {} in {all}; {time} it: `tune --resume`.",
+            factor(self.report.gain.mid)
+        ))
     }
 
     /// Returns why no gain is proven, and how large one would have been seen.
@@ -164,13 +191,13 @@ impl Summary<'_> {
                 "The runs ended in the {phase}, before all was judged; --resume or a longer --budget goes on."
             );
         }
-        let measured = if self.report.gain == Interval::default() {
+        let measured = if self.report.confirmed.pairs == 0 {
             String::new()
         } else {
             format!("Measured: {}. ", gain(&self.report.gain))
         };
         let seen = self.report.could_see.exp_m1() * 100.0;
-        if self.report.could_see > TOO_NOISY {
+        if self.report.noise > TOO_NOISY {
             return format!(
                 "{measured}This machine is too noisy to conclude: runs of one configuration differ by {:.1} %, and only a \
                  gain of {seen:.0} % would have been seen. Try again when nothing else runs, or with a longer --budget.",
@@ -190,7 +217,7 @@ impl Summary<'_> {
             .iter()
             .map(|l| {
                 json!({"knob": self.active[l.knob].knob.name, "setting": self.name(l), "gain": interval(&l.gain),
-                       "pairs": l.pairs, "kept": l.kept && self.report.proven, "proven": Self::proven(l),
+                       "pairs": l.pairs, "kept": l.kept && self.report.proven, "proven": l.kept,
                        "verdict": self.verdict(l)})
             })
             .collect();
@@ -201,6 +228,7 @@ impl Summary<'_> {
             .map(|(p, why)| json!({"settings": self.settings(p), "why": why}))
             .collect();
         json!({"about": self.about, "goal": self.goal, "proven": self.report.proven, "gain": interval(&self.report.gain),
+               "pairs": self.report.confirmed.pairs, "pairs_won": self.report.confirmed.won, "pairs_missing": self.report.confirmed.missing,
                "starts": self.report.starts.0, "worst_start_below_median": self.report.starts.1,
                "noise": self.report.noise, "could_see": self.report.could_see.exp_m1(), "ended": self.report.ended, "lines": lines,
                "before": fig(self.at(&vec![0; self.active.len()])), "after": fig(self.at(&self.report.best)),
@@ -390,31 +418,59 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn without_gain(noise: f64, could_see: f64, ended: Option<&'static str>) -> String {
-        let report = Report {
+    fn report(noise: f64, could_see: f64) -> Report {
+        Report {
             noise,
             best: Vec::new(),
             gain: Interval::default(),
             proven: false,
+            confirmed: Confirmed::default(),
             lines: Vec::new(),
             could_see,
             infeasible: Vec::new(),
             samples: Vec::new(),
             starts: (0, 0.0),
-            ended,
-        };
-        let about = "a server".to_owned();
-        let (active, figures, points, left_out, goal) = (&[], &[], &[], &[], "requests/s");
-        Summary { left_out, report: &report, active, figures, points, goal, about, half: None }.text()
+            ended: None,
+        }
+    }
+
+    fn summary(report: &Report) -> Summary<'_> {
+        Summary {
+            left_out: &[],
+            report,
+            active: &[],
+            figures: &[],
+            points: &[],
+            goal: "requests/s",
+            about: "a server".to_owned(),
+            run_time: Duration::from_millis(500),
+            half: None,
+        }
     }
 
     #[test]
     fn without_a_gain_it_says_what_that_means() {
-        let quiet = without_gain(0.02, 0.015, None);
+        let quiet = summary(&report(0.02, 0.015)).text();
         assert!(quiet.ends_with("No proven gain. A gain of 1.5 % would have been seen.\n"), "{quiet}");
-        let noisy = without_gain(0.16, 0.18, None);
+        let noisy = summary(&report(0.16, 0.18)).text();
         assert!(noisy.contains("too noisy to conclude") && noisy.contains("only a gain of 20 %"), "{noisy}");
-        let cut = without_gain(0.02, 0.015, Some("screening"));
+        let cut = summary(&Report { ended: Some("screening"), ..report(0.02, 0.015) }).text();
         assert!(cut.contains("ended in the screening") && !cut.contains("would have been seen"), "{cut}");
+    }
+
+    #[test]
+    fn a_gain_that_is_nearly_proven_is_told() {
+        let gain = Interval { mid: 4.1f64.ln(), low: -1.0, high: 3.0 };
+        let confirmed = Confirmed { pairs: 4, won: 4, missing: Some(1) };
+        let nearly = summary(&Report { gain, confirmed, ..report(0.02, 0.015) }).no_proof();
+        let wanted = "Not proven yet: about 4.1x in all 4 pairs; one more minute proves it: `tune --resume`.";
+        assert_eq!(nearly, wanted);
+        let confirmed = Confirmed { pairs: 2, won: 2, missing: Some(600) };
+        let far = summary(&Report { gain: Interval { mid: 0.05, ..gain }, confirmed, ..report(0.02, 0.015) })
+            .no_proof();
+        assert!(far.contains("about +5.1 % in both pairs; about 10 more minutes prove it"), "{far}");
+        let confirmed = Confirmed { pairs: 4, won: 3, missing: Some(9) };
+        let unclear = summary(&Report { gain, confirmed, ..report(0.02, 0.015) }).no_proof();
+        assert!(unclear.starts_with("No proven gain. Measured: "), "{unclear}");
     }
 }

@@ -3,6 +3,7 @@
 use crate::knobs::{Knob, Place, statements};
 use forebay_conf::files::Files;
 use forebay_copy::patch::{Edit, View, normal};
+use forebay_copy::scene::NEW_UPSTREAM;
 
 /// Returns the changes of a level of a knob. None: the configuration has it already, or there is no place for it.
 pub fn edits(view: &View<'_>, knob: &Knob, level: &str) -> Vec<Edit> {
@@ -12,6 +13,9 @@ pub fn edits(view: &View<'_>, knob: &Knob, level: &str) -> Vec<Edit> {
         Place::There => set_there(view, level),
         Place::Http => set_http(view, level),
         Place::Listen => set_listen(view, level),
+        Place::ListenThere => raise_listen(view, level),
+        Place::ErrorLog => quieten_logs(view, level),
+        Place::NewUpstream => new_upstreams(view, level),
         Place::AccessLog => buffer_logs(view, level),
         Place::Upstream => upstream(view, level),
         Place::Sysctl => {
@@ -96,6 +100,101 @@ fn listen_parameter(view: &View<'_>, word: &str) -> Vec<Edit> {
     edits
 }
 
+/// Returns the edit that replaces an argument.
+fn replace_argument(view: &View<'_>, n: usize, index: usize, text: String) -> Option<Edit> {
+    let word = view.nodes[n].d.args.get(index)?.span;
+    Some(Edit { file: word.file, start: word.start, end: word.end, text })
+}
+
+/// Raises a parameter of `listen` where it is set to less.
+fn raise_listen(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let number = |word: &str| word.split_once('=').and_then(|(_, n)| n.parse::<u64>().ok());
+    let name = level.split_once('=').map_or(level, |(name, _)| name);
+    let mut edits = Vec::new();
+    for n in view.all("listen") {
+        let is_less =
+            |a: &String| a.split_once('=').is_some_and(|(word, _)| word == name) && number(a) < number(level);
+        let index = view.args(n).iter().position(is_less);
+        edits.extend(index.and_then(|i| replace_argument(view, n, i, level.to_owned())));
+    }
+    edits
+}
+
+/// Levels of `error_log` from the one that writes most.
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warn", "error", "crit", "alert", "emerg"];
+
+/// Changes the level of each `error_log` that writes more than `level`. One without a level has `error`.
+fn quieten_logs(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let place = |name: &str| LEVELS.iter().position(|l| *l == name);
+    let mut edits = Vec::new();
+    for n in view.all("error_log") {
+        let writes_more = |a: &String| place(a).is_some_and(|p| Some(p) < place(level));
+        let index = view.args(n).iter().skip(1).position(writes_more);
+        edits.extend(index.and_then(|i| replace_argument(view, n, i + 1, level.to_owned())));
+    }
+    edits
+}
+
+/// Makes an `upstream` of each host that `proxy_pass` names, so that connections to it are kept.
+fn new_upstreams(view: &View<'_>, level: &str) -> Vec<Edit> {
+    let Some(http) = view.child(None, "http") else { return Vec::new() };
+    let known: Vec<String> = view.all("upstream").filter_map(|u| view.args(u).first().cloned()).collect();
+    let mut hosts: Vec<String> = Vec::new();
+    let mut edits = Vec::new();
+    for pass in view.all("proxy_pass").filter(|p| view.within(*p, http)) {
+        let target = view.args(pass).first().cloned().unwrap_or_default();
+        let Some(host) = literal_host(&target).filter(|h| known.iter().all(|k| k != h)) else { continue };
+        let number = hosts.iter().position(|h| h == host).unwrap_or(hosts.len());
+        if number == hosts.len() {
+            hosts.push(host.to_owned());
+        }
+        let path = target.strip_prefix("http://").and_then(|t| t.strip_prefix(host)).unwrap_or_default();
+        edits.extend(replace_argument(view, pass, 0, format!("http://{NEW_UPSTREAM}{}{path}", number + 1)));
+        edits.extend(keeping_needs(view, pass));
+        edits.extend(host_field(view, pass, host));
+    }
+    for (n, host) in hosts.iter().enumerate() {
+        // A server without a port would have another default than proxy_pass.
+        let port = if host.contains(':') { "" } else { ":80" };
+        let block = format!("upstream {NEW_UPSTREAM}{} {{ server {host}{port}; {level} }}", n + 1);
+        edits.push(view.insert(Some(http), &block));
+    }
+    merged(edits)
+}
+
+/// Returns the host of a target without variables, plain HTTP over TCP.
+fn literal_host(target: &str) -> Option<&str> {
+    let rest = target.strip_prefix("http://")?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-~:/".contains(&b);
+    let host = rest.split('/').next().filter(|h| !h.is_empty() && !h.starts_with("unix:"))?;
+    rest.bytes().all(plain).then_some(host)
+}
+
+/// Sends the `Host` that was sent before: by default it is what `proxy_pass` names.
+fn host_field(view: &View<'_>, pass: usize, host: &str) -> Option<Edit> {
+    let location = view.nodes[pass].parent;
+    let fields = view.effective(location, "proxy_set_header").map(|n| view.nodes[n].parent);
+    let block = fields.unwrap_or(location);
+    let sets_host = |n: usize| {
+        view.name(n) == "proxy_set_header"
+            && view.args(n).first().is_some_and(|a| a.eq_ignore_ascii_case("host"))
+    };
+    // Fields of a block around it are for other locations too, whose host is another one.
+    (block == location && !view.children(block).any(sets_host))
+        .then(|| view.insert(block, &format!("proxy_set_header Host {host};")))
+}
+
+/// Joins insertions at one place, of which [`forebay_copy::patch::apply`] would keep all, and drops those that are there twice.
+fn merged(edits: Vec<Edit>) -> Vec<Edit> {
+    let mut out: Vec<Edit> = Vec::new();
+    for e in edits {
+        if !out.contains(&e) {
+            out.push(e);
+        }
+    }
+    out
+}
+
 /// Makes upstreams keep connections, and adds the directives that their locations need for that.
 fn upstream(view: &View<'_>, level: &str) -> Vec<Edit> {
     let mut edits = Vec::new();
@@ -136,11 +235,20 @@ fn keeping_needs(view: &View<'_>, pass: usize) -> Vec<Edit> {
         view.name(n) == "proxy_set_header"
             && view.args(n).first().is_some_and(|a| a.eq_ignore_ascii_case("connection"))
     };
-    if !view.children(block).any(sets_connection) {
+    let closes = |n: &usize| {
+        sets_connection(*n) && view.args(*n).get(1).is_some_and(|a| a.eq_ignore_ascii_case("close"))
+    };
+    if let Some(n) = view.children(block).find(closes) {
+        edits.push(view.replace(n, "proxy_set_header Connection \"\";"));
+    } else if !view.children(block).any(sets_connection) {
         edits.push(view.insert(block, "proxy_set_header Connection \"\";"));
     }
-    if view.effective(location, "proxy_http_version").is_none() {
-        edits.push(view.insert(location, "proxy_http_version 1.1;"));
+    match view.effective(location, "proxy_http_version") {
+        None => edits.push(view.insert(location, "proxy_http_version 1.1;")),
+        Some(n) if view.args(n).first().is_some_and(|a| a == "1.0") => {
+            edits.push(view.replace(n, "proxy_http_version 1.1;"));
+        }
+        Some(_) => {}
     }
     edits
 }
@@ -265,6 +373,33 @@ mod tests {
     }
 
     #[test]
+    fn a_host_becomes_an_upstream_with_what_keeping_needs() {
+        let text = "events {}\nhttp {\n server {\n  location / {\n   proxy_pass http://10.0.0.1:81/a;\n   proxy_http_version 1.0;\n   \
+                    proxy_set_header Connection close;\n  }\n  location /b {\n   proxy_pass http://10.0.0.1:81;\n  }\n location /s { \
+                    proxy_pass https://b; }\n }\n}\n";
+        let new = patched(text, "proxy_keepalive", None);
+        for part in [
+            "upstream tuned_1 { server 10.0.0.1:81; keepalive 32; }",
+            "proxy_pass http://tuned_1/a;",
+            "proxy_pass http://tuned_1;",
+            "proxy_pass https://b;",
+        ] {
+            assert_eq!(new.matches(part).count(), 1, "{part}: {new}");
+        }
+        assert_eq!(new.matches("Connection \"\";").count(), 2, "{new}");
+        assert_eq!(new.matches("proxy_set_header Host 10.0.0.1:81;").count(), 2, "{new}");
+        assert!(!new.contains("close") && !new.contains("1.0;"), "{new}");
+    }
+
+    #[test]
+    fn short_queues_grow_and_loud_logs_become_quiet() {
+        let text = "error_log /e debug;\nevents {}\nhttp { error_log /f; server { listen 80 backlog=4; listen 81 backlog=9999; } }\n";
+        assert!(patched(text, "error_log", None).contains("error_log /e error;"));
+        let listens = patched(text, "listen_backlog", None);
+        assert!(listens.contains("listen 80 backlog=511;") && listens.contains("backlog=9999"), "{listens}");
+    }
+
+    #[test]
     fn nothing_of_the_live_server_is_left() {
         let dir = tempfile::tempdir().expect("dir");
         std::fs::create_dir(dir.path().join("sub")).expect("made");
@@ -292,6 +427,8 @@ mod tests {
             let all: String = ["0.conf", "1.conf"]
                 .map(|f| std::fs::read_to_string(dir.path().join("copy/conf").join(f)).expect("there"))
                 .concat();
+            // What the upstream is told is no address.
+            let all = all.replace("Host 10.0.0.1;", "");
             for live in [
                 "/var/log",
                 "/run/nginx.pid",

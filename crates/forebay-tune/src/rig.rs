@@ -43,6 +43,35 @@ pub enum Goal {
     Throughput,
     /// 99th percentile of latency
     Latency,
+    /// Time of an answer over a slow link: its bytes, and what the server takes
+    Transfer,
+}
+
+/// The link of [`Goal::Transfer`]: 4 Mbit/s and 60 ms, a slow mobile connection.
+const LINK: Link = Link { bytes_a_second: 500_000.0, round_trip: 0.06, first_window: 14_600.0 };
+
+/// A link between server and client.
+struct Link {
+    bytes_a_second: f64,
+    /// Seconds.
+    round_trip: f64,
+    /// Bytes that a server sends before the first acknowledgement (RFC 6928).
+    first_window: f64,
+}
+
+impl Link {
+    /// Returns how long an answer of so many bytes takes on a connection that is open: a round trip for the request, one more for
+    /// each doubling of the window while it is the limit, and the bytes. It is reckoned, not emulated.
+    fn seconds(&self, bytes: f64) -> f64 {
+        let full = self.bytes_a_second * self.round_trip;
+        let (mut window, mut sent, mut trips) = (self.first_window, 0.0, 1.0);
+        while sent + window < bytes && window < full {
+            sent += window;
+            window *= 2.0;
+            trips += 1.0;
+        }
+        trips * self.round_trip + (bytes - sent).max(0.0) / self.bytes_a_second
+    }
 }
 
 impl Goal {
@@ -52,6 +81,7 @@ impl Goal {
             Goal::Cpu => -f.cpu.ln(),
             Goal::Throughput => f.rate.ln(),
             Goal::Latency => -(f.p99.max(1) as f64).ln(),
+            Goal::Transfer => -(LINK.seconds(f.bytes) + f.cpu / 1e6).ln(),
         }
     }
 }
@@ -141,7 +171,16 @@ pub struct Live<'s> {
     overhead: Duration,
     /// Part of the time that is gone.
     used: f64,
+    /// Usual latency of the original.
+    latency: Duration,
 }
+
+/// Latencies that a window has at least.
+const LATENCIES: u32 = 5;
+/// Shortest window.
+const SHORTEST: Duration = Duration::from_millis(250);
+/// Longest window.
+const LONGEST: Duration = Duration::from_secs(60);
 
 impl<'s> Live<'s> {
     /// Creates a rig that has measured nothing.
@@ -157,6 +196,7 @@ impl<'s> Live<'s> {
             base: Vec::new(),
             overhead: Duration::from_millis(250),
             used: 0.0,
+            latency: Duration::ZERO,
         }
     }
 
@@ -219,22 +259,50 @@ impl<'s> Live<'s> {
     fn at(&mut self, point: &Point, fresh: bool, rate: Option<f64>, runs: usize) -> Result<Figures, String> {
         let start = Instant::now();
         let pid = self.ready(point, fresh)?;
-        let load = load(&self.subject.targets, &LoadPlan { rate, ..self.subject.manner.clone() })?;
-        let left = self.time.until.saturating_duration_since(start).as_secs_f64();
-        let time = (left / runs.max(1) as f64 - self.overhead.as_secs_f64()).clamp(0.25, 10.0);
-        let warm = Duration::from_secs_f64((time * 0.2).clamp(0.1, 1.5));
-        let time = Duration::from_secs_f64(time * 0.8);
+        let mut load = load(&self.subject.targets, &LoadPlan { rate, ..self.subject.manner.clone() })?;
+        load.timeout = load.timeout.max(self.latency * 4 * LATENCIES);
+        let share = self.time.until.saturating_duration_since(start) / runs.max(1) as u32;
+        let time = self.window(share.saturating_sub(self.overhead));
+        let warm = (time / 5).clamp(Duration::from_millis(100), Duration::from_millis(1500));
+        let time = time.mul_f64(0.8);
         let (figures, first) = measure(&load, pid, warm, time)?;
         let extra = start.elapsed().saturating_sub(warm + time);
         self.overhead = (self.overhead * 7 + extra) / 8;
-        let least = self.base.iter().map(|b| b.errors).max().unwrap_or(figures.errors);
+        let least = self.base.iter().map(|b| b.errors).max().unwrap_or_default();
         if figures.errors > least {
-            return Err(format!("{} requests failed: {}", figures.errors, first.unwrap_or_default()));
+            let server = self.subject.targets.first().map_or("", |t| t.url.as_str());
+            let why = first.unwrap_or_else(|| "no reason is known".into());
+            return Err(format!("{} requests failed, the first at {server}: {why}", figures.errors));
         }
         if figures.rate <= 0.0 || figures.cpu <= 0.0 {
-            return Err("no request was answered".into());
+            let why = first.map_or_else(String::new, |e| format!(": {e}"));
+            return Err(format!("no request was answered within {:.1} s{why}", time.as_secs_f64()));
         }
         Ok(figures)
+    }
+
+    /// Returns the window of a run whose share of the time is `share`: no shorter than several of the latencies that were seen.
+    fn window(&self, share: Duration) -> Duration {
+        let least = (self.latency * LATENCIES).clamp(SHORTEST, LONGEST);
+        share.clamp(SHORTEST, Duration::from_secs(10)).max(least)
+    }
+
+    /// Measures the original with longer and longer windows, until they hold several of its latencies.
+    fn find_window(&mut self) -> Result<Figures, String> {
+        loop {
+            let before = self.latency;
+            let run = self.once(&self.original(), true);
+            let known = run.as_ref().map_or(Duration::ZERO, |f| Duration::from_nanos(f.p50));
+            if self.window(SHORTEST) >= known * LATENCIES && run.is_ok() || signals::interrupted() {
+                self.latency = known;
+                return run;
+            }
+            // In a window that is too short only the quickest of the requests end, or none.
+            self.latency = known.max(self.window(SHORTEST) / 2);
+            if before * LATENCIES >= LONGEST || self.process.is_none() {
+                return run;
+            }
+        }
     }
 
     /// Returns the limit that figures break, in words.
@@ -332,8 +400,7 @@ impl<'s> Live<'s> {
     /// # Errors
     /// The server's words.
     pub fn prove(&mut self) -> Result<Figures, String> {
-        let f = self.once(&self.original(), true)?;
-        works(&f)?;
+        let f = self.find_window()?;
         if let Some(most) = self.task.limits.memory
             && f.memory > most
         {
@@ -359,9 +426,7 @@ impl<'s> Live<'s> {
             if signals::interrupted() {
                 return Ok(None);
             }
-            let f = run?;
-            works(&f)?;
-            rates.push(f.rate);
+            rates.push(run?.rate);
         }
         let capacity = median(&mut rates).round();
         self.log.append(&json!({"capacity": capacity}));
@@ -454,14 +519,6 @@ fn next_check(past: &mut VecDeque<Value>, point: &Point, rate: f64) -> Option<Fi
     known
 }
 
-/// Checks that the original can be measured at all.
-fn works(f: &Figures) -> Result<(), String> {
-    if f.errors > 0 {
-        return Err(format!("{} of the requests fail already as it is", f.errors));
-    }
-    Ok(())
-}
-
 impl Rig for Live<'_> {
     fn run(&mut self, point: &Point, fresh: bool) -> Outcome {
         if let Some(outcome) = self.past_run(point) {
@@ -486,5 +543,22 @@ impl Rig for Live<'_> {
 
     fn over(&self) -> bool {
         self.log.past.is_empty() && (signals::interrupted() || Instant::now() > self.time.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_link_counts_bytes_and_round_trips() {
+        let ms = |bytes: f64| (LINK.seconds(bytes) * 1e3).round();
+        assert_eq!((ms(0.0), ms(10_000.0)), (60.0, 80.0));
+        // 14,600 bytes at first, the rest after a round trip.
+        assert_eq!(ms(30_000.0), 151.0);
+        assert!(ms(1e6) > 2000.0 && ms(1e6) < 2300.0, "{}", ms(1e6));
+        let compressed = Figures { bytes: 20_000.0, cpu: 900.0, ..Figures::default() };
+        let plain = Figures { bytes: 100_000.0, cpu: 20.0, ..Figures::default() };
+        assert!(Goal::Transfer.score(&compressed) > Goal::Transfer.score(&plain));
     }
 }

@@ -86,20 +86,6 @@ pub(crate) fn normal_cdf(z: f64) -> f64 {
     if z < 0.0 { half } else { 1.0 - half }
 }
 
-/// Returns which of these p-values are significant when all are claimed together (Holm).
-pub(crate) fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
-    let mut order: Vec<usize> = (0..p.len()).collect();
-    order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
-    let mut stands = vec![false; p.len()];
-    for (i, at) in order.into_iter().enumerate() {
-        if p[at] > alpha / (p.len() - i) as f64 {
-            break;
-        }
-        stands[at] = true;
-    }
-    stands
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,8 +96,6 @@ mod tests {
         // One wild value hardly moves it.
         assert!((hodges_lehmann(&[1.0, 1.1, 0.9, 1.0, 1.05, 50.0]) - 1.0).abs() < 0.2);
         assert!((normal_cdf(1.96) - 0.975).abs() < 1e-4 && (normal_cdf(-1.0) - 0.158_655).abs() < 1e-4);
-        assert_eq!(holm(&[0.01, 0.04, 0.03], 0.05), [true, false, false]);
-        assert_eq!(holm(&[0.01, 0.02, 0.02], 0.06), [true, true, true]);
     }
 
     #[test]

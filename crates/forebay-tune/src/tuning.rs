@@ -2,7 +2,7 @@
 
 use crate::choice::{Choice, LeftOut};
 use crate::cli::{RunArgs, Workload, cpus};
-use crate::knobs::{KNOBS, Place};
+use crate::knobs::{KNOBS, Place, Safety};
 use crate::load::{LoadPlan, load};
 use crate::load_point::{self, CAPACITY, Check};
 use crate::output::{self, Summary, gain};
@@ -75,7 +75,13 @@ impl<'a> Tuning<'a> {
         }
         let subject = self.prepare()?;
         let view = self.source.view();
-        let choice = Choice { args: self.args, view: &view, targets: &subject.targets, journal: &journal };
+        let choice = Choice {
+            args: self.args,
+            view: &view,
+            targets: &subject.targets,
+            journal: &journal,
+            known: &self.args.known,
+        };
         let (active, left_out) = choice.make()?;
         if active.is_empty() {
             say!("Nothing to try: all that could matter for this load is so already.");
@@ -87,7 +93,7 @@ impl<'a> Tuning<'a> {
         let plan = Plan::new(self.args);
         let log = self.out.join("runs.jsonl");
         let past = self.past(&log, &self.question(&active, &plan))?;
-        let left = plan.left(past.done());
+        let left = if self.args.resume { plan.left_again(past.done()) } else { plan.searching };
         let mut live = self.rig(subject, active.clone(), &plan, RunLog { path: log, past: past.runs });
         live.journal = Some(journal);
         let capacity = self.fix_load(&mut live, past.capacity)?;
@@ -106,6 +112,7 @@ impl<'a> Tuning<'a> {
             goal: &self.goal(&live),
             about,
             left_out: &left_out,
+            run_time: plan.searching / plan.runs.max(1) as u32,
             half: None,
         };
         live.time.until += plan.reserve;
@@ -169,7 +176,7 @@ impl<'a> Tuning<'a> {
                 (true, _) => Protocol::Http2,
                 _ => Protocol::Http1,
             },
-            gzip: self.source.view().any_on("gzip"),
+            gzip: self.args.goal == Goal::Transfer || self.source.view().any_on("gzip"),
             close: false,
             access_log: self.args.access_log.clone(),
             rate: self.args.rate.map(|r| r as f64),
@@ -259,9 +266,14 @@ impl<'a> Tuning<'a> {
     fn search(&self, active: &[Active], live: &mut Live<'_>, runs: usize) -> (Report, Vec<Point>) {
         let knobs: Vec<SearchKnob> = active
             .iter()
-            .map(|a| SearchKnob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 })
+            .map(|a| SearchKnob {
+                name: a.knob.name.into(),
+                levels: a.levels.len() as u8 + 1,
+                costly: a.knob.safety != Safety::Safe,
+            })
             .collect();
-        let settings = Settings { runs, seed: self.args.seed, ..Settings::default() };
+        let settings =
+            Settings { runs, seed: self.args.seed, resumed: self.args.resume, ..Settings::default() };
         let mut progress = Progress { active, planned: runs, first: None, points: Vec::new() };
         let report = search::tune(&knobs, live, &settings, &mut |event| progress.take(event));
         (report, progress.points)
@@ -273,6 +285,7 @@ impl<'a> Tuning<'a> {
             Goal::Cpu => "requests per CPU second",
             Goal::Throughput => "requests/s",
             Goal::Latency => "1/p99",
+            Goal::Transfer => "answers in the same time over 4 Mbit/s and 60 ms",
         };
         match live.subject.manner.rate {
             Some(rate) => format!("{goal} at {rate} requests/s"),
@@ -358,6 +371,12 @@ impl Plan {
     fn left(&self, done: usize) -> Duration {
         self.searching.mul_f64(self.runs.saturating_sub(done) as f64 / self.runs as f64)
     }
+
+    /// Returns the time of a search that goes on: what is left of it, and at least a confirmation's share, since the time may have
+    /// been gone before.
+    fn left_again(&self, done: usize) -> Duration {
+        self.left(done).max(self.searching.mul_f64(0.25)).max(Duration::from_secs(20))
+    }
 }
 
 /// Reports the runs of a search as they happen.
@@ -431,7 +450,8 @@ fn ask(target: &Target, manner: &LoadPlan) -> Result<Answer, String> {
     let one = LoadPlan { access_log: None, rate: None, ..manner.clone() };
     let mut load = load(std::slice::from_ref(target), &one)?;
     load.connections = 1;
-    load.stop = Stop::Count(1, Some(Duration::from_secs(3)));
+    load.stop = Stop::Count(1, Some(Duration::from_secs(20)));
+    load.timeout = Duration::from_secs(20);
     let r = forebay_bench::run::run(&load, None, |_| !signals::interrupted()).map_err(|e| e.to_string())?;
     let good = r.outcome.record.errors() == 0 && r.outcome.record.ok > 0;
     Ok(if good { Answer::Good } else { Answer::Bad(r.outcome.first_error) })

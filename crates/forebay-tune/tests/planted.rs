@@ -100,6 +100,8 @@ fn tune(dir: &Path, goal: &str) -> serde_json::Value {
         &path("state"),
         "--program",
         &own,
+        "--server",
+        "nginx",
         "--for",
         goal,
         "--static-size",

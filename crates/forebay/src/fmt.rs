@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Formats the files; the exit code is 1 when one could not be formatted or, with `--check`, is not.
 pub(crate) fn main(args: &FmtArgs) -> u8 {
     let mut failed = false;
-    for path in &args.files {
+    for path in args.files.iter().chain(&args.conf) {
         match one(path, args) {
             Ok(clean) => failed |= args.check && !clean,
             Err(text) => {

@@ -1,8 +1,9 @@
-//! `forebay help DIRECTIVE`: what a directive of nginx.conf does.
+//! `forebay help WORD`: what a directive or a variable of nginx.conf does.
 
 use forebay_conf::descriptions::{Description, describe};
 use forebay_conf::differences;
 use forebay_conf::grammar::{self, Row, Status, Support};
+use forebay_conf::variables::{self, Variable};
 use forebay_terminal::print;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -13,23 +14,54 @@ const WIDTH: usize = 78;
 /// Column at which values begin.
 const VALUES: usize = 13;
 
-/// Returns the directive of a command line `forebay help DIRECTIVE`.
-pub(crate) fn directive(arguments: &[OsString]) -> Option<&str> {
+/// Returns the words of a command line `forebay help WORD...`.
+pub(crate) fn words(arguments: &[OsString]) -> Option<Vec<&str>> {
     match arguments {
-        [_, help, name] if help == "help" => name.to_str().filter(|name| !name.starts_with('-')),
+        [_, help, words @ ..] if help == "help" && !words.is_empty() => {
+            words.iter().map(|word| word.to_str().filter(|word| !word.starts_with('-'))).collect()
+        }
         _ => None,
     }
 }
 
-/// Prints the help for a directive. Returns exit code 1 if there is none of that name.
+/// Prints the help for a directive, or for a variable (`$name`). Returns exit code 1 if there is none of that name.
 pub(crate) fn main(name: &str) -> u8 {
+    if let Some(name) = name.strip_prefix('$') {
+        return variable_main(name.trim_matches(['{', '}']));
+    }
     let rows = grammar::rows(name.as_bytes());
+    if rows.is_empty()
+        && let Some(variable) = variables::describe(name)
+    {
+        print(variable_page(&variable));
+        return 0;
+    }
     if rows.is_empty() {
         eprintln!("forebay help: {}", unknown(name));
         return 1;
     }
     print(render(name, rows));
     0
+}
+
+fn variable_main(name: &str) -> u8 {
+    if let Some(variable) = variables::describe(&name.to_ascii_lowercase()) {
+        print(variable_page(&variable));
+        return 0;
+    }
+    let near = grammar::nearest(name, variables::all().map(|v| v.name));
+    let hint = near.map_or(String::new(), |near| format!("\ndid you mean ${near}?"));
+    eprintln!("forebay help: no variable \"${}\"{hint}", name.escape_default());
+    1
+}
+
+/// Returns the page of a variable.
+fn variable_page(variable: &Variable) -> String {
+    let mut out = format!("${}\n\n", variable.name);
+    fact("In", &variable.fronts.replace(',', ", "), &mut out);
+    out.push('\n');
+    fill("  ", variable.text, &mut out);
+    out
 }
 
 /// Returns the message about a name that is no directive.
@@ -148,6 +180,30 @@ mod tests {
     }
 
     #[test]
+    fn every_variable_has_a_page_and_every_page_a_variable() {
+        for (front, names) in [
+            ("http", forebay_modules::parts::variable_names().collect::<Vec<_>>()),
+            ("stream", forebay_stream::variable_names().collect()),
+        ] {
+            let mut names = names;
+            names.sort_unstable();
+            names.dedup();
+            let described: Vec<&str> = variables::all()
+                .filter(|v| v.fronts.split(',').any(|f| f == front))
+                .map(|v| v.name)
+                .collect();
+            assert_eq!(described, names, "{front}");
+        }
+        for variable in variables::all() {
+            assert!(variable.text.ends_with('.'), "{variable:?}");
+            assert!(
+                variable_page(&variable).lines().all(|line| line.chars().count() <= WIDTH),
+                "{variable:?}"
+            );
+        }
+    }
+
+    #[test]
     fn names_that_are_no_directive() {
         assert!(unknown("proxy_pas").contains("proxy_pass"));
         assert!(unknown("hide_header").contains("fastcgi_hide_header"));
@@ -163,11 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn only_help_with_one_name_asks_for_a_directive() {
+    fn words_behind_help() {
         let line = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(directive(&line(&["forebay", "help", "root"])), Some("root"));
-        assert_eq!(directive(&line(&["forebay", "help"])), None);
-        assert_eq!(directive(&line(&["forebay", "help", "--help"])), None);
-        assert_eq!(directive(&line(&["forebay", "serve", "root"])), None);
+        assert_eq!(words(&line(&["forebay", "help", "root"])), Some(vec!["root"]));
+        assert_eq!(words(&line(&["forebay", "help", "bench", "compare"])), Some(vec!["bench", "compare"]));
+        assert_eq!(words(&line(&["forebay", "help"])), None);
+        assert_eq!(words(&line(&["forebay", "help", "--help"])), None);
+        assert_eq!(words(&line(&["forebay", "serve", "root"])), None);
     }
 }

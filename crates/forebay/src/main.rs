@@ -17,6 +17,7 @@ mod check;
 mod cli;
 #[cfg(feature = "kubernetes")]
 mod cluster;
+mod command_help;
 mod control_api;
 mod controller_process;
 mod dashboard_facts;
@@ -27,17 +28,18 @@ mod front_ends;
 mod healthcheck;
 mod help;
 mod https;
+mod in_effect;
 mod in_thread;
 #[cfg(feature = "kubernetes")]
 mod ingress;
 mod listen;
 mod log_recovery;
-#[cfg(test)]
 mod manual;
 mod master;
 mod master_log;
 mod moving;
 mod origin;
+mod passwd;
 mod paths;
 mod plan;
 mod proxy;
@@ -53,6 +55,7 @@ mod succession;
 mod title;
 mod top;
 mod trust;
+mod watch;
 mod wire;
 mod worker;
 mod worker_messages;
@@ -83,35 +86,8 @@ fn is_plugin(arguments: &[OsString]) -> bool {
     name.is_some_and(|name| name == "kubectl-forebay")
 }
 
-/// Returns `true` if the first argument is a subcommand: a known word. nginx's options begin with a dash.
+/// Returns `true` if the first argument is a word, which names a subcommand or is a mistake: nginx's options begin with a dash.
 fn is_subcommand(arguments: &[OsString]) -> bool {
-    let word = arguments.get(1).and_then(|word| word.to_str());
-    if cfg!(feature = "kubernetes") && word == Some("ingress") {
-        return true;
-    }
-    matches!(
-        word,
-        Some(
-            "check"
-                | "acme"
-                | "explain"
-                | "fmt"
-                | "doctor"
-                | "compare"
-                | "move"
-                | "test"
-                | "tune"
-                | "bench"
-                | "proxy"
-                | "healthcheck"
-                | "ingress"
-                | "reload"
-                | "serve"
-                | "top"
-                | "trust"
-                | "help"
-                | "--help"
-                | "--version"
-        )
-    )
+    let word = arguments.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
+    matches!(&*word, "--help" | "--version") || !(word.is_empty() || word.starts_with('-'))
 }

@@ -1,11 +1,11 @@
 //! Man pages and completions of the packages, made from what clap knows of the subcommands.
 //!
-//! A test, so that the program has no code for it: `FOREBAY_MANUAL=DIR cargo test -p forebay --bin forebay manual` writes the
-//! files. The page of nginx's options, forebay(8), is written by hand.
+//! `forebay man` and `forebay completions` print them, and `FOREBAY_MANUAL=DIR cargo test -p forebay --bin forebay manual` writes the
+//! files of the packages. The page of nginx's options, forebay(8), is written by hand.
 
 use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::{Shell, generate};
-use std::path::Path;
+use forebay_terminal::print;
 
 /// Files by name.
 type Made = Vec<(String, Vec<u8>)>;
@@ -18,7 +18,8 @@ fn pages(command: &Command, name: &str, made: &mut Made) {
         // clap wants a name for ever.
         let page = inner.clone().name(&*name.clone().leak()).disable_help_subcommand(true);
         let mut bytes = Vec::new();
-        clap_mangen::Man::new(page).render(&mut bytes).expect("memory");
+        // Writing to memory cannot fail.
+        let _ = clap_mangen::Man::new(page).render(&mut bytes);
         made.push((format!("{name}.1"), bytes));
         pages(inner, &name, made);
     }
@@ -26,9 +27,8 @@ fn pages(command: &Command, name: &str, made: &mut Made) {
 
 /// Adds nginx's options, which clap does not read.
 fn with_options(command: Command) -> Command {
-    let value = |letter: &'static str, help: &'static str| {
-        Arg::new(letter).short(letter.chars().next().expect("a letter")).help(help)
-    };
+    let value =
+        |letter: &'static str, help: &'static str| Arg::new(letter).short(letter.chars().next()).help(help);
     let flag = |letter, help| value(letter, help).action(ArgAction::SetTrue);
     command
         .arg(flag("v", "Print the version"))
@@ -45,16 +45,45 @@ fn with_options(command: Command) -> Command {
         .arg(value("g", "Directives of the main context"))
 }
 
-fn made() -> Made {
-    let command = crate::subcommands::command();
+/// Page of the server, with nginx's options.
+const SERVER: &str = include_str!("../../../packaging/share/forebay.8");
+
+/// Runs `man`: prints a page as roff. Returns the exit code.
+pub(crate) fn main(words: &[String]) -> u8 {
+    if words.is_empty() {
+        print(SERVER.replace("@VERSION@", env!("CARGO_PKG_VERSION")).replace("\"@DATE@\"", "\"\""));
+        return 0;
+    }
+    let name = format!("forebay-{}.1", words.join("-"));
     let mut made = Made::new();
-    pages(&command, "forebay", &mut made);
+    pages(&crate::subcommands::command(), "forebay", &mut made);
+    match made.iter().find(|(page, _)| *page == name) {
+        Some((_, bytes)) => {
+            print(bytes);
+            0
+        }
+        None => {
+            eprintln!("forebay man: no command \"{}\"", words.join(" ").escape_debug());
+            1
+        }
+    }
+}
+
+/// Returns the completions of a shell.
+pub(crate) fn completions(shell: Shell) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    generate(shell, &mut with_options(crate::subcommands::command()), "forebay", &mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+fn made() -> Made {
+    let mut made = Made::new();
+    pages(&crate::subcommands::command(), "forebay", &mut made);
     for (shell, name) in
         [(Shell::Bash, "forebay.bash"), (Shell::Zsh, "_forebay"), (Shell::Fish, "forebay.fish")]
     {
-        let mut bytes = Vec::new();
-        generate(shell, &mut with_options(command.clone()), "forebay", &mut bytes);
-        made.push((name.to_owned(), bytes));
+        made.push((name.to_owned(), completions(shell)));
     }
     made
 }
@@ -80,6 +109,6 @@ fn manual() {
     }
     let Some(directory) = std::env::var_os("FOREBAY_MANUAL") else { return };
     for (name, bytes) in &made {
-        std::fs::write(Path::new(&directory).join(name), bytes).expect("written");
+        std::fs::write(std::path::Path::new(&directory).join(name), bytes).expect("written");
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Paths {
 /// Prefix of relative paths.
 pub(crate) const PREFIX: &str = "/usr/share/nginx/";
 /// Configuration file.
-pub(crate) const CONF: &str = "/etc/nginx/nginx.conf";
+pub(crate) const CONF: &str = forebay_conf::files::NGINX_CONF;
 /// Error log.
 pub(crate) const ERROR_LOG: &str = "/var/log/nginx/error.log";
 /// Access log.
@@ -40,7 +40,7 @@ impl Paths {
         let Some(prefix) = prefix else {
             return Paths {
                 prefix: PREFIX.into(),
-                conf: CONF.into(),
+                conf: forebay_conf::files::default_configuration(),
                 error_log: ERROR_LOG.into(),
                 access_log: HTTP_LOG.into(),
                 pid: PID.into(),

@@ -6,12 +6,16 @@
 
 use crate::cli::{self, Options, Signal as Wish};
 use crate::control_api::{self, client::Failed};
+use crate::front_ends::load_all;
 use crate::master_log::errno;
 use crate::server::Found;
-use crate::title;
+use crate::{check, in_effect, title};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_terminal::print;
 use nix::unistd::Pid;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
@@ -30,8 +34,8 @@ const REFUSED: u8 = b'-';
 /// Time between two looks whether the master still runs.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Result of a reload: the reason if the configuration was refused.
-pub(crate) type Outcome = Result<(), String>;
+/// Result of a reload: the number of the configuration in effect, or the reason why the new one was refused.
+pub(crate) type Outcome = Result<u64, String>;
 
 /// Commands that wait for the result of a reload.
 #[derive(Debug, Default)]
@@ -63,8 +67,8 @@ impl Askers {
         let Ok(socket) = UnixDatagram::unbound() else { return };
         let _ = socket.set_nonblocking(true);
         let (kind, text) = match outcome {
-            Ok(()) => (IN_EFFECT, ""),
-            Err(reason) => (REFUSED, reason.as_str()),
+            Ok(number) => (IN_EFFECT, number.to_string()),
+            Err(reason) => (REFUSED, reason.clone()),
         };
         let message = [&[kind], text.as_bytes().get(..LONGEST).unwrap_or(text.as_bytes())].concat();
         for path in self.0 {
@@ -113,7 +117,10 @@ impl Ear {
         loop {
             match self.socket.recv(&mut buffer) {
                 Ok(count) => match buffer.get(..count).unwrap_or_default() {
-                    [IN_EFFECT, ..] => return Ok(()),
+                    [IN_EFFECT, text @ ..] => {
+                        // A server of before has no number in its answer.
+                        return Ok(String::from_utf8_lossy(text).parse().unwrap_or_default());
+                    }
                     [REFUSED, text @ ..] => return Err(refusal(&String::from_utf8_lossy(text))),
                     _ => {}
                 },
@@ -182,7 +189,12 @@ pub(crate) fn main(options: &Options, patience: Duration) -> u8 {
     }
     // Errors of the configuration are in the log and on the console already.
     let Ok(master) = Found::by_main_level(options) else { return 1 };
+    let record = in_effect::of(master.pid);
+    let begun = Instant::now();
     if let Some(code) = by_api_of(master.pid, patience) {
+        if code == 0 {
+            say(None, begun.elapsed(), changed(options, record));
+        }
         return code;
     }
     let ear = match Ear::beside(&master.pid_file) {
@@ -193,9 +205,47 @@ pub(crate) fn main(options: &Options, patience: Duration) -> u8 {
         return 1;
     }
     match ear.wait(master.pid, patience) {
-        Ok(()) => 0,
+        Ok(number) => {
+            say(Some(number), begun.elapsed(), changed(options, record));
+            0
+        }
         Err(text) => complain(&text),
     }
+}
+
+/// Prints which configuration is in effect, and what has changed.
+fn say(number: Option<u64>, time: Duration, changes: Option<String>) {
+    let number =
+        number.filter(|n| *n > 0).map_or("the configuration".into(), |n| format!("configuration {n}"));
+    let changes = changes.map_or(String::new(), |text| format!(": {text}"));
+    print(format!("{number} is in effect after {} ms{changes}\n", time.as_millis()));
+}
+
+/// Returns the changes since a record, as text.
+fn changed(options: &Options, record: Option<Vec<u8>>) -> Option<String> {
+    let (environment, _) = options.places();
+    let (config, _) = load_all(&environment, &mut Files::disk());
+    let certificates = config.map(|config| config.certificate_files.clone()).unwrap_or_default();
+    Some(in_effect::text(&in_effect::changes(&record?, &environment, &certificates)?))
+}
+
+/// Runs `forebay reload --dry-run`: checks the configuration, and prints what a reload would change. Returns the exit code.
+pub(crate) fn dry_run(options: &Options) -> u8 {
+    let Ok(master) = Found::by_main_level(options) else { return 1 };
+    let (environment, _) = options.places();
+    let mut files = Files::disk();
+    let (_, errors) = load_all(&environment, &mut files);
+    if errors.iter().any(|e| e.level == Level::Emerg) {
+        eprint!("{}", check::render_text(&errors, &files, io::stderr().is_terminal()));
+        return complain("a reload would be refused");
+    }
+    match changed(options, in_effect::of(master.pid)) {
+        Some(text) => print(format!("a reload would be accepted: {text}\n")),
+        None => print(
+            "a reload would be accepted; what it would change is not known: the server is another program, of another user, or its configuration is larger than 4 MB\n",
+        ),
+    }
+    0
 }
 
 fn complain(text: &str) -> u8 {

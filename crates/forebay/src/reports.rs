@@ -57,7 +57,7 @@ impl Reports {
         let Some((_, asking)) = self.awaited.take_if(|(awaited, _)| *awaited <= generation) else { return };
         self.serving = true;
         self.manager.ready(status);
-        asking.answer(&Ok(()));
+        asking.answer(&Ok(generation));
     }
 
     /// Reports that the worker could not use what it was given.
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(answer(&command), None);
         reports.applied(3, "");
         // The master saw its socket in both reloads.
-        assert_eq!((answer(&command), answer(&command)), (Some("+".into()), Some("+".into())));
+        assert_eq!((answer(&command), answer(&command)), (Some("+3".into()), Some("+3".into())));
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let path = directory.path().join("nginx.pid.reload.7");
         drop(UnixDatagram::bind(&path).expect("bind"));
         assert!(path.exists());
-        Askers::beside(&directory.path().join("nginx.pid")).answer(&Ok(()));
+        Askers::beside(&directory.path().join("nginx.pid")).answer(&Ok(2));
         assert!(!path.exists());
     }
 }

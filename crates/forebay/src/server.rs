@@ -220,8 +220,26 @@ pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     let log = early_log(options);
     match prepare(options, arguments, &log) {
         Ok(run) => run.run(&log),
-        Err(Refused) => 1,
+        Err(Refused) => {
+            let (environment, _) = options.places();
+            if options.conf.is_none() && !environment.conf_path.exists() {
+                eprint!("{}", beginnings(&environment.conf_path));
+            }
+            1
+        }
     }
+}
+
+/// Returns what somebody can do who has no configuration yet.
+fn beginnings(conf: &Path) -> String {
+    format!(
+        "\nThere is no configuration at {}. Three ways to begin:\n\
+         \x20 forebay serve ./public       serves a folder\n\
+         \x20 forebay proxy 3000           passes everything to the application on port 3000\n\
+         \x20 forebay -c nginx.conf        runs a configuration that is somewhere else\n\
+         'forebay serve --print-config' and 'forebay proxy 3000 --print-config' print a configuration to start from.\n",
+        conf.display()
+    )
 }
 
 /// Starts the server with a controller process as the source of its configuration, and serves in the foreground until a signal

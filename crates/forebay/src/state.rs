@@ -1,6 +1,7 @@
 //! A configuration with everything the master opened for it.
 
 use crate::front_ends::{load, load_after, load_part};
+use crate::in_effect::InEffect;
 use crate::listen::{self, Listeners, Refused};
 use crate::master_log::{Log, errno, failed, open_log};
 use crate::origin;
@@ -60,6 +61,9 @@ pub(crate) struct State {
     pub pid: PathBuf,
     /// What the next configuration takes over.
     pub memory: Memory,
+    /// Its record, for commands.
+    #[expect(dead_code, reason = "it is open for others to find")]
+    pub in_effect: InEffect,
 }
 
 /// A configuration that has been read, with the user of the worker; `None` without privilege.
@@ -189,10 +193,11 @@ pub(crate) fn open(
     let read = check(loaded, environment, &mut files, log)?;
     let state = open_read(environment, read, paths, before, log);
     let files = memory.accept(files);
-    Ok(State { files, ..state? })
+    Ok(State { in_effect: InEffect::new(&files), files, ..state? })
 }
 
-/// Opens the files and sockets of a configuration that has been read. The result lacks [`State::files`].
+/// Opens the files and sockets of a configuration that has been read. The result lacks [`State::files`] and
+/// [`State::in_effect`].
 ///
 /// # Errors
 /// As [`open`].
@@ -237,6 +242,7 @@ pub(crate) fn open_read(
         error_log,
         pid,
         memory: Memory::default(),
+        in_effect: InEffect::default(),
     })
 }
 

@@ -1,14 +1,15 @@
-//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `compare`, `doctor`, `explain`, `fmt`, `healthcheck`, `move`,
-//! `proxy`, `reload`, `serve`, `test`, `top`, `trust`, `tune`.
+//! Subcommands, which nginx does not have: their arguments, and what runs them. Their order in the help and examples are in
+//! `command_help.rs`.
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
 use crate::https::HttpsArgs;
 use crate::trust::TrustArgs;
 use crate::{
-    acme, check, doctor, explain, fmt, healthcheck, help, moving, origin, proxy, reload, serve, top, trust,
+    acme, check, command_help, doctor, explain, fmt, healthcheck, help, manual, moving, origin, passwd,
+    proxy, reload, serve, top, trust, watch,
 };
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use forebay_bench::url::{Scheme, Url};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -20,12 +21,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Parser)]
-#[command(
-    name = "forebay",
-    version,
-    about = "A web server that runs nginx.conf. Without a subcommand: nginx's options, see -h.",
-    after_help = "'forebay help DIRECTIVE' says what a directive of nginx.conf does."
-)]
+#[command(name = "forebay", version, about = "A web server that runs nginx.conf, with the tools around it.")]
 struct Line {
     #[command(subcommand)]
     command: Wish,
@@ -39,22 +35,22 @@ const NO_INGRESS: &str = "forebay ingress: this program was built without the in
 
 #[derive(Subcommand)]
 enum Wish {
-    /// Show the certificates that are got by ACME, or renew them
+    /// Show or renew the certificates that are got by ACME
     Acme(AcmeArgs),
     /// Report all errors of a configuration at once
     Check(CheckArgs),
-    /// Run a configuration under nginx and under Forebay, send both the same requests, and show what differs
+    /// Send nginx and Forebay the same requests, and show what differs
     #[command(disable_help_flag = true)]
     Compare(BenchArgs),
-    /// Show the settings in effect and where they come from, or the way of a request or a session through them
+    /// Show the settings in effect, or the way of a request through them
     Explain(ExplainArgs),
-    /// Find what is wrong, stale, harmful or without effect in a configuration and on this machine
+    /// Find what is wrong, harmful or without effect, and why
     Doctor(DoctorArgs),
     /// Format configuration files: layout only, comments are kept
     Fmt(FmtArgs),
-    /// Exit with 0 if the server on this machine answers, for containers
+    /// Exit with 0 if the server on this machine answers
     Healthcheck(HealthcheckArgs),
-    /// Serve the Ingresses of a Kubernetes cluster, or show what manifests become
+    /// Serve the Ingresses of a Kubernetes cluster
     #[cfg(feature = "kubernetes")]
     Ingress(Box<crate::ingress::IngressArgs>),
     /// Say how to get a program that serves the Ingresses of a Kubernetes cluster
@@ -67,13 +63,13 @@ enum Wish {
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
-    /// Show the steps from nginx to Forebay, how far they are, and the command for the next one
+    /// Show the steps from nginx to Forebay, and the next command
     Move(MoveArgs),
     /// Pass all requests to an application
     Proxy(ProxyArgs),
-    /// Reload the configuration of the running server, and wait until it is in effect
+    /// Reload the configuration, and say what has changed
     Reload(ReloadArgs),
-    /// Run the tests of a configuration: requests, and what is expected of them
+    /// Run the tests of a configuration
     #[command(disable_help_flag = true)]
     Test(BenchArgs),
     /// Find faster settings by measuring
@@ -81,10 +77,18 @@ enum Wish {
     Tune(BenchArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
-    /// Show the figures of the running server in the terminal, as the dashboard does
+    /// Show the figures of the running server in the terminal
     Top(TopArgs),
-    /// Have the system and its browsers trust the authority for localhost and its like
+    /// Have browsers trust the certificates of localhost
     Trust(TrustArgs),
+    /// Check a configuration again after each change
+    Watch(WatchArgs),
+    /// Set the password of a user of auth_basic
+    Passwd(PasswdArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page of a command
+    Man(ManArgs),
 }
 
 /// `forebay bench`, `compare`, `test` and `tune` read their arguments themselves.
@@ -108,6 +112,22 @@ pub(crate) struct Where {
     globals: Option<String>,
 }
 
+/// Which configuration, with its file also as a word of its own.
+#[derive(Args)]
+pub(crate) struct WhichFile {
+    #[command(flatten)]
+    pub place: Where,
+    /// Configuration file, as with -c
+    #[arg(value_name = "FILE", conflicts_with = "conf")]
+    pub file: Option<PathBuf>,
+}
+
+impl WhichFile {
+    pub(crate) fn options(self) -> Options {
+        self.place.with_file(self.file).options()
+    }
+}
+
 /// `forebay acme`.
 #[derive(Args)]
 struct AcmeArgs {
@@ -118,7 +138,7 @@ struct AcmeArgs {
 #[derive(Subcommand)]
 enum AcmeWish {
     /// Show each certificate and when it expires; exit code 1 if one is missing or has expired
-    Status(Where),
+    Status(WhichFile),
     /// Have the running server renew certificates now
     Renew(NamesArgs),
     /// Have the running server prove control of the names without asking for certificates; exit code 1 if that fails
@@ -149,7 +169,8 @@ struct AcmeTestArgs {
 struct ExplainArgs {
     #[command(flatten)]
     place: Where,
-    /// Show the way of a request: http://HOST/PATH or https://HOST/PATH; or of a session of the stream block: tcp://ADDRESS:PORT, tls://NAME:PORT or udp://ADDRESS:PORT
+    /// Configuration file; or a URL to show the way of a request, http://HOST/PATH or https://HOST/PATH, or of a session of the stream block, tcp://ADDRESS:PORT, tls://NAME:PORT or udp://ADDRESS:PORT
+    #[arg(value_name = "FILE|URL")]
     target: Option<String>,
     /// Name in the client's TLS handshake, for a session
     #[arg(long, value_name = "NAME", requires = "target")]
@@ -231,8 +252,9 @@ fn is_field_line(line: &str) -> bool {
 
 /// Runs `explain`.
 fn explain_main(args: ExplainArgs) -> u8 {
-    let options = args.place.options();
-    let Some(target) = &args.target else { return explain::main(&options, args.defaults, None) };
+    let (place, target) = args.place.or_target(args.target);
+    let options = place.options();
+    let Some(target) = &target else { return explain::main(&options, args.defaults, None) };
     if let Ok(url) = Url::parse(target)
         && matches!(url.scheme, Scheme::Http | Scheme::Https)
     {
@@ -242,7 +264,7 @@ fn explain_main(args: ExplainArgs) -> u8 {
         Ok(question) => explain::main(&options, args.defaults, Some(&question)),
         Err(why) => {
             eprintln!("forebay explain: {why}");
-            1
+            command_help::WRONG
         }
     }
 }
@@ -250,30 +272,69 @@ fn explain_main(args: ExplainArgs) -> u8 {
 /// `forebay check`.
 #[derive(Args)]
 struct CheckArgs {
-    /// Configuration file
-    file: Option<PathBuf>,
-    /// Prefix of relative paths
-    #[arg(short = 'p', value_name = "DIR")]
-    prefix: Option<String>,
-    /// Directives before those of the file
-    #[arg(short = 'g', value_name = "DIRECTIVES")]
-    globals: Option<String>,
+    #[command(flatten)]
+    which: WhichFile,
     /// For people, or for programs
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
+/// Output format of `forebay check`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+pub(crate) enum Format {
+    /// With carets.
     Text,
+    /// A list.
     Json,
+}
+
+/// `forebay watch`.
+#[derive(Args)]
+struct WatchArgs {
+    #[command(flatten)]
+    which: WhichFile,
+    /// Have the running server reload what the check accepts
+    #[arg(long)]
+    reload: bool,
+    /// Longest wait for a reload
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u32,
+}
+
+/// `forebay passwd`.
+#[derive(Args)]
+pub(crate) struct PasswdArgs {
+    /// File of auth_basic_user_file; made if it does not exist
+    pub file: PathBuf,
+    /// Name of the user
+    pub user: String,
+    /// Take the user away
+    #[arg(long, conflicts_with = "verify")]
+    pub delete: bool,
+    /// Compare a password with the file, and change nothing
+    #[arg(long)]
+    pub verify: bool,
+}
+
+/// `forebay completions`.
+#[derive(Args)]
+struct CompletionsArgs {
+    /// Shell
+    shell: clap_complete::Shell,
+}
+
+/// `forebay man`.
+#[derive(Args)]
+struct ManArgs {
+    /// Command, and a command below it (default: the page of the server)
+    words: Vec<String>,
 }
 
 /// `forebay doctor`.
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
-    pub place: Where,
+    pub which: WhichFile,
     /// For people, for programs, or for code hosts
     #[arg(long, value_enum, default_value_t = DoctorFormat::Text)]
     pub format: DoctorFormat,
@@ -288,7 +349,7 @@ pub(crate) struct DoctorArgs {
     pub all: bool,
     /// The server that the advice is for: forebay, nginx, or nginx:VERSION (default: the one that runs this file, else Forebay). With
     /// the version of nginx its faults (CVE) are named, too, as far as the configuration opens them
-    #[arg(long = "for", value_name = "SERVER", value_parser = Target::parse)]
+    #[arg(long = "for", visible_alias = "server", value_name = "SERVER", value_parser = Target::parse)]
     pub target: Option<Target>,
     /// Ask this nginx for its version (default: /usr/sbin/nginx or the like), for --for nginx
     #[arg(long, value_name = "FILE")]
@@ -324,8 +385,11 @@ pub(crate) enum DoctorFormat {
 #[derive(Args)]
 pub(crate) struct FmtArgs {
     /// Files to rewrite; `-` reads standard input and writes standard output
-    #[arg(required = true)]
+    #[arg(required_unless_present = "conf", value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// A file to rewrite, as the other commands have it
+    #[arg(short = 'c', value_name = "FILE")]
+    pub conf: Vec<PathBuf>,
     /// Write nothing; name the files that are not formatted, and exit with 1 if there are any
     #[arg(long)]
     pub check: bool,
@@ -339,7 +403,8 @@ pub(crate) struct FmtArgs {
 struct HealthcheckArgs {
     #[command(flatten)]
     place: Where,
-    /// A resource whose status has to be 200 to 399, http://ADDRESS:PORT/PATH (default: any answer of the first `listen`)
+    /// Configuration file; or a resource whose status has to be 200 to 399, http://ADDRESS:PORT/PATH (default: any answer of the first `listen`)
+    #[arg(value_name = "FILE|URL")]
     url: Option<String>,
     /// Longest wait
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
@@ -383,6 +448,9 @@ pub(crate) struct ProxyArgs {
 /// `forebay move`.
 #[derive(Args)]
 pub(crate) struct MoveArgs {
+    /// Configuration, as with -c
+    #[arg(value_name = "FILE", conflicts_with = "conf")]
+    pub file: Option<PathBuf>,
     /// Configuration (default: that of nginx)
     #[arg(short = 'c', value_name = "FILE")]
     pub conf: Option<PathBuf>,
@@ -404,7 +472,10 @@ pub(crate) struct MoveArgs {
 #[derive(Args)]
 struct ReloadArgs {
     #[command(flatten)]
-    place: Where,
+    which: WhichFile,
+    /// Reload nothing; check the configuration, and say what a reload would change
+    #[arg(long, conflicts_with = "control")]
+    dry_run: bool,
     /// Address of the control API, as the server was started with: unix:PATH or a port
     #[arg(short = 'l', value_name = "ADDRESS")]
     control: Option<String>,
@@ -418,7 +489,8 @@ struct ReloadArgs {
 pub(crate) struct TopArgs {
     #[command(flatten)]
     pub place: Where,
-    /// Address of a location with "api" or "dashboard" (default: one of the configuration)
+    /// Configuration file; or the address of a location with "api" or "dashboard" (default: one of the configuration)
+    #[arg(value_name = "FILE|URL")]
     pub url: Option<String>,
     /// Connect to this unix socket
     #[arg(long, value_name = "PATH")]
@@ -434,30 +506,28 @@ pub(crate) struct TopArgs {
     pub interval: u32,
 }
 
-/// Returns all commands as clap knows them, with those of the crates that read their arguments themselves.
-#[cfg(test)]
+/// Returns all commands as clap knows them, with those of the crates that read their arguments themselves, and with their help.
 pub(crate) fn command() -> clap::Command {
     let command = Line::command();
     let command = command.mut_subcommand("bench", |_| forebay_bench::cli::command().name("bench"));
     let command = command.mut_subcommand("compare", |_| forebay_compare::cli::command().name("compare"));
     let command = command.mut_subcommand("test", |_| forebay_compare::expect::cli::command().name("test"));
-    command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"))
+    let command = command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"));
+    command_help::dressed(command)
 }
 
 /// Runs a subcommand. Returns the exit code.
 pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
-    if let Some(name) = help::directive(&arguments) {
-        return help_main(name);
+    if let Some(words) = help::words(&arguments) {
+        return help_main(&words);
     }
-    let line = match Line::try_parse_from(&arguments) {
+    let matches = command_help::dressed(Line::command()).try_get_matches_from(&arguments);
+    let line = match matches.and_then(|matches| Line::from_arg_matches(&matches)) {
         Ok(line) => line,
-        Err(e) => {
-            let _ = e.print();
-            return u8::from(e.use_stderr());
-        }
+        Err(e) => return command_help::wrong(&e),
     };
     match line.command {
-        Wish::Acme(AcmeArgs { wish: AcmeWish::Status(place) }) => acme::status(&place.options()),
+        Wish::Acme(AcmeArgs { wish: AcmeWish::Status(which) }) => acme::status(&which.options()),
         Wish::Acme(AcmeArgs { wish: AcmeWish::Renew(args) }) => {
             acme::renew(&args.place.options(), &args.names)
         }
@@ -465,12 +535,13 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             let NamesArgs { place, names } = args.which;
             acme::test(&place.options(), &names, Duration::from_secs(args.timeout.into()))
         }
-        Wish::Check(args) => check(args),
+        Wish::Check(args) => check(&args.which.options(), args.format).0,
         Wish::Compare(args) => forebay_compare::cli::main(args.rest),
         Wish::Explain(args) => explain_main(args),
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Healthcheck(HealthcheckArgs { place, url, timeout }) => {
+            let (place, url) = place.or_target(url);
             healthcheck::main(&place.options(), url.as_deref(), Duration::from_secs(timeout.into()))
         }
         #[cfg(feature = "kubernetes")]
@@ -488,36 +559,57 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             let options = Options {
                 error_log: Some("stderr".to_owned()),
                 control: args.control,
-                ..args.place.options()
+                ..args.which.options()
             };
-            reload::main(&options, Duration::from_secs(args.timeout.into()))
+            match args.dry_run {
+                true => reload::dry_run(&options),
+                false => reload::main(&options, Duration::from_secs(args.timeout.into())),
+            }
         }
         Wish::Test(args) => forebay_compare::expect::cli::main(args.rest),
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
-        Wish::Top(args) => top::main(args),
+        Wish::Top(args) => {
+            let (place, url) = args.place.or_target(args.url);
+            top::main(TopArgs { place, url, ..args })
+        }
         Wish::Trust(args) => trust::main(&args),
+        Wish::Watch(args) => {
+            let reloads = args.reload.then(|| Duration::from_secs(args.timeout.into()));
+            watch::main(&args.which.options(), reloads)
+        }
+        Wish::Passwd(args) => passwd::main(&args),
+        Wish::Completions(args) => {
+            print(manual::completions(args.shell));
+            0
+        }
+        Wish::Man(args) => manual::main(&args.words),
     }
 }
 
-/// Runs `help NAME`. A subcommand and a directive may have the same name (`proxy`, of mail): both are printed.
-fn help_main(name: &str) -> u8 {
-    let mut line = Line::command();
-    line.build();
-    let Some(subcommand) = line.find_subcommand_mut(name) else { return help::main(name) };
-    // A reader that has gone away, as `head` does, is no reason to complain.
-    let _ = subcommand.print_long_help();
-    if forebay_conf::grammar::rows(name.as_bytes()).is_empty() {
-        return 0;
+/// Runs `help WORD...`. A subcommand and a directive may have the same name (`proxy`, of mail): both are printed.
+fn help_main(words: &[&str]) -> u8 {
+    let is_command = command_help::of_command(words);
+    let [name] = words else {
+        if !is_command {
+            eprintln!("forebay help: no command \"{}\"", words.join(" ").escape_debug());
+        }
+        return if is_command { 0 } else { 1 };
+    };
+    if !is_command {
+        return help::main(name);
     }
-    print("\nDirective of nginx.conf:\n\n");
-    help::main(name)
+    if !forebay_conf::grammar::rows(name.as_bytes()).is_empty() {
+        print("\nDirective of nginx.conf:\n\n");
+        return help::main(name);
+    }
+    0
 }
 
-/// Runs `check`. Returns exit code 1 if there is an error, 0 if there are at most warnings.
-fn check(args: CheckArgs) -> u8 {
-    let place = Where { conf: args.file, prefix: args.prefix, globals: args.globals };
-    let (environment, paths) = place.options().places();
+/// Checks a configuration and prints the result. Returns exit code 1 if there is an error, 0 if there are at most warnings, and the
+/// files that were read.
+pub(crate) fn check(options: &Options, format: Format) -> (u8, Files) {
+    let (environment, paths) = options.places();
     let mut files = Files::disk();
     let (config, mut errors) = load_all(&environment, &mut files);
     if let Some(config) = &config {
@@ -525,15 +617,32 @@ fn check(args: CheckArgs) -> u8 {
     }
     check::hints::add(&mut errors, &origin::tree(&environment, &mut files));
     errors.sort_by_key(|error| error.ordinal);
-    let text = match args.format {
+    let text = match format {
         Format::Json => check::render_json(&errors, &files),
         Format::Text => check::render_text(&errors, &files, std::io::stdout().is_terminal()),
     };
     print(text);
-    u8::from(errors.iter().any(|error| error.level == Level::Emerg))
+    (u8::from(errors.iter().any(|error| error.level == Level::Emerg)), files)
 }
 
 impl Where {
+    fn with_file(self, file: Option<PathBuf>) -> Where {
+        Where { conf: file.or(self.conf), ..self }
+    }
+
+    /// Takes a word that is a file for the configuration, and returns any other word.
+    pub(crate) fn or_target(self, word: Option<String>) -> (Where, Option<String>) {
+        match word {
+            Some(word)
+                if !word.contains("://")
+                    && (word.contains(".conf") || std::path::Path::new(&word).is_file()) =>
+            {
+                (self.with_file(Some(word.into())), None)
+            }
+            other => (self, other),
+        }
+    }
+
     pub(crate) fn options(self) -> Options {
         // People name files from where they are; only -p makes a name relative to the prefix.
         let conf = self.conf.map(|path| match self.prefix {

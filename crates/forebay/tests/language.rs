@@ -8,7 +8,7 @@ use std::net::TcpStream;
 forebay_testkit::cases!("cases/language.cases":
     locations_of_variables, a_location_of_a_variable_fails_closed, alias_and_proxy_pass_in_a_location_of_a_variable,
     bodies_that_are_read_early, bodies_that_are_read_early_spill_to_files, variables_of_documents, named_locations_by_goto,
-    internal_redirects_after_access, numbers_and_ranges, variables_of_plus, variables_of_plus_in_streams, a_kept_server_has_its_variables, early_bodies_are_logged, early_bodies_in_each_phase);
+    internal_redirects_after_access, numbers_and_ranges, formats_of_the_time, variables_of_plus, variables_of_plus_in_streams, a_kept_server_has_its_variables, early_bodies_are_logged, early_bodies_in_each_phase);
 
 /// A body over HTTP/2, in pieces, with and without its length before it.
 #[test]

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 forebay_testkit::cases!("cases/subcommands.cases":
     check_reports_all_errors, check_finds_the_mistakes_of_all_stages_in_one_run, check_knows_stream,
     serve_shows_its_configuration, a_proxy_does_not_pass_to_itself, a_printed_configuration_makes_nothing,
-    fmt_rewrites_checks_and_shows, help_describes_a_directive, help_describes_subcommands_too, doctor_finds_places_and_reasons);
+    fmt_rewrites_checks_and_shows, help_describes_a_directive, help_describes_subcommands_too, words_that_are_no_command,
+    every_command_takes_the_file_either_way, check_explains_causes, passwords_of_users, doctor_finds_places_and_reasons);
 
 /// nginx's order is kept by `-t`: a mistake of one directive is told before those of the whole.
 #[test]

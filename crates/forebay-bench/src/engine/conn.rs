@@ -1,6 +1,6 @@
 //! One connection: its phase, sending and receiving. Hot path.
 
-use super::context::Ctx;
+use super::context::{Ctx, DISTRUST};
 use super::flight::Flight;
 use super::h3::Turn;
 use super::http::Http;
@@ -329,7 +329,7 @@ impl Conn {
         let DecryptError::Tls(error) = error else { return Failure::Tls };
         ctx.note(|| match error {
             rustls::Error::InvalidCertificate(why) => {
-                format!("the certificate does not verify: {why}; --ca FILE believes others, --insecure any")
+                format!("{DISTRUST}: {why}; --ca FILE believes others, --insecure any")
             }
             other => other.to_string(),
         });

@@ -39,7 +39,12 @@ pub(super) struct Ctx<'a> {
     last_response: u64,
     interval: Interval,
     first_error: Option<String>,
+    /// The first error is a certificate that does not verify: no request will ever be answered.
+    pub(super) distrusts: bool,
 }
+
+/// Beginning of the words for a certificate that does not verify.
+pub(crate) const DISTRUST: &str = "the certificate does not verify";
 
 /// Counts since the last report.
 #[derive(Default)]
@@ -66,6 +71,7 @@ impl<'a> Ctx<'a> {
             last_response: 0,
             interval: Interval::default(),
             first_error: None,
+            distrusts: false,
         }
     }
 
@@ -141,7 +147,7 @@ impl<'a> Ctx<'a> {
         }
         match self.judge(flight, status, length, content) {
             None => self.record.ok += 1,
-            Some(kind) => self.unexpected(kind, status, length),
+            Some(kind) => self.unexpected(kind, flight, status, length),
         }
     }
 
@@ -172,13 +178,15 @@ impl<'a> Ctx<'a> {
     }
 
     #[cold]
-    fn unexpected(&mut self, kind: Failure, status: Option<u16>, length: u64) {
+    fn unexpected(&mut self, kind: Failure, flight: Flight, status: Option<u16>, length: u64) {
         self.record.fail(kind);
         self.interval.errors += 1;
+        let request = self.load.requests.get(flight.request as usize).filter(|r| !r.name.is_empty());
+        let to = request.map_or_else(String::new, |r| format!(" for {}", r.name));
         self.note(|| match kind {
-            Failure::Status => format!("status {}", status.unwrap_or_default()),
-            Failure::Length => format!("{length} bytes of content"),
-            _ => "content without what was expected".to_owned(),
+            Failure::Status => format!("status {}{to}", status.unwrap_or_default()),
+            Failure::Length => format!("{length} bytes of content{to}"),
+            _ => format!("content without what was expected{to}"),
         });
     }
 
@@ -224,7 +232,9 @@ impl<'a> Ctx<'a> {
     /// Keeps the first error in words.
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         if self.first_error.is_none() {
-            self.first_error = Some(text());
+            let text = text();
+            self.distrusts = text.starts_with(DISTRUST);
+            self.first_error = Some(text);
         }
     }
 

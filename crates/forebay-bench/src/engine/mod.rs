@@ -23,6 +23,7 @@ mod transport;
 mod usage;
 mod worker;
 
+pub(crate) use context::DISTRUST;
 pub(crate) use timing::TICK;
 
 use crate::load::Load;

@@ -72,6 +72,9 @@ impl<'a> Worker<'a> {
             // All responses of a turn are read before the next requests leave, as wrk does it. In answer to each at
             // once, the server would find fewer together, wake more often for the same work and so do less of it.
             self.pool.refill_answered();
+            if self.pool.ctx.distrusts {
+                stop.store(true, Ordering::Relaxed);
+            }
         }
         Ok(self.finish(timing, stop.load(Ordering::Relaxed)))
     }

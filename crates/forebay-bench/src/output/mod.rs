@@ -1,5 +1,6 @@
 //! Output of a run, for people and programs.
 
+pub(crate) mod colour;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod live;

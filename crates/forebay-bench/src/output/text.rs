@@ -36,6 +36,36 @@ pub(crate) fn summary(report: &Report) -> String {
     out
 }
 
+/// Rows of the histogram.
+const ROWS: u64 = 8;
+/// Characters of its longest bar.
+const BAR: u64 = 40;
+
+/// Returns the distribution of latencies as bars: rows of equal width up to the 99th percentile, and one for all beyond.
+pub(crate) fn histogram(h: &Histogram) -> String {
+    let (first, last) = (h.min(), h.quantile(0.99));
+    if h.len() < 100 || last <= first {
+        return String::new();
+    }
+    let edge = |row: u64| first + (last - first) / ROWS * row + (last - first) % ROWS * row / ROWS;
+    let mut below = 0;
+    let mut rows = Vec::new();
+    for row in 1..=ROWS {
+        let upto = h.count_up_to(edge(row));
+        rows.push((format!("{:>9.3} ms", edge(row) as f64 / 1e6), upto.saturating_sub(below)));
+        below = upto.max(below);
+    }
+    rows.push((format!("{:>9.3} ms", h.max() as f64 / 1e6), h.len().saturating_sub(below)));
+    let most = rows.iter().map(|(_, n)| *n).max().unwrap_or(1).max(1);
+    let mut out = String::from("\n  up to            responses\n");
+    for (name, n) in rows {
+        // A few must not look like none.
+        let bar = (n * BAR).div_ceil(most);
+        let _ = writeln!(out, "  {name} {n:>10}  {}", "#".repeat(bar as usize));
+    }
+    out
+}
+
 /// Adds responses, bytes, statuses and errors.
 fn counts(out: &mut String, report: &Report) {
     let outcome = &report.outcome;
@@ -183,4 +213,23 @@ fn spectrum(h: &Histogram, head: &str, line: fn(f64, f64, u64, String) -> String
     let _ = writeln!(out, "#[Max     = {:12.3}, Total count    = {:12}]", ms(h.max()), h.len());
     let _ = writeln!(out, "#[Buckets = {:12}, SubBuckets     = {:12}]", 32, 2048);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_histogram_has_every_response() {
+        let mut h = Histogram::default();
+        (1..=1000u64).for_each(|n| h.record(n * 1000));
+        h.record(50_000_000);
+        let text = histogram(&h);
+        let counts = text
+            .lines()
+            .filter_map(|l| l.split(" ms").nth(1)?.split_whitespace().next()?.parse::<u64>().ok());
+        assert_eq!((text.lines().count(), counts.sum::<u64>()), (11, 1001), "{text}");
+        assert!(text.lines().last().is_some_and(|l| l.contains("50.") && l.ends_with('#')), "{text}");
+        assert_eq!(histogram(&Histogram::default()), "");
+    }
 }

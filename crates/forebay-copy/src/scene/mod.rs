@@ -114,6 +114,9 @@ fn text_of(word: Vec<u8>) -> String {
     String::from_utf8(word).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
+/// Beginning of the names of groups that knobs add. Each is an edit of its own, with one server.
+pub const NEW_UPSTREAM: &str = "tuned_";
+
 /// Directives with a folder for temporary files.
 const TEMP_PATHS: [&str; 5] =
     ["client_body_temp_path", "proxy_temp_path", "fastcgi_temp_path", "uwsgi_temp_path", "scgi_temp_path"];
@@ -154,7 +157,7 @@ impl Copy {
         let conf = self.place.dir.join("conf");
         let name = |id: FileId| conf.join(format!("{}.conf", id.0));
         // The order matters: a knob's edit of a directive replaces the one that this copy would make.
-        let measured = |e: &Edit| Edit { text: scaled(&e.text), ..e.clone() };
+        let measured = |e: &Edit| Edit { text: self.with_stand_in(&scaled(&e.text)), ..e.clone() };
         let mut edits: Vec<Edit> = knobs.iter().map(measured).collect();
         for e in &self.edits {
             let clash = knobs.iter().any(|k| k.file == e.file && k.start < e.end && e.start < k.end);
@@ -170,6 +173,21 @@ impl Copy {
             std::fs::write(&to, new).map_err(|e| format!("{} for {}: {e}", to.display(), path.display()))?;
         }
         Ok(name(FileId(0)))
+    }
+
+    /// Leads a group that a knob adds to the stand-in, as all others are.
+    fn with_stand_in(&self, text: &str) -> String {
+        let (address, port) = match self.place.upstreams {
+            Upstreams::Real => return text.to_owned(),
+            Upstreams::Http(port) => (Ipv4Addr::LOCALHOST, port),
+            Upstreams::Recorder(port) => (self.place.address, port),
+        };
+        let Some((before, rest)) = text.split_once(&format!("upstream {NEW_UPSTREAM}")) else {
+            return text.to_owned();
+        };
+        let Some((name, server)) = rest.split_once("server ") else { return text.to_owned() };
+        let after = server.split_once(';').map_or("", |(_, after)| after);
+        format!("{before}upstream {NEW_UPSTREAM}{name}server {address}:{port};{after}")
     }
 
     /// Returns the addresses at which the server accepts connections over TCP.

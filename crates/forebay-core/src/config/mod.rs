@@ -342,11 +342,19 @@ fn build_parsed(
             (None, 0, None)
         }
     };
-    let refused: Vec<Vec<u8>> = (errors.iter().enumerate())
-        .filter(|(i, e)| e.level == Level::Emerg && (*i < single || e.ordinal != u32::MAX))
-        .filter_map(|(_, e)| directive_of(e, &parsed.tree.root, files))
+    let refused: Vec<RefusedDirective> = (errors.iter().enumerate())
+        .filter(|(i, e)| {
+            let is_first = *i < single || e.ordinal != u32::MAX || e.message.starts_with(NO_CERTIFICATE_FILE);
+            e.level == Level::Emerg && is_first
+        })
+        .filter_map(|(_, e)| refused_directive(e, &parsed.tree.root, files))
         .collect();
-    errors.retain(|e| e.ordinal != u32::MAX || !follows(&e.message, &refused));
+    errors.retain(|e| {
+        // An error with a place of its own is one that only certain mistakes explain.
+        let follows = follows_in_place(e, &parsed.tree.root, &refused)
+            || e.ordinal == u32::MAX && follows(&e.message, &refused);
+        !follows
+    });
     drop(parsed.tree);
     if levels > MANY {
         // Building takes several times the memory of the result, and a reload has freed the former configuration.
@@ -366,6 +374,7 @@ const CONSEQUENCES: &[(&str, &[&str])] = &[
             "map",
             "num_map",
             "json_set",
+            "time_format",
             "geo",
             "set",
             "split_clients",
@@ -385,32 +394,87 @@ const CONSEQUENCES: &[(&str, &[&str])] = &[
     ("no servers are inside upstream", &["server"]),
 ];
 
+/// Beginning of the error about a file of a certificate or key, which comes late, and from which others follow.
+const NO_CERTIFICATE_FILE: &str = "cannot load certificate";
+
+/// Directive that was refused.
+struct RefusedDirective {
+    name: Vec<u8>,
+    /// Number of the `upstream` or `server` block around it, with the first argument of that block.
+    block: Option<(u32, Vec<u8>)>,
+}
+
+/// Tells whether an error that has a place follows from what was refused in a block: a server without the certificate that could not
+/// be read, or a group that is not there because one of its lines is wrong.
+fn follows_in_place(error: &Error, root: &Block, refused: &[RefusedDirective]) -> bool {
+    if error.message.starts_with("no \"ssl_certificate\"") {
+        let server = find(root, None, error).and_then(|(_, around)| around).map(|d| d.ordinal);
+        return refused.iter().filter(|r| r.name.starts_with(b"ssl_certificate")).any(|r| {
+            // Outside of all servers, it is the certificate of all.
+            r.block.as_ref().is_none_or(|(refused, _)| server.is_none_or(|server| server == *refused))
+        });
+    }
+    let group = error.message.strip_prefix("host not found in upstream \"").and_then(|m| m.split('"').next());
+    let is_group = |name: &str| {
+        let groups = |block: &Block| block.iter().any(|d| is_block_of(d, b"upstream", name));
+        groups(root) || root.iter().filter_map(|d| d.block.as_ref()).any(groups)
+    };
+    group.is_some_and(|name| {
+        let in_it = |r: &RefusedDirective| r.block.as_ref().is_some_and(|(_, word)| word == name.as_bytes());
+        is_group(name) && refused.iter().any(in_it)
+    })
+}
+
+fn is_block_of(d: &Directive, name: &[u8], word: &str) -> bool {
+    d.name.text == name && d.args.first().is_some_and(|w| w.text == word.as_bytes())
+}
+
 /// Tells whether an error may only follow from directives that were refused.
-fn follows(message: &str, refused: &[Vec<u8>]) -> bool {
+fn follows(message: &str, refused: &[RefusedDirective]) -> bool {
     CONSEQUENCES.iter().filter(|(start, _)| message.starts_with(start)).any(|(start, definers)| {
-        refused.iter().any(|name| {
+        refused.iter().map(|r| &r.name).any(|name| {
             let unknown = forebay_conf::grammar::rows(name).is_empty() && start.starts_with("unknown");
             unknown || definers.iter().any(|d| name == d.as_bytes() || name.ends_with(d.as_bytes()))
         })
     })
 }
 
-/// Finds the name of the directive of an error. If the directive is not in the tree, it is the first word of the line.
-fn directive_of(error: &Error, tree: &Block, files: &Files) -> Option<Vec<u8>> {
-    fn find(block: &Block, ordinal: u32) -> Option<&Directive> {
-        block.iter().find_map(|d| match &d.block {
-            _ if d.ordinal == ordinal => Some(d),
-            Some(inner) if d.name.text != b"include" => find(inner, ordinal),
+/// Finds the directive of an error by its number, or by its end if the error has no number, with the `upstream` or `server` block
+/// around it.
+fn find<'t>(
+    block: &'t Block,
+    around: Option<&'t Directive>,
+    error: &Error,
+) -> Option<(&'t Directive, Option<&'t Directive>)> {
+    block.iter().find_map(|d| {
+        let is_it = match error.ordinal {
+            u32::MAX => error.at == Some(d.end),
+            ordinal => d.ordinal == ordinal,
+        };
+        match &d.block {
+            _ if is_it => Some((d, around)),
+            Some(inner) if d.name.text != b"include" => {
+                let is_owner = matches!(d.name.text.as_slice(), b"upstream" | b"server");
+                find(inner, if is_owner { Some(d) } else { around }, error)
+            }
             _ => None,
-        })
-    }
-    if let Some(d) = find(tree, error.ordinal) {
-        return Some(d.name.text.clone());
+        }
+    })
+}
+
+/// Finds the directive of an error. If it is not in the tree, its name is the first word of the line.
+fn refused_directive(error: &Error, tree: &Block, files: &Files) -> Option<RefusedDirective> {
+    if let Some((d, around)) = find(tree, None, error) {
+        let word = |d: &Directive| d.args.first().map(|w| w.text.clone()).unwrap_or_default();
+        return Some(RefusedDirective {
+            name: d.name.text.clone(),
+            block: around.map(|around| (around.ordinal, word(around))),
+        });
     }
     let at = error.span.or(error.at)?;
     let line = files.bytes(at.file).split(|b| *b == b'\n').nth(at.line.checked_sub(1)? as usize)?;
     let word = line.trim_ascii_start().split(|b| b.is_ascii_whitespace() || *b == b';').next()?;
-    Some(word.to_vec())
+    Some(RefusedDirective { name: word.to_vec(), block: None })
 }
 
 /// Levels with settings of a configuration for which giving memory back is worth the time.

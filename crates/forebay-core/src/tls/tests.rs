@@ -16,7 +16,7 @@ use crate::config::{
     Address, Build, Config, Context, Environment, ListenAddr, Listener, Scope, SocketOptions,
 };
 use crate::limit::cidr::Cidr;
-use crate::thread::{ActiveConfig, Parts, Thread};
+use crate::thread::{ActiveConfig, Clock, Parts, Thread};
 use crate::vars::{Captures, Evaluate, RowSource, Source, Var, VarError, VarId, VarStore};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -53,6 +53,7 @@ impl Context for Visits {
 
 /// Connection for which variables are evaluated. It has those of TLS and no others.
 struct Visit {
+    clock: Clock,
     client: Rc<Client>,
     vars: Rc<Vec<Var<Visit>>>,
     captures: Captures,
@@ -73,6 +74,10 @@ impl Evaluate for Visit {
 
     fn captures(&mut self) -> &mut Captures {
         &mut self.captures
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     fn peer(&self) -> Peer {
@@ -127,6 +132,7 @@ impl TlsServers for &Site {
 
     fn evaluator(&self, client: &Rc<Client>, _: usize) -> Visit {
         Visit {
+            clock: Clock::default(),
             client: client.clone(),
             vars: self.vars.clone(),
             captures: Captures::default(),
@@ -533,6 +539,7 @@ fn names_for_alpn() {
     let mut client = Client::none(Instant::now());
     client.tls = Some(Rc::new(Session { name: Some(b"n.test".to_vec().into()), ..Session::default() }));
     let mut visit = Visit {
+        clock: Clock::default(),
         client: Rc::new(client),
         vars: Rc::new(vars),
         captures: Captures::default(),
@@ -577,6 +584,7 @@ fn sessions_offer_protocols_of_their_own() {
     });
     let tls = Arc::new(tls.unwrap_or_else(|e| panic!("{}", e.message)));
     let mut visit = Visit {
+        clock: Clock::default(),
         client: Rc::new(Client::none(Instant::now())),
         vars: Rc::default(),
         captures: Captures::default(),

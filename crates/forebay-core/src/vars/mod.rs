@@ -10,6 +10,7 @@ pub mod proxy_protocol;
 mod registry;
 mod store;
 mod template;
+mod time;
 
 pub use compute::{AddressSource, Geo, Map, Segments, Share, Split, Value, murmur2};
 pub use extract::Extract;
@@ -20,8 +21,10 @@ pub use registry::{
 };
 pub use store::{Stored, VarStore};
 pub use template::{Part, Template};
+pub use time::TimeFormat;
 
 use crate::limit::cidr::Cidr;
+use crate::thread::Clock;
 use crate::tls::Session;
 use forebay_conf::error::Level;
 use forebay_http::proxy_protocol::Header;
@@ -85,6 +88,9 @@ pub trait Evaluate: Sized {
 
     /// Returns the groups of the last pattern that matched.
     fn captures(&mut self) -> &mut Captures;
+
+    /// Returns the clock of the thread.
+    fn clock(&self) -> &Clock;
 
     /// Returns the address of the client.
     fn peer(&self) -> Peer;

@@ -2,7 +2,7 @@
 
 use super::compute::{Geo, Map, Split};
 use super::extract::{self, Extract};
-use super::{Evaluate, NumMap, VarError, VarId};
+use super::{Evaluate, NumMap, TimeFormat, VarError, VarId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -84,6 +84,8 @@ pub enum Computed {
     Split(Arc<Split>),
     /// `num_map`.
     Number(Arc<NumMap>),
+    /// `time_format`.
+    Time(Arc<TimeFormat>),
     /// One of a group that is read from one text.
     Extract(Arc<dyn Extract>),
 }
@@ -99,6 +101,7 @@ impl Computed {
             Computed::Geo(g) => g.compute(req, out),
             Computed::Split(s) => s.compute(req, out),
             Computed::Number(n) => n.compute(req, out),
+            Computed::Time(t) => t.compute(req, out),
             Computed::Extract(group) => extract::store(&**group, req).map(|()| false),
         }
     }
@@ -110,6 +113,7 @@ impl Computed {
             Computed::Geo(g) => Box::new(g.source.variable().into_iter()),
             Computed::Split(s) => Box::new(s.source.variables()),
             Computed::Number(n) => Box::new(n.variables()),
+            Computed::Time(_) => Box::new(std::iter::empty()),
             Computed::Extract(group) => Box::new(std::iter::once(group.source())),
         }
     }
@@ -120,6 +124,8 @@ impl Computed {
             Computed::Map(m) => m.volatile,
             Computed::Geo(g) => g.volatile,
             Computed::Number(n) => n.volatile,
+            // As all variables of the time.
+            Computed::Time(_) => true,
             Computed::Split(_) | Computed::Extract(_) => false,
         }
     }

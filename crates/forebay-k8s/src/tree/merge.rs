@@ -43,7 +43,7 @@ const RULES: &[(Together, &[&str])] = &[
     (Together::Field, &["add_header", "add_trailer", "grpc_set_header", "proxy_set_header"]),
     (Together::Name, &[
         "auth_request_set", "fastcgi_param", "json_set", "limit_conn", "limit_req", "log_format", "scgi_param",
-        "thread_pool", "uwsgi_param",
+        "thread_pool", "time_format", "uwsgi_param",
     ]),
     (Together::Variable, &["geo", "map", "num_map", "split_clients"]),
     (Together::Status, &["error_page"]),

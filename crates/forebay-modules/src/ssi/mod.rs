@@ -2,7 +2,6 @@
 //! `page.rs` runs them, `script.rs` keeps the commands of pages in memory, `body/compose.rs` inserts the
 //! bodies of their subrequests.
 
-mod date;
 mod page;
 pub mod parser;
 mod script;
@@ -10,6 +9,7 @@ mod value;
 
 use crate::compress;
 use forebay_core::config::value::Size;
+use forebay_core::strftime;
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_server::body::compose::{self, Join};
@@ -203,17 +203,17 @@ const VARIABLES: &[Row] = &[
 fn date_local(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let unix = r.thread.clock.unix();
     let (offset, zone) = (r.thread.clock.offset(unix), r.thread.clock.zone(unix));
-    push_date(r, &date::Moment { unix, offset, zone: &zone }, out)
+    push_date(r, &strftime::Moment { unix, offset, zone: &zone }, out)
 }
 
 fn date_gmt(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    let moment = date::Moment { unix: r.thread.clock.unix(), offset: 0, zone: "GMT" };
+    let moment = strftime::Moment { unix: r.thread.clock.unix(), offset: 0, zone: "GMT" };
     push_date(r, &moment, out)
 }
 
-fn push_date(r: &Request, moment: &date::Moment<'_>, out: &mut Vec<u8>) -> Result<bool, VarError> {
+fn push_date(r: &Request, moment: &strftime::Moment<'_>, out: &mut Vec<u8>) -> Result<bool, VarError> {
     let format = STATE.of(r).time_format.as_deref().unwrap_or(TIME_FORMAT);
-    let text = date::format(format, moment).ok_or_else(|| VarError("invalid time format".into()))?;
+    let text = strftime::format(format, moment).ok_or_else(|| VarError("invalid time format".into()))?;
     out.extend_from_slice(&text);
     Ok(true)
 }

@@ -254,6 +254,7 @@ const LATE: &[&[u8]] = &[
     b"tcpinfo_rttvar",
     b"tcpinfo_snd_cwnd",
     b"time_iso8601",
+    b"time_iso8601_ms",
     b"time_local",
     b"upstream_bytes_received",
     b"upstream_bytes_sent",

@@ -4,6 +4,7 @@ use super::Request;
 use crate::way;
 use forebay_conf::error::Level;
 use forebay_core::limit::cidr::{self, Cidr};
+use forebay_core::thread::Clock;
 use forebay_core::tls::Session;
 use forebay_core::trace;
 use forebay_core::vars::{Captures, Evaluate, Source, Stored, VarError, VarId, VarStore};
@@ -121,6 +122,11 @@ impl Evaluate for Request {
     #[inline]
     fn captures(&mut self) -> &mut Captures {
         &mut self.captures
+    }
+
+    #[inline]
+    fn clock(&self) -> &Clock {
+        &self.thread.clock
     }
 
     fn peer(&self) -> Peer {

@@ -1,12 +1,14 @@
 //! The method: noise first, a screening design, a model with expected improvement, a paired knock-out of each line, and a
-//! confirmation of the whole against the user's configuration, with runs that were used for nothing else.
+//! confirmation of the whole against the user's configuration, with runs that were used for nothing else. The confirmation looks
+//! after each pair and ends when it has proven the gain ([`sequential`]); its time is set aside first.
 //!
 //! It sees a server only as the trait `Rig`, so its tests run against a simulated machine.
 
 use crate::design;
 use crate::model::{Model, Sample};
 use crate::random::Random;
-use crate::stats::{self, Interval, normal_cdf};
+use crate::sequential;
+use crate::stats::{self, Interval};
 
 /// Something that can be set.
 #[derive(Clone, Debug)]
@@ -15,6 +17,9 @@ pub struct SearchKnob {
     pub name: String,
     /// Number of levels. Level 0 is the user's own setting, level 1 the most promising other one.
     pub levels: u8,
+    /// It has a price beside what is measured (stale files, memory, logs that come late): it is judged first, and has to gain
+    /// more.
+    pub costly: bool,
 }
 
 /// Levels of all knobs.
@@ -56,11 +61,13 @@ pub struct Settings {
     pub seed: u64,
     /// A line that gains less is not worth having, as a logarithm.
     pub least: f64,
+    /// An earlier process had its share of the time: the confirmation goes on as long as there is any.
+    pub resumed: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { runs: 200, seed: 1, least: 0.004 }
+        Settings { runs: 200, seed: 1, least: 0.004, resumed: false }
     }
 }
 
@@ -87,14 +94,12 @@ pub struct Line {
     pub knob: usize,
     /// Its level.
     pub level: u8,
-    /// Gain with an approximate 95 % interval, from the model.
+    /// Gain in the final settings, or over all that were measured, whichever is known better, with an approximate 95 % interval.
     pub gain: Interval,
-    /// Pairs of runs with and without it.
+    /// Runs without it, each beside one with it.
     pub pairs: usize,
-    /// Kept.
+    /// Kept: it was left out, and the interval is above zero.
     pub kept: bool,
-    /// Significant also when all lines are claimed together (Holm); else it is kept as part of the group.
-    pub proven: bool,
 }
 
 /// Result of a search.
@@ -106,8 +111,10 @@ pub struct Report {
     pub best: Point,
     /// Gain of the whole, from the confirmation alone.
     pub gain: Interval,
-    /// The interval excludes no gain.
+    /// The gain is proven at 99 %, however often the search has looked.
     pub proven: bool,
+    /// Pairs of the confirmation.
+    pub confirmed: Confirmed,
     /// Lines of the incumbent, kept or not.
     pub lines: Vec<Line>,
     /// The smallest gain that this many pairs would have shown.
@@ -116,10 +123,21 @@ pub struct Report {
     pub infeasible: Vec<(Point, String)>,
     /// All runs.
     pub samples: Vec<Sample>,
-    /// Fresh starts of the confirmation, and by how much the worst of them was below the median, as a logarithm.
+    /// Pairs of fresh starts in the confirmation, and by how much the worst of them was below the median, as a logarithm.
     pub starts: (usize, f64),
     /// The phase in which time or patience ended before all was judged.
     pub ended: Option<&'static str>,
+}
+
+/// Pairs of the confirmation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Confirmed {
+    /// Pairs of the original and the final settings.
+    pub pairs: usize,
+    /// Those in which the final settings were better.
+    pub won: usize,
+    /// Pairs more that would prove the gain, where it is not proven and so many can prove it.
+    pub missing: Option<usize>,
 }
 
 struct Search<'s> {
@@ -161,9 +179,15 @@ impl Search<'_> {
         vec![0; self.knobs.len()]
     }
 
+    /// Returns `true` while a phase that ends at the run `until` may go on.
     fn left(&self, until: usize) -> bool {
+        self.spent < until && self.has_time(until)
+    }
+
+    /// Returns `true` while the phases after the one that ends at the run `until` still have their share of the time.
+    fn has_time(&self, until: usize) -> bool {
         let share = until as f64 / self.settings.runs as f64;
-        self.spent < until && !self.rig.over() && self.rig.used() < share + 0.03
+        !self.rig.over() && self.rig.used() < share + 0.02
     }
 
     /// Returns `true` if a point has a knob level that could never be run, so that it is not tried again.
@@ -187,7 +211,7 @@ impl Search<'_> {
             }
             let row = self.without_barred(row);
             if self.run(&row, false).is_none() {
-                self.find_culprit(&row);
+                self.find_culprit(&row, until);
             }
         }
     }
@@ -221,10 +245,10 @@ impl Search<'_> {
     }
 
     /// Finds the knob because of which settings did not run, by halves.
-    fn find_culprit(&mut self, row: &Point) {
+    fn find_culprit(&mut self, row: &Point, until: usize) {
         let moved: Vec<usize> = (0..row.len()).filter(|k| row[*k] != 0).collect();
         let mut suspects = moved;
-        while suspects.len() > 1 && !self.rig.over() {
+        while suspects.len() > 1 && self.has_time(until) {
             let half = suspects[..suspects.len() / 2].to_vec();
             let mut point = self.base();
             for k in &half {
@@ -233,7 +257,7 @@ impl Search<'_> {
             let runs = self.infeasible.iter().all(|(p, _)| p != &point) && self.run(&point, false).is_some();
             suspects = if runs { suspects[suspects.len() / 2..].to_vec() } else { half };
         }
-        if let Some(k) = suspects.first().filter(|_| !self.rig.over()) {
+        if let Some(k) = suspects.first().filter(|_| self.has_time(until)) {
             let mut point = self.base();
             point[*k] = row[*k];
             self.run(&point, false);
@@ -288,7 +312,7 @@ impl Search<'_> {
             let (chosen, hope) = self.most_promising(&m, &best);
             tired = if hope < 0.001 { tired + 1 } else { 0 };
             if self.run(&chosen, false).is_none() {
-                self.find_culprit(&chosen);
+                self.find_culprit(&chosen, until);
             }
         }
     }
@@ -314,68 +338,83 @@ impl Search<'_> {
         chosen
     }
 
-    /// Judges each line of the incumbent by runs with and without it.
+    /// Judges each line of the incumbent by leaving it out. Each run without a line has one of the whole near it.
     fn knock_out(&mut self, noise: f64, until: usize) -> (Point, Vec<Line>) {
         let model = Model::fit(&self.samples, noise);
         let best = self.incumbent(&model);
-        let mut trial = Trial::new(model, best, self.settings.least);
+        let costly = self.knobs.iter().map(|k| k.costly).collect();
+        let mut trial = Trial::new(model, best, Price { least: self.settings.least, costly });
+        trial.keep_most_certain(self.runs_left(until) * OUT_AT_A_TIME / (OUT_AT_A_TIME + 1) / LEAST_PAIRS);
+        // Runs without a line since the last run of the whole, and what that whole was.
+        let mut whole = (Point::new(), 0);
         loop {
             trial.drop_hopeless();
             let Some(k) = trial.next() else { break };
-            if !self.left(until.saturating_sub(3)) {
+            if !self.left(until) {
                 break;
             }
-            let scored = self.block(&trial.best, &without(&trial.best, k));
-            if scored < 4 && self.rig.over() {
-                break;
+            if whole.0 != trial.best || whole.1 >= OUT_AT_A_TIME {
+                whole = (trial.best.clone(), 0);
+                if self.run(&trial.best, true).is_none() && !self.replace_incumbent(&mut trial, until) {
+                    break;
+                }
+                continue;
             }
-            trial.pairs[k] += 2;
+            whole.1 += 1;
+            self.run(&without(&trial.best, k), false);
+            trial.pairs[k] += 1;
             trial.model = trial.model.update(&self.samples);
         }
-        trial.drop_unlikely();
+        trial.model = Model::fit(&self.samples, noise);
+        trial.drop_unmeasured();
         let lines = trial.lines();
         (trial.best, lines)
     }
 
-    /// Runs a block ABBA, the first run on a fresh start. Returns how many of the runs count.
-    fn block(&mut self, a: &Point, b: &Point) -> usize {
-        let mut scored = 0;
-        for (i, p) in [a, b, b, a].into_iter().enumerate() {
-            scored += usize::from(self.run(p, i == 0).is_some());
-        }
-        scored
+    /// Returns how many runs a phase that ends at the run `until` still has, by number and by time.
+    fn runs_left(&self, until: usize) -> usize {
+        let share = until as f64 / self.settings.runs as f64 - self.rig.used();
+        let by_time = share * self.spent as f64 / self.rig.used().max(1e-9);
+        let by_number = until.saturating_sub(self.spent);
+        by_number.min(by_time.max(0.0) as usize)
     }
 
-    /// Measures the original against the final settings, on fresh starts, until the budget is used up.
-    fn confirm(&mut self, best: &Point, until: usize) -> Vec<Vec<f64>> {
-        let mut starts: Vec<Vec<f64>> = Vec::new();
-        while self.left(until.saturating_sub(3)) {
-            // Two blocks a start.
-            let mut here = self.confirm_block(best, true);
-            if self.left(until.saturating_sub(3)) {
-                here.extend(self.confirm_block(best, false));
-            }
-            if here.is_empty() {
-                break;
-            }
-            starts.push(here);
-        }
-        starts
+    /// Takes other settings where the incumbent cannot be run. Returns `false` if there are none, or no time.
+    fn replace_incumbent(&mut self, trial: &mut Trial, until: usize) -> bool {
+        let refused = trial.best.clone();
+        self.find_culprit(&refused, until);
+        trial.model = trial.model.update(&self.samples);
+        trial.best = self.incumbent(&trial.model);
+        trial.best != refused && !self.infeasible.iter().any(|(p, _)| *p == trial.best)
     }
 
-    /// Runs a block ABBA or BAAB. Returns the differences of its pairs.
-    fn confirm_block(&mut self, best: &Point, fresh: bool) -> Vec<f64> {
+    /// Measures the original against the final settings, pair by pair on fresh starts, until that proves a gain or the runs are
+    /// used up. Returns the differences.
+    fn confirm(&mut self, best: &Point, until: usize) -> Vec<f64> {
+        let mut differences = Vec::new();
+        let (mut flip, mut refused) = (false, 0);
+        while refused < 3 && self.may_confirm(until) && !sequential::is_enough(&differences) {
+            // Pairs come in mirrored twos, so that a steady drift cancels out.
+            flip = if differences.len() % 2 == 0 { self.random.below(2) == 1 } else { !flip };
+            match self.confirming_pair(best, flip) {
+                Some(difference) => differences.push(difference),
+                None => refused += 1,
+            }
+        }
+        differences
+    }
+
+    fn may_confirm(&self, until: usize) -> bool {
+        if self.settings.resumed { !self.rig.over() } else { self.left(until.saturating_sub(1)) }
+    }
+
+    /// Runs the original and the final settings on fresh starts, the final ones first if `flip`. Returns the difference.
+    fn confirming_pair(&mut self, best: &Point, flip: bool) -> Option<f64> {
         let base = self.base();
-        let flip = self.random.below(2) == 1;
-        let order = if flip { [1, 0, 0, 1] } else { [0, 1, 1, 0] };
-        let mut scores = [Vec::new(), Vec::new()];
-        for (i, which) in order.into_iter().enumerate() {
-            let p = if which == 1 { best } else { &base };
-            if let Some(s) = self.run(p, fresh && i < 2) {
-                scores[which].push(s);
-            }
-        }
-        scores[1].iter().zip(&scores[0]).map(|(b, a)| b - a).collect()
+        let (first, second) = if flip { (best, &base) } else { (&base, best) };
+        let a = self.run(first, true)?;
+        let b = self.run(second, true)?;
+        Some(if flip { a - b } else { b - a })
     }
 
     /// Runs the original `runs` times. Returns the spread of a run, as a logarithm.
@@ -400,33 +439,43 @@ impl Search<'_> {
         (self.tell)(Event::Phase(name, runs));
     }
 
-    fn report(mut self, found: Found, phases: &Phases) -> Report {
-        let Found { best, lines, starts, mut ended, noise } = found;
+    fn report(self, found: Found, phases: &Phases) -> Report {
+        let Found { best, lines, differences, mut ended, noise } = found;
         let base = self.base();
         let moved = best != base;
         // All runs together give a better estimate of the noise than the first ones.
         let noise = Model::fit(&self.samples, noise).scale.noise;
-        let gain = if moved { stats::interval(&starts, 2000, &mut self.random) } else { Interval::default() };
-        let pairs: usize = starts.iter().map(Vec::len).sum();
-        let seen = if pairs > 0 { pairs } else { phases.confirming / 2 };
-        let proven = moved && gain.low > 0.0;
-        if moved && pairs == 0 {
+        let gain = if moved { sequential::interval(&differences) } else { Interval::default() };
+        let proven = moved && sequential::proves(&differences);
+        let confirmed = Confirmed {
+            pairs: differences.len(),
+            won: differences.iter().filter(|d| **d > 0.0).count(),
+            missing: sequential::pairs_to_proof(&differences).filter(|_| moved && !proven),
+        };
+        if moved && differences.is_empty() {
             ended = ended.or(Some("confirmation"));
         }
+        let seen = if differences.is_empty() { phases.confirming / 2 } else { differences.len() };
         Report {
             noise,
             best: if proven { best } else { base },
             gain,
             proven,
+            confirmed,
             lines,
-            could_see: 2.8 * noise * std::f64::consts::SQRT_2 / (seen as f64).sqrt(),
+            could_see: sequential::visible(noise, seen),
             infeasible: self.infeasible,
             samples: self.samples,
-            starts: steadiness(&starts),
+            starts: steadiness(&differences),
             ended,
         }
     }
 }
+
+/// Most runs without a line for one run of the whole.
+const OUT_AT_A_TIME: usize = 3;
+/// Runs without a line that judge it at least.
+const LEAST_PAIRS: usize = 2;
 
 /// Returns a point with one knob as the user has it.
 fn without(point: &Point, knob: usize) -> Point {
@@ -435,22 +484,40 @@ fn without(point: &Point, knob: usize) -> Point {
     p
 }
 
+/// What lines have to gain.
+struct Price {
+    /// A line that gains less is not worth having, as a logarithm.
+    least: f64,
+    /// Knobs with a price of their own.
+    costly: Vec<bool>,
+}
+
+impl Price {
+    fn is_costly(&self, knob: usize) -> bool {
+        self.costly.get(knob).copied().unwrap_or_default()
+    }
+
+    /// Returns the gain that a line has to have.
+    fn of(&self, knob: usize) -> f64 {
+        if self.is_costly(knob) { 3.0 * self.least } else { self.least }
+    }
+}
+
 /// The lines of an incumbent on trial: each has to earn its place.
 struct Trial {
     model: Model,
-    /// A line that gains less is not worth having, as a logarithm.
-    least: f64,
+    price: Price,
     best: Point,
-    /// Pairs of runs with and without each knob.
+    /// Runs without each knob.
     pairs: Vec<usize>,
     /// Lines that were taken out: knob and level.
     gone: Vec<(usize, u8)>,
 }
 
 impl Trial {
-    fn new(model: Model, best: Point, least: f64) -> Trial {
+    fn new(model: Model, best: Point, price: Price) -> Trial {
         let pairs = vec![0; best.len()];
-        Trial { model, least, best, pairs, gone: Vec::new() }
+        Trial { model, price, best, pairs, gone: Vec::new() }
     }
 
     /// Returns the knobs that the incumbent moves.
@@ -461,6 +528,16 @@ impl Trial {
     /// Returns the expected gain of a knob in the incumbent, and its standard deviation.
     fn gain(&self, knob: usize) -> (f64, f64) {
         self.model.gain(&without(&self.best, knob), &self.best)
+    }
+
+    /// Returns the gain of a knob's level, and its standard deviation: in the incumbent, or over all settings that were measured,
+    /// whichever is known better. Runs without the line tell the former, the screening tells the latter.
+    fn measured(&self, knob: usize, level: u8) -> (f64, f64) {
+        let mut with = self.best.clone();
+        with[knob] = level;
+        let here = self.model.gain(&without(&with, knob), &with);
+        let average = self.model.average_gain(knob, level);
+        if average.1 < here.1 { average } else { here }
     }
 
     fn take_out(&mut self, knob: usize) {
@@ -479,70 +556,72 @@ impl Trial {
 
     fn is_hopeless(&self, knob: usize) -> bool {
         let (mid, sd) = self.gain(knob);
-        let judged = self.pairs[knob] >= 4 || mid < 0.0;
-        (mid < self.least && judged) || mid + 1.64 * sd < 3.0 * self.least
+        let judged = self.pairs[knob] >= 2 * LEAST_PAIRS || mid < 0.0;
+        let least = self.price.of(knob);
+        (mid < least && judged) || mid + 1.64 * sd < least.max(3.0 * self.price.least)
     }
 
-    /// Returns the line that is judged next.
+    /// Takes out all but so many lines: what cannot be measured by itself in the time that is left will not be kept.
+    fn keep_most_certain(&mut self, most: usize) {
+        while self.moved().count() > most.max(1) {
+            let weakest = self.moved().min_by(|a, b| self.certainty(*a).total_cmp(&self.certainty(*b)));
+            let Some(knob) = weakest else { return };
+            self.take_out(knob);
+        }
+    }
+
+    /// Returns the expected gain of a knob in standard deviations.
+    fn certainty(&self, knob: usize) -> f64 {
+        let (mid, sd) = self.measured(knob, self.best[knob]);
+        mid / sd.max(1e-9)
+    }
+
+    /// Returns the line that is judged next: one that has hardly been left out, those with a price first, then the most certain ones,
+    /// so that what is not measured when the time is over is what matters least; at last those that are still in doubt.
     fn next(&self) -> Option<usize> {
-        let doubtful = self.most_doubtful();
-        if let Some(knob) = doubtful.filter(|k| self.pairs[*k] == 0) {
-            return Some(knob);
-        }
-        // The model alone is no proof: a line that was never taken out comes before those in doubt.
-        let unproven = self.moved().find(|k| self.pairs[*k] == 0);
-        unproven.or(doubtful)
+        let sooner = |a: &usize, b: &usize| {
+            let turn = |k: usize| (self.pairs[k], !self.price.is_costly(k));
+            turn(*a).cmp(&turn(*b)).then(self.certainty(*b).total_cmp(&self.certainty(*a)))
+        };
+        let unmeasured = self.moved().filter(|k| self.pairs[*k] < LEAST_PAIRS).min_by(sooner);
+        let doubtful = || self.moved().filter(|k| self.is_doubtful(*k) && self.pairs[*k] < 16);
+        unmeasured.or_else(|| doubtful().min_by_key(|k| self.pairs[*k]))
     }
 
-    /// Returns the doubtful line that could matter most. No line has a second turn before all have had a first.
-    fn most_doubtful(&self) -> Option<usize> {
-        let mut chosen: Option<(usize, usize, f64)> = None;
-        for k in self.moved() {
-            let (mid, sd) = self.gain(k);
-            let pairs = self.pairs[k];
-            let open = mid - 1.64 * sd < 0.0 && pairs < 16;
-            let sooner = |(_, n, s): (usize, usize, f64)| pairs < n || pairs == n && sd > s;
-            if open && chosen.is_none_or(sooner) {
-                chosen = Some((k, pairs, sd));
-            }
-        }
-        chosen.map(|(knob, ..)| knob)
+    fn is_doubtful(&self, knob: usize) -> bool {
+        let (mid, sd) = self.measured(knob, self.best[knob]);
+        mid - 1.96 * sd <= 0.0
     }
 
-    /// Takes out lines that are still in doubt, unless they are likely.
-    fn drop_unlikely(&mut self) {
-        for knob in 0..self.best.len() {
-            if self.best[knob] != 0 {
-                let (mid, sd) = self.gain(knob);
-                if mid < 0.6 * sd || mid < self.least {
-                    self.take_out(knob);
-                }
-            }
+    fn is_measured(&self, knob: usize) -> bool {
+        self.pairs[knob] >= LEAST_PAIRS && !self.is_doubtful(knob) && self.gain(knob).0 >= self.price.of(knob)
+    }
+
+    /// Takes out lines without a measured interval above zero, the least certain first, since each changes the expected gain of
+    /// the others.
+    fn drop_unmeasured(&mut self) {
+        while let Some(knob) = self.least_certain() {
+            self.take_out(knob);
         }
+    }
+
+    /// Returns the line without a measured interval above zero that is the least certain.
+    fn least_certain(&self) -> Option<usize> {
+        let unmeasured = self.moved().filter(|k| !self.is_measured(*k));
+        unmeasured.min_by(|a, b| self.certainty(*a).total_cmp(&self.certainty(*b)))
     }
 
     /// Returns all lines, kept or not, with their gains.
     fn lines(&self) -> Vec<Line> {
         let kept = self.moved().map(|k| (k, self.best[k], true));
         let gone = self.gone.iter().map(|(k, level)| (*k, *level, false));
-        let mut lines: Vec<Line> =
-            kept.chain(gone).map(|(knob, level, kept)| self.line(knob, level, kept)).collect();
-        let p: Vec<f64> = lines
-            .iter()
-            .map(|l| 1.0 - normal_cdf(l.gain.mid / ((l.gain.high - l.gain.low) / 3.92).max(1e-9)))
-            .collect();
-        for (line, holds) in lines.iter_mut().zip(stats::holm(&p, 0.05)) {
-            line.proven = holds && line.kept;
-        }
-        lines
+        kept.chain(gone).map(|(knob, level, kept)| self.line(knob, level, kept)).collect()
     }
 
     fn line(&self, knob: usize, level: u8, kept: bool) -> Line {
-        let mut with = self.best.clone();
-        with[knob] = level;
-        let (mid, sd) = self.model.gain(&without(&with, knob), &with);
+        let (mid, sd) = self.measured(knob, level);
         let gain = Interval { mid, low: mid - 1.96 * sd, high: mid + 1.96 * sd };
-        Line { knob, level, gain, pairs: self.pairs[knob], kept, proven: false }
+        Line { knob, level, gain, pairs: self.pairs[knob], kept }
     }
 }
 
@@ -561,14 +640,14 @@ impl Phases {
     fn of(runs: usize) -> Phases {
         let share = |f: f64| (runs as f64 * f) as usize;
         let noise = share(0.05).clamp(6, 12);
-        // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least six blocks, also when
-        // there are few runs: the model alone is no proof.
-        let confirming = share(0.22).max(24);
-        let judging = share(0.16).max(24);
+        // The confirmation has a fifth, and at least eight pairs; the knock-out has enough for nine lines, also when there are
+        // few runs: the model alone is no proof.
+        let confirming = share(0.22).max(16);
+        let judging = share(0.26).max(24);
         Phases {
             noise,
             screen: share(0.30).max(noise + 26),
-            model: share(0.60).min(runs.saturating_sub(confirming + judging)),
+            model: share(0.55).min(runs.saturating_sub(confirming + judging)),
             knock_out: runs.saturating_sub(confirming),
             all: runs,
             confirming,
@@ -580,8 +659,8 @@ impl Phases {
 struct Found {
     best: Point,
     lines: Vec<Line>,
-    /// Differences of pairs by fresh start.
-    starts: Vec<Vec<f64>>,
+    /// Differences of the confirmation's pairs.
+    differences: Vec<f64>,
     ended: Option<&'static str>,
     /// Spread of a run by the first phase, as a logarithm.
     noise: f64,
@@ -615,20 +694,19 @@ pub fn tune(
     s.phase("knock-out", phases.knock_out);
     let (best, lines) = s.knock_out(noise, phases.knock_out);
     ended = ended.or(s.rig.over().then_some("knock-out"));
-    let mut starts = Vec::new();
+    let mut differences = Vec::new();
     if best != s.base() {
         s.phase("confirm", phases.all);
-        starts = s.confirm(&best, phases.all);
+        differences = s.confirm(&best, phases.all);
     }
-    s.report(Found { best, lines, starts, ended, noise }, &phases)
+    s.report(Found { best, lines, differences, ended, noise }, &phases)
 }
 
-/// Returns the number of fresh starts, and by how much the worst was below the median, as a logarithm.
-fn steadiness(starts: &[Vec<f64>]) -> (usize, f64) {
-    let each: Vec<f64> = starts.iter().map(|s| stats::hodges_lehmann(s)).collect();
-    let worst = each.iter().copied().fold(f64::INFINITY, f64::min);
-    let fell = if each.is_empty() { 0.0 } else { stats::median(&mut each.clone()) - worst };
-    (each.len(), fell)
+/// Returns the number of pairs, and by how much the worst was below the median, as a logarithm.
+fn steadiness(differences: &[f64]) -> (usize, f64) {
+    let worst = differences.iter().copied().fold(f64::INFINITY, f64::min);
+    let fell = if differences.is_empty() { 0.0 } else { stats::median(&mut differences.to_vec()) - worst };
+    (differences.len(), fell)
 }
 
 #[cfg(test)]

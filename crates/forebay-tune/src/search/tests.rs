@@ -72,7 +72,7 @@ impl Rig for Machine {
 }
 
 fn knobs() -> Vec<SearchKnob> {
-    (0..20).map(|i| SearchKnob { name: format!("k{i}"), levels: 2 }).collect()
+    (0..20).map(|i| SearchKnob { name: format!("k{i}"), levels: 2, costly: false }).collect()
 }
 
 #[test]
@@ -93,7 +93,8 @@ fn gains_are_found_and_claimed_as_they_are() {
     let n = repeats as f64;
     let (gain, harmful, claim, held) = (gain / n, harmful as f64 / n, claim / n, held as f64 / n);
     println!("gain {gain:.3} harmful {harmful:.3} claim {claim:+.4} held {held:.3}");
-    assert!(gain >= 0.33, "true gain {gain}");
+    // Of 0.37; what cannot be measured by itself in these runs is not kept.
+    assert!(gain >= 0.29, "true gain {gain}");
     assert!(harmful < 0.05, "harmful {harmful}");
     assert!(claim.abs() <= 0.01, "claimed minus true {claim}");
     assert!(held >= 0.90, "held {held}");
@@ -101,14 +102,13 @@ fn gains_are_found_and_claimed_as_they_are() {
 
 #[test]
 fn nothing_is_proposed_if_nothing_helps() {
-    let knobs = knobs();
     let mut proposed = 0;
-    for seed in 0..100 {
-        let mut machine = Machine::new(seed, true, 0.05, 0.03);
-        let r = tune(&knobs, &mut machine, &Settings { seed, ..Settings::default() }, &mut |_| {});
+    for seed in 0..200 {
+        let runs = [100, 120, 140, 180][seed as usize % 4];
+        let r = tuned(&mut Machine::new(seed, true, 0.05, 0.03), seed, runs);
         proposed += usize::from(r.proven);
     }
-    assert!(proposed <= 5, "{proposed} of 100");
+    assert!(proposed <= 1, "{proposed} of 200");
 }
 
 #[test]
@@ -177,9 +177,9 @@ fn a_burst_at_the_beginning_hides_no_large_gain() {
     for seed in 0..10 {
         let mut machine = Disturbed(Random::new(seed), 0);
         let r = tune(knobs, &mut machine, &Settings { runs: 72, seed, ..Settings::default() }, &mut |_| {});
-        assert!(r.proven && r.best[3] == 1 && r.gain.low > 2.0, "{seed}: {:?} {:?}", r.best, r.gain);
+        assert!(r.proven && r.best[3] == 1 && r.gain.low > 1.0, "{seed}: {:?} {:?}", r.best, r.gain);
         // The first six runs alone say about 0.7.
-        assert!((0.03..0.08).contains(&r.noise), "{seed}: {}", r.noise);
+        assert!((0.03..0.12).contains(&r.noise), "{seed}: {}", r.noise);
     }
 }
 
@@ -190,7 +190,7 @@ fn the_noise_is_known_if_nothing_helps() {
     for seed in 0..10 {
         let mut machine = Machine::new(seed, true, 0.05, 0.03);
         let r = tune(&knobs, &mut machine, &Settings { seed, ..Settings::default() }, &mut |_| {});
-        assert!((0.04..0.07).contains(&r.noise), "{seed}: {}", r.noise);
+        assert!((0.034..0.07).contains(&r.noise), "{seed}: {}", r.noise);
     }
 }
 
@@ -259,4 +259,107 @@ fn a_slow_machine_still_confirms() {
         let r = tune(&knobs, &mut machine, &Settings { seed, ..Settings::default() }, &mut |_| {});
         assert!(r.starts.0 >= 2 && r.proven && r.ended.is_none(), "{seed}: {:?} {:?}", r.starts, r.ended);
     }
+}
+
+/// A machine on which one of twenty settings has an effect, with noise, drift and neighbours.
+fn single(seed: u64, effect: f64) -> Machine {
+    let mut machine = Machine::new(seed, true, 0.05, 0.03);
+    machine.effects[3] = effect.ln();
+    machine
+}
+
+/// Runs of the shortest budget.
+const SHORTEST: usize = 72;
+
+fn tuned(machine: &mut Machine, seed: u64, runs: usize) -> Report {
+    tune(&knobs(), machine, &Settings { seed, runs, ..Settings::default() }, &mut |_| {})
+}
+
+#[test]
+fn a_large_effect_is_proven_in_the_shortest_budget() {
+    for seed in 0..20 {
+        let r = tuned(&mut single(seed, 4.0), seed, SHORTEST);
+        assert!(r.proven && r.best[3] == 1, "{seed}: {:?} {:?} {:?}", r.gain, r.confirmed, r.lines);
+        // The few pairs that it takes, not all that there is time for.
+        assert!((3..=7).contains(&r.confirmed.pairs), "{seed}: {:?}", r.confirmed);
+        assert!(r.gain.low < 4.0f64.ln() && 4.0f64.ln() < r.gain.high, "{seed}: {:?}", r.gain);
+    }
+}
+
+#[test]
+fn no_effect_is_not_proven_in_the_shortest_budget() {
+    for seed in 0..20 {
+        let r = tuned(&mut single(seed, 1.0), seed, SHORTEST);
+        assert!(!r.proven, "{seed}: {:?}", r.gain);
+    }
+}
+
+/// 1.3 times in the shortest budget, 1.1 times in 200 runs; 1.05 times with runs that differ by 2 %.
+#[test]
+fn smaller_effects_take_longer() {
+    for (effect, noise, runs, least) in [(1.3, 0.05, SHORTEST, 9), (1.1, 0.05, 200, 7), (1.05, 0.02, 120, 7)]
+    {
+        let proven = (0..10).filter(|seed| {
+            let mut machine = Machine { noise, ..single(*seed, effect) };
+            let r = tuned(&mut machine, *seed, runs);
+            r.proven && r.best[3] == 1
+        });
+        let proven = proven.count();
+        assert!(proven >= least, "{effect}: {proven} of 10");
+    }
+}
+
+#[test]
+fn what_is_kept_was_left_out_and_gained() {
+    for seed in 0..10 {
+        let mut machine = Machine::new(seed, false, 0.05, 0.03);
+        let r = tuned(&mut machine, seed, 120);
+        for line in r.lines.iter().filter(|l| l.kept) {
+            assert!(line.pairs >= 2 && line.gain.low > 0.0, "{seed}: {line:?}");
+        }
+    }
+}
+
+/// A setting with a price is the first that is left out, and its small gain does not pay for it.
+#[test]
+fn lines_with_a_price_are_judged_first() {
+    let mut knobs = knobs();
+    knobs[3].costly = true;
+    for seed in 0..5 {
+        let mut machine = Machine { noise: 0.01, ..single(seed, 1.003) };
+        machine.effects[5] = 1.3f64.ln();
+        let r = tune(&knobs, &mut machine, &Settings { seed, ..Settings::default() }, &mut |_| {});
+        assert_eq!((r.best[3], r.best[5]), (0, 1), "{seed}");
+    }
+}
+
+/// Time ends with too few pairs; the same search goes on where it stopped, and proves it.
+#[test]
+fn a_confirmation_that_was_cut_goes_on() {
+    struct Again(Vec<Outcome>, usize, Machine);
+    impl Rig for Again {
+        fn run(&mut self, p: &Point, fresh: bool) -> Outcome {
+            self.1 += 1;
+            if let Some(known) = self.0.get(self.1 - 1) {
+                return known.clone();
+            }
+            self.2.run(p, fresh)
+        }
+    }
+    let (mut outcomes, mut confirming) = (Vec::new(), false);
+    let mut cut = Cut(single(1, 4.0), usize::MAX);
+    let settings = Settings { runs: SHORTEST, seed: 1, ..Settings::default() };
+    let whole = tune(&knobs(), &mut cut, &settings, &mut |e| match e {
+        Event::Phase(name, _) => confirming = name == "confirm",
+        Event::Run { outcome, .. } => outcomes.push((confirming, outcome)),
+    });
+    let before = outcomes.iter().filter(|(c, _)| !c).count();
+    let mut cut = Cut(single(1, 4.0), before + 5);
+    let first = tune(&knobs(), &mut cut, &settings, &mut |_| {});
+    let Confirmed { pairs, won, missing } = first.confirmed;
+    assert!(!first.proven && (pairs, won) == (2, 2) && missing.is_some(), "{:?}", first.confirmed);
+    let known = outcomes.into_iter().take(before + 4).map(|(_, o)| o).collect();
+    let mut rest = Again(known, 0, single(1, 4.0));
+    let resumed = tune(&knobs(), &mut rest, &Settings { resumed: true, ..settings }, &mut |_| {});
+    assert!(whole.proven && resumed.proven && resumed.best == whole.best);
 }

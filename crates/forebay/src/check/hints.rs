@@ -26,6 +26,14 @@ pub(crate) fn add(errors: &mut [Error], tree: &Tree) {
         if error.hint.is_none() {
             let at = error.at;
             let directive = all.iter().copied().find(|d| at.is_some_and(|at| d.end == at));
+            if let Some(word) = directive.and_then(unterminated) {
+                error.hint = Some(format!(
+                    "a \";\" is missing after \"{}\" in line {}",
+                    word.as_str(),
+                    word.span.line
+                ));
+                continue;
+            }
             error.hint = match unknown_variable(&error.message) {
                 Some(name) if is_in_stream(error) => {
                     meant(&name, variables(forebay_stream::variable_names(), &stream))
@@ -35,6 +43,19 @@ pub(crate) fn add(errors: &mut [Error], tree: &Tree) {
             };
         }
     }
+}
+
+/// Returns the word of a directive behind which a semicolon is missing: the next word begins a line, and is a directive's name.
+fn unterminated(d: &Directive) -> Option<&Word> {
+    let words = std::iter::once(&d.name).chain(&d.args);
+    words
+        .zip(&d.args)
+        .find(|(before, next)| {
+            next.span.line > before.span.line
+                && !before.text.is_empty()
+                && !grammar::rows(&next.text).is_empty()
+        })
+        .map(|(before, _)| before)
 }
 
 fn collect<'t>(block: &'t Block, out: &mut Vec<&'t Directive>) {
@@ -64,7 +85,8 @@ fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Opt
             .or_else(|| Some(format!("no directive defines it with \"zone={name}:SIZE\"")));
     }
     if let Some(name) = quoted(message, "host not found in upstream \"") {
-        return meant(&name, named(all, "upstream"));
+        // A group that is there has a mistake of its own.
+        return meant(&name, named(all, "upstream")).filter(|hint| !hint.contains(&format!("\"{name}\"")));
     }
     if let Some(name) = quoted(message, "unknown log format \"") {
         return meant(&name, named(all, "log_format"));
@@ -80,7 +102,24 @@ fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Opt
                 .filter(|hint| !hint.contains(&format!("\"{address}\""))),
         };
     }
+    if message.starts_with("open() ") || message.starts_with("mkdir() ") {
+        let path = std::path::PathBuf::from(quoted(message, "() \"")?);
+        let folder = path.parent().filter(|folder| !folder.exists())?.to_owned();
+        return Some(format!("the folder {0} does not exist: mkdir -p {0}", folder.display()));
+    }
+    if message == "unexpected end of file, expecting \";\" or \"}\"" {
+        return Some("a quotation mark is opened here, and none closes it".to_owned());
+    }
     let d = directive?;
+    if let Some(zone) =
+        ["invalid zone size \"", "invalid keys zone size \""].iter().find_map(|start| quoted(message, start))
+    {
+        let name = zone.split(':').next().unwrap_or_default();
+        return Some(format!("say how large it is: \"{name}:10m\""));
+    }
+    if let Some(known) = quoted(message, "invalid parameter \"").and_then(|p| gone(d, &p)) {
+        return Some(known.to_owned());
+    }
     if message.contains("invalid URL prefix") {
         let scheme = if d.name.text.starts_with(b"grpc") { "grpc" } else { "http" };
         return Some(format!("write \"{} {scheme}://{}\"", d.name.as_str(), d.args.last()?.as_str()));
@@ -94,6 +133,16 @@ fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Opt
     let known = PARAMETERS.iter().filter(|(n, _)| n.as_bytes() == d.name.text).flat_map(|(_, p)| p.iter());
     let near = grammar::nearest(name, known.copied().map(|p| p.trim_end_matches('=')))?;
     Some(format!("did you mean \"{}\"?", value.map_or_else(|| near.to_owned(), |v| format!("{near}={v}"))))
+}
+
+/// Returns what is written in place of a parameter that nginx had once.
+fn gone(d: &Directive, parameter: &str) -> Option<&'static str> {
+    match (d.name.text.as_slice(), parameter) {
+        (b"listen", "spdy") => Some("SPDY is gone: write \"http2 on;\" beside \"listen ... ssl\""),
+        (b"listen", "http3") => Some("write \"listen ... quic\" beside \"listen ... ssl\""),
+        (b"listen", "default") => Some("write \"default_server\""),
+        _ => None,
+    }
 }
 
 /// Returns the text between `start` and the next quotation mark.
@@ -127,7 +176,7 @@ fn variables(builtin: impl Iterator<Item = &'static str>, all: &[&Directive]) ->
     let mut names: Vec<String> = builtin.map(|name| name.trim_end_matches('*').to_owned()).collect();
     for d in all {
         let defined = match d.name.text.as_slice() {
-            b"set" | b"auth_request_set" | b"json_set" => d.args.first(),
+            b"set" | b"auth_request_set" | b"json_set" | b"time_format" => d.args.first(),
             b"map" | b"num_map" | b"geo" | b"split_clients" => d.args.last(),
             _ => None,
         };

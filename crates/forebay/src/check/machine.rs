@@ -31,7 +31,25 @@ pub(crate) fn errors(
         let place = mention(&tree.root, path, environment);
         found.push(place.map_or_else(|| plain(&text), |d| origin::error_at(d, text.clone())));
     }
+    missing_folders(&tree.root, environment, &mut found);
     found
+}
+
+/// Warns of folders of `root` and `alias` that do not exist, once for each. nginx says nothing, and answers 404.
+fn missing_folders(block: &Block, environment: &Environment, found: &mut Vec<Error>) {
+    for d in block.iter() {
+        if let Some(inner) = d.block.as_ref().filter(|_| d.name.text != b"include") {
+            missing_folders(inner, environment, found);
+        }
+        let [word] = d.args.as_slice() else { continue };
+        let path = word.as_str();
+        let names_folder = matches!(d.name.text.as_slice(), b"root" | b"alias") && !path.contains('$');
+        let folder = full(&path, environment);
+        let text = format!("the folder \"{}\" of \"{}\" does not exist", folder.display(), d.name.as_str());
+        if names_folder && !folder.exists() && found.iter().all(|e| e.message != text) {
+            found.push(Error { level: Level::Warn, span: Some(word.span), ..origin::error_at(d, text) });
+        }
+    }
 }
 
 fn plain(text: &str) -> Error {

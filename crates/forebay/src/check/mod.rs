@@ -22,7 +22,11 @@ pub(crate) fn render_text(errors: &[Error], files: &Files, color: bool) -> Strin
     let renderer = renderer.decor_style(DecorStyle::Ascii);
     let mut out = String::new();
     for error in errors {
-        out.push_str(&renderer.render(&[report(error, files)]));
+        let text = renderer.render(&[report(error, files)]);
+        out.push_str(&match error.span.or(error.at) {
+            Some(span) => Excerpt::new(files.bytes(span.file), span).with_column(text, span),
+            None => text,
+        });
         out.push_str("\n\n");
     }
     out.push_str(&summary(errors));
@@ -87,6 +91,16 @@ impl Excerpt {
         let mark = from..text.len();
         push_cut(&mut text, rest);
         Excerpt { text, mark }
+    }
+
+    /// Puts the column of the line in the place of the column of the part that is shown.
+    pub(crate) fn with_column(&self, rendered: String, span: Span) -> String {
+        let shown = self.text.get(..self.mark.start).unwrap_or_default().chars().count() + 1;
+        if shown == span.column as usize || !self.text.starts_with("... ") {
+            return rendered;
+        }
+        let place = |column: usize| format!(":{}:{column}", span.line);
+        rendered.replacen(&place(shown), &place(span.column as usize), 1)
     }
 }
 

@@ -58,7 +58,7 @@ fn explain(id: &str) -> Result<u8, String> {
 }
 
 fn examine(args: DoctorArgs) -> Result<u8, String> {
-    let (environment, _) = args.place.options().places();
+    let (environment, _) = args.which.options().places();
     let mut files = Files::disk();
     let parsed = parse(&environment.conf_path, &environment.globals, &directory_of(&environment), &mut files);
     let nowhere = |e: &&Error| e.level == Level::Emerg && e.span.is_none() && e.at.is_none();

@@ -121,7 +121,11 @@ impl Page<'_> {
         group = group.element(Shown::HELP.with_name("instead").message(f.rule.instead.as_str()));
         let command = explain_command(&f.rule.id);
         group = group.element(Shown::NOTE.with_name("more").message(command.as_str()));
-        renderer.render(&[group])
+        let text = renderer.render(&[group]);
+        match (f.span, &excerpt) {
+            (Some(span), Some(excerpt)) => excerpt.with_column(text, span),
+            _ => text,
+        }
     }
 
     /// Returns the places of the other findings: `and 4 more: lines 22, 23, 24, 37`.

@@ -123,6 +123,9 @@ struct Ready {
     control: bool,
 }
 
+/// File of the program that runs. It stays the same when an upgrade replaces the file on disk.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
@@ -414,7 +417,11 @@ impl Master {
                 self.children.push(child);
             }
             Err(e) => {
-                self.log.alert(&format!("could not start a worker process: {}", errno(&e)));
+                let why = match Path::new(OWN_PROGRAM).exists() {
+                    true => errno(&e),
+                    false => format!("there is no {OWN_PROGRAM}, by which it is started: mount /proc"),
+                };
+                self.log.alert(&format!("could not start a worker process: {why}"));
                 self.respawn_later(Duration::ZERO);
             }
         }
@@ -422,7 +429,7 @@ impl Master {
 
     /// Returns the command that starts a worker, which reads its orders from `control`.
     fn worker_command(&self, control: UnixStream) -> Command {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(OWN_PROGRAM);
         command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(control)));
         command.env("GLIBC_TUNABLES", TUNABLES);
         // nginx: env. Only the named variables are inherited, and TZ.

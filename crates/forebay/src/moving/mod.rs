@@ -100,7 +100,13 @@ fn file(path: &Path) -> Result<PathBuf, String> {
 
 /// Returns the places that the options name, and else those of nginx.
 fn places(args: &MoveArgs, nginx: Option<&Nginx>) -> Result<(Environment, Paths), String> {
-    let conf = args.conf.as_deref().map(std::path::absolute).transpose().map_err(|e| e.to_string())?;
+    let conf = args
+        .conf
+        .as_deref()
+        .or(args.file.as_deref())
+        .map(std::path::absolute)
+        .transpose()
+        .map_err(|e| e.to_string())?;
     let paths = match (&args.prefix, nginx) {
         (None, Some(nginx)) => nginx.paths.clone(),
         (prefix, _) => Paths::new(prefix.as_deref()),

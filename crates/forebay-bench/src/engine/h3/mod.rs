@@ -3,7 +3,7 @@
 mod sections;
 mod stream;
 
-use super::context::Ctx;
+use super::context::{Ctx, DISTRUST};
 use super::flight::Flight;
 use crate::clock;
 use crate::record::Failure;
@@ -317,10 +317,7 @@ fn reason_text(reason: &Reason) -> String {
             format!("the server closed the connection: {}{}", e.code, because(e.reason.as_bytes()))
         }
         Reason::Error(e) if e.reason.starts_with("invalid peer certificate") => {
-            format!(
-                "the certificate does not verify: {}; --ca FILE believes others, --insecure any",
-                e.reason
-            )
+            format!("{DISTRUST}: {}; --ca FILE believes others, --insecure any", e.reason)
         }
         Reason::Error(e) => format!("QUIC: {e}"),
         Reason::Reset => "the server does not know the connection any more (stateless reset)".into(),

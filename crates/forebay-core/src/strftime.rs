@@ -1,9 +1,10 @@
-//! Dates in a format of strftime, for `config timefmt`.
+//! Dates in a format of strftime, for `config timefmt` of SSI and for `time_format`.
 
+use jiff::civil::DateTime;
 use std::fmt::Write;
 
 /// A point in time, with its time zone.
-pub(super) struct Moment<'z> {
+pub struct Moment<'z> {
     /// Unix seconds.
     pub unix: i64,
     /// Offset from UTC, seconds.
@@ -28,20 +29,27 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Longest text, bytes (nginx: 128 including the final NUL).
+/// Longest text, bytes (nginx's limit for SSI: 128 including the final NUL).
 const LONGEST: usize = 127;
+
+impl Moment<'_> {
+    /// Returns the date and time of day in the time zone; `None` if they are out of range.
+    pub(crate) fn civil(&self) -> Option<DateTime> {
+        let time = jiff::Timestamp::from_second(self.unix).ok()?;
+        Some(jiff::tz::Offset::from_seconds(self.offset).ok()?.to_datetime(time))
+    }
+}
 
 /// Formats a point in time. Unknown conversions are copied as they are. Returns `None` if the text is empty or too long, or
 /// the time is out of range.
-pub(super) fn format(format: &[u8], m: &Moment<'_>) -> Option<Vec<u8>> {
-    let time = jiff::Timestamp::from_second(m.unix).ok()?;
-    let t = jiff::tz::Offset::from_seconds(m.offset).ok()?.to_datetime(time);
+pub fn format(format: &[u8], m: &Moment<'_>) -> Option<Vec<u8>> {
+    let t = m.civil()?;
     let mut out = Vec::new();
     expand(format, m, &t, &mut out);
     (!out.is_empty() && out.len() <= LONGEST).then_some(out)
 }
 
-fn expand(format: &[u8], m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut Vec<u8>) {
+fn expand(format: &[u8], m: &Moment<'_>, t: &DateTime, out: &mut Vec<u8>) {
     let mut rest = format.iter();
     while let Some(b) = rest.next() {
         // A text of this length is refused in any case, so the rest of the format is not needed.
@@ -67,7 +75,7 @@ fn expand(format: &[u8], m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut Ve
 }
 
 /// Appends the text of a conversion. Returns `false` if there is none of this letter.
-fn conversion(what: u8, m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut String) -> bool {
+pub(crate) fn conversion(what: u8, m: &Moment<'_>, t: &DateTime, out: &mut String) -> bool {
     if let Some((_, format)) = COMPOUNDS.iter().find(|(letters, _)| letters.contains(&what)) {
         let mut bytes = Vec::new();
         expand(format.as_bytes(), m, t, &mut bytes);
@@ -102,7 +110,7 @@ enum Pad {
 }
 
 /// Returns the number that a conversion writes, with the width of its field.
-fn number(what: u8, m: &Moment<'_>, t: &jiff::civil::DateTime) -> Option<(usize, Pad, i64)> {
+fn number(what: u8, m: &Moment<'_>, t: &DateTime) -> Option<(usize, Pad, i64)> {
     use Pad::{Space, Zero};
     let weekday = i64::from(t.weekday().to_sunday_zero_offset());
     let hour12 = if t.hour() % 12 == 0 { 12 } else { t.hour() % 12 };
@@ -141,7 +149,7 @@ fn offset(seconds: i32) -> String {
 }
 
 /// Appends the word that a conversion writes. Returns `false` if there is none of this letter.
-fn word(what: u8, m: &Moment<'_>, t: &jiff::civil::DateTime, out: &mut String) -> bool {
+fn word(what: u8, m: &Moment<'_>, t: &DateTime, out: &mut String) -> bool {
     let name = |names: &[&'static str], i: i8| usize::try_from(i).ok().and_then(|i| names.get(i)).copied();
     let day = name(&DAYS, t.weekday().to_sunday_zero_offset()).unwrap_or_default();
     let month = name(&MONTHS, t.month() - 1).unwrap_or_default();

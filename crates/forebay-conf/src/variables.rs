@@ -1,0 +1,45 @@
+//! Descriptions of built-in variables, from `data/variables.tsv`, for `forebay help`. They are searched where they are.
+
+const TSV: &str = include_str!("../data/variables.tsv");
+
+/// Description of a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Name without `$`. A family ends in `*`.
+    pub name: &'static str,
+    /// Blocks that have it: `http`, `stream`.
+    pub fronts: &'static str,
+    /// A sentence. Backticks mark what is written in a configuration.
+    pub text: &'static str,
+}
+
+/// Returns all descriptions.
+pub fn all() -> impl Iterator<Item = Variable> {
+    TSV.lines().skip(1).filter_map(|line| {
+        let mut columns = line.split('\t');
+        let mut next = || columns.next();
+        Some(Variable { name: next()?, fronts: next()?, text: next()? })
+    })
+}
+
+/// Returns the description of a variable, or of its family. `name` is without `$`.
+pub fn describe(name: &str) -> Option<Variable> {
+    let family =
+        |v: &Variable| v.name.strip_suffix('*').is_some_and(|start| name.starts_with(start) && name != start);
+    all().find(|v| v.name == name).or_else(|| all().filter(family).max_by_key(|v| v.name.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_families() {
+        let name = |name: &str| describe(name).map(|v| v.name);
+        assert_eq!(name("uri"), Some("uri"));
+        assert_eq!(name("http_user_agent"), Some("http_*"));
+        assert_eq!(name("sent_http_x"), Some("sent_http_*"));
+        assert_eq!(name("acme_cert_key_a"), Some("acme_cert_key_*"));
+        assert_eq!(name("nothing"), None);
+    }
+}
