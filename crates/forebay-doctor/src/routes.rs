@@ -1,7 +1,7 @@
 //! Which location of a server takes a path: the choice that the server makes, for rules about what slips past a location.
 
 use crate::scene::Scene;
-use forebay_core::pattern::{Pattern, matcher};
+use forebay_core::pattern::Pattern;
 
 /// Form of a location.
 enum Form {
@@ -25,9 +25,9 @@ impl Location {
         let form = match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             ["=", path] => Form::Exact((*path).to_owned()),
             ["^~", path] => Form::Prefix { path: (*path).to_owned(), is_final: true },
-            ["~", text] => Form::Pattern(Box::new(matcher(text.as_bytes(), false)?)),
-            ["~*", text] => Form::Pattern(Box::new(matcher(text.as_bytes(), true)?)),
-            [text] => one_word(text)?,
+            ["~", text] => Form::Pattern(Box::new(s.pattern(text, false)?)),
+            ["~*", text] => Form::Pattern(Box::new(s.pattern(text, true)?)),
+            [text] => one_word(s, text)?,
             _ => return None,
         };
         Some(Location { node, form })
@@ -43,8 +43,8 @@ impl Location {
 }
 
 /// Returns the form of a location of one word: `/path`, `=/path`, `~pattern`. `None` for names and variables.
-fn one_word(text: &str) -> Option<Form> {
-    let pattern = |text: &str, caseless| Some(Form::Pattern(Box::new(matcher(text.as_bytes(), caseless)?)));
+fn one_word(s: &Scene<'_>, text: &str) -> Option<Form> {
+    let pattern = |text: &str, caseless| Some(Form::Pattern(Box::new(s.pattern(text, caseless)?)));
     if text.starts_with(['@', '$']) {
         None
     } else if let Some(text) = text.strip_prefix("~*") {
@@ -110,6 +110,68 @@ fn chosen_below(s: &Scene<'_>, block: usize, path: &str) -> Option<usize> {
     first.map(|l| l.node).or(longest.map(|(.., node)| node))
 }
 
+/// Returns the location that takes all paths for which a pattern was made, with one of them; `None` if some come to it.
+pub(crate) fn shadow(s: &Scene<'_>, server: usize, location: usize) -> Option<(String, usize)> {
+    let text = pattern(s, location)?;
+    let own = Location::of(s, location)?;
+    let mut paths: Vec<String> = samples(&text).into_iter().filter(|path| own.is_match(path)).collect();
+    // The path around it, for a pattern inside of a prefix.
+    if let Some(prefix) = s.parent(location).and_then(|p| prefix(s, p)) {
+        paths.retain(|path| path.starts_with(&prefix));
+    }
+    let takers: Vec<usize> = paths.iter().map(|path| chosen(s, server, path)).collect();
+    let first = *takers.first()?;
+    let lost = |taker: &usize| !is_within(s, *taker, location) && !s.is(*taker, "server");
+    takers.iter().all(lost).then(|| Some((paths.into_iter().next()?, first)))?
+}
+
+/// Most paths that are made from a pattern.
+const MOST_SAMPLES: usize = 12;
+
+/// Returns paths that a pattern could be made for, one for each of its alternatives.
+fn samples(pattern: &str) -> Vec<String> {
+    let mut out = vec![String::new()];
+    let mut chars = pattern.trim_start_matches('^').trim_end_matches('$').chars().peekable();
+    // Texts before an open group, and the alternatives that are complete.
+    let mut open: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    while let Some(c) = chars.next() {
+        match c {
+            '(' => {
+                while chars.next_if(|c| matches!(c, '?' | ':')).is_some() {}
+                open.push((out.clone(), Vec::new()));
+            }
+            '|' => {
+                if let Some((before, done)) = open.last_mut() {
+                    done.append(&mut out);
+                    out = before.clone();
+                }
+            }
+            ')' => {
+                if let Some((_, mut done)) = open.pop() {
+                    out.append(&mut done);
+                }
+            }
+            '[' => {
+                while chars.next().is_some_and(|c| c != ']') {}
+                push(&mut out, 'x');
+            }
+            '\\' => push(&mut out, chars.next().filter(|c| !c.is_ascii_alphanumeric()).unwrap_or('1')),
+            '.' => push(&mut out, 'x'),
+            '^' | '$' | '?' | '*' | '+' => {}
+            _ => push(&mut out, c),
+        }
+        out.truncate(MOST_SAMPLES);
+    }
+    let rooted = |path: String| if path.starts_with('/') { path } else { format!("/x{path}") };
+    out.into_iter().map(rooted).collect()
+}
+
+fn push(out: &mut [String], c: char) {
+    for text in out {
+        text.push(c);
+    }
+}
+
 /// Returns `true` if a block is inside of another one, or the same.
 pub(crate) fn is_within(s: &Scene<'_>, block: usize, outer: usize) -> bool {
     let mut at = Some(block);
@@ -147,6 +209,8 @@ mod tests {
         ] {
             assert_eq!(name(path), location, "{path}");
         }
+        assert_eq!(samples("^/a/(b|c)\\.php$"), ["/a/c.php", "/a/b.php"]);
+        assert_eq!(samples("\\.(?:css|js)"), ["/x.js", "/x.css"]);
         assert_eq!(prefix(&s, chosen(&s, server, "/final/a")).as_deref(), Some("/final/"));
         assert_eq!(pattern(&s, chosen(&s, server, "/a.php")).as_deref(), Some("\\.(PHP|jpg)$"));
     }

@@ -1,6 +1,9 @@
 //! The configuration as the rules see it: directives with the blocks around them.
 
 use forebay_conf::tree::{Block, Directive, Span, Tree};
+use forebay_core::pattern::{Pattern, matcher};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// A directive and its place.
 pub struct Node<'t> {
@@ -17,18 +20,23 @@ pub struct Scene<'t> {
     /// Nodes; a parent comes before its children.
     pub nodes: Vec<Node<'t>>,
     top: Vec<usize>,
+    is_partial: bool,
+    patterns: RefCell<HashMap<(Vec<u8>, bool), Option<Pattern>>>,
 }
 
 impl<'t> Scene<'t> {
     /// Prepares a tree.
     pub fn new(tree: &'t Tree) -> Scene<'t> {
-        let mut scene = Scene { nodes: Vec::new(), top: Vec::new() };
+        let mut scene =
+            Scene { nodes: Vec::new(), top: Vec::new(), is_partial: false, patterns: RefCell::default() };
         scene.top = scene.add(&tree.root, None);
         scene
     }
 
     fn add(&mut self, block: &'t Block, parent: Option<usize>) -> Vec<usize> {
         let mut here = Vec::new();
+        let is_empty = |d: &Directive| d.block.as_ref().is_none_or(|b| b.items.is_empty());
+        self.is_partial |= block.items.iter().any(|d| d.name.text == b"include" && is_empty(d));
         for d in block.iter() {
             let n = self.nodes.len();
             self.nodes.push(Node { d, parent, children: Vec::new() });
@@ -41,6 +49,18 @@ impl<'t> Scene<'t> {
             }
         }
         here
+    }
+
+    /// Returns `true` if an include brought nothing: parts of the configuration may be elsewhere.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    /// Returns a compiled pattern; each is compiled once. `None` if it does not compile.
+    pub(crate) fn pattern(&self, text: &str, caseless: bool) -> Option<Pattern> {
+        let key = (text.as_bytes().to_vec(), caseless);
+        let mut known = self.patterns.borrow_mut();
+        known.entry(key).or_insert_with(|| matcher(text.as_bytes(), caseless)).clone()
     }
 
     /// Returns the directives of this name, anywhere.

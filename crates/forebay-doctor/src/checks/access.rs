@@ -57,6 +57,26 @@ fn samples(prefix: &str) -> Vec<String> {
         .collect()
 }
 
+/// Returns `true` if a location gives away what another one guards: it runs the scripts or serves the files there, or asks the same
+/// upstream.
+fn gives_the_same(s: &Scene<'_>, guarded: usize, taker: usize) -> bool {
+    let pass = |block: usize| {
+        let names = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
+        names.into_iter().find_map(|name| s.child(Some(block), name)).map(|n| s.arg(n, 0))
+    };
+    let own = ["stub_status", "api", "metrics", "dashboard", "return", "empty_gif"];
+    let root = |block: usize| s.effective(Some(block), "root").map(|n| s.arg(n, 0));
+    if own.iter().any(|name| s.child(Some(guarded), name).is_some()) {
+        return false;
+    }
+    match (pass(guarded), pass(taker)) {
+        (None, None) => root(guarded) == root(taker) && s.child(Some(guarded), "alias").is_none(),
+        (None, Some(_)) => true,
+        (Some(own), Some(other)) => own == other,
+        (Some(_), None) => false,
+    }
+}
+
 /// Returns a path below a guarded location that another location takes, which lets everybody in.
 fn bypass(s: &Scene<'_>, server: usize, location: usize) -> Option<(String, usize)> {
     let prefix = routes::prefix(s, location)?;
@@ -64,7 +84,7 @@ fn bypass(s: &Scene<'_>, server: usize, location: usize) -> Option<(String, usiz
         let taker = routes::chosen(s, server, &path);
         let elsewhere = !routes::is_within(s, taker, location) && s.is(taker, "location");
         let open = elsewhere && !is_guarded(s, Some(taker)) && s.child(Some(taker), "return").is_none();
-        open.then_some((path, taker))
+        (open && gives_the_same(s, location, taker)).then_some((path, taker))
     })
 }
 
@@ -273,14 +293,10 @@ checks! { Check;
             found(s.arg_span(n, 1), "it leads to the server that it stands in".to_owned());
         }
     },
-    "location-unreachable" |s, _, found| for block in (0..s.nodes.len()).filter(|b| s.is(*b, "server") || s.is(*b, "location")) {
-        let all: Vec<usize> = children(s, block, "location").collect();
-        let takes_all = |n: &usize| routes::pattern(s, *n).is_some_and(|p| matches!(p.as_str(), "/" | "^/" | ".*" | "^.*" | "^.*$" | ".*$" | "" | "^" | "^/.*" | "^/.*$" | "^/(.*)$" | "(.*)" | "^(.*)$"));
-        let Some(first) = all.iter().position(takes_all) else { continue };
-        for n in all.iter().skip(first.saturating_add(1)) {
-            if routes::pattern(s, *n).is_some() {
-                let by = all.get(first).map(|f| s.args(*f).join(" ")).unwrap_or_default();
-                found(s.span(*n), format!("\"location {by}\" before it takes every path"));
+    "location-unreachable" |s, _, found| for server in http_servers(s) {
+        for n in inside(s, server).filter(|n| s.is(*n, "location")) {
+            if let Some((path, taker)) = routes::shadow(s, server, n) {
+                found(s.span(n), format!("{path} is taken by \"location {}\" already", s.args(taker).join(" ")));
             }
         }
     },
@@ -314,7 +330,7 @@ checks! { Check;
     },
     "secure-link-unchecked" |s, _, found| for n in s.all("secure_link").chain(s.all("secure_link_secret")) {
         let used = |c: usize| s.args(c).iter().any(|a| named(a).iter().any(|(_, v)| *v == "secure_link"));
-        if !(0..s.nodes.len()).any(used) {
+        if !(0..s.nodes.len()).any(used) && !s.is_partial() {
             found(s.span(n), "nothing looks at $secure_link, so every link is served".to_owned());
         }
     },

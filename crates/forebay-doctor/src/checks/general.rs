@@ -37,6 +37,9 @@ pub(crate) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     }
 }
 
+/// Memory that a machine has at most, where it was not looked at.
+const MUCH: u64 = 64 << 30;
+
 /// Resources that the settings allow in the worst case.
 pub struct Worst {
     /// Workers.
@@ -56,6 +59,9 @@ pub struct Worst {
 }
 
 impl Worst {
+    /// Descriptors of a worker besides its connections: logs, sockets, the event loop.
+    const OTHERS: u64 = 64;
+
     /// Computes them.
     pub fn of(s: &Scene<'_>, h: &Host) -> Worst {
         let (workers, connections) = (workers(s, h), connections(s));
@@ -81,7 +87,10 @@ impl Worst {
             connections,
             clients: connections.saturating_mul(workers) / each,
             // A request that is passed on may have a temporary file besides.
-            descriptors: connections.saturating_mul(each).saturating_add(cached).saturating_add(64),
+            descriptors: connections
+                .saturating_mul(each)
+                .saturating_add(cached)
+                .saturating_add(Worst::OTHERS),
             head: most("large_client_header_buffers", 32 << 10, &product).saturating_add(most(
                 "client_header_buffer_size",
                 1024,
@@ -150,7 +159,10 @@ pub(crate) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, 
             continue;
         };
         let names = |level: &[usize]| -> Vec<String> {
-            level.iter().filter(|n| s.is(**n, name)).map(|n| s.arg(*n, 0)).collect()
+            // What is sent empty is not sent.
+            let sent =
+                |n: &&usize| name == "add_header" || s.args(**n).len() < 2 || !s.arg(**n, 1).is_empty();
+            level.iter().filter(|n| s.is(**n, name) && sent(n)).map(|n| s.arg(*n, 0)).collect()
         };
         let own = names(s.level(Some(block)));
         let mut lost = names(s.level(s.parent(outer)));
@@ -188,7 +200,7 @@ checks! { Check;
         found(s.arg_span(n, 0), if h.cpus > 1 { format!("1 of {} CPUs will be used", h.cpus) } else { "only one CPU will be used".to_owned() });
     },
     "worker-processes-many" |s, h, found| for n in s.all("worker_processes") {
-        if let Some(w) = number(s, n) && w > if h.cpus > 0 { h.cpus as u64 } else { 4 } {
+        if let Some(w) = number(s, n) && w > if h.cpus > 0 { h.cpus as u64 } else { 32 } {
             let cpus = if h.cpus > 0 { format!("{} CPUs may be used here", h.cpus) } else { "more than most machines have CPUs".to_owned() };
             found(s.arg_span(n, 0), format!("{w} workers: {cpus}"));
         }
@@ -215,7 +227,7 @@ checks! { Check;
         let need = Worst::of(s, h).descriptors;
         let limit = s.all("worker_rlimit_nofile").last();
         match limit.and_then(|n| number(s, n)) {
-            Some(have) if have < need => {
+            Some(have) if have <= c || have.saturating_add(Worst::OTHERS) < need => {
                 let n = limit.unwrap_or(0);
                 found(s.arg_span(n, 0), format!("{have} descriptors for {c} connections; {need} are needed in the worst case"));
             }
@@ -255,13 +267,15 @@ checks! { Check;
             ("postpone_output", &["1460"]),
             ("client_header_buffer_size", &["1k"]),
             ("large_client_header_buffers", &["4", "8k"]),
-            ("ssl_protocols", &["TLSv1.2", "TLSv1.3"]),
             ("ssl_prefer_server_ciphers", &["off"]),
             ("accept_mutex", &["off"]),
             ("gzip_buffers", &["32", "4k"]),
         ]);
         for n in s.all("gzip_buffers").filter(|n| s.args(*n) == ["16", "8k"]) {
             found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k".to_owned());
+        }
+        if h.target.has_current_protocols() {
+            defaults(s, found, &[("ssl_protocols", &["TLSv1.2", "TLSv1.3"])]);
         }
         if !h.target.keeps_upstream_connections() {
             return;
@@ -371,7 +385,7 @@ checks! { Check;
         found(s.span(n), "responses do not say \"Vary: Accept-Encoding\"".to_owned());
     },
     "gzip-breach" |s, _, found| for n in s.all("gzip_proxied").filter(|n| s.arg(*n, 0) == "any") {
-        found(s.span(n), "pages with secrets are compressed too".to_owned());
+        found(s.span(n), "pages of members are compressed, too".to_owned());
     },
     "header-lost" |s, _, found| level_lost(s, "add_header", found),
     "cache-control-twice" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
@@ -437,7 +451,11 @@ checks! { Check;
         break;
     },
     "tickets-off" |s, _, found| for n in s.all("ssl_session_tickets").filter(|n| s.arg(*n, 0) == "off") {
-        found(s.span(n), "costs more and protects nothing".to_owned());
+        // Without a shared cache the keys do not change by themselves, which is the reason to turn tickets off.
+        let shared = s.effective(s.parent(n), "ssl_session_cache").is_some_and(|c| s.args(c).iter().any(|a| a.starts_with("shared:")));
+        if shared {
+            found(s.span(n), "the keys change by themselves here, so nothing is gained".to_owned());
+        }
     },
     "tls-timeout-long" |s, _, found| for n in s.all("ssl_session_timeout") {
         if let Some(t) = seconds(s, n).filter(|t| *t >= 86_400) {
@@ -447,11 +465,12 @@ checks! { Check;
     "stapling" |s, h, found| for n in s.all("ssl_stapling").filter(|n| s.arg(*n, 0) == "on") {
         let near = |c: &usize| s.parent(*c) == s.parent(n) || s.around(*c, "http") == s.parent(n);
         let named = h.certificates.iter().filter(|(c, _)| near(c)).all(|(_, c)| c.responder) && h.certificates.keys().any(near);
-        let lacking: Vec<&str> = ["resolver", "ssl_trusted_certificate"].into_iter().filter(|d| s.effective(s.parent(n), d).is_none()).collect();
-        if named && lacking.is_empty() {
+        let lacks_resolver = s.effective(s.parent(n), "resolver").is_none();
+        if named && !lacks_resolver {
             continue;
         }
-        found(s.span(n), if lacking.is_empty() { "does nothing for certificates of Let's Encrypt".to_owned() } else { format!("cannot work without {}", lacking.join(" and ")) });
+        let also = if lacks_resolver { ", and without a resolver the responder's address is that of the start" } else { "" };
+        found(s.span(n), format!("does nothing for certificates of Let's Encrypt{also}"));
     },
     "backlog-capped" |s, h, found| for n in s.all("listen") {
         let Some((cap, _)) = h.number("net.core.somaxconn") else { return };
@@ -496,14 +515,16 @@ checks! { Check;
     "memory-worst-case" |s, h, found| {
         let Some(n) = s.all("worker_connections").last() else { return };
         let worst = Worst::of(s, h);
-        if h.memory > 0 && worst.memory() > h.memory {
+        if h.memory == 0 && worst.memory() > MUCH {
+            found(s.arg_span(n, 0), format!("{} GB of buffers in the worst case", worst.memory() >> 30));
+        } else if h.memory > 0 && worst.memory() > h.memory {
             found(s.arg_span(n, 0), format!("{} MB of buffers in the worst case, {} MB of memory", worst.memory() >> 20, h.memory >> 20));
         }
     },
     "try-files-looks" |s, _, found| for n in s.all("try_files") {
         let cached = s.effective(s.parent(n), "open_file_cache").is_some_and(|c| s.arg(c, 0) != "off");
         let looked = s.args(n).len().saturating_sub(1);
-        if !cached && looked > 1 {
+        if !cached && looked > 2 {
             found(s.span(n), format!("{looked} files are looked for at each request"));
         }
     },

@@ -98,4 +98,10 @@ checks! { Check;
     "slow-start-after-idle" |_, h, found| if let Some((1, from)) = h.number("net.ipv4.tcp_slow_start_after_idle") {
         found(format!("net.ipv4.tcp_slow_start_after_idle = 1{from}"));
     },
+    "congestion-control" |_, h, found| if let Some((v, from)) = h.sysctl("net.ipv4.tcp_congestion_control") && ["reno", "bic", "westwood", "vegas", "veno", "highspeed"].contains(&v.as_str()) {
+        found(format!("net.ipv4.tcp_congestion_control = {v}{from}"));
+    },
+    "notsent-lowat" |_, h, found| if let Some((v, from)) = h.number("net.ipv4.tcp_notsent_lowat").filter(|(v, _)| *v < 16384) {
+        found(format!("net.ipv4.tcp_notsent_lowat = {v}{from}"));
+    },
 }

@@ -55,6 +55,23 @@ fn all_patterns(s: &Scene<'_>) -> Vec<(usize, usize, String)> {
     out
 }
 
+/// Returns `true` if a pattern for the origin, the referring page or the host also matches other names that contain it.
+fn is_loose(subject: &str, pattern: &str) -> bool {
+    let begins = pattern.contains('^');
+    let ends = pattern.ends_with('$');
+    // A pattern for everything is no check.
+    let is_check = pattern.contains(|c: char| c.is_ascii_alphanumeric());
+    if subject.contains("$http_origin") {
+        is_check && !(begins && ends)
+    } else if subject.contains("$http_referer") {
+        is_check && !begins
+    } else if subject.contains("$http_host") || subject.contains("$host") || subject.contains("server_name") {
+        is_check && !begins && !ends && pattern.contains('.')
+    } else {
+        false
+    }
+}
+
 checks! { Check;
     "alias-traversal" |s, _, found| for n in s.all("alias") {
         let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
@@ -183,11 +200,21 @@ checks! { Check;
             found(s.span(n), "no allow and deny beside it".to_owned());
         }
     },
-    "origin-unanchored" |s, _, found| for n in s.all("if") {
-        let words = s.args(n).join(" ");
-        let Some((_, pattern)) = words.split_once('~').filter(|(w, _)| w.contains("$http_origin") || w.contains("$http_referer")) else { continue };
-        if !(pattern.contains('^') && pattern.trim_end_matches([')', ' ', '"']).ends_with('$')) {
-            found(s.span(n), "any name that contains it passes".to_owned());
+    "origin-unanchored" |s, _, found| {
+        for n in s.all("if") {
+            let words = s.args(n).join(" ");
+            if let Some((subject, pattern)) = words.split_once('~') && is_loose(subject, pattern.trim_end_matches([')', ' ', '"'])) {
+                found(s.span(n), "any name that contains it passes".to_owned());
+            }
+        }
+        for n in s.all("map") {
+            let subject = s.arg(n, 0);
+            let entries = s.nodes.get(n).and_then(|n| n.d.block.as_ref()).into_iter().flatten();
+            for entry in entries.filter(|e| e.name.text.starts_with(b"~") && e.args.iter().any(|a| !a.text.is_empty() && a.text != b"0")) {
+                if is_loose(&subject, entry.name.as_str().trim_start_matches(['~', '*'])) {
+                    found(entry.name.span, "any name that contains it passes".to_owned());
+                }
+            }
         }
     },
     "error-log-off" |s, _, found| word(s, found, "error_log", "off", "writes a file of that name"),
@@ -203,7 +230,9 @@ checks! { Check;
     },
     "map-without-default" |s, _, found| for n in s.all("map") {
         let Some(block) = s.nodes[n].d.block.as_ref() else { continue };
-        if !block.iter().any(|d| matches!(d.name.as_str().as_ref(), "default" | "include")) {
+        let name = s.arg(n, 1);
+        let decides = |c: usize| ["if", "proxy_pass", "fastcgi_pass", "root", "alias", "return", "rewrite", "auth_basic"].iter().any(|d| s.is(c, d)) && s.args(c).iter().any(|a| a.contains(&name));
+        if !block.iter().any(|d| matches!(d.name.as_str().as_ref(), "default" | "include")) && (0..s.nodes.len()).any(decides) {
             found(s.span(n), "others give an empty text".to_owned());
         }
     },

@@ -176,7 +176,7 @@ checks! { Check;
     },
     "client-certificate-unchecked" |s, _, found| for n in s.all("ssl_verify_client").filter(|n| s.arg(*n, 0).starts_with("optional")) {
         let used = |c: usize| s.nodes.get(c).is_some_and(|n| n.d.args.iter().any(|a| a.as_str().contains("$ssl_client_verify")));
-        if !(0..s.nodes.len()).any(used) {
+        if !(0..s.nodes.len()).any(used) && !s.is_partial() {
             found(s.arg_span(n, 0), "nothing looks at $ssl_client_verify, so every client gets in".to_owned());
         }
     },
@@ -222,7 +222,8 @@ checks! { Check;
     },
     "tls-port-plain" |s, _, found| for server in http_servers(s) {
         let keyed = s.effective(Some(server), "ssl_certificate").is_some();
-        for l in super::ask::children(s, server, "listen").filter(|l| keyed && !speaks_tls(s, server) && !has(s, *l, "proxy_protocol")) {
+        let elsewhere = |l: usize| s.all("listen").any(|o| s.arg(o, 0) == s.arg(l, 0) && has(s, o, "ssl"));
+        for l in super::ask::children(s, server, "listen").filter(|l| keyed && !speaks_tls(s, server) && !has(s, *l, "proxy_protocol") && !elsewhere(*l)) {
             if s.arg(l, 0) == "443" || s.arg(l, 0).ends_with(":443") {
                 found(s.span(l), "without \"ssl\" it speaks plain HTTP".to_owned());
             }

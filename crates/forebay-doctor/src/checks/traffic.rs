@@ -7,7 +7,7 @@ use super::general::{number, size};
 use super::{Check, checks};
 use crate::routes;
 use crate::scene::Scene;
-use crate::variables::named;
+use crate::variables::{named, values_of_tables};
 use forebay_conf::tree::Span;
 use forebay_conf::units;
 
@@ -91,12 +91,23 @@ fn sockets(s: &Scene<'_>, old: bool, found: &mut dyn FnMut(Span, String)) {
                 if !tells {
                     found(s.span(at), "Upgrade without Connection is dropped".to_owned());
                 } else if version.as_deref() == Some("1.0") || (version.is_none() && old) {
-                    found(s.span(at), "HTTP/1.0 has no upgrade".to_owned());
+                    found(
+                        s.span(at),
+                        "HTTP/1.0 has no upgrade, and is what nginx before 1.29.7 speaks".to_owned(),
+                    );
                 }
             }
             _ => {}
         }
     }
+}
+
+/// Returns `true` if a table gives "close" for the value of Connection.
+fn closes_by_table(s: &Scene<'_>, block: usize, value: &str) -> bool {
+    let names = named(value);
+    names
+        .iter()
+        .any(|(_, v)| values_of_tables(s, Some(block), v).iter().any(|v| v.eq_ignore_ascii_case("close")))
 }
 
 /// Reports proxied paths whose slashes do not fit those of their location.
@@ -129,6 +140,7 @@ fn long_timeouts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         "proxy_send_timeout",
         "fastcgi_read_timeout",
         "uwsgi_read_timeout",
+        "scgi_read_timeout",
         "grpc_read_timeout",
     ] {
         for n in s.all(name).filter(|n| s.around(*n, "http").is_some()) {
@@ -177,6 +189,11 @@ checks! { Check;
             }
         }
     },
+    "temp-files-off" |s, _, found| for family in FAMILIES {
+        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_max_temp_file_size")) && s.arg(*n, 0) == "0" && is_wide(s, *n)) {
+            found(s.span(n), "the application waits with the rest for a slow client".to_owned());
+        }
+    },
     "request-buffering-off" |s, _, found| for n in s.all("proxy_request_buffering").chain(s.all("fastcgi_request_buffering")).filter(|n| s.arg(*n, 0) == "off" && is_wide(s, *n)) {
         found(s.span(n), "each slow upload holds the application, and cannot be retried".to_owned());
     },
@@ -184,8 +201,8 @@ checks! { Check;
     "proxy-buffers-large" |s, _, found| for family in FAMILIES {
         for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_buffers")) && s.around(*n, "http").is_some()) {
             let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
-            if total > 4 << 20 {
-                found(s.span(n), format!("{} MB for each request that is passed on", total >> 20));
+            if total > 1 << 20 {
+                found(s.span(n), format!("{} kB for each request that is passed on", total >> 10));
             }
         }
     },
@@ -246,6 +263,10 @@ checks! { Check;
         let connection = field(s, Some(block), "connection");
         if let Some((at, value)) = connection.filter(|(_, v)| v.eq_ignore_ascii_case("close")) {
             found(s.arg_span(at, 1), format!("a new connection to the upstream for each request ({value})"));
+        } else if let Some((at, value)) = field(s, Some(block), "connection").filter(|(_, v)| closes_by_table(s, block, v))
+            && group_of(s, &s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some())
+        {
+            found(s.arg_span(at, 1), format!("{value} is \"close\" for plain requests, so no connection is kept"));
         } else if group_of(s, &s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some())
             && !h.target.keeps_upstream_connections()
             && field(s, Some(block), "connection").is_none()
@@ -335,7 +356,7 @@ checks! { Check;
         for n in s.all(zones) {
             let name = zone_name(s, n);
             let by = |u: usize| parameter(s, u, "zone").as_deref() == Some(name.as_str()) || s.arg(u, 0) == name;
-            if !name.is_empty() && !s.all(uses).any(by) {
+            if !name.is_empty() && !s.all(uses).any(by) && !s.is_partial() {
                 found(s.span(n), format!("no {uses} uses \"{name}\", so nothing is limited"));
             }
         }

@@ -1,4 +1,5 @@
 mod fixes;
+mod planted;
 mod quic;
 mod stream;
 
@@ -60,6 +61,15 @@ fn every_rule_looks_and_has_an_example() {
     }
 }
 
+/// What `forebay tune` can prove, doctor knows.
+#[test]
+fn every_setting_of_tune_has_a_rule() {
+    let known: Vec<&String> = rules().flat_map(|r| &r.knobs).collect();
+    for knob in forebay_tune::knobs::KNOBS {
+        assert!(known.iter().any(|k| *k == knob.name), "no rule of data/rules has \"tune {}\"", knob.name);
+    }
+}
+
 /// A server that a rule holds for.
 fn target_of(rule: &Rule) -> Target {
     [nginx(), Target::Forebay, Target::Nginx(NginxVersion::parse("1.28.0"))]
@@ -86,8 +96,9 @@ fn each_example_has_the_fault_or_not() {
 
 /// Returns the configuration that an example is a part of.
 pub(super) fn whole(example: &str) -> String {
-    let is_whole = ["events {", "http {", "stream {"].iter().any(|b| example.contains(b));
-    match (is_whole, example.contains("events {")) {
+    let has = |block: &str| example.split_whitespace().any(|word| word == block);
+    let is_whole = ["events", "http", "stream"].iter().any(|b| has(b));
+    match (is_whole, has("events")) {
         (true, true) => example.to_owned(),
         (true, false) => format!("worker_processes auto; events {{ worker_connections 600; }} {example}"),
         (false, _) => http(example),
@@ -194,7 +205,7 @@ fn settings_of_the_kernel() {
                   net.ipv4.tcp_rmem = 4096 4096 16777216\nnet.ipv4.tcp_mem = 786432 2097152 3145728\n\
                   net.ipv4.tcp_max_syn_backlog = 1\nnet.ipv4.tcp_fin_timeout = 15\nnet.ipv4.tcp_tw_recycle = 1\n\
                   net.ipv4.tcp_max_orphans = 1\nnet.ipv4.tcp_wmem = 4096 4096 1\nnet.core.wmem_max = 1\nnet.ipv4.tcp_syncookies = 0\nnet.core.rmem_max = 1\n\
-                  net.ipv4.tcp_slow_start_after_idle = 1\n";
+                  net.ipv4.tcp_slow_start_after_idle = 1\nnet.ipv4.tcp_congestion_control = reno\nnet.ipv4.tcp_notsent_lowat = 1\n";
     let mut host = machine();
     host.counters.insert("ListenOverflows".into(), 3);
     host.take_sysctl_file(Path::new("x.sysctl"), sysctl);
