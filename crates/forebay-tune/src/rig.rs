@@ -176,7 +176,7 @@ pub struct Live<'s> {
 }
 
 /// Latencies that a window has at least.
-const LATENCIES: u32 = 5;
+const LATENCIES: u32 = 3;
 /// Shortest window.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// Longest window.

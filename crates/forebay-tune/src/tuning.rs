@@ -109,6 +109,7 @@ impl<'a> Tuning<'a> {
             active: &active,
             figures: &figures,
             points: &points,
+            aim: self.args.goal,
             goal: &self.goal(&live),
             about,
             left_out: &left_out,
