@@ -24,6 +24,11 @@ fn more(x: f64) -> String {
     }
 }
 
+/// Returns a factor as `1.12 times`.
+fn times(x: f64) -> String {
+    if x > 1.5f64.ln() { format!("{:.1} times", x.exp()) } else { format!("{:.2} times", x.exp()) }
+}
+
 impl Summary<'_> {
     /// Returns the result in three sentences for people who know neither the method nor the server.
     pub(crate) fn sentences(&self) -> [String; 3] {
@@ -70,16 +75,20 @@ impl Summary<'_> {
                 format!("With {lines} {server} gets {} done with the same CPU time {range}.", more(i.mid))
             }
             Goal::Throughput => format!("With {lines} {server} answers {} in a second {range}.", more(i.mid)),
+            Goal::Speed => {
+                let both = "requests a second and CPU time of a request taken together";
+                format!("With {lines} {server} is {} as fast, {both} {range}.", times(i.mid))
+            }
             Goal::Latency => {
                 format!(
                     "With {lines} the slowest hundredth of {server}'s answers comes {} as fast {range}.",
-                    factor(i.mid)
+                    times(i.mid)
                 )
             }
             Goal::Transfer => {
                 format!(
                     "With {lines} {server}'s answers arrive over a slow link {} as fast {range}.",
-                    factor(i.mid)
+                    times(i.mid)
                 )
             }
         }
@@ -151,6 +160,7 @@ impl Summary<'_> {
             Goal::Latency => ("99th percentile of latency", (-self.report.gain.mid).exp()),
             Goal::Transfer => ("time of an answer over a slow link", (-self.report.gain.mid).exp()),
             Goal::Throughput => ("requests a second", self.report.gain.mid.exp()),
+            Goal::Speed => ("speed", self.report.gain.mid.exp()),
         };
         let scale = 560.0 / ratio.max(1.0);
         let mut svg = format!(

@@ -43,6 +43,8 @@ pub enum Goal {
     Throughput,
     /// 99th percentile of latency
     Latency,
+    /// CPU time per request and requests a second together: what makes the server work, and what makes its clients wait
+    Speed,
     /// Time of an answer over a slow link: its bytes, and what the server takes
     Transfer,
 }
@@ -81,6 +83,7 @@ impl Goal {
             Goal::Cpu => -f.cpu.ln(),
             Goal::Throughput => f.rate.ln(),
             Goal::Latency => -(f.p99.max(1) as f64).ln(),
+            Goal::Speed => (f.rate.ln() - f.cpu.ln()) / 2.0,
             Goal::Transfer => -(LINK.seconds(f.bytes) + f.cpu / 1e6).ln(),
         }
     }

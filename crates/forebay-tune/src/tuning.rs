@@ -32,8 +32,11 @@ const TARGETS: usize = 48;
 /// # Errors
 /// Nothing could be measured, or no result be written.
 pub(crate) fn tune(args: &RunArgs, state: &Path) -> Result<(), String> {
-    if args.load.is_some() && args.goal == Goal::Throughput {
-        return Err("--load fixes the requests a second, which --for throughput is to raise".into());
+    let raises_rate = matches!(args.goal, Goal::Throughput | Goal::Speed);
+    if args.load.is_some() && raises_rate {
+        return Err(
+            "--load fixes the requests a second, which --for throughput and --for speed are to raise".into(),
+        );
     }
     let (journal, restored) = Journal::open(&args.sysctl_root, &state.join("journal"))?;
     if restored > 0 {
@@ -286,6 +289,7 @@ impl<'a> Tuning<'a> {
             Goal::Cpu => "requests per CPU second",
             Goal::Throughput => "requests/s",
             Goal::Latency => "1/p99",
+            Goal::Speed => "requests/s and requests per CPU second, in their geometric mean",
             Goal::Transfer => "answers in the same time over 4 Mbit/s and 60 ms",
         };
         match live.subject.manner.rate {

@@ -296,7 +296,9 @@ impl Search<'_> {
     }
 
     /// Runs the settings of which the model expects most.
-    fn model(&mut self, noise: f64, until: usize) {
+    ///
+    /// Ends early where so many lines look good that their knock-out, which ends at the run `judged`, needs the time.
+    fn model(&mut self, noise: f64, until: usize, judged: usize) {
         let base = self.base();
         let mut tired = 0;
         let mut picks = 0;
@@ -309,6 +311,9 @@ impl Search<'_> {
             }
             m = if picks % 12 == 0 { Model::fit(&self.samples, noise) } else { m.update(&self.samples) };
             let best = self.incumbent(&m);
+            if self.spent + judging(&best) > judged {
+                break;
+            }
             let (chosen, hope) = self.most_promising(&m, &best);
             tired = if hope < 0.001 { tired + 1 } else { 0 };
             if self.run(&chosen, false).is_none() {
@@ -476,6 +481,12 @@ impl Search<'_> {
 const OUT_AT_A_TIME: usize = 3;
 /// Runs without a line that judge it at least.
 const LEAST_PAIRS: usize = 2;
+
+/// Returns the runs that it takes to judge each line of an incumbent.
+fn judging(best: &Point) -> usize {
+    let lines = best.iter().filter(|level| **level != 0).count();
+    (lines * LEAST_PAIRS * (OUT_AT_A_TIME + 1)).div_ceil(OUT_AT_A_TIME)
+}
 
 /// Returns a point with one knob as the user has it.
 fn without(point: &Point, knob: usize) -> Point {
@@ -690,7 +701,7 @@ pub fn tune(
     s.screen(noise, phases.screen.min(phases.all));
     let mut ended = s.rig.over().then_some("screening");
     s.phase("model", phases.model);
-    s.model(noise, phases.model);
+    s.model(noise, phases.model, phases.knock_out);
     s.phase("knock-out", phases.knock_out);
     let (best, lines) = s.knock_out(noise, phases.knock_out);
     ended = ended.or(s.rig.over().then_some("knock-out"));
