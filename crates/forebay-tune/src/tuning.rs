@@ -24,6 +24,8 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Runs of the shortest search.
+const LEAST_RUNS: usize = 72;
 /// Most targets of a load.
 const TARGETS: usize = 48;
 
@@ -361,7 +363,7 @@ impl Plan {
     fn new(args: &RunArgs) -> Plan {
         // Short runs are noisy, few runs prove nothing: first a hundred short ones, then longer ones, then more.
         let seconds = args.budget.as_secs_f64();
-        let runs = ((seconds / 3.0).min(200.0).max((seconds / 0.6).min(100.0)) as usize).max(72);
+        let runs = ((seconds / 3.0).min(200.0).max((seconds / 0.6).min(100.0)) as usize).max(LEAST_RUNS);
         let reserve = load_point::reserve(args.budget);
         let all = args.budget - reserve;
         // The capacity has the share of as many runs.
@@ -471,6 +473,13 @@ fn prove(live: &mut Live<'_>) -> Result<(), String> {
         duration_text(first.p99),
         first.cpu
     );
+    if let Some((run, all)) = live.wants(LEAST_RUNS as u32) {
+        say!(
+            "Answers take long, and so does a run: {:.1} s. A search wants {LEAST_RUNS} of them, --budget {}m.",
+            run.as_secs_f64(),
+            all.as_secs().div_ceil(60)
+        );
+    }
     Ok(())
 }
 
