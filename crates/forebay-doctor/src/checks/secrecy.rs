@@ -199,8 +199,8 @@ checks! { Check;
     "no-forward-secrecy" |s, _, found| for n in s.all("ssl_ciphers") {
         let list = s.arg(n, 0).to_ascii_uppercase();
         let wanted: Vec<&str> = list.split([':', ' ', ',']).filter(|w| !w.is_empty() && !w.starts_with(['!', '-', '@', '+'])).collect();
-        let agrees = |w: &&str| ["ECDH", "DHE", "EDH", "EECDH", "HIGH", "MEDIUM", "DEFAULT", "ALL", "PROFILE", "TLS_", "CHACHA", "$"].iter().any(|p| w.contains(p));
-        if !wanted.is_empty() && !wanted.iter().any(|w| agrees(&w)) {
+        let agrees = |w: &str| ["ECDH", "DHE", "EDH", "EECDH", "HIGH", "MEDIUM", "DEFAULT", "ALL", "PROFILE", "TLS_", "CHACHA", "$"].iter().any(|p| w.contains(p));
+        if !wanted.is_empty() && !wanted.iter().any(|w| agrees(w)) {
             found(s.arg_span(n, 0), "whoever gets the key reads what was recorded".to_owned());
         }
     },
