@@ -6,7 +6,7 @@
 //! - [`knobs`] is the table of settings; [`patch`] writes them into a configuration, and [`program`] finds the server.
 //! - [`load`] loads a private copy (crate `forebay-copy`), and [`rig`] measures points of a search with it. [`load_point`] has
 //!   the load as a part of the capacity.
-//! - `choice` picks the settings to try, `tuning` is one tuning from start to end, `resume` reads its log, `output` and
+//! - `choice` picks the settings to try, `tuning` is one tuning from start to end, `resume` reads its log, `output`, `report` and
 //!   `results` write its reports, `apply` puts them into the user's files and takes them out again.
 //! - `state` has the lock, `sysctl` changes kernel settings with a journal, `watch` cleans up after a tuner that was
 //!   killed.
@@ -36,6 +36,7 @@ pub mod patch;
 pub mod program;
 mod random;
 mod replay;
+mod report;
 mod results;
 mod resume;
 pub mod rig;

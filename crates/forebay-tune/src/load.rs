@@ -54,7 +54,9 @@ pub fn load(targets: &[Target], manner: &LoadPlan) -> Result<Load, String> {
     let text = |e: forebay_bench::Error| e.to_string();
     let wanted = wanted(targets, manner).map_err(text)?;
     let protocol = manner.protocol;
-    let mut load = Load::new(&wanted, protocol, Order::Mixed, manner.seed).map_err(text)?;
+    // Targets in turn: a random mix would differ from window to window, as a small file costs less than a large one.
+    let order = if manner.access_log.is_some() { Order::Mixed } else { Order::Listed };
+    let mut load = Load::new(&wanted, protocol, order, manner.seed).map_err(text)?;
     load.connections = manner.connections;
     load.per_connection = u64::from(manner.close);
     load.timeout = Duration::from_secs(5);

@@ -12,6 +12,8 @@ const MAIN: f64 = 0.05;
 const PAIR: f64 = 0.015;
 /// Usual variance of the baseline: the score of the machine with the user's own values, which is unknown, too.
 const BASELINE: f64 = 0.01;
+/// Factor by which a large effect exceeds the usual ones.
+const LARGE: f64 = 15.0;
 /// Lower limit of the noise, since no machine is quieter.
 const LEAST_NOISE: f64 = 0.002;
 /// Share of the runs that other work on the machine disturbs.
@@ -138,6 +140,18 @@ impl Model {
             Some((_, m)) => m,
             None => Model::fit(samples, self.scale.noise),
         }
+    }
+
+    /// Returns the model for lines that are known to have a large effect though hardly a run is without them: such a run is no
+    /// exception.
+    pub(crate) fn with_large(self, fixed: &[u8]) -> Model {
+        let mut scale = self.scale.clone();
+        for (size, level) in scale.sizes.iter_mut().zip(fixed) {
+            if *level != 0 {
+                *size = size.max(LARGE);
+            }
+        }
+        Model::robust(&self.samples, scale).map_or(self, |(_, model)| model)
     }
 
     /// Fits a model with more noise for runs whose leave-one-out residuals are large. Also returns its log likelihood. `None`: the

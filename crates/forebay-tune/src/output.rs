@@ -1,12 +1,12 @@
-//! Reports of a tuning: a summary for the terminal, `result.json`, `report.html`, `rejected.md`, `tuned.conf`.
+//! Reports of a tuning: a summary for the terminal, `result.json`, `rejected.md`, and the reasons in `tuned.conf`.
 
 use crate::figures::Figures;
 use crate::knobs::Place;
 use crate::load_point::Check;
 use crate::model::Sample;
-use crate::rig::Active;
+use crate::rig::{Active, Goal};
 use crate::search::{Confirmed, Line, Report};
-use crate::stats::{Interval, median};
+use crate::stats::Interval;
 use forebay_bench::duration_text;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -25,12 +25,14 @@ pub(crate) struct Summary<'r> {
     pub figures: &'r [Option<Figures>],
     /// Points by number of the run.
     pub points: &'r [Vec<u8>],
+    /// Objective.
+    pub aim: Goal,
     /// Objective in words.
     pub goal: &'r str,
     /// Server and load, in a line.
     pub about: String,
     /// Usual time of a run.
-    pub(crate) run_time: Duration,
+    pub run_time: Duration,
     /// Original and final at half of the load, where a gain is proven.
     pub half: Option<Check>,
 }
@@ -107,7 +109,7 @@ impl Summary<'_> {
     /// Returns the summary for the terminal.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
-        let _ = writeln!(out, "\n{}", self.about);
+        let _ = writeln!(out, "\n{}\n\n{}", self.sentences().join(" "), self.about);
         let _ = writeln!(out, "Noise of one run: {:.1} %\n", self.report.noise * 100.0);
         let _ =
             writeln!(out, "{:<28} {:>10} {:>9} {:>9} {:>12}", "", "requests/s", "p50", "p99", "CPU/request");
@@ -185,7 +187,7 @@ impl Summary<'_> {
     }
 
     /// Returns why no gain is proven, and how large one would have been seen.
-    fn why_not(&self) -> String {
+    pub(crate) fn why_not(&self) -> String {
         if let Some(phase) = self.report.ended {
             return format!(
                 "The runs ended in the {phase}, before all was judged; --resume or a longer --budget goes on."
@@ -280,145 +282,21 @@ impl Summary<'_> {
             "screened, no gain expected"
         })
     }
-
-    /// Makes `report.html`.
-    pub(crate) fn html(&self) -> String {
-        let mut out = String::from(
-            "<!DOCTYPE html><meta charset=utf-8><title>forebay tune</title><style>body{font:15px/1.5 system-ui,sans-serif;\
-             max-width:60em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse}td,th{padding:.2em .8em;\
-             text-align:left;border-bottom:1px solid #ddd}pre{background:#f5f5f5;padding:1em;overflow:auto}svg{width:100%;height:auto}</style>\
-             <h1>forebay tune</h1>",
-        );
-        let _ = write!(out, "<p>{}</p>", escape(&self.about));
-        let head = if self.report.proven {
-            format!("{} {}", gain(&self.report.gain), self.goal)
-        } else {
-            "No proven gain".to_owned()
-        };
-        let _ = write!(out, "<h2>{}</h2>", escape(&head));
-        if let Some(worse) = self.half.as_ref().and_then(Check::worse) {
-            let _ = write!(out, "<p><strong>But {}</strong></p>", escape(&worse));
-        }
-        let _ = write!(out, "{}{}", self.bars(), self.timeline());
-        out.push_str("<h2>Lines</h2><table><tr><th>setting<th>gain, 95 %<th>pairs<th>verdict");
-        for l in &self.report.lines {
-            let _ = write!(
-                out,
-                "<tr><td>{}<td>{}<td>{}<td>{}",
-                escape(&self.name(l)),
-                escape(&gain(&l.gain)),
-                l.pairs,
-                self.verdict(l)
-            );
-        }
-        let _ = write!(
-            out,
-            "</table><h2>Summary</h2><pre>{}</pre><h2>Not taken</h2><pre>{}</pre>",
-            escape(&self.text()),
-            escape(&self.rejected())
-        );
-        out
-    }
-
-    fn bars(&self) -> String {
-        let mut lines: Vec<(String, Interval, &str)> = self
-            .report
-            .lines
-            .iter()
-            .map(|l| (self.name(l), l.gain, if l.kept && self.report.proven { "#2a7" } else { "#bbb" }))
-            .collect();
-        if self.report.gain != Interval::default() {
-            lines.push(("all together".into(), self.report.gain, "#27c"));
-        }
-        let most = lines
-            .iter()
-            .flat_map(|(_, i, _)| [i.low, i.high, i.mid])
-            .filter(|x| x.is_finite())
-            .map(f64::abs)
-            .fold(0.01, f64::max);
-        let x = |v: f64| 560.0 + (v / most).clamp(-1.0, 1.0) * 200.0;
-        let mut svg = format!(
-            "<svg viewBox='0 0 800 {}' role=img aria-label='Gain of each line'>",
-            lines.len() * 26 + 30
-        );
-        for (n, (name, i, color)) in lines.iter().enumerate() {
-            let y = n * 26 + 8;
-            let (a, b) = (x(0.0).min(x(i.mid)), x(0.0).max(x(i.mid)));
-            let _ = write!(
-                svg,
-                "<text x=0 y={} font-size=11>{}</text><rect x={a:.1} y={y} width={:.1} height=14 fill='{color}'/>\
-                 <path d='M{:.1} {m}H{:.1}' stroke='#222' stroke-width=1.5 />",
-                y + 11,
-                escape(&name.chars().take(56).collect::<String>()),
-                (b - a).max(0.5),
-                x(if i.low.is_finite() { i.low } else { -most }),
-                x(if i.high.is_finite() { i.high } else { most }),
-                m = y + 7
-            );
-        }
-        let bottom = lines.len() * 26 + 10;
-        let _ = write!(svg, "<path d='M560 0V{bottom}' stroke='#888'/>");
-        for v in [-most, -most / 2.0, 0.0, most / 2.0, most] {
-            let _ = write!(
-                svg,
-                "<text x={:.1} y={} font-size=11 fill='#555' text-anchor=middle>{}</text>",
-                x(v),
-                bottom + 14,
-                if v == 0.0 { "0".to_owned() } else { percent(v) }
-            );
-        }
-        svg.push_str(
-            "</svg><p>Gain with its 95 % interval. Green: kept. Grey: not proposed. Blue: all together.</p>",
-        );
-        svg
-    }
-
-    fn timeline(&self) -> String {
-        let s = &self.report.samples;
-        let (lo, hi) = s.iter().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x.score), b.max(x.score)));
-        let last = s.last().map_or(1.0, |x| x.time).max(1.0);
-        let mut svg = "<h2>Runs over time</h2><svg viewBox='0 0 800 200' role=img aria-label='Score of each run over time'>".to_owned();
-        for x in s {
-            let color = match () {
-                () if x.point.iter().all(|l| *l == 0) => "#c33",
-                () if self.report.proven && x.point == self.report.best => "#27c",
-                () => "#bbb",
-            };
-            let cx = 10.0 + x.time / last * 780.0;
-            let cy = 190.0 - (x.score - lo) / (hi - lo).max(1e-9) * 180.0;
-            let _ = write!(svg, "<circle cx={cx:.1} cy={cy:.1} r=3 fill='{color}'/>");
-        }
-        if let Some(first) = s.first().map(|_| {
-            median(
-                &mut s
-                    .iter()
-                    .filter(|x| x.point.iter().all(|l| *l == 0))
-                    .map(|x| x.score)
-                    .collect::<Vec<_>>(),
-            )
-        }) {
-            for (v, y) in [(hi, 12), (lo, 196)] {
-                let _ = write!(svg, "<text x=2 y={y} font-size=11 fill='#555'>{}</text>", percent(v - first));
-            }
-        }
-        svg.push_str("</svg><p>Higher is better; the figures are against the original's median. Red: as it is. Blue: what is proposed. Grey: others.</p>");
-        svg
-    }
 }
 
 fn finite(x: f64) -> Option<f64> {
     x.is_finite().then_some(x)
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn report(noise: f64, could_see: f64) -> Report {
+    pub(crate) fn report(noise: f64, could_see: f64) -> Report {
         Report {
             noise,
             best: Vec::new(),
@@ -434,13 +312,14 @@ mod tests {
         }
     }
 
-    fn summary(report: &Report) -> Summary<'_> {
+    pub(crate) fn summary(report: &Report) -> Summary<'_> {
         Summary {
             left_out: &[],
             report,
             active: &[],
             figures: &[],
             points: &[],
+            aim: Goal::Throughput,
             goal: "requests/s",
             about: "a server".to_owned(),
             run_time: Duration::from_millis(500),

@@ -43,6 +43,8 @@ pub enum Goal {
     Throughput,
     /// 99th percentile of latency
     Latency,
+    /// CPU time per request and requests a second together: what makes the server work, and what makes its clients wait
+    Speed,
     /// Time of an answer over a slow link: its bytes, and what the server takes
     Transfer,
 }
@@ -81,6 +83,7 @@ impl Goal {
             Goal::Cpu => -f.cpu.ln(),
             Goal::Throughput => f.rate.ln(),
             Goal::Latency => -(f.p99.max(1) as f64).ln(),
+            Goal::Speed => (f.rate.ln() - f.cpu.ln()) / 2.0,
             Goal::Transfer => -(LINK.seconds(f.bytes) + f.cpu / 1e6).ln(),
         }
     }
@@ -173,10 +176,19 @@ pub struct Live<'s> {
     used: f64,
     /// Usual latency of the original.
     latency: Duration,
+    last: Window,
+}
+
+/// The window of a run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    length: Duration,
+    /// No request ended in it, and none failed.
+    silent: bool,
 }
 
 /// Latencies that a window has at least.
-const LATENCIES: u32 = 5;
+const LATENCIES: u32 = 3;
 /// Shortest window.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// Longest window.
@@ -197,6 +209,7 @@ impl<'s> Live<'s> {
             overhead: Duration::from_millis(250),
             used: 0.0,
             latency: Duration::ZERO,
+            last: Window::default(),
         }
     }
 
@@ -266,6 +279,8 @@ impl<'s> Live<'s> {
         let warm = (time / 5).clamp(Duration::from_millis(100), Duration::from_millis(1500));
         let time = time.mul_f64(0.8);
         let (figures, first) = measure(&load, pid, warm, time)?;
+        let silent = figures.rate <= 0.0 && figures.errors == 0;
+        self.last = Window { length: time, silent };
         let extra = start.elapsed().saturating_sub(warm + time);
         self.overhead = (self.overhead * 7 + extra) / 8;
         let least = self.base.iter().map(|b| b.errors).max().unwrap_or_default();
@@ -290,18 +305,17 @@ impl<'s> Live<'s> {
     /// Measures the original with longer and longer windows, until they hold several of its latencies.
     fn find_window(&mut self) -> Result<Figures, String> {
         loop {
-            let before = self.latency;
             let run = self.once(&self.original(), true);
-            let known = run.as_ref().map_or(Duration::ZERO, |f| Duration::from_nanos(f.p50));
-            if self.window(SHORTEST) >= known * LATENCIES && run.is_ok() || signals::interrupted() {
-                self.latency = known;
+            let seen = run.as_ref().map_or(Duration::ZERO, |f| Duration::from_nanos(f.p50));
+            let Window { length, silent } = self.last;
+            let too_short = silent || seen * LATENCIES > length;
+            self.latency = seen;
+            // A part of each window is for the warm-up.
+            if !too_short || length >= LONGEST / 2 || signals::interrupted() {
                 return run;
             }
-            // In a window that is too short only the quickest of the requests end, or none.
-            self.latency = known.max(self.window(SHORTEST) / 2);
-            if before * LATENCIES >= LONGEST || self.process.is_none() {
-                return run;
-            }
+            // Only the quickest of the requests end in a window that is too short, or none.
+            self.latency = seen.max(length * 2 / LATENCIES);
         }
     }
 
@@ -407,6 +421,13 @@ impl<'s> Live<'s> {
             return Err(format!("{} MB of memory as it is, more than --memory allows", f.memory >> 20));
         }
         Ok(f)
+    }
+
+    /// Returns how long a run takes at least and the time for so many of them, where that is more than there is.
+    pub(crate) fn wants(&self, runs: u32) -> Option<(Duration, Duration)> {
+        let run = self.window(SHORTEST) + self.overhead;
+        let all = run * runs;
+        (all > self.time.budget).then_some((run, all))
     }
 
     /// Returns level 0 of all knobs, the user's own configuration.

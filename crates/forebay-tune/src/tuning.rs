@@ -24,6 +24,8 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Runs of the shortest search.
+const LEAST_RUNS: usize = 72;
 /// Most targets of a load.
 const TARGETS: usize = 48;
 
@@ -32,8 +34,11 @@ const TARGETS: usize = 48;
 /// # Errors
 /// Nothing could be measured, or no result be written.
 pub(crate) fn tune(args: &RunArgs, state: &Path) -> Result<(), String> {
-    if args.load.is_some() && args.goal == Goal::Throughput {
-        return Err("--load fixes the requests a second, which --for throughput is to raise".into());
+    let raises_rate = matches!(args.goal, Goal::Throughput | Goal::Speed);
+    if args.load.is_some() && raises_rate {
+        return Err(
+            "--load fixes the requests a second, which --for throughput and --for speed are to raise".into(),
+        );
     }
     let (journal, restored) = Journal::open(&args.sysctl_root, &state.join("journal"))?;
     if restored > 0 {
@@ -109,6 +114,7 @@ impl<'a> Tuning<'a> {
             active: &active,
             figures: &figures,
             points: &points,
+            aim: self.args.goal,
             goal: &self.goal(&live),
             about,
             left_out: &left_out,
@@ -285,6 +291,7 @@ impl<'a> Tuning<'a> {
             Goal::Cpu => "requests per CPU second",
             Goal::Throughput => "requests/s",
             Goal::Latency => "1/p99",
+            Goal::Speed => "requests/s and requests per CPU second, in their geometric mean",
             Goal::Transfer => "answers in the same time over 4 Mbit/s and 60 ms",
         };
         match live.subject.manner.rate {
@@ -356,7 +363,7 @@ impl Plan {
     fn new(args: &RunArgs) -> Plan {
         // Short runs are noisy, few runs prove nothing: first a hundred short ones, then longer ones, then more.
         let seconds = args.budget.as_secs_f64();
-        let runs = ((seconds / 3.0).min(200.0).max((seconds / 0.6).min(100.0)) as usize).max(72);
+        let runs = ((seconds / 3.0).min(200.0).max((seconds / 0.6).min(100.0)) as usize).max(LEAST_RUNS);
         let reserve = load_point::reserve(args.budget);
         let all = args.budget - reserve;
         // The capacity has the share of as many runs.
@@ -466,6 +473,13 @@ fn prove(live: &mut Live<'_>) -> Result<(), String> {
         duration_text(first.p99),
         first.cpu
     );
+    if let Some((run, all)) = live.wants(LEAST_RUNS as u32) {
+        say!(
+            "Answers take long, and so does a run: {:.1} s. A search wants {LEAST_RUNS} of them, --budget {}m.",
+            run.as_secs_f64(),
+            all.as_secs().div_ceil(60)
+        );
+    }
     Ok(())
 }
 

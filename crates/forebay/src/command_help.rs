@@ -80,6 +80,7 @@ const GROUPS: &[(&str, &[Examples])] = &[
                     ("forebay fmt --check *.conf", "for CI: names files that are not formatted"),
                 ],
             ),
+            ("lsp", &[("forebay lsp", "what an editor starts; docs/lsp.md has the lines for some")]),
             (
                 "test",
                 &[

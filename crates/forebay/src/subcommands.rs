@@ -89,6 +89,8 @@ enum Wish {
     Completions(CompletionsArgs),
     /// Print the manual page of a command
     Man(ManArgs),
+    /// Serve an editor: diagnostics, completion, help and fixes
+    Lsp(LspArgs),
 }
 
 /// `forebay bench`, `compare`, `test` and `tune` read their arguments themselves.
@@ -321,6 +323,14 @@ pub(crate) struct PasswdArgs {
 struct CompletionsArgs {
     /// Shell
     shell: clap_complete::Shell,
+}
+
+/// `forebay lsp`.
+#[derive(Args)]
+struct LspArgs {
+    /// Standard input and output, as it is in any case; editors pass it
+    #[arg(long)]
+    stdio: bool,
 }
 
 /// `forebay man`.
@@ -584,6 +594,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             0
         }
         Wish::Man(args) => manual::main(&args.words),
+        Wish::Lsp(LspArgs { stdio: _ }) => forebay_lsp::main(mistakes),
     }
 }
 
@@ -604,6 +615,16 @@ fn help_main(words: &[&str]) -> u8 {
         return help::main(name);
     }
     0
+}
+
+/// Finds the mistakes of a configuration that do not depend on this machine.
+fn mistakes(
+    environment: &forebay_core::config::Environment,
+    files: &mut Files,
+) -> Vec<forebay_conf::error::Error> {
+    let (_, mut errors) = load_all(environment, files);
+    check::hints::add(&mut errors, &origin::tree(environment, files));
+    errors
 }
 
 /// Checks a configuration and prints the result. Returns exit code 1 if there is an error, 0 if there are at most warnings, and the

@@ -740,6 +740,14 @@ fn block_refusal(lexer: &Lexer<'_>, scope: Scope) -> Option<&'static str> {
     (scope.depth >= MAX_DEPTH).then_some("blocks are nested too deep")
 }
 
+/// Returns the context inside the block of a directive that stands in `context`. `None`: the block holds data, or the directive has none.
+pub fn inside(row: &Row, context: Contexts) -> Option<Contexts> {
+    match content(row, context) {
+        Kind::Table(inside) if row.block => Some(inside),
+        _ => None,
+    }
+}
+
 /// Returns the kind of a directive's block.
 fn content(row: &Row, context: Contexts) -> Kind {
     let of_module = |(module, name, _): &&(&str, &str, Contexts)| {

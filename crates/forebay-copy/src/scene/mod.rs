@@ -332,6 +332,9 @@ fn location_path(view: &View<'_>, directive: usize) -> Option<String> {
     }
 }
 
+/// Largest file that is asked for: a window of a minute holds some of them over a slow network.
+const LARGEST: u64 = 64 << 20;
+
 fn walk(dir: &Path, path: &str, depth: u32, found: &mut Vec<(String, u64)>) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     let mut entries: Vec<_> = entries.flatten().collect();
@@ -345,7 +348,7 @@ fn walk(dir: &Path, path: &str, depth: u32, found: &mut Vec<(String, u64)>) {
         let Ok(meta) = e.path().metadata() else { continue };
         if meta.is_dir() && depth < 4 {
             walk(&e.path(), &format!("{path}/{name}"), depth + 1, found);
-        } else if meta.is_file() && meta.len() <= 4 << 20 {
+        } else if meta.is_file() && meta.len() <= LARGEST {
             found.push((format!("{path}/{name}"), meta.len()));
         }
     }

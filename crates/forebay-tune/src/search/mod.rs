@@ -2,6 +2,9 @@
 //! confirmation of the whole against the user's configuration, with runs that were used for nothing else. The confirmation looks
 //! after each pair and ends when it has proven the gain ([`sequential`]); its time is set aside first.
 //!
+//! A line with a large gain hides what others do: a server that spends nine tenths of its time in one place does not show what the
+//! rest costs. So such lines are fixed after the screening, and all others are screened again beside them.
+//!
 //! It sees a server only as the trait `Rig`, so its tests run against a simulated machine.
 
 use crate::design;
@@ -149,6 +152,10 @@ struct Search<'s> {
     samples: Vec<Sample>,
     infeasible: Vec<(Point, String)>,
     spent: usize,
+    /// Levels of the lines with a large gain, which all points of the second stage have; 0 for the other knobs.
+    fixed: Point,
+    /// Runs before the second stage, which say little about what matters in it.
+    before: usize,
 }
 
 impl Search<'_> {
@@ -198,22 +205,65 @@ impl Search<'_> {
         })
     }
 
-    /// Screens: each knob at two levels in a balanced design, with the baseline in between.
-    fn screen(&mut self, noise: f64, until: usize) {
+    /// Screens: each knob at two levels in a balanced design, with the baseline in between. Ends early when lines with a large gain
+    /// show and a second stage, which would end at the run `staged`, has room.
+    fn screen(&mut self, noise: f64, until: usize, staged: usize) {
         let rows = self.screening_rows(noise > 0.03 && until - self.spent >= 48);
-        let base = self.base();
         for (i, row) in rows.iter().enumerate() {
             if !self.left(until) {
                 return;
             }
             if i % 7 == 6 {
-                self.run(&base, false);
+                self.run(&self.fixed.clone(), false);
             }
             let row = self.without_barred(row);
             if self.run(&row, false).is_none() {
                 self.find_culprit(&row, until);
             }
+            if i % 6 == 5 && i > 12 && self.has_room(staged) && self.large(noise).is_some() {
+                return;
+            }
         }
+    }
+
+    /// Returns `true` if a second stage that ends at the run `until` has enough runs.
+    fn has_room(&self, until: usize) -> bool {
+        self.before == 0 && until >= self.spent + STAGE && self.left(until)
+    }
+
+    /// Returns the levels of the lines whose gain is large beyond doubt, all others at 0; `None` without any.
+    fn large(&self, noise: f64) -> Option<Point> {
+        let model = Model::fit(&self.samples, noise);
+        let best = self.incumbent(&model);
+        let is_large = |k: usize| {
+            let (mid, sd) = model.average_gain(k, best[k]);
+            best[k] != 0 && mid > LARGE.ln() && mid > 3.0 * sd
+        };
+        let large: Point = (0..best.len()).map(|k| if is_large(k) { best[k] } else { 0 }).collect();
+        (large != self.base() && !self.barred(&large)).then_some(large)
+    }
+
+    /// Screens again with the lines that have a large gain: what they hid shows then, and with less noise, as nothing slow is left
+    /// that takes most of the time.
+    fn second_stage(&mut self, noise: f64, until: usize) -> f64 {
+        let Some(large) = self.large(noise).filter(|_| self.has_room(until)) else { return noise };
+        let first = self.samples.len();
+        (self.tell)(Event::Phase("screen again, with the large gains", STAGE));
+        if self.run(&large, true).is_none() {
+            return noise;
+        }
+        (self.fixed, self.before) = (large.clone(), first);
+        for _ in 0..3 {
+            self.run(&large, true);
+        }
+        let quiet = spread(&self.stage().iter().map(|s| s.score).collect::<Vec<_>>());
+        self.screen(quiet, until, 0);
+        quiet
+    }
+
+    /// Returns the runs that models learn from.
+    fn stage(&self) -> &[Sample] {
+        self.samples.get(self.before..).unwrap_or_default()
     }
 
     /// Makes the rows of the screening, in random order. A knob with several levels gets any of them. `fold`: twice as many
@@ -225,6 +275,9 @@ impl Search<'_> {
                 if *level == 1 && knob.levels > 2 {
                     *level = 1 + self.random.below(usize::from(knob.levels) - 1) as u8;
                 }
+            }
+            for (level, fixed) in row.iter_mut().zip(&self.fixed) {
+                *level = if *fixed == 0 { *level } else { *fixed };
             }
         }
         self.random.shuffle(&mut rows);
@@ -266,10 +319,10 @@ impl Search<'_> {
 
     /// Returns the best settings by the model. Moves one knob after the other as long as that helps.
     fn incumbent(&self, m: &Model) -> Point {
-        let mut best = self.base();
+        let mut best = self.fixed.clone();
         for _ in 0..4 {
             let before = best.clone();
-            for k in 0..self.knobs.len() {
+            for k in (0..self.knobs.len()).filter(|k| self.fixed[*k] == 0) {
                 best[k] = self.best_level(m, &best, k);
             }
             if best == before {
@@ -296,19 +349,24 @@ impl Search<'_> {
     }
 
     /// Runs the settings of which the model expects most.
-    fn model(&mut self, noise: f64, until: usize) {
-        let base = self.base();
+    ///
+    /// Ends early where so many lines look good that their knock-out, which ends at the run `judged`, needs the time.
+    fn model(&mut self, noise: f64, until: usize, judged: usize) {
+        let base = self.fixed.clone();
         let mut tired = 0;
         let mut picks = 0;
-        let mut m = Model::fit(&self.samples, noise);
+        let mut m = Model::fit(self.stage(), noise);
         while self.left(until) && tired < 8 {
             picks += 1;
             if picks % 8 == 0 {
                 self.run(&base, false);
                 continue;
             }
-            m = if picks % 12 == 0 { Model::fit(&self.samples, noise) } else { m.update(&self.samples) };
+            m = if picks % 12 == 0 { Model::fit(self.stage(), noise) } else { m.update(self.stage()) };
             let best = self.incumbent(&m);
+            if self.spent + judging(&best) > judged {
+                break;
+            }
             let (chosen, hope) = self.most_promising(&m, &best);
             tired = if hope < 0.001 { tired + 1 } else { 0 };
             if self.run(&chosen, false).is_none() {
@@ -325,6 +383,9 @@ impl Search<'_> {
             let moves = if i < 110 { 1 + self.random.below(3) } else { self.knobs.len() / 2 };
             for _ in 0..moves {
                 let k = self.random.below(self.knobs.len());
+                if self.fixed[k] != 0 {
+                    continue;
+                }
                 p[k] = self.random.below(usize::from(self.knobs[k].levels)) as u8;
             }
             if self.barred(&p) {
@@ -340,10 +401,11 @@ impl Search<'_> {
 
     /// Judges each line of the incumbent by leaving it out. Each run without a line has one of the whole near it.
     fn knock_out(&mut self, noise: f64, until: usize) -> (Point, Vec<Line>) {
-        let model = Model::fit(&self.samples, noise);
+        let model = Model::fit(self.stage(), noise).with_large(&self.fixed);
         let best = self.incumbent(&model);
         let costly = self.knobs.iter().map(|k| k.costly).collect();
         let mut trial = Trial::new(model, best, Price { least: self.settings.least, costly });
+        trial.fixed = self.fixed.clone();
         trial.keep_most_certain(self.runs_left(until) * OUT_AT_A_TIME / (OUT_AT_A_TIME + 1) / LEAST_PAIRS);
         // Runs without a line since the last run of the whole, and what that whole was.
         let mut whole = (Point::new(), 0);
@@ -363,9 +425,9 @@ impl Search<'_> {
             whole.1 += 1;
             self.run(&without(&trial.best, k), false);
             trial.pairs[k] += 1;
-            trial.model = trial.model.update(&self.samples);
+            trial.model = trial.model.update(self.stage());
         }
-        trial.model = Model::fit(&self.samples, noise);
+        trial.model = Model::fit(self.stage(), noise).with_large(&self.fixed);
         trial.drop_unmeasured();
         let lines = trial.lines();
         (trial.best, lines)
@@ -383,7 +445,7 @@ impl Search<'_> {
     fn replace_incumbent(&mut self, trial: &mut Trial, until: usize) -> bool {
         let refused = trial.best.clone();
         self.find_culprit(&refused, until);
-        trial.model = trial.model.update(&self.samples);
+        trial.model = trial.model.update(self.stage());
         trial.best = self.incumbent(&trial.model);
         trial.best != refused && !self.infeasible.iter().any(|(p, _)| *p == trial.best)
     }
@@ -427,10 +489,7 @@ impl Search<'_> {
             }
             same.extend(self.run(&base, i % 3 == 0));
         }
-        // Neighbouring runs, so that drift does not count.
-        let steps: Vec<f64> = same.windows(2).map(|w| (w[1] - w[0]) / std::f64::consts::SQRT_2).collect();
-        let mean_square = steps.iter().map(|x| x * x).sum::<f64>() / steps.len().max(1) as f64;
-        stats::spread(&steps).max(0.6 * mean_square.sqrt()).max(0.002)
+        spread(&same)
     }
 
     /// Begins a phase that ends at the run `until`.
@@ -444,7 +503,7 @@ impl Search<'_> {
         let base = self.base();
         let moved = best != base;
         // All runs together give a better estimate of the noise than the first ones.
-        let noise = Model::fit(&self.samples, noise).scale.noise;
+        let noise = Model::fit(self.stage(), noise).scale.noise;
         let gain = if moved { sequential::interval(&differences) } else { Interval::default() };
         let proven = moved && sequential::proves(&differences);
         let confirmed = Confirmed {
@@ -472,10 +531,28 @@ impl Search<'_> {
     }
 }
 
+/// A gain by which a line hides what others do.
+const LARGE: f64 = 1.4;
+/// Runs of a second stage at least: the noise, the screening, and some for the model.
+const STAGE: usize = 34;
 /// Most runs without a line for one run of the whole.
 const OUT_AT_A_TIME: usize = 3;
 /// Runs without a line that judge it at least.
 const LEAST_PAIRS: usize = 2;
+
+/// Returns the spread of a run, as a logarithm, from scores of the same settings.
+fn spread(same: &[f64]) -> f64 {
+    // Neighbouring runs, so that drift does not count.
+    let steps: Vec<f64> = same.windows(2).map(|w| (w[1] - w[0]) / std::f64::consts::SQRT_2).collect();
+    let mean_square = steps.iter().map(|x| x * x).sum::<f64>() / steps.len().max(1) as f64;
+    stats::spread(&steps).max(0.6 * mean_square.sqrt()).max(0.002)
+}
+
+/// Returns the runs that it takes to judge each line of an incumbent.
+fn judging(best: &Point) -> usize {
+    let lines = best.iter().filter(|level| **level != 0).count();
+    (lines * LEAST_PAIRS * (OUT_AT_A_TIME + 1)).div_ceil(OUT_AT_A_TIME)
+}
 
 /// Returns a point with one knob as the user has it.
 fn without(point: &Point, knob: usize) -> Point {
@@ -508,6 +585,8 @@ struct Trial {
     model: Model,
     price: Price,
     best: Point,
+    /// Lines with a large gain.
+    fixed: Point,
     /// Runs without each knob.
     pairs: Vec<usize>,
     /// Lines that were taken out: knob and level.
@@ -517,7 +596,8 @@ struct Trial {
 impl Trial {
     fn new(model: Model, best: Point, price: Price) -> Trial {
         let pairs = vec![0; best.len()];
-        Trial { model, price, best, pairs, gone: Vec::new() }
+        let fixed = vec![0; best.len()];
+        Trial { model, price, best, fixed, pairs, gone: Vec::new() }
     }
 
     /// Returns the knobs that the incumbent moves.
@@ -555,6 +635,9 @@ impl Trial {
     }
 
     fn is_hopeless(&self, knob: usize) -> bool {
+        if self.fixed[knob] != 0 && self.pairs[knob] < LEAST_PAIRS {
+            return false;
+        }
         let (mid, sd) = self.gain(knob);
         let judged = self.pairs[knob] >= 2 * LEAST_PAIRS || mid < 0.0;
         let least = self.price.of(knob);
@@ -572,6 +655,10 @@ impl Trial {
 
     /// Returns the expected gain of a knob in standard deviations.
     fn certainty(&self, knob: usize) -> f64 {
+        // The first stage has shown it.
+        if self.fixed[knob] != 0 && self.pairs[knob] < LEAST_PAIRS {
+            return f64::INFINITY;
+        }
         let (mid, sd) = self.measured(knob, self.best[knob]);
         mid / sd.max(1e-9)
     }
@@ -682,15 +769,18 @@ pub fn tune(
         samples: Vec::new(),
         infeasible: Vec::new(),
         spent: 0,
+        fixed: vec![0; knobs.len()],
+        before: 0,
     };
     let phases = Phases::of(settings.runs);
     s.phase("noise", phases.noise);
     let noise = s.noise(phases.noise);
     (s.tell)(Event::Phase("screen", phases.screen - phases.noise));
-    s.screen(noise, phases.screen.min(phases.all));
+    s.screen(noise, phases.screen.min(phases.all), phases.model);
     let mut ended = s.rig.over().then_some("screening");
+    let noise = s.second_stage(noise, phases.model);
     s.phase("model", phases.model);
-    s.model(noise, phases.model);
+    s.model(noise, phases.model, phases.knock_out);
     s.phase("knock-out", phases.knock_out);
     let (best, lines) = s.knock_out(noise, phases.knock_out);
     ended = ended.or(s.rig.over().then_some("knock-out"));

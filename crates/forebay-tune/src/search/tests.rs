@@ -363,3 +363,32 @@ fn a_confirmation_that_was_cut_goes_on() {
     let resumed = tune(&knobs(), &mut rest, &Settings { resumed: true, ..settings }, &mut |_| {});
     assert!(whole.proven && resumed.proven && resumed.best == whole.best);
 }
+
+/// A server whose work adds up: one setting takes nine tenths of it, eight others some percent of the rest each.
+struct Bottleneck(Random);
+
+impl Rig for Bottleneck {
+    fn run(&mut self, p: &Point, _: bool) -> Outcome {
+        let on = |k: usize| f64::from(u8::from(p[k] != 0));
+        let large = 900.0 * (1.0 - on(2));
+        let small: f64 = (4..12).map(|k| 8.0 * on(k)).sum();
+        Outcome::Score(-(large + 150.0 - small).ln() + 0.02 * self.0.normal())
+    }
+}
+
+#[test]
+fn what_a_large_gain_hides_is_found_as_well() {
+    for seed in 0..5 {
+        let mut found = 0;
+        let settings = Settings { runs: 200, seed, ..Settings::default() };
+        let r = tune(&knobs(), &mut Bottleneck(Random::new(seed)), &settings, &mut |_| {});
+        assert!(r.proven && r.best[2] == 1, "{seed}: {:?} {:?}", r.gain, r.lines);
+        found += (4..12).filter(|k| r.best[*k] == 1).count();
+        // Each is 5 to 9 % of what is left, and less than one of the whole.
+        assert!(found >= 6, "{seed}: {found} of 8 {:?}", r.lines);
+        let wrong = (0..20).filter(|k| *k != 2 && !(4..12).contains(k) && r.best[*k] == 1).count();
+        assert!(wrong <= 1, "{seed}: {wrong} {:?}", r.lines);
+        let all = (1050.0f64 / (150.0 - 8.0 * found as f64)).ln();
+        assert!(r.gain.low < all && all < r.gain.high, "{seed}: {all} {:?}", r.gain);
+    }
+}
