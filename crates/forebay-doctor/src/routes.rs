@@ -115,8 +115,9 @@ pub(crate) fn shadow(s: &Scene<'_>, server: usize, location: usize) -> Option<(S
     let text = pattern(s, location)?;
     let own = Location::of(s, location)?;
     let mut paths: Vec<String> = samples(&text).into_iter().filter(|path| own.is_match(path)).collect();
-    // The path around it, for a pattern inside of a prefix.
-    if let Some(prefix) = s.parent(location).and_then(|p| prefix(s, p)) {
+    // Inside of a prefix, with the path around it. What matches two patterns is not made.
+    if let Some(around) = s.parent(location).filter(|p| s.is(*p, "location")) {
+        let prefix = prefix(s, around)?;
         paths.retain(|path| path.starts_with(&prefix));
     }
     let takers: Vec<usize> = paths.iter().map(|path| chosen(s, server, path)).collect();

@@ -21,8 +21,11 @@ pub struct Scene<'t> {
     pub nodes: Vec<Node<'t>>,
     top: Vec<usize>,
     is_partial: bool,
-    patterns: RefCell<HashMap<(Vec<u8>, bool), Option<Pattern>>>,
+    patterns: RefCell<Patterns>,
 }
+
+/// Patterns by their text and whether case counts; `None` for those that do not compile.
+type Patterns = HashMap<(Vec<u8>, bool), Option<Pattern>>;
 
 impl<'t> Scene<'t> {
     /// Prepares a tree.

@@ -386,7 +386,7 @@ const CONSEQUENCES: &[(&str, &[&str])] = &[
             "userid",
         ],
     ),
-    ("no \"ssl_certificate\"", &["ssl_certificate", "ssl_certificate_key", "listen"]),
+    ("no \"ssl_certificate\"", &["listen"]),
     ("no resolver defined", &["resolver"]),
     ("match \"", &["match"]),
     ("host not found in upstream", &["upstream"]),

@@ -24,6 +24,14 @@ const UPLOADS: [&str; 9] = [
     "files",
 ];
 
+/// Returns `true` if a directive is in a location whose name says that its files are not for everybody.
+fn is_of_secrets(s: &Scene<'_>, n: usize) -> bool {
+    let words = ["backup", "private", "admin", "upload", "config", "log", "secret", "internal", "dump"];
+    let prefix =
+        s.parent(n).filter(|p| s.is(*p, "location")).and_then(|l| routes::prefix(s, l)).unwrap_or_default();
+    prefix.to_ascii_lowercase().split('/').any(|part| words.iter().any(|w| part.starts_with(w)))
+}
+
 /// Returns `true` if a part of a path begins as folders for uploads do.
 fn is_for_uploads(path: &str) -> bool {
     let lower = path.to_ascii_lowercase();
@@ -207,7 +215,7 @@ fn is_below_root(s: &Scene<'_>, n: usize, file: &str) -> bool {
 }
 
 checks! { Check;
-    "user-root" |s, _, found| for n in s.all("user").filter(|n| matches!(s.arg(*n, 0).as_str(), "root" | "0")) {
+    "user-root" |s, _, found| for n in s.all("user").filter(|n| s.args(*n).iter().any(|a| matches!(a.as_str(), "root" | "0"))) {
         found(s.arg_span(n, 0), "requests are handled by a process that may do everything".to_owned());
     },
     "uploads-run" |s, _, found| for server in http_servers(s) {
@@ -307,7 +315,7 @@ checks! { Check;
             }
         }
     },
-    "autoindex-wide" |s, _, found| for n in s.all("autoindex").filter(|n| s.arg(*n, 0) == "on" && is_wide(s, *n)) {
+    "autoindex-wide" |s, _, found| for n in s.all("autoindex").filter(|n| s.arg(*n, 0) == "on" && (is_wide(s, *n) || is_of_secrets(s, *n))) {
         if !is_guarded(s, s.parent(n)) {
             found(s.span(n), "every folder without an index shows what it has".to_owned());
         }

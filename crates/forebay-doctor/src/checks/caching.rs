@@ -117,8 +117,10 @@ checks! { Check;
     "cache-ignores-private" |s, _, found| ignored(s, "Cache-Control", "what the application calls private or no-store is kept, too", found),
     "cache-key-host" |s, _, found| for (family, n) in caches(s) {
         let Some(key) = Key::of(s, family, n) else { continue };
-        if !key.has(&["host", "http_host", "server_name", "proxy_host"]) && has_many_names(s, family, n) {
-            found(s.span(key.node), "sites of different names share entries".to_owned());
+        if !key.has(&["host", "http_host", "server_name", "proxy_host"]) {
+            let many = has_many_names(s, family, n);
+            let text = if many { "sites of different names share entries" } else { "what a request with another Host got is given to all" };
+            found(s.span(key.node), text.to_owned());
         }
     },
     "cache-key-arguments" |s, _, found| for (family, n) in caches(s) {

@@ -127,7 +127,9 @@ checks! { Check;
     "host-missing" |s, _, found| for n in s.all("proxy_pass").filter(|n| http_server(s, *n).is_some()) {
         let block = s.parent(n);
         let level = s.effective(block, "proxy_set_header").map(|h| s.parent(h));
-        let is_host = |h: &&usize| s.is(**h, "proxy_set_header") && s.arg(**h, 0).eq_ignore_ascii_case("host");
+        let is_host = |h: &&usize| {
+            s.is(**h, "proxy_set_header") && s.arg(**h, 0).eq_ignore_ascii_case("host") && s.arg(**h, 1) != "$proxy_host"
+        };
         let sent = level.is_some_and(|b| s.level(b).iter().any(|h| is_host(&h)));
         let url = s.arg(n, 0);
         let host = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', ':']).next().unwrap_or_default());

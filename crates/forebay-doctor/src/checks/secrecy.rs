@@ -48,12 +48,7 @@ fn is_far(address: &str) -> bool {
     match bare.parse::<IpAddr>() {
         Ok(ip) => !is_near(ip),
         // A name without a dot is one of the own network, as of a container.
-        Err(_) => {
-            bare.contains('.')
-                && !bare.starts_with('$')
-                && !bare.ends_with(".local")
-                && !bare.ends_with(".internal")
-        }
+        Err(_) => bare.contains('.') && !bare.starts_with('$'),
     }
 }
 
@@ -74,7 +69,7 @@ fn is_any_origin(s: &Scene<'_>, block: Option<usize>, text: &str) -> bool {
     // Under a condition about the origin, the condition is what restricts.
     let mut at = block;
     while let Some(b) = at {
-        if s.is(b, "if") && s.args(b).join(" ").contains("$http_origin") {
+        if s.is(b, "if") && restricts_origin(&s.args(b).join(" ")) {
             return false;
         }
         at = s.parent(b);
@@ -82,6 +77,13 @@ fn is_any_origin(s: &Scene<'_>, block: Option<usize>, text: &str) -> bool {
     named(text)
         .into_iter()
         .any(|(_, name)| name == "http_origin" || by_default(s, block, name) || by_set(s, block, name))
+}
+
+/// Returns `true` if a condition lets some origins through only.
+fn restricts_origin(condition: &str) -> bool {
+    let Some((_, rest)) = condition.split_once("$http_origin") else { return false };
+    let compares = rest.contains('~') || rest.contains('=');
+    compares && !rest.contains("!=") && rest.contains(|c: char| c.is_ascii_alphanumeric())
 }
 
 /// Returns `true` if the default of a map is the origin of the request, or a pattern of it takes all.
@@ -115,7 +117,7 @@ fn by_set(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
     let variable = format!("${name}");
     let sets = inside(s, server).filter(|n| s.is(*n, "set") && s.arg(*n, 0) == variable);
     sets.filter(|n| s.arg(*n, 1).contains("$http_origin"))
-        .any(|n| s.parent(n).is_some_and(|p| !s.is(p, "if") || !s.args(p).join(" ").contains("$http_origin")))
+        .any(|n| s.parent(n).is_some_and(|p| !s.is(p, "if") || !restricts_origin(&s.args(p).join(" "))))
 }
 
 /// Reports sharing of responses with other origins.
@@ -162,8 +164,12 @@ checks! { Check;
     },
     "upstream-unverified" |s, _, found| for (name, scheme, family) in TLS_PASSES {
         for n in s.all(name).filter(|n| s.arg(*n, 0).starts_with(scheme) && s.around(*n, "http").is_some()) {
-            let verified = s.on(s.parent(n), &format!("{family}_ssl_verify"));
-            if let Some(host) = far_host(s, &s.arg(n, 0)).filter(|_| !verified) {
+            let verify = s.effective(s.parent(n), &format!("{family}_ssl_verify"));
+            let verified = verify.is_some_and(|v| s.arg(v, 0) == "on");
+            // Turned off in so many words, it counts for machines nearby as well.
+            let off = verify.is_some_and(|v| s.arg(v, 0) == "off");
+            let named = off.then(|| s.arg(n, 0).trim_start_matches(scheme).split('/').next().unwrap_or_default().to_owned());
+            if let Some(host) = far_host(s, &s.arg(n, 0)).or(named).filter(|_| !verified) {
                 found(s.arg_span(n, 0), format!("nothing shows that it is {host} that answers"));
             }
         }
@@ -175,14 +181,15 @@ checks! { Check;
         }
     },
     "client-certificate-unchecked" |s, _, found| for n in s.all("ssl_verify_client").filter(|n| s.arg(*n, 0).starts_with("optional")) {
-        let used = |c: usize| s.nodes.get(c).is_some_and(|n| n.d.args.iter().any(|a| a.as_str().contains("$ssl_client_verify")));
+        // A line in a log refuses nobody.
+        let used = |c: usize| !s.is(c, "log_format") && s.nodes.get(c).is_some_and(|n| n.d.args.iter().any(|a| a.as_str().contains("$ssl_client_verify")));
         if !(0..s.nodes.len()).any(used) && !s.is_partial() {
             found(s.arg_span(n, 0), "nothing looks at $ssl_client_verify, so every client gets in".to_owned());
         }
     },
     "hsts-short" |s, _, found| for n in s.all("add_header").filter(|n| is_field(s, *n, "strict-transport-security")) {
         match max_age(&s.arg(n, 1)) {
-            Some(0) => {}
+            Some(0) => found(s.arg_span(n, 1), "it has browsers forget that the site is on TLS".to_owned()),
             Some(age) if age < 2_592_000 => found(s.arg_span(n, 1), format!("forgotten after {} hours", age / 3600)),
             Some(age) if age < 31_536_000 && s.arg(n, 1).contains("preload") => found(s.arg_span(n, 1), "lists for browsers take a year at least".to_owned()),
             None if !s.arg(n, 1).contains('$') => found(s.arg_span(n, 1), "without max-age browsers ignore it".to_owned()),
@@ -199,8 +206,8 @@ checks! { Check;
     "no-forward-secrecy" |s, _, found| for n in s.all("ssl_ciphers") {
         let list = s.arg(n, 0).to_ascii_uppercase();
         let wanted: Vec<&str> = list.split([':', ' ', ',']).filter(|w| !w.is_empty() && !w.starts_with(['!', '-', '@', '+'])).collect();
-        let agrees = |w: &&str| ["ECDH", "DHE", "EDH", "EECDH", "HIGH", "MEDIUM", "DEFAULT", "ALL", "PROFILE", "TLS_", "CHACHA", "$"].iter().any(|p| w.contains(p));
-        if !wanted.is_empty() && !wanted.iter().any(|w| agrees(&w)) {
+        let agrees = |w: &str| ["ECDH", "DHE", "EDH", "EECDH", "HIGH", "MEDIUM", "DEFAULT", "ALL", "PROFILE", "TLS_", "CHACHA", "$"].iter().any(|p| w.contains(p));
+        if !wanted.is_empty() && !wanted.iter().any(|w| agrees(w)) {
             found(s.arg_span(n, 0), "whoever gets the key reads what was recorded".to_owned());
         }
     },

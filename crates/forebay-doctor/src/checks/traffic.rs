@@ -27,11 +27,17 @@ fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
         .or_else(|| routes::pattern(s, location))
         .or_else(|| Some(s.arg(location, 1)))?;
     let plain = path.to_ascii_lowercase().replace(['\\', '^', '$', '(', ')', '?'], "");
-    plain.split(['/', '|', '*']).any(|part| words.contains(&part)).then_some(path)
+    let is_socket =
+        |part: &str| part.contains("websocket") || part.starts_with("ws-") || part.ends_with("-ws");
+    let fits = |part: &str| words.contains(&part) || (words.contains(&"ws") && is_socket(part));
+    plain.split(['/', '|', '*']).any(fits).then_some(path)
 }
 
 /// Parts of paths by which web sockets are known.
-const SOCKETS: [&str; 10] = [
+const SOCKETS: [&str; 13] = [
+    "hub",
+    "hubs",
+    "realtime",
     "ws",
     "wss",
     "websocket",

@@ -232,6 +232,13 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("requests of more than {t} s are cut off at each reload"));
         }
     },
+    "descriptors-unset" |s, h, found| if h.descriptors.0 == 0 && s.all("worker_rlimit_nofile").next().is_none() {
+        for n in s.all("worker_connections") {
+            if let Some(c) = number(s, n).filter(|c| *c >= 10_000) {
+                found(s.arg_span(n, 0), format!("{c} connections, and the usual limit is 1024 descriptors"));
+            }
+        }
+    },
     "connections-few-proxy" |s, _, found| if super::general::proxies(s) {
         for n in s.all("worker_connections") {
             if let Some(c) = number(s, n).filter(|c| (512..1024).contains(c)) {

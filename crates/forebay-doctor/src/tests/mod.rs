@@ -52,7 +52,14 @@ fn every_rule_looks_and_has_an_example() {
         assert!(rule(id).is_some(), "{id} has no row in data/rules");
     }
     let of_machine = ["disks", "kernel", "running", "certificates"];
-    let own = ["rsa-only", "udp-receive-buffer", "udp-drops", "udp-firewall", "worker-processes-quota"];
+    let own = [
+        "rsa-only",
+        "udp-receive-buffer",
+        "udp-drops",
+        "udp-firewall",
+        "worker-processes-quota",
+        "descriptors-unset",
+    ];
     for rule in rules() {
         assert!(ids.contains(&rule.id.as_str()), "{} looks for nothing", rule.id);
         let needs = !of_machine.contains(&rule.family) && !own.contains(&rule.id.as_str());
@@ -84,6 +91,10 @@ fn each_example_has_the_fault_or_not() {
     let auto = "worker_processes auto; events {}";
     let told = |h: &Host| fired(auto, h).iter().any(|(r, _)| r == "worker-processes-quota");
     assert!(told(&quota) && !told(&machine()));
+    // On a machine that was not looked at.
+    let unset = |conf: &str| fired(conf, &Host::default()).iter().any(|(r, _)| r == "descriptors-unset");
+    assert!(unset("events { worker_connections 20000; }"));
+    assert!(!unset("worker_rlimit_nofile 50000; events { worker_connections 20000; }"));
     let host = machine();
     for rule in rules() {
         let Some(example) = &rule.example else { continue };
