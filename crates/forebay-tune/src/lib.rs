@@ -27,6 +27,7 @@ mod choice;
 pub mod cli;
 mod design;
 pub mod figures;
+mod goal;
 pub mod knobs;
 pub mod load;
 pub mod load_point;
