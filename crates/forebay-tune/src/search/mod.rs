@@ -257,7 +257,9 @@ impl Search<'_> {
             }
             m = if picks % 12 == 0 { Model::fit(self.stage(), noise) } else { m.update(self.stage()) };
             let best = self.incumbent(&m);
-            if self.spent + judging(&best) > judged {
+            // Where runs say little, all lines will be judged near the incumbent.
+            let lines = if m.scale.noise > LOUD { vec![1; best.len()] } else { best.clone() };
+            if self.spent + judging(&lines) > judged {
                 break;
             }
             let (chosen, hope) = self.most_promising(&m, &best);
@@ -346,6 +348,8 @@ impl Search<'_> {
 
 /// A gain by which a line hides what others do.
 const LARGE: f64 = 1.4;
+/// Noise beyond which the model is asked whether it holds near the incumbent, as a logarithm.
+const LOUD: f64 = 0.1;
 /// Runs of a second stage at least: the noise, the screening, and some for the model.
 const STAGE: usize = 34;
 /// Most runs without a line for one run of the whole.
