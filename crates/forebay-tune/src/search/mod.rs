@@ -1,6 +1,6 @@
 //! The method: noise first, a screening design, a model with expected improvement, a paired knock-out of each line, and a
 //! confirmation of the whole against the user's configuration, with runs that were used for nothing else. The confirmation looks
-//! after each pair and ends when it has proven the gain ([`sequential`]); its time is set aside first.
+//! after each pair and ends when it has proven the gain (`sequential`); its time is set aside first.
 //!
 //! A line with a large gain hides what others do: a server that spends nine tenths of its time in one place does not show what the
 //! rest costs. So such lines are fixed after the screening, and all others are screened again beside them.
