@@ -67,10 +67,10 @@ struct RunArgs {
     /// Write a report with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// End with exit code 3 if this holds: p50, p75, p90, p95, p99, p999, max or mean (a time), errors (a number or a share
+    /// End with exit code 3 if this holds, such as p99>10ms: p50, p75, p90, p95, p99, p999, max or mean (a time), errors (a number or a share
     /// of the requests), rate (requests a second) or cpu (the server's CPU time a request), then > or <, then the limit. May be
     /// given several times
-    #[arg(long, value_name = "p99>10ms", value_parser = Condition::parse)]
+    #[arg(long, value_name = "CONDITION", value_parser = Condition::parse)]
     fail_if: Vec<Condition>,
     /// Write what --fail-if found as JUnit XML
     #[arg(long, value_name = "FILE")]

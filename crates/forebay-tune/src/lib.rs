@@ -1,8 +1,8 @@
 //! Tuning by measurement.
 //!
 //! - [`search`] is the method: it knows nothing of servers and decides which settings to try, which lines to keep and
-//!   what may be claimed. `model` is the regression that it learns with, `stats` has the intervals, `design` the screening
-//!   design.
+//!   what may be claimed. `model` is the regression that it learns with, `sequential` says when a gain is proven, `stats`
+//!   has other intervals, `design` the screening design. `goal` has the objectives.
 //! - [`knobs`] is the table of settings; [`patch`] writes them into a configuration, and [`program`] finds the server.
 //! - [`load`] loads a private copy (crate `forebay-copy`), and [`rig`] measures points of a search with it. [`load_point`] has
 //!   the load as a part of the capacity.
@@ -27,6 +27,7 @@ mod choice;
 pub mod cli;
 mod design;
 pub mod figures;
+mod goal;
 pub mod knobs;
 pub mod load;
 pub mod load_point;

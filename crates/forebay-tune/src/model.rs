@@ -154,6 +154,17 @@ impl Model {
         Model::robust(&self.samples, scale).map_or(self, |(_, model)| model)
     }
 
+    /// Fits a model to runs near one setting, whose noise is known roughly: effects are usual ones, but for the lines `fixed`.
+    pub(crate) fn near(samples: &[Sample], noise: f64, fixed: &[u8]) -> Model {
+        let sizes: Vec<f64> = fixed.iter().map(|level| if *level == 0 { 1.0 } else { LARGE }).collect();
+        let of = |times: f64| {
+            let noise = (noise * times).max(LEAST_NOISE);
+            Model::robust(samples, Scale { noise, drift: noise / 2.0, sizes: sizes.clone() })
+        };
+        let best = [0.7, 1.0, 1.4, 2.0, 3.0].into_iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or_else(|| Model::fit(samples, noise), |(_, model)| model)
+    }
+
     /// Fits a model with more noise for runs whose leave-one-out residuals are large. Also returns its log likelihood. `None`: the
     /// covariance is singular.
     fn robust(samples: &[Sample], scale: Scale) -> Option<(f64, Model)> {

@@ -41,13 +41,15 @@ const ROWS: u64 = 8;
 /// Characters of its longest bar.
 const BAR: u64 = 40;
 
-/// Returns the distribution of latencies as bars: rows of equal width up to the 99th percentile, and one for all beyond.
+/// Returns the distribution of latencies as bars: rows up to the 99th percentile, and one for all beyond.
 pub(crate) fn histogram(h: &Histogram) -> String {
     let (first, last) = (h.min(), h.quantile(0.99));
     if h.len() < 100 || last <= first {
         return String::new();
     }
-    let edge = |row: u64| first + (last - first) / ROWS * row + (last - first) % ROWS * row / ROWS;
+    // Each row is the same factor wide: latencies have long tails.
+    let factor = last as f64 / first.max(1) as f64;
+    let edge = |row: u64| (first.max(1) as f64 * factor.powf(row as f64 / ROWS as f64)).ceil() as u64;
     let mut below = 0;
     let mut rows = Vec::new();
     for row in 1..=ROWS {

@@ -1,17 +1,22 @@
 //! The method: noise first, a screening design, a model with expected improvement, a paired knock-out of each line, and a
 //! confirmation of the whole against the user's configuration, with runs that were used for nothing else. The confirmation looks
-//! after each pair and ends when it has proven the gain ([`sequential`]); its time is set aside first.
+//! after each pair and ends when it has proven the gain (`sequential`); its time is set aside first.
 //!
 //! A line with a large gain hides what others do: a server that spends nine tenths of its time in one place does not show what the
 //! rest costs. So such lines are fixed after the screening, and all others are screened again beside them.
 //!
 //! It sees a server only as the trait `Rig`, so its tests run against a simulated machine.
 
-use crate::design;
+mod judge;
+mod phases;
+mod screen;
+mod trial;
+
 use crate::model::{Model, Sample};
 use crate::random::Random;
 use crate::sequential;
 use crate::stats::{self, Interval};
+use phases::Phases;
 
 /// Something that can be set.
 #[derive(Clone, Debug)]
@@ -205,118 +210,6 @@ impl Search<'_> {
         })
     }
 
-    /// Screens: each knob at two levels in a balanced design, with the baseline in between. Ends early when lines with a large gain
-    /// show and a second stage, which would end at the run `staged`, has room.
-    fn screen(&mut self, noise: f64, until: usize, staged: usize) {
-        let rows = self.screening_rows(noise > 0.03 && until - self.spent >= 48);
-        for (i, row) in rows.iter().enumerate() {
-            if !self.left(until) {
-                return;
-            }
-            if i % 7 == 6 {
-                self.run(&self.fixed.clone(), false);
-            }
-            let row = self.without_barred(row);
-            if self.run(&row, false).is_none() {
-                self.find_culprit(&row, until);
-            }
-            if i % 6 == 5 && i > 12 && self.has_room(staged) && self.large(noise).is_some() {
-                return;
-            }
-        }
-    }
-
-    /// Returns `true` if a second stage that ends at the run `until` has enough runs.
-    fn has_room(&self, until: usize) -> bool {
-        self.before == 0 && until >= self.spent + STAGE && self.left(until)
-    }
-
-    /// Returns the levels of the lines whose gain is large beyond doubt, all others at 0; `None` without any.
-    fn large(&self, noise: f64) -> Option<Point> {
-        let model = Model::fit(&self.samples, noise);
-        let best = self.incumbent(&model);
-        let is_large = |k: usize| {
-            let (mid, sd) = model.average_gain(k, best[k]);
-            best[k] != 0 && mid > LARGE.ln() && mid > 3.0 * sd
-        };
-        let large: Point = (0..best.len()).map(|k| if is_large(k) { best[k] } else { 0 }).collect();
-        (large != self.base() && !self.barred(&large)).then_some(large)
-    }
-
-    /// Screens again with the lines that have a large gain: what they hid shows then, and with less noise, as nothing slow is left
-    /// that takes most of the time.
-    fn second_stage(&mut self, noise: f64, until: usize) -> f64 {
-        let Some(large) = self.large(noise).filter(|_| self.has_room(until)) else { return noise };
-        let first = self.samples.len();
-        (self.tell)(Event::Phase("screen again, with the large gains", STAGE));
-        if self.run(&large, true).is_none() {
-            return noise;
-        }
-        (self.fixed, self.before) = (large.clone(), first);
-        for _ in 0..3 {
-            self.run(&large, true);
-        }
-        let quiet = spread(&self.stage().iter().map(|s| s.score).collect::<Vec<_>>());
-        self.screen(quiet, until, 0);
-        quiet
-    }
-
-    /// Returns the runs that models learn from.
-    fn stage(&self) -> &[Sample] {
-        self.samples.get(self.before..).unwrap_or_default()
-    }
-
-    /// Makes the rows of the screening, in random order. A knob with several levels gets any of them. `fold`: twice as many
-    /// rows (see [`design::screening`]).
-    fn screening_rows(&mut self, fold: bool) -> Vec<Point> {
-        let mut rows = design::screening(self.knobs.len(), fold);
-        for row in &mut rows {
-            for (level, knob) in row.iter_mut().zip(self.knobs) {
-                if *level == 1 && knob.levels > 2 {
-                    *level = 1 + self.random.below(usize::from(knob.levels) - 1) as u8;
-                }
-            }
-            for (level, fixed) in row.iter_mut().zip(&self.fixed) {
-                *level = if *fixed == 0 { *level } else { *fixed };
-            }
-        }
-        self.random.shuffle(&mut rows);
-        rows
-    }
-
-    /// Returns a row without the levels that cannot be run. A row with one of them would tell nothing about the others.
-    fn without_barred(&self, row: &Point) -> Point {
-        let mut row = row.clone();
-        for k in 0..row.len() {
-            let mut alone = self.base();
-            alone[k] = row[k];
-            if row[k] != 0 && self.barred(&alone) {
-                row[k] = 0;
-            }
-        }
-        row
-    }
-
-    /// Finds the knob because of which settings did not run, by halves.
-    fn find_culprit(&mut self, row: &Point, until: usize) {
-        let moved: Vec<usize> = (0..row.len()).filter(|k| row[*k] != 0).collect();
-        let mut suspects = moved;
-        while suspects.len() > 1 && self.has_time(until) {
-            let half = suspects[..suspects.len() / 2].to_vec();
-            let mut point = self.base();
-            for k in &half {
-                point[*k] = row[*k];
-            }
-            let runs = self.infeasible.iter().all(|(p, _)| p != &point) && self.run(&point, false).is_some();
-            suspects = if runs { suspects[suspects.len() / 2..].to_vec() } else { half };
-        }
-        if let Some(k) = suspects.first().filter(|_| self.has_time(until)) {
-            let mut point = self.base();
-            point[*k] = row[*k];
-            self.run(&point, false);
-        }
-    }
-
     /// Returns the best settings by the model. Moves one knob after the other as long as that helps.
     fn incumbent(&self, m: &Model) -> Point {
         let mut best = self.fixed.clone();
@@ -364,7 +257,9 @@ impl Search<'_> {
             }
             m = if picks % 12 == 0 { Model::fit(self.stage(), noise) } else { m.update(self.stage()) };
             let best = self.incumbent(&m);
-            if self.spent + judging(&best) > judged {
+            // Where runs say little, all lines will be judged near the incumbent.
+            let lines = if m.scale.noise > LOUD { vec![1; best.len()] } else { best.clone() };
+            if self.spent + judging(&lines) > judged {
                 break;
             }
             let (chosen, hope) = self.most_promising(&m, &best);
@@ -397,86 +292,6 @@ impl Search<'_> {
             }
         }
         chosen
-    }
-
-    /// Judges each line of the incumbent by leaving it out. Each run without a line has one of the whole near it.
-    fn knock_out(&mut self, noise: f64, until: usize) -> (Point, Vec<Line>) {
-        let model = Model::fit(self.stage(), noise).with_large(&self.fixed);
-        let best = self.incumbent(&model);
-        let costly = self.knobs.iter().map(|k| k.costly).collect();
-        let mut trial = Trial::new(model, best, Price { least: self.settings.least, costly });
-        trial.fixed = self.fixed.clone();
-        trial.keep_most_certain(self.runs_left(until) * OUT_AT_A_TIME / (OUT_AT_A_TIME + 1) / LEAST_PAIRS);
-        // Runs without a line since the last run of the whole, and what that whole was.
-        let mut whole = (Point::new(), 0);
-        loop {
-            trial.drop_hopeless();
-            let Some(k) = trial.next() else { break };
-            if !self.left(until) {
-                break;
-            }
-            if whole.0 != trial.best || whole.1 >= OUT_AT_A_TIME {
-                whole = (trial.best.clone(), 0);
-                if self.run(&trial.best, true).is_none() && !self.replace_incumbent(&mut trial, until) {
-                    break;
-                }
-                continue;
-            }
-            whole.1 += 1;
-            self.run(&without(&trial.best, k), false);
-            trial.pairs[k] += 1;
-            trial.model = trial.model.update(self.stage());
-        }
-        trial.model = Model::fit(self.stage(), noise).with_large(&self.fixed);
-        trial.drop_unmeasured();
-        let lines = trial.lines();
-        (trial.best, lines)
-    }
-
-    /// Returns how many runs a phase that ends at the run `until` still has, by number and by time.
-    fn runs_left(&self, until: usize) -> usize {
-        let share = until as f64 / self.settings.runs as f64 - self.rig.used();
-        let by_time = share * self.spent as f64 / self.rig.used().max(1e-9);
-        let by_number = until.saturating_sub(self.spent);
-        by_number.min(by_time.max(0.0) as usize)
-    }
-
-    /// Takes other settings where the incumbent cannot be run. Returns `false` if there are none, or no time.
-    fn replace_incumbent(&mut self, trial: &mut Trial, until: usize) -> bool {
-        let refused = trial.best.clone();
-        self.find_culprit(&refused, until);
-        trial.model = trial.model.update(self.stage());
-        trial.best = self.incumbent(&trial.model);
-        trial.best != refused && !self.infeasible.iter().any(|(p, _)| *p == trial.best)
-    }
-
-    /// Measures the original against the final settings, pair by pair on fresh starts, until that proves a gain or the runs are
-    /// used up. Returns the differences.
-    fn confirm(&mut self, best: &Point, until: usize) -> Vec<f64> {
-        let mut differences = Vec::new();
-        let (mut flip, mut refused) = (false, 0);
-        while refused < 3 && self.may_confirm(until) && !sequential::is_enough(&differences) {
-            // Pairs come in mirrored twos, so that a steady drift cancels out.
-            flip = if differences.len() % 2 == 0 { self.random.below(2) == 1 } else { !flip };
-            match self.confirming_pair(best, flip) {
-                Some(difference) => differences.push(difference),
-                None => refused += 1,
-            }
-        }
-        differences
-    }
-
-    fn may_confirm(&self, until: usize) -> bool {
-        if self.settings.resumed { !self.rig.over() } else { self.left(until.saturating_sub(1)) }
-    }
-
-    /// Runs the original and the final settings on fresh starts, the final ones first if `flip`. Returns the difference.
-    fn confirming_pair(&mut self, best: &Point, flip: bool) -> Option<f64> {
-        let base = self.base();
-        let (first, second) = if flip { (best, &base) } else { (&base, best) };
-        let a = self.run(first, true)?;
-        let b = self.run(second, true)?;
-        Some(if flip { a - b } else { b - a })
     }
 
     /// Runs the original `runs` times. Returns the spread of a run, as a logarithm.
@@ -533,6 +348,8 @@ impl Search<'_> {
 
 /// A gain by which a line hides what others do.
 const LARGE: f64 = 1.4;
+/// Noise beyond which the model is asked whether it holds near the incumbent, as a logarithm.
+const LOUD: f64 = 0.1;
 /// Runs of a second stage at least: the noise, the screening, and some for the model.
 const STAGE: usize = 34;
 /// Most runs without a line for one run of the whole.
@@ -559,187 +376,6 @@ fn without(point: &Point, knob: usize) -> Point {
     let mut p = point.clone();
     p[knob] = 0;
     p
-}
-
-/// What lines have to gain.
-struct Price {
-    /// A line that gains less is not worth having, as a logarithm.
-    least: f64,
-    /// Knobs with a price of their own.
-    costly: Vec<bool>,
-}
-
-impl Price {
-    fn is_costly(&self, knob: usize) -> bool {
-        self.costly.get(knob).copied().unwrap_or_default()
-    }
-
-    /// Returns the gain that a line has to have.
-    fn of(&self, knob: usize) -> f64 {
-        if self.is_costly(knob) { 3.0 * self.least } else { self.least }
-    }
-}
-
-/// The lines of an incumbent on trial: each has to earn its place.
-struct Trial {
-    model: Model,
-    price: Price,
-    best: Point,
-    /// Lines with a large gain.
-    fixed: Point,
-    /// Runs without each knob.
-    pairs: Vec<usize>,
-    /// Lines that were taken out: knob and level.
-    gone: Vec<(usize, u8)>,
-}
-
-impl Trial {
-    fn new(model: Model, best: Point, price: Price) -> Trial {
-        let pairs = vec![0; best.len()];
-        let fixed = vec![0; best.len()];
-        Trial { model, price, best, fixed, pairs, gone: Vec::new() }
-    }
-
-    /// Returns the knobs that the incumbent moves.
-    fn moved(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.best.len()).filter(|k| self.best[*k] != 0)
-    }
-
-    /// Returns the expected gain of a knob in the incumbent, and its standard deviation.
-    fn gain(&self, knob: usize) -> (f64, f64) {
-        self.model.gain(&without(&self.best, knob), &self.best)
-    }
-
-    /// Returns the gain of a knob's level, and its standard deviation: in the incumbent, or over all settings that were measured,
-    /// whichever is known better. Runs without the line tell the former, the screening tells the latter.
-    fn measured(&self, knob: usize, level: u8) -> (f64, f64) {
-        let mut with = self.best.clone();
-        with[knob] = level;
-        let here = self.model.gain(&without(&with, knob), &with);
-        let average = self.model.average_gain(knob, level);
-        if average.1 < here.1 { average } else { here }
-    }
-
-    fn take_out(&mut self, knob: usize) {
-        self.gone.push((knob, self.best[knob]));
-        self.best[knob] = 0;
-    }
-
-    /// Removes lines that gain too little, one at a time, since each changes the expected gain of the others.
-    fn drop_hopeless(&mut self) {
-        loop {
-            let hopeless = self.moved().find(|k| self.is_hopeless(*k));
-            let Some(knob) = hopeless else { return };
-            self.take_out(knob);
-        }
-    }
-
-    fn is_hopeless(&self, knob: usize) -> bool {
-        if self.fixed[knob] != 0 && self.pairs[knob] < LEAST_PAIRS {
-            return false;
-        }
-        let (mid, sd) = self.gain(knob);
-        let judged = self.pairs[knob] >= 2 * LEAST_PAIRS || mid < 0.0;
-        let least = self.price.of(knob);
-        (mid < least && judged) || mid + 1.64 * sd < least.max(3.0 * self.price.least)
-    }
-
-    /// Takes out all but so many lines: what cannot be measured by itself in the time that is left will not be kept.
-    fn keep_most_certain(&mut self, most: usize) {
-        while self.moved().count() > most.max(1) {
-            let weakest = self.moved().min_by(|a, b| self.certainty(*a).total_cmp(&self.certainty(*b)));
-            let Some(knob) = weakest else { return };
-            self.take_out(knob);
-        }
-    }
-
-    /// Returns the expected gain of a knob in standard deviations.
-    fn certainty(&self, knob: usize) -> f64 {
-        // The first stage has shown it.
-        if self.fixed[knob] != 0 && self.pairs[knob] < LEAST_PAIRS {
-            return f64::INFINITY;
-        }
-        let (mid, sd) = self.measured(knob, self.best[knob]);
-        mid / sd.max(1e-9)
-    }
-
-    /// Returns the line that is judged next: one that has hardly been left out, those with a price first, then the most certain ones,
-    /// so that what is not measured when the time is over is what matters least; at last those that are still in doubt.
-    fn next(&self) -> Option<usize> {
-        let sooner = |a: &usize, b: &usize| {
-            let turn = |k: usize| (self.pairs[k], !self.price.is_costly(k));
-            turn(*a).cmp(&turn(*b)).then(self.certainty(*b).total_cmp(&self.certainty(*a)))
-        };
-        let unmeasured = self.moved().filter(|k| self.pairs[*k] < LEAST_PAIRS).min_by(sooner);
-        let doubtful = || self.moved().filter(|k| self.is_doubtful(*k) && self.pairs[*k] < 16);
-        unmeasured.or_else(|| doubtful().min_by_key(|k| self.pairs[*k]))
-    }
-
-    fn is_doubtful(&self, knob: usize) -> bool {
-        let (mid, sd) = self.measured(knob, self.best[knob]);
-        mid - 1.96 * sd <= 0.0
-    }
-
-    fn is_measured(&self, knob: usize) -> bool {
-        self.pairs[knob] >= LEAST_PAIRS && !self.is_doubtful(knob) && self.gain(knob).0 >= self.price.of(knob)
-    }
-
-    /// Takes out lines without a measured interval above zero, the least certain first, since each changes the expected gain of
-    /// the others.
-    fn drop_unmeasured(&mut self) {
-        while let Some(knob) = self.least_certain() {
-            self.take_out(knob);
-        }
-    }
-
-    /// Returns the line without a measured interval above zero that is the least certain.
-    fn least_certain(&self) -> Option<usize> {
-        let unmeasured = self.moved().filter(|k| !self.is_measured(*k));
-        unmeasured.min_by(|a, b| self.certainty(*a).total_cmp(&self.certainty(*b)))
-    }
-
-    /// Returns all lines, kept or not, with their gains.
-    fn lines(&self) -> Vec<Line> {
-        let kept = self.moved().map(|k| (k, self.best[k], true));
-        let gone = self.gone.iter().map(|(k, level)| (*k, *level, false));
-        kept.chain(gone).map(|(knob, level, kept)| self.line(knob, level, kept)).collect()
-    }
-
-    fn line(&self, knob: usize, level: u8, kept: bool) -> Line {
-        let (mid, sd) = self.measured(knob, level);
-        let gain = Interval { mid, low: mid - 1.96 * sd, high: mid + 1.96 * sd };
-        Line { knob, level, gain, pairs: self.pairs[knob], kept }
-    }
-}
-
-/// Numbers of the runs at which the phases of a search end.
-struct Phases {
-    noise: usize,
-    screen: usize,
-    model: usize,
-    knock_out: usize,
-    all: usize,
-    /// Runs of the confirmation.
-    confirming: usize,
-}
-
-impl Phases {
-    fn of(runs: usize) -> Phases {
-        let share = |f: f64| (runs as f64 * f) as usize;
-        let noise = share(0.05).clamp(6, 12);
-        // The confirmation has a fifth, and at least eight pairs; the knock-out has enough for nine lines, also when there are
-        // few runs: the model alone is no proof.
-        let confirming = share(0.22).max(16);
-        let judging = share(0.26).max(24);
-        Phases {
-            noise,
-            screen: share(0.30).max(noise + 26),
-            model: share(0.55).min(runs.saturating_sub(confirming + judging)),
-            knock_out: runs.saturating_sub(confirming),
-            all: runs,
-            confirming,
-        }
-    }
 }
 
 /// Results of the phases.

@@ -392,3 +392,30 @@ fn what_a_large_gain_hides_is_found_as_well() {
         assert!(r.gain.low < all && all < r.gain.high, "{seed}: {all} {:?}", r.gain);
     }
 }
+
+/// Two settings that help only together and hide the rest, and a slow server that is anything but steady.
+struct Hidden(Random);
+
+impl Rig for Hidden {
+    fn run(&mut self, p: &Point, _: bool) -> Outcome {
+        let on = |k: usize| f64::from(u8::from(p[k] != 0));
+        let slow = 1.0 - on(2) * on(3);
+        let small: f64 = (4..10).map(|k| 10.0 * on(k)).sum();
+        let noise = 0.03 + 0.6 * slow;
+        Outcome::Score(-(1500.0 * slow + 150.0 - small).ln() + noise * self.0.normal())
+    }
+}
+
+#[test]
+fn lines_are_judged_near_the_incumbent_where_all_else_is_noise() {
+    let (mut found, mut wrong) = (0, 0);
+    for seed in 0..5 {
+        let settings = Settings { runs: 200, seed, ..Settings::default() };
+        let r = tune(&knobs(), &mut Hidden(Random::new(seed)), &settings, &mut |_| {});
+        assert!(r.proven && r.best[2] == 1 && r.best[3] == 1, "{seed}: {:?} {:?}", r.gain, r.lines);
+        found += (4..10).filter(|k| r.best[*k] == 1).count();
+        wrong += (0..20).filter(|k| !(2..10).contains(k) && r.best[*k] == 1).count();
+    }
+    println!("{found} of 30 found, {wrong} wrong");
+    assert!(found >= 15 && wrong <= 3, "{found} of 30 found, {wrong} wrong");
+}
