@@ -17,11 +17,14 @@
 //! - [`connect`], [`raw`], [`Talk`] and [`Answer`] are the client. None of them uses a parser of the program for HTTP/1.
 //! - [`oracle`] finds nginx; [`compare`] sends the same requests to both.
 //! - [`mod@cases`] runs tables of requests and answers.
+//! - [`Running`] is another program beside a test, [`Done`] one that has ended.
+//! - [`acme`] is an authority for certificates.
 //! - [`worker`] runs a worker thread in the thread of a test.
 //!
 //! Waits have a deadline and say what they wait for. A test whose tool is missing prints so; with `CI` set it fails.
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
+pub mod acme;
 mod answer;
 pub mod cases;
 mod certificates;
@@ -35,6 +38,7 @@ pub mod h3;
 mod oracle;
 mod origin;
 mod process;
+mod programs;
 mod server;
 mod site;
 mod tls;
@@ -56,6 +60,7 @@ pub use oracle::{
 };
 pub use origin::{Asked, Origin, accept, echo, fragments, reset, silent};
 pub use process::{alive, children, descriptors, kill, memory, program, quit, title};
+pub use programs::{Done, Running};
 pub use server::Server;
 pub use site::{Site, open_up};
 pub use tls::{Kept, s_client};

@@ -259,11 +259,10 @@ fn servers_end_with_a_comparison_that_is_killed() {
     let servers = || {
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
         let line = |e: std::fs::DirEntry| std::fs::read(e.path().join("cmdline")).unwrap_or_default();
-        entries
-            .filter(|e| e.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()))
-            .map(line)
-            .filter(|l| String::from_utf8_lossy(l).contains(&place))
-            .count()
+        let is_process =
+            |e: &std::fs::DirEntry| e.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit());
+        let lines = entries.filter(is_process).map(line);
+        lines.filter(|l| String::from_utf8_lossy(l).contains(&place)).count()
     };
     assert!(servers() >= 2);
     child.kill().expect("killed");
