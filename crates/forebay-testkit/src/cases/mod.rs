@@ -1,6 +1,6 @@
 //! Tables of requests and answers: tests that need no code.
 //!
-//! A file has cases, each with a name, a comment and sections:
+//! A file has cases, each with a name, a comment and sections. Sections before the first case are the first ones of each.
 //!
 //! ```text
 //! == a_page_of_an_upstream_is_cached
@@ -113,7 +113,9 @@ pub fn run(file: &str, name: &str, all: &str) {
     let tests: Vec<&str> = all.trim_matches(['[', ']']).split_whitespace().collect();
     assert_eq!(names, tests, "cases of the file, and those that are tests");
     let at = names.iter().position(|n| *n == name).expect("a case");
-    let sections = sections(cases[at]);
+    let of_all = file.split("\n== ").next().and_then(|head| Some(head[head.find("\n-- ")?..].trim_end()));
+    let (title, own) = cases[at].split_at(cases[at].find("\n-- ").unwrap_or(cases[at].len()));
+    let sections = sections(&format!("{title}{}{own}", of_all.unwrap_or_default()));
     let origins: Vec<Upstream> =
         sections.iter().filter(|s| s.kind == "origin").map(Upstream::start).collect();
     let talks = Talks::default();
