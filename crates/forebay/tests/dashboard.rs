@@ -1,10 +1,10 @@
 //! History, reloads, certificates and warnings of the API; the page in a browser; `forebay top`.
 
 use crate::PROGRAM;
-use crate::metrics::{json, series};
+use crate::metrics::json;
 use forebay_testkit::{
-    Conf, Done, Origin, P256, Server, Signal, Site, ask, body, free_port, http, kill, raw, s_client, tool,
-    wait_for, wait_until,
+    Conf, Done, Origin, P256, Server, Signal, Site, ask, body, free_port, http, kill, raw, s_client, series,
+    tool, wait_for, wait_until,
 };
 use serde_json::{Value, json};
 use std::io::{Read, Write};

@@ -11,8 +11,7 @@ tables! {
     backends: "backends" [] 15;
     identity_of_websockets: "websockets" [] 1;
     forwarded_addresses_of_a_host_that_passes: "passthrough" ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", "%FREE0%"] 2;
-    proxy_protocol_in_front_of_passthrough:
-        "passthrough-proxy-protocol" ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", "%FREE0%"] 2;
+    proxy_protocol_in_front_of_passthrough: "passthrough-proxy-protocol" ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", "%FREE0%"] 2;
     addresses_of_streams: "streams-trusted" ["--tcp-services-configmap", "default/tcp"] 1,
         "streams-untrusted" ["--tcp-services-configmap", "default/tcp"] 1;
 }

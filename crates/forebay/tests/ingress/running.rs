@@ -261,7 +261,11 @@ fn gateway(name: &str, listeners: &[(&str, u16)]) -> Value {
 }
 
 fn class() -> Value {
-    object("GatewayClass", "forebay", json!({"spec": {"controllerName": "forebay.io/gateway"}}))
+    // It belongs to no namespace.
+    let mut class =
+        object("GatewayClass", "forebay", json!({"spec": {"controllerName": "forebay.io/gateway"}}));
+    class["metadata"] = json!({"name": "forebay"});
+    class
 }
 
 /// Returns a route that redirects.
