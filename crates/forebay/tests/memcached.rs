@@ -8,7 +8,10 @@ use std::process::Command;
 forebay_testkit::cases!("cases/memcached.cases": servers_that_say_something_else);
 
 /// Ends with the test.
-struct Memcached(#[allow(dead_code, reason = "it ends the program")] Running, u16);
+struct Memcached {
+    _running: Running,
+    port: u16,
+}
 
 impl Memcached {
     /// `None` where it is not installed.
@@ -17,11 +20,11 @@ impl Memcached {
         let args = ["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()];
         let mut command = Command::new("memcached");
         let start = || Running::start_at(command.args(args), ([127, 0, 0, 1], port).into());
-        tool("memcached").then(start).map(|running| Memcached(running, port))
+        tool("memcached").then(start).map(|_running| Memcached { _running, port })
     }
 
     fn set(&self, key: &str, flags: u32, value: &str) {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.1)).expect("connect");
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connect");
         stream.send(format!("set {key} {flags} 0 {}\r\n{value}\r\n", value.len()));
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).expect("a line");
@@ -52,7 +55,7 @@ fn values_are_responses() {
            location @made {{ return 200 made; }}\n\
            location /missing {{ memcached_pass 127.0.0.1:{0}; }}\n\
            location /none {{ set $memcached_key ''; memcached_pass u; }} }}",
-        memcached.1
+        memcached.port
     )));
     for _ in 0..3 {
         let got = server.get("/value");
