@@ -84,6 +84,12 @@ pub fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     pairs.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
 }
 
+/// Returns the value of a series of a text for Prometheus, by its whole left side.
+pub fn series(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
 /// Returns what follows the head of an answer.
 pub fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)

@@ -17,11 +17,15 @@
 //! - [`connect`], [`raw`], [`Talk`] and [`Answer`] are the client. None of them uses a parser of the program for HTTP/1.
 //! - [`oracle`] finds nginx; [`compare`] sends the same requests to both.
 //! - [`mod@cases`] runs tables of requests and answers.
+//! - [`Running`] is another program beside a test, [`Done`] one that has ended.
+//! - [`acme`] is an authority for certificates.
+//! - [`store`] is the store that servers share.
 //! - [`worker`] runs a worker thread in the thread of a test.
 //!
 //! Waits have a deadline and say what they wait for. A test whose tool is missing prints so; with `CI` set it fails.
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
+pub mod acme;
 mod answer;
 pub mod cases;
 mod certificates;
@@ -35,15 +39,17 @@ pub mod h3;
 mod oracle;
 mod origin;
 mod process;
+mod programs;
 mod server;
 mod site;
+pub mod store;
 mod tls;
 mod tools;
 mod udp;
 mod wait;
 pub mod worker;
 
-pub use answer::{Answer, body, body_of, content_of, dechunked, field, status};
+pub use answer::{Answer, body, body_of, content_of, dechunked, field, series, status};
 pub use certificates::{P256, RSA};
 pub use client::{
     Talk, ask, chunked, connect, connect_with_small_buffer, get, get_with, join_all, raw, request,
@@ -56,9 +62,10 @@ pub use oracle::{
 };
 pub use origin::{Asked, Origin, accept, echo, fragments, reset, silent};
 pub use process::{alive, children, descriptors, kill, memory, program, quit, title};
+pub use programs::{Done, Running};
 pub use server::Server;
 pub use site::{Site, open_up};
-pub use tls::{Kept, s_client};
+pub use tls::{Kept, s_client, s_client_at};
 pub use tools::{files, run, through, tool};
 pub use udp::{Echo, receive, udp};
 pub use wait::{DEADLINE, free_pair, free_port, wait_for, wait_until};

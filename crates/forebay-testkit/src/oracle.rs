@@ -103,6 +103,8 @@ pub fn normalise(answer: &[u8], site: &Site) -> String {
     format!("{}\n\n{body}", head.join("\n"))
 }
 
+const CHUNKED: &str = "Transfer-Encoding: chunked";
+
 /// Form in which answers are compared.
 #[derive(Debug, Default, Clone)]
 pub enum Form {
@@ -129,6 +131,13 @@ impl Form {
                 let is_page = ["forebay", "nginx"].iter().any(|n| text.contains(&format!("<center>{n}")));
                 format!("{}\n\n{}", answer.comparable(), if is_page { "a page" } else { &text })
             }
+            Form::Joined => {
+                // The names of the products differ in length, and so would chunks.
+                let text = String::from_utf8_lossy(bytes);
+                let chunked = text.split_once("\r\n\r\n").filter(|(head, _)| head.contains(CHUNKED));
+                let whole = chunked.map(|(head, body)| format!("{head}\r\n\r\n{}", joined(body)));
+                Form::Sorted.of(&normalise(whole.as_deref().map_or(bytes, str::as_bytes), site))
+            }
             _ => self.of(&normalise(bytes, site)),
         }
     }
@@ -143,7 +152,7 @@ impl Form {
         };
         match self {
             Form::Whole | Form::Decoded => answer.to_owned(),
-            Form::Joined if head.contains("Transfer-Encoding: chunked") => {
+            Form::Joined if head.contains(CHUNKED) => {
                 format!("{}\n\n{}", sorted(), joined(body))
             }
             Form::Sorted | Form::Joined => format!("{}\n\n{body}", sorted()),

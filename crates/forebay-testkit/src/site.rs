@@ -1,6 +1,7 @@
 //! Directories with a configuration.
 
-use crate::{free_port, program};
+use crate::{Done, free_port, program};
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -132,6 +133,20 @@ impl Site {
     /// Runs the program under test on this site to its end.
     pub fn run(&self, args: &[&str]) -> Output {
         self.command(program(), args).stdin(Stdio::null()).output().expect("runs")
+    }
+
+    /// Returns a command of the program in this directory, where it has its data and temporary files, too.
+    pub fn subcommand<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(program());
+        command.args(args).current_dir(self.dir()).env_remove("NGINX").env("LC_ALL", "C");
+        command.env("TMPDIR", self.dir()).env("XDG_DATA_HOME", self.path("data"));
+        command.env("XDG_STATE_HOME", self.path("state"));
+        command
+    }
+
+    /// Runs a subcommand, whose arguments are separated by blanks, to its end, see [`Site::subcommand`].
+    pub fn forebay(&self, args: &str) -> Done {
+        Done::of(&mut self.subcommand(args.split_whitespace()))
     }
 
     /// Returns the pid in the pid file, if it is a number.

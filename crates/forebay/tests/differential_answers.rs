@@ -11,6 +11,8 @@ use serde_json::json;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
+forebay_testkit::cases!("cases/differential_answers.cases": pages_for_lines_that_are_refused);
+
 /// nginx and the program with the same servers, which listen at `%PORT0%`, and at `%PORT1%` over HTTP/2.
 struct Both {
     ours: Server,
@@ -19,16 +21,9 @@ struct Both {
 
 impl Both {
     fn start(nginx: &str, http: &str, server: &str) -> Both {
-        Both::of(
-            nginx,
-            &format!(
-                "{http}\nserver {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% http2; {server} }}"
-            ),
-        )
-    }
-
-    fn of(nginx: &str, http: &str) -> Both {
-        let conf = wrap(http);
+        let conf = wrap(&format!(
+            "{http}\nserver {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% http2; {server} }}"
+        ));
         let (ours, theirs) = (Site::new(&conf), Site::new(&conf));
         [&ours, &theirs].into_iter().for_each(page_files);
         Both { ours: Server::start_on(ours), theirs: Oracle::start(nginx, theirs) }
@@ -261,50 +256,6 @@ fn content_over_http3_that_comes_with_its_head_has_a_length() {
     let theirs = told("theirs", theirs.addr());
     assert_eq!(told("ours", ours.addr(0)), theirs);
     assert!(theirs[1].contains("length \\\"4\\\""), "{theirs:?}");
-}
-
-/// A client whose request line is refused has not said that it takes chunks: where filters change its page, that ends with the connection.
-#[test]
-fn pages_for_lines_that_are_refused() {
-    const FILTERS: [&str; 7] = [
-        "ssi on;",
-        "sub_filter h1 h2; sub_filter_once off;",
-        "add_trailer X-T v always;",
-        "addition_types *; add_after_body /page.html;",
-        "gzip on; gzip_min_length 1; charset utf-8; expires 1h; add_header X-A b always;",
-        "error_page 400 414 494 505 /50x.html; ssi on; location /50x.html { expires 1h; }",
-        "error_page 400 414 494 505 =200 @named; ssi on; location @named { return 200 $uri; }",
-    ];
-    let Some(nginx) = oracle() else { return };
-    let servers: String = (FILTERS.iter().enumerate())
-        .map(|(port, filter)| format!("server {{ listen 127.0.0.1:%PORT{port}%; {filter} }}\n"))
-        .collect();
-    let both = Both::of(&nginx, &format!("large_client_header_buffers 2 1k;\n{servers}"));
-    let (long, more) = ("a".repeat(3000), "Host: localhost\r\nConnection: close\r\n");
-    let lines = [
-        format!("GET /{long} HTTP/1.1"),
-        format!("GET /{long} HTTP/1.0"),
-        format!("POST /{long} HTTP/1.1"),
-        "GET / x HTTP/1.1".to_owned(),
-        "get / HTTP/1.1".to_owned(),
-        "GET / HTTP/2.1".to_owned(),
-        "GET / HTTP/1.1x".to_owned(),
-        "GET /%00 HTTP/1.1".to_owned(),
-        "GET /../.. HTTP/1.0".to_owned(),
-        format!("GET / HTTP/1.1\r\nX-Long: {long}"),
-        "GET / HTTP/1.1\r\n: none".to_owned(),
-        "GET / HTTP/1.1\r\nHost: a/b".to_owned(),
-        "TRACE / HTTP/1.1".to_owned(),
-        "GET /none HTTP/1.1".to_owned(),
-    ];
-    let mut differences = String::new();
-    for (port, filter) in FILTERS.iter().enumerate() {
-        for line in &lines {
-            let what = format!("{} with {filter}", line.replace(&long, "LONG"));
-            note(&mut differences, &what, both.ask_text(port, format!("{line}\r\n{more}\r\n")));
-        }
-    }
-    assert!(differences.is_empty(), "{differences}");
 }
 
 /// The challenge of a 401 stays whatever takes the place of its page. `$sent_http_*` tell what was sent.

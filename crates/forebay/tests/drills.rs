@@ -1,11 +1,11 @@
 //! Failure drills: something breaks under load, and clients are not to notice where anything healthy is left.
 
 use forebay_testkit::{
-    Asked, Conf, Origin, Server, Signal, Site, alive, free_port, http, kill, tool, wait_for, wait_until,
+    Asked, Conf, Done, Origin, Running, Server, Signal, Site, alive, free_port, http, kill, tool, wait_until,
 };
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -169,28 +169,16 @@ fn half_a_body_is_not_passed_off_as_a_whole() {
     assert_eq!(ask(&mut connect(), request).as_deref(), Ok("well"));
 }
 
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// HAProxy that answers everything itself.
-fn haproxy(site: &Site, name: &str) -> (Process, u16) {
+fn haproxy(site: &Site, name: &str) -> (Running, u16) {
     let port = free_port();
     let text = format!(
         "defaults\n mode http\n timeout client 10s\n timeout connect 1s\n timeout server 10s\n\
          frontend f\n bind 127.0.0.1:{port}\n http-request return status 200 content-type text/plain string \"{name}\"\n"
     );
-    let path = site.write(name, &text);
-    let child = Command::new("haproxy").arg("-db").arg("-f").arg(path).stderr(Stdio::null()).spawn();
-    let process = Process(child.expect("haproxy starts"));
-    wait_for("haproxy", || TcpStream::connect(("127.0.0.1", port)).ok());
-    (process, port)
+    let mut command = Command::new("haproxy");
+    let command = command.arg("-db").arg("-f").arg(site.write(name, &text));
+    (Running::start_at(command, ([127, 0, 0, 1], port).into()), port)
 }
 
 #[test]
@@ -234,24 +222,8 @@ fn an_address_changes_under_load() {
             // A, not AAAA: the type stands four bytes before the end.
             if m[len - 3] == 1 {
                 m[7] = 1;
-                m.extend_from_slice(&[
-                    0xc0,
-                    12,
-                    0,
-                    1,
-                    0,
-                    1,
-                    0,
-                    0,
-                    0,
-                    1,
-                    0,
-                    4,
-                    127,
-                    0,
-                    0,
-                    answer.load(SeqCst),
-                ]);
+                m.extend_from_slice(b"\xc0\x0c\0\x01\0\x01\0\0\0\x01\0\x04\x7f\0\0");
+                m.push(answer.load(SeqCst));
             }
             let _ = names.send_to(&m, from);
         }
@@ -315,10 +287,10 @@ fn real_clients_and_applications() {
     site.write("html/index.html", "from python");
     let port = free_port();
     let mut python = Command::new("python3");
-    python.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string(), "--directory"]);
-    let python = python.arg(site.dir().join("html")).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let _python = Process(python.expect("python3 starts"));
-    wait_for("python", || TcpStream::connect(("127.0.0.1", port)).ok());
+    python
+        .args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()])
+        .current_dir(site.path("html"));
+    let _python = Running::start_at(&mut python, ([127, 0, 0, 1], port).into());
     let echo = free_port();
     let server = Server::start(conf(&format!(
         "map $http_upgrade $c {{ default upgrade; '' ''; }} server {{ listen 127.0.0.1:%PORT0%;\n\
@@ -328,13 +300,11 @@ fn real_clients_and_applications() {
     let load = Load::start(server.addr(0), 2, "/index.html");
     load.go_on(50);
     assert_eq!(load.end(), Vec::<String>::new());
-    let there = Command::new("python3").args(["-c", "import websockets"]).stderr(Stdio::null()).status();
-    if !there.is_ok_and(|s| s.success()) {
-        eprintln!("skipped: no Python module websockets");
-        return;
+    if Done::of(Command::new("python3").args(["-c", "import websockets"])).code != 0 {
+        return eprintln!("skipped: no Python module websockets");
     }
     let script = site.write("ws.py", include_str!("drills/websocket.py"));
     let ports = [echo.to_string(), server.addr(0).port().to_string()];
-    let out = Command::new("python3").arg(script).args(ports).output().expect("python3 runs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let done = Done::of(Command::new("python3").arg(script).args(ports));
+    assert_eq!(done.code, 0, "{}", done.err);
 }

@@ -20,6 +20,7 @@ mod wrong_upstream;
 
 pub use forebay_testkit::h3::{Client, field};
 use forebay_testkit::{P256, Server, Site};
+use serde_json::{Value, json};
 
 /// A site with certificates for `localhost` and `other`, and the lines of the http block.
 pub fn site(http: &str) -> Site {
@@ -47,4 +48,14 @@ pub fn serve(lines: &str) -> Server {
     Server::start_on(site(&format!(
         "server {{ listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; {lines} }}"
     )))
+}
+
+/// Waits for the answer to a PING on the connection `a`, and returns what the client has seen.
+pub fn ping(client: &mut Client) -> Value {
+    client.call("ping", json!({"on": "a"}))
+}
+
+/// Waits for the end of the connection `a`.
+pub fn closing(client: &mut Client) -> Value {
+    client.call("wait", json!({"on": "a", "for": "closed"}))
 }

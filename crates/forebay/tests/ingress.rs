@@ -16,15 +16,16 @@ mod running;
 use backends::OTHER_BACKENDS;
 use cases::{Case, Exchange, read};
 use forebay_testkit::{
-    Asked, DEADLINE, Origin, RSA, Server, Site, ask, free_pair, free_port, program, raw, run,
+    Asked, DEADLINE, Done, Origin, RSA, Server, Site, ask, free_pair, free_port, program, raw, run,
 };
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 forebay_testkit::cases!("cases/ingress.cases":
-    an_audit_names_what_is_refused, an_audit_without_findings_ends_with_0);
+    an_audit_names_what_is_refused, an_audit_without_findings_ends_with_0, an_audit_reads_the_values_of_the_chart);
 
 /// Names of the backends.
 const BACKENDS: &[&str] = &["web", "api", "errors", "auth", "mirror", "other"];
@@ -103,12 +104,12 @@ fn name_server() -> SocketAddr {
 }
 
 /// Reads a list of objects.
-fn objects(text: &str) -> Vec<serde_json::Value> {
+fn objects(text: &str) -> Vec<Value> {
     serde_json::from_str(text).expect("JSON")
 }
 
 /// Makes the objects that all cases share: `%NAME%` in `shared.json` is the text of a file of the site.
-fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>) -> Vec<serde_json::Value> {
+fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>) -> Vec<Value> {
     let mut all = Vec::new();
     for (namespace, (name, port)) in
         ["default", "second"].iter().flat_map(|n| ports.iter().map(move |p| (n, p)))
@@ -121,7 +122,7 @@ fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>
         settings.iter().map(|(k, v)| (k.clone(), v.clone().into())).collect();
     data.entry("bind-address").or_insert("127.0.0.1".into());
     data.entry("access-log-path").or_insert(format!("{}/logs/access.log", site.dir().display()).into());
-    all.push(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config", "namespace": "default"}, "data": data}));
+    all.push(object("ConfigMap", "config", json!({"data": data})));
     let names = ["server.crt", "server.key", "client.crt", "client.key", "backend.crt"];
     all.extend(objects(&names.iter().fold(include_str!("ingress/shared.json").to_owned(), |text, name| {
         text.replace(&format!("%{name}%"), &site.read(name).replace('\n', "\\n"))
@@ -160,22 +161,19 @@ impl Table {
             ports.extend(OTHER_BACKENDS.into_iter().zip(numbers));
         }
         let mut objects = shared(&site, settings, &ports);
+        let fill =
+            |t: String, (name, port): (&&str, &u16)| t.replace(&format!("%{name}%"), &port.to_string());
         for case in cases {
             objects.extend(case.manifests());
             for text in &case.objects {
-                let fill = |t: String, (name, port): (&&str, &u16)| {
-                    t.replace(&format!("%{name}%"), &port.to_string())
-                };
                 let authority = site.read("backend.crt").replace('\n', "\\n");
                 let text = ports.iter().fold(text.replace("%BACKEND.CRT%", &authority), fill);
                 objects.push(serde_json::from_str(&text).expect("JSON"));
             }
         }
         // The ports of backends, for URLs in annotations.
-        let mut list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
-        for (name, port) in &ports {
-            list = list.replace(&format!("%{name}%"), &port.to_string());
-        }
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+        let mut list = ports.iter().fold(list, fill);
         for (index, name) in ["\"%HTTP%\"", "\"%HTTPS%\""].into_iter().enumerate() {
             list = list.replace(name, &site.addr(index).port().to_string());
         }
@@ -238,12 +236,8 @@ impl Table {
         // Of two addresses the last one counts.
         let port = field("port").map(|port| format!("-connect 127.0.0.1:{port}")).unwrap_or_default();
         let own = field("certificate").map(|n| format!("-cert {n}.crt -key {n}.key")).unwrap_or_default();
-        let answer = forebay_testkit::s_client(
-            &self.server,
-            1,
-            &format!("-quiet -servername {name} {own} {port}"),
-            &text,
-        );
+        let options = format!("-quiet -servername {name} {own} {port}");
+        let answer = forebay_testkit::s_client(&self.server, 1, &options, &text);
         Some(answer.find("HTTP/1.1 ").map_or(answer.clone(), |i| answer[i..].to_owned()))
     }
 
@@ -351,7 +345,7 @@ fn render(args: &str, more: &[&str]) -> (String, String) {
 }
 
 /// Renders one Ingress with annotations and keys. Returns the text and the problems.
-fn written(site: &Site, secret: &serde_json::Value, pairs: &[(&str, String)]) -> (String, String) {
+fn written(site: &Site, secret: &Value, pairs: &[(&str, String)]) -> (String, String) {
     let (mut annotations, mut data) = (serde_json::Map::new(), serde_json::Map::new());
     for (name, value) in pairs {
         match name.strip_prefix('@') {
@@ -361,19 +355,18 @@ fn written(site: &Site, secret: &serde_json::Value, pairs: &[(&str, String)]) ->
             None => drop(data.insert((*name).to_owned(), value.clone().into())),
         }
     }
-    let map = |name: &str, data: serde_json::Value| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}, "data": data});
-    let items = serde_json::json!([
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"}, "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}},
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "default"}, "stringData": secret},
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pw", "namespace": "second"}, "stringData": {"auth": "a:b"}},
-        map("fields", serde_json::json!({"X-Custom": "yes"})),
-        map("parameters", serde_json::json!({"APP_ENV": "yes"})),
+    let map = |name: &str, data: Value| object("ConfigMap", name, json!({"data": data}));
+    let spec = json!({"tls": [{"hosts": ["a.test"], "secretName": "tls"}], "rules": [rule("a.test", "/")]});
+    let items = json!([
+        object("Service", "web", json!({"spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}})),
+        object("Secret", "tls", json!({"stringData": secret})),
+        object("Secret", "pw", json!({"metadata": {"namespace": "second"}, "stringData": {"auth": "a:b"}})),
+        map("fields", json!({"X-Custom": "yes"})),
+        map("parameters", json!({"APP_ENV": "yes"})),
         map("config", data.into()),
-        {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "a", "namespace": "default", "annotations": annotations},
-            "spec": {"tls": [{"hosts": ["a.test"], "secretName": "tls"}], "rules": [{"host": "a.test", "http": {"paths": [
-                {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}},
+        object("Ingress", "a", json!({"metadata": {"annotations": annotations}, "spec": spec})),
     ]);
-    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let path = site.write("written.json", list.to_string()).display().to_string();
     render(&format!("-f {path} --default-backend-service default/web {OWN}"), &[])
 }
@@ -382,7 +375,7 @@ fn written(site: &Site, secret: &serde_json::Value, pairs: &[(&str, String)]) ->
 #[test]
 fn values_become_their_lines() {
     let (site, _) = certified();
-    let secret = serde_json::json!({"tls.crt": site.read("server.crt"), "tls.key": site.read("server.key"), "ca.crt": site.read("server.crt")});
+    let secret = json!({"tls.crt": site.read("server.crt"), "tls.key": site.read("server.key"), "ca.crt": site.read("server.crt")});
     let count = |text: &str, wanted: &str| {
         let of = |line: &str| match wanted.strip_suffix('*') {
             Some(start) => line.trim().starts_with(start),
@@ -466,10 +459,14 @@ macro_rules! tables {
         $($(#[$doc])*
         #[test]
         fn $name() {
-            $(assert!(table(include_str!(concat!("ingress/", $file, ".cases")), &[$($more),*]) >= $least, $file);)+
+            $({
+                let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ingress/", $file, ".cases"));
+                assert!($crate::ingress::table(text, &[$($more),*]) >= $least, $file);
+            })+
         })*
     };
 }
+pub(crate) use tables;
 
 tables! {
     routing: "routing" [] 25;
@@ -513,22 +510,20 @@ fn spellings() {
 mod samples;
 
 /// Renders objects and tests the files; returns what `-t` says if it fails.
-fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(), String> {
+fn builds(site: &Site, objects: &Value, more: &[&str]) -> Result<(), String> {
     let input = site.dir().join("objects.json");
     std::fs::write(&input, objects.to_string()).expect("write");
     // Those of the objects before would be included.
     let _ = std::fs::remove_dir_all(site.dir().join("hosts"));
     let (input, dir) = (input.display().to_string(), site.dir().display().to_string());
     render(&format!("-f {input} -o {dir} {OWN}"), more);
-    let (code, _, text) = run(program(), &["-t", "-p", &dir, "-c", "forebay.conf"]).expect("runs");
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(text.lines().filter(|l| l.contains("emerg")).collect::<Vec<_>>().join("\n"))
-    }
+    let Done { code, err, .. } = site.forebay(&format!("-t -p {dir} -c forebay.conf"));
+    (code == 0)
+        .then_some(())
+        .ok_or(err.lines().filter(|l| l.contains("emerg")).collect::<Vec<_>>().join("\n"))
 }
 
-fn certified() -> (Site, Vec<serde_json::Value>) {
+fn certified() -> (Site, Vec<Value>) {
     let site = Site::new("");
     site.certificate("server", RSA, "test", "DNS:*.test");
     for end in ["crt", "key"] {
@@ -539,13 +534,34 @@ fn certified() -> (Site, Vec<serde_json::Value>) {
     (site, objects)
 }
 
-fn one_ingress(name: &str, annotations: serde_json::Map<String, serde_json::Value>) -> serde_json::Value {
-    serde_json::json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
-        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
-        "spec": {"tls": [{"hosts": [format!("{name}.test")], "secretName": "tls"}], "rules": [{"host": format!("{name}.test"), "http": {"paths": [
-            {"path": "/p", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}
-    })
+/// Makes an object of the namespace `default` with further members.
+fn object(kind: &str, name: &str, more: Value) -> Value {
+    let version = api::KINDS.iter().find(|(k, ..)| *k == kind).expect("a kind").1;
+    let mut all =
+        json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "default"}});
+    for (member, value) in more.as_object().expect("members") {
+        match value.as_object().filter(|_| member == "metadata") {
+            Some(more) => more.iter().for_each(|(member, value)| all["metadata"][member] = value.clone()),
+            None => all[member] = value.clone(),
+        }
+    }
+    all
+}
+
+/// Returns a rule for all requests of a host that begin with a path.
+fn rule(host: &str, path: &str) -> Value {
+    let web = json!({"service": {"name": "web", "port": {"number": 80}}});
+    json!({"host": host, "http": {"paths": [{"path": path, "pathType": "Prefix", "backend": web}]}})
+}
+
+fn one_ingress(name: &str, annotations: serde_json::Map<String, Value>) -> Value {
+    let host = format!("{name}.test");
+    let tls = json!([{"hosts": [host], "secretName": "tls"}]);
+    object(
+        "Ingress",
+        name,
+        json!({"metadata": {"annotations": annotations}, "spec": {"tls": tls, "rules": [rule(&host, "/p")]}}),
+    )
 }
 
 /// Whatever value an annotation has: if it is accepted, the server takes the configuration.
@@ -564,10 +580,10 @@ fn every_value_of_an_annotation_builds() {
             objects.push(one_ingress(&format!("r{i}v{j}"), annotations));
         }
     }
-    let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let all = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     if let Err(text) = builds(&site, &all, &[]) {
         let name = text.split("/hosts/").nth(1).and_then(|t| t.split(".test").next()).unwrap_or_default();
-        let id = serde_json::Value::from(name);
+        let id = Value::from(name);
         let items = all["items"].as_array().expect("a list");
         let guilty = items.iter().find(|o| o["metadata"]["name"] == id);
         panic!("{text}\n{guilty:?}");
@@ -584,12 +600,12 @@ fn every_value_of_a_key_builds() {
             let mut objects = objects.clone();
             for object in &mut objects {
                 if object["metadata"]["name"] == "config" {
-                    object["data"] = serde_json::json!({"access-log-path": "logs/access.log"});
+                    object["data"] = json!({"access-log-path": "logs/access.log"});
                     object["data"][row.name] = value.clone().into();
                 }
             }
             objects.push(one_ingress("a", serde_json::Map::new()));
-            let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+            let all = json!({"apiVersion": "v1", "kind": "List", "items": objects});
             if let Err(text) = builds(&site, &all, &[]) {
                 failures.push(format!("{}={value:?}: {text}", row.name));
             }
@@ -612,94 +628,32 @@ fn the_known_variables_exist() {
              stream {{ log_format x '{stream}'; access_log logs/x x; server {{ listen 127.0.0.1:9; ssl_preread on; proxy_pass 127.0.0.1:7; }} }}"
         ),
     );
-    let out = site.run(&["-t"]);
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-}
-
-const MANIFEST: &str = r#"apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata:
-  name: shop
-  annotations:
-    nginx.ingress.kubernetes.io/proxy-body-size: 8m
-    nginx.ingress.kubernetes.io/configuration-snippet: |
-      add_header X-A b;
-      alias /etc;
-spec:
-  ingressClassName: nginx
-  rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata: {name: fine}
-spec:
-  ingressClassName: nginx
-  rules: [{host: b.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata: {name: other}
-spec: {ingressClassName: traefik}
-"#;
-
-/// Runs `forebay ingress audit` on files in a directory.
-fn audit(site: &Site, args: &[&str]) -> (i32, String) {
-    let dir = site.dir().join("m").display().to_string();
-    let mut all = vec!["ingress", "audit", dir.as_str()];
-    all.extend(args);
-    let (code, out, errors) = run(program(), &all).expect("runs");
-    assert!(errors.is_empty(), "{errors}");
-    (code, out)
-}
-
-#[test]
-fn an_audit_reads_the_values_of_the_chart() {
-    let site = Site::new("");
-    site.write("m/shop.yaml", MANIFEST);
-    site.write(
-        "values.yaml",
-        "controller:\n  allowSnippetAnnotations: false\n  config: {proxy-body-size: 10m, use-geoip2: \"true\", nonsense: 1}\n  \
-         extraArgs: {strange: 1, v: 2}\n  customTemplate: {configMapName: x}\ntcp: {\"9000\": default/web:80}\n",
-    );
-    let values = site.dir().join("values.yaml").display().to_string();
-    let (code, text) = audit(&site, &["--values", &values, "--format", "json"]);
-    assert_eq!(code, 1, "{text}");
-    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(report["summary"]["refused"], 1, "{text}");
-    assert_eq!(report["ingresses"][1]["problems"][0]["reason"], "SnippetNotAllowed", "{text}");
-    let notes = report["notes"].to_string();
-    assert!(
-        notes.contains("extraArgs.strange: forebay ingress has no such option")
-            && notes.contains("extraArgs.v has no effect: ")
-            && notes.contains("customTemplate is not honoured"),
-        "{notes}"
-    );
-    let general = report["problems"].to_string();
-    assert!(general.contains("GeoIP") && general.contains("nonsense"), "{general}");
+    let done = Done::of(&mut site.command(program(), &["-t"]));
+    assert_eq!(done.code, 0, "{}", done.err);
 }
 
 #[test]
 fn a_rendered_text_hides_keys() {
     let (site, _) = certified();
-    let manifest = MANIFEST
-        .replace("  rules: [{host: b", "  tls: [{hosts: [b.test], secretName: s}]\n  rules: [{host: b");
     let (crt, key) = (site.read("server.crt"), site.read("server.key"));
-    let data = serde_json::json!({"tls.crt": crt, "tls.key": key});
-    let secret = format!("---\napiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {data}\n");
-    let path = site.write("m.yaml", format!("{manifest}{secret}")).display().to_string();
-    let (code, text, problems) =
-        run(program(), &["ingress", "render", "-f", &path, "--ingress-class", "nginx"]).expect("runs");
-    assert_eq!(code, 1, "{problems}");
+    let mut shop = one_ingress("a", serde_json::Map::new());
+    shop["metadata"]["annotations"]["nginx.ingress.kubernetes.io/configuration-snippet"] =
+        "add_header X-A b;".into();
+    let items = json!([
+        shop,
+        one_ingress("b", serde_json::Map::new()),
+        object("Secret", "tls", json!({"stringData": {"tls.crt": crt, "tls.key": key}}))
+    ]);
+    site.write("m.json", json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+    let Done { code, out, err } = site.forebay("ingress render -f m.json --watch-ingress-without-class");
+    assert_eq!(code, 1, "{err}");
     assert!(
-        text.contains("# file forebay.conf\n") && text.contains("# file hosts/b.test.conf\nserver {"),
-        "{text}"
+        out.contains("# file forebay.conf\n") && out.contains("# file hosts/b.test.conf\nserver {"),
+        "{out}"
     );
-    assert!(
-        text.contains(&format!("# file secrets/default_s.key\n# {} bytes\n", key.len()))
-            && !text.contains("PRIVATE"),
-        "{text}"
-    );
-    assert!(problems.contains("snippets are not allowed"), "{problems}");
+    let hidden = format!("# file secrets/default_tls.key\n# {} bytes\n", key.len());
+    assert!(out.contains(&hidden) && !out.contains("PRIVATE"), "{out}");
+    assert!(err.contains("snippets are not allowed"), "{err}");
 }
 
 /// Whatever Ingresses come together, the server takes the configuration.
@@ -719,7 +673,8 @@ fn random_clusters_build() {
         let mut random = samples::Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut objects = shared.clone();
         for object in objects.iter_mut().filter(|o| o["metadata"]["name"] == "config") {
-            object["data"] = serde_json::json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
+            object["data"] =
+                json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
             for _ in 0..4 {
                 let row = &forebay_k8s::settings::ROWS[random.below(forebay_k8s::settings::ROWS.len())];
                 let values = samples::samples(row.name, row.value, row.default);
@@ -750,31 +705,26 @@ fn random_clusters_build() {
                 .map(|_| {
                     let paths: Vec<_> = (0..1 + random.below(3))
                         .map(|_| {
-                            let service = serde_json::json!({"name": random.pick(&["web", "empty", "nonsuch"]), "port": {"number": 80}});
-                            serde_json::json!({"path": random.pick(&paths), "pathType": random.pick(&kinds), "backend": {"service": service}})
+                            let service = json!({"name": random.pick(&["web", "empty", "nonsuch"]), "port": {"number": 80}});
+                            json!({"path": random.pick(&paths), "pathType": random.pick(&kinds), "backend": {"service": service}})
                         })
                         .collect();
-                    serde_json::json!({"host": random.pick(&hosts), "http": {"paths": paths}})
+                    json!({"host": random.pick(&hosts), "http": {"paths": paths}})
                 })
                 .collect();
             ingress["spec"]["rules"] = rules.into();
-            ingress["spec"]["tls"] = if random.below(2) == 0 {
-                serde_json::json!([{"secretName": "tls"}])
-            } else {
-                serde_json::json!([])
-            };
+            ingress["spec"]["tls"] =
+                if random.below(2) == 0 { json!([{"secretName": "tls"}]) } else { json!([]) };
             ingress["metadata"]["creationTimestamp"] =
                 format!("2026-01-01T00:00:{:02}Z", random.below(60)).into();
             objects.push(ingress);
         }
-        let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        let all = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         let more: &[&str] = if random.below(2) == 0 {
             &["--enable-ssl-passthrough", "--default-backend-service", "default/web"]
         } else {
             &[]
         };
-        if let Err(text) = builds(&site, &all, more) {
-            panic!("seed {seed}: {text}");
-        }
+        builds(&site, &all, more).unwrap_or_else(|text| panic!("seed {seed}: {text}"));
     }
 }

@@ -1,44 +1,29 @@
 //! Metrics under the names of ingress-nginx, read by a real Prometheus with the queries of those who use them: analyses of canaries,
 //! autoscalers, dashboards and alerts.
 
-use forebay_testkit::{Origin, P256, Server, Site, free_port, raw, wait_for};
+use forebay_testkit::{Origin, P256, Running, Server, Site, free_port, raw, run, wait_for};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// Running Prometheus. Its data lie in the directory of the site.
 struct Prometheus {
-    process: Child,
+    _process: Running,
     port: u16,
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.process.kill().and_then(|()| self.process.wait());
-    }
 }
 
 impl Prometheus {
     /// Starts one that reads `/metrics` of the server ten times a second.
     fn start(server: &Server) -> Prometheus {
-        let config = server.write(
-            "prometheus.yml",
-            format!(
-                "global: {{scrape_interval: 100ms}}\nscrape_configs:\n- job_name: ingress\n  static_configs:\n  - targets: ['{}']\n",
-                server.addr(1)
-            ),
-        );
-        let port = free_port();
-        let process = Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", server.dir().join("series").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("Prometheus starts");
-        Prometheus { process, port }
+        let reads = "global: {scrape_interval: 100ms}\nscrape_configs:\n- job_name: ingress\n  static_configs:\n  - targets: ";
+        server.write("prometheus.yml", format!("{reads}['{}']\n", server.addr(1)));
+        let (port, mut prometheus) = (free_port(), Command::new("prometheus"));
+        prometheus
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=series"])
+            .current_dir(server.dir());
+        let listen = format!("--web.listen-address=127.0.0.1:{port}");
+        Prometheus { _process: Running::start(prometheus.arg(listen)), port }
     }
 
     /// Evaluates a query. `None`: there is no answer, or no series.
@@ -56,8 +41,7 @@ impl Prometheus {
 }
 
 fn there(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let there = found.is_ok_and(|status| status.success());
+    let there = run(program, &["--version"]).is_some_and(|(code, ..)| code == 0);
     assert!(there || std::env::var_os("CI").is_none(), "{program} is missing");
     there
 }

@@ -29,7 +29,7 @@ fn processes_have_the_name_that_the_program_was_started_by() {
         let master = wait_for("a pid file", || site.pid_in_file());
         let worker = wait_for("a worker", || children(master).first().copied());
         // Until it has its title, the new process is the master's copy.
-        wait_for("the worker's title", || title(worker).starts_with("nginx: worker").then_some(()));
+        wait_until("the worker's title", || title(worker).starts_with("nginx: worker"));
         wait_until("the worker's name", || comm(worker) == name);
         assert_eq!(comm(master), name, "{program}");
         kill(master, Signal::SIGTERM);

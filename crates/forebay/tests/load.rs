@@ -1,18 +1,25 @@
 //! Under load: reloads lose nothing, slow clients take nothing down, a browser shows the demo site.
 
 use forebay_testkit::{
-    Server, Signal, Site, Talk, connect, connect_with_small_buffer, free_port, http, kill, program, raw,
+    Running, Server, Signal, Site, Talk, alive, connect, connect_with_small_buffer, free_port, http, raw,
     tool, wait_for, wait_until,
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const CONF: &str = "error_log logs/error.log notice;\npid logs/nginx.pid;\nworker_processes 2;\n\
     events { worker_connections 400; }\n\
     http { access_log logs/access.log; keepalive_requests 100000000; server { listen 127.0.0.1:%PORT0%; location / { return 200 ok; } } }\n";
+
+/// Starts a tool on a page of a server.
+fn run(words: &str, server: &Server, path: &str) -> Running {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().expect("a program"));
+    Running::start(command.args(words).arg(format!("http://{}{path}", server.addr(0))))
+}
 
 /// 100 reloads while wrk keeps 20 connections busy: not one request may fail, and none of the connections
 /// may be closed for it.
@@ -22,28 +29,19 @@ fn a_hundred_reloads_lose_nothing() {
         return;
     }
     let server = Server::start(CONF);
-    let url = format!("http://{}/", server.addr(0));
-    let wrk = Command::new("wrk")
-        .args(["-t1", "-c20", "-d12s", &url])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("wrk starts");
-    let before = wait_for("a worker", || {
-        let workers = server.workers(server.pid());
-        (!workers.is_empty()).then_some(workers)
-    });
+    let mut wrk = run("wrk -t1 -c20 -d12s", &server, "/");
+    let before = server.worker();
     for i in 1..=100 {
         server.reload();
         server.wait_for_log(": reconfiguring", i);
     }
-    let out = wrk.wait_with_output().expect("wrk ends");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    wrk.code();
+    let text = wrk.out();
     assert!(!text.contains("Socket errors") && !text.contains("Non-2xx"), "{text}");
     let requests = text.split(" requests in").next().and_then(|t| t.split_whitespace().last());
     let requests: u64 = requests.and_then(|n| n.parse().ok()).expect("a count");
     assert!(requests > 100, "{text}");
-    assert_eq!(server.workers(server.pid()), before, "the worker is the same");
+    assert_eq!(server.workers(server.pid()), [before], "the worker is the same");
 }
 
 /// More slow clients than connections: whoever finishes a request is served all the same.
@@ -53,19 +51,13 @@ fn slow_headers_do_not_take_the_service_down() {
         return;
     }
     let server = Server::start(CONF);
-    let url = format!("http://{}/", server.addr(0));
-    let mut slow = Command::new("slowhttptest")
-        .args(["-c", "900", "-H", "-i", "1", "-r", "400", "-l", "8", "-p", "1", "-u", &url])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("slowhttptest starts");
+    let slow = run("slowhttptest -c 900 -H -i 1 -r 400 -l 8 -p 1 -u", &server, "/");
     let mut served = 0;
-    wait_for("the end of slowhttptest", || {
+    wait_until("the end of slowhttptest", || {
         let answer = server.get("/");
         assert!(answer.starts_with("HTTP/1.1 200"), "after {served} answers: {answer:?}");
         served += 1;
-        slow.try_wait().expect("child")
+        !alive(slow.pid())
     });
     assert!(served > 20, "only {served} answers");
 }
@@ -119,27 +111,10 @@ fn a_browser_shows_the_demo_site() {
     if !tool("chromium") {
         return;
     }
-    let port = free_port();
-    let mut child = Command::new(program())
-        .args(["serve", "--listen", &port.to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("starts");
-    wait_for("the demo site", || TcpStream::connect(("127.0.0.1", port)).ok());
-    let profile = tempfile::tempdir().expect("temporary directory");
-    let out = Command::new("chromium")
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(["--virtual-time-budget=3000", "--dump-dom"])
-        .arg(format!("http://127.0.0.1:{port}/"))
-        .stderr(Stdio::null())
-        .output()
-        .expect("chromium runs");
-    kill(child.id() as i32, Signal::SIGTERM);
-    let _ = child.wait();
-    let dom = String::from_utf8_lossy(&out.stdout).into_owned();
+    let (port, site) = (free_port(), Site::new(""));
+    let mut serve = site.subcommand(["serve", "--listen", &port.to_string()]);
+    let _server = Running::start_at(&mut serve, ([127, 0, 0, 1], port).into());
+    let dom = crate::dashboard::chromium(&["--dump-dom"], &format!("http://127.0.0.1:{port}/")).out;
     assert!(dom.contains("<title>") && dom.contains("Forebay"), "{dom}");
     assert!(dom.contains("stylesheet"), "{dom}");
 }
@@ -148,7 +123,6 @@ fn a_browser_shows_the_demo_site() {
 /// file all the time.
 #[test]
 fn a_file_that_changes_under_load_is_never_served_as_it_was() {
-    use std::io::{BufRead, BufReader, Read};
     if !tool("wrk") {
         return;
     }
@@ -158,29 +132,8 @@ fn a_file_that_changes_under_load_is_never_served_as_it_was() {
     ));
     site.write("html/f", "0");
     let server = Server::start_on(site);
-    let url = format!("http://{}/f", server.addr(0));
-    let load = Command::new("wrk")
-        .args(["-t1", "-c30", "-d60s", &url])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("wrk starts");
-    let connect = || BufReader::new(server.connect());
-    let mut kept = connect();
-    let ask = |stream: &mut BufReader<TcpStream>| {
-        stream.get_mut().send(b"GET /f HTTP/1.1\r\nHost: h\r\n\r\n");
-        let (mut line, mut length) = (String::new(), 0);
-        while line != "\r\n" {
-            line.clear();
-            assert!(stream.read_line(&mut line).expect("a line") > 0, "closed");
-            if let Some(n) = line.strip_prefix("Content-Length: ") {
-                length = n.trim().parse().expect("a number");
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).expect("a body");
-        String::from_utf8(body).expect("text")
-    };
+    let mut load = run("wrk -t1 -c30 -d60s", &server, "/f");
+    let mut kept = server.connect();
     let start = std::time::Instant::now();
     let (least, longest) = (std::time::Duration::from_secs(2), std::time::Duration::from_secs(50));
     let mut n = 0u32;
@@ -197,13 +150,12 @@ fn a_file_that_changes_under_load_is_never_served_as_it_was() {
         }
         assert_eq!(ask(&mut kept), text);
         if n.is_multiple_of(4) {
-            assert_eq!(ask(&mut connect()), text, "on a new connection");
+            assert_eq!(ask(&mut server.connect()), text, "on a new connection");
         }
     }
     // It sums up what it has done when it is interrupted.
-    kill(load.id() as i32, Signal::SIGINT);
-    let out = load.wait_with_output().expect("wrk ends");
-    assert!(String::from_utf8_lossy(&out.stdout).contains("Requests/sec"), "{out:?}");
+    load.end(Signal::SIGINT);
+    assert!(load.out().contains("Requests/sec"), "{}{}", load.out(), load.err());
 }
 
 /// Changes are told by the kernel to a thread that serves a file often. Whoever asks after a change sees it.
@@ -271,21 +223,16 @@ fn a_changed_file_shows_at_once_while_it_is_in_great_demand() {
 
 /// Body of a kept connection's next answer.
 fn ask(stream: &mut TcpStream) -> String {
-    stream.send(b"GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
-    let mut answer = Vec::new();
-    let mut buf = [0; 1024];
-    loop {
-        let n = stream.read(&mut buf).expect("read");
-        assert!(n > 0, "closed");
-        answer.extend_from_slice(&buf[..n]);
-        let text = String::from_utf8_lossy(&answer);
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.split("Content-Length: ").nth(1).and_then(|l| l.lines().next()?.parse().ok());
-        if body.len() >= length.unwrap_or(0usize) {
-            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-            return body.to_owned();
-        }
-    }
+    stream.get("/f");
+    let answer = stream.answer();
+    assert_eq!(answer.status(), "200", "{}", answer.head);
+    answer.text()
+}
+
+/// A server whose sockets have little room for answers.
+fn narrow(http: &str, locations: &str) -> Server {
+    http!("access_log logs/access.log; {http}\nserver {{ listen 127.0.0.1:%PORT0% sndbuf=8k; {locations} }}")
+        .start()
 }
 
 /// Answers of busy turns leave together; a client that reads late gets what found no room then, whole and in order, also
@@ -295,11 +242,8 @@ fn answers_that_found_no_room_arrive_whole() {
     const CLIENTS: usize = 24;
     const REQUESTS: usize = 60;
     let text = "x".repeat(3000);
-    let server = Server::start(format!(
-        "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
-         http {{ access_log logs/access.log; server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; lingering_close off;\n\
-         location / {{ return 200 \"$request_uri {text}\"; }} }} }}"
-    ));
+    let server =
+        narrow("lingering_close off;", &format!("location / {{ return 200 \"$request_uri {text}\"; }}"));
     let send = |c: usize, stream: &mut TcpStream, from: usize, to: usize| {
         let request = |n| {
             let close = if n + 1 == REQUESTS && c.is_multiple_of(3) { "Connection: close\r\n" } else { "" };
@@ -344,19 +288,17 @@ fn answers_that_found_no_room_arrive_whole() {
 fn an_answer_without_room_is_not_cut_by_the_keepalive_timeout() {
     const CLIENTS: usize = 40;
     let text = "x".repeat(3000);
-    let server = Server::start(format!(
-        "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
-         http {{ access_log logs/access.log; server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; keepalive_timeout 1ms;\n\
-         location / {{ return 200 \"$request_uri {text}\"; }} location = /status {{ return 204; access_log off; }} }} }}"
-    ));
+    let server = narrow(
+        "keepalive_timeout 1ms;",
+        &format!(
+            "location / {{ return 200 \"$request_uri {text}\"; }} location = /status {{ return 204; access_log off; }}"
+        ),
+    );
     let mut clients: Vec<TcpStream> =
         (0..CLIENTS).map(|_| connect_with_small_buffer(server.addr(0))).collect();
     // Each with another number of requests, so that the last answers end where the room does.
-    let all: Vec<String> = (0..CLIENTS)
-        .map(|c| (0..=c).map(|n| format!("GET /{c}/{n} HTTP/1.1\r\nHost: h\r\n\r\n")).collect())
-        .collect();
-    for (stream, requests) in clients.iter_mut().zip(&all) {
-        stream.write_all(requests.as_bytes()).expect("requests");
+    for (c, stream) in clients.iter_mut().enumerate() {
+        (0..=c).for_each(|n| stream.get(format!("/{c}/{n}")));
     }
     // Time passes for the server.
     for _ in 0..100 {
@@ -376,11 +318,10 @@ fn an_answer_without_room_is_not_cut_by_the_keepalive_timeout() {
 #[test]
 fn a_client_that_does_not_read_is_waited_for_once() {
     let text = "x".repeat(3000);
-    let server = Server::start(format!(
-        "error_log logs/error.log info; pid logs/nginx.pid; worker_processes 1; events {{}}\n\
-         http {{ access_log logs/access.log; send_timeout 1s; reset_timedout_connection on;\n\
-         server {{ listen 127.0.0.1:%PORT0% sndbuf=8k; location / {{ return 200 {text}; }} }} }}"
-    ));
+    let server = narrow(
+        "send_timeout 1s; reset_timedout_connection on;",
+        &format!("location / {{ return 200 {text}; }}"),
+    );
     let mut clients: Vec<TcpStream> = (0..24).map(|_| connect_with_small_buffer(server.addr(0))).collect();
     // All at once, again and again, so that turns are busy, until there is no room.
     for _ in 0..40 {
@@ -389,7 +330,7 @@ fn a_client_that_does_not_read_is_waited_for_once() {
     for client in &clients {
         wait_for("the end", || client.take_error().expect("state"));
     }
-    let told =
-        server.error_log().matches("client timed out (110: Connection timed out) while sending").count();
-    assert_eq!(told, clients.len(), "{}", server.error_log());
+    let log = server.error_log();
+    let told = log.matches("client timed out (110: Connection timed out) while sending").count();
+    assert_eq!(told, clients.len(), "{log}");
 }

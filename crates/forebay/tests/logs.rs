@@ -154,9 +154,7 @@ fn reopened_files_get_what_is_left() {
         fd.is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file == old))
     };
     let files = format!("/proc/{}/fd", worker(&server, 0));
-    wait_for("the new file in all threads", || {
-        (!std::fs::read_dir(&files).expect("a worker").any(holds)).then_some(())
-    });
+    wait_until("the new file in all threads", || !std::fs::read_dir(&files).expect("a worker").any(holds));
     assert!(server.get("/2").ends_with("hello"));
     assert_eq!(server.read("logs/a.log"), "");
     kill(worker(&server, 0), Signal::SIGKILL);

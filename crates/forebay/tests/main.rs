@@ -63,7 +63,6 @@ mod service_manager;
 mod shared_limits;
 mod shared_purges;
 mod shared_sessions;
-mod store;
 mod stream;
 mod stream_directives;
 mod stream_faults;

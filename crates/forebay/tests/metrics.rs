@@ -1,10 +1,10 @@
 //! Metrics of the server: Prometheus, the JSON interface, the dashboard.
 
-use forebay_testkit::{Conf, Origin, Server, ask, free_port, http, tool, wait_for, wait_until};
-use serde_json::Value;
-use std::io::{Read, Write};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use forebay_testkit::{
+    Conf, Names, Origin, Running, Server, ask, body, free_port, http, series, tool, wait_for, wait_until,
+};
+use serde_json::{Value, json};
+use std::process::Command;
 
 forebay_testkit::cases!("cases/metrics.cases":
     answers_that_are_not_passed_on_count, counters_add_up, an_if_block_has_a_zone_of_its_own,
@@ -29,20 +29,10 @@ fn start() -> Server {
     Server::start(conf(&format!("upstream u {{ server {up}; server 127.0.0.1:1 backup; }}")))
 }
 
-pub(crate) fn body(answer: &str) -> &str {
-    answer.split_once("\r\n\r\n").map_or("", |(_, b)| b)
-}
-
 pub(crate) fn json(server: &Server, path: &str) -> Value {
     let answer = server.get(path);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("application/json"), "{answer}");
     serde_json::from_str(body(&answer)).unwrap_or_else(|e| panic!("{e}: {answer}"))
-}
-
-/// The value of a series, by its whole left side.
-pub(crate) fn series(text: &str, name: &str) -> f64 {
-    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
 /// The exporter that most sites have reads `stub_status`, and all of its series are among those of `prometheus`, with
@@ -50,31 +40,21 @@ pub(crate) fn series(text: &str, name: &str) -> f64 {
 #[test]
 fn the_exporter_reads_stub_status() {
     let Some(program) = std::env::var_os("FOREBAY_TEST_EXPORTER") else {
-        return eprintln!(
-            "skipped: FOREBAY_TEST_EXPORTER names no nginx-prometheus-exporter; ./test builds one"
-        );
+        return eprintln!("skipped: FOREBAY_TEST_EXPORTER names no exporter; ./test builds one");
     };
     let server = start();
     for _ in 0..5 {
         assert!(server.get("/none").starts_with("HTTP/1.1 404"));
     }
     let at = format!("127.0.0.1:{}", free_port());
-    let mut exporter = Command::new(program)
-        .arg(format!("--nginx.scrape-uri=http://{}/basic", server.addr(0)))
-        .arg(format!("--web.listen-address={at}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the exporter starts");
-    let text = wait_for("the exporter", || {
-        let addr = at.parse().ok()?;
-        let mut stream = std::net::TcpStream::connect_timeout(&addr, Duration::from_secs(1)).ok()?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        text.contains("nginx_up").then_some(text)
-    });
-    exporter.kill().and_then(|()| exporter.wait()).expect("ends");
+    let mut exporter = Command::new(program);
+    exporter.arg(format!("--nginx.scrape-uri=http://{}/basic", server.addr(0)));
+    exporter.arg(format!("--web.listen-address={at}"));
+    let at = at.parse().expect("an address");
+    let exporter = Running::start_at(&mut exporter, at);
+    let read = || Some(ask(at, "GET /metrics HTTP/1.0\r\n\r\n")).filter(|text| text.contains("nginx_up"));
+    let text = wait_for("the exporter", read);
+    drop(exporter);
     assert_eq!(series(&text, "nginx_up"), 1.0);
     let ours = server.get("/metrics");
     let types = |text: &str| -> Vec<String> {
@@ -134,18 +114,9 @@ pub(crate) fn dashboard_in_browser(server: &Server, tab: &str, picture: &str) ->
 fn times_of_servers_zones_and_resolvers() {
     let up = Origin::start(|asked| asked.answer("200 OK", "", "well"));
     let sick = Origin::start(|_| false);
-    let dns = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
-    let dns_addr = dns.local_addr().expect("address");
-    std::thread::spawn(move || {
-        let mut m = [0; 512];
-        while let Ok((len, from)) = dns.recv_from(&mut m) {
-            // No such name.
-            (m[2], m[3]) = (0x81, 0x83);
-            let _ = dns.send_to(&m[..len], from);
-        }
-    });
+    let dns = Names::start(&[]).addr;
     let server = Server::start(conf(&format!(
-        "resolver {dns_addr} ipv6=off status_zone=names; ssl_session_cache shared:tls:1m;\n\
+        "resolver {dns} ipv6=off status_zone=names; ssl_session_cache shared:tls:1m;\n\
          upstream u {{ server {up}; }} upstream lone {{ server {up}; }}\n\
          upstream sick {{ server {sick} fail_timeout=1s; server {up}; server {up} down; }}\n\
          server {{ listen 127.0.0.1:%PORT1%; location / {{ proxy_pass http://sick; }} \
@@ -193,10 +164,7 @@ fn times_of_servers_zones_and_resolvers() {
 
     assert!((0..2).all(|_| get("/name?h=nowhere.test").contains("502 Bad Gateway")));
     let names = json(&server, "/api/9/resolvers/names");
-    assert_eq!(names["requests"], serde_json::json!({"name": 2, "srv": 0, "addr": 0}));
-    assert_eq!(
-        (names["responses"]["nxdomain"].as_u64(), names["responses"]["noerror"].as_u64()),
-        (Some(2), Some(0))
-    );
+    assert_eq!(names["requests"], json!({"name": 2, "srv": 0, "addr": 0}));
+    assert_eq!((&names["responses"]["nxdomain"], &names["responses"]["noerror"]), (&json!(2), &json!(0)));
     assert_eq!(json(&server, "/api/9/resolvers")["names"], names);
 }

@@ -1,6 +1,6 @@
 //! Modes of all that a daemon makes: it has no umask.
 
-use forebay_testkit::{DEADLINE, Signal, Site, alive, kill, program, raw, wait_for, wait_until};
+use forebay_testkit::{DEADLINE, Signal, Site, alive, ask, kill, program, wait_for, wait_until};
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
@@ -40,45 +40,27 @@ fn made_by(program: &str) -> BTreeSet<String> {
     let pid = wait_for("a pid file", || site.pid_in_file());
     wait_for("a server", || std::net::TcpStream::connect(site.addr(0)).ok());
     let body = "Host: name\r\nContent-Length: 4\r\nConnection: close\r\n\r\ntext";
-    for (line, status) in [
-        ("POST /body", "200"),
-        ("GET /cached", "200"),
-        ("GET /moved", "200"),
-        ("GET /stored/a/b", "200"),
-        ("GET /shared/a/b", "200"),
-        ("PUT /dav/a/b", "201"),
-        ("PUT /all/a/b", "201"),
-        ("GET /named", "204"),
-    ] {
-        let answer = raw(site.addr(0), format!("{line} HTTP/1.1\r\n{body}"));
-        let answer = String::from_utf8_lossy(&answer);
+    let send = |line: &str, rest: &str, status: &str| {
+        let answer = ask(site.addr(0), format!("{line} HTTP/1.1\r\n{rest}"));
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{program}: {line}: {answer}");
+    };
+    for line in ["POST /body", "GET /cached", "GET /moved", "GET /stored/a/b", "GET /shared/a/b"] {
+        send(line, body, "200");
     }
-    let head = "HTTP/1.1\r\nHost: name\r\nConnection: close\r\n";
-    for line in [
-        format!("MKCOL /dav/made/ {head}\r\n"),
-        format!("COPY /dav/a/b {head}Destination: /dav/copy\r\n\r\n"),
-    ] {
-        let answer = raw(site.addr(0), &line);
-        assert!(
-            answer.starts_with(b"HTTP/1.1 20"),
-            "{program}: {line}: {}",
-            String::from_utf8_lossy(&answer)
-        );
-    }
+    send("PUT /dav/a/b", body, "201");
+    send("PUT /all/a/b", body, "201");
+    send("GET /named", body, "204");
+    let head = "Host: name\r\nConnection: close\r\n";
+    send("MKCOL /dav/made/", &format!("{head}\r\n"), "20");
+    send("COPY /dav/a/b", &format!("{head}Destination: /dav/copy\r\n\r\n"), "20");
     let mut all = BTreeSet::new();
     // Files of caches and the like appear when the answer has left.
     let end = std::time::Instant::now() + DEADLINE;
-    while ![
-        "cache/*/*/* file",
-        "moved/*/*/* file",
-        "stored/stored/*/* file",
-        "stored/shared/*/* file",
-        "temp/*/* file",
-    ]
-    .iter()
-    .all(|text| all.iter().any(|line: &String| line.starts_with(text)))
-    {
+    let late = ["cache/*/*/*", "moved/*/*/*", "stored/stored/*/*", "stored/shared/*/*", "temp/*/*"];
+    let is_there = |all: &BTreeSet<String>, place: &str| {
+        all.iter().any(|line| line.starts_with(&format!("{place} file")))
+    };
+    while !late.iter().all(|place| is_there(&all, place)) {
         assert!(std::time::Instant::now() < end, "{program}: {all:#?}");
         all.clear();
         for place in ["temp", "cache", "moved", "stored", "upload", "logs"] {
@@ -113,25 +95,11 @@ fn look(path: &Path, name: &str, all: &mut BTreeSet<String>) {
 fn files_of_a_daemon_have_the_modes_of_nginx() {
     // Inherited by the programs: with another one a mistake would hide in the foreground.
     let ours = made_by(program());
-    for line in [
-        "temp/*/* file 600",
-        "temp/* directory 700",
-        "cache/*/*/* file 600",
-        "cache/* directory 700",
-        "cache/*/* directory 700",
-        "moved/*/*/* file 600",
-        "stored/stored directory 700",
-        "stored/stored/* directory 700",
-        "stored/stored/*/* file 600",
-        "stored/shared/*/* file 644",
-        "stored/shared/* directory 755",
-        "upload/dav/*/* file 600",
-        "upload/dav/* directory 700",
-        "upload/all/* directory 775",
-        "logs/name.log file 644",
-        "logs/nginx.pid file 644",
-        "web.sock socket 666",
-    ] {
+    let lines = "temp/*/* file 600|temp/* directory 700|cache/*/*/* file 600|cache/* directory 700|cache/*/* directory 700|\
+                 moved/*/*/* file 600|stored/stored directory 700|stored/stored/* directory 700|stored/stored/*/* file 600|\
+                 stored/shared/*/* file 644|stored/shared/* directory 755|upload/dav/*/* file 600|upload/dav/* directory 700|\
+                 upload/all/* directory 775|logs/name.log file 644|logs/nginx.pid file 644|web.sock socket 666";
+    for line in lines.split('|') {
         assert!(ours.contains(line), "{line}: {ours:#?}");
     }
     let Ok(nginx) = std::env::var("FOREBAY_TEST_NGINX") else {

@@ -1,10 +1,12 @@
 //! `forebay move`: the steps, the records of `compare` and `test`, and a swap by the commands that it prints.
 
-use forebay_testkit::{Server, Signal, Site, children, kill, oracle, program, title, wait_for, wait_until};
+use forebay_testkit::{
+    Done, Server, Signal, Site, children, files, kill, oracle, program, title, wait_for, wait_until,
+};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// Paths are those of the site whatever program reads it. The port is used in [`SITE`].
 const CONF: &str = "# %PORT0%\n\
@@ -37,25 +39,25 @@ pub(crate) fn fake(site: &Site, version: &str) {
 }
 
 /// Runs a subcommand with the site's configuration and its own records.
-fn forebay(site: &Site, name: &str, args: &[&str]) -> Output {
-    let mut command = Command::new(program());
-    command.arg(name).arg("-c").arg(conf(site)).args(args).current_dir(site.dir());
-    command.env("XDG_STATE_HOME", site.dir().join("state")).output().expect("runs")
+fn forebay(site: &Site, name: &str, args: &str) -> Done {
+    site.forebay(&format!("{name} -c {} {args}", conf(site).display()))
+}
+
+/// Runs one that has to succeed.
+fn succeed(site: &Site, name: &str, args: &str) {
+    let done = forebay(site, name, args);
+    assert_eq!(done.code, 0, "{}", done.all());
 }
 
 fn conf(site: &Site) -> PathBuf {
-    site.dir().join("nginx.conf")
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    site.path("nginx.conf")
 }
 
 /// Returns what `forebay move --json` says with an nginx.
 fn steps_with(site: &Site, nginx: &str) -> Value {
-    let output = forebay(site, "move", &["--json", "--nginx", nginx]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    let done = forebay(site, "move", &format!("--json --nginx {nginx}"));
+    assert_eq!(done.code, 0, "{}", done.all());
+    serde_json::from_str(&done.out).expect("JSON")
 }
 
 pub(crate) fn steps(site: &Site) -> Value {
@@ -79,30 +81,25 @@ fn states(steps: &Value) -> Vec<&str> {
 
 /// Compares, writes tests and runs them.
 pub(crate) fn compare_and_test(site: &Site) {
-    let compared = forebay(site, "compare", &["--nginx", "fake", "--write-tests", "t.yaml"]);
-    assert_eq!(compared.status.code(), Some(0), "{}", text(&compared));
-    let tested = forebay(site, "test", &["t.yaml"]);
-    assert_eq!(tested.status.code(), Some(0), "{}", text(&tested));
+    succeed(site, "compare", "--nginx fake --write-tests t.yaml");
+    succeed(site, "test", "t.yaml");
 }
 
 #[test]
 fn the_commands_lead_from_step_to_step() {
     let site = site();
     assert_eq!(states(&steps(&site)), ["done", "done", "next", "later", "later", "later"]);
-    let compared = forebay(&site, "compare", &["--nginx", "fake", "--write-tests", "t.yaml"]);
-    assert_eq!(compared.status.code(), Some(0), "{}", text(&compared));
+    succeed(&site, "compare", "--nginx fake --write-tests t.yaml");
     let written = state(&steps(&site), "tests");
     assert!(written.0 == "next" && written.1.contains("t.yaml has not run"), "{written:?}");
     compare_and_test(&site);
     let all = steps(&site);
     assert_eq!(states(&all), ["done", "done", "done", "done", "next", "later"], "{all:#}");
     let compared = state(&all, "compared").1;
-    assert!(
-        compared.contains(" no unknown differences, ") && compared.contains("lines reached"),
-        "{compared}"
-    );
+    assert!(compared.contains(" no unknown differences, "), "{compared}");
+    assert!(compared.contains("lines reached"), "{compared}");
     assert!(state(&all, "tests").1.contains("t.yaml pass"), "{all:#}");
-    let shown = text(&forebay(&site, "move", &["--nginx", "fake"]));
+    let shown = forebay(&site, "move", "--nginx fake").all();
     assert!(shown.lines().count() < 14 && shown.contains("\nnext    swap  "), "{shown}");
     assert!(shown.lines().last().is_some_and(|line| line.starts_with("    ")), "a command: {shown}");
 }
@@ -141,13 +138,13 @@ fn only_whole_runs_leave_records() {
     let site = site();
     compare_and_test(&site);
     site.write("sites/default", site.read("sites/default").replace("return 200 here", "return 404"));
-    let failed = forebay(&site, "test", &["t.yaml"]);
-    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    let failed = forebay(&site, "test", "t.yaml");
+    assert_eq!(failed.code, 1, "{}", failed.all());
     assert_eq!(state(&steps(&site), "tests").0, "failed");
-    let part = forebay(&site, "test", &["t.yaml", "--filter", "index"]);
-    assert_eq!(state(&steps(&site), "tests").0, "failed", "{}", text(&part));
-    let other = forebay(&site, "compare", &["--with", program()]);
-    assert_eq!(state(&steps(&site), "compared").0, "stale", "{}", text(&other));
+    let part = forebay(&site, "test", "t.yaml --filter index");
+    assert_eq!(state(&steps(&site), "tests").0, "failed", "{}", part.all());
+    let other = forebay(&site, "compare", &format!("--with {}", program()));
+    assert_eq!(state(&steps(&site), "compared").0, "stale", "{}", other.all());
 }
 
 #[test]
@@ -155,8 +152,7 @@ fn records_that_cannot_be_read_count_as_none() {
     let site = site();
     compare_and_test(&site);
     let place = site.dir().join("state/forebay/move");
-    let records: Vec<PathBuf> =
-        std::fs::read_dir(&place).expect("records").flatten().map(|entry| entry.path()).collect();
+    let records = files(&place);
     assert_eq!(records.len(), 2, "{records:?}");
     for record in &records {
         let mode = std::fs::metadata(record).expect("there").permissions().mode();
@@ -178,39 +174,38 @@ fn records_that_cannot_be_read_count_as_none() {
     std::fs::remove_dir_all(&place).expect("removed");
     site.write("state/forebay/move", "a file");
     assert_eq!(state(&steps(&site), "compared").0, "next");
-    let compared = forebay(&site, "compare", &["--nginx", "fake"]);
-    assert_eq!(compared.status.code(), Some(0), "{}", text(&compared));
+    succeed(&site, "compare", "--nginx fake");
 }
 
 #[test]
 fn a_user_without_home_has_no_records() {
     let site = site();
-    let mut command = Command::new(program());
-    command.args(["compare", "--nginx", "fake", "-c"]).arg(conf(&site)).current_dir(site.dir());
-    let output = command.env_remove("HOME").env_remove("XDG_STATE_HOME").output().expect("runs");
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    let mut command = Command::new(program());
-    command.args(["move", "--nginx", "fake", "-c"]).arg(conf(&site)).current_dir(site.dir());
-    let output = command.env("HOME", "").env_remove("XDG_STATE_HOME").output().expect("runs");
-    assert!(output.status.success() && text(&output).contains("next    compared"), "{}", text(&output));
+    let run = |name: &str| {
+        let mut command = site.subcommand([name, "--nginx", "fake", "-c", "nginx.conf"]);
+        Done::of(command.env_remove("XDG_STATE_HOME").env("HOME", ""))
+    };
+    let done = run("compare");
+    assert_eq!(done.code, 0, "{}", done.all());
+    let done = run("move");
+    assert!(done.code == 0 && done.all().contains("next    compared"), "{}", done.all());
 }
 
 #[test]
 fn what_is_not_there_is_told_in_a_sentence() {
     let site = site();
     for (args, reason) in [
-        (&["--nginx", "nowhere"][..], "nowhere: No such file"),
-        (&["--nginx", "/bin/true"], "/bin/true is no nginx"),
-        (&["--nginx", "fake", "--log", "nowhere.log"], "nowhere.log: No such file"),
+        ("--nginx nowhere", "nowhere: No such file"),
+        ("--nginx /bin/true", "/bin/true is no nginx"),
+        ("--nginx fake --log nowhere.log", "nowhere.log: No such file"),
     ] {
-        let output = forebay(&site, "move", args);
-        assert_eq!(output.status.code(), Some(2));
-        let said = text(&output);
+        let done = forebay(&site, "move", args);
+        assert_eq!(done.code, 2);
+        let said = done.all();
         assert!(said.starts_with("forebay move: ") && said.contains(reason), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     std::fs::remove_file(conf(&site)).expect("removed");
-    let said = text(&forebay(&site, "move", &["--nginx", "fake"]));
+    let said = forebay(&site, "move", "--nginx fake").all();
     assert!(said.contains("nginx.conf\" failed (2: No such file or directory)"), "{said}");
 }
 
@@ -225,7 +220,7 @@ fn mistakes_have_their_places() {
         error.starts_with("unknown directive \"no_such_directive\" in ")
             && error.ends_with("sites/default:2")
     );
-    let shown = text(&forebay(&site, "move", &["--nginx", "fake"]));
+    let shown = forebay(&site, "move", "--nginx fake").all();
     assert!(shown.contains("sites/default:2\n") && shown.contains("    forebay check "), "{shown}");
 }
 
@@ -243,8 +238,8 @@ fn run(site: &Site, all: &Value, name: &str) {
     for command in step(all, name)["commands"].as_array().expect("a list") {
         let command = command.as_str().expect("text");
         let pid = site.pid_in_file();
-        let done = Command::new("sh").args(["-ec", command]).output().expect("sh");
-        assert!(done.status.success(), "{command}: {}", text(&done));
+        let done = Done::of(Command::new("sh").args(["-ec", command]));
+        assert_eq!(done.code, 0, "{command}: {}", done.all());
         if !command.contains("USR2") {
             continue;
         }
@@ -269,16 +264,11 @@ fn the_printed_commands_swap_and_lead_back() {
     let path = copy.display().to_string();
     let started = Command::new(&copy).arg("-c").arg(conf(&site)).arg("-p").arg(site.dir()).status();
     assert!(started.expect("starts").success());
+    let url = format!("http://{}/a", site.addr(0));
     let serves = |name: &str| {
         wait_until(name, || {
-            let answer = std::net::TcpStream::connect(site.addr(0)).ok().map(|mut stream| {
-                use std::io::{Read, Write};
-                let _ = stream.write_all(b"GET /a HTTP/1.0\r\n\r\n");
-                let mut text = String::new();
-                let _ = stream.read_to_string(&mut text);
-                text
-            });
-            answer.is_some_and(|text| text.contains("here") && text.contains(&format!("Server: {name}")))
+            let text = Done::of(Command::new("curl").args(["-si", "-m", "5", &url])).out;
+            text.contains("here") && text.contains(&format!("Server: {name}"))
         });
     };
     serves("nginx");

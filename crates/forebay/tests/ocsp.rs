@@ -3,7 +3,7 @@
 mod stream;
 
 use forebay_net::tls::ocsp_message::{self as message, Signers, State, Subject};
-use forebay_testkit::{Asked, Origin, Server, Site, free_port, program, wait_for, wait_until};
+use forebay_testkit::{Asked, Done, Origin, P256, RSA, Server, Site, free_port, wait_for, wait_until};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-fn openssl_in(dir: &Path, args: &[&str]) {
-    let done = Command::new("openssl").args(args).current_dir(dir).output().expect("openssl");
-    assert!(done.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+forebay_testkit::cases!("cases/ocsp.cases": mistakes_are_told_in_nginx_words);
+
+fn openssl_in(dir: &Path, args: &str) {
+    let done = Done::of(Command::new("openssl").args(args.split_whitespace()).current_dir(dir));
+    assert_eq!(done.code, 0, "openssl {args}: {}", done.err);
 }
 
 /// An authority: a certificate of its own, and who answers for it.
@@ -39,7 +41,7 @@ impl Answers {
         let text = text.replace("%2B", "+").replace("%2F", "/").replace("%3D", "=");
         let name = |what: &str| format!("{what}.{n}");
         std::fs::write(dir.join(name("b64")), text).expect("write");
-        openssl_in(dir, &["base64", "-d", "-A", "-in", &name("b64"), "-out", &name("req")]);
+        openssl_in(dir, &format!("base64 -d -A -in {} -out {}", name("b64"), name("req")));
         let signer = *self.signer.lock().expect("signer");
         respond(dir, &name("req"), &name("resp"), signer);
         std::fs::read(dir.join(name("resp"))).expect("response")
@@ -47,10 +49,11 @@ impl Answers {
 }
 
 fn respond(dir: &Path, question: &str, answer: &str, signer: &str) {
-    let (cert, key) = (format!("{signer}.crt"), format!("{signer}.key"));
-    let files = ["-index", "index", "-CA", "ca.crt", "-rsigner", &cert, "-rkey", &key];
-    let rest = ["-reqin", question, "-respout", answer, "-nmin", "5"];
-    openssl_in(dir, &[["ocsp"].as_slice(), &files, &rest].concat());
+    let signs = format!("-rsigner {signer}.crt -rkey {signer}.key");
+    openssl_in(
+        dir,
+        &format!("ocsp -index index -CA ca.crt {signs} -reqin {question} -respout {answer} -nmin 5"),
+    );
 }
 
 fn send(asked: &mut Asked, body: &[u8]) {
@@ -78,52 +81,36 @@ impl Authority {
     /// Makes the certificates below a site: `ca`, `other` that nobody trusts, `signer` that may answer for `ca`,
     /// and `rsa`, `ec`, `good`, `revoked`, `unknown`, `plain` of `ca`.
     fn issue(&self, site: &Site) {
-        let dir = site.dir();
-        std::fs::write(
-            dir.join("ca.cnf"),
-            format!(
-                "[req]\ndistinguished_name=dn\n[dn]\n[ca]\nbasicConstraints=critical,CA:TRUE\n[leaf]\n\
-                 authorityInfoAccess=OCSP;URI:http://{}/x\n[plain]\nbasicConstraints=CA:FALSE\n\
-                 [ocsp]\nextendedKeyUsage=OCSPSigning\n",
-                self.addr
-            ),
-        )
-        .expect("write");
-        let new = |name: &str, more: &[&str]| {
-            let kind: &[&str] =
-                if name == "rsa" { &["rsa:2048"] } else { &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"] };
-            let (key, subject) = (format!("{name}.key"), format!("/CN={name}"));
-            let first = ["req", "-config", "ca.cnf", "-nodes", "-keyout", &key, "-subj", &subject, "-newkey"];
-            openssl_in(dir, &[first.as_slice(), kind, more].concat());
+        let config = include_str!("ocsp/ca.cnf").replace("%RESPONDER%", &self.addr.to_string());
+        site.write("ca.cnf", config);
+        let new = |name: &str, more: &str| {
+            let key = if name == "rsa" { RSA } else { P256 };
+            let begin =
+                format!("req -config ca.cnf -nodes -keyout {name}.key -subj /CN={name} -newkey {key}");
+            site.openssl(&format!("{begin} {more}"));
         };
         for name in ["ca", "other"] {
-            let out = format!("{name}.crt");
-            new(name, &["-x509", "-days", "30", "-extensions", "ca", "-out", &out]);
+            new(name, &format!("-x509 -days 30 -extensions ca -out {name}.crt"));
         }
         let mut index = String::new();
-        let leaves = ["rsa", "ec", "good", "revoked", "unknown", "plain", "signer"];
-        for (i, name) in leaves.into_iter().enumerate() {
-            let (csr, crt, serial) = (format!("{name}.csr"), format!("{name}.crt"), format!("{}", 4096 + i));
-            new(name, &["-out", &csr]);
-            let kind = match name {
-                "signer" => "ocsp",
-                "plain" => "plain",
-                _ => "leaf",
+        for (serial, name) in (4096..).zip(["rsa", "ec", "good", "revoked", "unknown", "plain", "signer"]) {
+            let (kind, flag, since) = match name {
+                "signer" => ("ocsp", "V", ""),
+                "plain" => ("plain", "V", ""),
+                "revoked" => ("leaf", "R", "260101000000Z"),
+                _ => ("leaf", "V", ""),
             };
-            let by =
-                ["x509", "-req", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "30", "-extfile", "ca.cnf"];
-            let what = ["-in", &csr, "-out", &crt, "-set_serial", &serial, "-extensions", kind];
-            openssl_in(dir, &[by.as_slice(), &what].concat());
-            let (flag, since) = match name {
-                "revoked" => ("R", "260101000000Z"),
-                "unknown" => continue,
-                _ => ("V", ""),
-            };
-            index += &format!("{flag}\t351231000000Z\t{since}\t{:X}\tunknown\t/CN={name}\n", 4096 + i);
+            new(name, &format!("-out {name}.csr"));
+            let by = "x509 -req -CA ca.crt -CAkey ca.key -days 30 -extfile ca.cnf";
+            let what = format!("-in {name}.csr -out {name}.crt -set_serial {serial} -extensions {kind}");
+            site.openssl(&format!("{by} {what}"));
+            if name != "unknown" {
+                index += &format!("{flag}\t351231000000Z\t{since}\t{serial:X}\tunknown\t/CN={name}\n");
+            }
         }
-        std::fs::write(dir.join("index"), index).expect("write");
+        site.write("index", index);
         // The worker reads keys as the user that it is only where their names have variables.
-        self.state.dir.set(dir.to_owned()).expect("once");
+        self.state.dir.set(site.dir().to_owned()).expect("once");
     }
 }
 
@@ -149,30 +136,25 @@ fn s_client(server: &Server, port: usize, args: &str) -> String {
 fn answers_are_stapled_and_outlive_a_reload() {
     let authority = Authority::new();
     let stapling = "ssl_stapling on; ssl_trusted_certificate ca.crt; return 200 ok;";
-    let site = site(
-        &authority,
-        &format!(
-            "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_certificate rsa.crt; ssl_certificate_key rsa.key; \
-             ssl_certificate ec.crt; ssl_certificate_key ec.key; {stapling} }}\n\
-             server {{ listen 127.0.0.1:%PORT1% ssl; ssl_stapling_verify on; {stapling} }}\n\
-             server {{ listen 127.0.0.1:%PORT2% ssl; ssl_certificate plain.crt; ssl_certificate_key plain.key; \
-             {stapling} }}\n\
-             server {{ listen 127.0.0.1:%PORT3% ssl; ssl_certificate plain.crt; ssl_certificate_key plain.key; \
-             ssl_stapling_responder http://{}/y/; {stapling} }}",
-            authority.addr
-        ),
+    let of = |name: &str| format!("ssl_certificate {name}.crt; ssl_certificate_key {name}.key;");
+    let servers = format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; {} {} {stapling} }}\n\
+         server {{ listen 127.0.0.1:%PORT1% ssl; ssl_stapling_verify on; {stapling} }}\n\
+         server {{ listen 127.0.0.1:%PORT2% ssl; {2} {stapling} }}\n\
+         server {{ listen 127.0.0.1:%PORT3% ssl; {2} ssl_stapling_responder http://{3}/y/; {stapling} }}",
+        of("rsa"),
+        of("ec"),
+        of("plain"),
+        authority.addr
     );
-    let server = Server::start_on(site);
+    let server = Server::start_on(site(&authority, &servers));
     // Nobody has to ask first.
     wait_until("the questions", || authority.asked() == 4);
     let status = |port, args: &str| s_client(&server, port, &format!("-status {args}"));
     for version in ["-tls1_2", "-tls1_3"] {
         for sigalgs in ["RSA-PSS+SHA256", "ECDSA+SHA256"] {
-            wait_for("a staple", || {
-                status(0, &format!("{version} -sigalgs {sigalgs}"))
-                    .contains("Cert Status: good")
-                    .then_some(())
-            });
+            let args = format!("{version} -sigalgs {sigalgs}");
+            wait_until("a staple", || status(0, &args).contains("Cert Status: good"));
         }
         wait_until("a staple", || status(1, version).contains("Cert Status: good"));
     }
@@ -218,7 +200,7 @@ fn a_responder_that_fails_costs_a_line_and_no_handshake() {
         // It speaks about another certificate.
         of(|s, a| {
             let dir = s.dir.get().expect("directory");
-            openssl_in(dir, &["ocsp", "-issuer", "ca.crt", "-cert", "good.crt", "-reqout", "o.req"]);
+            openssl_in(dir, "ocsp -issuer ca.crt -cert good.crt -reqout o.req");
             respond(dir, "o.req", "o.resp", "ca");
             send(a, &std::fs::read(dir.join("o.resp")).expect("read"));
         }),
@@ -278,6 +260,14 @@ fn a_certificate_that_is_taken_back_is_not_stapled_and_a_named_signer_is_believe
     assert!(status(1).contains("no response sent") && status(2).contains("no response sent"));
 }
 
+/// Has the authority take back the certificate `good`.
+fn revoke(server: &Server) {
+    let (valid, revoked) = ("V\t351231000000Z\t\t1002", "R\t351231000000Z\t260101000000Z\t1002");
+    let index = server.read("index");
+    assert!(index.contains(valid), "{index}");
+    server.write("index", index.replacen(valid, revoked, 1));
+}
+
 #[test]
 fn clients_certificates_are_asked_about() {
     let authority = Authority::new();
@@ -313,14 +303,12 @@ fn clients_certificates_are_asked_about() {
     server.wait_for_log("d2i_OCSP_RESPONSE() failed", 1);
     // HTTP/2 on the same terms.
     for (name, code) in [("good", "200"), ("revoked", "400")] {
-        let done = Command::new("curl")
-            .args(["-sk", "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}", "--cert"])
-            .args([&format!("{name}.crt"), "--key", &format!("{name}.key")])
-            .arg(format!("https://{}/", server.addr(0)))
-            .current_dir(server.dir())
-            .output()
-            .expect("curl");
-        assert_eq!(String::from_utf8_lossy(&done.stdout), format!("2 {code}"), "{name}");
+        let (own, url) =
+            (format!("--cert {name}.crt --key {name}.key"), format!("https://{}/", server.addr(0)));
+        let mut curl = Command::new("curl");
+        curl.args(["-sk", "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}", &url]);
+        let done = Done::of(curl.args(own.split(' ')).current_dir(server.dir()));
+        assert_eq!(done.out, format!("2 {code}"), "{name}");
     }
     // Kept as long as it holds.
     let before = authority.asked();
@@ -334,9 +322,7 @@ fn clients_certificates_are_asked_about() {
     let before = authority.asked();
     assert!(with(0, "good", "-tls1_3 -sess_in s").contains("X-V: [SUCCESS:r]"));
     assert_eq!(authority.asked() - before, 1);
-    let index =
-        server.read("index").replacen("V\t351231000000Z\t\t1002", "R\t351231000000Z\t260101000000Z\t1002", 1);
-    std::fs::write(server.dir().join("index"), index).expect("write");
+    revoke(&server);
     assert!(with(0, "good", "-tls1_3 -sess_in s").contains("X-V: [FAILED:certificate revoked:r]"));
     says(&with(2, "good", ""), "SUCCESS");
     assert!(s_client(&server, 3, "").contains("X-V: [NONE:.]"));
@@ -394,20 +380,16 @@ fn answers_are_checked_to_the_last_byte() {
     authority.issue(&site);
     let dir = site.dir();
     let der = |name: &str| {
-        openssl_in(dir, &["x509", "-in", &format!("{name}.crt"), "-outform", "DER", "-out", "out.der"]);
+        openssl_in(dir, &format!("x509 -in {name}.crt -outform DER -out out.der"));
         std::fs::read(dir.join("out.der")).expect("read")
     };
     let subject = Subject::of(&der("good"), &der("ca"));
-    openssl_in(
-        dir,
-        &["ocsp", "-issuer", "ca.crt", "-cert", "good.crt", "-no_nonce", "-reqout", "openssl.req"],
-    );
+    openssl_in(dir, "ocsp -issuer ca.crt -cert good.crt -no_nonce -reqout openssl.req");
     let question = message::request(&subject).expect("a question");
     assert_eq!(question, std::fs::read(dir.join("openssl.req")).expect("read"), "as OpenSSL asks");
     respond(dir, "openssl.req", "resp", "ca");
     let good = std::fs::read(dir.join("resp")).expect("read");
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("time").as_secs() as i64;
+    let now = forebay_net::tls::verify::now();
     let check = |bytes: &[u8], now| message::check(bytes, &subject, Signers(&[]), now);
     let answer = check(&good, now).expect("a good answer");
     assert_eq!(answer.state, State::Good);
@@ -438,45 +420,4 @@ fn answers_are_checked_to_the_last_byte() {
     let got =
         message::check(&std::fs::read(dir.join("resp2")).expect("read"), &subject, Signers(&known), now);
     assert!(got.is_ok(), "who is named by the configuration may sign: {got:?}");
-}
-
-#[test]
-fn mistakes_are_told_in_nginx_words() {
-    let mistakes = [
-        (
-            "ssl_ocsp on; ssl_verify_client optional_no_ca;",
-            "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"",
-        ),
-        ("ssl_ocsp foo;", "invalid value \"foo\" in "),
-        ("ssl_ocsp_cache foo;", "invalid OCSP cache \"foo\" in "),
-        ("ssl_ocsp_cache shared:a;", "invalid OCSP cache \"shared:a\" in "),
-        ("ssl_ocsp_cache shared:a:1k;", "OCSP cache \"shared:a:1k\" is too small in "),
-        (
-            "ssl_ocsp on; ssl_verify_client on; ssl_ocsp_responder https://foo/;",
-            "invalid URL prefix in OCSP responder \"https://foo/\" in \"ssl_ocsp_responder\"",
-        ),
-        (
-            "ssl_ocsp on; ssl_verify_client on; ssl_ocsp_responder http://127.0.0.1:x/;",
-            "invalid port in OCSP responder \"127.0.0.1:x/\" in \"ssl_ocsp_responder\"",
-        ),
-        ("ssl_stapling on; ssl_stapling_file ec.crt;", "failed (SSL: "),
-    ];
-    let authority = Authority::new();
-    let site = site(&authority, "server { listen 127.0.0.1:%PORT0% ssl; }");
-    let base = site.read("nginx.conf");
-    for (lines, message) in mistakes {
-        site.write(
-            "nginx.conf",
-            base.replace(
-                "access_log off;",
-                &format!("access_log off; ssl_client_certificate ca.crt; {lines}"),
-            ),
-        );
-        let told = site.command(program(), &["-t"]).output().expect("runs");
-        let text = String::from_utf8_lossy(&told.stderr).into_owned();
-        assert!(
-            !told.status.success() && text.contains("[emerg]") && text.contains(message),
-            "{lines}: {text}"
-        );
-    }
 }

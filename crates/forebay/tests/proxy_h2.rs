@@ -180,20 +180,14 @@ fn grpc_servers_get_what_nginx_sends_and_give_trailers() {
     };
     let port = server.addr(1);
     let got = ask("/a?b=c%20d", "Foo: bar\r\nTE: gzip, trailers\r\n");
-    assert!(
-        got.ends_with(&format!("\r\nHTTP/2.0 GET /a?b=c%20d {port} trailers x  bar"))
-            && !got.contains("Server: x"),
-        "{got}"
-    );
+    assert!(got.ends_with(&format!("\r\nHTTP/2.0 GET /a?b=c%20d {port} trailers x  bar")), "{got}");
+    assert!(!got.contains("Server: x"), "{got}");
     let got = ask("/rw/q", "");
     assert!(got.ends_with(&format!("\r\nHTTP/2.0 GET /x%2520y/q?z=1 {port}   a ")), "{got}");
     // To a client of HTTP/1.1 behind the last chunk, to others in HEADERS.
     let got = ask("/trailers", "");
-    assert!(
-        got.contains("Content-Type: application/grpc\r\n")
-            && got.ends_with("\r\n5\r\nhello\r\n0\r\ngrpc-status: 7\r\ngrpc-message: no\r\n\r\n"),
-        "{got}"
-    );
+    assert!(got.contains("Content-Type: application/grpc\r\n"), "{got}");
+    assert!(got.ends_with("\r\n5\r\nhello\r\n0\r\ngrpc-status: 7\r\ngrpc-message: no\r\n\r\n"), "{got}");
     for uri in ["/trailers", "/passed"] {
         let url = format!("http://{}{uri}", server.addr(0));
         let (code, got, errors) =

@@ -1,6 +1,6 @@
 //! Load that must not take the server down: too many clients, too few descriptors, clients that vanish.
 
-use forebay_testkit::{Server, Signal, Site, Talk, memory, wait_for};
+use forebay_testkit::{Server, Signal, Site, Talk, memory, wait_until};
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -215,9 +215,7 @@ fn a_thread_that_ends_takes_the_process_with_it_and_another_follows() {
         server.wait_for_log("has ended by a panic (on purpose, ", 1);
         assert!(server.error_log().contains("[alert]"), "{}", server.error_log());
         server.wait_for_log("exited on signal 6", 1);
-        wait_for("another worker", || {
-            (server.error_log().matches("start worker process ").count() == 2).then_some(())
-        });
+        wait_until("another worker", || server.error_log().matches("start worker process ").count() == 2);
         // More connections than threads: each thread has some of them.
         (0..20).for_each(|_| assert!(server.get("/").ends_with("one")));
         assert_eq!(server.workers(master).len(), 1);

@@ -1,7 +1,7 @@
 //! The program under a service manager: messages to it, sockets from it, and reloads that are waited for.
 
 use forebay_testkit::{
-    DEADLINE, Server, Signal, Site, alive, connect, kill, program, raw, wait_for, wait_until,
+    DEADLINE, Server, Signal, Site, alive, ask, body, connect, kill, program, wait_for, wait_until,
 };
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -56,9 +56,7 @@ impl Manager {
 }
 
 fn get(site: &Site) -> String {
-    let answer = raw(site.addr(0), b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    let text = String::from_utf8_lossy(&answer);
-    text.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
+    body(&ask(site.addr(0), forebay_testkit::get("/"))).to_owned()
 }
 
 fn pid(child: &Child) -> i32 {
@@ -152,15 +150,14 @@ fn a_reload_that_is_waited_for_is_in_effect_when_it_returns() {
         let conf = |text: &str| format!("{mode}{}", CONF.replace("one", text));
         let mut server = Server::start(conf("one"));
         let dir = server.dir().to_owned();
+        let site = Site::new("");
         let reload = || {
-            let mut command = Command::new(program());
-            command.arg("reload").arg("-p").arg(&dir).args(["-c", "nginx.conf", "--timeout", "20"]);
-            let output = command.output().expect("runs");
-            (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+            let done = site.forebay(&format!("reload -p {} -c nginx.conf --timeout 20", dir.display()));
+            (done.code, done.err)
         };
         for i in 0..20 {
             server.write("nginx.conf", conf(&format!("answer{i}")));
-            assert_eq!(reload(), (Some(0), String::new()), "{mode}");
+            assert_eq!(reload(), (0, String::new()), "{mode}");
             assert_eq!(get(&server.site), format!("answer{i}"), "{mode}");
         }
         // The command finds nothing wrong with an address that another program has; the master cannot bind it.
@@ -168,7 +165,7 @@ fn a_reload_that_is_waited_for_is_in_effect_when_it_returns() {
         let other = format!("listen {}; location", taken.local_addr().expect("bound"));
         server.write("nginx.conf", conf("one").replacen("location", &other, 1));
         let (code, text) = reload();
-        assert_eq!(code, Some(1), "{text}");
+        assert_eq!(code, 1, "{text}");
         let refused = "forebay: the new configuration was refused, the one before stays in effect: still could not bind()";
         assert!(text.starts_with(refused), "{text}");
         assert_eq!(get(&server.site), "answer19");
@@ -177,7 +174,7 @@ fn a_reload_that_is_waited_for_is_in_effect_when_it_returns() {
         server.signal(Signal::SIGTERM);
         assert_eq!(server.wait_end(), Some(0));
         let (code, text) = reload();
-        assert_eq!(code, Some(1));
+        assert_eq!(code, 1);
         assert!(text.contains("[error] open() \"") && text.contains("nginx.pid\" failed (2:"), "{text}");
     }
 }
@@ -223,11 +220,8 @@ fn sockets_of_the_manager_are_matched_with_addresses() {
     let child = start("$$");
     assert_eq!(manager.next(["READY"]), ["1"]);
     let log = site.read("logs/early.log");
-    let unused = format!(
-        "socket unix:{} \"admin\" of the service manager matches no \"listen\", closed",
-        path.display()
-    );
-    assert!(log.contains(&unused), "{log}");
+    let unused = "\"admin\" of the service manager matches no \"listen\", closed";
+    assert!(log.contains(&format!("socket unix:{} {unused}", path.display())), "{log}");
     assert!(log.contains("descriptor 5 \"log\" of the service manager is no listening socket"), "{log}");
     drop(unix);
     // A process that another test is just starting may still have a copy.

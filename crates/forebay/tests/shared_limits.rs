@@ -1,11 +1,11 @@
 //! Limits that several servers share through Debian's redis-server.
 
-use crate::store::{PLAIN, Redis, metric, servers, wait_until_up};
-use forebay_testkit::{Origin, Server, Signal, Site, Talk, connect, kill, run, tool, wait_for, wait_until};
+use forebay_testkit::store::{PLAIN, Redis, metric, servers, wait_until_up};
+use forebay_testkit::{
+    Done, Origin, P256, Server, Signal, Site, Talk, connect, kill, program, s_client, wait_for, wait_until,
+};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -200,13 +200,8 @@ fn replicas_count_requests_under_way_together() {
     );
     let servers = servers(3, &conf);
     let begin = |servers: &[Server], count: usize| -> Vec<TcpStream> {
-        let addrs: Vec<SocketAddr> = servers.iter().cycle().take(count).map(|s| s.addr(0)).collect();
-        let one = |addr| {
-            let mut stream = connect(addr);
-            stream.send(b"GET /?k=client HTTP/1.1\r\nHost: localhost\r\n\r\n");
-            stream
-        };
-        addrs.into_iter().map(one).collect()
+        let one = |server: &Server| server.send(b"GET /?k=client HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        servers.iter().cycle().take(count).map(one).collect()
     };
     // Of nine requests at the same moment four get through to the origin, which lets them wait.
     let mut streams = begin(&servers, 9);
@@ -247,8 +242,7 @@ fn replicas_count_requests_under_way_together() {
 #[test]
 fn replicas_resume_sessions_of_each_other() {
     let Some(redis) = Redis::start(PLAIN) else { return };
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some((cert, key)) = certificate(directory.path()) else { return };
+    let (directory, cert, key) = certificate();
     let site = |tickets: &str| {
         format!(
             "worker_processes 1; error_log logs/error.log notice; pid logs/nginx.pid; events {{}}\n\
@@ -259,13 +253,10 @@ fn replicas_resume_sessions_of_each_other() {
             redis.port
         )
     };
-    let session = directory.path().join("session");
-    let session = session.to_str().expect("text");
+    let session = directory.path("session").display().to_string();
     let handshake = |server: &Server, option: &str| {
-        let to = server.addr(1).to_string();
-        let arguments = ["s_client", "-connect", &to, "-tls1_2", option, session];
-        let child = Command::new("openssl").args(arguments).stdin(Stdio::null()).output().expect("openssl");
-        String::from_utf8_lossy(&child.stdout).lines().any(|l| l.starts_with("Reused"))
+        let printed = s_client(server, 1, &format!("-tls1_2 {option} {session}"), "GET / HTTP/1.0\r\n\r\n");
+        printed.lines().any(|l| l.starts_with("Reused"))
     };
     for (tickets, expected) in [("session_tickets", true), ("", false)] {
         let servers = servers(2, &site(tickets));
@@ -275,27 +266,21 @@ fn replicas_resume_sessions_of_each_other() {
     }
 }
 
-/// Makes a certificate for 127.0.0.1. Returns the names of its file and of that of its key, or `None` without openssl.
-fn certificate(directory: &Path) -> Option<(String, String)> {
-    let name = |name: &str| directory.join(name).to_str().expect("text").to_owned();
-    let (cert, key) = (name("cert.pem"), name("key.pem"));
-    let options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=store \
-                   -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
-    let mut arguments: Vec<&str> = options.split_whitespace().collect();
-    arguments.extend(["-keyout", &key, "-out", &cert]);
-    if !tool("openssl") {
-        return None;
-    }
-    let (code, _, errors) = run("openssl", &arguments)?;
-    assert_eq!(code, 0, "{errors}");
-    Some((cert, key))
+/// Makes a certificate for 127.0.0.1. Returns a directory, and the names of its file and of that of its key.
+fn certificate() -> (Site, String, String) {
+    let site = Site::new("");
+    let names = "-addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
+    site.openssl(&format!(
+        "req -x509 -newkey {P256} -nodes -days 2 -subj /CN=store {names} -keyout key.pem -out cert.pem"
+    ));
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| site.path(name).display().to_string());
+    (site, cert, key)
 }
 
 /// The store asks for a user, a password, and TLS.
 #[test]
 fn the_store_may_ask_for_a_password_and_tls() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let Some((cert, key)) = certificate(directory.path()) else { return };
+    let (_directory, cert, key) = certificate();
     let lines = format!(
         "port 0\ntls-port %PORT%\ntls-cert-file {cert}\ntls-key-file {key}\ntls-auth-clients no\n\
          user limits on >secret ~our:* -@all +select +eval +evalsha +time +get +set +zadd +zremrangebyscore +pexpire +zcard +hgetall +hset +hdel"
@@ -314,8 +299,7 @@ fn the_store_may_ask_for_a_password_and_tls() {
     assert_eq!(ask(&mut server.connect(), "/?k=client"), 200);
     assert_eq!(ask(&mut server.connect(), "/?k=client"), 429);
     assert!(!server.error_log().contains("secret"));
-    let dumped = server.run(&["-T"]);
-    let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
+    let dumped = Done::of(&mut server.command(program(), &["-T"])).out;
     assert!(dumped.contains("password=file:") && !dumped.contains("secret"), "{dumped}");
     let server = start("wrong-one\n", &format!("ca={cert}"));
     server.wait_for_log("cannot be used: WRONGPASS", 1);

@@ -1,7 +1,7 @@
 //! Purges of caches that several servers share through Debian's redis-server (`purge_sync`).
 
-use crate::store::{PLAIN, Redis, Way, metric, wait_until_up};
-use forebay_testkit::{Origin, Server, Site, fastcgi, wait_for, wait_until};
+use forebay_testkit::store::{PLAIN, Redis, Way, metric, wait_until_up};
+use forebay_testkit::{Origin, Server, Site, fastcgi, files, wait_until};
 use std::net::SocketAddr;
 
 forebay_testkit::cases!("cases/shared_purges.cases": mistakes_are_named);
@@ -26,11 +26,8 @@ fn conf(port: u16, origin: impl std::fmt::Display) -> String {
 }
 
 fn origin() -> SocketAddr {
-    Origin::start(|asked| {
-        asked.answer("200 OK", "Connection: close\r\n", "x");
-        false
-    })
-    .addr
+    // The connection ends with the answer.
+    Origin::start(|asked| !asked.answer("200 OK", "Connection: close\r\n", "x")).addr
 }
 
 fn start(port: u16, origin: impl std::fmt::Display) -> Server {
@@ -76,12 +73,7 @@ fn wait_until_gone(server: &Server, entries: usize) {
 
 /// Returns the number of entries in a directory of a cache.
 fn count(directory: &std::path::Path) -> usize {
-    let entries = std::fs::read_dir(directory).expect("a directory").flatten();
-    let each = entries.map(|e| match e.file_type().expect("a type").is_dir() {
-        true => count(&e.path()),
-        false => usize::from(e.file_name().len() == 32),
-    });
-    each.sum()
+    files(directory).iter().filter(|path| path.file_name().is_some_and(|name| name.len() == 32)).count()
 }
 
 #[test]
@@ -211,9 +203,7 @@ fn foreign_entries_of_the_purge_log_do_no_harm() {
     add(&format!("from x zone one prefix {}", "p".repeat(5000)));
     add(&format!("from x zone one session {} server x", "5e".repeat(32)));
     add(&format!("from {} zone one prefix /", "f".repeat(100)));
-    wait_for("the messages", || {
-        (metric(&server, "forebay_shared_messages_ignored_total") == 6.0).then_some(())
-    });
+    wait_until("the messages", || metric(&server, "forebay_shared_messages_ignored_total") == 6.0);
     assert!(hit(&server, "/a") && hit(&server, "/own/a"));
     // An odd position in the file of the cache counts as none.
     let site: &Site = &server.site;

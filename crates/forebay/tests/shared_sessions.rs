@@ -1,6 +1,6 @@
 //! Sessions of `sticky learn ... sync` that several servers share through Debian's redis-server.
 
-use crate::store::{PLAIN, Redis, Way, metric, servers, wait_until_up};
+use forebay_testkit::store::{PLAIN, Redis, Way, metric, servers, wait_until_up};
 use forebay_testkit::{Origin, Server, Signal, Site, body, wait_for, wait_until};
 use std::net::SocketAddr;
 
@@ -204,17 +204,13 @@ fn foreign_entries_of_the_store_do_no_harm() {
     add(&format!("from x zone nowhere session {hash} server one"));
     add("from x zone z/u prefix http:");
     add("a b");
-    wait_for("the messages", || {
-        (metric(&servers[1], "forebay_shared_messages_ignored_total") == 5.0).then_some(())
-    });
+    wait_until("the messages", || metric(&servers[1], "forebay_shared_messages_ignored_total") == 5.0);
     assert_eq!((go_on(&servers[0], "k"), go_on(&servers[1], "k")), (home.clone(), home));
     // A message that is too long to be read is left out, with what went before.
     let long =
         "EVAL \"return redis.call('XADD', 'forebay:sessions', '*', 'from', string.rep('x', 100000))\" 0";
     assert!(redis.says(long).starts_with('$'));
-    wait_for("the end", || {
-        (metric(&servers[1], "forebay_shared_messages_missed_total") == 1.0).then_some(())
-    });
+    wait_until("the end", || metric(&servers[1], "forebay_shared_messages_missed_total") == 1.0);
     let home = begin(&servers[0], "after");
     let heard = || metric(&servers[1], "forebay_shared_sessions_heard_total");
     let before = heard();

@@ -94,7 +94,7 @@ fn requests_wait_for_the_first_addresses_of_a_worker_process() {
     wait_until("its questions", || held.load(SeqCst) > 0);
     let clients = [0, 1].map(|n| {
         let mut client = connect(server.addr(n));
-        client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        client.send(forebay_testkit::get("/"));
         client
     });
     // Neither is refused while the answer is still to come.
@@ -309,9 +309,7 @@ fn sessions_by_a_field_and_with_an_end() {
         a.addr,
         b.addr
     ));
-    let ask = |uri: &str, field: &str| {
-        server.ask(format!("GET {uri} HTTP/1.1\r\nHost: a\r\n{field}\r\nConnection: close\r\n\r\n"))
-    };
+    let ask = |uri: &str, field: &str| server.get_with(uri, format!("{field}\r\n"));
     let of = |text: &str, start: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(start)).unwrap_or_else(|| panic!("{text}"));
         line.split(';').next().unwrap_or_default().to_owned()
@@ -349,25 +347,19 @@ fn sessions_by_a_field_and_with_an_end() {
         assert!(others.iter().all(|o| !of(o, start).contains(&format!(".{over:x}"))), "{others:?}");
     }
     let idle = now - 20;
-    let others: Vec<String> = (0..8)
-        .map(|_| {
-            let first = of(&ask("/c", "X-None: 1"), "Set-Cookie: c=");
-            let sid = first.split('.').next().unwrap_or_default().to_owned();
-            let answer = ask("/c", &format!("Cookie: c={sid}.{now:x}.{idle:x}"));
-            format!("{}", of(&answer, "Set-Cookie: c=").starts_with(&sid))
-        })
-        .collect();
-    assert!(others.contains(&"false".to_owned()), "{others:?}");
-    for wrong in [
-        "sticky header X_Y;",
-        "sticky header X path=/;",
-        "sticky cookie c lifetime=0;",
-        "sticky cookie c idle=x;",
-    ] {
-        let text =
-            http!("upstream f {{ server {}; {wrong} }} server {{ listen 127.0.0.1:%PORT0%; }}", a.addr);
-        let site = Site::new(&text);
-        assert!(!site.run(&["-t"]).status.success(), "{wrong}");
+    let others = [(); 8].map(|()| {
+        let first = of(&ask("/c", "X-None: 1"), "Set-Cookie: c=");
+        let sid = first.split('.').next().unwrap_or_default().to_owned();
+        let answer = ask("/c", &format!("Cookie: c={sid}.{now:x}.{idle:x}"));
+        of(&answer, "Set-Cookie: c=").starts_with(&sid)
+    });
+    assert!(others.contains(&false), "{others:?}");
+    for wrong in ["header X_Y", "header X path=/", "cookie c lifetime=0", "cookie c idle=x"] {
+        let text = format!(
+            "upstream f {{ server {}; sticky {wrong}; }} server {{ listen 127.0.0.1:%PORT0%; }}",
+            a.addr
+        );
+        assert!(!http!("{text}").site().run(&["-t"]).status.success(), "{wrong}");
     }
 }
 
@@ -391,28 +383,19 @@ fn responses_end_with_their_servers_if_that_is_wanted() {
         up.port()
     ));
     let begin = |target: &str| {
-        let mut stream = connect(server.addr(0));
-        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut head = Vec::new();
-        while !head.ends_with(b"half") && !head.ends_with(b"</html>\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).expect("a byte");
-            head.extend(byte);
-        }
-        (stream, head.ends_with(b"half"))
+        let mut stream = server.send(forebay_testkit::get(target));
+        let head = stream.head();
+        let is_half = head.starts_with("HTTP/1.1 200 ");
+        stream.until(if is_half { "half" } else { "</html>\r\n" });
+        (stream, is_half)
     };
     wait_until("the name", || begin("/").1);
     let (mut kept, mut dropped) = (begin("/").0, begin("/drop").0);
     known.know(&[]);
     wait_until("the end of the name", || !begin("/gone").1);
     go_on.store(true, SeqCst);
-    let rest = |stream: &mut TcpStream| {
-        let mut text = String::new();
-        let _ = stream.read_to_string(&mut text);
-        text
-    };
-    assert_eq!((rest(&mut kept), rest(&mut dropped)), ("rest".to_owned(), String::new()));
+    // To the end, which may be a reset.
+    assert_eq!((kept.all_until("\0").as_str(), dropped.all_until("\0").as_str()), ("rest", ""));
     server.wait_for_log("upstream server was removed from its group while reading upstream", 1);
 }
 

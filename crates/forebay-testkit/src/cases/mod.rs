@@ -1,6 +1,6 @@
 //! Tables of requests and answers: tests that need no code.
 //!
-//! A file has cases, each with a name, a comment and sections:
+//! A file has cases, each with a name, a comment and sections. Sections before the first case are the first ones of each.
 //!
 //! ```text
 //! == a_page_of_an_upstream_is_cached
@@ -48,7 +48,8 @@
 //! - `refused http|server|stream|main`: `TEXT => MESSAGE[ | MESSAGE]...`, configurations that are refused, and parts of the reason;
 //!   `!~TEXT` is none. The text of an http block stands in the third line.
 //!
-//! - `daemon`: the program runs as one. `limited KIB`: no file may grow beyond that. `datagrams NAME`: a unix socket that was left behind.
+//! - `start daemon`: the program runs as one. `start KIB`: no file may grow beyond that. `datagrams NAME`: a unix socket that was left
+//!   behind.
 //!
 //! `%FILE NAME%` in a file is the text of another one, which a section above has made. `%DIR%` and `%PORT0%` are also filled in what is
 //! sent and expected, but for comparisons, and `%NAME.port%` is the port of an origin.
@@ -113,7 +114,9 @@ pub fn run(file: &str, name: &str, all: &str) {
     let tests: Vec<&str> = all.trim_matches(['[', ']']).split_whitespace().collect();
     assert_eq!(names, tests, "cases of the file, and those that are tests");
     let at = names.iter().position(|n| *n == name).expect("a case");
-    let sections = sections(cases[at]);
+    let of_all = file.split("\n== ").next().and_then(|head| Some(head[head.find("\n-- ")?..].trim_end()));
+    let (title, own) = cases[at].split_at(cases[at].find("\n-- ").unwrap_or(cases[at].len()));
+    let sections = sections(&format!("{title}{}{own}", of_all.unwrap_or_default()));
     let origins: Vec<Upstream> =
         sections.iter().filter(|s| s.kind == "origin").map(Upstream::start).collect();
     let talks = Talks::default();
@@ -271,13 +274,12 @@ impl Case<'_> {
         let asked = if requests.is_empty() { compared("access") } else { requests };
         self.theirs =
             asked.iter().find_map(Compared::oracle).map(|nginx| Oracle::start(&nginx, self.site(conf)));
-        let is_daemon = self.sections.iter().any(|s| s.kind == "daemon");
-        let limited = self.sections.iter().find(|s| s.kind == "limited").map(|s| &s.argument);
+        let start = self.sections.iter().find(|s| s.kind == "start").map(|s| s.argument.as_str());
         let site = self.site(conf);
-        self.ours = Some(match limited {
-            Some(kib) => Server::start_limited(site, kib.parse().expect("KiB")),
-            None if is_daemon => Server::daemon_on(site),
+        self.ours = Some(match start {
             None => Server::start_on(site),
+            Some("daemon") => Server::daemon_on(site),
+            Some(kib) => Server::start_limited(site, kib.parse().expect("KiB")),
         });
     }
 
@@ -384,8 +386,7 @@ impl Case<'_> {
                 }
             }),
             "http" | "server" | "stream" | "main" | "compared" | "outside" | "file" | "gzip" | "bytes"
-            | "directory" | "daemon" | "limited" | "datagrams" | "pages" | "origin" | "certificates"
-            | "openssl" => {}
+            | "directory" | "start" | "datagrams" | "pages" | "origin" | "certificates" | "openssl" => {}
             other => panic!("no section {other}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_net::tls::pem;
-use forebay_testkit::{Server, Site, free_port, wait_for};
+use forebay_testkit::{Done, Site, files, free_port};
 use rustls::SignatureScheme;
 use serde_json::{Value, json};
 
@@ -15,13 +15,14 @@ pub(super) struct Account<'s> {
 
 /// Returns base64url without padding.
 fn base64url(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let letters = |three: &[u8]| {
-        let bits = three.iter().fold(0, |bits, b| bits << 8 | u32::from(*b)) << (8 * (3 - three.len()));
-        let letter = move |n: usize| char::from(LETTERS[(bits >> (18 - 6 * n)) as usize & 63]);
-        (0..=three.len()).map(letter).collect::<String>()
-    };
-    bytes.chunks(3).map(letters).collect()
+    let text = forebay_testkit::through(&["base64", "-w0"], bytes);
+    String::from_utf8_lossy(&text).replace('+', "-").replace('/', "_").replace('=', "")
+}
+
+/// Returns the chain that a server has written.
+pub(super) fn chain(site: &Site, directory: &str) -> Vec<u8> {
+    let is_chain = |path: &PathBuf| path.extension().is_some_and(|e| e == "crt");
+    std::fs::read(files(&site.path(directory)).into_iter().find(is_chain).expect("a chain")).expect("a chain")
 }
 
 /// Returns both numbers of a signature by P-256, which DER has as two integers, in 32 bytes each (RFC 7518, section 3.4).
@@ -58,33 +59,18 @@ impl<'s> Account<'s> {
 
     /// Sends a signed request, which has to succeed. Without a payload it gets the resource.
     fn post(&self, url: &str, payload: Option<Value>) -> Value {
-        let head = Command::new("curl").args(["-sfkI", &self.resource("nonce-plz")]).output().expect("curl");
-        let head = String::from_utf8_lossy(&head.stdout).into_owned();
-        let nonce = head
-            .lines()
-            .find_map(|l| l.to_ascii_lowercase().starts_with("replay-nonce: ").then(|| l[14..].trim()));
+        let head = Done::of(Command::new("curl").args(["-sfkI", &self.resource("nonce-plz")])).out;
+        let nonce = forebay_testkit::field(&head, "replay-nonce").expect("a nonce");
         let kid = self.read("account.url");
-        let protected =
-            json!({"alg": "ES256", "kid": kid.trim(), "nonce": nonce.expect("a nonce"), "url": url});
+        let protected = json!({"alg": "ES256", "kid": kid.trim(), "nonce": nonce, "url": url});
         let payload = payload.map(|p| p.to_string()).unwrap_or_default();
         let (protected, payload) =
             (base64url(protected.to_string().as_bytes()), base64url(payload.as_bytes()));
         let signature = base64url(&self.sign(&format!("{protected}.{payload}")));
         let body = json!({"protected": protected, "payload": payload, "signature": signature}).to_string();
-        let sent = Command::new("curl")
-            .args([
-                "-sSk",
-                "-w",
-                "\n%{http_code}",
-                "-H",
-                "Content-Type: application/jose+json",
-                "-d",
-                &body,
-                url,
-            ])
-            .output()
-            .expect("curl");
-        let text = String::from_utf8_lossy(&sent.stdout).into_owned();
+        let field = "Content-Type: application/jose+json";
+        let options = ["-sSk", "-w", "\n%{http_code}", "-H", field, "-d", &body, url];
+        let text = Done::of(Command::new("curl").args(options)).out;
         let (content, status) = text.rsplit_once('\n').unwrap_or_default();
         assert!(status.starts_with('2'), "{url}: {text}");
         serde_json::from_str(content).unwrap_or_default()
@@ -92,10 +78,7 @@ impl<'s> Account<'s> {
 
     /// Revokes the certificate that the server has written.
     fn revoke(&self) {
-        let files = std::fs::read_dir(self.site.dir().join(self.directory)).expect("a directory").flatten();
-        let chain =
-            files.map(|f| f.path()).find(|p| p.extension().is_some_and(|e| e == "crt")).expect("a chain");
-        let chain = pem::certificates(&std::fs::read(chain).expect("a chain"));
+        let chain = pem::certificates(&chain(self.site, self.directory));
         let leaf = base64url(chain.first().expect("a certificate"));
         self.post(&self.resource("revoke-cert"), Some(json!({"certificate": leaf, "reason": 1})));
     }
@@ -132,7 +115,6 @@ fn a_revoked_certificate_is_replaced_in_place() {
 /// challenge is looked at.
 #[test]
 fn an_invalid_order_is_followed_by_another() {
-    let Some(program) = pebble() else { return };
     let names = free_port();
     let site = Site::new(
         "events {} error_log logs/error.log notice;\n\
@@ -147,19 +129,13 @@ fn an_invalid_order_is_followed_by_another() {
          while [ $1 = remove ] && [ ! -e %DIR%/go ]; do sleep 0.05; done\n\
          curl -sSf -d \"{{\\\"host\\\": \\\"$2.\\\", \\\"value\\\": \\\"$3\\\"}}\" http://127.0.0.1:{names}/$p >&2\n"
     );
-    let calls = site.write("calls", "");
-    std::fs::set_permissions(calls, PermissionsExt::from_mode(0o666)).expect("mode");
-    let path = site.write("dns-record", &script);
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("mode");
+    dns::program_of(&site, &script);
     let settings = Settings { names: Some(names), refused_nonces: 0, ..LONG };
-    let _authority = Authority::start(&site, &program, settings);
-    let server = Server::start_on(site);
+    let Some((_authority, server)) = started(site, settings) else { return };
     // The URL of the account is written at the end of an order.
     server.wait_for_log("no certificate for \"a.test\"", 1);
     // The removal for the first order may end after its failure is logged.
-    wait_for("a proof that was found", || {
-        (server.read("calls") == "add\nremove\nadd\nremove\n").then_some(())
-    });
+    wait_until("a proof that was found", || server.read("calls") == "add\nremove\nadd\nremove\n");
     assert!(Account::new(&server.site, "clients/c").deactivate() > 0);
     server.write("go", "");
     server.wait_for_log("no certificate for \"a.test\": finalizing the order: status \"invalid\"", 1);

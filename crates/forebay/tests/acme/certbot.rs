@@ -3,9 +3,8 @@
 use super::namespace::in_namespace;
 use super::*;
 use crate::moving;
-use forebay_testkit::{Server, Site, wait_for};
+use forebay_testkit::{Done, Server, Site, wait_for};
 use std::os::unix::fs::symlink;
-use std::process::Output;
 
 /// Returns `true` if certbot and its plugin are there. In CI they have to be.
 fn has_certbot() -> bool {
@@ -18,26 +17,15 @@ fn has_certbot() -> bool {
     found
 }
 
-/// Runs certbot with directories below that of a site.
-fn certbot(site: &Site, args: &[&str]) -> Output {
-    let dir = site.dir();
-    let own = |name: &str| dir.join(name).display().to_string();
-    Command::new("certbot")
-        .args(args)
-        .args(["--non-interactive", "--no-verify-ssl", "--config-dir", &own("letsencrypt")])
-        .args(["--work-dir", &own("work"), "--logs-dir", &own("certbot")])
-        // Not a warning at each request that is not verified.
-        .env("PYTHONWARNINGS", "ignore")
-        .output()
-        .expect("certbot")
-}
-
-/// Runs certbot, which has to succeed.
-fn certbot_does(site: &Site, args: &[&str]) {
-    let done = certbot(site, args);
-    let text = [done.stdout, done.stderr].concat();
+/// Runs certbot, which has to succeed, with directories below that of a site.
+fn certbot(site: &Site, args: &str) {
+    let own = "--non-interactive --no-verify-ssl --config-dir letsencrypt --work-dir work --logs-dir certbot";
+    let mut command = Command::new("certbot");
+    command.args(args.split(' ')).args(own.split(' ')).current_dir(site.dir());
+    // Not a warning at each request that is not verified.
+    let done = Done::of(command.env("PYTHONWARNINGS", "ignore"));
     let log = || site.read("certbot/letsencrypt.log") + &site.read("logs/error.log");
-    assert!(done.status.success(), "certbot {args:?}: {}\n{}", String::from_utf8_lossy(&text), log());
+    assert_eq!(done.code, 0, "certbot {args}: {}\n{}", done.all(), log());
 }
 
 #[test]
@@ -67,26 +55,9 @@ fn certbot_gets_installs_and_renews_a_certificate() {
     assert_eq!(states(), ["done", "done", "done"]);
     let directory = format!("https://{}/dir", site.addr(2));
     let (root, ctl) = (site.dir().display().to_string(), site.dir().join("nginx").display().to_string());
-    certbot_does(
-        site,
-        &[
-            "run",
-            "--nginx",
-            "--domain",
-            "a.test",
-            "--redirect",
-            "--agree-tos",
-            "--email",
-            "a@example.com",
-            "--no-eff-email",
-            "--server",
-            &directory,
-            "--nginx-server-root",
-            &root,
-            "--nginx-ctl",
-            &ctl,
-        ],
-    );
+    let options = "--nginx --domain a.test --redirect --agree-tos --email a@example.com --no-eff-email";
+    let places = format!("--server {directory} --nginx-server-root {root} --nginx-ctl {ctl}");
+    certbot(site, &format!("run {options} {places}"));
     let https = SocketAddr::from(([127, 0, 0, 1], 443));
     // The reload goes on after certbot has ended.
     let new = |old: &str| {
@@ -96,12 +67,9 @@ fn certbot_gets_installs_and_renews_a_certificate() {
     };
     let first = new("");
     let fetch = |url: &str| {
-        let mut curl = Command::new("curl");
-        curl.args(["-sSk", "-w", " %{http_code} %{redirect_url}", "--noproxy", "*"]);
-        let done = curl
-            .args(["--resolve", "a.test:443:127.0.0.1", "--resolve", "a.test:80:127.0.0.1", url])
-            .output();
-        String::from_utf8_lossy(&done.expect("curl").stdout).into_owned()
+        let options = ["-sSk", "-w", " %{http_code} %{redirect_url}", "--noproxy", "*"];
+        let names = ["--resolve", "a.test:443:127.0.0.1", "--resolve", "a.test:80:127.0.0.1", url];
+        Done::of(Command::new("curl").args(options).args(names)).out
     };
     assert_eq!(fetch("https://a.test/x"), "here over https 200 ");
     let redirected = fetch("http://a.test/x");
@@ -110,7 +78,7 @@ fn certbot_gets_installs_and_renews_a_certificate() {
     assert_eq!(states(), ["stale", "stale", "done"]);
     moving::compare_and_test(site);
     assert_eq!(states(), ["done", "done", "done"]);
-    certbot_does(site, &["renew", "--force-renewal", "--no-random-sleep-on-renew"]);
+    certbot(site, "renew --force-renewal --no-random-sleep-on-renew");
     new(&first);
     assert_eq!(states(), ["done", "done", "done"]);
     let log = server.error_log();

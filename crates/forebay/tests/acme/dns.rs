@@ -2,13 +2,13 @@
 
 use super::*;
 use forebay_testkit::{DEADLINE, Server, Signal, Site, alive, free_port, kill, wait_for, wait_until};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 /// An issuer with `challenge dns-01`.
 fn dns_site(http: &str, server: &str) -> Site {
     let site = site("challenge dns-01;", server);
-    let conf = site.read("nginx.conf");
-    site.write("nginx.conf", conf.replacen("access_log off;", &format!("access_log off; {http}"), 1));
+    change(&site, "access_log off;", &format!("access_log off; {http}"));
     site
 }
 
@@ -33,7 +33,6 @@ fn ask(port: u16, name: &str) -> Vec<u8> {
 
 /// The same where the connection may end without an answer.
 fn try_ask(port: u16, name: &str) -> std::io::Result<Vec<u8>> {
-    use std::io::{Read, Write};
     let query = question(name);
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(DEADLINE))?;
@@ -91,7 +90,6 @@ fn questions_over_ipv6_are_answered() {
 /// The sockets go to the new program and stay when the old one has gone.
 #[test]
 fn questions_are_answered_through_an_upgrade() {
-    use Signal;
     let port = free_port();
     let server = Server::start_daemon(answering(&format!("127.0.0.1:{port}")));
     let to = SocketAddr::from(([127, 0, 0, 1], port));
@@ -118,7 +116,6 @@ fn questions_are_answered_through_an_upgrade() {
 /// Connections that say nothing have all places of the listener.
 #[test]
 fn silent_strangers_do_not_keep_questions_waiting() {
-    use std::io::Read;
     let port = free_port();
     let _server = Server::start(answering(&format!("127.0.0.1:{port}")));
     let strangers: Vec<TcpStream> =
@@ -142,15 +139,15 @@ fn a_wildcard_by_own_answers() {
     let first = issued(&server.site, "x.a.test", "");
     assert!(first.contains("DNS:*.a.test") && first.contains("DNS:a.test"), "{first}");
     // The record is withdrawn, and other names are refused.
-    let nothing = ask(port, "_acme-challenge.a.test");
-    assert_eq!(nothing[2..10], [0x85, 0, 0, 1, 0, 0, 0, 1]);
+    assert_nothing(&ask(port, RECORD));
     assert_eq!(ask(port, "a.test")[3] & 15, 5, "refused");
     // The sockets outlive a reload, and go with the directive.
     server.reload();
     server.wait_for_log("reconfiguring", 1);
     assert_eq!(ask(port, "_acme-challenge.a.test")[3] & 15, 0);
-    let conf = server.read("nginx.conf").replace("challenge dns-01;", "").replace("*.a.test", "");
-    server.reload_with(conf);
+    change(&server, "challenge dns-01;", "");
+    change(&server, "*.a.test", "");
+    server.reload();
     wait_until("a closed port", || TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
@@ -187,25 +184,18 @@ fn an_answer_over_http_by_a_hook_location() {
                   rewrite ^/hook/(.*) /answers/$1 break; proxy_pass http://127.0.0.1:%PORT3%; } } \
                 server { listen 127.0.0.1:%PORT3%; location /answers/ { root %DIR%; dav_methods PUT DELETE; }";
     let site = site("", &format!("{NGINX_ACME} {hook}"));
-    let conf = site.read("nginx.conf");
     let http = "access_log off; log_format calls '$acme_hook_name $acme_hook_challenge $acme_hook_domain $status'; \
                 map $acme_hook_name $method { add PUT; remove DELETE; } map $acme_hook_name $body { add $acme_hook_keyauth; }";
-    site.write("nginx.conf", conf.replacen("access_log off;", http, 1));
-    let answers = site.dir().join("answers");
-    std::fs::create_dir(&answers).expect("a directory");
-    std::fs::set_permissions(&answers, PermissionsExt::from_mode(0o777)).expect("mode");
+    change(&site, "access_log off;", http);
+    let answers = site.make_dir("answers");
     let Some((_authority, server)) = started(site, LONG) else { return };
     issued(&server.site, "a.test", "");
-    let calls = || server.read("logs/hook.log");
-    for line in [
-        "add http a.test 201\n",
-        "add http b.test 201\n",
-        "remove http a.test 204\n",
-        "remove http b.test 204\n",
-    ] {
-        wait_until(line, || calls().contains(line));
+    for line in
+        ["add http a.test 201", "add http b.test 201", "remove http a.test 204", "remove http b.test 204"]
+    {
+        wait_until(line, || server.read("logs/hook.log").lines().any(|l| l == line));
     }
-    assert_eq!(std::fs::read_dir(&answers).expect("a directory").count(), 0);
+    assert_eq!(files(&answers).len(), 0);
 }
 
 /// A hook that fails is the reason in the log.
@@ -224,20 +214,22 @@ fn program_site(names: u16, server: &str) -> Site {
         "#!/bin/sh\necho \"$@\" $(ls -l /proc/$$/fd | grep -c socket:) sockets >> %DIR%/calls\ncase $2 in add) p=set-txt;; *) p=clear-txt;; esac\n\
          curl -sSf -d \"{{\\\"host\\\": \\\"$3.\\\", \\\"value\\\": \\\"$4\\\"}}\" http://127.0.0.1:{names}/$p >&2\n"
     );
-    let path = site.write("dns-record", &script);
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("mode");
-    let calls = site.write("calls", "");
-    std::fs::set_permissions(calls, PermissionsExt::from_mode(0o666)).expect("mode");
+    program_of(&site, &script);
     site
+}
+
+/// Writes the program of a site, and the file of its calls.
+pub(super) fn program_of(site: &Site, script: &str) {
+    for (name, text, mode) in [("dns-record", script, 0o755), ("calls", "", 0o666)] {
+        std::fs::set_permissions(site.write(name, text), PermissionsExt::from_mode(mode)).expect("mode");
+    }
 }
 
 #[test]
 fn a_wildcard_by_a_program() {
-    let Some(program) = pebble() else { return };
     let names = free_port();
-    let site = program_site(names, WILDCARD);
-    let _authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
-    let server = Server::start_on(site);
+    let settings = Settings { names: Some(names), ..LONG };
+    let Some((_authority, server)) = started(program_site(names, WILDCARD), settings) else { return };
     let first = issued(&server.site, "x.a.test", "");
     assert!(first.contains("DNS:*.a.test"), "{first}");
     let calls = || server.read("calls");
@@ -251,16 +243,14 @@ fn a_wildcard_by_a_program() {
 /// A reload ends the order that is under way, and its record is removed.
 #[test]
 fn a_reload_leaves_no_record_behind() {
-    let Some(program) = pebble() else { return };
     let names = free_port();
     let site = program_site(names, WILDCARD);
-    let conf = site.read("nginx.conf");
-    site.write("nginx.conf", conf.replace("delay=0s", "delay=600s"));
-    let _authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
-    let server = Server::start_on(site);
+    change(&site, "delay=0s", "delay=600s");
+    let Some((_authority, server)) = started(site, Settings { names: Some(names), ..LONG }) else { return };
     let calls = |step: &str| server.read("calls").matches(&format!("extra {step} ")).count();
     wait_until("a record", || calls("add") == 1);
-    server.reload_with(conf);
+    change(&server, "delay=600s", "delay=0s");
+    server.reload();
     issued(&server.site, "x.a.test", "");
     wait_until("the end of all records", || calls("remove") == 3);
     assert_eq!(calls("add"), 3);
@@ -268,15 +258,11 @@ fn a_reload_leaves_no_record_behind() {
 
 #[test]
 fn a_program_that_fails_is_reported() {
-    let Some(program) = pebble() else { return };
     let site = program_site(1, WILDCARD);
     site.write("dns-record", "#!/bin/sh\necho no such zone >&2\nexit 3\n");
-    let _authority = Authority::start(&site, &program, LONG);
-    let server = Server::start_on(site);
-    server.wait_for_log(
-        "dns-record add\" failed (exit status: 3): no such zone; a self-signed one is in use",
-        1,
-    );
+    let Some((_authority, server)) = started(site, LONG) else { return };
+    let reason = "dns-record add\" failed (exit status: 3): no such zone; a self-signed one is in use";
+    server.wait_for_log(reason, 1);
 }
 
 /// Two processes begin at once and share a directory: there is one order.
@@ -287,13 +273,8 @@ fn two_processes_make_one_order() {
     let first = program_site(names, WILDCARD);
     let _authority = Authority::start(&first, &program, Settings { names: Some(names), ..LONG });
     let second = program_site(names, WILDCARD);
-    let of = |site: &Site, port: usize| site.addr(port).port().to_string();
-    let conf = second
-        .read("nginx.conf")
-        .replace(&format!("{}/state", second.dir().display()), &format!("{}/state", first.dir().display()))
-        .replace(&format!("{}/ca.pem", second.dir().display()), &format!("{}/ca.pem", first.dir().display()))
-        .replace(&format!("127.0.0.1:{}/dir", of(&second, 2)), &format!("127.0.0.1:{}/dir", of(&first, 2)));
-    second.write("nginx.conf", &conf);
+    second.write("nginx.conf", moved_to(&second.read("nginx.conf"), &second, &first, &["state", "ca.pem"]));
+    change(&second, &format!("{}/dir", second.addr(2)), &format!("{}/dir", first.addr(2)));
     let (first, second) = (Server::start_on(first), Server::start_on(second));
     let shown = issued(&first.site, "a.test", "");
     assert_eq!(issued(&second.site, "a.test", ""), shown);

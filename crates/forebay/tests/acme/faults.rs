@@ -1,7 +1,9 @@
 //! Authorities that fail, limits, full disks, and attempts without a certificate.
 
+use super::account::chain;
 use super::*;
-use forebay_testkit::{Server, Signal, Site, free_port, wait_for};
+use forebay_testkit::{Server, Signal, Site, wait_for};
+use std::sync::atomic::Ordering::SeqCst;
 
 /// A site whose own server is the authority. `directory` and `order`: directives of these locations; `more`: others.
 fn own_authority(directory: &str, order: &str, more: &str) -> Site {
@@ -22,7 +24,7 @@ fn own_authority(directory: &str, order: &str, more: &str) -> Site {
              return 201 '{{}}'; }} \
            location /order {{ {order} }} {more} }} }}\n"
     ));
-    own_certificate(&site);
+    site.own_certificate();
     site
 }
 
@@ -43,23 +45,17 @@ fn a_limit_of_the_authority_is_kept() {
 /// An authority that hangs keeps neither the site nor a reload waiting.
 #[test]
 fn an_authority_that_hangs_is_left_alone() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
-    let port = silent.local_addr().expect("bound").port();
-    silent.set_nonblocking(true).expect("a socket");
-    let site = own_authority(
-        "if (!-f %DIR%/well) { rewrite ^ /hang last; }",
-        "return 500;",
-        &format!("location /hang {{ proxy_pass http://127.0.0.1:{port}; }}"),
-    );
+    let (hangs, asked) = forebay_testkit::silent();
+    let hang = format!("location /hang {{ proxy_pass http://{hangs}; }}");
+    let site = own_authority("if (!-f %DIR%/well) { rewrite ^ /hang last; }", "return 500;", &hang);
     let server = Server::start_on(site);
-    let asked = wait_for("the question", || silent.accept().ok());
+    wait_until("the question", || asked.load(SeqCst) > 0);
     assert!(server.get("/").contains("here"));
     let shown = server.get("/api/9/acme");
     assert!(shown.contains("\"state\":\"requesting\""), "{shown}");
     server.write("well", "");
     server.reload();
     server.wait_for_log("no certificate for \"a.test\": creating the order", 1);
-    drop(asked);
 }
 
 /// No file may have more than a KiB: the chain does not fit. It is used all the same.
@@ -73,24 +69,17 @@ fn a_full_disk_does_not_keep_a_certificate_from_being_used() {
     let shown =
         wait_for("the state", || Some(server.get("/api/9/acme")).filter(|s| s.contains("\"issued\":1")));
     assert!(shown.contains("\"state\":\"ready\""), "{shown}");
-    let files = std::fs::read_dir(server.dir().join("state")).expect("a directory").flatten();
-    let names: Vec<String> = files.filter_map(|f| f.file_name().into_string().ok()).collect();
-    assert!(names.iter().any(|n| n == "account.key"), "{names:?}");
-    assert!(!names.iter().any(|n| n.ends_with(".crt") || n.ends_with(".new")), "{names:?}");
+    let names = files(&server.path("state"));
+    assert!(names.iter().any(|n| n.ends_with("account.key")), "{names:?}");
+    let is_part = |n: &PathBuf| n.extension().is_some_and(|e| e == "crt" || e == "new");
+    assert!(!names.iter().any(is_part), "{names:?}");
 }
 
 /// The authority suggests a time in the past: the certificate is renewed, and the order names it.
 #[test]
 fn a_suggested_renewal_is_made() {
     let Some((authority, mut server, first)) = certified(site("", NGINX_ACME), LONG) else { return };
-    let state = server.dir().join("state");
-    let chain = std::fs::read_dir(&state)
-        .expect("a directory")
-        .flatten()
-        .map(|f| f.path())
-        .find(|p| p.extension().is_some_and(|e| e == "crt"))
-        .expect("a chain");
-    let chain = std::fs::read_to_string(chain).expect("a chain");
+    let chain = String::from_utf8(chain(&server, "state")).expect("text");
     let leaf = chain.split_inclusive("-----END CERTIFICATE-----\n").next().expect("a certificate");
     let window =
         r#"{\"suggestedWindow\": {\"start\": \"2020-01-01T00:00:00Z\", \"end\": \"2020-01-02T00:00:00Z\"}}"#;
@@ -107,17 +96,14 @@ fn a_suggested_renewal_is_made() {
 #[test]
 fn an_authority_that_has_lost_its_state_renews_a_certificate() {
     let Some(program) = pebble() else { return };
-    let site = site("", NGINX_ACME);
-    let settings = || Settings { life: 16, refused_nonces: 0, ..LONG };
-    let authority = Authority::start(&site, &program, settings());
-    let mut server = Server::start_on(site);
-    let first = issued(&server.site, "a.test", "");
+    let settings = Settings { life: 16, refused_nonces: 0, ..LONG };
+    let Some((authority, mut server, first)) = certified(site("", NGINX_ACME), settings) else { return };
     // A server that runs meanwhile may want to renew while nothing listens.
     server.signal(Signal::SIGTERM);
     server.wait_end();
     drop(authority);
     // The other authority has another root certificate, which the server reads when it starts.
-    let _other = Authority::start(&server.site, &program, settings());
+    let _other = Authority::start(&server.site, &program, settings);
     server.restart_dead();
     issued(&server.site, "a.test", &first);
     assert!(!server.error_log().contains("no certificate for"), "{}", server.error_log());
@@ -126,22 +112,17 @@ fn an_authority_that_has_lost_its_state_renews_a_certificate() {
 /// `forebay acme test` says what failed and why, and asks for no certificate.
 #[test]
 fn a_test_reports_each_name() {
-    let names = free_port();
-    let site = site("", NGINX_ACME);
-    let settings = Settings { names: Some(names), ..LONG };
-    let Some((authority, server, first)) = certified(site, settings) else { return };
-    let (code, text) = acme(&server.site, "test", &[]);
-    assert_eq!(code, Some(0), "{text}");
+    let Some((authority, server, first)) = certified(site("", NGINX_ACME), LONG) else { return };
+    let (code, text) = acme(&server.site, "test");
+    assert_eq!(code, 0, "{text}");
     assert!(text.contains("  a.test: ok\n") && text.contains("  b.test: ok\n"), "{text}");
     // The name leads to an address where nothing listens.
     authority.rename("b.test", "127.0.0.9");
-    let (code, text) = acme(&server.site, "test", &[]);
-    assert_eq!(code, Some(1), "{text}");
+    let (code, text) = acme(&server.site, "test");
+    assert_eq!(code, 1, "{text}");
     assert!(text.contains("  a.test: ok\n"), "{text}");
-    assert!(
-        text.contains("  b.test: proving control of \"b.test\":") && text.contains("127.0.0.9"),
-        "{text}"
-    );
+    let failed = "  b.test: proving control of \"b.test\":";
+    assert!(text.contains(failed) && text.contains("127.0.0.9"), "{text}");
     assert_eq!(presented(&server.site, "a.test"), first);
     assert_eq!(server.read("pebble.log").matches("Issued certificate").count(), 1);
 }

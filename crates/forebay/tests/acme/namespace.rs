@@ -1,7 +1,7 @@
 //! The real ports 80, 443 and 53, in a network namespace. The directories of the system, in a mount namespace.
 
 use super::*;
-use forebay_testkit::{Server, Site};
+use forebay_testkit::{Done, Server, Site};
 
 /// Set inside of the namespace.
 const INSIDE: &str = "FOREBAY_TEST_NAMESPACE";
@@ -39,16 +39,10 @@ fn in_own(kind: &str, test: &str) -> bool {
         return false;
     }
     let program = std::env::current_exe().expect("this program");
-    let done = Command::new("unshare")
-        .arg(kind)
-        .arg(program)
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare");
-    let text = [done.stdout, done.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(done.status.success() && text.contains("1 passed"), "{text}");
+    let mut unshare = Command::new("unshare");
+    unshare.arg(kind).arg(program).args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    let done = Done::of(unshare.env(INSIDE, "1"));
+    assert!(done.code == 0 && done.out.contains("1 passed"), "{}", done.all());
     false
 }
 
@@ -59,19 +53,13 @@ fn the_real_ports() {
     if !in_namespace("acme::namespace::the_real_ports") {
         return;
     }
-    let issuer = |name: &str, more: &str| {
-        format!(
-            "acme_issuer {name} {{ uri https://127.0.0.1:%PORT2%/dir; ssl_trusted_certificate %DIR%/ca.pem; \
-               accept_terms_of_service; state_path %DIR%/{name}; {more} }}"
-        )
-    };
     let by = |challenge: &str, names: &str| {
         let site = Site::new(format!(
             "events {{}} error_log logs/error.log notice;\n\
-             http {{ access_log off; acme on; {issuer}\n\
+             http {{ access_log off; acme on; acme_issuer default {{ uri https://127.0.0.1:%PORT2%/dir; \
+             ssl_trusted_certificate %DIR%/ca.pem; accept_terms_of_service; state_path %DIR%/default; challenge {challenge}; }}\n\
              server {{ listen 127.0.0.1:%PORT0%; listen 80; listen 443 ssl; listen 127.0.0.1:%PORT1% ssl; \
-               server_name {names}; location / {{ return 200 here; }} }} }}\n",
-            issuer = issuer("default", &format!("challenge {challenge};"))
+               server_name {names}; location / {{ return 200 here; }} }} }}\n"
         ));
         let dns = (challenge == "dns-01").then(|| SocketAddr::from(([127, 0, 0, 1], 53)));
         let _authority = Authority::start(&site, &program, Settings { ports: Some((80, 443)), dns, ..LONG });

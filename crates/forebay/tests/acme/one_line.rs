@@ -1,50 +1,41 @@
 //! `forebay serve` and `forebay proxy` with `--domain`: HTTPS without a configuration.
 
 use super::namespace::in_empty;
-use super::{Authority, LONG, pebble, presented};
 use forebay_net::tls::pem;
-use forebay_testkit::{DEADLINE, Signal, Site, free_port, program, wait_for};
+use forebay_testkit::acme::{Authority, LONG, issued, pebble, presented};
+use forebay_testkit::{Done, Running, Site, free_port, wait_for};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::process::Command;
 
-/// A program that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ =
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
-        let _ = self.0.wait();
-    }
+/// Makes a directory with pages.
+fn pages(ports: &str) -> Site {
+    let site = Site::new(ports);
+    site.write("pages/page.txt", "a page\n");
+    site
 }
 
-/// Starts `forebay` with its data in a site's directory.
-fn start(site: &Site, args: &[&str]) -> Running {
-    run(site, Command::new(program()).args(args).env("XDG_DATA_HOME", site.dir().join("data")))
-}
-
-/// Starts a program in a site's directory.
-fn run(site: &Site, command: &mut Command) -> Running {
-    let log = std::fs::File::create(site.dir().join("stderr")).expect("file");
-    let child = command.current_dir(site.dir()).stdout(Stdio::null()).stderr(log).spawn();
-    Running(child.expect("runs"))
+/// Arguments of `serve` with a certificate of an authority, at the ports of a site.
+fn serve(site: &Site) -> Vec<String> {
+    let [http, tls, uri] = [0, 1, 2].map(|n| site.addr(n));
+    let text = format!(
+        "serve pages --domain one.example --listen {tls} --redirect {http} --acme-uri https://{uri}/dir --acme-ca ca.pem"
+    );
+    text.split(' ').map(str::to_owned).collect()
 }
 
 /// Returns the program as root runs it who has set nothing: with the directories of the system.
-fn of_root(args: &[&str]) -> Command {
-    let mut command = Command::new(program());
-    command.args(args).env_remove("XDG_DATA_HOME").env_remove("HOME");
+fn of_root<A: AsRef<std::ffi::OsStr>>(site: &Site, args: impl IntoIterator<Item = A>) -> Command {
+    let mut command = site.subcommand(args);
+    command.env_remove("XDG_DATA_HOME").env_remove("HOME").env_remove("TMPDIR");
     command
 }
 
 /// Runs the program as [`of_root`] to its end: code and standard output.
-fn ended(args: &[&str]) -> (Option<i32>, String) {
-    let done = of_root(args).output().expect("runs");
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{args:?}");
-    (done.status.code(), text)
+fn ended(args: &str) -> (i32, String) {
+    let done = Done::of(&mut of_root(&Site::new(""), args.split(' ')));
+    assert_eq!(done.err, "", "{args}");
+    (done.code, done.out)
 }
 
 #[test]
@@ -54,23 +45,11 @@ fn root_has_its_certificates_in_the_directory_of_the_system() {
     if !in_empty(&["/var/lib"], test) {
         return;
     }
-    let site = Site::new("%PORT0% %PORT1% %PORT2%");
-    std::fs::create_dir(site.dir().join("pages")).expect("a directory");
-    site.write("pages/page.txt", "a page\n");
+    let site = pages("%PORT0% %PORT1% %PORT2%");
     let authority = Authority::start(&site, &program, LONG);
-    let [http, tls, uri] = [0, 1, 2].map(|n| site.addr(n).to_string());
-    let uri = format!("https://{uri}/dir");
-    let mut args = vec!["serve", "pages", "--domain", "one.example", "--listen", &tls, "--redirect", &http];
-    args.extend(["--acme-uri", &uri, "--acme-ca", "ca.pem"]);
-    let server = run(&site, &mut of_root(&args));
-    let end = Instant::now() + DEADLINE;
-    let first = loop {
-        let shown = presented(&site, "one.example");
-        if shown.contains("Pebble") {
-            break shown;
-        }
-        assert!(Instant::now() < end, "no certificate: {}", site.read("stderr"));
-    };
+    let start = || Running::start_at(&mut of_root(&site, serve(&site)), site.addr(1));
+    let server = start();
+    let first = issued(&site, "one.example", "");
     let own = Path::new("/var/lib/forebay/acme/default");
     let files: Vec<_> = std::fs::read_dir(own).expect("a directory").flatten().collect();
     let worker = nix::unistd::User::from_name("nobody").expect("users").expect("a user").uid;
@@ -82,8 +61,7 @@ fn root_has_its_certificates_in_the_directory_of_the_system() {
     assert!(has("account.key") && has(".crt") && has(".key"), "{files:?}");
     // Found again, without the authority.
     drop((server, authority));
-    let _server = run(&site, &mut of_root(&args));
-    wait_for("the server", || std::net::TcpStream::connect(site.addr(1)).ok());
+    let _server = start();
     assert_eq!(presented(&site, "one.example"), first);
 }
 
@@ -104,95 +82,50 @@ fn the_system_trusts_the_authority_of_this_machine_until_it_is_told_not_to() {
         pem::certificates(&all).contains(pem::certificates(&root).first().expect("a certificate"))
     };
     let added = Path::new("/usr/local/share/ca-certificates/forebay-local-authority.crt");
-    let (code, text) = ended(&["trust"]);
-    assert_eq!((code, text), (Some(0), format!("The system trusts {}.\n", added.display())));
+    assert_eq!(ended("trust"), (0, format!("The system trusts {}.\n", added.display())));
     assert!(added.exists() && trusts());
-    let (code, text) = ended(&["trust", "--remove"]);
-    assert_eq!((code, text), (Some(0), format!("The system no longer trusts {}.\n", added.display())));
+    assert_eq!(ended("trust --remove"), (0, format!("The system no longer trusts {}.\n", added.display())));
     assert!(!added.exists() && !trusts());
-    assert_eq!(ended(&["trust", "--remove"]), (Some(0), "It was not trusted.\n".to_owned()));
+    assert_eq!(ended("trust --remove"), (0, "It was not trusted.\n".to_owned()));
 }
 
 /// Returns what curl prints for a URL of `name`, which leads to this machine.
-fn curl(site: &Site, roots: &Path, (name, port): (&str, u16), more: &[&str]) -> Option<String> {
-    let done = Command::new("curl")
-        .args(["-sS", "--max-time", "10", "--cacert"])
-        .arg(roots)
-        .args(["--resolve", &format!("{name}:{port}:127.0.0.1")])
-        .args(more)
-        .arg(format!("https://{name}:{port}/page.txt"))
-        .output()
-        .expect("curl");
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    std::fs::write(site.dir().join("curl"), &done.stderr).expect("write");
-    done.status.success().then_some(text)
+fn curl(roots: &Path, (name, port): (&str, u16), more: &[&str]) -> Option<String> {
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--max-time", "10", "--resolve", &format!("{name}:{port}:127.0.0.1"), "--cacert"]);
+    let done = Done::of(curl.arg(roots).args(more).arg(format!("https://{name}:{port}/page.txt")));
+    (done.code == 0).then_some(done.out)
 }
 
 #[test]
 fn a_public_name_gets_its_certificate_in_one_line() {
     let Some(program) = pebble() else { return };
-    let site = Site::new("%PORT0% %PORT1% %PORT2%");
-    std::fs::create_dir(site.dir().join("pages")).expect("a directory");
-    site.write("pages/page.txt", "a page\n");
+    let site = pages("%PORT0% %PORT1% %PORT2%");
     let _authority = Authority::start(&site, &program, LONG);
-    let [http, tls, uri] = [0, 1, 2].map(|n| site.addr(n));
-    let (http, tls, uri) = (http.to_string(), tls.to_string(), format!("https://{uri}/dir"));
-    let args = [
-        "--domain",
-        "one.example",
-        "--listen",
-        &tls,
-        "--redirect",
-        &http,
-        "--acme-uri",
-        &uri,
-        "--acme-ca",
-        "ca.pem",
-    ];
-    let _server = start(&site, &[&["serve", "pages"], args.as_slice()].concat());
-    wait_for("a certificate of the authority", || {
-        presented(&site, "one.example").contains("Pebble").then_some(())
-    });
-    let moved = Command::new("curl")
-        .args([
-            "-s",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{redirect_url}",
-            "-H",
-            "Host: one.example",
-            &format!("http://{http}/x?y"),
-        ])
-        .output()
-        .expect("curl");
+    let _server = Running::start_at(&mut site.subcommand(serve(&site)), site.addr(1));
+    issued(&site, "one.example", "");
+    let url = format!("http://{}/x?y", site.addr(0));
+    let options = ["-s", "-o", "/dev/null", "-w", "%{redirect_url}", "-H", "Host: one.example", &url];
     let port = site.addr(1).port();
-    assert_eq!(String::from_utf8_lossy(&moved.stdout), format!("https://one.example:{port}/x?y"));
-    let page = curl(&site, Path::new("/dev/null"), ("one.example", port), &["-k"]);
+    let moved = Done::of(Command::new("curl").args(options)).out;
+    assert_eq!(moved, format!("https://one.example:{port}/x?y"));
+    let page = curl(Path::new("/dev/null"), ("one.example", port), &["-k"]);
     assert_eq!(page.as_deref(), Some("a page\n"));
 }
 
 #[test]
 fn an_application_on_localhost_has_https_by_the_authority_of_this_machine() {
-    let site = Site::new("%PORT0%");
-    std::fs::create_dir(site.dir().join("pages")).expect("a directory");
-    site.write("pages/page.txt", "a page\n");
-    let (back, front) = (free_port().to_string(), free_port());
-    let listen = format!("127.0.0.1:{front}");
-    let _application = start(&site, &["serve", "pages", "--listen", &back]);
-    let _server = start(&site, &["proxy", "--domain", "localhost", "--domain", "app.test", &listen, &back]);
+    let site = pages("");
+    let (back, front) = (free_port(), free_port());
+    let start = |args: String| Running::start(&mut site.subcommand(args.split(' ')));
+    let _application = start(format!("serve pages --listen {back}"));
+    let _server = start(format!("proxy --domain localhost --domain app.test 127.0.0.1:{front} {back}"));
     let root = site.dir().join("data/forebay/local/root.crt");
     // OpenSSL verifies the constraints of the root.
-    let page =
-        wait_for("the page", || curl(&site, &root, ("localhost", front), &[]).filter(|p| p == "a page\n"));
+    let page = wait_for("the page", || curl(&root, ("localhost", front), &[]).filter(|p| p == "a page\n"));
     assert_eq!(page, "a page\n");
-    assert_eq!(curl(&site, &root, ("app.test", front), &[]).as_deref(), Some("a page\n"));
+    assert_eq!(curl(&root, ("app.test", front), &[]).as_deref(), Some("a page\n"));
     // The certificate is for these names only.
-    assert_eq!(curl(&site, &root, ("other.test", front), &[]), None);
-    let printed = Command::new(program())
-        .args(["trust", "--print"])
-        .env("XDG_DATA_HOME", site.dir().join("data"))
-        .output()
-        .expect("runs");
-    assert_eq!(printed.stdout, std::fs::read(&root).expect("the root"));
+    assert_eq!(curl(&root, ("other.test", front), &[]), None);
+    assert_eq!(site.forebay("trust --print").out, site.read("data/forebay/local/root.crt"));
 }

@@ -325,7 +325,5 @@ fn a_head_that_stalls_ends_its_stream() {
     let mut undecoded = h2::Client::new(&server);
     undecoded.frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &[0xff, 0xff, 0xff, 0xff, 0xff]);
     while undecoded.next().is_some() {}
-    wait_for("three lines", || {
-        (server.read("logs/access.log").matches("\"-\" 400 0 ").count() == 3).then_some(())
-    });
+    wait_until("three lines", || server.read("logs/access.log").matches("\"-\" 400 0 ").count() == 3);
 }

@@ -319,6 +319,8 @@ class Session:
         frames = bytes.fromhex(c["frames"])
         how = {k: c[k] for k in ("reserved", "fixed", "size") if k in c}
         at = c.get("at", "1rtt")
+        if at not in ("initial", "handshake", "parameters", "1rtt"):
+            raise ValueError(f"frames are not sent at {at}")
         if at == "initial":
             a.flush()
             # Behind the ClientHello, before the answer.

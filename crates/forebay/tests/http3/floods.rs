@@ -2,6 +2,7 @@
 //! test says. And every rule of RFC 9000 and 9001 that a client can break in frames, packets and transport parameters.
 
 use super::{Client, conf, serve, site};
+use forebay_testkit::h3::steps::{hex, unhex};
 use forebay_testkit::{Server, children, connect, memory, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -27,18 +28,30 @@ fn allocated(server: &Server) -> u64 {
     workers.into_iter().map(memory).max().expect("one")
 }
 
+/// Opens a connection.
+fn open(client: &mut Client, name: &str, port: u16) {
+    let told = client.call("open", json!({"as": name, "port": port}));
+    assert_eq!((&told["connected"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+}
+
+/// Asks for a page a number of times, and checks that all answers come whole.
+fn assert_served_often(client: &mut Client, on: &str, path: &str, count: u32) {
+    let told = client.call("ask", json!({"on": on, "path": path, "count": count}));
+    assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{on}: {told}");
+}
+
+fn assert_served(client: &mut Client, on: &str) {
+    assert_served_often(client, on, "/page", 1);
+}
+
 /// Makes a request of each thread, so that what a process allocates once is there.
 fn warm_up(client: &mut Client, port: u16) {
     for n in 0..8 {
         let name = format!("early {n}");
-        assert_eq!(client.call("open", json!({"as": name, "port": port}))["connected"], true);
-        assert_eq!(client.call("ask", json!({"on": name, "path": "/page", "count": 1}))["ended"], true);
+        open(client, &name, port);
+        assert_served(client, &name);
         client.call("close", json!({"on": name}));
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn code(told: &Value) -> Option<u64> {
@@ -48,9 +61,7 @@ fn code(told: &Value) -> Option<u64> {
 /// Has a client send one kind of frame again and again on a connection of its own. Returns what it has seen, and the growth of the
 /// worker, KiB.
 fn flood(client: &mut Client, server: &Server, kind: &str, more: Value) -> (Value, u64) {
-    let port = server.addr(0).port();
-    let told = client.call("open", json!({"as": "a", "port": port}));
-    assert_eq!((&told["connected"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+    open(client, "a", server.addr(0).port());
     let before = allocated(server);
     let mut command = json!({"on": "a", "kind": kind, "count": 20_000});
     more.as_object().expect("an object").iter().for_each(|(name, value)| command[name] = value.clone());
@@ -65,36 +76,18 @@ fn flood(client: &mut Client, server: &Server, kind: &str, more: Value) -> (Valu
 fn frames_without_progress() {
     let Some(mut client) = start() else { return };
     let server = serve("");
-    let kinds = [
-        "ping",
-        "path_challenge",
-        "path_response",
-        "max_data",
-        "max_stream_data",
-        "max_streams",
-        "data_blocked",
-        "stream_data_blocked",
-        "streams_blocked",
-        "empty_stream",
-        "same_stream",
-        "crypto_same",
-        "stop_sending",
-        "reset_stream",
-        "same_id",
-        "ack_again",
-    ];
-    for kind in kinds {
-        let (told, grown) = flood(&mut client, &server, kind, json!({}));
+    let kinds = "ping path_challenge path_response max_data max_stream_data max_streams data_blocked stream_data_blocked \
+                 streams_blocked empty_stream same_stream crypto_same stop_sending reset_stream same_id ack_again";
+    let mut check = |kind: &str, more: Value, most: u64| {
+        let (told, grown) = flood(&mut client, &server, kind, more);
         assert_eq!(code(&told), Some(EXCESSIVE_LOAD), "{kind}: {told}");
         assert!(told["sent"].as_u64() <= Some(MOST), "{kind}: {told}");
-        assert!(grown <= 1024, "{kind}: {grown} KiB");
-    }
+        assert!(grown <= most, "{kind}: {grown} KiB");
+    };
+    kinds.split(' ').for_each(|kind| check(kind, json!({}), 1024));
     // One frame in a packet.
-    for (kind, more) in [("ping", json!({"per": 1})), ("ack_ranges", json!({"per": 1}))] {
-        let (told, _) = flood(&mut client, &server, kind, more);
-        assert_eq!(code(&told), Some(EXCESSIVE_LOAD), "{kind}: {told}");
-        assert!(told["sent"].as_u64() <= Some(MOST), "{kind}: {told}");
-    }
+    check("ping", json!({"per": 1}), u64::MAX);
+    check("ack_ranges", json!({"per": 1}), u64::MAX);
     let log = server.error_log();
     assert!(log.contains("client sent too many QUIC frames without progress"), "{log}");
     assert!(!log.contains("panic"), "{log}");
@@ -133,11 +126,9 @@ fn progress_is_no_flood() {
         json!({"as": "a", "port": server.addr(0).port(), "window": 4 << 20, "window_of_all": 16 << 20});
     client.call("open", windows);
     for _ in 0..20 {
-        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 100}));
-        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+        assert_served_often(&mut client, "a", "/page", 100);
     }
-    let told = client.call("ask", json!({"on": "a", "path": "/large", "count": 5}));
-    assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+    assert_served_often(&mut client, "a", "/large", 5);
     // What was earned before does not last for ever.
     let told = client.call("flood", json!({"on": "a", "kind": "ping", "count": 20_000}));
     assert_eq!(code(&told), Some(EXCESSIVE_LOAD), "{told}");
@@ -159,10 +150,8 @@ fn content_that_nobody_reads() {
         client.call("open", json!({"as": name, "port": port, "window": window, "window_of_all": 1 << 30}));
         client.call("silence", json!({"on": name, "path": "/large", "count": 100}));
     }
-    let told = client.call("open", json!({"as": "other", "port": port}));
-    assert_eq!(told["connected"], true);
-    let told = client.call("ask", json!({"on": "other", "path": "/page", "count": 1}));
-    assert_eq!(told["ended"], true, "{told}");
+    open(&mut client, "other", port);
+    assert_served(&mut client, "other");
     // 16 times 64 KiB of each connection, and its requests with a part of the file each.
     let grown = allocated(&server).saturating_sub(before);
     assert!(grown <= 4 * 4 * 1024, "{grown} KiB");
@@ -182,20 +171,17 @@ fn clients_that_are_not_there() {
     for server in [serve(""), Server::start_on(long)] {
         let port = server.addr(0).port();
         let told = client.call("hello", json!({"port": port, "seconds": 3}));
-        let (sent, received) =
-            (told["sent"].as_u64().expect("bytes"), told["received"].as_u64().expect("bytes"));
-        assert!(received > 0 && received <= 3 * sent, "{told}");
+        let bytes = |told: &Value, name: &str| told[name].as_u64().expect("bytes");
+        let received = bytes(&told, "received");
+        assert!(received > 0 && received <= 3 * bytes(&told, "sent"), "{told}");
         // Initial packets in datagrams that are too short (section 14.1).
         let told = client.call("hello", json!({"port": port, "cut": 1199}));
         assert_eq!(told["received"], 0, "{told}");
         // Whoever answers gets it all.
-        let told = client.call("open", json!({"as": "a", "port": port}));
-        assert_eq!(told["connected"], true, "{told}");
+        open(&mut client, "a", port);
         let told = client.call("garbage", json!({"port": port, "count": 3000}));
-        let bytes = |name: &str| told[name].as_u64().expect("bytes");
-        assert!(bytes("received") <= bytes("sent"), "{told}");
-        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
-        assert_eq!(told["ended"], true, "{told}");
+        assert!(bytes(&told, "received") <= bytes(&told, "sent"), "{told}");
+        assert_served(&mut client, "a");
         client.call("close", json!({"on": "a"}));
     }
 }
@@ -223,10 +209,8 @@ fn handshakes_that_nobody_completes() {
     // Those, the reader, and what has warmed the server up.
     assert_eq!((&counted["version1"], &counted["floods"]), (&json!(64 + 1 + 8), &json!(0)), "{counted}");
     // Clients that are there are served.
-    let told = client.call("open", json!({"as": "a", "port": port}));
-    assert_eq!(told["connected"], true, "{told}");
-    let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
-    assert_eq!(told["ended"], true, "{told}");
+    open(&mut client, "a", port);
+    assert_served(&mut client, "a");
 }
 
 fn crowded(connections: u32) -> Server {
@@ -264,37 +248,27 @@ fn connections_without_room() {
         assert!(get_kept(stream).expect("an answer"));
     }
     for name in &names {
-        assert_eq!(client.call("open", json!({"as": name, "port": port}))["connected"], true);
-        assert_eq!(client.call("ask", json!({"on": name, "path": "/page", "count": 1}))["ended"], true);
+        open(&mut client, name, port);
+        assert_served(&mut client, name);
     }
-    let mut late: Vec<TcpStream> = (0..12)
-        .map(|_| {
-            let mut stream = connect(server.addr(1));
-            assert!(get_kept(&mut stream).expect("an answer"));
-            stream
-        })
-        .collect();
+    let mut late: Vec<TcpStream> = (0..12).map(|_| connect(server.addr(1))).collect();
+    for stream in &mut late {
+        assert!(get_kept(stream).expect("an answer"));
+    }
     // All places are taken: nobody goes for these.
     let told = client.call("hellos", json!({"port": port, "count": 40}));
     assert_eq!((&told["retries"], &told["others"]), (&json!(40), &json!(0)));
     assert!(early.iter_mut().chain(&mut late).all(|stream| get_kept(stream).is_ok_and(|whole| whole)));
-    for name in &names {
-        let told = client.call("ask", json!({"on": name, "path": "/page", "count": 1}));
-        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
-    }
+    names.iter().for_each(|name| assert_served(&mut client, name));
     // The first ones have just been used, so that those over QUIC go last but for them.
     assert!(early.iter_mut().all(|stream| get_kept(stream).is_ok_and(|whole| whole)));
     for n in 0..3 {
-        let told = client.call("open", json!({"as": format!("new {n}"), "port": port}));
-        assert_eq!(told["connected"], true, "{told}");
+        open(&mut client, &format!("new {n}"), port);
     }
     let ended =
         late.iter_mut().map(|stream| get_kept(stream).unwrap_or(false)).filter(|whole| !whole).count();
     assert!((1..=4).contains(&ended), "{ended}");
-    for name in &names {
-        let told = client.call("ask", json!({"on": name, "path": "/page", "count": 1}));
-        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
-    }
+    names.iter().for_each(|name| assert_served(&mut client, name));
 }
 
 /// Datagrams of a connection that come from addresses of others (RFC 9000, sections 8.2.2, 9.3 and 9.4).
@@ -307,7 +281,7 @@ fn addresses_of_others() {
     for (frames, packets, size) in
         [(&*challenge, 1, 0), (&*challenge, 3, 100), (&*challenge, 1, 1200), ("01", 1, 0), ("01", 2, 1200)]
     {
-        client.call("open", json!({"as": "a", "port": port}));
+        open(&mut client, "a", port);
         let asked = json!({"on": "a", "frames": frames, "count": 40, "packets": packets, "size": size});
         let told = client.call("spoof", asked);
         for socket in told["sockets"].as_array().expect("sockets") {
@@ -320,8 +294,7 @@ fn addresses_of_others() {
             assert!(answered > 0, "{told}");
         }
         // The client is still there.
-        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
-        assert_eq!(told["ended"], true, "{frames} {size}: {told}");
+        assert_served(&mut client, "a");
         client.call("close", json!({"on": "a"}));
     }
 }
@@ -332,22 +305,15 @@ fn version_negotiation() {
     let Some(mut client) = start() else { return };
     let server = serve("");
     let port = server.addr(0).port();
-    let mut packet = vec![0xc3, 0x0a, 0x1a, 0x2a, 0x3a, 8];
-    packet.extend_from_slice(&[1; 8]);
-    packet.push(8);
-    packet.extend_from_slice(&[2; 8]);
-    packet.resize(1200, 0);
+    let packet = [&[0xc3, 0x0a, 0x1a, 0x2a, 0x3a, 8][..], &[1; 8], &[8], &[2; 8], &[0; 1177]].concat();
+    assert_eq!(packet.len(), 1200);
     let answer = client.call("exchange", json!({"port": port, "datagram": hex(&packet)}));
     let answer = answer["answer"].as_str().expect("hex");
     assert_eq!(&answer[2..10], "00000000", "{answer}");
     assert_eq!(&answer[10..46], "080202020202020202080101010101010101", "{answer}");
     assert!(answer.contains("00000001") && answer.contains("6b3343cf") && answer.len() < 200, "{answer}");
-    for silent in [&packet[..1199], &[&hex_bytes(answer)[..], &[0; 1200]].concat()] {
+    for silent in [&packet[..1199], &[&unhex(answer)[..], &[0; 1200]].concat()] {
         let told = client.call("exchange", json!({"port": port, "datagram": hex(silent)}));
         assert_eq!(told["answer"], "");
     }
-}
-
-fn hex_bytes(text: &str) -> Vec<u8> {
-    (0..text.len() / 2).map(|n| u8::from_str_radix(&text[2 * n..2 * n + 2], 16).expect("hex")).collect()
 }

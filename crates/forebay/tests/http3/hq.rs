@@ -1,7 +1,7 @@
 //! HTTP/0.9 over QUIC (nginx: http3_hq).
 
 use super::{Client, site};
-use forebay_testkit::{Server, wait_for};
+use forebay_testkit::{Server, wait_until};
 use serde_json::{Value, json};
 
 fn connect(client: &mut Client, server: &Server, alpn: &str, port: usize) -> Value {
@@ -46,9 +46,7 @@ fn requests_are_lines_and_responses_content() {
     }
     let told = ask(&mut client, "bidi8", "");
     assert_eq!((&told["ended"], &told["closed"]), (&json!(false), &json!(null)), "nothing was asked for");
-    wait_for("the access log", || {
-        server.read("logs/access.log").contains("[GET /page] 200 10000 hq\n").then_some(())
-    });
+    wait_until("the access log", || server.read("logs/access.log").contains("[GET /page] 200 10000 hq\n"));
     client.connect("b", &server);
     assert_eq!(client.get("b", "/variables")["text"], "h3 [HTTP/3.0] GET /variables ");
     for (alpn, port, connected) in

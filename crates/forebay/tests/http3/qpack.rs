@@ -1,20 +1,13 @@
 //! The dynamic tables: that of what the server sends has another implementation as its decoder.
 
-use super::{Client, serve};
-use forebay_http::h3::frame::{Header, push_settings};
+use super::{Client, closing, ping, serve};
+use forebay_http::h3::frame::push_settings;
 use forebay_http::h3::{encode, qpack};
+use forebay_testkit::h3::steps::{frame, hex, unhex};
 use forebay_testkit::{Server, wait_until};
 use serde_json::{Value, json};
 
 const CAPACITY: u64 = 4096;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    (0..hex.len() / 2).map(|n| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).expect("hex")).collect()
-}
 
 fn send(client: &mut Client, stream: &str, bytes: &[u8], end: bool) {
     client.call("raw", json!({"on": "a", "steps": [[stream, hex(bytes), end]]}));
@@ -35,21 +28,18 @@ fn get(client: &mut Client, stream: &str, path: &str) -> Value {
     encode::prefix(&mut section);
     let fields = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", path)];
     fields.iter().for_each(|(n, v)| encode::field(&mut section, n.as_bytes(), v.as_bytes()));
-    let mut head = Vec::new();
-    Header { kind: 1, len: section.len() as u64 }.push(&mut head);
-    head.extend_from_slice(&section);
-    send(client, stream, &head, true);
+    send(client, stream, &frame(1, &section), true);
     assert_eq!(client.answer(stream)["ended"], true);
-    client.call("ping", json!({"on": "a"}));
+    ping(client);
     client.call("decode", json!({"on": "a", "of": stream, "capacity": CAPACITY}))
 }
 
 /// Number of insertions that the server has sent.
 fn inserted(client: &mut Client) -> u64 {
-    let told = client.call("ping", json!({"on": "a"}));
+    let told = ping(client);
     let Some(instructions) = told["uni"]["11"].as_str() else { return 0 };
     let mut decoder = qpack::Decoder::new(CAPACITY as usize);
-    let instructions = bytes(instructions);
+    let instructions = unhex(instructions);
     let done = decoder.instructions(&instructions[1..], &mut Vec::new());
     assert_eq!(done, Ok(instructions.len() - 1));
     decoder.inserted()
@@ -85,7 +75,7 @@ fn answers_refer_to_what_the_client_has_acknowledged() {
     assert_eq!(len(&third), len(&first), "the client has acknowledged nothing");
     // An Insert Count Increment.
     send(&mut client, "uni2", &[known as u8], false);
-    client.call("ping", json!({"on": "a"}));
+    ping(&mut client);
     let mut acknowledged = String::new();
     for n in 3..20 {
         let told = get(&mut client, &format!("bidi{n}"), "/page");
@@ -94,14 +84,14 @@ fn answers_refer_to_what_the_client_has_acknowledged() {
         // A section acknowledgment.
         acknowledged = told["feedback"].as_str().unwrap_or_default().to_owned();
         assert!(acknowledged.as_str() >= "80", "{told}");
-        send(&mut client, "uni2", &bytes(&acknowledged), false);
+        send(&mut client, "uni2", &unhex(&acknowledged), false);
     }
     let other = get(&mut client, "bidi20", "/index.html");
     assert_eq!(fields(&other).len(), fields(&first).len());
     assert!(len(&other) + 40 < len(&first), "{other}");
     // RFC 9204, section 4.4.1: that section was acknowledged.
-    send(&mut client, "uni2", &bytes(&acknowledged), false);
-    assert_eq!(client.call("wait", json!({"on": "a", "for": "closed"}))["closed"]["code"], 0x202);
+    send(&mut client, "uni2", &unhex(&acknowledged), false);
+    assert_eq!(closing(&mut client)["closed"]["code"], 0x202);
 }
 
 /// Acknowledgments of sections wait for each other, but not for another request.
@@ -116,16 +106,14 @@ fn sections_are_acknowledged_once_the_client_pauses() {
     // `x: y` is the first insertion.
     send(&mut client, "uni2", &[2, 0x3f, 0xa9, 0x01, 0x41, b'x', 1, b'y'], false);
     let mut told = |what: &str| {
-        wait_until(what, || client.call("ping", json!({"on": "a"}))["uni"]["7"] == what);
+        wait_until(what, || ping(&mut client)["uni"]["7"] == what);
         // A field section that needs the insertion.
         let mut section = vec![0x02, 0x00];
         let fields =
             [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", "/page")];
         fields.iter().for_each(|(n, v)| encode::field(&mut section, n.as_bytes(), v.as_bytes()));
         section.push(0x80);
-        let mut head = Vec::new();
-        Header { kind: 1, len: section.len() as u64 }.push(&mut head);
-        head.extend_from_slice(&section);
+        let head = frame(1, &section);
         let stream = format!("bidi{}", what.len());
         send(&mut client, &stream, &head, true);
         assert_eq!(client.answer(&stream)["ended"], true);
@@ -146,8 +134,8 @@ fn acknowledgments_of_what_was_not_sent_end_the_connection() {
         assert!(inserted(&mut client) > 0);
         send(&mut client, "uni2", feedback, false);
         let closed = match code {
-            0 => client.call("ping", json!({"on": "a"})),
-            _ => client.call("wait", json!({"on": "a", "for": "closed"})),
+            0 => ping(&mut client),
+            _ => closing(&mut client),
         };
         assert_eq!(closed["closed"]["code"].as_u64().unwrap_or(0), code, "{feedback:?}");
     }
@@ -159,15 +147,12 @@ fn a_client_without_a_table_gets_none() {
     let server = serve(LINES);
     connect(&mut client, &server, 0);
     (0..4).for_each(|n| drop(get(&mut client, &format!("bidi{n}"), "/page")));
-    assert_eq!(client.call("ping", json!({"on": "a"}))["uni"]["11"], json!(null));
+    assert_eq!(ping(&mut client)["uni"]["11"], json!(null));
 }
 
 /// Sends a HEADERS frame on a new stream. Returns the status of the answer.
 fn request(client: &mut Client, stream: &str, section: &[u8]) -> Value {
-    let mut head = Vec::new();
-    Header { kind: 1, len: section.len() as u64 }.push(&mut head);
-    head.extend_from_slice(section);
-    send(client, stream, &head, true);
+    send(client, stream, &frame(1, section), true);
     assert_eq!(client.answer(stream)["ended"], true);
     let told = client.call("decode", json!({"on": "a", "of": stream, "capacity": CAPACITY}));
     fields(&told)[0][1].clone()
@@ -184,7 +169,7 @@ fn sections_that_are_repeated_mean_what_the_table_says() {
         let mut inserts = vec![0x02, 0x3f, 60 - 31, 0xc1, path.len() as u8];
         inserts.extend_from_slice(path.as_bytes());
         send(client, "uni", &inserts, false);
-        client.call("ping", json!({"on": "a"}));
+        ping(client);
     };
     // GET, https, localhost, and the entry that was inserted first.
     let section = [&[0x02, 0x00, 0xd1, 0xd7, 0x50, 9][..], b"localhost", &[0x80]].concat();
@@ -200,16 +185,13 @@ fn sections_that_are_repeated_mean_what_the_table_says() {
         assert_eq!(request(&mut client, &format!("bidi{n}"), &section), "200");
     }
     send(&mut client, "uni", &[&[0xc1, 6][..], b"/other"].concat(), false);
-    client.call("ping", json!({"on": "a"}));
+    ping(&mut client);
     let mut newer = section.clone();
     newer[0] = 0x03;
     for n in 3..6 {
         assert_eq!(request(&mut client, &format!("bidi{n}"), &newer), "204");
     }
-    let mut head = Vec::new();
-    Header { kind: 1, len: section.len() as u64 }.push(&mut head);
-    head.extend_from_slice(&section);
-    send(&mut client, "bidi6", &head, true);
-    let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+    send(&mut client, "bidi6", &frame(1, &section), true);
+    let told = closing(&mut client);
     assert_eq!(told["closed"]["code"], 0x200, "{told}");
 }

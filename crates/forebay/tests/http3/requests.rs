@@ -1,7 +1,7 @@
 //! Requests and their answers.
 
 use super::{Client, serve};
-use forebay_testkit::{Asked, Origin, Server, wait_for, wait_until};
+use forebay_testkit::{Asked, Origin, Server, wait_until};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -113,9 +113,7 @@ fn requests_that_are_given_up() {
         }
         client.call(how, json!({"of": "r"}));
         client.call("ping", json!({"on": "a"}));
-        wait_for("the end of the upstream's connection", || {
-            (ended.load(Ordering::SeqCst) == 1).then_some(())
-        });
+        wait_until("the end of the upstream's connection", || ended.load(Ordering::SeqCst) == 1);
         assert_eq!(client.call("state", json!({"on": "a"}))["closed"], json!(null), "{how}");
     }
 }

@@ -1,7 +1,7 @@
 //! Connections whose datagrams arrive at another thread or another process than their own.
 
 use super::{Client, site};
-use forebay_testkit::{Server, Signal, Site, alive, children, kill, wait_for, wait_until};
+use forebay_testkit::{Done, Server, Signal, Site, alive, children, kill, program, wait_for, wait_until};
 use serde_json::{Value, json};
 
 /// A server whose answers tell the process.
@@ -31,6 +31,26 @@ fn pid(client: &mut Client, on: &str) -> i32 {
     told["text"].as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{on}: {told}"))
 }
 
+/// Checks that an answer that was begun comes whole.
+fn assert_whole(client: &mut Client, of: &str) {
+    let told = client.answer(of);
+    assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+}
+
+/// Begins an answer, and waits for its head.
+fn begin(client: &mut Client, on: &str, name: &str) {
+    client.request(on, name, json!({"path": "/middle"}));
+    client.call("answer", json!({"of": name, "until": "head"}));
+}
+
+/// Waits until new connections are those of a process.
+fn wait_for_process(client: &mut Client, server: &Server, worker: i32) {
+    wait_until("connections of the new process", || {
+        client.connect("new", server);
+        pid(client, "new") == worker
+    });
+}
+
 /// The kernel chooses the thread by the port of the client: four in five moves lead to another one.
 #[test]
 fn clients_that_move_find_their_thread() {
@@ -45,8 +65,7 @@ fn clients_that_move_find_their_thread() {
         let told = client.get("a", "/port");
         assert_eq!((&told["text"], &told["closed"]), (&json!(ports[1].to_string()), &Value::Null), "{told}");
     }
-    let told = client.answer("running");
-    assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+    assert_whole(&mut client, "running");
 }
 
 /// Both processes read the same sockets; each connection stays with its own.
@@ -62,10 +81,7 @@ fn an_upgrade_feeds_the_connections_of_the_former_program() {
     let first = pid(&mut client, "a");
     let new = server.successor(old);
     let second = wait_for("its worker", || server.workers(new).first().copied());
-    wait_for("connections of the new process", || {
-        client.connect("new", &server);
-        (pid(&mut client, "new") == second).then_some(())
-    });
+    wait_for_process(&mut client, &server, second);
     for n in 0..20 {
         let name = format!("new {n}");
         client.connect(&name, &server);
@@ -76,8 +92,7 @@ fn an_upgrade_feeds_the_connections_of_the_former_program() {
     for name in ["a", "b", "c", "d"] {
         // Its packets come by way of the new process only.
         client.call("move", json!({"on": name}));
-        let told = client.answer(&format!("running {name}"));
-        assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+        assert_whole(&mut client, &format!("running {name}"));
         let told = client.call("wait", json!({"on": name, "for": "closed"}));
         assert_eq!(told["closed"]["code"], 0x100, "H3_NO_ERROR");
     }
@@ -95,8 +110,7 @@ fn clients_that_come_between_two_programs() {
     site.write("nginx.conf", super::conf(&http("")));
     let server = Server::daemon_on(site);
     client.connect("a", &server);
-    client.request("a", "running", json!({"path": "/middle"}));
-    client.call("answer", json!({"of": "running", "until": "head"}));
+    begin(&mut client, "a", "running");
     let old = server.pid();
     let worker = server.workers(old)[0];
     server.signal(Signal::SIGUSR2);
@@ -115,8 +129,7 @@ fn clients_that_come_between_two_programs() {
     kill(new, Signal::SIGCONT);
     assert_eq!(client.connect("late", &server)["connected"], true);
     assert_ne!(pid(&mut client, "late"), worker);
-    let told = client.answer("running");
-    assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+    assert_whole(&mut client, "running");
 }
 
 /// The new program is given up: the former one gets the sockets back, and feeds what is left of the new one.
@@ -130,16 +143,11 @@ fn an_upgrade_that_is_given_up() {
     for signal in [Signal::SIGQUIT, Signal::SIGKILL] {
         let new = server.successor(old);
         let second = wait_for("its worker", || server.workers(new).first().copied());
-        wait_for("connections of the new process", || {
-            client.connect("new", &server);
-            (pid(&mut client, "new") == second).then_some(())
-        });
-        client.request("new", "running", json!({"path": "/middle"}));
-        client.call("answer", json!({"of": "running", "until": "head"}));
+        wait_for_process(&mut client, &server, second);
+        begin(&mut client, "new", "running");
         kill(new, signal);
         if signal == Signal::SIGQUIT {
-            let told = client.answer("running");
-            assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+            assert_whole(&mut client, "running");
         } else {
             // Its worker goes on without a master, as nginx's.
             kill(second, signal);
@@ -166,10 +174,9 @@ fn a_killed_worker_is_followed_by_stateless_resets() {
             client.connect(name, &server);
         });
         let first = pid(&mut client, &names[0]);
-        kill(first, Signal::SIGKILL);
-        let second = wait_for("another worker", || {
-            server.workers(server.pid()).first().copied().filter(|worker| *worker != first)
-        });
+        server.kill_worker();
+        let second = server.worker();
+        assert_ne!(second, first);
         for name in &names {
             client.call("send_ping", json!({"on": name}));
             let told = client.call("wait", json!({"on": name, "for": "reset"}));
@@ -200,14 +207,11 @@ fn a_restarted_server_with_a_host_key_resets() {
 fn a_host_key_has_to_be_there() {
     let site = prepared("");
     site.write("empty", "");
-    for (name, text) in [
-        ("missing", "missing\" failed (2: No such file or directory) in"),
-        ("empty", "empty\" zero key size in"),
-    ] {
+    let missing = "missing\" failed (2: No such file or directory) in";
+    for (name, text) in [("missing", missing), ("empty", "empty\" zero key size in")] {
         site.write("nginx.conf", conf(&format!("quic_host_key {name};")));
-        let output = site.run(&["-t"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(text), "{said}");
+        let done = Done::of(&mut site.command(program(), &["-t"]));
+        assert!(done.code != 0 && done.err.contains(text), "{}", done.err);
     }
 }
 
@@ -221,8 +225,7 @@ fn a_listener_that_comes_back() {
     let names: Vec<String> = (0..8).map(|n| n.to_string()).collect();
     for name in &names {
         client.connect_with(name, &server, json!({"port": port}));
-        client.request(name, &format!("running {name}"), json!({"path": "/middle"}));
-        client.call("answer", json!({"of": format!("running {name}"), "until": "head"}));
+        begin(&mut client, name, &format!("running {name}"));
     }
     for (n, text) in [without, again].iter().enumerate() {
         server.reload_with(text);
@@ -235,12 +238,6 @@ fn a_listener_that_comes_back() {
         (told["connected"] == true && super::field(&client.get("new", "/pid"), "x") == "new").then_some(())
     });
     for name in &names {
-        let told = client.answer(&format!("running {name}"));
-        assert_eq!(
-            (&told["length"], &told["ended"]),
-            (&json!(300_000), &json!(true)),
-            "{told}: {}",
-            server.error_log()
-        );
+        assert_whole(&mut client, &format!("running {name}"));
     }
 }

@@ -1,14 +1,13 @@
 //! Clients that break the rules: each gets the error that RFC 9114 and RFC 9204 ask for, and others on the connection are only hurt
 //! where the rules say so.
 
-use super::{Client, serve};
+use super::{Client, closing, ping, serve};
 use forebay_http::compression::{Field, Sink, push_int};
 use forebay_http::h3::frame::Header;
 use forebay_http::h3::qpack::Decoder;
-use forebay_testkit::cases::{
-    self,
-    row::{unescape, unescaped},
-};
+use forebay_testkit::cases;
+use forebay_testkit::h3::steps::Step::{self, End, Reset, Send};
+use forebay_testkit::h3::steps::{GET, control, frame, head, hex, only, step};
 use forebay_testkit::{Origin, Server};
 use serde_json::{Value, json};
 use std::net::TcpListener;
@@ -19,6 +18,7 @@ const REJECTED: u64 = 0x10b;
 const MESSAGE: u64 = 0x10e;
 const DECOMPRESSION: u64 = 0x200;
 const ENCODER: u64 = 0x201;
+
 /// Right answer to a wrong client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Want {
@@ -32,77 +32,7 @@ enum Want {
     Nothing,
 }
 
-/// Action of a client on a stream.
-#[derive(Clone, Debug)]
-enum Step {
-    Send(String, Vec<u8>),
-    End(String, Vec<u8>),
-    Reset(String),
-}
-
-use Step::{End, Reset, Send};
 use Want::{Connection, Nothing, Refused, Stream};
-
-impl Step {
-    fn json(&self) -> Value {
-        match self {
-            Send(stream, bytes) => json!([stream, hex(bytes), false]),
-            End(stream, bytes) => json!([stream, hex(bytes), true]),
-            Reset(stream) => json!([stream, "reset", 0x100]),
-        }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    Header { kind, len: payload.len() as u64 }.push(&mut out);
-    out.extend_from_slice(payload);
-    out
-}
-
-/// A control stream with SETTINGS and then these bytes.
-fn control(more: &[u8]) -> Vec<u8> {
-    [&[0, 4, 0], more].concat()
-}
-
-/// A field section of literals.
-fn section<T: AsRef<str>>(fields: &[(T, T)]) -> Vec<u8> {
-    let mut out = vec![0, 0];
-    for (name, value) in fields {
-        let (name, value) = (name.as_ref(), value.as_ref());
-        push_int(&mut out, 0x20, 3, name.len());
-        out.extend_from_slice(name.as_bytes());
-        push_int(&mut out, 0, 7, value.len());
-        out.extend_from_slice(value.as_bytes());
-    }
-    out
-}
-
-const GET: [(&str, &str); 4] =
-    [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", "/page")];
-
-/// HEADERS of a request with more fields.
-fn head(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
-    head_of(path, &more.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>())
-}
-
-fn head_of(path: &str, more: &[(String, String)]) -> Vec<u8> {
-    let mut fields = GET.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
-    fields[3].1 = path.to_owned();
-    if path == "/up" {
-        fields[0].1 = "POST".to_owned();
-    }
-    frame(1, &section(&[&fields, more].concat()))
-}
-
-/// HEADERS of these fields only.
-fn only(fields: &[(&str, &str)]) -> Vec<u8> {
-    frame(1, &section(fields))
-}
 
 struct Status(u16);
 
@@ -133,8 +63,7 @@ fn server() -> Server {
 
 /// Asks for a page on another stream of a connection without HTTP.
 fn goes_on(client: &mut Client) -> Result<(), String> {
-    let steps = json!([End("bidi good".into(), head("/page", &[])).json()]);
-    client.call("raw", json!({"on": "a", "steps": steps}));
+    client.act("a", &[End("bidi good".into(), head("/page", &[]))]);
     let told = client.answer("bidi good");
     match (told["ended"].as_bool(), told["closed"].is_null()) {
         (Some(true), true) if status(&told) == 200 => Ok(()),
@@ -145,11 +74,10 @@ fn goes_on(client: &mut Client) -> Result<(), String> {
 /// Has a client do these steps; `Err` if it is not answered as wanted.
 fn judge(client: &mut Client, server: &Server, steps: &[Step], want: Want) -> Result<(), String> {
     client.connect_with("a", server, json!({"raw": true}));
-    let list: Vec<Value> = steps.iter().map(Step::json).collect();
-    client.call("raw", json!({"on": "a", "steps": list}));
+    client.act("a", steps);
     let result = match want {
         Connection(code) => {
-            let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+            let told = closing(client);
             match told["closed"]["code"].as_u64() {
                 Some(got) if got == code => Ok(()),
                 _ => Err(format!("wanted {code:#x}: {}", told["closed"])),
@@ -199,73 +127,6 @@ impl Row {
     }
 }
 
-fn step(text: &str) -> Step {
-    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let (stream, mut rest) = match word {
-        "ends" | "resets" => rest.split_once(' ').unwrap_or((rest, "")),
-        _ => (word, rest),
-    };
-    let (stream, bytes) = (stream.to_owned(), all_bytes(&mut rest));
-    match word {
-        "ends" => End(stream, bytes),
-        "resets" => Reset(stream),
-        _ => Send(stream, bytes),
-    }
-}
-
-/// Reads bytes up to the end, or to the one of a frame.
-fn all_bytes(rest: &mut &str) -> Vec<u8> {
-    let mut out = Vec::new();
-    loop {
-        *rest = rest.trim_start();
-        if rest.is_empty() || rest.starts_with('>') {
-            *rest = rest.get(1..).unwrap_or_default();
-            return out;
-        }
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-        let mut count = 1;
-        if digits > 0 && rest[digits..].starts_with('*') {
-            count = rest[..digits].parse().expect("a number");
-            *rest = &rest[digits + 1..];
-        }
-        out.extend(bytes(rest).repeat(count));
-    }
-}
-
-fn bytes(rest: &mut &str) -> Vec<u8> {
-    let mut up_to = |begin: &str, end: char| {
-        let inside = rest.strip_prefix(begin)?;
-        let (text, after) = inside.split_once(end).expect("an end");
-        *rest = after;
-        Some(text)
-    };
-    if let Some(text) = up_to("\"", '"') {
-        return unescaped(text);
-    }
-    if let Some(text) = up_to("only(", ')') {
-        return frame(1, &section(&fields(text)));
-    }
-    if let Some(text) = up_to("get(", ')') {
-        let (path, more) = text.split_once("; ").unwrap_or((text, ""));
-        return head_of(path, &fields(more));
-    }
-    if let Some(after) = rest.strip_prefix("control") {
-        *rest = after;
-        return control(b"");
-    }
-    let inside = rest.strip_prefix('<').unwrap_or_else(|| panic!("no bytes: {rest}"));
-    let digits = inside.find(|c: char| !c.is_ascii_hexdigit()).expect("the end of a frame");
-    let kind = u64::from_str_radix(&inside[..digits], 16).expect("a type");
-    *rest = &inside[digits..];
-    frame(kind, &all_bytes(rest))
-}
-
-/// Returns fields, `NAME: VALUE; ...`.
-fn fields(text: &str) -> Vec<(String, String)> {
-    let of = |field: &str| field.split_once(": ").map(|(n, v)| (n.to_owned(), unescape(v))).expect("a field");
-    text.split("; ").filter(|field| !field.is_empty()).map(of).collect()
-}
-
 /// Has clients act as the rows of a case say.
 fn check(name: &str) {
     let Some(mut client) = Client::start() else { return };
@@ -304,18 +165,12 @@ fn a_section_that_waits_is_acknowledged() {
     let Some(mut client) = Client::start() else { return };
     let server = server();
     client.connect_with("a", &server, json!({"raw": true}));
-    client.call(
-        "raw",
-        json!({"on": "a", "steps": [Send("uni".into(), control(b"")).json(), End("bidi".into(), frame(1, &waits)).json()]}),
-    );
-    client.call("ping", json!({"on": "a"}));
-    client.call(
-        "raw",
-        json!({"on": "a", "steps": [Send("uni2".into(), [&[2], &inserts[..]].concat()).json()]}),
-    );
+    client.act("a", &[Send("uni".into(), control(b"")), End("bidi".into(), frame(1, &waits))]);
+    ping(&mut client);
+    client.act("a", &[Send("uni2".into(), [&[2], &inserts[..]].concat())]);
     let told = client.answer("bidi");
     assert_eq!((status(&told), &told["ended"]), (200, &json!(true)), "{told}");
-    let uni = client.call("ping", json!({"on": "a"}))["uni"]["7"].clone();
+    let uni = ping(&mut client)["uni"]["7"].clone();
     // An increment by one or a section acknowledgment for stream 0 tells the client that the entry is there.
     assert!(uni == "030180" || uni == "0380", "{uni}");
 }
@@ -326,17 +181,17 @@ fn critical_streams_that_are_broken_off() {
     let server = server();
     for stream in [3, 7] {
         client.connect_with("a", &server, json!({"raw": true}));
-        client.call("raw", json!({"on": "a", "steps": [Send("uni".into(), control(b"")).json()]}));
-        client.call("ping", json!({"on": "a"}));
+        client.act("a", &[Send("uni".into(), control(b""))]);
+        ping(&mut client);
         client.call("raw_own", json!({"on": "a", "stream": stream}));
-        let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+        let told = closing(&mut client);
         assert_eq!(told["closed"]["code"], CLOSED_CRITICAL, "our stream {stream}");
     }
     client.connect_with("a", &server, json!({"raw": true}));
-    client.call("raw", json!({"on": "a", "steps": [Send("uni".into(), control(b"")).json()]}));
-    client.call("ping", json!({"on": "a"}));
-    client.call("raw", json!({"on": "a", "steps": [Reset("uni".into()).json()]}));
-    let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+    client.act("a", &[Send("uni".into(), control(b""))]);
+    ping(&mut client);
+    client.act("a", &[Reset("uni".into())]);
+    let told = closing(&mut client);
     assert_eq!(told["closed"]["code"], CLOSED_CRITICAL);
 }
 
@@ -352,32 +207,33 @@ fn trailers_that_wait() {
     for (fields, status_of) in [(&waits[..], 200), (&frame(1, &[0x02, 0x00, 0x80, 0xd1])[..], 400)] {
         client.connect_with("a", &server, json!({"raw": true}));
         let steps = [Send("uni".into(), control(b"")), End("bidi".into(), upload(fields))];
-        client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
-        let before = client.call("ping", json!({"on": "a"}));
+        client.act("a", &steps);
+        let before = ping(&mut client);
         assert_eq!(before["closed"], json!(null));
-        client.call("raw", json!({"on": "a", "steps": [Send("uni2".into(), inserts.to_vec()).json()]}));
+        client.act("a", &[Send("uni2".into(), inserts.to_vec())]);
         let told = client.answer("bidi");
         assert!(status(&told) == status_of || told["reset"] == 0x10e && status_of == 400, "{told}");
-        let uni = client.call("ping", json!({"on": "a"}))["uni"]["7"].clone();
+        let uni = ping(&mut client)["uni"]["7"].clone();
         assert_eq!(uni, "030180", "an increment and an acknowledgment");
     }
     // So many streams may wait, whatever they wait for.
     client.connect_with("a", &server, json!({"raw": true}));
     let names: Vec<String> = (0..17).map(|n| format!("bidi{n}")).collect();
-    let mut steps = vec![Send("uni".into(), control(b"")).json()];
-    steps.extend(names.iter().take(16).map(|name| json!([name, hex(&upload(&waits)), true])));
-    client.call("raw", json!({"on": "a", "steps": steps}));
-    assert_eq!(client.call("ping", json!({"on": "a"}))["closed"], json!(null));
-    client.call("raw", json!({"on": "a", "steps": [json!([names[16], hex(&upload(&waits)), true])]}));
-    assert_eq!(client.call("wait", json!({"on": "a", "for": "closed"}))["closed"]["code"], 0x200);
+    let of = |name: &String| End(name.clone(), upload(&waits));
+    let mut steps = vec![Send("uni".into(), control(b""))];
+    steps.extend(names.iter().take(16).map(of));
+    client.act("a", &steps);
+    assert_eq!(ping(&mut client)["closed"], json!(null));
+    client.act("a", &[of(&names[16])]);
+    assert_eq!(closing(&mut client)["closed"]["code"], 0x200);
     // A request that nobody reads to its end: the client learns that its trailers are not decoded.
     client.connect_with("a", &server, json!({"raw": true}));
     let steps =
         [Send("uni".into(), control(b"")), End("bidi".into(), [&head("/page", &[])[..], &waits].concat())];
-    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
+    client.act("a", &steps);
     let told = client.answer("bidi");
     assert_eq!((status(&told), &told["ended"]), (200, &json!(true)), "{told}");
-    assert_eq!(client.call("ping", json!({"on": "a"}))["uni"]["7"], "0340", "a cancellation");
+    assert_eq!(ping(&mut client)["uni"]["7"], "0340", "a cancellation");
 }
 
 /// Fields that every request with them would be refused for are not taken into the table.
@@ -419,7 +275,7 @@ fn head_requests() {
     let server = server();
     client.connect_with("a", &server, json!({"raw": true}));
     let request = only(&[(":method", "HEAD"), GET[1], GET[2], GET[3]]);
-    client.call("raw", json!({"on": "a", "steps": [End("bidi".into(), request).json()]}));
+    client.act("a", &[End("bidi".into(), request)]);
     let told = client.answer("bidi");
     assert_eq!((status(&told), &told["ended"]), (200, &json!(true)));
     let bytes: Vec<u8> = told["text"].as_str().expect("bytes").chars().map(|c| c as u8).collect();
@@ -441,14 +297,14 @@ fn heads_that_take_too_long() {
         Send("bidi".into(), half.to_vec()),
         Send("silent".into(), frame(1, &[0x02, 0x00, 0x80])),
     ];
-    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
+    client.act("a", &steps);
     for stream in ["bidi", "silent"] {
         let told = client.answer(stream);
         assert_eq!((&told["reset"], &told["closed"]), (&json!(REJECTED), &Value::Null), "{stream}: {told}");
     }
-    let told = client.call("ping", json!({"on": "a"}));
+    let told = ping(&mut client);
     assert_eq!((&told["uni"]["7"], &told["closed"]), (&json!("034044"), &Value::Null), "{told}");
-    client.call("raw", json!({"on": "a", "steps": [End("whole".into(), head("/page", &[])).json()]}));
+    client.act("a", &[End("whole".into(), head("/page", &[]))]);
     assert_eq!(status(&client.answer("whole")), 200);
     assert!(server.error_log().contains("client timed out"), "{}", server.error_log());
 }
@@ -461,15 +317,15 @@ fn a_reset_of_a_head_that_waits() {
     let server = server();
     client.connect_with("a", &server, json!({"raw": true}));
     let steps = [Send("uni".into(), control(b"")), Send("bidi".into(), frame(1, &[0x02, 0x00, 0x80]))];
-    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
-    client.call("ping", json!({"on": "a"}));
-    client.call("raw", json!({"on": "a", "steps": [Reset("bidi".into()).json()]}));
+    client.act("a", &steps);
+    ping(&mut client);
+    client.act("a", &[Reset("bidi".into())]);
     let told = client.answer("bidi");
     assert_eq!((status(&told), &told["ended"], &told["closed"]), (400, &json!(true), &Value::Null), "{told}");
-    let told = client.call("ping", json!({"on": "a"}));
+    let told = ping(&mut client);
     assert_eq!((&told["uni"]["7"], &told["closed"]), (&json!("0340"), &Value::Null), "{told}");
     assert!(server.error_log().contains("client reset a stream"), "{}", server.error_log());
-    client.call("raw", json!({"on": "a", "steps": [End("whole".into(), head("/page", &[])).json()]}));
+    client.act("a", &[End("whole".into(), head("/page", &[]))]);
     assert_eq!(status(&client.answer("whole")), 200);
     // A client that does this without end is stopped as one that resets other requests.
     repeat_until_stopped(&mut client, 1000, |n| {
@@ -486,7 +342,7 @@ fn a_reset_of_a_head_that_waits() {
 fn repeat_until_stopped(client: &mut Client, most: usize, steps: impl Fn(usize) -> Value) {
     for n in 0..most {
         client.call("raw", json!({"on": "a", "steps": steps(n)}));
-        let told = client.call("ping", json!({"on": "a"}));
+        let told = ping(client);
         if !told["closed"].is_null() {
             assert_eq!(told["closed"]["code"], EXCESSIVE);
             return;
@@ -502,8 +358,8 @@ fn the_section_that_fails_is_named() {
     let server = server();
     client.connect_with("a", &server, json!({"raw": true}));
     let steps = [End("first".into(), head("/page", &[])), End("bidi".into(), frame(1, &[0, 0, 0x80]))];
-    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
-    let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+    client.act("a", &steps);
+    let told = closing(&mut client);
     assert_eq!(
         (&told["closed"]["code"], &told["uni"]["7"]),
         (&json!(DECOMPRESSION), &json!("0344")),

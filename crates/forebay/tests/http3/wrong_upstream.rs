@@ -1,14 +1,14 @@
 //! Upstreams that break the rules of HTTP/3: each request fails with an answer and a line in the log, and nothing else does.
 
 use super::{conf, site};
-use forebay_http::h3::encode;
-use forebay_http::h3::frame::{Header, kind, push_goaway, push_settings};
+use forebay_http::h3::frame::{kind, push_goaway, push_settings};
 use forebay_net::quic::{
     Arrival, Choose, Congestion, Dir, Endpoint, Event, HostKey, Mask, Owner, Place, Received, Settings,
     StreamEvent, StreamId, Streams, TlsConfig,
 };
 use forebay_net::tls::hello::Hello;
 use forebay_sys::datagrams::Batch;
+use forebay_testkit::h3::steps::{frame, only as head};
 use forebay_testkit::{DEADLINE, Server, Site, wait_for, wait_until};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -202,19 +202,6 @@ fn listen(streams: &mut Streams, late: &Late) {
             bytes.extend_from_slice(&chunk.bytes);
         }
     }
-}
-
-fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    Header { kind, len: payload.len() as u64 }.push(&mut out);
-    [&out, payload].concat()
-}
-
-fn head(fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut section = Vec::new();
-    encode::prefix(&mut section);
-    fields.iter().for_each(|(name, value)| encode::field(&mut section, name.as_bytes(), value.as_bytes()));
-    frame(kind::HEADERS, &section)
 }
 
 fn front(back: SocketAddr) -> Server {

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
 /// Kinds that it has, with their groups.
-const KINDS: [(&str, &str, &str); 11] = [
+pub(super) const KINDS: [(&str, &str, &str); 11] = [
     ("Ingress", "networking.k8s.io/v1", "ingresses"),
     ("IngressClass", "networking.k8s.io/v1", "ingressclasses"),
     ("Service", "v1", "services"),

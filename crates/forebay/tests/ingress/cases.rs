@@ -21,6 +21,8 @@
 //!   `logged TEXT` and `unlogged TEXT` a text in the access log and its absence, `noted TEXT` and `unnoted TEXT` the same of the error log.
 //!   What must be absent belongs to a request before one whose line is there.
 
+use serde_json::{Value, json};
+
 /// One Ingress of a case.
 #[derive(Default, Clone)]
 pub(super) struct Ingress {
@@ -132,45 +134,37 @@ impl Case {
     }
 
     /// Returns the Ingresses as manifests. Ingress `I` of case `N` is named `cN-I`.
-    pub(super) fn manifests(&self) -> Vec<serde_json::Value> {
+    pub(super) fn manifests(&self) -> Vec<Value> {
         let id = self.host.trim_end_matches(".test");
         let ingress = |(i, ingress): (usize, &Ingress)| {
             let host = ingress.host.clone().unwrap_or_else(|| self.host.clone());
             let backend = |service: &str| {
                 let (name, port) = service.split_once(':').unwrap_or((service, "80"));
                 let port = match port.parse::<u16>() {
-                    Ok(number) => serde_json::json!({"number": number}),
-                    Err(_) => serde_json::json!({"name": port}),
+                    Ok(number) => json!({"number": number}),
+                    Err(_) => json!({"name": port}),
                 };
-                serde_json::json!({"service": {"name": name, "port": port}})
+                json!({"service": {"name": name, "port": port}})
             };
-            let paths: Vec<_> = ingress
-                .paths
-                .iter()
-                .map(|(path, kind, service)| serde_json::json!({"path": path, "pathType": kind, "backend": backend(service)}))
-                .collect();
-            let annotations: serde_json::Map<_, _> = (ingress.annotations.iter())
-                .map(|(n, v)| {
-                    let full =
-                        if n.contains('/') { n.clone() } else { format!("nginx.ingress.kubernetes.io/{n}") };
-                    (full, v.clone().into())
-                })
-                .collect();
-            let mut spec = serde_json::json!({"rules": [{"host": host, "http": {"paths": paths}}]});
+            let path = |(path, kind, service): &(String, String, String)| json!({"path": path, "pathType": kind, "backend": backend(service)});
+            let paths: Vec<_> = ingress.paths.iter().map(path).collect();
+            let full = |n: &str| {
+                if n.contains('/') { n.to_owned() } else { format!("nginx.ingress.kubernetes.io/{n}") }
+            };
+            let annotations: serde_json::Map<_, _> =
+                ingress.annotations.iter().map(|(n, v)| (full(n), v.clone().into())).collect();
+            let mut spec = json!({"rules": [{"host": host, "http": {"paths": paths}}]});
             if ingress.tls {
-                spec["tls"] = serde_json::json!([{"hosts": [host], "secretName": "tls"}]);
+                spec["tls"] = json!([{"hosts": [host], "secretName": "tls"}]);
             }
             if let Some(service) = &ingress.default {
                 spec["defaultBackend"] = backend(service);
             }
-            serde_json::json!({
-                "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
-                "metadata": {
-                    "name": format!("{id}-{i}"), "namespace": ingress.namespace.as_deref().unwrap_or("default"),
-                    "creationTimestamp": format!("2026-01-01T00:00:{i:02}Z"), "annotations": annotations,
-                },
-                "spec": spec,
-            })
+            let metadata = json!({
+                "namespace": ingress.namespace.as_deref().unwrap_or("default"),
+                "creationTimestamp": format!("2026-01-01T00:00:{i:02}Z"), "annotations": annotations,
+            });
+            super::object("Ingress", &format!("{id}-{i}"), json!({"metadata": metadata, "spec": spec}))
         };
         self.ingresses.iter().enumerate().map(ingress).collect()
     }

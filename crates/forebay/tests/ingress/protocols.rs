@@ -1,21 +1,19 @@
 //! What clients of all protocols see, and what backends of all protocols see of them.
 
 use super::cases::read;
-use super::{Table, table};
+use super::{Table, table, tables};
 use crate::http3;
-use forebay_testkit::free_pair;
 use serde_json::json;
 use std::fmt::Write;
 
-#[test]
-fn protocols() {
-    let text = include_str!("protocols.cases");
-    assert!(table(text, &["--default-ssl-certificate", "default/second"]) >= 12);
-}
-
-#[test]
-fn backends() {
-    assert!(table(include_str!("backends.cases"), &[]) >= 15);
+tables! {
+    protocols: "protocols" ["--default-ssl-certificate", "default/second"] 12;
+    backends: "backends" [] 15;
+    identity_of_websockets: "websockets" [] 1;
+    forwarded_addresses_of_a_host_that_passes: "passthrough" ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", "%FREE0%"] 2;
+    proxy_protocol_in_front_of_passthrough: "passthrough-proxy-protocol" ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", "%FREE0%"] 2;
+    addresses_of_streams: "streams-trusted" ["--tcp-services-configmap", "default/tcp"] 1,
+        "streams-untrusted" ["--tcp-services-configmap", "default/tcp"] 1;
 }
 
 /// Fields of which the server is the author, with what they are for a request without a certificate and with one. `None`: any text but
@@ -109,101 +107,10 @@ fn identity_over_all_protocols() {
     }
 }
 
-/// WebSockets have the server's fields.
-#[test]
-fn identity_of_websockets() {
-    let own = "saw X-Real-IP: 127.0.0.1\nsaw X-Forwarded-For: 127.0.0.1\nsaw X-Forwarded-Proto: https\nsaw Host: {host}\n\
-               saw X-User: ann\nsaw ssl-client-verify: NONE\nnever forged\nsaw Upgrade: websocket\n";
-    let forged = "x-pass: yes\nx-real-ip: forged\nx-forwarded-proto: forged\nx-user: forged\nssl-client-verify: forged\n\
-                  x-forwarded-for: 9.9.9.9\n";
-    let key = "sec-websocket-version: 13\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\n";
-    let text = format!(
-        "access-log-path: /dev/null\nuse-http3: true\n\n== a WebSocket\n/ Prefix web\ntls\n@ssl-redirect: false\n\
-         @auth-tls-secret: default/tls\n@auth-tls-verify-client: optional\n\
-         @auth-url: http://auth.internal:%auth%/check\n@auth-response-headers: X-User\n\
-         >> GET /chat\nConnection: Upgrade\nUpgrade: websocket\n{key}{forged}< 101 web GET /chat\n{own}\
-         >> CONNECT /chat\nversion: 2\n:protocol: websocket\nsec-websocket-version: 13\n{forged}< 200 web GET /chat\n{own}\
-         >> GET /chat\nConnection: Upgrade, close\nUpgrade: websocket\n{key}< 401\n\
-         >> CONNECT /chat\nversion: 2\n:protocol: websocket\nsec-websocket-version: 13\n< 401\n\
-         >> CONNECT /chat\nversion: 2\n:protocol: websocket\nHost: nobody.test\nsni: {{host}}\n< 404\n"
-    );
-    assert_eq!(table(&text, &[]), 1);
-}
-
-/// Where TLS of a host passes, its requests at the port for HTTP have their addresses, and other hosts, too.
-#[test]
-fn forwarded_addresses_of_a_host_that_passes() {
-    let seen = "saw X-Forwarded-For: 1.2.3.4\nsaw X-Real-IP: 1.2.3.4\n";
-    let own = format!("{seen}saw X-Forwarded-Proto: https\nsaw X-Forwarded-Port: 443\n");
-    let text = format!(
-        "access-log-path: /dev/null\nuse-forwarded-headers: true\nuse-http3: true\n\n\
-         == a host that passes\n/ Prefix encrypted\n@ssl-passthrough: true\n@backend-protocol: HTTPS\n@ssl-redirect: false\n\
-         > GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}\
-         >> GET /\nversion: 2\nx-forwarded-for: 1.2.3.4\n< 200 certificate: backend\nsaw X-Tls-Name: {{host}}\n\
-         == another one\n/ Prefix web\ntls\n@ssl-redirect: false\n> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{seen}\
-         >> GET /\nX-Forwarded-For: 1.2.3.4\n< 200 web\n{own}\
-         >> GET /\nversion: 2\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}\
-         >> GET /\nversion: 3\nx-forwarded-for: 1.2.3.4\n< 200 web\n{own}"
-    );
-    let port = free_pair().to_string();
-    assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
-}
-
-/// A PROXY header in front of passthrough tells the address. The port at HTTPS is that of the Service, since the stream block writes a
-/// header of its own.
-#[test]
-fn proxy_protocol_in_front_of_passthrough() {
-    let header = |port: u16| format!("proxy-protocol: TCP4 203.0.113.7 203.0.113.8 5000 {port}\n");
-    let seen = "saw X-Real-IP: 203.0.113.7\nsaw X-Forwarded-For: 203.0.113.7\nsaw X-Forwarded-Proto: https\n";
-    let text = format!(
-        "access-log-path: /dev/null\nuse-proxy-protocol: true\n\n\
-         == a host\n/ Prefix web\ntls\n\
-         >> GET /\n{0}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
-         >> GET /\nversion: 2\n{1}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
-         > GET /\n{0}< 200 web\n{seen}saw X-Forwarded-Port: 443\n\
-         > GET /\n{2}< 308\n\
-         == a host that passes\n/ Prefix encrypted\n@ssl-passthrough: true\n@backend-protocol: HTTPS\n\
-         >> GET /\n{1}< 200 certificate: backend\n",
-        header(443),
-        header(1234),
-        header(80)
-    );
-    let port = free_pair().to_string();
-    assert_eq!(table(&text, &["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port", &port]), 2);
-}
-
-/// A stream service tells its backend the address of a PROXY header, if who sends it is trusted.
-#[test]
-fn addresses_of_streams() {
-    for (trusted, seen) in [("127.0.0.0/8", "203.0.113.7"), ("10.0.0.0/8", "127.0.0.1")] {
-        let map = |name: &str| {
-            format!(
-                "object {{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"default\"}},\
-                 \"data\":{{\"%FREE1%\":\"default/api:80:PROXY:PROXY\",\"%FREE2%\":\"default/web:80:PROXY\"}}}}"
-            )
-        };
-        let text = format!(
-            "access-log-path: /dev/null\nenable-real-ip: true\nproxy-real-ip-cidr: {trusted}\n\n== a port\n/ Prefix other\n{}\n\
-             > GET /x\nport: %FREE1%\nproxy-protocol: TCP4 203.0.113.7 203.0.113.8 5000 6000\n< 200 api\n\
-             at api PROXY TCP4 {seen} \n\
-             > GET /y\nport: %FREE2%\nproxy-protocol: TCP4 203.0.113.7 203.0.113.8 5000 6000\n< 200 web GET /y\nat web GET /y\n\
-             > GET /z\nport: %FREE2%\n< closed\n",
-            map("tcp")
-        );
-        assert_eq!(table(&text, &["--tcp-services-configmap", "default/tcp"]), 1);
-    }
-}
-
 /// A session of one host does not stand for a certificate at another one, which asks for certificates (CVE-2025-23419).
 #[test]
 fn sessions_of_other_hosts() {
-    let text = "access-log-path: /dev/null\nuse-http3: true\nssl-session-tickets: true\nssl-protocols: TLSv1.2 TLSv1.3\n\n\
-                == a host for all\n/ Prefix web\ntls\n\
-                == a host with certificates\n/ Prefix api\ntls\n@auth-tls-secret: default/tls\n\
-                == one that may have them\n/ Prefix other\ntls\n@auth-tls-secret: default/other2\n@auth-tls-verify-client: optional_no_ca\n\
-                object {\"apiVersion\":\"v1\",\"kind\":\"Secret\",\"metadata\":{\"name\":\"other2\",\"namespace\":\"default\"},\
-                \"stringData\":{\"ca.crt\":\"%BACKEND.CRT%\"}}\n";
-    let (settings, cases) = read(text);
+    let (settings, cases) = read(include_str!("sessions.cases"));
     let (table, _) = Table::start(&settings, &cases, &[]);
     let ask = |host: &str, more: &str| {
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
@@ -224,11 +131,8 @@ fn sessions_of_other_hosts() {
     let port = table.server.addr(1).port();
     client.connect_with("first", &table.server, json!({"name": "c0.test", "port": port}));
     assert_eq!(client.ask("first", json!({"authority": "c0.test"}))["status"], 200);
-    let told = client.connect_with(
-        "second",
-        &table.server,
-        json!({"name": "c1.test", "port": port, "ticket": "first"}),
-    );
+    let second = json!({"name": "c1.test", "port": port, "ticket": "first"});
+    let told = client.connect_with("second", &table.server, second);
     assert_eq!(told["connected"], true, "{told}");
     assert_eq!(client.ask("second", json!({"authority": "c1.test"}))["status"], 400);
 }

@@ -1,26 +1,19 @@
 //! A running controller: what one object has that no server accepts holds nobody else up.
 
 use super::api::ApiServer;
-use super::certified;
-use forebay_testkit::{Origin, Signal, Site, free_port, kill, program, run, wait_for, wait_until};
+use super::{certified, object, rule};
+use forebay_testkit::{Done, Origin, Running, Site, free_port, wait_for, wait_until};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A controller with its server.
 struct Controller {
-    child: Child,
+    _running: Running,
     http: SocketAddr,
     health: SocketAddr,
     _site: Site,
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        kill(self.child.id() as i32, Signal::SIGTERM);
-        let _ = self.child.wait();
-    }
 }
 
 impl Controller {
@@ -32,19 +25,15 @@ impl Controller {
             "users": [{"name": "u", "user": {}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         });
-        let kubeconfig = site.write("kubeconfig", config.to_string()).display().to_string();
-        let ports = [free_port(), free_port(), free_port()];
-        let [http, https, health] = ports.map(|p| p.to_string());
-        let child = Command::new(program())
-            .args(["ingress", "--kubeconfig", &kubeconfig, "--configmap", "default/config"])
-            .args(["--http-port", &http, "--https-port", &https, "--healthz-port", &health])
-            .args(["--disable-leader-election", "--watch-ingress-without-class"])
-            .args(more)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("starts");
+        site.write("kubeconfig", config.to_string());
+        let [http, https, health] = [(); 3].map(|()| free_port());
+        let text = format!(
+            "ingress --kubeconfig kubeconfig --configmap default/config --http-port {http} --https-port {https} \
+             --healthz-port {health} --disable-leader-election --watch-ingress-without-class"
+        );
+        let _running = Running::start(site.subcommand(text.split(' ')).args(more));
         let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        Controller { child, http: addr(ports[0]), health: addr(ports[2]), _site: site }
+        Controller { _running, http: addr(http), health: addr(health), _site: site }
     }
 
     /// Returns the status of a request, 0 without an answer.
@@ -71,43 +60,52 @@ fn ask(addr: SocketAddr, host: &str, path: &str) -> String {
 }
 
 fn ingress(name: &str, annotations: Value) -> Value {
-    let mut all = json!({"nginx.ingress.kubernetes.io/permanent-redirect": "https://example.com"});
+    let mut all = redirected(name);
     for (key, value) in annotations.as_object().expect("annotations") {
-        all[format!("nginx.ingress.kubernetes.io/{key}")] = value.clone();
+        all["metadata"]["annotations"][format!("nginx.ingress.kubernetes.io/{key}")] = value.clone();
     }
-    json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
-        "metadata": {"name": name, "namespace": "default", "annotations": all, "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"rules": [{"host": format!("{name}.test"), "http": {"paths": [
-            {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}
-    })
+    all
+}
+
+/// Makes an Ingress with nothing but a redirect.
+fn redirected(name: &str) -> Value {
+    let annotations = json!({"nginx.ingress.kubernetes.io/permanent-redirect": "https://example.com"});
+    let metadata = json!({"annotations": annotations, "creationTimestamp": "2026-01-01T00:00:00Z"});
+    object(
+        "Ingress",
+        name,
+        json!({"metadata": metadata, "spec": {"rules": [rule(&format!("{name}.test"), "/")]}}),
+    )
+}
+
+/// Makes an Ingress without the redirect.
+fn forwarded(name: &str, annotations: Value) -> Value {
+    let mut ingress = ingress(name, annotations);
+    let annotations = ingress["metadata"]["annotations"].as_object_mut().expect("annotations");
+    annotations.remove("nginx.ingress.kubernetes.io/permanent-redirect");
+    ingress
 }
 
 /// Adds the Service `web` with a server behind it, and the Ingress `forwarded`, which passes requests on to it.
 fn serve_web(api: &ApiServer) {
-    let port = Origin::start(|asked| asked.answer("200 OK", "", "web"));
-    let port = port.port();
-    api.set(json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"clusterIP": "127.0.0.1", "ports": [{"name": "http", "port": 80, "targetPort": port}]},
-    }));
-    api.set(json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "web", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
-        "ports": [{"name": "http", "port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}],
-    }));
-    let mut forwarded = ingress("forwarded", json!({}));
-    let annotations = forwarded["metadata"]["annotations"].as_object_mut().expect("annotations");
-    annotations.remove("nginx.ingress.kubernetes.io/permanent-redirect");
-    api.set(forwarded);
+    let port = Origin::start(|asked| asked.answer("200 OK", "", "web")).port();
+    let text = include_str!("backend.json").replace("%NAME%", "web").replace("%NAMESPACE%", "default");
+    super::objects(&text.replace("%PORT%", &port.to_string())).into_iter().for_each(|object| api.set(object));
+    api.set(forwarded("forwarded", json!({})));
 }
 
 fn config(data: Value) -> Value {
     let mut all = json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
-    for (key, value) in data.as_object().expect("data") {
-        all[key] = value.clone();
-    }
-    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config", "namespace": "default"}, "data": all})
+    data.as_object().expect("data").iter().for_each(|(key, value)| all[key] = value.clone());
+    object("ConfigMap", "config", json!({"data": all}))
+}
+
+/// Waits until an event tells something.
+fn wait_for_event(api: &ApiServer, what: &str, tells: impl Fn(&str, &str) -> bool) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    wait_until(what, || {
+        api.written().iter().any(|e| tells(&text(&e["note"]), &text(&e["regarding"]["kind"])))
+    });
 }
 
 /// Snippets that pass the check of an Ingress, and that no server accepts.
@@ -127,12 +125,7 @@ fn one_tenant_holds_nobody_up() {
     for i in 0..100 {
         api.set(ingress(&format!("good{i}"), json!({})));
     }
-    let bad = |i: usize, text: &str| {
-        let mut ingress = ingress(&format!("bad{i}"), json!({"configuration-snippet": text}));
-        let annotations = ingress["metadata"]["annotations"].as_object_mut().expect("annotations");
-        annotations.remove("nginx.ingress.kubernetes.io/permanent-redirect");
-        ingress
-    };
+    let bad = |i: usize, text: &str| forwarded(&format!("bad{i}"), json!({"configuration-snippet": text}));
     BAD.iter().enumerate().for_each(|(i, text)| api.set(bad(i, text)));
     // A replica that starts anew.
     let controller = Controller::start(&api, &[]);
@@ -159,13 +152,8 @@ fn one_tenant_holds_nobody_up() {
     api.set(ingress("later", json!({})));
     controller.wait_for("later.test", 301);
     assert_eq!(controller.status("bad0.test", "/"), 418);
-    wait_for("an Event at the line", || {
-        let events = api.written();
-        let note = |e: &Value| e["note"].as_str().unwrap_or_default().to_owned();
-        events
-            .iter()
-            .any(|e| note(e).contains("undeclared") && e["regarding"]["kind"] == "Ingress")
-            .then_some(())
+    wait_for_event(&api, "an Event at the line", |note, kind| {
+        note.contains("undeclared") && kind == "Ingress"
     });
 }
 
@@ -180,14 +168,8 @@ fn one_value_of_the_config_map_holds_nobody_up() {
     api.set(config(json!({"http-snippet": broken})));
     api.set(ingress("second", json!({})));
     controller.wait_for("second.test", 301);
-    wait_for("an Event of the ConfigMap", || {
-        let events = api.written();
-        let of_map = events.iter().filter(|e| e["regarding"]["kind"] == "ConfigMap");
-        let named = |e: &Value| {
-            let note = e["note"].as_str().unwrap_or_default();
-            note.contains("data[http-snippet]") && note.contains("line 3, column 1")
-        };
-        of_map.clone().any(named).then_some(())
+    wait_for_event(&api, "an Event of the ConfigMap", |note, kind| {
+        kind == "ConfigMap" && note.contains("data[http-snippet]") && note.contains("line 3, column 1")
     });
     let text = controller.health("/healthz");
     assert!(text.starts_with("HTTP/1.1 200") && text.contains("data[http-snippet]"), "{text}");
@@ -259,11 +241,8 @@ fn a_value_that_decides_gives_way_to_the_one_before() {
         let controller = Controller::start(&api, &[]);
         controller.wait_for("forwarded.test", 200);
         api.set(config(json!({key: bad})));
-        wait_for("an Event of the key", || {
-            let field = format!("data[{key}]: the value is not valid, the last one that worked stays");
-            let told = |e: &Value| e["note"].as_str().is_some_and(|note| note.starts_with(&field));
-            api.written().iter().any(told).then_some(())
-        });
+        let field = format!("data[{key}]: the value is not valid, the last one that worked stays");
+        wait_for_event(&api, "an Event of the key", |note, _| note.starts_with(&field));
         let name = format!("later{i}");
         api.set(ingress(&name, json!({})));
         controller.wait_for(&format!("{name}.test"), 301);
@@ -278,26 +257,24 @@ fn a_value_that_decides_gives_way_to_the_one_before() {
 fn gateway(name: &str, listeners: &[(&str, u16)]) -> Value {
     let listener = |(name, port): &(&str, u16)| json!({"name": name, "protocol": "HTTP", "port": port});
     let listeners: Vec<Value> = listeners.iter().map(listener).collect();
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name, "namespace": "default"},
-        "spec": {"gatewayClassName": "forebay", "listeners": listeners}
-    })
+    object("Gateway", name, json!({"spec": {"gatewayClassName": "forebay", "listeners": listeners}}))
 }
 
 fn class() -> Value {
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "forebay"},
-        "spec": {"controllerName": "forebay.io/gateway"}
-    })
+    // It belongs to no namespace.
+    let mut class =
+        object("GatewayClass", "forebay", json!({"spec": {"controllerName": "forebay.io/gateway"}}));
+    class["metadata"] = json!({"name": "forebay"});
+    class
 }
 
 /// Returns a route that redirects.
 fn route(name: &str, gateway: &str, matches: Value) -> Value {
     let filters = json!([{"type": "RequestRedirect", "requestRedirect": {"hostname": "example.com", "statusCode": 301}}]);
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": name, "namespace": "default"},
-        "spec": {"parentRefs": [{"name": gateway}], "hostnames": [format!("{name}.test")], "rules": [{"matches": [matches], "filters": filters}]}
-    })
+    let rules = json!([{"matches": [matches], "filters": filters}]);
+    let spec =
+        json!({"parentRefs": [{"name": gateway}], "hostnames": [format!("{name}.test")], "rules": rules});
+    object("HTTPRoute", name, json!({"spec": spec}))
 }
 
 /// A listener whose port another program has is set aside alone, and is served when the port is free.
@@ -385,12 +362,9 @@ fn broken_certificates_hold_nobody_up() {
     let pair = |site: &Site| (site.read("server.crt"), site.read("server.key"));
     let [good, other] = sites.each_ref().map(pair);
     let mut pairs = broken((&good.0, &good.1), (&other.0, &other.1));
-    let weak = sites[0].dir().join("weak");
-    let args = "req -x509 -newkey rsa:512 -nodes -days 30 -subj /CN=test -keyout";
-    let args: Vec<&str> = args.split(' ').collect();
-    let (crt, key) = (format!("{}.crt", weak.display()), format!("{}.key", weak.display()));
-    let made = run("openssl", &[args.as_slice(), &[key.as_str(), "-out", crt.as_str()]].concat());
-    if made.is_some_and(|(code, ..)| code == 0) {
+    let args = "req -x509 -newkey rsa:512 -nodes -days 30 -subj /CN=test -keyout weak.key -out weak.crt";
+    let made = Done::of(Command::new("openssl").args(args.split(' ')).current_dir(sites[0].dir()));
+    if made.code == 0 {
         pairs.push((sites[0].read("weak.crt"), sites[0].read("weak.key")));
     }
     api.set(config(json!({})));
@@ -399,10 +373,7 @@ fn broken_certificates_hold_nobody_up() {
             let name = format!("s{round}-{i}");
             // Each round has other contents.
             let crt = format!("# {round}\n{crt}");
-            api.set(json!({
-                "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"},
-                "stringData": {"tls.crt": crt, "tls.key": key}
-            }));
+            api.set(object("Secret", &name, json!({"stringData": {"tls.crt": crt, "tls.key": key}})));
             let mut ingress = ingress(&name, json!({"ssl-redirect": "false"}));
             ingress["spec"]["tls"] = json!([{"hosts": [format!("{name}.test")], "secretName": name}]);
             api.set(ingress);

@@ -1,6 +1,6 @@
 //! `ssl_ocsp` in the stream block.
 
-use super::{Authority, CERTIFICATE, send, site_of};
+use super::{Authority, CERTIFICATE, revoke, send, site_of};
 use forebay_testkit::{DEADLINE, Origin, Server, free_port, s_client, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -29,18 +29,18 @@ fn clients_of_stream_are_asked_about() {
         false
     });
     let dead = free_port();
-    let server = serve(
-        &authority,
-        "",
-        &format!(
-            "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_ocsp leaf; {SAY} }}\n\
-             server {{ listen 127.0.0.1:%PORT1% ssl; ssl_ocsp on; {SAY} }}\n\
-             server {{ listen 127.0.0.1:%PORT2% ssl; ssl_ocsp on; ssl_verify_client optional; {SAY} }}\n\
-             server {{ listen 127.0.0.1:%PORT3% ssl; ssl_ocsp leaf; ssl_ocsp_responder http://{lie}; {SAY} }}\n\
-             server {{ listen 127.0.0.1:%PORT4% ssl; ssl_ocsp leaf; ssl_ocsp_responder http://127.0.0.1:{dead}; {SAY} }}\n\
-             server {{ listen 127.0.0.1:%PORT5% ssl; ssl_ocsp leaf; ssl_ocsp_cache shared:o:1m; {SAY} }}"
-        ),
-    );
+    let servers = [
+        "leaf",
+        "on",
+        "on; ssl_verify_client optional",
+        &format!("leaf; ssl_ocsp_responder http://{lie}"),
+        &format!("leaf; ssl_ocsp_responder http://127.0.0.1:{dead}"),
+        "leaf; ssl_ocsp_cache shared:o:1m",
+    ];
+    let listen = |(n, lines): (usize, &&str)| {
+        format!("server {{ listen 127.0.0.1:%PORT{n}% ssl; ssl_ocsp {lines}; {SAY} }}\n")
+    };
+    let server = serve(&authority, "", &servers.iter().enumerate().map(listen).collect::<String>());
     for version in ["-tls1_2", "-tls1_3"] {
         for port in [0, 1, 2, 5] {
             let got = with(&server, port, "good", version);
@@ -88,10 +88,7 @@ fn resumed_sessions_of_stream_are_asked_about() {
         assert!(got.contains("state:SUCCESSr;"), "{version}: {got}");
         assert_eq!(authority.asked() - before, 1, "{version}");
     }
-    let index = server.read("index");
-    let (valid, revoked) = ("V\t351231000000Z\t\t1002", "R\t351231000000Z\t260101000000Z\t1002");
-    assert!(index.contains(valid), "{index}");
-    std::fs::write(server.dir().join("index"), index.replacen(valid, revoked, 1)).expect("write");
+    revoke(&server);
     for (version, port) in sessions {
         let got = with(&server, port, "good", &format!("{version} -sess_in s{port}{version}"));
         assert!(!got.contains("state:"), "{version}: {got}");
@@ -137,19 +134,11 @@ fn a_slow_responder_holds_up_its_own_session_only() {
 #[test]
 fn a_responder_that_hangs_ends_the_session() {
     let authority = Authority::new();
-    let hanging = Origin::start(|asked| {
-        // Holds the connection until the server gives up.
-        let mut stream = &asked.stream;
-        let _ = std::io::Read::read(&mut stream, &mut [0]);
-        false
-    });
-    let server = serve(
-        &authority,
-        "",
-        &format!(
-            "server {{ listen 127.0.0.1:%PORT0% ssl; ssl_ocsp leaf; ssl_ocsp_responder http://{hanging}; {SAY} }}"
-        ),
-    );
+    // Holds the connection until the server gives up.
+    let hanging = Origin::start(|asked| !asked.more());
+    let listen = "listen 127.0.0.1:%PORT0% ssl; ssl_ocsp leaf;";
+    let server =
+        serve(&authority, "", &format!("server {{ {listen} ssl_ocsp_responder http://{hanging}; {SAY} }}"));
     let got = with(&server, 0, "good", "");
     assert!(!got.contains("state:"), "{got}");
     server.wait_for_log("OCSP responder timed out", 1);

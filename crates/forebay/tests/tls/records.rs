@@ -1,9 +1,9 @@
 //! Handshakes and records in pieces, cut off, or without room.
 
 use super::{GET, site};
-use forebay_testkit::{Origin, Server, Talk, s_client, wait_until};
+use forebay_testkit::{Origin, Server, Talk, s_client, s_client_at, wait_until};
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -102,16 +102,8 @@ fn a_request_may_come_with_the_end_of_the_handshake() {
     let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 \"fine\\n\"; }"));
     let addr = joiner(server.addr(0));
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\nConnection: close\r\n\r\n", "x".repeat(200));
-    let mut child = Command::new("openssl")
-        .args(["s_client", "-connect", &addr.to_string(), "-ign_eof", "-tls1_3"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("openssl");
-    child.stdin.take().expect("stdin").write_all(request.as_bytes()).expect("written");
-    let done = child.wait_with_output().expect("end");
-    assert!(String::from_utf8_lossy(&done.stdout).contains("\nfine\n"), "{done:?}");
+    let printed = s_client_at(addr, "-tls1_3", &request);
+    assert!(printed.contains("\nfine\n"), "{printed}");
 }
 
 /// Passes records of TLS 1.3 on and leaves out alerts: nothing says any more that nothing follows.

@@ -1,28 +1,11 @@
 //! Heads that are refused: until the `Host` field has been read, the server is that of the name in the TLS handshake.
 
 use super::site;
-use forebay_testkit::{Oracle, Server, oracle};
-use std::io::Write;
+use forebay_testkit::{Oracle, Server, oracle, s_client_at};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
 
 const SERVERS: &str = "server { listen 127.0.0.1:%PORT0% ssl; server_name d.test; add_header X-Server default always; }\n\
     server { listen 127.0.0.1:%PORT0% ssl; server_name n.test; add_header X-Server \"named $host\" always; }\n";
-
-/// Sends a head with the name `n.test` in the handshake. Returns the answer.
-fn ask(addr: SocketAddr, head: &str) -> String {
-    let mut child = Command::new("openssl")
-        .args(["s_client", "-quiet", "-servername", "n.test", "-connect", &addr.to_string()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("openssl");
-    // The server closes, and may do so before it has read everything.
-    let _ = child.stdin.as_mut().expect("stdin").write_all(head.as_bytes());
-    let done = child.wait_with_output().expect("the end");
-    String::from_utf8_lossy(&done.stdout).into_owned()
-}
 
 fn check(name: &str, addr: SocketAddr) {
     let long = "p".repeat(40_000);
@@ -36,7 +19,7 @@ fn check(name: &str, addr: SocketAddr) {
         ("GET / HTTP/1.1\r\nHost: d.test\r\nHost: n.test\r\n\r\n".to_owned(), "400", default),
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400", default),
     ] {
-        let answer = ask(addr, &head);
+        let answer = s_client_at(addr, "-servername n.test", &head);
         let short = head.replace(&long, "ppp");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{name}, {short}: {answer}");
         assert!(answer.contains(server), "{name}, {short}: {answer}");

@@ -1,9 +1,12 @@
 //! A client of HTTP/3 that is not ours: aioquic, by a script of `forebay/tests/http3`.
 
+pub mod steps;
+
 use crate::Server;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use steps::Step;
 
 /// The client: a process that carries out commands.
 pub struct Client {
@@ -79,6 +82,12 @@ impl Client {
         request["on"] = json!(on);
         request["as"] = json!(name);
         self.call("request", request);
+    }
+
+    /// Has a connection without HTTP do steps.
+    pub fn act(&mut self, on: &str, steps: &[Step]) {
+        let steps: Vec<Value> = steps.iter().map(Step::json).collect();
+        self.call("raw", json!({"on": on, "steps": steps}));
     }
 
     /// Waits for the end of an answer.

@@ -1,27 +1,19 @@
 //! Debian's redis-server as the store that servers share.
 
-use crate::metrics::series;
-use forebay_testkit::{Server, Signal, Talk, body, connect, free_port, kill, tool, wait_for, wait_until};
+use crate::{Running, Server, Signal, Talk, body, connect, free_port, series, tool, wait_until};
 use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 /// A store. Ends with the test.
 pub struct Redis {
-    child: Child,
+    running: Running,
     /// Port of 127.0.0.1.
     pub port: u16,
     /// Directory with its configuration.
     directory: tempfile::TempDir,
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Lines of a store without anything special.
@@ -37,19 +29,13 @@ impl Redis {
         let lines = format!("bind 127.0.0.1\nsave \"\"\nappendonly no\n{lines}\n");
         let lines = lines.replace("%PORT%", &port.to_string());
         std::fs::write(directory.path().join("redis.conf"), lines).expect("written");
-        let redis = Redis { child: Redis::spawn(directory.path()), port, directory };
-        redis.wait();
-        Some(redis)
+        let running = Redis::spawn(directory.path(), port);
+        Some(Redis { running, port, directory })
     }
 
-    fn spawn(directory: &Path) -> Child {
+    fn spawn(directory: &Path, port: u16) -> Running {
         let mut command = Command::new("redis-server");
-        let command = command.arg("redis.conf").current_dir(directory);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("redis-server starts")
-    }
-
-    fn wait(&self) {
-        wait_for("redis-server", || TcpStream::connect(("127.0.0.1", self.port)).ok());
+        Running::start_at(command.arg("redis.conf").current_dir(directory), ([127, 0, 0, 1], port).into())
     }
 
     /// Sends a command and returns the reply.
@@ -61,19 +47,19 @@ impl Redis {
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
 
+    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        kill(i32::try_from(self.child.id()).expect("a pid"), signal);
+        crate::kill(self.running.pid(), signal);
     }
 
+    /// Kills it.
     pub fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
+        self.running.end(Signal::SIGKILL);
     }
 
     /// Starts it again after [`Redis::kill`], without what it knew.
     pub fn restart(&mut self) {
-        self.child = Redis::spawn(self.directory.path());
-        self.wait();
+        self.running = Redis::spawn(self.directory.path(), self.port);
     }
 }
 
@@ -91,13 +77,13 @@ pub fn servers(count: usize, conf: &str) -> Vec<Server> {
 /// Waits until a server uses the store.
 pub fn wait_until_up(server: &Server) {
     // The series are there once the background work of the configuration has begun.
-    let up = || body(&server.get("/metrics")).contains("\nforebay_shared_limit_degraded 0\n").then_some(());
-    wait_for("the store", up);
+    let up = || body(&server.get("/metrics")).contains("\nforebay_shared_limit_degraded 0\n");
+    wait_until("the store", up);
 }
 
 /// Returns the value of a series.
 pub fn metric(server: &Server, name: &str) -> f64 {
-    series(body(&server.get("/metrics")), name)
+    series(&server.get("/metrics"), name)
 }
 
 /// Way to a store that can be cut.
