@@ -92,7 +92,7 @@ impl Project {
 
     /// Returns the range of a span.
     pub(crate) fn range(&self, span: Span) -> Range {
-        text::range(self.files.bytes(span.file), span.start as usize, span.end as usize)
+        text::range_of(self.files.bytes(span.file), span)
     }
 
     /// Returns the place of a span. `None` for a file without a URI.

@@ -1,5 +1,6 @@
 //! Places in a text as the protocol has them: lines and UTF-16 units from 0, against offsets in bytes.
 
+use forebay_conf::tree::Span;
 use lsp_types::{Position, Range, Uri};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,25 @@ pub(crate) fn position(text: &[u8], offset: usize) -> Position {
 /// Returns the range of two offsets.
 pub(crate) fn range(text: &[u8], start: usize, end: usize) -> Range {
     Range::new(position(text, start), position(text, end))
+}
+
+/// Returns the range of a span. Its line and column are known, so that nothing before them is read.
+pub(crate) fn range_of(text: &[u8], span: Span) -> Range {
+    let start = span.start as usize;
+    let line_start = start.saturating_sub(span.column.saturating_sub(1) as usize);
+    let line = span.line.saturating_sub(1);
+    let units = |from: usize, to: usize| {
+        let part = String::from_utf8_lossy(text.get(from..to).unwrap_or_default());
+        u32::try_from(part.encode_utf16().count()).unwrap_or(u32::MAX)
+    };
+    let end = span.end as usize;
+    let within = position(text.get(start..).unwrap_or_default(), end.saturating_sub(start));
+    let begin = Position::new(line, units(line_start, start));
+    let end = match within.line {
+        0 => Position::new(line, begin.character.saturating_add(within.character)),
+        more => Position::new(line.saturating_add(more), within.character),
+    };
+    Range::new(begin, end)
 }
 
 /// Returns the offset of a position. A position behind the end of a line is the end of the line.
@@ -85,6 +105,17 @@ mod tests {
         assert_eq!(offset(text, Position::new(1, 99)), text.len() - 1);
         assert_eq!(offset(text, Position::new(9, 0)), text.len());
         assert_eq!(position(text, 999), Position::new(2, 0));
+    }
+
+    #[test]
+    fn ranges_of_spans_are_those_of_their_offsets() {
+        let text = "a\n  ä \"b\nc😀\" d\n".as_bytes();
+        let place = |byte: u8| text.iter().position(|b| *b == byte).expect("a place");
+        let (start, end) = (place(b'"'), text.iter().rposition(|b| *b == b'"').expect("a place") + 1);
+        let column = u32::try_from(start - 2 + 1).expect("short");
+        let offset = |at: usize| u32::try_from(at).expect("short");
+        let span = Span { line: 2, column, start: offset(start), end: offset(end), ..Span::default() };
+        assert_eq!(range_of(text, span), range(text, start, end));
     }
 
     #[test]
