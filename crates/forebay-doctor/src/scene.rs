@@ -1,6 +1,6 @@
 //! The configuration as the rules see it: directives with the blocks around them.
 
-use forebay_conf::tree::{Block, Directive, Span, Tree};
+use forebay_conf::tree::{Block, Directive, FileId, Span, Tree};
 use forebay_core::pattern::{Pattern, matcher};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,6 +22,8 @@ pub struct Scene<'t> {
     top: Vec<usize>,
     is_partial: bool,
     patterns: RefCell<Patterns>,
+    /// Directives by the places of their words.
+    places: HashMap<(FileId, u32), usize>,
 }
 
 /// Patterns by their text and whether case counts; `None` for those that do not compile.
@@ -30,8 +32,13 @@ type Patterns = HashMap<(Vec<u8>, bool), Option<Pattern>>;
 impl<'t> Scene<'t> {
     /// Prepares a tree.
     pub fn new(tree: &'t Tree) -> Scene<'t> {
-        let mut scene =
-            Scene { nodes: Vec::new(), top: Vec::new(), is_partial: false, patterns: RefCell::default() };
+        let mut scene = Scene {
+            nodes: Vec::new(),
+            top: Vec::new(),
+            is_partial: false,
+            patterns: RefCell::default(),
+            places: HashMap::new(),
+        };
         scene.top = scene.add(&tree.root, None);
         scene
     }
@@ -44,6 +51,8 @@ impl<'t> Scene<'t> {
             let n = self.nodes.len();
             self.nodes.push(Node { d, parent, children: Vec::new() });
             here.push(n);
+            let words = std::iter::once(&d.name).chain(&d.args);
+            self.places.extend(words.map(|w| ((w.span.file, w.span.start), n)));
             // Blocks of data (`map`, `types`) hold no directives.
             let data = d.holds_data() || d.name.text == b"include";
             if let Some(b) = d.block.as_ref().filter(|_| !data) {
@@ -156,7 +165,6 @@ impl<'t> Scene<'t> {
 
     /// Returns the directive whose name or argument is at a place.
     pub fn node_at(&self, span: Span) -> Option<usize> {
-        let is_it = |d: &Directive| d.name.span == span || d.args.iter().any(|a| a.span == span);
-        self.nodes.iter().position(|n| is_it(n.d))
+        self.places.get(&(span.file, span.start)).copied()
     }
 }

@@ -156,7 +156,7 @@ impl Filed {
         let named = h.certificates.iter().map(|(n, c)| Filed {
             span: s.arg_span(*n, 0),
             file: s.arg(*n, 0),
-            certificate: *c,
+            certificate: c.clone(),
             is_renewed: false,
         });
         let of_order = |order: &Order| {
@@ -183,7 +183,34 @@ impl Filed {
     }
 }
 
+/// Returns `true` if a certificate is for a name: itself, or a wildcard for its first label (RFC 6125, section 6.4.3).
+fn covers(names: &[String], name: &str) -> bool {
+    let wild = name.split_once('.').map(|(_, rest)| format!("*.{rest}"));
+    names.iter().any(|n| n == name || Some(n) == wild.as_ref())
+}
+
+/// Returns a name of the server of a certificate that none of its certificates is for.
+fn foreign(s: &Scene<'_>, h: &Host, node: usize) -> Option<String> {
+    let server = s.parent(node).filter(|p| s.is(*p, "server"))?;
+    let beside = h.certificates.iter().filter(|(n, _)| s.parent(**n) == Some(server));
+    let names: Vec<String> = beside.flat_map(|(_, c)| c.names.clone()).collect();
+    let servers = s.level(Some(server)).iter().filter(|n| s.is(**n, "server_name"));
+    let plain = |name: &String| {
+        name.contains('.')
+            && !name.starts_with(['~', '.', '*'])
+            && !name.contains('$')
+            && name.parse::<IpAddr>().is_err()
+    };
+    let mut wanted = servers.flat_map(|n| s.args(*n)).filter(plain).map(|n| n.to_ascii_lowercase());
+    if names.is_empty() { None } else { wanted.find(|name| !covers(&names, name)) }
+}
+
 checks! { Check;
+    "certificate-names" |s, h, found| for node in h.certificates.keys() {
+        if let Some(name) = foreign(s, h, *node) {
+            found(s.arg_span(*node, 0), format!("it is not for {name}"));
+        }
+    },
     "acme-port" |s, h, found| for order in &h.acme.orders {
         if let (Some(text), Some(first)) = (unmet(s, order), order.identifiers.first()) {
             found(place(s, order, first), text);
@@ -410,7 +437,7 @@ mod tests {
     fn certificates_near_their_end() {
         let of = |is_renewed, life: i64, left: i64| {
             let certificate =
-                Certificate { rsa: false, responder: false, validity: (NOW + left - life, NOW + left) };
+                Certificate { validity: (NOW + left - life, NOW + left), ..Certificate::default() };
             let filed = Filed { span: Span::default(), file: "f".to_owned(), certificate, is_renewed };
             filed.ending(NOW)
         };
@@ -426,12 +453,39 @@ mod tests {
         let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
         let node = Scene::new(&parsed.tree).all("ssl_certificate").next().expect("there");
         let ending = |until: i64| {
-            let certificate = Certificate { rsa: false, responder: false, validity: (0, until) };
+            let certificate = Certificate { validity: (0, until), ..Certificate::default() };
             let certificates = [(node, certificate)].into();
             let found = fired(conf, &Host { certificates, now: NOW, ..Host::default() });
             found.into_iter().map(|f| (f.0, f.1)).collect::<Vec<_>>()
         };
         assert_eq!(ending(NOW), [("certificate-expired", 2)]);
         assert_eq!(ending(NOW + 1), [("certificate-ending", 2)]);
+    }
+
+    #[test]
+    fn names_of_certificates() {
+        let conf = "http { server { server_name a.example www.b.example ~x _; ssl_certificate c; ssl_certificate d; } }";
+        let mut files = Files::recorded([("/n.conf", conf)]);
+        let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
+        let scene = Scene::new(&parsed.tree);
+        let of = |first: &[&str], second: &[&str]| {
+            let nodes: Vec<usize> = scene.all("ssl_certificate").collect();
+            let certificate = |names: &[&str]| Certificate {
+                names: names.iter().map(|n| (*n).to_owned()).collect(),
+                validity: (0, 1 << 40),
+                ..Certificate::default()
+            };
+            let certificates = [(nodes[0], certificate(first)), (nodes[1], certificate(second))].into();
+            let found = examine(&scene, &Host { certificates, ..Host::default() }, Target::Forebay);
+            found
+                .into_iter()
+                .filter(|f| f.rule.id == "certificate-names")
+                .map(|f| f.message)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&["a.example"], &["*.b.example"]), [""; 0]);
+        assert_eq!(of(&["a.example"], &["b.example"]), ["it is not for www.b.example"; 2]);
+        assert_eq!(of(&["*.example"], &["*.b.example"]), [""; 0]);
+        assert_eq!(of(&[], &[]), [""; 0], "of a file that has none nothing is known");
     }
 }

@@ -44,7 +44,7 @@ pub struct Host {
 }
 
 /// Facts about a certificate, for the rules.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Certificate {
     /// Its key is an RSA key.
     pub rsa: bool,
@@ -52,6 +52,8 @@ pub struct Certificate {
     pub responder: bool,
     /// Times at which it becomes valid and expires, seconds since 1970.
     pub validity: (i64, i64),
+    /// DNS names that it is for, in lower case.
+    pub names: Vec<String>,
 }
 
 /// rsaEncryption, 1.2.840.113549.1.1.1 (RFC 8017, appendix C), as DER.
@@ -67,6 +69,10 @@ impl Certificate {
             rsa: key.windows(RSA.len()).any(|w| w == RSA),
             responder: verify::responder(leaf).is_some(),
             validity: verify::validity(leaf)?,
+            names: verify::names(leaf)
+                .iter()
+                .map(|n| forebay_sys::printable::printable(n).to_ascii_lowercase())
+                .collect(),
         })
     }
 

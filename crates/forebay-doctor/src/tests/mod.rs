@@ -183,8 +183,12 @@ fn keys_and_responders_of_certificates() {
     let scene = Scene::new(&parsed.tree);
     let nodes: Vec<usize> = scene.all("ssl_certificate").collect();
     let fired = |rsa: [bool; 2], responder: bool| {
-        let certificate =
-            |n: usize| (nodes[n], host::Certificate { rsa: rsa[n], responder, validity: (0, 1 << 40) });
+        let certificate = |n: usize| {
+            (
+                nodes[n],
+                host::Certificate { rsa: rsa[n], responder, validity: (0, 1 << 40), ..Default::default() },
+            )
+        };
         let certificates = [certificate(0), certificate(1)].into_iter().collect();
         let found = examine(&scene, &Host { certificates, ..machine() }, nginx());
         ["rsa-only", "stapling"].map(|r| found.iter().any(|f| f.rule.id == r))
