@@ -15,10 +15,10 @@ impl Search<'_> {
         let mut trial = Trial::new(model, best, Price { least: self.settings.least, costly });
         trial.fixed = self.fixed.clone();
         let most = self.runs_left(until) * OUT_AT_A_TIME / (OUT_AT_A_TIME + 1) / LEAST_PAIRS;
-        let calm = self.calm(&trial, until);
-        if let Some(quiet) = calm {
+        let mut calm = self.calm(&trial, until);
+        if let Some(quiet) = &mut calm {
             self.add_all(&mut trial);
-            self.leave_each_out(&mut trial, quiet, until);
+            *quiet = self.leave_each_out(&mut trial, *quiet, until);
         } else {
             trial.keep_most_certain(most);
         }
@@ -102,8 +102,9 @@ impl Search<'_> {
 
     /// Leaves each line out once, to find those without which the others would be hidden. All that the model knows from then on is
     /// near the incumbent.
-    fn leave_each_out(&mut self, trial: &mut Trial, quiet: f64, until: usize) {
-        let whole = self.whole();
+    /// Returns their noise.
+    fn leave_each_out(&mut self, trial: &mut Trial, quiet: f64, until: usize) -> f64 {
+        let mut out = Vec::new();
         let mut moved: Vec<usize> = trial.moved().collect();
         moved.sort_by(|a, b| trial.certainty(*b).total_cmp(&trial.certainty(*a)));
         for (n, k) in moved.into_iter().enumerate() {
@@ -114,14 +115,19 @@ impl Search<'_> {
                 self.run(&trial.best, true);
             }
             trial.pairs[k] += 1;
-            if let Some(score) = self.run(&without(&trial.best, k), false)
-                && whole - score > LARGE.ln()
-            {
+            out.extend(self.run(&without(&trial.best, k), false).map(|score| (k, score)));
+        }
+        // Most lines do little: the spread of all these runs is that of one, or somewhat more.
+        let scores: Vec<f64> = self.stage().iter().map(|s| s.score).collect();
+        let (usual, noise) = (stats::median(&mut scores.clone()), quiet.max(stats::spread(&scores)));
+        for (k, score) in out {
+            if usual - score > LARGE.ln().max(4.0 * noise) {
                 self.fixed[k] = trial.best[k];
             }
         }
         trial.fixed = self.fixed.clone();
-        trial.model = Model::near(self.stage(), quiet, &self.fixed);
+        trial.model = Model::near(self.stage(), noise, &self.fixed);
+        noise
     }
 
     /// Returns how many runs a phase that ends at the run `until` still has, by number and by time.

@@ -179,7 +179,7 @@ fn a_burst_at_the_beginning_hides_no_large_gain() {
         let r = tune(knobs, &mut machine, &Settings { runs: 72, seed, ..Settings::default() }, &mut |_| {});
         assert!(r.proven && r.best[3] == 1 && r.gain.low > 1.0, "{seed}: {:?} {:?}", r.best, r.gain);
         // The first six runs alone say about 0.7.
-        assert!((0.03..0.12).contains(&r.noise), "{seed}: {}", r.noise);
+        assert!((0.015..0.12).contains(&r.noise), "{seed}: {}", r.noise);
     }
 }
 
