@@ -94,8 +94,8 @@ pub fn command() -> clap::Command {
     <CommandLine as clap::CommandFactory>::command()
 }
 
-/// Runs `bench` with the arguments after it. Returns the exit code: 0; 1 nothing measured or a mistake in the
-/// command; 2 the figures are void; 3 a condition of `--fail-if` holds.
+/// Runs `bench` with the arguments after it. Returns the exit code: 0; 1 nothing measured; 2 a mistake in the command line, or the
+/// figures are void; 3 a condition of `--fail-if` holds.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     crate::signals::catch();
     let name = OsString::from("forebay bench");
@@ -103,10 +103,12 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
         Ok(line) => line,
         Err(e) => {
             let _ = e.print();
-            return u8::from(e.use_stderr());
+            return if e.use_stderr() { 2 } else { 0 };
         }
     };
     let texts = |f: Foreign| f.rest.into_iter().map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>();
+    // wrk and ab end with 1, and scripts may look at that.
+    let usage = if matches!(line.command, Some(Wish::Wrk(_) | Wish::Ab(_))) { 1 } else { 2 };
     let result = match line.command {
         None => plain(&line.run),
         Some(Wish::Compare(args)) => compare::main(&args),
@@ -118,7 +120,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     };
     result.unwrap_or_else(|e| {
         eprintln!("forebay bench: {e}");
-        1
+        if matches!(e, Error::Usage(_)) { usage } else { 1 }
     })
 }
 
@@ -164,7 +166,7 @@ fn title(args: &RunArgs) -> String {
 
 fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
     if let (Some(why), 0) = (report.distrusts(), report.outcome.record.complete) {
-        return Err(Error::Usage(format!("{}: {why}", report.target)));
+        return Err(Error::Distrusted(format!("{}: {why}", report.target)));
     }
     let verdicts = gate::judge(&args.fail_if, report);
     let files = [&args.json, &args.hgrm, &args.html, &args.junit];

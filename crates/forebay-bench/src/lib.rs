@@ -42,6 +42,9 @@ pub enum Error {
     /// The command line, or a file that it names, asks for something impossible.
     #[error("{0}")]
     Usage(String),
+    /// The server is not one to be measured: its certificate does not verify.
+    #[error("{0}")]
+    Distrusted(String),
     /// A host has no address.
     #[error("{0}: {1}")]
     Resolve(String, std::io::Error),

@@ -48,7 +48,7 @@ pub(crate) enum Workload {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// Configuration
-    #[arg(short = 'c', value_name = "FILE", default_value = "/etc/nginx/nginx.conf")]
+    #[arg(short = 'c', value_name = "FILE", default_value_os_t = forebay_conf::files::default_configuration())]
     pub(crate) conf: PathBuf,
     /// Prefix of its relative paths
     #[arg(short = 'p', value_name = "DIR")]

@@ -577,7 +577,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             }
         }
         Wish::Test(args) => forebay_compare::expect::cli::main(args.rest),
-        Wish::Tune(args) => forebay_tune::cli::main(args.rest),
+        Wish::Tune(args) => forebay_tune::cli::main_knowing(args.rest, &doctor::knobs),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
         Wish::Top(args) => {
             let (place, url) = args.place.or_target(args.url);

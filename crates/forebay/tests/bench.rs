@@ -247,11 +247,11 @@ fn agents_refuse_strangers_and_other_targets() {
         bench(&["-q", "-n", "100", "-c", "4", "--agents", &at, "--secret-file", secret, url])
     };
     let (code, _, errors) = with(&bad, &url);
-    assert!(code == 1 && errors.contains("secret"), "{errors}");
+    assert!(code == 2 && errors.contains("secret"), "{errors}");
     let (code, _, errors) = with(&good, "http://127.0.0.2:1/");
-    assert!(code == 1 && errors.contains("was not allowed"), "{errors}");
+    assert!(code == 2 && errors.contains("was not allowed"), "{errors}");
     let (code, _, errors) = with(&file("c", "short"), &url);
-    assert!(code == 1 && errors.contains("16 bytes"), "{errors}");
+    assert!(code == 2 && errors.contains("16 bytes"), "{errors}");
     let (code, out, errors) = with(&good, &url);
     assert!(code == 0 && out.contains("answered     100 "), "{out} {errors}");
 }

@@ -34,6 +34,14 @@ pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> 
     findings.into_iter().filter(|f| f.span.is_some()).map(warning).collect()
 }
 
+/// Returns the settings of `forebay tune` that findings about a configuration speak of.
+pub(crate) fn knobs(conf: &Path) -> Vec<String> {
+    let mut files = Files::disk();
+    let parsed = parse(conf, "", conf.parent().unwrap_or(Path::new("/")), &mut files);
+    let findings = forebay_doctor::examine(&Scene::new(&parsed.tree), &Host::default(), Target::Nginx(None));
+    findings.into_iter().flat_map(|f| f.rule.knobs.clone()).collect()
+}
+
 /// Runs the subcommand. Returns exit code 1 if it has found something harmful, 2 if the file cannot be read.
 pub(crate) fn main(args: DoctorArgs) -> u8 {
     let done = match args.explain.as_deref() {
