@@ -65,12 +65,36 @@ const TYPES: &str = "    types {
     default_type application/octet-stream;
 ";
 
+/// Compression of what shrinks by it.
+const COMPRESSION: &str = "    gzip on;
+    gzip_vary on;
+    gzip_min_length 256;
+    gzip_types text/css text/xml text/plain text/javascript application/json application/wasm image/svg+xml;
+    brotli on;
+    brotli_min_length 256;
+    brotli_types text/css text/xml text/plain text/javascript application/json application/wasm image/svg+xml;
+";
+
+/// Path of the dashboard of `--dashboard`.
+const DASHBOARD: &str = "/-/dashboard";
+
+/// The dashboard, for this machine alone.
+const OWN_DASHBOARD: &str = "
+        location ^~ /-/dashboard {
+            dashboard;
+            allow 127.0.0.1;
+            allow ::1;
+            deny all;
+        }
+";
+
 /// A folder to serve, and the address.
 struct Site {
     root: PathBuf,
     demo: bool,
     dot_files: bool,
     access_log: bool,
+    dashboard: bool,
     endpoint: Endpoint,
     /// User of the worker, and group.
     user: Option<(String, Option<String>)>,
@@ -95,12 +119,12 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let endpoint = Endpoint::choose(&args.https, args.listen.as_deref(), purpose)?;
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
     let directory = private.path();
-    let (dot_files, access_log) = (args.dot_files, args.access_log);
+    let ServeArgs { dot_files, access_log, dashboard, .. } = *args;
     let what = match &args.dir {
-        Some(dir) => Site { dot_files, access_log, ..folder(dir, endpoint)? },
+        Some(dir) => Site { dot_files, access_log, dashboard, ..folder(dir, endpoint)? },
         None => {
             let root = directory.join("site");
-            Site { root, demo: true, dot_files, access_log, endpoint, user: None }
+            Site { root, demo: true, dot_files, access_log, dashboard, endpoint, user: None }
         }
     };
     if args.print_config {
@@ -228,7 +252,7 @@ fn folder(dir: &Path, endpoint: Endpoint) -> Result<Site, String> {
         return Err(format!("{}: not a folder", dir.display()));
     }
     let user = identity::is_root().then(|| user_for(&root, about.uid())).flatten();
-    Ok(Site { root, demo: false, dot_files: false, access_log: false, endpoint, user })
+    Ok(Site { root, demo: false, dot_files: false, access_log: false, dashboard: false, endpoint, user })
 }
 
 /// Chooses the worker's user if root serves a folder: the owner of the folder, but root only if no other user may read it.
@@ -284,6 +308,7 @@ fn configuration(what: &Site, pid: &Path) -> Vec<u8> {
             &quoted(pid),
             b";\nerror_log stderr warn;\n\nevents {\n}\n\nhttp {\n",
             TYPES.as_bytes(),
+            COMPRESSION.as_bytes(),
             b"    sendfile on;\n    access_log ",
             log.as_bytes(),
             b";\n",
@@ -294,8 +319,8 @@ fn configuration(what: &Site, pid: &Path) -> Vec<u8> {
         "        index index.html;\n        error_page 404 /404.html;\n\n        location /assets/ {\n            \
          expires 1h;\n        }\n"
     } else {
-        "        index index.html index.htm;\n        autoindex on;\n        autoindex_exact_size off;\n        \
-         autoindex_localtime on;\n"
+        "        index index.html index.htm;\n        autoindex on;\n        autoindex_format page;\n        \
+         autoindex_exact_size off;\n        autoindex_localtime on;\n"
     };
     // Repositories (.git), settings and keys (.env) are often among the pages.
     let hidden = if what.demo || what.dot_files {
@@ -315,6 +340,7 @@ fn configuration(what: &Site, pid: &Path) -> Vec<u8> {
             b";\n        charset utf-8;\n",
             rest.as_bytes(),
             hidden.as_bytes(),
+            if what.dashboard { OWN_DASHBOARD.as_bytes() } else { b"" },
             b"    }\n}\n",
         ],
     );
@@ -360,6 +386,10 @@ fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let mut text = format!("Serving {served} on {}\n", urls.first().map_or("", String::as_str));
     urls.iter().skip(1).for_each(|url| text.push_str(&format!("  and {url}\n")));
     text.push_str(&what.endpoint.note());
+    if what.dashboard {
+        let url = urls.first().map_or("", String::as_str).trim_end_matches('/');
+        let _ = writeln!(text, "  dashboard: {url}{DASHBOARD} (from this machine only)");
+    }
     if !asked && !what.endpoint.has_tls() && what.endpoint.address().port() != PORT {
         let _ = writeln!(text, "  (port {PORT} is taken)");
     }
@@ -411,6 +441,7 @@ mod tests {
                 demo: false,
                 dot_files: false,
                 access_log: false,
+                dashboard: false,
                 endpoint: endpoint.expect("an endpoint"),
                 user: None,
             };

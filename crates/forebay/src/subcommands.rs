@@ -437,6 +437,9 @@ pub(crate) struct ServeArgs {
     /// Print a line for each request
     #[arg(long)]
     pub access_log: bool,
+    /// Show what the server does, at /-/dashboard, to this machine
+    #[arg(long)]
+    pub dashboard: bool,
     /// Print the nginx.conf that would be run, and end
     #[arg(long)]
     pub print_config: bool,

@@ -1,6 +1,7 @@
 //! `autoindex` (nginx: ngx_http_autoindex_module).
 
 mod directory;
+mod page;
 
 pub(super) use directory::visit;
 
@@ -37,13 +38,13 @@ pub static MODULE: Module = Module {
 
 keyword! {
     /// Form of a listing.
-    pub enum Format { Html = "html", Json = "json", Jsonp = "jsonp", Xml = "xml", }
+    pub enum Format { Html = "html", Json = "json", Jsonp = "jsonp", Page = "page", Xml = "xml", }
 }
 
 impl Format {
     fn media_type(self, callback: Option<&[u8]>) -> &'static [u8] {
         match self {
-            Format::Html => b"text/html",
+            Format::Html | Format::Page => b"text/html",
             Format::Xml => b"text/xml",
             Format::Jsonp if callback.is_some() => b"application/javascript",
             Format::Json | Format::Jsonp => b"application/json",
@@ -152,17 +153,21 @@ fn callback(args: &[u8]) -> Result<Option<&[u8]>, &[u8]> {
 fn respond(req: &mut Request, s: &Settings, entries: &Listing, callback: Option<&[u8]>) {
     req.resp.status = 200;
     req.resp.content_type = s.format.media_type(callback).to_vec();
-    req.resp.charset = if s.format == Format::Xml { b"utf-8".to_vec() } else { Vec::new() };
+    let is_utf8 = matches!(s.format, Format::Xml | Format::Page);
+    req.resp.charset = if is_utf8 { b"utf-8".to_vec() } else { Vec::new() };
+    // As in nginx, this is the current offset, even if another one applied when the file was changed.
+    let offset = if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
     let mut out = Vec::with_capacity(1024 + entries.len() * 200);
     match s.format {
         Format::Html => {
             // Names are cut by characters only where the browser reads them as UTF-8. The header filter that
             // sets the charset has not run yet.
             let utf8 = charset::planned(req).is_some_and(|c| c.eq_ignore_ascii_case(b"utf-8"));
-            // As in nginx, this is the current offset, even if another one applied when the file was changed.
-            let offset =
-                if s.localtime { i64::from(req.thread.clock.offset(req.thread.clock.unix())) } else { 0 };
             html(&req.uri.path, entries, s.exact_size, utf8, offset, &mut out);
+        }
+        Format::Page => {
+            let look = page::Look { path: &req.uri.path, args: &req.uri.args, exact: s.exact_size, offset };
+            page::page(&look, entries, &mut out);
         }
         Format::Xml => xml(entries, &mut out),
         Format::Json | Format::Jsonp => json(entries, callback, &mut out),
