@@ -19,7 +19,7 @@ fn conf(store: &str, zone: &str, limit: &str) -> String {
          http {{ access_log off; shared_store {store}; limit_req_zone $arg_k zone=z:1m {zone};\n\
          limit_req_log_level info; limit_req_status 429;\n\
          server {{ listen 127.0.0.1:%PORT0%; location / {{ limit_req zone=z {limit}; empty_gif; }}\n\
-         location /metrics {{ prometheus; }} }} }}"
+         location /metrics {{ prometheus; }} location /api {{ api; }} }} }}"
     )
 }
 
@@ -143,6 +143,7 @@ fn a_store_that_fails_leaves_each_replica_its_share() {
             server.wait_for_log("cannot be used", round);
             assert_eq!(server.error_log().matches("its share of the limits: 1/3").count(), round);
             assert_eq!(metric(server, "forebay_shared_limit_degraded"), 1.0);
+            assert!(server.get("/api/9/nginx").contains("\"up\":false"), "the dashboard reads it");
         }
         load(&servers, &[100.0; 3], 2 * half).assert_near(100.0, 30.0, true);
         if hung {

@@ -161,7 +161,7 @@ fn row(e: &Listed<'_>, look: &Look<'_>, out: &mut Vec<u8>) {
     };
     let date = forebay_http::date::iso8601(e.mtime.saturating_add(look.offset), 0);
     let date = String::from_utf8_lossy(date.get(..16).unwrap_or_default()).replace('T', " ");
-    let _ = write!(out, "</a></td><td class=\"n\">{size}</td><td class=\"n\">{date}</td></tr>\n");
+    let _ = writeln!(out, "</a></td><td class=\"n\">{size}</td><td class=\"n\">{date}</td></tr>");
 }
 
 /// Returns a size for people: three digits and a unit.

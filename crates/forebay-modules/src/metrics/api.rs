@@ -281,6 +281,7 @@ pub(super) fn program(req: &Request) -> Value {
         "panics": total(req, |c| &c.panics),
         "long_turns": total(req, |c| &c.long_turns),
         "log_lines_lost": total(req, |c| &c.log_lines_lost),
+        "shared_store": super::shared_store::state(),
     })
 }
 

@@ -2,7 +2,21 @@
 
 use super::prometheus::Exposition;
 use forebay_core::shared_store::Link;
+use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Returns whether the store answers, for the API and the dashboard; null if the configuration has none.
+pub(super) fn state() -> Value {
+    let link = Link::of_process();
+    if !link.is_used() {
+        return Value::Null;
+    }
+    json!({
+        "up": link.is_up(),
+        "replicas": link.replicas(),
+        "errors": link.counts.errors.load(Relaxed),
+    })
+}
 
 /// Writes the series, if the configuration has a store.
 pub(super) fn series(page: &mut Exposition) {
