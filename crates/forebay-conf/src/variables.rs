@@ -1,5 +1,7 @@
 //! Descriptions of built-in variables, from `data/variables.tsv`, for `forebay help`. They are searched where they are.
 
+use crate::tree::{Directive, Word};
+
 const TSV: &str = include_str!("../data/variables.tsv");
 
 /// Description of a variable.
@@ -11,6 +13,20 @@ pub struct Variable {
     pub fronts: &'static str,
     /// A sentence. Backticks mark what is written in a configuration.
     pub text: &'static str,
+}
+
+/// Directives that define the variable of their first word, and those that define that of their last one.
+const FIRST: [&str; 4] = ["set", "auth_request_set", "json_set", "time_format"];
+const LAST: [&str; 4] = ["map", "num_map", "geo", "split_clients"];
+
+/// Returns the word with the variable that a directive defines.
+pub fn defined(d: &Directive) -> Option<&Word> {
+    let is_in = |list: &[&str]| list.iter().any(|name| name.as_bytes() == d.name.text);
+    match (is_in(&FIRST), is_in(&LAST)) {
+        (true, _) => d.args.first(),
+        (_, true) => d.args.last(),
+        _ => None,
+    }
 }
 
 /// Returns all descriptions.

@@ -21,8 +21,13 @@ pub(crate) struct Cursor {
 impl Cursor {
     /// Reads a text up to an offset. `base` is the context of the file.
     pub(crate) fn new(text: &[u8], offset: usize, base: Contexts) -> Cursor {
-        let mut reader =
-            Reader { blocks: vec![Some(base)], words: Vec::new(), word: None, state: State::Between };
+        let mut reader = Reader {
+            escaped: false,
+            blocks: vec![Some(base)],
+            words: Vec::new(),
+            word: None,
+            state: State::Between,
+        };
         let mut start = None;
         for (at, b) in text.get(..offset).unwrap_or(text).iter().enumerate() {
             reader.byte(*b);
@@ -48,6 +53,8 @@ enum State {
 }
 
 struct Reader {
+    /// The byte before was a backslash, so the next one means nothing.
+    escaped: bool,
     blocks: Vec<Option<Contexts>>,
     words: Vec<String>,
     word: Option<Vec<u8>>,
@@ -56,6 +63,16 @@ struct Reader {
 
 impl Reader {
     fn byte(&mut self, b: u8) {
+        if std::mem::take(&mut self.escaped) {
+            return self.push(b);
+        }
+        if b == b'\\' && self.state != State::Comment {
+            self.escaped = true;
+            if self.state == State::Between {
+                self.state = State::Word;
+            }
+            return;
+        }
         match (self.state, b) {
             (State::Comment, b'\n') => self.state = State::Between,
             (State::Comment, _) => {}
@@ -141,6 +158,8 @@ mod tests {
         assert!(c.in_comment);
         let c = at("stream { server { return ${a}b; | } }");
         assert_eq!((c.context, c.partial.as_str()), (Some(Contexts::STREAM_SERVER), ""));
+        let c = at("http { log_format a \"{ \\\"x\\\": 1 }\"; server { list| } }");
+        assert_eq!((c.context, c.partial.as_str()), (Some(Contexts::SERVER), "list"));
         let c = at("http { } | }");
         assert_eq!(c.context, Some(Contexts::MAIN));
     }

@@ -10,9 +10,11 @@ use lsp_types::{
     CodeAction, CodeActionKind, CodeActionOrCommand, Diagnostic, DiagnosticSeverity, NumberOrString,
     TextEdit, Uri, WorkspaceEdit,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 
+/// Most diagnostics of a file.
+const MOST: usize = 1000;
 /// Name of the source of all diagnostics.
 const SOURCE: &str = "forebay";
 
@@ -20,16 +22,20 @@ const SOURCE: &str = "forebay";
 pub(crate) fn of(project: &Project, errors: &[Error]) -> BTreeMap<PathBuf, Vec<Diagnostic>> {
     let mut all: BTreeMap<PathBuf, Vec<Diagnostic>> =
         project.files.iter().map(|(_, path, _)| (path.to_owned(), Vec::new())).collect();
+    let mut told = HashSet::new();
     let mut add = |span: Span, diagnostic: Diagnostic| {
         let list = all.entry(project.files.path(span.file).to_owned()).or_default();
-        if !list.contains(&diagnostic) {
+        // A file that several others include has the same mistake for each.
+        if list.len() < MOST && told.insert((span.file, span.start, diagnostic.message.clone())) {
             list.push(diagnostic);
         }
     };
+    // An error about the whole is shown at the beginning of the main file.
+    let main = project.file(&project.main).unwrap_or_default();
+    let whole = Span { file: main, line: 1, column: 1, ..Span::default() };
     for error in errors {
-        if let Some(span) = error.span.or(error.at) {
-            add(span, mistake(project, error, span));
-        }
+        let span = error.span.or(error.at).unwrap_or(whole);
+        add(span, mistake(project, error, span));
     }
     for finding in findings(project) {
         if let Some(span) = finding.span {

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
 
 /// Largest document, bytes.
 const LARGEST: usize = 16 << 20;
@@ -40,23 +41,38 @@ pub(crate) fn serve(connection: &Connection, check: Check) -> Result<(), String>
         published: BTreeSet::new(),
         stale: false,
     };
-    for message in &connection.receiver {
+    let receiver = connection.receiver.clone();
+    let (sender, messages) = std::sync::mpsc::channel();
+    // The library's own channel holds nothing, so that it never shows whether more is waiting.
+    std::thread::spawn(move || {
+        receiver.into_iter().try_for_each(|message| sender.send(message).map_err(drop))
+    });
+    let gone = || "the client has gone away without ending the session".to_owned();
+    let mut ending = false;
+    loop {
+        let message = match messages.try_recv() {
+            Ok(message) => message,
+            // While more is waiting, diagnostics would be about a text that is gone.
+            Err(TryRecvError::Empty) if session.stale => {
+                session.publish()?;
+                continue;
+            }
+            Err(TryRecvError::Empty) => messages.recv().map_err(|_| gone())?,
+            Err(TryRecvError::Disconnected) => return Err(gone()),
+        };
         match message {
-            Message::Request(request) => {
-                if connection.handle_shutdown(&request).map_err(|e| e.to_string())? {
-                    return Ok(());
-                }
-                session.request(request)?;
+            Message::Request(request) if request.method == "shutdown" => {
+                ending = true;
+                session.reply(Response::new_ok(request.id, ()))?;
+            }
+            Message::Request(request) => session.request(request)?,
+            Message::Notification(notification) if notification.method == "exit" => {
+                return if ending { Ok(()) } else { Err("the client ended without \"shutdown\"".to_owned()) };
             }
             Message::Notification(notification) => session.notification(notification),
             Message::Response(_) => {}
         }
-        // While more is waiting, an answer would be about a text that is gone.
-        if session.stale && connection.receiver.is_empty() {
-            session.publish()?;
-        }
     }
-    Err("the client has gone away without ending the session".to_owned())
 }
 
 fn capabilities() -> ServerCapabilities {
@@ -228,6 +244,10 @@ impl Session<'_> {
             Some(Err(why)) => Response::new_err(id, ErrorCode::InvalidParams as i32, why),
             None => Response::new_err(id, ErrorCode::MethodNotFound as i32, format!("no method {method}")),
         };
+        self.reply(response)
+    }
+
+    fn reply(&self, response: Response) -> Result<(), String> {
         self.connection.sender.send(Message::Response(response)).map_err(|e| e.to_string())
     }
 
@@ -394,14 +414,19 @@ fn rename(spot: &Spot, new: &str) -> Result<WorkspaceEdit, String> {
     }
     let new = new.trim_start_matches('$');
     let is_right = match own.kind {
-        Kind::Variable => !new.is_empty() && new.bytes().all(is_name),
+        Kind::Variable => {
+            !new.is_empty() && new.bytes().all(is_name) && !new.starts_with(|c: char| c.is_ascii_digit())
+        }
         Kind::Upstream => !new.is_empty() && new.bytes().all(|b| is_name(b) || matches!(b, b'-' | b'.')),
         _ => return Err("only groups and variables can be renamed".to_owned()),
     };
     if !is_right {
         return Err(format!("\"{new}\" is no name of this kind"));
     }
-    if spot.names().iter().any(|o| (o.kind, o.scope) == (own.kind, own.scope) && o.defines && o.name == new) {
+    // Names of variables are compared without case.
+    let known = if own.kind == Kind::Variable { new.to_ascii_lowercase() } else { new.to_owned() };
+    if spot.names().iter().any(|o| (o.kind, o.scope) == (own.kind, own.scope) && o.defines && o.name == known)
+    {
         return Err(format!("\"{new}\" is there already"));
     }
     let mut changes: HashMap<Uri, Vec<TextEdit>> = HashMap::new();

@@ -43,20 +43,25 @@ pub(crate) fn all(project: &Project) -> Vec<Occurrence> {
 
 /// Returns the groups that a `map` names whose variable is in a `proxy_pass` or the like.
 fn chosen_groups(project: &Project, found: &[Occurrence]) -> Vec<Occurrence> {
-    let mut passed = Vec::new();
+    let mut passes = Vec::new();
     project.walk(&mut |d, _| {
         if d.name.text.ends_with(b"_pass") {
-            passed.extend(d.args.first().map(|w| w.as_str().to_ascii_lowercase()));
+            passes.extend(d.args.first().map(|w| w.span));
         }
     });
+    let is_in =
+        |span: Span, word: &Span| span.file == word.file && word.start <= span.start && span.end <= word.end;
+    let is_passed =
+        |o: &&Occurrence| o.kind == Kind::Variable && passes.iter().any(|word| is_in(o.span, word));
+    let passed: Vec<(u32, &str)> =
+        found.iter().filter(is_passed).map(|o| (o.scope, o.name.as_str())).collect();
     let mut chosen = Vec::new();
     project.walk(&mut |d, around| {
         let Some(map) = around.last().filter(|_| d.row.is_none()) else { return };
-        let variable = map.args.last().map(|w| w.as_str().to_ascii_lowercase()).unwrap_or_default();
-        let Some(word) = d.args.last().filter(|_| passed.iter().any(|text| text.contains(&variable))) else {
-            return;
-        };
         let scope = around.first().map_or(0, |top| top.ordinal);
+        let variable = map.args.last().map(|w| w.as_str().to_ascii_lowercase()).unwrap_or_default();
+        let is_passed = passed.contains(&(scope, variable.trim_start_matches('$')));
+        let Some(word) = d.args.last().filter(|_| is_passed) else { return };
         let name = word.as_str().into_owned();
         let is_group =
             |o: &&Occurrence| o.kind == Kind::Upstream && o.scope == scope && o.name == name && o.defines;
@@ -84,10 +89,6 @@ struct Finder<'p> {
     found: Vec<Occurrence>,
 }
 
-/// Directives that define the variable of their first word, and those that define that of their last word.
-const FIRST: &[&str] = &["set", "auth_request_set", "json_set", "time_format"];
-const LAST: &[&str] = &["map", "num_map", "geo", "split_clients"];
-
 impl Finder<'_> {
     fn directive(&mut self, d: &Directive, around: &[&Directive]) {
         let name = d.name.as_str();
@@ -95,7 +96,7 @@ impl Finder<'_> {
         // Lines of data have variables and groups in every word.
         let words = std::iter::once(&d.name).filter(|_| d.row.is_none()).chain(&d.args);
         for word in words {
-            self.variables(word, top, &name, d);
+            self.variables(word, top, d);
         }
         match &*name {
             "upstream" if d.row.is_some() => self.whole(Kind::Upstream, d.args.first(), top, true),
@@ -165,15 +166,9 @@ impl Finder<'_> {
         }
     }
 
-    fn variables(&mut self, word: &Word, top: u32, directive: &str, d: &Directive) {
+    fn variables(&mut self, word: &Word, top: u32, d: &Directive) {
         let raw = self.raw(word.span);
-        let defining = if FIRST.contains(&directive) {
-            d.args.first()
-        } else if LAST.contains(&directive) {
-            d.args.last()
-        } else {
-            None
-        };
+        let defining = forebay_conf::variables::defined(d);
         let is_definition = defining.is_some_and(|w| w.span == word.span);
         let mut from = 0;
         while let Some(at) = raw.get(from..).and_then(|rest| rest.find('$')).map(|at| from + at) {

@@ -201,7 +201,7 @@ fn list(command: &Command) -> String {
         }
         out.push('\n');
     }
-    out.push_str("'forebay help WORD' explains a command, a directive of nginx.conf or a '$variable'.");
+    out.push_str("'forebay help WORD' explains a command, a directive or a '$variable'.");
     out
 }
 

@@ -74,11 +74,15 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let meta = std::fs::metadata(&path)?;
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(bytes)?;
-    file.as_file().set_permissions(meta.permissions())?;
     {
         use std::os::unix::fs::MetadataExt;
-        let _ = std::os::unix::fs::fchown(file.as_file(), Some(meta.uid()), Some(meta.gid()));
+        let made = file.as_file().metadata()?;
+        if (made.uid(), made.gid()) != (meta.uid(), meta.gid()) {
+            // Another owner or group could not read it any more, or should not.
+            std::os::unix::fs::fchown(file.as_file(), Some(meta.uid()), Some(meta.gid()))?;
+        }
     }
+    file.as_file().set_permissions(meta.permissions())?;
     file.as_file().sync_all()?;
     file.persist(&path).map_err(|e| e.error)?;
     Ok(())

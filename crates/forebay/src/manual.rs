@@ -103,7 +103,7 @@ fn manual() {
         ("forebay-tune.1", "\\-\\-"),
         ("forebay.bash", "doctor"),
         ("_forebay", "Directives of the main context"),
-        ("forebay.fish", "Finds out by measuring"),
+        ("forebay.fish", "Find faster settings"),
     ] {
         assert!(text(name).contains(word), "{name}: {}", text(name));
     }

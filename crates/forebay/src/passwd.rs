@@ -35,6 +35,9 @@ fn run(args: &PasswdArgs) -> Result<String, String> {
     let user = checked(&args.user)?;
     let path = args.file.as_path();
     let shown = path.display();
+    // Asked before the lock: somebody may take long to answer.
+    let password = if args.delete { String::new() } else { password_of(args)? };
+    let _lock = lock(path).map_err(|e| format!("{shown}: {}", errno(&e)))?;
     let old = match files::read_file(path, files::MAX_WHOLE) {
         Ok(bytes) => Some(bytes),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
@@ -50,14 +53,14 @@ fn run(args: &PasswdArgs) -> Result<String, String> {
     }
     if args.verify {
         let hash = hash_of(lines, user).ok_or_else(missing)?;
-        let right = password::verify(password_of(args)?.as_bytes(), hash);
+        let right = password::verify(password.as_bytes(), hash);
         return if right {
             Ok("the password is right\n".to_owned())
         } else {
             Err("the password is wrong".to_owned())
         };
     }
-    let hash = password::bcrypt(&password_of(args)?)?;
+    let hash = password::bcrypt(&password)?;
     let new = with(lines, user, Some(&hash)).unwrap_or_else(|| {
         let mut new = lines.to_vec();
         if !new.is_empty() && !new.ends_with(b"\n") {
@@ -69,6 +72,17 @@ fn run(args: &PasswdArgs) -> Result<String, String> {
     write(path, old.is_some(), &new).map_err(|e| format!("{shown}: {}", errno(&e)))?;
     let done = if known.is_some() { "has a new password in" } else { "was added to" };
     Ok(format!("{user} {done} {shown}\n"))
+}
+
+/// Locks the folder of a file, so that of two commands at a time none loses the other's user.
+fn lock(path: &Path) -> std::io::Result<std::fs::File> {
+    let folder = std::fs::File::open(folder(path))?;
+    folder.lock()?;
+    Ok(folder)
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Refuses names that a line of the file cannot have.
@@ -89,8 +103,9 @@ fn checked(user: &str) -> Result<&str, String> {
 /// Returns the hash of a user.
 fn hash_of<'l>(lines: &'l [u8], user: &str) -> Option<&'l [u8]> {
     lines.split(|b| *b == b'\n').find_map(|line| {
-        let mut parts = line.split(|b| *b == b':');
-        (parts.next()? == user.as_bytes()).then(|| parts.next())?
+        // As the server reads it.
+        let rest = line.strip_prefix(user.as_bytes())?.strip_prefix(b":")?;
+        rest.split(|b| matches!(b, b':' | b'\r')).next()
     })
 }
 
@@ -101,13 +116,13 @@ fn with(lines: &[u8], user: &str, hash: Option<&str>) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     for line in lines.split_inclusive(|b| *b == b'\n') {
         let rest = line.strip_prefix(user.as_bytes()).and_then(|rest| rest.strip_prefix(b":"));
-        // Only the first line of a user counts, for nginx too.
-        let Some(rest) = rest.filter(|_| !found) else {
+        let Some(rest) = rest else {
             out.extend_from_slice(line);
             continue;
         };
-        found = true;
-        if let Some(hash) = hash {
+        // The first line of a user counts, for nginx too: another one would count once the first is gone.
+        let is_first = !std::mem::replace(&mut found, true);
+        if let Some(hash) = hash.filter(|_| is_first) {
             let end = rest.iter().position(|b| matches!(b, b':' | b'\n' | b'\r')).unwrap_or(rest.len());
             out.extend_from_slice(format!("{user}:{hash}").as_bytes());
             out.extend_from_slice(rest.get(end..).unwrap_or_default());
@@ -145,8 +160,7 @@ fn write(path: &Path, exists: bool, bytes: &[u8]) -> std::io::Result<()> {
     if exists {
         return replace(path, bytes);
     }
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder(path))?;
     file.write_all(bytes)?;
     file.as_file().set_permissions(std::fs::Permissions::from_mode(MODE))?;
     file.as_file().sync_all()?;
@@ -165,7 +179,7 @@ mod tests {
         let text = |bytes: Option<Vec<u8>>| bytes.map(|b| String::from_utf8(b).expect("text"));
         assert_eq!(
             text(with(lines, "ann", Some("H"))).as_deref(),
-            Some("# users\nann:H:a comment\nbob:y\r\nann:z\nannabel:q")
+            Some("# users\nann:H:a comment\nbob:y\r\nannabel:q")
         );
         assert_eq!(
             text(with(lines, "bob", Some("H"))).as_deref(),
@@ -179,6 +193,8 @@ mod tests {
             text(with(lines, "annabel", Some("H"))).as_deref(),
             Some("# users\nann:x:a comment\nbob:y\r\nann:z\nannabel:H")
         );
+        assert_eq!(text(with(lines, "ann", None)).as_deref(), Some("# users\nbob:y\r\nannabel:q"));
+        assert_eq!(hash_of(lines, "bob"), Some(&b"y"[..]), "without the end of the line");
         assert_eq!(with(lines, "an", None), None);
         assert_eq!(hash_of(lines, "ann"), Some(&b"x"[..]));
         assert_eq!(hash_of(lines, "x"), None);

@@ -223,10 +223,10 @@ fn say(number: Option<u64>, time: Duration, changes: Option<String>) {
 
 /// Returns the changes since a record, as text.
 fn changed(options: &Options, record: Option<Vec<u8>>) -> Option<String> {
-    let (environment, _) = options.places();
+    let (record, (environment, _)) = (record?, options.places());
     let (config, _) = load_all(&environment, &mut Files::disk());
-    let certificates = config.map(|config| config.certificate_files.clone()).unwrap_or_default();
-    Some(in_effect::text(&in_effect::changes(&record?, &environment, &certificates)?))
+    let certificates = config.map(|config| config.certificate_files).unwrap_or_default();
+    Some(in_effect::text(&in_effect::changes(&record, &environment, &certificates)?))
 }
 
 /// Runs `forebay reload --dry-run`: checks the configuration, and prints what a reload would change. Returns the exit code.

@@ -13,7 +13,7 @@ use forebay_sys::{files, identity};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -78,15 +78,17 @@ const COMPRESSION: &str = "    gzip on;
 /// Path of the dashboard of `--dashboard`.
 const DASHBOARD: &str = "/-/dashboard";
 
-/// The dashboard, for this machine alone.
-const OWN_DASHBOARD: &str = "
-        location ^~ /-/dashboard {
-            dashboard;
-            allow 127.0.0.1;
-            allow ::1;
-            deny all;
-        }
-";
+/// Returns the location of the dashboard, for this machine alone: a client here has one of its own addresses.
+fn own_dashboard() -> String {
+    let mut own = interface_addresses();
+    own.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+    own.sort_unstable();
+    own.dedup();
+    let allow: String = own.iter().map(|ip| format!("            allow {ip};\n")).collect();
+    format!(
+        "\n        location ^~ {DASHBOARD} {{\n            dashboard;\n{allow}            deny all;\n        }}\n"
+    )
+}
 
 /// A folder to serve, and the address.
 struct Site {
@@ -329,6 +331,7 @@ fn configuration(what: &Site, pid: &Path) -> Vec<u8> {
         "\n        location ~ /\\. {\n            return 404;\n        }\n\n        location ^~ /.well-known/ {\n            location ~ \
          /\\.well-known/(.*/)?\\. {\n                return 404;\n            }\n        }\n"
     };
+    let dashboard = if what.dashboard { own_dashboard() } else { String::new() };
     append(
         &mut text,
         &[
@@ -340,7 +343,7 @@ fn configuration(what: &Site, pid: &Path) -> Vec<u8> {
             b";\n        charset utf-8;\n",
             rest.as_bytes(),
             hidden.as_bytes(),
-            if what.dashboard { OWN_DASHBOARD.as_bytes() } else { b"" },
+            dashboard.as_bytes(),
             b"    }\n}\n",
         ],
     );

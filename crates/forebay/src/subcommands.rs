@@ -521,11 +521,17 @@ pub(crate) struct TopArgs {
 
 /// Returns all commands as clap knows them, with those of the crates that read their arguments themselves, and with their help.
 pub(crate) fn command() -> clap::Command {
-    let command = Line::command();
-    let command = command.mut_subcommand("bench", |_| forebay_bench::cli::command().name("bench"));
-    let command = command.mut_subcommand("compare", |_| forebay_compare::cli::command().name("compare"));
-    let command = command.mut_subcommand("test", |_| forebay_compare::expect::cli::command().name("test"));
-    let command = command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"));
+    let own = [
+        ("bench", forebay_bench::cli::command()),
+        ("compare", forebay_compare::cli::command()),
+        ("test", forebay_compare::expect::cli::command()),
+        ("tune", forebay_tune::cli::command()),
+    ];
+    let command = own.into_iter().fold(Line::command(), |command, (name, own)| {
+        command.mut_subcommand(name, |listed| {
+            own.name(name).about(listed.get_about().cloned().unwrap_or_default())
+        })
+    });
     command_help::dressed(command)
 }
 
@@ -589,7 +595,8 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Trust(args) => trust::main(&args),
         Wish::Watch(args) => {
             let reloads = args.reload.then(|| Duration::from_secs(args.timeout.into()));
-            watch::main(&args.which.options(), reloads)
+            let options = Options { error_log: Some("stderr".to_owned()), ..args.which.options() };
+            watch::main(&options, reloads)
         }
         Wish::Passwd(args) => passwd::main(&args),
         Wish::Completions(args) => {
@@ -620,12 +627,12 @@ fn help_main(words: &[&str]) -> u8 {
     0
 }
 
-/// Finds the mistakes of a configuration that do not depend on this machine.
+/// Finds the mistakes of a configuration, without asking a name server.
 fn mistakes(
     environment: &forebay_core::config::Environment,
     files: &mut Files,
 ) -> Vec<forebay_conf::error::Error> {
-    let (_, mut errors) = load_all(environment, files);
+    let (_, mut errors) = forebay_net::addr::offline(|| load_all(environment, files));
     check::hints::add(&mut errors, &origin::tree(environment, files));
     errors
 }

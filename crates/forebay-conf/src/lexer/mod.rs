@@ -210,20 +210,22 @@ impl<'a> Lexer<'a> {
         let at = self.span_from(self.mark());
         let words = std::mem::take(&mut self.words);
         if let Some(last) = words.last() {
-            self.told_end(last.span, at);
+            let hint = format!("a \";\" is missing after \"{}\"", last.as_str());
+            self.told_end(last.span, at, hint);
             return self.queue.pop_front().unwrap_or(Item::Eof { at, told: true });
         }
         Item::Eof { at, told: self.told }
     }
 
-    fn told_end(&mut self, span: Span, at: Span) {
+    fn told_end(&mut self, span: Span, at: Span, hint: String) {
         self.told = true;
         let text = if self.file == FileId::COMMAND_LINE {
             "unexpected end of parameter, expecting \";\""
         } else {
             "unexpected end of file, expecting \";\" or \"}\""
         };
-        self.queue.push_back(Item::Bad(self.error(text, span, at)));
+        let error = Error { hint: Some(hint), ..self.error(text, span, at) };
+        self.queue.push_back(Item::Bad(error));
     }
 
     fn comment(&mut self) {
@@ -268,7 +270,7 @@ impl<'a> Lexer<'a> {
             // The quote alone: the rest of the file is no help to look at.
             let mut span = self.span_from(start);
             span.end = span.start.saturating_add(1);
-            self.told_end(span, at);
+            self.told_end(span, at, "a quotation mark is opened here, and none closes it".to_owned());
         }
     }
 

@@ -31,11 +31,12 @@ use crate::upstream::group::Group;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::parse::Parsed;
-use forebay_conf::tree::{Block, Directive, Tree};
+use forebay_conf::tree::{Block, Directive, FileId, Tree};
 use listen::AddressOptions;
 use main_settings::{Affinity, MainSettings, WorkerCount};
 use names::NameTable;
 use std::any::Any;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -342,17 +343,19 @@ fn build_parsed(
             (None, 0, None)
         }
     };
+    let places = fatal_among(&errors).then(|| Places::new(&parsed.tree.root));
     let refused: Vec<RefusedDirective> = (errors.iter().enumerate())
         .filter(|(i, e)| {
             let is_first = *i < single || e.ordinal != u32::MAX || e.message.starts_with(NO_CERTIFICATE_FILE);
             e.level == Level::Emerg && is_first
         })
-        .filter_map(|(_, e)| refused_directive(e, &parsed.tree.root, files))
+        .filter_map(|(_, e)| refused_directive(e, places.as_ref()?, files))
         .collect();
     errors.retain(|e| {
         // An error with a place of its own is one that only certain mistakes explain.
-        let follows = follows_in_place(e, &parsed.tree.root, &refused)
-            || e.ordinal == u32::MAX && follows(&e.message, &refused);
+        let follows =
+            places.as_ref().is_some_and(|places| follows_in_place(e, places, &parsed.tree.root, &refused))
+                || e.ordinal == u32::MAX && follows(&e.message, &refused);
         !follows
     });
     drop(parsed.tree);
@@ -394,6 +397,10 @@ const CONSEQUENCES: &[(&str, &[&str])] = &[
     ("no servers are inside upstream", &["server"]),
 ];
 
+fn fatal_among(errors: &[Error]) -> bool {
+    errors.iter().any(|e| e.level == Level::Emerg)
+}
+
 /// Beginning of the error about a file of a certificate or key, which comes late, and from which others follow.
 const NO_CERTIFICATE_FILE: &str = "cannot load certificate";
 
@@ -406,9 +413,9 @@ struct RefusedDirective {
 
 /// Tells whether an error that has a place follows from what was refused in a block: a server without the certificate that could not
 /// be read, or a group that is not there because one of its lines is wrong.
-fn follows_in_place(error: &Error, root: &Block, refused: &[RefusedDirective]) -> bool {
+fn follows_in_place(error: &Error, places: &Places<'_>, root: &Block, refused: &[RefusedDirective]) -> bool {
     if error.message.starts_with("no \"ssl_certificate\"") {
-        let server = find(root, None, error).and_then(|(_, around)| around).map(|d| d.ordinal);
+        let server = places.of(error).and_then(|(_, around)| around).map(|d| d.ordinal);
         return refused.iter().filter(|r| r.name.starts_with(b"ssl_certificate")).any(|r| {
             // Outside of all servers, it is the certificate of all.
             r.block.as_ref().is_none_or(|(refused, _)| server.is_none_or(|server| server == *refused))
@@ -439,32 +446,44 @@ fn follows(message: &str, refused: &[RefusedDirective]) -> bool {
     })
 }
 
-/// Finds the directive of an error by its number, or by its end if the error has no number, with the `upstream` or `server` block
-/// around it.
-fn find<'t>(
-    block: &'t Block,
-    around: Option<&'t Directive>,
-    error: &Error,
-) -> Option<(&'t Directive, Option<&'t Directive>)> {
-    block.iter().find_map(|d| {
-        let is_it = match error.ordinal {
-            u32::MAX => error.at == Some(d.end),
-            ordinal => d.ordinal == ordinal,
-        };
-        match &d.block {
-            _ if is_it => Some((d, around)),
-            Some(inner) if d.name.text != b"include" => {
+/// Directives of a tree by their numbers and by their ends, with the `upstream` or `server` block around each.
+struct Places<'t> {
+    by_ordinal: HashMap<u32, Found<'t>>,
+    by_end: HashMap<(FileId, u32), Found<'t>>,
+}
+
+type Found<'t> = (&'t Directive, Option<&'t Directive>);
+
+impl<'t> Places<'t> {
+    fn new(tree: &'t Block) -> Places<'t> {
+        let mut places = Places { by_ordinal: HashMap::new(), by_end: HashMap::new() };
+        places.add(tree, None);
+        places
+    }
+
+    fn add(&mut self, block: &'t Block, around: Option<&'t Directive>) {
+        for d in block.iter() {
+            self.by_ordinal.entry(d.ordinal).or_insert((d, around));
+            self.by_end.entry((d.end.file, d.end.start)).or_insert((d, around));
+            if let Some(inner) = d.block.as_ref().filter(|_| d.name.text != b"include") {
                 let is_owner = matches!(d.name.text.as_slice(), b"upstream" | b"server");
-                find(inner, if is_owner { Some(d) } else { around }, error)
+                self.add(inner, if is_owner { Some(d) } else { around });
             }
-            _ => None,
         }
-    })
+    }
+
+    /// Returns the directive of an error; errors without a number have its end.
+    fn of(&self, error: &Error) -> Option<Found<'t>> {
+        match (error.ordinal, error.at) {
+            (u32::MAX, Some(at)) => self.by_end.get(&(at.file, at.start)).copied(),
+            (ordinal, _) => self.by_ordinal.get(&ordinal).copied(),
+        }
+    }
 }
 
 /// Finds the directive of an error. If it is not in the tree, its name is the first word of the line.
-fn refused_directive(error: &Error, tree: &Block, files: &Files) -> Option<RefusedDirective> {
-    if let Some((d, around)) = find(tree, None, error) {
+fn refused_directive(error: &Error, places: &Places<'_>, files: &Files) -> Option<RefusedDirective> {
+    if let Some((d, around)) = places.of(error) {
         let word = |d: &Directive| d.args.first().map(|w| w.text.clone()).unwrap_or_default();
         return Some(RefusedDirective {
             name: d.name.text.clone(),

@@ -104,11 +104,9 @@ fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Opt
     }
     if message.starts_with("open() ") || message.starts_with("mkdir() ") {
         let path = std::path::PathBuf::from(quoted(message, "() \"")?);
-        let folder = path.parent().filter(|folder| !folder.exists())?.to_owned();
-        return Some(format!("the folder {0} does not exist: mkdir -p {0}", folder.display()));
-    }
-    if message == "unexpected end of file, expecting \";\" or \"}\"" {
-        return Some("a quotation mark is opened here, and none closes it".to_owned());
+        let is_missing = |folder: &&std::path::Path| folder.try_exists().is_ok_and(|there| !there);
+        let folder = path.parent().filter(is_missing)?.display().to_string();
+        return Some(format!("the folder does not exist: mkdir -p '{}'", folder.replace('\'', "'\\''")));
     }
     let d = directive?;
     if let Some(zone) =
@@ -175,12 +173,9 @@ fn named(all: &[&Directive], name: &str) -> Vec<String> {
 fn variables(builtin: impl Iterator<Item = &'static str>, all: &[&Directive]) -> Vec<String> {
     let mut names: Vec<String> = builtin.map(|name| name.trim_end_matches('*').to_owned()).collect();
     for d in all {
-        let defined = match d.name.text.as_slice() {
-            b"set" | b"auth_request_set" | b"json_set" | b"time_format" => d.args.first(),
-            b"map" | b"num_map" | b"geo" | b"split_clients" => d.args.last(),
-            _ => None,
-        };
-        names.extend(defined.map(|w| w.as_str().trim_start_matches('$').to_owned()));
+        names.extend(
+            forebay_conf::variables::defined(d).map(|w| w.as_str().trim_start_matches('$').to_owned()),
+        );
     }
     names
 }

@@ -46,7 +46,10 @@ fn missing_folders(block: &Block, environment: &Environment, found: &mut Vec<Err
         let names_folder = matches!(d.name.text.as_slice(), b"root" | b"alias") && !path.contains('$');
         let folder = full(&path, environment);
         let text = format!("the folder \"{}\" of \"{}\" does not exist", folder.display(), d.name.as_str());
-        if names_folder && !folder.exists() && found.iter().all(|e| e.message != text) {
+        if names_folder
+            && folder.try_exists().is_ok_and(|there| !there)
+            && found.iter().all(|e| e.message != text)
+        {
             found.push(Error { level: Level::Warn, span: Some(word.span), ..origin::error_at(d, text) });
         }
     }

@@ -64,11 +64,15 @@ fn write(operations: &[Operation]) -> Result<(), String> {
     for (n, o) in operations.iter().enumerate() {
         let Err(e) = replace(&o.path, &o.new) else { continue };
         let path: &PathBuf = &o.path;
-        for done in operations.iter().take(n) {
-            // The first error is the one to report.
-            let _ = replace(&done.path, &done.old);
-        }
-        return Err(format!("cannot write {}: {e}; no file is changed", path.display()));
+        let back = |done: &&Operation| replace(&done.path, &done.old).is_err();
+        let left: Vec<String> =
+            operations.iter().take(n).filter(back).map(|done| done.path.display().to_string()).collect();
+        let state = if left.is_empty() {
+            "no file is changed".to_owned()
+        } else {
+            format!("changed are {}", left.join(", "))
+        };
+        return Err(format!("cannot write {}: {e}; {state}", path.display()));
     }
     Ok(())
 }
