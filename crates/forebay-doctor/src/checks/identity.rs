@@ -63,7 +63,8 @@ fn passed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         }
     }
     for n in ["fastcgi_param", "uwsgi_param", "scgi_param"].into_iter().flat_map(|name| s.all(name)) {
-        let is_address = matches!(s.arg(n, 0).as_str(), "REMOTE_ADDR" | "REMOTE_USER" | "HTTP_X_REAL_IP");
+        let is_address =
+            matches!(s.arg(n, 0).as_str(), "REMOTE_ADDR" | "HTTP_X_REAL_IP" | "HTTP_X_FORWARDED_FOR");
         if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 1)).filter(|_| is_address) {
             found(
                 s.arg_span(n, 1),

@@ -10,11 +10,14 @@ pub(crate) mod general;
 pub(crate) mod http3;
 mod identity;
 pub(crate) mod kernel;
+pub(crate) mod openings;
+mod passing;
 pub(crate) mod running;
 pub(crate) mod safety;
 mod secrecy;
 pub(crate) mod stream;
 mod traffic;
+mod trust;
 mod upkeep;
 
 use crate::facts::host::Host;
@@ -56,10 +59,13 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         general::CHECKS,
         safety::CHECKS,
         access::CHECKS,
+        openings::CHECKS,
         identity::CHECKS,
+        trust::CHECKS,
         caching::CHECKS,
         secrecy::CHECKS,
         traffic::CHECKS,
+        passing::CHECKS,
         upkeep::CHECKS,
         stream::CHECKS,
         http3::CHECKS,

@@ -260,7 +260,8 @@ checks! { Check;
         }
     },
     "root-exposed" |s, _, found| for name in ["root", "alias"] {
-        for n in s.all(name).filter(|n| matches!(s.arg(*n, 0).trim_end_matches('/'), "" | "/etc" | "/root" | "/proc" | "/home") && s.arg(*n, 0).starts_with('/')) {
+        let whole = |root: &str| root.starts_with('/') && matches!(root.trim_end_matches('/'), "" | "/etc" | "/root" | "/proc" | "/home");
+        for n in s.all(name).filter(|n| whole(&s.arg(*n, 0)) && super::ask::serves(s, *n)) {
             found(s.arg_span(n, 0), format!("all of {} is served", s.arg(n, 0)));
         }
     },

@@ -15,14 +15,14 @@ use forebay_conf::units;
 const METHODS: [&str; 6] = ["least_conn", "ip_hash", "hash", "random", "least_time", "sticky"];
 
 /// Returns the value of a field for the upstream in effect in a block.
-fn field(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<(usize, String)> {
+pub(super) fn field(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<(usize, String)> {
     let level = s.effective(block, "proxy_set_header").map(|n| s.parent(n))?;
     let is_it = |n: &&usize| s.is(**n, "proxy_set_header") && s.arg(**n, 0).eq_ignore_ascii_case(name);
     s.level(level).iter().rfind(is_it).map(|n| (*n, s.arg(*n, 1)))
 }
 
 /// Returns the path of a location, if one of its parts is one of these words.
-fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
+pub(super) fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
     let path = routes::prefix(s, location)
         .or_else(|| routes::pattern(s, location))
         .or_else(|| Some(s.arg(location, 1)))?;
@@ -34,7 +34,7 @@ fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
 }
 
 /// Parts of paths by which web sockets are known.
-const SOCKETS: [&str; 13] = [
+pub(super) const SOCKETS: [&str; 13] = [
     "hub",
     "hubs",
     "realtime",
@@ -50,16 +50,16 @@ const SOCKETS: [&str; 13] = [
     "_socket",
 ];
 /// Parts of paths by which event streams are known.
-const STREAMS: [&str; 7] =
+pub(super) const STREAMS: [&str; 7] =
     ["sse", "events", "event-stream", "eventsource", "event-source", "eventstream", "stream"];
 
 /// Returns `true` if connections are upgraded in a block.
-fn upgrades(s: &Scene<'_>, block: Option<usize>) -> bool {
+pub(super) fn upgrades(s: &Scene<'_>, block: Option<usize>) -> bool {
     field(s, block, "upgrade").is_some()
 }
 
 /// Returns the locations that pass requests on over HTTP.
-fn passing<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = (usize, usize)> + 's {
+pub(super) fn passing<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = (usize, usize)> + 's {
     s.all("proxy_pass").filter(|n| http_server(s, *n).is_some()).filter_map(|n| Some((n, s.parent(n)?)))
 }
 
