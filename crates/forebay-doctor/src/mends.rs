@@ -50,7 +50,9 @@ pub(crate) fn edits(rule: &str, s: &Scene<'_>, node: usize, span: Span) -> Optio
         "cache-bypass-stores" => counterpart(d, "_cache_bypass", "_no_cache"),
         "cache-serves-members" => counterpart(d, "_no_cache", "_cache_bypass"),
         "field-not-always" => Some(vec![inserted(d.args.last()?.span.end, d, " always")]),
-        "retry-acts" | "retry-acts-grpc" | "gzip-events" => without_word(d, argument()?),
+        "retry-acts" | "retry-acts-grpc" | "gzip-events" | "cache-stale-denied" => {
+            without_word(d, argument()?)
+        }
         "upstream-connection-close" => kept_connection(s, node, d),
         "limit-status" => Some(vec![after(d, &format!("{}_status 429;", d.name.as_str()))]),
         "try-files-slash" => Some(vec![rewritten(d.args.last()?, |text| format!("/{text}"))]),
@@ -97,6 +99,10 @@ fn counterpart(d: &Directive, own: &str, other: &str) -> Option<Vec<Edit>> {
 fn remote_address(d: &Directive) -> Option<Vec<Edit>> {
     // Addresses alone: a user has none.
     let field = d.args.first()?.as_str().to_ascii_lowercase();
+    // It has a form of its own.
+    if field == "forwarded" {
+        return None;
+    }
     let text = if field == "x-forwarded-for" { "$proxy_add_x_forwarded_for" } else { "$remote_addr" };
     Some(vec![Edit { span: d.args.get(1)?.span, text: text.to_owned() }])
 }

@@ -116,6 +116,12 @@ fn deciding(s: &Scene<'_>, block: Option<usize>, names: &[String]) -> Vec<String
     conditions.flat_map(|c| sources(s, block, &s.args(c).join(" "))).collect()
 }
 
+/// Returns `true` if a field of a request orders the cache about.
+fn is_order(v: &str) -> bool {
+    let words = ["refresh", "purge", "bypass", "nocache", "no_cache", "update", "debug"];
+    v.strip_prefix("http_").is_some_and(|name| words.iter().any(|w| name.contains(w)))
+}
+
 /// Returns the codes and the time of `*_cache_valid`.
 fn validity(s: &Scene<'_>, n: usize) -> Option<(Vec<String>, u64)> {
     let mut words = s.args(n);
@@ -242,7 +248,7 @@ checks! { Check;
         let name = format!("{family}_cache_bypass");
         for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name)) {
             let used = sources(s, s.parent(n), &s.args(n).join(" "));
-            if let Some(v) = used.iter().find(|v| v.starts_with("arg_") || matches!(v.as_str(), "http_pragma" | "http_cache_control")) {
+            if let Some(v) = used.iter().find(|v| v.starts_with("arg_") || is_order(v) || matches!(v.as_str(), "http_pragma" | "http_cache_control")) {
                 found(s.span(n), format!("${v} in a request has the upstream do the work, as often as anybody likes"));
             }
         }

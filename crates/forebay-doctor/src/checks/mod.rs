@@ -5,6 +5,7 @@ pub(crate) mod ask;
 mod caching;
 pub(crate) mod certificates;
 pub(crate) mod disks;
+mod effect;
 pub(crate) mod faults;
 pub(crate) mod general;
 pub(crate) mod http3;
@@ -66,6 +67,7 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         secrecy::CHECKS,
         traffic::CHECKS,
         passing::CHECKS,
+        effect::CHECKS,
         upkeep::CHECKS,
         stream::CHECKS,
         http3::CHECKS,

@@ -16,20 +16,20 @@ use std::path::Path;
 /// Sockets by which programs are started on the machine.
 const SOCKETS: [&str; 4] = ["docker.sock", "containerd.sock", "podman.sock", "crio.sock"];
 
-/// Ports of tools that ask nobody for a password.
-const TOOLS: [(&str, &str); 12] = [
-    ("9090", "Prometheus"),
-    ("9093", "Alertmanager"),
-    ("9100", "the node exporter"),
-    ("9091", "the Pushgateway"),
-    ("2375", "Docker"),
-    ("9200", "Elasticsearch"),
-    ("8500", "Consul"),
-    ("2379", "etcd"),
-    ("8983", "Solr"),
-    ("4040", "Spark"),
-    ("9113", "the nginx exporter"),
-    ("5601", "Kibana"),
+/// Ports of tools that ask nobody for a password, with the word that has to be near a port that others use, too.
+const TOOLS: [(&str, &str, &str); 12] = [
+    ("2375", "Docker", ""),
+    ("9093", "Alertmanager", ""),
+    ("9200", "Elasticsearch", ""),
+    ("8500", "Consul", ""),
+    ("2379", "etcd", ""),
+    ("5601", "Kibana", ""),
+    ("9090", "Prometheus", "prom"),
+    ("9091", "the Pushgateway", "push"),
+    ("9100", "the node exporter", "node"),
+    ("9113", "the nginx exporter", "metric"),
+    ("8983", "Solr", "solr"),
+    ("4040", "Spark", "spark"),
 ];
 
 /// Parts of paths behind which programs show what they are.
@@ -106,9 +106,14 @@ fn insides(s: &Scene<'_>, location: usize) -> Option<String> {
     let group = pass.as_deref().and_then(|url| group_of(s, url));
     let servers = group.into_iter().flat_map(|g| children(s, g, "server")).map(|n| s.arg(n, 0));
     let addresses: Vec<String> = pass.iter().cloned().chain(servers).collect();
+    let names = s.around(location, "server").into_iter().flat_map(|b| children(s, b, "server_name"));
+    let near: String = names.flat_map(|n| s.args(n)).chain(s.args(location)).chain(pass.clone()).collect();
+    let is_tool = |port: &str, (own, _, word): &(&str, &str, &str)| {
+        *own == port && near.to_ascii_lowercase().contains(word)
+    };
     let mut ports = addresses.iter().filter_map(|a| near_port(a));
-    let tool = ports.find_map(|port| TOOLS.iter().find(|(p, _)| *p == port));
-    if let Some((port, name)) = tool {
+    let tool = ports.find_map(|port| TOOLS.iter().find(|tool| is_tool(port, tool)));
+    if let Some((port, name, _)) = tool {
         return Some(format!("{name} (port {port})"));
     }
     let shows = pass.is_some()
@@ -129,18 +134,15 @@ fn raw_guards(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let pattern =
             rest.trim_start_matches(['~', '*', '=', ' ', '"', '\'']).trim_end_matches([')', ' ', '"', '\'']);
         let path = pattern.trim_start_matches(['^', '(']).trim_start_matches("?:");
-        let is_path = path
-            .strip_prefix('/')
-            .is_some_and(|p| p.starts_with(|c: char| c.is_ascii_alphabetic() || c == '('));
+        let first = path.strip_prefix('/').or_else(|| path.strip_prefix("\\."));
+        let is_path = first.is_some_and(|p| p.starts_with(|c: char| c.is_ascii_alphabetic() || c == '('));
+        let letter = path.bytes().find(u8::is_ascii_alphabetic).unwrap_or(b'a');
         let refused =
             children(s, n, "return").any(|r| ["401", "403", "404", "444"].contains(&s.arg(r, 0).as_str()));
         if positive && is_path && refused {
             found(
                 s.span(n),
-                format!(
-                    "//x and %{:02x} for a letter go around {pattern}",
-                    path.as_bytes().get(1).copied().unwrap_or(b'a')
-                ),
+                format!("another form of the same path, with %{letter:02x} in it, goes around {pattern}"),
             );
         }
     }
@@ -329,7 +331,8 @@ checks! { Check;
     },
     "insides-open" |s, _, found| for n in s.all("location").filter(|n| is_open(s, *n)) {
         if let Some(what) = insides(s, n) {
-            found(s.span(n), format!("everybody sees {what}"));
+            let pass = s.child(Some(n), "proxy_pass").filter(|_| what.contains("port"));
+            found(pass.map_or(s.span(n), |p| s.arg_span(p, 0)), format!("everybody sees {what}"));
         }
     },
     "dav-access-all" |s, _, found| for n in s.all("dav_access").chain(s.all("proxy_store_access")).chain(s.all("fastcgi_store_access")) {

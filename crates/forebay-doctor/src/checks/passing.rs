@@ -207,8 +207,9 @@ checks! { Check;
         let Some(pass) = inside(s, server).find(|n| s.is(*n, "grpc_pass")) else { continue };
         let spoken = s.effective(Some(server), "http2").is_some_and(|n| s.arg(n, 0) == "on") || s.all("listen").any(|l| has(s, l, "http2"));
         let listens: Vec<usize> = children(s, server, "listen").collect();
-        if !spoken && !listens.is_empty() && !listens.iter().any(|l| has(s, *l, "quic")) {
-            found(s.span(pass), "clients of gRPC speak HTTP/2, which nothing here accepts".to_owned());
+        let first = listens.first().filter(|_| !spoken && !listens.iter().any(|l| has(s, *l, "quic")));
+        if let Some(listen) = first {
+            found(s.span(*listen), format!("clients of gRPC speak HTTP/2, which is not accepted here for {}", s.arg(pass, 0)));
         }
     },
     "cache-inactive" |s, _, found| for family in FAMILIES {
@@ -219,7 +220,8 @@ checks! { Check;
             let inactive = parameter(s, n, "inactive").map_or(Some(600), |t| units::time_secs(t.as_bytes()));
             let longest = users(s, family, &zone).filter_map(|c| longest(s, family, s.parent(c))).max();
             let at = s.args(n).iter().position(|a| a.starts_with("inactive="));
-            if let (Some(inactive), Some(valid)) = (inactive, longest) && valid >= inactive.saturating_mul(2) {
+            if let (Some(inactive), Some(valid)) = (inactive, longest) && valid >= inactive.saturating_mul(6)
+                && (at.is_some() || valid >= 86_400) {
                 found(at.map_or(s.span(n), |i| s.arg_span(n, i)), format!("what nobody asks for within {inactive} s goes, though it is valid for {valid} s"));
             }
         }

@@ -170,7 +170,8 @@ checks! { Check;
             let off = verify.is_some_and(|v| s.arg(v, 0) == "off");
             let named = off.then(|| s.arg(n, 0).trim_start_matches(scheme).split('/').next().unwrap_or_default().to_owned());
             if let Some(host) = far_host(s, &s.arg(n, 0)).or(named).filter(|_| !verified) {
-                found(s.arg_span(n, 0), format!("nothing shows that it is {host} that answers"));
+                let at = verify.filter(|v| off && s.around(*v, "http").is_some()).map_or(s.arg_span(n, 0), |v| s.span(v));
+                found(at, format!("nothing shows that it is {host} that answers"));
             }
         }
     },

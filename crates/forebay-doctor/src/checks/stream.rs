@@ -301,7 +301,8 @@ checks! { Check;
             _ => false,
         });
         if let (Some(pass), Some(far)) = (server.proxy_pass(), far) {
-            found(s.span(pass), format!("nothing shows that it is {far} that answers"));
+            let at = server.setting("proxy_ssl_verify").unwrap_or(pass);
+            found(s.span(at), format!("nothing shows that it is {far} that answers"));
         }
     },
 }

@@ -148,6 +148,9 @@ fn long_timeouts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         "uwsgi_read_timeout",
         "scgi_read_timeout",
         "grpc_read_timeout",
+        "grpc_send_timeout",
+        "fastcgi_send_timeout",
+        "uwsgi_send_timeout",
     ] {
         for n in s.all(name).filter(|n| s.around(*n, "http").is_some()) {
             let block = s.parent(n);
@@ -239,7 +242,7 @@ checks! { Check;
         }
     },
     "proxy-timeout-long" |s, _, found| long_timeouts(s, found),
-    "connect-timeout-long" |s, _, found| for family in FAMILIES {
+    "connect-timeout-long" |s, _, found| for family in FAMILIES.into_iter().chain(["grpc"]) {
         for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_connect_timeout"))) {
             if let Some(t) = seconds(s, n, 0).filter(|t| *t > 75) {
                 found(s.arg_span(n, 0), format!("{t} s before another server is tried"));

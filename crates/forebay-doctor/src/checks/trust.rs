@@ -1,6 +1,6 @@
 //! Checks of what is believed: fields that the client writes, and that the application or the configuration takes for the truth.
 
-use super::ask::{FAMILIES, children, client_field, http_server, inside, parameter};
+use super::ask::{FAMILIES, children, client_field, http_server, inside, is_local, parameter};
 use super::{Check, checks};
 use crate::scene::Scene;
 use crate::variables::{Entry, by_client, entries_of_tables, group, is_name, named, sources};
@@ -46,6 +46,9 @@ const PERSONS: [&str; 20] = [
 const PROOFS: [&str; 9] =
     ["token", "key", "signature", "csrf", "agent", "session", "secret", "hash", "nonce"];
 
+/// Parts of names of fields that tell something about somebody, not who it is.
+const TRAITS: [&str; 5] = ["ip", "addr", "address", "lang", "language"];
+
 /// Directives that give fields to an application.
 const PASSED: [&str; 5] =
     ["proxy_set_header", "grpc_set_header", "fastcgi_param", "uwsgi_param", "scgi_param"];
@@ -60,7 +63,7 @@ fn field_name(name: &str) -> String {
 fn is_of_person(name: &str) -> bool {
     let parts: Vec<&str> = name.split('-').collect();
     let has = |words: &[&str]| parts.iter().any(|p| words.contains(p));
-    has(&PERSONS) && !has(&PROOFS)
+    has(&PERSONS) && !has(&PROOFS) && !has(&TRAITS)
 }
 
 /// Reports fields for an application that repeat what the client wrote.
@@ -68,7 +71,10 @@ fn passed(s: &Scene<'_>, fits: impl Fn(&str) -> bool, text: &str, found: &mut dy
     for n in PASSED.into_iter().flat_map(|name| s.all(name)) {
         let name = field_name(&s.arg(n, 0));
         let by = client_field(s, s.parent(n), &s.arg(n, 1)).filter(|v| v != "http_host");
-        if let Some(v) = by.filter(|_| fits(&name)) {
+        // Behind another server of this machine the fields are that one's.
+        let near = http_server(s, n).is_some_and(|b| is_local(s, b))
+            || s.effective(s.parent(n), "internal").is_some();
+        if let Some(v) = by.filter(|_| fits(&name) && !near) {
             found(
                 s.arg_span(n, 1),
                 format!("${v} is whatever the client writes, and {text} {}", s.arg(n, 0)),
@@ -179,6 +185,21 @@ fn claims(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
+/// Reports passwords that are not asked for where the client says so.
+fn realms(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
+    for n in s.all("auth_basic") {
+        for (_, name) in named(&s.arg(n, 0)) {
+            let off = entries_of_tables(s, s.parent(n), name)
+                .into_iter()
+                .find(|e| e.key != "default" && e.value == "off");
+            let by = sources(s, s.parent(n), &format!("${name}")).into_iter().find(|v| is_claim(v));
+            if let (Some(off), Some(by)) = (off, by) {
+                found(off.span, format!("who writes the right ${by} is asked for no password"));
+            }
+        }
+    }
+}
+
 /// Returns the field of a request that decides about a variable, and that is no secret.
 fn open_field(s: &Scene<'_>, block: Option<usize>, variable: &str) -> Option<String> {
     let is_secret = |v: &str| v.contains("auth") || PROOFS.iter().any(|w| *w != "agent" && v.contains(w));
@@ -251,7 +272,10 @@ checks! { Check;
     "underscores-in-headers" |s, _, found| for n in s.all("underscores_in_headers").filter(|n| s.arg(*n, 0) == "on") {
         found(s.span(n), "X_Real_IP of a client is X-Real-IP to many applications".to_owned());
     },
-    "access-by-claim" |s, _, found| claims(s, found),
+    "access-by-claim" |s, _, found| {
+        claims(s, found);
+        realms(s, found);
+    },
     "limit-lifted" |s, _, found| lifted(s, found),
     "limit-shared" |s, _, found| for n in s.all("limit_req_zone") {
         let key = s.arg(n, 0);
