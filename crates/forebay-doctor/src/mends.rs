@@ -237,7 +237,13 @@ fn escaped_dots(d: &Directive) -> Option<Vec<Edit>> {
     while let Some(at) = loose_dot(&text).map(|(at, _)| at) {
         text.insert(at, '\\');
     }
-    Some(vec![rewritten(word, |_| text.clone())])
+    // As people write it: without quotes a backslash before a letter stays one.
+    let is_plain = !text.contains([' ', ';', '{', '}', '"', '\'', '#', '\t', '\n'])
+        && !["\\\\", "\\t", "\\r", "\\n"].iter().any(|escape| text.contains(escape));
+    Some(vec![match is_plain && !word.quoted {
+        true => Edit { span: word.span, text },
+        false => rewritten(word, |_| text.clone()),
+    }])
 }
 
 fn spoken_http2(s: &Scene<'_>, node: usize) -> Option<Vec<Edit>> {

@@ -68,7 +68,8 @@ fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
     let server = block.and_then(|b| if s.is(b, "server") { Some(b) } else { s.around(b, "server") });
     let here = |n: &usize| is_name(s, *n, name) && s.around(*n, "server") == server;
     let of_document = s.all("json_set").filter(|n| is_name(s, *n, name));
-    s.all("set").filter(here).chain(of_document).map(|n| s.arg(n, 1)).collect()
+    let given = s.all("auth_request_set");
+    s.all("set").chain(given).filter(here).chain(of_document).map(|n| s.arg(n, 1)).collect()
 }
 
 /// Returns `true` if the first word of a directive is the variable of this name.

@@ -119,7 +119,11 @@ fn judged(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 
 /// Reports servers whose applications get a name for the site that is not the client's.
 fn hosts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
-    for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("host")) {
+    for n in s
+        .all("proxy_set_header")
+        .chain(s.all("grpc_set_header"))
+        .filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("host"))
+    {
         let value = s.arg(n, 1);
         let bare = value.split(':').next().unwrap_or_default();
         if bare == "localhost" || bare.parse::<IpAddr>().is_ok() {

@@ -72,6 +72,24 @@ fn is_loose(subject: &str, pattern: &str) -> bool {
     }
 }
 
+/// Folders that have more than what is for everybody.
+const WHOLE: [&str; 14] = [
+    "",
+    "/etc",
+    "/etc/nginx",
+    "/etc/ssl",
+    "/root",
+    "/proc",
+    "/sys",
+    "/dev",
+    "/home",
+    "/var",
+    "/var/log",
+    "/var/lib",
+    "/usr",
+    "/boot",
+];
+
 checks! { Check;
     "alias-traversal" |s, _, found| for n in s.all("alias") {
         let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
@@ -86,7 +104,7 @@ checks! { Check;
             found(s.span(*c), format!("\"{}\" inside \"if\"", String::from_utf8_lossy(&s.nodes[*c].d.name.text)));
         }
     },
-    "ssrf" |s, _, found| for n in s.all("proxy_pass") {
+    "ssrf" |s, _, found| for n in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"].into_iter().flat_map(|name| s.all(name)) {
         let url = s.arg(n, 0);
         let host = host_of(&url);
         if by_client(s, s.parent(n), host).is_some() {
@@ -260,7 +278,7 @@ checks! { Check;
         }
     },
     "root-exposed" |s, _, found| for name in ["root", "alias"] {
-        let whole = |root: &str| root.starts_with('/') && matches!(root.trim_end_matches('/'), "" | "/etc" | "/root" | "/proc" | "/home");
+        let whole = |root: &str| root.starts_with('/') && WHOLE.contains(&root.trim_end_matches('/'));
         for n in s.all(name).filter(|n| whole(&s.arg(*n, 0)) && super::ask::serves(s, *n)) {
             found(s.arg_span(n, 0), format!("all of {} is served", s.arg(n, 0)));
         }

@@ -34,8 +34,10 @@ pub(super) fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Optio
 }
 
 /// Parts of paths by which web sockets are known.
-pub(super) const SOCKETS: [&str; 13] = [
+pub(super) const SOCKETS: [&str; 15] = [
     "hub",
+    "socket",
+    "sockets",
     "hubs",
     "realtime",
     "ws",

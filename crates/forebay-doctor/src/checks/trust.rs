@@ -1,6 +1,8 @@
 //! Checks of what is believed: fields that the client writes, and that the application or the configuration takes for the truth.
 
-use super::ask::{FAMILIES, children, client_field, http_server, inside, is_local, parameter};
+use super::ask::{
+    FAMILIES, children, client_field, has, http_server, http_servers, inside, is_guarded, is_local, parameter,
+};
 use super::{Check, checks};
 use crate::scene::Scene;
 use crate::variables::{Entry, by_client, entries_of_tables, group, is_name, named, sources};
@@ -297,7 +299,27 @@ checks! { Check;
             found(span, format!("it names a log: each new ${v} makes a file"));
         }
     },
-    "target-by-default" |s, _, found| for n in s.all("proxy_pass") {
+    "login-lent" |s, _, found| for n in ["proxy_set_header", "grpc_set_header"].into_iter().flat_map(|name| s.all(name)) {
+        let proof = ["authorization", "x-api-key", "x-auth-token", "x-access-token"].iter().any(|f| s.arg(n, 0).eq_ignore_ascii_case(f));
+        let fixed = s.arg(n, 1).len() > 6 && !s.arg(n, 1).contains('$');
+        let local = http_server(s, n).is_some_and(|b| is_local(s, b));
+        if proof && fixed && !local && !is_guarded(s, s.parent(n)) {
+            found(s.arg_span(n, 1), format!("everybody reaches the application with this {}", s.arg(n, 0)));
+        }
+    },
+    "proxy-protocol-address" |s, _, found| for server in http_servers(s) {
+        let Some(listen) = children(s, server, "listen").find(|l| has(s, *l, "proxy_protocol")) else { continue };
+        if s.effective(Some(server), "set_real_ip_from").is_some() || s.is_partial() {
+            continue;
+        }
+        let judging = ["deny", "limit_req", "limit_conn"];
+        let judged = judging.iter().any(|d| s.effective(Some(server), d).is_some() || inside(s, server).any(|n| s.is(n, d)));
+        let by_protocol = (0..s.nodes.len()).any(|n| s.args(n).iter().any(|a| a.contains("$proxy_protocol_addr")) && !s.is(n, "log_format") && !s.is(n, "proxy_set_header"));
+        if judged && !by_protocol {
+            found(s.span(listen), "the address of the balancer is judged, not that of the client".to_owned());
+        }
+    },
+    "target-by-default" |s, _, found| for n in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "grpc_pass"].into_iter().flat_map(|name| s.all(name)) {
         let url = s.arg(n, 0);
         let host = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest).split('/').next().unwrap_or_default();
         if let Some((v, span)) = open_default(s, s.parent(n), host) {
