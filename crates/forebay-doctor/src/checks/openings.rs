@@ -33,7 +33,16 @@ const TOOLS: [(&str, &str, &str); 12] = [
 ];
 
 /// Parts of paths behind which programs show what they are.
-const INSIDES: [&str; 14] = [
+const INSIDES: [&str; 23] = [
+    "jolokia",
+    "phpmyadmin",
+    "pma",
+    "_profiler",
+    "h2-console",
+    "server-status",
+    "traefik",
+    "fpm-status",
+    "php-status",
     "prometheus",
     "alertmanager",
     "metrics",
@@ -51,7 +60,12 @@ const INSIDES: [&str; 14] = [
 ];
 
 /// Names of folders that are not for everybody.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 14] = [
+    "secure",
+    "secured",
+    "restricted",
+    "confidential",
+    "secrets",
     "protected",
     "internal",
     "private",
@@ -64,7 +78,10 @@ const KEPT: [&str; 9] = [
 ];
 
 /// Names of paths behind which somebody administers.
-const ADMIN: [&str; 10] = [
+const ADMIN: [&str; 13] = [
+    "actuator",
+    "wp-admin",
+    "phpmyadmin",
     "admin",
     "manage",
     "management",
@@ -144,6 +161,27 @@ fn raw_guards(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
                 s.span(n),
                 format!("another form of the same path, with %{letter:02x} in it, goes around {pattern}"),
             );
+        }
+    }
+}
+
+/// Reports tables of raw addresses that decide who is refused.
+fn raw_tables(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
+    for n in s.all("map").filter(|n| s.arg(*n, 0).contains("$request_uri")) {
+        let variable = s.arg(n, 1);
+        let decides = |c: usize| {
+            let named = s.args(c).join(" ").contains(&variable);
+            let refuses = s.is(c, "if") && children(s, c, "return").any(|r| s.arg(r, 0).starts_with('4'));
+            named && (refuses || s.is(c, "auth_basic"))
+        };
+        let line = s.nodes.get(n).and_then(|n| n.d.block.as_ref()).into_iter().flatten().find(|e| {
+            let key = e.name.as_str();
+            let path = key.trim_start_matches(['~', '*', '^', '(']);
+            path.strip_prefix('/').is_some_and(|p| p.starts_with(|c: char| c.is_ascii_alphabetic()))
+        });
+        if let Some(line) = line.filter(|_| (0..s.nodes.len()).any(decides)) {
+            let text = format!("another form of the same path goes around {}", line.name.as_str());
+            found(line.name.span, text);
         }
     }
 }
@@ -313,7 +351,10 @@ checks! { Check;
             found(s.span(n), "programs take the page about the refusal for the answer".to_owned());
         }
     },
-    "raw-path-guard" |s, _, found| raw_guards(s, found),
+    "raw-path-guard" |s, _, found| {
+        raw_guards(s, found);
+        raw_tables(s, found);
+    },
     "guard-exact" |s, _, found| exact_guards(s, found),
     "guard-after-prefix" |s, _, found| final_prefixes(s, found),
     "dot-unescaped" |s, _, found| for n in s.all("location") {
@@ -356,7 +397,8 @@ checks! { Check;
         }
     },
     "internal-missing" |s, _, found| for n in s.all("location").filter(|n| is_open(s, *n)) {
-        let kept = parts(s, n).iter().any(|p| KEPT.contains(&p.as_str()));
+        let is_kept = |p: &String| KEPT.contains(&p.as_str()) || p.starts_with("protected") || p.starts_with("private");
+        let kept = parts(s, n).iter().any(is_kept);
         let files = s.child(Some(n), "alias").is_some() || s.child(Some(n), "root").is_some();
         let checked = s.child(Some(n), "secure_link").is_some() || s.child(Some(n), "return").is_some() || s.child(Some(n), "if").is_some();
         if kept && files && pass_of(s, n).is_none() && !checked {

@@ -13,7 +13,16 @@ use forebay_conf::tree::Span;
 use forebay_conf::units;
 
 /// Ports of services that are for the own network.
-const INNER: [(u16, &str); 14] = [
+const INNER: [(u16, &str); 23] = [
+    (5672, "RabbitMQ"),
+    (3389, "Remote Desktop"),
+    (5900, "VNC"),
+    (389, "LDAP"),
+    (161, "SNMP"),
+    (445, "SMB"),
+    (2049, "NFS"),
+    (873, "rsync"),
+    (23, "Telnet"),
     (6379, "Redis"),
     (11211, "memcached"),
     (27017, "MongoDB"),
@@ -126,9 +135,10 @@ fn is_page(s: &Scene<'_>, location: usize) -> bool {
     let ending = path.starts_with("\\.")
         && path.contains("html")
         && !["css", "js", "png", "woff"].iter().any(|e| path.contains(e));
-    path.ends_with("index.html")
-        || ending
-        || path == "/" && (last.ends_with(".html") || last.contains(".php"))
+    let whole = path == "/" || path == "/index.html";
+    let pages =
+        last.ends_with(".html") || last.contains(".php") || s.child(Some(location), "index").is_some();
+    path.ends_with("index.html") || ending || whole && pages
 }
 
 /// Parts of paths of pages that are made for one person.
@@ -247,14 +257,16 @@ checks! { Check;
         let Some(time) = kept_for(s, n) else { continue };
         let Some(block) = s.parent(n) else { continue };
         let location = if s.is(block, "server") { children(s, block, "location").find(|l| s.args(*l) == ["/"] && s.child(Some(*l), "expires").is_none()) } else { Some(block) };
-        if location.is_some_and(|l| s.is(l, "location") && is_page(s, l)) {
+        let passes = |l: usize| s.is(n, "add_header") && s.args(l) == ["/"] && pass_of(s, l).is_some();
+        if location.is_some_and(|l| s.is(l, "location") && (is_page(s, l) || passes(l))) {
             found(s.span(n), format!("browsers keep the page itself for {time}, and see no change"));
         }
     },
-    "personal-public" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
+    "personal-public" |s, _, found| for n in s.all("add_header").chain(s.all("expires")) {
         let location = s.parent(n).filter(|p| s.is(*p, "location"));
         let shared = s.arg(n, 1).to_ascii_lowercase();
-        let public = shared.contains("public") || shared.contains("s-maxage");
+        let field = s.arg(n, 0).eq_ignore_ascii_case("cache-control") && (shared.contains("public") || shared.contains("s-maxage"));
+        let public = field || s.is(n, "expires") && kept_for(s, n).is_some();
         if let Some(path) = location.filter(|l| public && pass_of(s, *l).is_some()).and_then(|l| path_with(s, l, &PERSONAL)) {
             found(s.span(n), format!("{path} looks like pages of one person, and caches may give them to others"));
         }

@@ -111,7 +111,7 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("the client chooses {host}"));
         }
     },
-    "host-spoofing" |s, _, found| for n in s.all("proxy_set_header") {
+    "host-spoofing" |s, _, found| for n in s.all("proxy_set_header").chain(s.all("grpc_set_header")) {
         if s.arg(n, 0).eq_ignore_ascii_case("host") && s.arg(n, 1).contains("$http_host") {
             found(s.arg_span(n, 1), "the client's own text, unchecked".to_owned());
         }

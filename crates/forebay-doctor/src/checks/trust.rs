@@ -9,7 +9,13 @@ use crate::variables::{Entry, by_client, entries_of_tables, group, is_name, name
 use forebay_conf::tree::Span;
 
 /// Fields about the connection, which only a proxy can know.
-const CONNECTION: [&str; 8] = [
+const CONNECTION: [&str; 14] = [
+    "request-scheme",
+    "uwsgi-scheme",
+    "x-url-scheme",
+    "front-end-https",
+    "x-original-host",
+    "x-original-proto",
     "x-forwarded-host",
     "x-forwarded-proto",
     "x-forwarded-protocol",
@@ -21,7 +27,18 @@ const CONNECTION: [&str; 8] = [
 ];
 
 /// Parts of names of fields that say who somebody is.
-const PERSONS: [&str; 20] = [
+const PERSONS: [&str; 31] = [
+    "authenticated",
+    "authorized",
+    "workspace",
+    "team",
+    "company",
+    "organisation",
+    "member",
+    "principal",
+    "permissions",
+    "scope",
+    "scopes",
     "user",
     "username",
     "userid",
@@ -291,6 +308,15 @@ checks! { Check;
         for n in s.all(name) {
             if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 0)).filter(|v| v != "http_host") {
                 found(s.arg_span(n, 0), format!("${v} chooses the folder, \"..\" in it as well"));
+            }
+        }
+    },
+    "path-by-client" |s, _, found| for n in s.all("try_files") {
+        for (i, a) in s.args(n).iter().enumerate() {
+            let path = a.split('?').next().unwrap_or_default();
+            let own = |v: &&str| ["cookie_", "arg_", "http_"].iter().any(|f| v.starts_with(f)) && *v != "http_host";
+            if let Some(v) = named(path).into_iter().map(|(_, v)| v).find(own) {
+                found(s.arg_span(n, i), format!("${v} is a part of the path, with \"..\" in it if the client likes"));
             }
         }
     },
