@@ -8,6 +8,7 @@ pub(crate) mod disks;
 mod effect;
 pub(crate) mod faults;
 pub(crate) mod general;
+mod guards;
 pub(crate) mod http3;
 mod identity;
 pub(crate) mod kernel;
@@ -61,6 +62,7 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         safety::CHECKS,
         access::CHECKS,
         openings::CHECKS,
+        guards::CHECKS,
         identity::CHECKS,
         trust::CHECKS,
         caching::CHECKS,

@@ -296,11 +296,13 @@ checks! { Check;
             found(s.arg_span(n, 1), format!("${v} of {have} groups"));
         }
     },
-    "weak-ciphers" |s, _, found| for n in s.all("ssl_ciphers") {
+    "weak-ciphers" |s, _, found| for n in ["ssl_ciphers", "proxy_ssl_ciphers", "grpc_ssl_ciphers", "uwsgi_ssl_ciphers"].into_iter().flat_map(|name| s.all(name)) {
         let list = s.arg(n, 0);
+        let anonymous = !list.contains("!aNULL") && !list.contains("!ADH");
         let weak = |w: &&str| {
             let parts = ["RC4", "DES", "3DES", "MD5", "NULL", "eNULL", "aNULL", "EXP", "EXPORT", "LOW", "ADH", "IDEA", "SEED"];
-            !w.starts_with(['!', '-', '@']) && w.split(['-', '+']).any(|p| parts.contains(&p))
+            let named = !w.starts_with(['!', '-', '@']) && w.split(['-', '+']).any(|p| parts.contains(&p));
+            named || *w == "@SECLEVEL=0" || anonymous && matches!(*w, "ALL" | "COMPLEMENTOFDEFAULT")
         };
         if let Some(w) = list.split([':', ' ', ',']).find(weak) {
             found(s.arg_span(n, 0), format!("{w} is broken"));

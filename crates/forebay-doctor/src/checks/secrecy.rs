@@ -280,12 +280,19 @@ checks! { Check;
             found(s.arg_span(n, 1), format!("\"{value}\" is no value of it, and ignored"));
         }
     },
-    "cookie-flags" |s, _, found| for n in s.all("add_header").filter(|n| is_field(s, *n, "set-cookie")) {
+    "cookie-flags" |s, _, found| {
+        for n in s.all("proxy_cookie_flags") {
+            if let Some(i) = s.args(n).iter().position(|a| matches!(a.to_ascii_lowercase().as_str(), "nosecure" | "nohttponly" | "nosamesite")) {
+                found(s.arg_span(n, i), format!("{} takes a flag from the cookies of the application", s.arg(n, i)));
+            }
+        }
+        for n in s.all("add_header").filter(|n| is_field(s, *n, "set-cookie")) {
         let lower = s.arg(n, 1).to_ascii_lowercase();
         let missing: Vec<&str> = ["secure", "httponly", "samesite"].into_iter().filter(|f| !lower.contains(f)).collect();
         if !missing.is_empty() && !lower.contains("$upstream") {
             found(s.arg_span(n, 1), format!("without {}", missing.join(", ")));
         }
+    }
     },
     "csp-unsafe" |s, _, found| for n in s.all("add_header").filter(|n| is_field(s, *n, "content-security-policy")) {
         let value = s.arg(n, 1);

@@ -380,11 +380,20 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("every response leaves at {} kB a second at most", b >> 10));
         }
     },
-    "limit-loose" |s, _, found| for n in s.all("limit_req_zone") {
+    "limit-loose" |s, _, found| {
+        for n in s.all("limit_req") {
+            let burst = parameter(s, n, "burst").and_then(|b| b.parse::<u64>().ok());
+            let at_once = has(s, n, "nodelay") || parameter(s, n, "delay").is_some();
+            if let Some(burst) = burst.filter(|b| at_once && *b >= 10_000) {
+                found(s.span(n), format!("{burst} requests of one client are let through at once"));
+            }
+        }
+        for n in s.all("limit_req_zone") {
         let all = rate(s, &zone_name(s, n)).filter(|r| *r > 600_000);
         if let Some(r) = all {
             found(s.span(n), format!("{} requests a second of one client are let through", r / 60));
         }
+    }
     },
     "headers-large" |s, _, found| for n in s.all("large_client_header_buffers") {
         let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
