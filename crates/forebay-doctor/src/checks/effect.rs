@@ -34,7 +34,55 @@ const EVER_NEW: [&str; 10] = [
     "http_cookie",
 ];
 
+/// Directives whose sizes are in bytes, k or m.
+const SIZES: [&str; 13] = [
+    "client_body_buffer_size",
+    "client_header_buffer_size",
+    "large_client_header_buffers",
+    "output_buffers",
+    "limit_rate",
+    "limit_rate_after",
+    "sendfile_max_chunk",
+    "ssl_buffer_size",
+    "gzip_min_length",
+    "postpone_output",
+    "subrequest_output_buffer_size",
+    "connection_pool_size",
+    "request_pool_size",
+];
+
+/// Ends of the names of such directives of the families of protocols.
+const SIZES_OF_FAMILIES: [&str; 5] =
+    ["_buffer_size", "_buffers", "_busy_buffers_size", "_max_temp_file_size", "_temp_file_write_size"];
+
+/// Returns the size with `g` in an argument of a directive that takes none.
+fn size_in_g(s: &Scene<'_>, n: usize, argument: &str) -> Option<String> {
+    let name = s.nodes.get(n)?.d.name.as_str().into_owned();
+    let family = FAMILIES.into_iter().find_map(|family| name.strip_prefix(family));
+    let plain =
+        SIZES.contains(&name.as_str()) || family.is_some_and(|rest| SIZES_OF_FAMILIES.contains(&rest));
+    let zone = match name.as_str() {
+        "limit_req_zone" | "limit_conn_zone" => {
+            argument.strip_prefix("zone=")?.rsplit_once(':').map(|(_, size)| size)
+        }
+        "ssl_session_cache" => argument.strip_prefix("shared:")?.rsplit_once(':').map(|(_, size)| size),
+        _ if name.ends_with("_cache_path") => {
+            argument.strip_prefix("keys_zone=")?.rsplit_once(':').map(|(_, size)| size)
+        }
+        _ => Some(argument).filter(|_| plain),
+    }?;
+    let digits = zone.strip_suffix(['g', 'G'])?;
+    (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then(|| zone.to_owned())
+}
+
 checks! { Check;
+    "size-in-g" |s, _, found| for n in 0..s.nodes.len() {
+        for (i, argument) in s.args(n).iter().enumerate() {
+            if let Some(size) = size_in_g(s, n, argument) {
+                found(s.arg_span(n, i), format!("\"{size}\" is no size here, and the server does not start"));
+            }
+        }
+    },
     "referer-guard" |s, _, found| for n in s.all("if").filter(|n| s.args(*n).join(" ").contains("$invalid_referer")) {
         let Some(location) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
         let path = s.args(location).join(" ").to_ascii_lowercase();
