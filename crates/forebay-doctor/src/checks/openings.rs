@@ -265,7 +265,7 @@ checks! { Check;
     "autoindex-read" |s, _, found| for n in s.all("autoindex").filter(|n| s.arg(*n, 0) == "on") {
         let block = s.parent(n);
         let only_methods = is_guarded(s, block) && !guards_reading(s, block) && s.child(block, "limit_except").is_some();
-        let dropped = block.filter(|b| s.is(*b, "location")).is_some_and(|b| parts(s, b).iter().any(|p| ["incoming", "dropbox", "inbox", "staging", "drafts", "tmp", "temp", "old", "bak"].contains(&p.as_str())) || is_for_uploads(&s.args(b).join(" ")));
+        let dropped = block.filter(|b| s.is(*b, "location")).is_some_and(|b| parts(s, b).iter().any(|p| ["incoming", "dropbox", "inbox", "staging", "drafts", "tmp", "temp", "old", "bak"].contains(&p.as_str())) || parts(s, b).iter().any(|p| ["upload", "attachment", "userfiles", "user_content"].iter().any(|u| p.starts_with(u))));
         if only_methods && is_wide(s, n) || dropped && !is_guarded(s, block) {
             found(s.span(n), "every folder without an index shows what it has".to_owned());
         }
