@@ -1,6 +1,7 @@
 //! Edits of fixes that are more than a row of data.
 
 use crate::checks::ask::refuses_all;
+use crate::checks::openings::loose_dot;
 use crate::fix::{Edit, after, arguments, before, removal};
 use crate::scene::Scene;
 use forebay_conf::print::{Node, print};
@@ -18,14 +19,23 @@ pub(crate) fn edits(rule: &str, s: &Scene<'_>, node: usize, span: Span) -> Optio
         "server-tokens" => first_in(s, node, "server_tokens off;"),
         "listen-http2" => http2_on(s, node, d),
         "alias-traversal" => closed_prefix(s, node),
+        "connection-claimed" => known_by_server(d),
+        "auth-location-open" | "internal-missing" => first_in(s, node, "internal;"),
+        "dot-unescaped" => escaped_dots(d),
+        "grpc-without-http2" => spoken_http2(s, node),
         "host-spoofing" => Some(vec![rewritten(argument()?, |text| text.replace("$http_host", "$host"))]),
         "valid-referers" => Some(vec![Edit { span: argument()?.span, text: String::new() }]),
+        // Behind a rule that fits everybody it would refuse nobody.
+        "allow-without-deny" if lets_all_in(s, node) => None,
         "allow-without-deny" => behind_last(s, node, "allow", "deny all;"),
-        "stub-status-open" => Some(vec![after(d, "allow 127.0.0.1;\nallow ::1;\ndeny all;")]),
-        "interface-open" => Some(vec![after(d, "allow 127.0.0.1;\nallow ::1;\ndeny all;")]),
+        // Rules that stand here already would come behind "deny all".
+        "stub-status-open" | "interface-open" if s.child(s.parent(node), "allow").is_some() => None,
+        "stub-status-open" | "interface-open" => {
+            Some(vec![after(d, "allow 127.0.0.1;\nallow ::1;\ndeny all;")])
+        }
         "uploads-run" => final_prefix(d),
-        // A guard that lets some in may need the scripts of the other location.
-        "guard-bypassed" if refuses_all(s, node) => final_prefix(d),
+        // A guard that lets some in may need the scripts of the other location, and would send their sources.
+        "guard-bypassed" if refuses_all(s, node) && s.child(Some(node), "allow").is_none() => final_prefix(d),
         "php-any-file" => first_in(s, node, "try_files $uri =404;"),
         "alias-glued" => Some(vec![rewritten(d.args.first()?, |text| format!("{text}/"))]),
         "httpoxy" => Some(vec![Edit { span: d.args.get(1)?.span, text: "\"\"".to_owned() }]),
@@ -40,7 +50,9 @@ pub(crate) fn edits(rule: &str, s: &Scene<'_>, node: usize, span: Span) -> Optio
         "cache-bypass-stores" => counterpart(d, "_cache_bypass", "_no_cache"),
         "cache-serves-members" => counterpart(d, "_no_cache", "_cache_bypass"),
         "field-not-always" => Some(vec![inserted(d.args.last()?.span.end, d, " always")]),
-        "retry-acts" => without_word(d, argument()?),
+        "retry-acts" | "retry-acts-grpc" | "gzip-events" | "cache-stale-denied" => {
+            without_word(d, argument()?)
+        }
         "upstream-connection-close" => kept_connection(s, node, d),
         "limit-status" => Some(vec![after(d, &format!("{}_status 429;", d.name.as_str()))]),
         "try-files-slash" => Some(vec![rewritten(d.args.last()?, |text| format!("/{text}"))]),
@@ -85,7 +97,12 @@ fn counterpart(d: &Directive, own: &str, other: &str) -> Option<Vec<Edit>> {
 }
 
 fn remote_address(d: &Directive) -> Option<Vec<Edit>> {
+    // Addresses alone: a user has none.
     let field = d.args.first()?.as_str().to_ascii_lowercase();
+    // It has a form of its own.
+    if field == "forwarded" {
+        return None;
+    }
     let text = if field == "x-forwarded-for" { "$proxy_add_x_forwarded_for" } else { "$remote_addr" };
     Some(vec![Edit { span: d.args.get(1)?.span, text: text.to_owned() }])
 }
@@ -181,9 +198,61 @@ fn repeated(s: &Scene<'_>, node: usize, d: &Directive) -> Option<Vec<Edit>> {
     let outer = s.effective(s.parent(block), &name)?;
     let own: Vec<String> = of_name(s, Some(block), &name).map(|n| s.arg(n, 0)).collect();
     let is_lost = |n: &usize| !own.iter().any(|o| o.eq_ignore_ascii_case(&s.arg(*n, 0)));
-    let lost = of_name(s, s.parent(outer), &name).filter(is_lost).filter_map(|n| s.nodes.get(n));
+    let lost = of_name(s, s.parent(outer), &name)
+        .filter(|n| is_lost(n) && !is_faulty(s, *n))
+        .filter_map(|n| s.nodes.get(n));
     let lines: Vec<String> = lost.map(|n| printed(n.d)).collect();
     (!lines.is_empty()).then(|| vec![before(d, &lines.join("\n"))])
+}
+
+/// Returns `true` if a line is not worth a copy: it has browsers forget that the site is on TLS.
+fn is_faulty(s: &Scene<'_>, n: usize) -> bool {
+    let value = s.arg(n, 1).replace(' ', "").to_ascii_lowercase();
+    s.arg(n, 0).eq_ignore_ascii_case("strict-transport-security")
+        && (value == "max-age=0" || value.starts_with("max-age=0;"))
+}
+
+/// Returns `true` if a rule beside an `allow` fits every address.
+fn lets_all_in(s: &Scene<'_>, node: usize) -> bool {
+    let fits = |n: usize| matches!(s.arg(n, 0).as_str(), "all" | "0.0.0.0/0" | "::/0");
+    of_name(s, s.parent(node), "allow").any(fits)
+}
+
+/// Puts in place of a field of the request what the server knows itself.
+fn known_by_server(d: &Directive) -> Option<Vec<Edit>> {
+    let text = match d.args.first()?.as_str().to_ascii_lowercase().as_str() {
+        "x-forwarded-host" | "host" => "$host",
+        "x-forwarded-proto" | "x-forwarded-protocol" | "x-forwarded-scheme" | "x-scheme" => "$scheme",
+        "x-forwarded-port" => "$server_port",
+        _ => return None,
+    };
+    Some(vec![Edit { span: d.args.get(1)?.span, text: text.to_owned() }])
+}
+
+/// Escapes the dots before the endings of names in a pattern.
+fn escaped_dots(d: &Directive) -> Option<Vec<Edit>> {
+    let word = d.args.last()?;
+    let mut text = word.as_str().into_owned();
+    // One finding may be about several dots.
+    while let Some(at) = loose_dot(&text).map(|(at, _)| at) {
+        text.insert(at, '\\');
+    }
+    // As people write it: without quotes a backslash before a letter stays one.
+    let is_plain = !text.contains([' ', ';', '{', '}', '"', '\'', '#', '\t', '\n'])
+        && !["\\\\", "\\t", "\\r", "\\n"].iter().any(|escape| text.contains(escape));
+    Some(vec![match is_plain && !word.quoted {
+        true => Edit { span: word.span, text },
+        false => rewritten(word, |_| text.clone()),
+    }])
+}
+
+fn spoken_http2(s: &Scene<'_>, node: usize) -> Option<Vec<Edit>> {
+    let server = s.around(node, "server")?;
+    if let Some(off) = s.child(Some(server), "http2") {
+        return Some(vec![arguments(s.nodes.get(off)?.d, "on")]);
+    }
+    let last = of_name(s, Some(server), "listen").last()?;
+    Some(vec![after(s.nodes.get(last)?.d, "http2 on;")])
 }
 
 fn of_name<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Iterator<Item = usize> + 's {

@@ -1,6 +1,7 @@
 //! Values that variables of a configuration can hold: whether the client chooses them, and which values are written down.
 
 use super::scene::Scene;
+use forebay_conf::tree::{Directive, Span};
 
 /// Variables that are the client's own text.
 const CLIENTS: [&str; 9] = [
@@ -67,7 +68,8 @@ fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
     let server = block.and_then(|b| if s.is(b, "server") { Some(b) } else { s.around(b, "server") });
     let here = |n: &usize| is_name(s, *n, name) && s.around(*n, "server") == server;
     let of_document = s.all("json_set").filter(|n| is_name(s, *n, name));
-    s.all("set").filter(here).chain(of_document).map(|n| s.arg(n, 1)).collect()
+    let given = s.all("auth_request_set");
+    s.all("set").chain(given).filter(here).chain(of_document).map(|n| s.arg(n, 1)).collect()
 }
 
 /// Returns `true` if the first word of a directive is the variable of this name.
@@ -117,12 +119,39 @@ pub(crate) fn written_by_set(s: &Scene<'_>, block: Option<usize>, name: &str) ->
 
 /// Returns the values of the tables that define a variable, as written.
 pub(crate) fn values_of_tables(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
-    let entries = tables(s, block, name).filter_map(|n| s.nodes.get(n)).flat_map(|n| {
+    entries_of_tables(s, block, name).into_iter().map(|entry| entry.value).collect()
+}
+
+/// A line of a table.
+pub(crate) struct Entry {
+    /// What is compared.
+    pub(crate) key: String,
+    /// What the variable gets.
+    pub(crate) value: String,
+    /// The place of the line.
+    pub(crate) span: Span,
+}
+
+impl Entry {
+    /// Returns `true` if everything comes to the line: it is the default, or a pattern for all.
+    pub(crate) fn takes_all(&self) -> bool {
+        let all = ["default", "~.", "~.*", "~.+", "~^", "~^.*$", "~^.+$", "~^(.*)$", "~^(.+)$", "~*.*"];
+        all.contains(&self.key.as_str()) || self.key.starts_with("~^(?<") && self.key.ends_with(">.+)$")
+    }
+}
+
+/// Returns the lines of the tables that define a variable.
+pub(crate) fn entries_of_tables(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<Entry> {
+    let lines = tables(s, block, name).filter_map(|n| s.nodes.get(n)).flat_map(|n| {
         let options = options(&n.d.name.as_str());
         let lines = n.d.block.iter().flat_map(|b| b.iter());
         lines.filter(move |e| !options.contains(&e.name.as_str().as_ref()))
     });
-    entries.filter_map(|e| Some(e.args.first()?.as_str().into_owned())).collect()
+    let entry = |e: &Directive| {
+        let value = e.args.first()?.as_str().into_owned();
+        Some(Entry { key: e.name.as_str().into_owned(), value, span: e.name.span })
+    };
+    lines.filter_map(entry).collect()
 }
 
 /// Returns the variables that a text, used in `block`, depends on: its own, and those that `set`, `map` and

@@ -2,7 +2,7 @@
 
 use super::ask::{
     carried, children, http_server, http_servers, inside, is_guarded, is_guarded_itself, is_local, is_wide,
-    refuses_all,
+    pass_of, refuses_all, serves,
 };
 use super::{Check, checks};
 use crate::routes;
@@ -33,7 +33,7 @@ fn is_of_secrets(s: &Scene<'_>, n: usize) -> bool {
 }
 
 /// Returns `true` if a part of a path begins as folders for uploads do.
-fn is_for_uploads(path: &str) -> bool {
+pub(crate) fn is_for_uploads(path: &str) -> bool {
     let lower = path.to_ascii_lowercase();
     lower.split('/').any(|part| UPLOADS.iter().any(|u| part.starts_with(u)))
 }
@@ -67,11 +67,8 @@ fn samples(prefix: &str) -> Vec<String> {
 
 /// Returns `true` if a location gives away what another one guards: it runs the scripts or serves the files there, or asks the same
 /// upstream.
-fn gives_the_same(s: &Scene<'_>, guarded: usize, taker: usize) -> bool {
-    let pass = |block: usize| {
-        let names = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
-        names.into_iter().find_map(|name| s.child(Some(block), name)).map(|n| s.arg(n, 0))
-    };
+pub(crate) fn gives_the_same(s: &Scene<'_>, guarded: usize, taker: usize) -> bool {
+    let pass = |block: usize| pass_of(s, block);
     let own = ["stub_status", "api", "metrics", "dashboard", "return", "empty_gif"];
     let root = |block: usize| s.effective(Some(block), "root").map(|n| s.arg(n, 0));
     if own.iter().any(|name| s.child(Some(guarded), name).is_some()) {
@@ -208,7 +205,11 @@ fn redirect_by_client(s: &Scene<'_>, n: usize, url: &str) -> Option<String> {
 /// Returns `true` if a file is inside of a folder that is served.
 fn is_below_root(s: &Scene<'_>, n: usize, file: &str) -> bool {
     let known = |f: &str| f.starts_with('/') && !f.contains('$');
-    let folders = ["root", "alias"].into_iter().flat_map(|name| s.all(name)).map(|r| s.arg(r, 0));
+    let folders = ["root", "alias"]
+        .into_iter()
+        .flat_map(|name| s.all(name))
+        .filter(|r| serves(s, *r))
+        .map(|r| s.arg(r, 0));
     known(file)
         && folders.filter(|f| known(f) && f.len() > 1).any(|f| Path::new(file).starts_with(f))
         && s.arg(n, 0) != "off"

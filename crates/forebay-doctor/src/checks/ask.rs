@@ -144,3 +144,52 @@ pub(crate) fn group_of(s: &Scene<'_>, url: &str) -> Option<usize> {
     let name = host.split(['/', ':']).next().unwrap_or_default();
     s.all("upstream").find(|u| s.arg(*u, 0) == name)
 }
+
+/// Returns the locations that `auth_request` asks.
+pub(crate) fn auth_locations(s: &Scene<'_>) -> Vec<usize> {
+    let mut found: Vec<usize> = Vec::new();
+    for n in s.all("auth_request").filter(|n| s.arg(*n, 0).starts_with('/')) {
+        let servers: Vec<usize> = match http_server(s, n) {
+            Some(server) => vec![server],
+            None => http_servers(s).collect(),
+        };
+        let uri = s.arg(n, 0);
+        let path = uri.split('?').next().unwrap_or_default();
+        let asked = servers.into_iter().map(|server| crate::routes::chosen(s, server, path));
+        found.extend(asked.filter(|l| s.is(*l, "location")));
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Returns the address that a block passes requests on to.
+pub(crate) fn pass_of(s: &Scene<'_>, block: usize) -> Option<String> {
+    let names = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
+    names.into_iter().find_map(|name| s.child(Some(block), name)).map(|n| s.arg(n, 0))
+}
+
+/// Returns `true` if a block answers with something else than files.
+fn answers_itself(s: &Scene<'_>, block: usize) -> bool {
+    let other = ["return", "stub_status", "api", "alias", "empty_gif", "deny", "memcached_pass"];
+    let denies =
+        |n: usize| !s.is(n, "deny") || s.arg(n, 0) == "all" && s.child(Some(block), "allow").is_none();
+    pass_of(s, block).is_some() || other.iter().filter_map(|d| s.child(Some(block), d)).any(denies)
+}
+
+/// Returns `true` if files of a `root` or `alias` are sent by some block: where all locations pass requests on, none are.
+pub(crate) fn serves(s: &Scene<'_>, n: usize) -> bool {
+    let Some(own) = s.parent(n).filter(|_| s.is(n, "root")) else { return true };
+    let has_rest =
+        |b: usize| children(s, b, "location").any(|l| crate::routes::prefix(s, l).is_some_and(|p| p == "/"));
+    let blocks = std::iter::once(own).chain(inside(s, own));
+    let mut blocks = blocks.filter(|b| {
+        s.is(*b, "location") || s.is(*b, "server") && s.nodes.get(*b).is_some_and(|n| n.d.block.is_some())
+    });
+    let is_partial = s.is(own, "http") && s.is_partial();
+    is_partial
+        || blocks.any(|b| {
+            let takes = !(s.is(b, "server") && has_rest(b));
+            takes && s.effective(Some(b), "root") == Some(n) && !answers_itself(s, b)
+        })
+}

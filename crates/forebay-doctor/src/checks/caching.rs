@@ -1,10 +1,10 @@
 //! Checks of caches: who gets what was made for somebody else.
 
-use super::ask::{FAMILIES, carried, has, http_server, inside, parameter};
+use super::ask::{FAMILIES, auth_locations, carried, has, http_server, inside, parameter};
 use super::{Check, checks};
 use crate::routes;
 use crate::scene::Scene;
-use crate::variables::{named, sources};
+use crate::variables::{is_name, named, sources};
 use forebay_conf::tree::Span;
 use forebay_conf::units;
 
@@ -101,7 +101,25 @@ fn is_of_assets(s: &Scene<'_>, cache: usize) -> bool {
 fn conditions(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
     let Some(level) = s.effective(block, name).map(|n| s.parent(n)) else { return Vec::new() };
     let all = s.level(level).iter().filter(|n| s.is(**n, name));
-    all.flat_map(|n| sources(s, block, &s.args(*n).join(" "))).collect()
+    let mut found: Vec<String> = all.flat_map(|n| sources(s, block, &s.args(*n).join(" "))).collect();
+    let under = deciding(s, block, &found);
+    found.extend(under);
+    found
+}
+
+/// Returns the variables of the conditions under which some of these variables are set.
+fn deciding(s: &Scene<'_>, block: Option<usize>, names: &[String]) -> Vec<String> {
+    let server = block.and_then(|b| http_server(s, b));
+    let sets =
+        s.all("set").filter(|n| http_server(s, *n) == server && names.iter().any(|v| is_name(s, *n, v)));
+    let conditions = sets.filter_map(|n| s.parent(n).filter(|p| s.is(*p, "if")));
+    conditions.flat_map(|c| sources(s, block, &s.args(c).join(" "))).collect()
+}
+
+/// Returns `true` if a field of a request orders the cache about.
+fn is_order(v: &str) -> bool {
+    let words = ["refresh", "purge", "bypass", "nocache", "no_cache", "update", "debug"];
+    v.strip_prefix("http_").is_some_and(|name| words.iter().any(|w| name.contains(w)))
 }
 
 /// Returns the codes and the time of `*_cache_valid`.
@@ -123,14 +141,22 @@ checks! { Check;
             found(s.span(key.node), text.to_owned());
         }
     },
-    "cache-key-arguments" |s, _, found| for (family, n) in caches(s) {
+    "auth-cached" |s, _, found| for (family, n) in caches(s) {
+        let Some(block) = s.parent(n).filter(|b| auth_locations(s).contains(b)) else { continue };
+        let key = Key::of(s, family, n);
+        let by_user = key.as_ref().is_some_and(|k| k.variables.iter().any(|v| is_personal(v) || v.starts_with("http_x_") || v.contains("user") || v.contains("token")));
+        if !by_user && s.effective(Some(block), "auth_basic").is_none() {
+            found(s.span(key.map_or(n, |k| k.node)), "one user is let in, and with him all the others".to_owned());
+        }
+    },
+    "cache-key-arguments" |s, _, found| { let asked = auth_locations(s); for (family, n) in caches(s) {
         let Some(key) = Key::of(s, family, n) else { continue };
         let whole = key.has(&["request_uri", "args", "query_string", "request"]);
         let some = key.variables.iter().any(|v| v.starts_with("arg_"));
-        if !whole && !some && key.text.contains('$') && !is_of_assets(s, n) {
+        if !whole && !some && key.text.contains('$') && !is_of_assets(s, n) && !s.parent(n).is_some_and(|b| asked.contains(&b)) {
             found(s.span(key.node), "/list?page=1 and /list?page=2 are one entry".to_owned());
         }
-    },
+    } },
     "cache-key-path" |s, _, found| for (family, n) in caches(s) {
         let Some(key) = Key::of(s, family, n) else { continue };
         if !key.has(&["request_uri", "uri", "document_uri", "request", "proxy_path", "request_filename"]) && named(&key.text).iter().all(|(_, v)| !v.starts_with(|c: char| c.is_ascii_digit())) && !key.variables.iter().any(|v| v.starts_with("arg_")) {
@@ -222,7 +248,7 @@ checks! { Check;
         let name = format!("{family}_cache_bypass");
         for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name)) {
             let used = sources(s, s.parent(n), &s.args(n).join(" "));
-            if let Some(v) = used.iter().find(|v| v.starts_with("arg_") || matches!(v.as_str(), "http_pragma" | "http_cache_control")) {
+            if let Some(v) = used.iter().find(|v| v.starts_with("arg_") || is_order(v) || matches!(v.as_str(), "http_pragma" | "http_cache_control")) {
                 found(s.span(n), format!("${v} in a request has the upstream do the work, as often as anybody likes"));
             }
         }

@@ -77,6 +77,11 @@ pub(crate) fn faults() -> impl Iterator<Item = Fault> {
     TABLE.lines().skip(1).filter_map(Fault::of)
 }
 
+/// Returns `true` if HTTP/2 itself has a fault in a version of nginx.
+pub(crate) fn http2_is_faulty(version: NginxVersion) -> bool {
+    faults().any(|fault| fault.opened == "http2" && fault.affects(version))
+}
+
 /// Returns the directives of a configuration that open a fault.
 fn openings(opened: &str, s: &Scene<'_>) -> Vec<usize> {
     let has = |n: usize, word: &str| s.args(n).iter().any(|a| a == word);

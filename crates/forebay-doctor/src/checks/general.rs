@@ -56,6 +56,8 @@ pub struct Worst {
     pub body: u64,
     /// Bytes of the response of an upstream.
     pub response: u64,
+    /// Bytes of a session of the stream block, which has a buffer for each direction.
+    pub session: u64,
 }
 
 impl Worst {
@@ -71,8 +73,10 @@ impl Worst {
         };
         let product = |n: usize| Some(number(s, n)?.saturating_mul(size(s, n, 1)?));
         let one = |n: usize| size(s, n, 0);
+        let of_http = |n: usize| size(s, n, 0).filter(|_| s.around(n, "stream").is_none());
+        let of_stream = |n: usize| size(s, n, 0).filter(|_| s.around(n, "stream").is_some());
         let response = |p: &str| {
-            let first = most(&format!("{p}_buffer_size"), 4096, &one);
+            let first = most(&format!("{p}_buffer_size"), 4096, &of_http);
             most(&format!("{p}_buffers"), 8 * 4096, &product).saturating_add(first)
         };
         let responses = ["proxy", "fastcgi", "uwsgi", "scgi"].map(response);
@@ -91,6 +95,11 @@ impl Worst {
                 .saturating_mul(each)
                 .saturating_add(cached)
                 .saturating_add(Worst::OTHERS),
+            session: if s.all("stream").next().is_some() {
+                most("proxy_buffer_size", 16 << 10, &of_stream).saturating_mul(2)
+            } else {
+                0
+            },
             head: most("large_client_header_buffers", 32 << 10, &product).saturating_add(most(
                 "client_header_buffer_size",
                 1024,
@@ -103,7 +112,8 @@ impl Worst {
 
     /// Returns the memory of all clients, bytes.
     pub fn memory(&self) -> u64 {
-        self.clients.saturating_mul(self.head.saturating_add(self.body).saturating_add(self.response))
+        let request = self.head.saturating_add(self.body).saturating_add(self.response);
+        self.clients.saturating_mul(request.max(self.session))
     }
 }
 
@@ -186,7 +196,9 @@ checks! { Check;
         let listens: Vec<usize> = s.all("listen").collect();
         let reuses = |n: &usize| s.args(*n).iter().any(|a| a == "reuseport");
         // The option may stand once for an address, however many servers it has.
-        let all_reuse = !listens.is_empty() && listens.iter().all(|n| listens.iter().any(|m| s.arg(*m, 0) == s.arg(*n, 0) && reuses(m)));
+        let same = |n: usize, m: usize| super::stream::is_one_address(s, n, m) || s.arg(m, 0) == s.arg(n, 0);
+        let tcp = |n: &&usize| !s.args(**n).iter().any(|a| a == "udp" || a == "quic") && !s.arg(**n, 0).starts_with("unix:");
+        let all_reuse = !listens.is_empty() && listens.iter().filter(tcp).all(|n| listens.iter().any(|m| same(*n, *m) && reuses(m)));
         if !single && !all_reuse {
             on(s, found, "multi_accept", "one worker will take nearly all connections");
         } else if single {
@@ -293,20 +305,21 @@ checks! { Check;
         let host = url.split("://").nth(1).unwrap_or_default();
         let place = host.split(['/', ':']).next().unwrap_or_default();
         let group = s.all("upstream").any(|u| s.arg(u, 0) == place);
-        if !group && !url.contains('$') && !place.is_empty() && !host.starts_with("unix") {
+        let socket = super::traffic::upgrades(s, s.parent(n));
+        if !group && !socket && !url.contains('$') && !place.is_empty() && !host.starts_with("unix") {
             found(s.arg_span(n, 0), "a new connection for each request".to_owned());
         }
     },
     "upstream-keepalive-many" |s, h, found| for n in s.all("keepalive").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
-        if let Some(k) = number(s, n).filter(|k| *k >= 64) {
+        if let Some(k) = number(s, n).filter(|k| *k >= 1000) {
             found(s.arg_span(n, 0), format!("up to {} idle connections to the upstream", k.saturating_mul(workers(s, h))));
         }
     },
     "keepalive-http10" |s, _, found| for u in s.all("upstream").filter(|u| s.child(Some(*u), "keepalive").is_some()) {
         let name = s.arg(u, 0);
         for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).split("://").nth(1).is_some_and(|h| h.split('/').next() == Some(name.as_str()))) {
-            let old = s.effective(s.parent(n), "proxy_http_version").is_none_or(|v| s.arg(v, 0) == "1.0");
-            if old {
+            // HTTP/1.0 in so many words has a rule of its own.
+            if s.effective(s.parent(n), "proxy_http_version").is_none() {
                 found(s.span(n), "without proxy_http_version 1.1 nginx before 1.29.7 closes each connection".to_owned());
             }
         }

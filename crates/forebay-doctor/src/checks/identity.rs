@@ -38,17 +38,36 @@ fn trusts_proxies(s: &Scene<'_>) -> bool {
     s.all("set_real_ip_from").next().is_some()
 }
 
+/// Returns the variable with the arguments of a request in the key of a limit.
+fn arguments(s: &Scene<'_>, n: usize) -> Option<String> {
+    let all = carried(s, s.parent(n), &s.arg(n, 0));
+    all.into_iter().find(|v| matches!(v.as_str(), "request_uri" | "args" | "query_string" | "request"))
+}
+
 /// Reports keys of limits that the client writes.
 fn keys(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in ["limit_req_zone", "limit_conn_zone"].into_iter().flat_map(|name| s.all(name)) {
         if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 0)) {
             found(s.arg_span(n, 0), format!("a new ${v} with each request has a limit of its own"));
+        } else if let Some(v) = arguments(s, n) {
+            found(
+                s.arg_span(n, 0),
+                format!("other arguments behind the path make a new ${v}, with a limit of its own"),
+            );
         }
     }
 }
 
 /// Names of the environment by which applications know the client.
-const CLIENT_FIELDS: [&str; 4] = ["x-real-ip", "x-forwarded-for", "x-client-ip", "true-client-ip"];
+const CLIENT_FIELDS: [&str; 7] = [
+    "x-real-ip",
+    "x-forwarded-for",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-cluster-client-ip",
+    "forwarded",
+];
 
 /// Reports fields for the upstream that repeat what the client says about its address.
 fn passed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
@@ -63,7 +82,8 @@ fn passed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         }
     }
     for n in ["fastcgi_param", "uwsgi_param", "scgi_param"].into_iter().flat_map(|name| s.all(name)) {
-        let is_address = matches!(s.arg(n, 0).as_str(), "REMOTE_ADDR" | "REMOTE_USER" | "HTTP_X_REAL_IP");
+        let is_address =
+            matches!(s.arg(n, 0).as_str(), "REMOTE_ADDR" | "HTTP_X_REAL_IP" | "HTTP_X_FORWARDED_FOR");
         if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 1)).filter(|_| is_address) {
             found(
                 s.arg_span(n, 1),
@@ -99,7 +119,11 @@ fn judged(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 
 /// Reports servers whose applications get a name for the site that is not the client's.
 fn hosts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
-    for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("host")) {
+    for n in s
+        .all("proxy_set_header")
+        .chain(s.all("grpc_set_header"))
+        .filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("host"))
+    {
         let value = s.arg(n, 1);
         let bare = value.split(':').next().unwrap_or_default();
         if bare == "localhost" || bare.parse::<IpAddr>().is_ok() {

@@ -5,16 +5,21 @@ pub(crate) mod ask;
 mod caching;
 pub(crate) mod certificates;
 pub(crate) mod disks;
+mod effect;
 pub(crate) mod faults;
 pub(crate) mod general;
+mod guards;
 pub(crate) mod http3;
 mod identity;
 pub(crate) mod kernel;
+pub(crate) mod openings;
+mod passing;
 pub(crate) mod running;
 pub(crate) mod safety;
 mod secrecy;
 pub(crate) mod stream;
 mod traffic;
+mod trust;
 mod upkeep;
 
 use crate::facts::host::Host;
@@ -56,10 +61,15 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         general::CHECKS,
         safety::CHECKS,
         access::CHECKS,
+        openings::CHECKS,
+        guards::CHECKS,
         identity::CHECKS,
+        trust::CHECKS,
         caching::CHECKS,
         secrecy::CHECKS,
         traffic::CHECKS,
+        passing::CHECKS,
+        effect::CHECKS,
         upkeep::CHECKS,
         stream::CHECKS,
         http3::CHECKS,

@@ -72,6 +72,24 @@ fn is_loose(subject: &str, pattern: &str) -> bool {
     }
 }
 
+/// Folders that have more than what is for everybody.
+const WHOLE: [&str; 14] = [
+    "",
+    "/etc",
+    "/etc/nginx",
+    "/etc/ssl",
+    "/root",
+    "/proc",
+    "/sys",
+    "/dev",
+    "/home",
+    "/var",
+    "/var/log",
+    "/var/lib",
+    "/usr",
+    "/boot",
+];
+
 checks! { Check;
     "alias-traversal" |s, _, found| for n in s.all("alias") {
         let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
@@ -86,14 +104,14 @@ checks! { Check;
             found(s.span(*c), format!("\"{}\" inside \"if\"", String::from_utf8_lossy(&s.nodes[*c].d.name.text)));
         }
     },
-    "ssrf" |s, _, found| for n in s.all("proxy_pass") {
+    "ssrf" |s, _, found| for n in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"].into_iter().flat_map(|name| s.all(name)) {
         let url = s.arg(n, 0);
         let host = host_of(&url);
         if by_client(s, s.parent(n), host).is_some() {
             found(s.arg_span(n, 0), format!("the client chooses {host}"));
         }
     },
-    "host-spoofing" |s, _, found| for n in s.all("proxy_set_header") {
+    "host-spoofing" |s, _, found| for n in s.all("proxy_set_header").chain(s.all("grpc_set_header")) {
         if s.arg(n, 0).eq_ignore_ascii_case("host") && s.arg(n, 1).contains("$http_host") {
             found(s.arg_span(n, 1), "the client's own text, unchecked".to_owned());
         }
@@ -260,7 +278,8 @@ checks! { Check;
         }
     },
     "root-exposed" |s, _, found| for name in ["root", "alias"] {
-        for n in s.all(name).filter(|n| matches!(s.arg(*n, 0).trim_end_matches('/'), "" | "/etc" | "/root" | "/proc" | "/home") && s.arg(*n, 0).starts_with('/')) {
+        let whole = |root: &str| root.starts_with('/') && WHOLE.contains(&root.trim_end_matches('/'));
+        for n in s.all(name).filter(|n| whole(&s.arg(*n, 0)) && super::ask::serves(s, *n)) {
             found(s.arg_span(n, 0), format!("all of {} is served", s.arg(n, 0)));
         }
     },
@@ -277,11 +296,13 @@ checks! { Check;
             found(s.arg_span(n, 1), format!("${v} of {have} groups"));
         }
     },
-    "weak-ciphers" |s, _, found| for n in s.all("ssl_ciphers") {
+    "weak-ciphers" |s, _, found| for n in ["ssl_ciphers", "proxy_ssl_ciphers", "grpc_ssl_ciphers", "uwsgi_ssl_ciphers"].into_iter().flat_map(|name| s.all(name)) {
         let list = s.arg(n, 0);
+        let anonymous = !list.contains("!aNULL") && !list.contains("!ADH");
         let weak = |w: &&str| {
             let parts = ["RC4", "DES", "3DES", "MD5", "NULL", "eNULL", "aNULL", "EXP", "EXPORT", "LOW", "ADH", "IDEA", "SEED"];
-            !w.starts_with(['!', '-', '@']) && w.split(['-', '+']).any(|p| parts.contains(&p))
+            let named = !w.starts_with(['!', '-', '@']) && w.split(['-', '+']).any(|p| parts.contains(&p));
+            named || *w == "@SECLEVEL=0" || anonymous && matches!(*w, "ALL" | "COMPLEMENTOFDEFAULT")
         };
         if let Some(w) = list.split([':', ' ', ',']).find(weak) {
             found(s.arg_span(n, 0), format!("{w} is broken"));

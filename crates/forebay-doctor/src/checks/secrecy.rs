@@ -170,7 +170,8 @@ checks! { Check;
             let off = verify.is_some_and(|v| s.arg(v, 0) == "off");
             let named = off.then(|| s.arg(n, 0).trim_start_matches(scheme).split('/').next().unwrap_or_default().to_owned());
             if let Some(host) = far_host(s, &s.arg(n, 0)).or(named).filter(|_| !verified) {
-                found(s.arg_span(n, 0), format!("nothing shows that it is {host} that answers"));
+                let at = verify.filter(|v| off && s.around(*v, "http").is_some()).map_or(s.arg_span(n, 0), |v| s.span(v));
+                found(at, format!("nothing shows that it is {host} that answers"));
             }
         }
     },
@@ -247,11 +248,13 @@ checks! { Check;
             }
         }
     },
-    "http2-off" |s, _, found| {
+    "http2-off" |s, h, found| {
+        let faulty = h.target.nginx().is_some_and(super::faults::http2_is_faulty);
+        let until = if faulty { ", once nginx is a version without open faults of HTTP/2" } else { "" };
         let tls = s.all("listen").find(|l| has(s, *l, "ssl") && s.around(*l, "http").is_some());
         let spoken = s.all("http2").any(|n| s.arg(n, 0) == "on") || s.all("listen").any(|l| has(s, l, "http2"));
         if let Some(l) = tls.filter(|_| !spoken) {
-            found(s.span(l), "browsers open up to six connections for what one could carry".to_owned());
+            found(s.span(l), format!("browsers open up to six connections for what one could carry{until}"));
         }
     },
     "ssl-buffer-small" |s, _, found| for n in s.all("ssl_buffer_size") {
@@ -277,12 +280,19 @@ checks! { Check;
             found(s.arg_span(n, 1), format!("\"{value}\" is no value of it, and ignored"));
         }
     },
-    "cookie-flags" |s, _, found| for n in s.all("add_header").filter(|n| is_field(s, *n, "set-cookie")) {
+    "cookie-flags" |s, _, found| {
+        for n in s.all("proxy_cookie_flags") {
+            if let Some(i) = s.args(n).iter().position(|a| matches!(a.to_ascii_lowercase().as_str(), "nosecure" | "nohttponly" | "nosamesite")) {
+                found(s.arg_span(n, i), format!("{} takes a flag from the cookies of the application", s.arg(n, i)));
+            }
+        }
+        for n in s.all("add_header").filter(|n| is_field(s, *n, "set-cookie")) {
         let lower = s.arg(n, 1).to_ascii_lowercase();
         let missing: Vec<&str> = ["secure", "httponly", "samesite"].into_iter().filter(|f| !lower.contains(f)).collect();
         if !missing.is_empty() && !lower.contains("$upstream") {
             found(s.arg_span(n, 1), format!("without {}", missing.join(", ")));
         }
+    }
     },
     "csp-unsafe" |s, _, found| for n in s.all("add_header").filter(|n| is_field(s, *n, "content-security-policy")) {
         let value = s.arg(n, 1);

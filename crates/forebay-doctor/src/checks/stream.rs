@@ -180,7 +180,7 @@ fn at_address(s: &Scene<'_>, server: Server<'_, '_>, has: impl Fn(Server<'_, '_>
 }
 
 /// Returns `true` if two `listen` directives are about one socket, however the address is written: `443` and `*:443`.
-fn is_one_address(s: &Scene<'_>, a: usize, b: usize) -> bool {
+pub(super) fn is_one_address(s: &Scene<'_>, a: usize, b: usize) -> bool {
     let address = |l: usize| Address::parse(&s.arg(l, 0), None);
     let same = address(a).is_some_and(|a| address(b).is_some_and(|b| a == b));
     same && has_word(s, a, "udp") == has_word(s, b, "udp")
@@ -293,13 +293,16 @@ checks! { Check;
         found(s.span(n), "the address of the balancer is judged, not that of the client".to_owned());
     },
     "stream-tls-unverified" |s, _, found| for server in Server::all(s).filter(|server| server.is_on("proxy_ssl") && !server.is_on("proxy_ssl_verify")) {
-        let far = server.targets().into_iter().find(|target| match Address::parse(target, None) {
+        // Turned off in so many words, it counts for machines nearby as well.
+        let off = server.setting("proxy_ssl_verify").is_some();
+        let far = server.targets().into_iter().find(|target| off || match Address::parse(target, None) {
             Some(Address::Inet(Host::Ip(ip), _)) => !is_near(ip),
             Some(Address::Inet(Host::Name(name), _)) => name != "localhost",
             _ => false,
         });
         if let (Some(pass), Some(far)) = (server.proxy_pass(), far) {
-            found(s.span(pass), format!("nothing shows that it is {far} that answers"));
+            let at = server.setting("proxy_ssl_verify").unwrap_or(pass);
+            found(s.span(at), format!("nothing shows that it is {far} that answers"));
         }
     },
 }

@@ -15,14 +15,14 @@ use forebay_conf::units;
 const METHODS: [&str; 6] = ["least_conn", "ip_hash", "hash", "random", "least_time", "sticky"];
 
 /// Returns the value of a field for the upstream in effect in a block.
-fn field(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<(usize, String)> {
+pub(super) fn field(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<(usize, String)> {
     let level = s.effective(block, "proxy_set_header").map(|n| s.parent(n))?;
     let is_it = |n: &&usize| s.is(**n, "proxy_set_header") && s.arg(**n, 0).eq_ignore_ascii_case(name);
     s.level(level).iter().rfind(is_it).map(|n| (*n, s.arg(*n, 1)))
 }
 
 /// Returns the path of a location, if one of its parts is one of these words.
-fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
+pub(super) fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
     let path = routes::prefix(s, location)
         .or_else(|| routes::pattern(s, location))
         .or_else(|| Some(s.arg(location, 1)))?;
@@ -34,8 +34,10 @@ fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
 }
 
 /// Parts of paths by which web sockets are known.
-const SOCKETS: [&str; 13] = [
+pub(super) const SOCKETS: [&str; 15] = [
     "hub",
+    "socket",
+    "sockets",
     "hubs",
     "realtime",
     "ws",
@@ -50,16 +52,16 @@ const SOCKETS: [&str; 13] = [
     "_socket",
 ];
 /// Parts of paths by which event streams are known.
-const STREAMS: [&str; 7] =
+pub(super) const STREAMS: [&str; 7] =
     ["sse", "events", "event-stream", "eventsource", "event-source", "eventstream", "stream"];
 
 /// Returns `true` if connections are upgraded in a block.
-fn upgrades(s: &Scene<'_>, block: Option<usize>) -> bool {
+pub(super) fn upgrades(s: &Scene<'_>, block: Option<usize>) -> bool {
     field(s, block, "upgrade").is_some()
 }
 
 /// Returns the locations that pass requests on over HTTP.
-fn passing<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = (usize, usize)> + 's {
+pub(super) fn passing<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = (usize, usize)> + 's {
     s.all("proxy_pass").filter(|n| http_server(s, *n).is_some()).filter_map(|n| Some((n, s.parent(n)?)))
 }
 
@@ -148,6 +150,9 @@ fn long_timeouts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         "uwsgi_read_timeout",
         "scgi_read_timeout",
         "grpc_read_timeout",
+        "grpc_send_timeout",
+        "fastcgi_send_timeout",
+        "uwsgi_send_timeout",
     ] {
         for n in s.all(name).filter(|n| s.around(*n, "http").is_some()) {
             let block = s.parent(n);
@@ -239,7 +244,7 @@ checks! { Check;
         }
     },
     "proxy-timeout-long" |s, _, found| long_timeouts(s, found),
-    "connect-timeout-long" |s, _, found| for family in FAMILIES {
+    "connect-timeout-long" |s, _, found| for family in FAMILIES.into_iter().chain(["grpc"]) {
         for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_connect_timeout"))) {
             if let Some(t) = seconds(s, n, 0).filter(|t| *t > 75) {
                 found(s.arg_span(n, 0), format!("{t} s before another server is tried"));
@@ -375,11 +380,20 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("every response leaves at {} kB a second at most", b >> 10));
         }
     },
-    "limit-loose" |s, _, found| for n in s.all("limit_req_zone") {
+    "limit-loose" |s, _, found| {
+        for n in s.all("limit_req") {
+            let burst = parameter(s, n, "burst").and_then(|b| b.parse::<u64>().ok());
+            let at_once = has(s, n, "nodelay") || parameter(s, n, "delay").is_some();
+            if let Some(burst) = burst.filter(|b| at_once && *b >= 10_000) {
+                found(s.span(n), format!("{burst} requests of one client are let through at once"));
+            }
+        }
+        for n in s.all("limit_req_zone") {
         let all = rate(s, &zone_name(s, n)).filter(|r| *r > 600_000);
         if let Some(r) = all {
             found(s.span(n), format!("{} requests a second of one client are let through", r / 60));
         }
+    }
     },
     "headers-large" |s, _, found| for n in s.all("large_client_header_buffers") {
         let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));

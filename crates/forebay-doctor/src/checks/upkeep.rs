@@ -120,7 +120,7 @@ checks! { Check;
     "backlog-small" |s, _, found| for n in s.all("listen") {
         if let Some(b) = backlog(s, n).filter(|b| *b < 128) {
             let at = s.args(n).iter().position(|a| a.starts_with("backlog=")).unwrap_or(0);
-            found(s.arg_span(n, at), format!("the {}th connection of a burst is dropped", b.saturating_add(2)));
+            found(s.arg_span(n, at), format!("of a burst {} connections wait, and the others are dropped", b.saturating_add(1)));
         }
     },
     "temp-in-memory" |s, _, found| for n in 0..s.nodes.len() {
@@ -217,7 +217,7 @@ checks! { Check;
     "reuseport-missing" |s, h, found| if h.cpus != 1 && connections(s) >= 10_000 {
         let listens: Vec<usize> = s.all("listen").filter(|n| s.around(*n, "http").is_some() && !s.arg(*n, 0).starts_with("unix:")).collect();
         if let Some(first) = listens.first().filter(|_| !listens.iter().any(|l| super::ask::has(s, *l, "reuseport"))) {
-            found(s.span(*first), "all workers wake up for one connection".to_owned());
+            found(s.span(*first), "the workers that happen to wake up first get most of the connections".to_owned());
         }
     },
     "timer-resolution" |s, _, found| for n in s.all("timer_resolution") {

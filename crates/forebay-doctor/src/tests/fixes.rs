@@ -121,3 +121,37 @@ fn included_files_are_mended_too() {
     assert!(changed("n.conf").is_some_and(|t| t.contains("    server_tokens off;\n    include")));
     assert!(outcome.applied.contains(&"keepalive-off"));
 }
+
+#[test]
+fn fixes_neither_open_nor_shut_more_than_is_meant() {
+    let unchanged = |text: &str, kept: &str| {
+        let new = mended(&whole(text), Target::Nginx(None));
+        assert!(new.contains(kept), "{kept} is gone:\n{new}");
+    };
+    // A rule for everybody in front of it makes "deny all" void.
+    unchanged(
+        "server { location /m { allow 0.0.0.0/0; proxy_pass http://10.0.0.1; } }",
+        "allow 0.0.0.0/0; proxy_pass",
+    );
+    // Rules that are there come first.
+    unchanged(
+        "server { location /s { stub_status; allow 10.0.0.0/8; } }",
+        "stub_status; allow 10.0.0.0/8; deny all;",
+    );
+    // Who is let in would get the sources of scripts.
+    unchanged(
+        "server { location /admin/ { allow 10.0.0.1; deny all; } location ~ \\.php$ { try_files $uri =404; fastcgi_pass 127.0.0.1:1; } }",
+        "location /admin/ {",
+    );
+    // A user has no address.
+    unchanged(
+        "server { location / { uwsgi_param REMOTE_USER $http_a; uwsgi_pass 127.0.0.1:1; } }",
+        "REMOTE_USER $http_a;",
+    );
+    // A line that does harm is not copied.
+    unchanged(
+        "server { add_header Strict-Transport-Security max-age=0 always; location /a { add_header X-A b; proxy_pass http://10.0.0.1; } }",
+        "location /a { add_header X-A b;",
+    );
+    unchanged("server { location ~ /a/.*.php$ { return 404; } }", "location ~ /a/.*\\.php$ {");
+}

@@ -82,7 +82,10 @@ fn examine(args: DoctorArgs) -> Result<u8, String> {
     };
     let host = forebay_doctor::look_at_host(&scene, &look)?;
     let target = match args.target {
-        Some(Target::Nginx(None)) => nginx(args.program.as_deref())?,
+        // The nginx of this machine says nothing about a configuration of another one.
+        Some(Target::Nginx(None)) if !args.no_host || args.program.is_some() => {
+            nginx(args.program.as_deref())?
+        }
         Some(target) => target,
         None => host.runner(),
     };
