@@ -49,7 +49,7 @@ pub enum Mend {
     Before(String),
     /// Adds a directive behind that of the finding.
     After(String),
-    /// Has a function in [`mends`].
+    /// Has a function in `mends.rs`.
     Computed,
 }
 

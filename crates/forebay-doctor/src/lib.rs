@@ -1,7 +1,7 @@
 //! What in a configuration and on the host is wrong, stale, harmful or without effect, why, what to write instead, and the edits
 //! that do it.
 //!
-//! - A rule is data: [`rule`] reads `data/rules/*.rules`, from which docs/doctor.md is printed, too. What looks for the problem is a
+//! - A rule is data: [`mod@rule`] reads `data/rules/*.rules`, from which docs/doctor.md is printed, too. What looks for the problem is a
 //!   function of the same name in `checks`, and [`examine`] runs them all.
 //! - [`Scene`] is the configuration as rules see it, `variables` what its variables can hold, `facts` describes the machine and the
 //!   running server.
