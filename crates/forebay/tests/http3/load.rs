@@ -94,7 +94,7 @@ fn wrong_ways_to_ask_for_load_are_told() {
         (&["tcp://127.0.0.1:1"], "--http3 is for HTTP"),
     ] {
         let (code, _, errors) = run(program(), &[&["bench", "--http3"], args].concat()).expect("runs");
-        assert!(code == 1 && errors.contains(words), "{args:?}: {code} {errors}");
+        assert!(code == 2 && errors.contains(words), "{args:?}: {code} {errors}");
     }
 }
 
