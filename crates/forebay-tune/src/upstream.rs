@@ -27,7 +27,7 @@ pub(crate) fn start(latency: Duration, size: usize) -> std::io::Result<u16> {
                 continue;
             }
             let (answer, mine) = (answer.clone(), count.clone());
-            let _ = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+            let _ = std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
                 let _mine = mine;
                 let _ = serve(stream, &answer, latency);
             });

@@ -33,6 +33,10 @@ impl Search<'_> {
 
     /// Returns the levels of the lines whose gain is large beyond doubt, all others at 0; `None` without any.
     fn large(&self, noise: f64) -> Option<Point> {
+        // Nothing was measured if the tuning was ended at once.
+        if self.samples.is_empty() {
+            return None;
+        }
         let model = Model::fit(&self.samples, noise);
         let best = self.incumbent(&model);
         let is_large = |k: usize| {
