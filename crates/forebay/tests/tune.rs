@@ -106,7 +106,8 @@ fn a_bad_configuration_gets_better_and_comes_back() {
     let rate = said.split("-- half of the load: ").nth(1).and_then(|t| t.split(' ').next());
     let rate: f64 = rate.expect("a rate").parse().expect("a number");
     let half = [0, 1, 1, 0, 1, 0, 0, 1].map(|tuned| {
-        let point = if tuned == 1 { best.clone() } else { serde_json::json!([0, 0]) };
+        let base = vec![0; best.as_array().map_or(0, Vec::len)];
+        let point = if tuned == 1 { best.clone() } else { serde_json::json!(base) };
         serde_json::json!({"half_load": rate, "point": point, "rate": rate, "p50": 1000, "p99": 2000 + 3000 * tuned,
                            "cpu": 50.0, "memory": 1, "errors": 0})
     });
