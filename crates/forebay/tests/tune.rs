@@ -144,7 +144,7 @@ fn the_load_is_a_part_of_the_capacity_and_stays_so() {
     let site = site();
     // What it says of the load and of the first run, ended by ^C after that.
     let said = |more: &[&str]| {
-        let args = [&["--load", "50%", "--budget", "60s", "--only", "sendfile"], more].concat();
+        let args = [&["--load", "50%", "--budget", "60s", "--only", "keepalive_requests"], more].concat();
         let mut run =
             tune(&site, &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
         let mut lines = BufReader::new(run.stdout.take().expect("piped")).lines().map_while(Result::ok);
@@ -167,7 +167,7 @@ fn the_load_is_a_part_of_the_capacity_and_stays_so() {
     let sent = number(&first, "As it is: ");
     assert!(sent > 0.5 * rate && sent < 1.5 * rate, "{capacity}, {first}");
     assert_eq!(said(&["--resume"]).0, capacity);
-    let other = tune(&site, &["--budget", "60s", "--only", "sendfile", "--resume"]).output().expect("runs");
+    let other = tune(&site, &["--budget", "60s", "--only", "keepalive_requests", "--resume"]).output().expect("runs");
     assert!(text(&other).contains("is of another tuning"), "{}", text(&other));
     let output = tune(&site, &["--load", "87%", "--for", "throughput"]).output().expect("runs");
     assert!(text(&output).contains("--load fixes the requests a second"), "{}", text(&output));
