@@ -167,7 +167,8 @@ fn the_load_is_a_part_of_the_capacity_and_stays_so() {
     let sent = number(&first, "As it is: ");
     assert!(sent > 0.5 * rate && sent < 1.5 * rate, "{capacity}, {first}");
     assert_eq!(said(&["--resume"]).0, capacity);
-    let other = tune(&site, &["--budget", "60s", "--only", "keepalive_requests", "--resume"]).output().expect("runs");
+    let other =
+        tune(&site, &["--budget", "60s", "--only", "keepalive_requests", "--resume"]).output().expect("runs");
     assert!(text(&other).contains("is of another tuning"), "{}", text(&other));
     let output = tune(&site, &["--load", "87%", "--for", "throughput"]).output().expect("runs");
     assert!(text(&output).contains("--load fixes the requests a second"), "{}", text(&output));
