@@ -11,7 +11,7 @@ use std::ops::Range;
 pub enum Safety {
     /// Answers stay as they are, but for what the finding is about.
     Safe,
-    /// Somebody may rely on what changes.
+    /// Behavior changes that somebody may rely on.
     Unsafe,
 }
 
@@ -34,7 +34,7 @@ pub struct Fix {
     pub edits: Vec<Edit>,
 }
 
-/// How a rule is mended.
+/// Edit that mends a finding of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mend {
     /// Removes the directive.

@@ -24,6 +24,8 @@ pub struct Scene<'t> {
     patterns: RefCell<Patterns>,
     /// Directives by the places of their words.
     places: HashMap<(FileId, u32), usize>,
+    /// Directives by their names, in reading order: rules look for names inside of loops.
+    names: HashMap<&'t [u8], Vec<usize>>,
 }
 
 /// Patterns by their text and whether case counts; `None` for those that do not compile.
@@ -38,6 +40,7 @@ impl<'t> Scene<'t> {
             is_partial: false,
             patterns: RefCell::default(),
             places: HashMap::new(),
+            names: HashMap::new(),
         };
         scene.top = scene.add(&tree.root, None);
         scene
@@ -51,6 +54,7 @@ impl<'t> Scene<'t> {
             let n = self.nodes.len();
             self.nodes.push(Node { d, parent, children: Vec::new() });
             here.push(n);
+            self.names.entry(&d.name.text).or_default().push(n);
             let words = std::iter::once(&d.name).chain(&d.args);
             self.places.extend(words.map(|w| ((w.span.file, w.span.start), n)));
             // Blocks of data (`map`, `types`) hold no directives.
@@ -76,8 +80,8 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns the directives of this name, anywhere.
-    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
-        (0..self.nodes.len()).filter(move |n| self.is(*n, name))
+    pub fn all<'s>(&'s self, name: &str) -> impl Iterator<Item = usize> + use<'s, 't> {
+        self.names.get(name.as_bytes()).into_iter().flatten().copied()
     }
 
     /// Returns `true` if a directive has this name.
@@ -110,7 +114,13 @@ impl<'t> Scene<'t> {
 
     /// Returns the first directive of this name right in a block.
     pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
-        self.level(block).iter().copied().find(|n| self.is(*n, name))
+        let (level, named) = (self.level(block), self.names.get(name.as_bytes())?);
+        // The block http may have thousands of servers, and a name thousands of places.
+        if level.len() < named.len() {
+            level.iter().copied().find(|n| self.is(*n, name))
+        } else {
+            named.iter().copied().find(|n| self.parent(*n) == block)
+        }
     }
 
     /// Returns the directives of a block itself.

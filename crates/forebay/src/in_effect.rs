@@ -76,6 +76,8 @@ pub(crate) fn text(changes: &Changes) -> String {
     let mut out = match (added, removed) {
         (0, 0) => "no directive changed".to_owned(),
         (1, 1) => "one directive changed".to_owned(),
+        (1, 0) => "one directive added".to_owned(),
+        (0, 1) => "one directive removed".to_owned(),
         _ => format!("{added} directives added, {removed} removed"),
     };
     for (sign, list, all) in [('-', &changes.removed, removed), ('+', &changes.added, added)] {

@@ -740,7 +740,8 @@ fn block_refusal(lexer: &Lexer<'_>, scope: Scope) -> Option<&'static str> {
     (scope.depth >= MAX_DEPTH).then_some("blocks are nested too deep")
 }
 
-/// Returns the context inside the block of a directive that stands in `context`. `None`: the block holds data, or the directive has none.
+/// Returns the context inside a directive's block. `context` is the one around the directive. Returns `None` if the block holds data, or
+/// there is no block.
 pub fn inside(row: &Row, context: Contexts) -> Option<Contexts> {
     match content(row, context) {
         Kind::Table(inside) if row.block => Some(inside),

@@ -155,7 +155,7 @@ fn loops(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
-/// Returns `true` if a URL leads to the server that a redirect stands in.
+/// Returns `true` if a URL leads back to the server block of the redirect.
 fn leads_here(s: &Scene<'_>, server: usize, url: &str) -> bool {
     let Some((scheme, rest)) = url.split_once("://") else { return false };
     let host = rest.split(['/', '$']).next().unwrap_or_default();

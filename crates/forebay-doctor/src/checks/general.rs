@@ -169,7 +169,7 @@ pub(crate) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, 
             continue;
         };
         let names = |level: &[usize]| -> Vec<String> {
-            // What is sent empty is not sent.
+            // An empty field is not sent.
             let sent =
                 |n: &&usize| name == "add_header" || s.args(**n).len() < 2 || !s.arg(**n, 1).is_empty();
             level.iter().filter(|n| s.is(**n, name) && sent(n)).map(|n| s.arg(*n, 0)).collect()

@@ -1,4 +1,4 @@
-//! What rules look for, by the names of the rules.
+//! Checks of configurations and machines, by the names of their rules.
 
 mod access;
 pub(crate) mod ask;
@@ -28,7 +28,7 @@ use crate::target::Target;
 use forebay_conf::tree::Span;
 use std::ops::Deref;
 
-/// What is known besides the configuration.
+/// Facts about the machine and the server, besides the configuration.
 pub(crate) struct Facts<'a> {
     /// The machine.
     pub host: &'a Host,

@@ -27,7 +27,7 @@ const PROTECTING: [&str; 8] = [
     "cross-origin-resource-policy",
 ];
 
-/// Fields that browsers do not heed any more.
+/// Response fields that browsers ignore today.
 const OBSOLETE: [&str; 4] = ["public-key-pins", "expect-ct", "x-ua-compatible", "feature-policy"];
 
 /// Returns the host in an address that is on another machine; `None` for addresses nearby.

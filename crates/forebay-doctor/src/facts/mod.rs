@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Reads a configuration of this environment with all front ends of the program; see [`forebay_core::config::load_all`].
 pub type Load = fn(&Environment, &mut Files) -> (Option<Config>, Vec<Error>);
 
-/// What is to be looked at besides the configuration.
+/// Parts of the machine to look at, besides the configuration.
 pub struct Look<'a> {
     /// Places of the configuration.
     pub environment: &'a Environment,
