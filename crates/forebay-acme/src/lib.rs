@@ -13,7 +13,7 @@
 //!
 //! A front end replaces certificates in their `Slot` (`forebay-core/src/tls/slot.rs`). Challenges of HTTP-01 are answered in the
 //! POST_READ phase, and challenges of TLS-ALPN-01 by `forebay-core/src/tls/proof.rs`. `dns/` and `http.rs` have listeners of their own,
-//! which worker threads skip and the tokio thread reads (`Outside` in `forebay-core/src/process.rs`).
+//! which worker threads skip and the tokio thread reads (`Outside` in `forebay-core/src/outside.rs`).
 
 #![warn(unreachable_pub)]
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::config::{Build, Config, Listener};
 use crate::idle_memory::Ended;
 use crate::limit::shares::{self, Candidate, Network};
-use crate::process::Outside;
+use crate::outside::Outside;
 use crate::thread::{ActiveConfig, Thread};
 use crate::upstream::group::Group;
 use forebay_conf::error::Level;

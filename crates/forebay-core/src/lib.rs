@@ -7,6 +7,7 @@
 
 pub mod blocks;
 pub mod client;
+pub mod clock;
 pub mod config;
 pub mod control;
 pub mod counters;
@@ -19,6 +20,7 @@ pub mod idle_memory;
 pub mod latency;
 pub mod limit;
 pub mod log;
+pub mod outside;
 pub mod pattern;
 pub mod process;
 pub mod shared_store;

@@ -3,6 +3,7 @@
 use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
 use crate::front::FrontEnd;
+use crate::outside::{Outside, Post};
 use crate::tls::key_log;
 use crate::watchdog;
 use crate::worker::{self, Command, Mailbox};
@@ -58,38 +59,25 @@ pub struct ThreadPlan {
     pub connections: usize,
 }
 
-/// Access for background work of a front end, which runs outside the worker threads: the first of these threads, and tokio.
-#[derive(Clone)]
-pub struct Outside {
+/// Queue of a thread.
+struct Queue {
     mailbox: Arc<Mailbox>,
     remote: Remote,
-    /// Counters of all threads.
-    pub counters: Arc<Vec<Arc<Counters>>>,
-    /// Sockets of listeners for background work.
-    sockets: Arc<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
-    /// Runtime for tasks.
-    pub tokio: tokio::runtime::Handle,
 }
 
-impl Outside {
+impl Queue {
     fn send(&self, command: Command) {
         self.mailbox.push(command);
         self.remote.wake();
     }
+}
 
-    /// Returns the sockets of a listener for background work ([`crate::config::Listener::outside`]). All have to be read: the kernel
-    /// divides connections and datagrams among them.
-    pub fn sockets(&self, addr: &ListenAddr) -> Vec<Arc<OwnedFd>> {
-        self.sockets.get(addr).cloned().unwrap_or_default()
-    }
-
-    /// Writes a line to the error log.
-    pub fn log(&self, level: Level, line: &str) {
+impl Post for Queue {
+    fn log(&self, level: Level, line: &str) {
         self.send(Command::Log(level, line.to_owned()));
     }
 
-    /// Sends a message to the front end of this number in the first thread.
-    pub fn message(&self, front: u8, message: Box<dyn Any + Send>) {
+    fn message(&self, front: u8, message: Box<dyn Any + Send>) {
         self.send(Command::Message(front, message));
     }
 }
@@ -200,10 +188,10 @@ impl Worker {
     /// Starts the background work of a configuration and ends that of the former one.
     fn begin(&self, config: &Arc<Config>, former: Option<&Config>) {
         let Some(first) = self.threads.first() else { return };
-        let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
+        let first = Arc::new(Queue { mailbox: first.mailbox.clone(), remote: first.remote.clone() });
         let sockets = Arc::new(self.sockets_outside(config));
         let (counters, tokio) = (self.counters.clone(), self.tokio.clone());
-        let outside = Outside { mailbox, remote, counters, sockets, tokio };
+        let outside = Outside { first, counters, sockets, tokio };
         let fronts = self.front_ends.iter().zip(0..);
         let work = fronts.map(|(f, number)| f.begin(number, config, former, &outside)).collect();
         // Drops the former work only now that the new one has begun.

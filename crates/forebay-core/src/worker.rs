@@ -795,7 +795,7 @@ mod tests {
             _: u8,
             _: &Config,
             _: Option<&Config>,
-            _: &crate::process::Outside,
+            _: &crate::outside::Outside,
         ) -> Box<dyn Any + Send> {
             Box::new(())
         }

@@ -19,7 +19,7 @@ use forebay_core::config::Config;
 use forebay_core::config::{Build, Context};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, PARTING, Passed};
 use forebay_core::idle_memory::Ended;
-use forebay_core::process::Outside;
+use forebay_core::outside::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::upstream::config::Numbers;
 use forebay_net::reactor::{Direct, Job, NOTICE_CACHES, NOTICE_MOUNTS, Token};

@@ -11,7 +11,7 @@ use forebay_core::config::{Build, Config, Context, plain};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, Passed};
 use forebay_core::idle_memory::Ended;
 use forebay_core::log::error;
-use forebay_core::process::Outside;
+use forebay_core::outside::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::tls::ocsp::staple;

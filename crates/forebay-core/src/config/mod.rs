@@ -158,7 +158,7 @@ pub struct Listener {
     pub nodelay: Option<bool>,
     /// Number of the front end that serves its connections.
     pub front: u8,
-    /// Background work of the front end has its sockets, and threads do not (see [`crate::process::Outside::sockets`]). There are as
+    /// Background work of the front end has its sockets, and threads do not (see [`crate::outside::Outside::sockets`]). There are as
     /// many as threads all the same, which a reload may give to a server.
     pub outside: bool,
     /// Servers of connections to any local address that is not in `exact`.

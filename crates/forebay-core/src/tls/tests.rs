@@ -11,12 +11,13 @@ use super::settings::Written;
 use super::vars::Variables;
 use super::{Session, Verdict};
 use crate::client::Client;
+use crate::clock::Clock;
 use crate::config::names::ServerName;
 use crate::config::{
     Address, Build, Config, Context, Environment, ListenAddr, Listener, Scope, SocketOptions,
 };
 use crate::limit::cidr::Cidr;
-use crate::thread::{ActiveConfig, Clock, Parts, Thread};
+use crate::thread::{ActiveConfig, Parts, Thread};
 use crate::vars::{Captures, Evaluate, RowSource, Source, Var, VarError, VarId, VarStore};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;

@@ -23,8 +23,8 @@ pub use store::{Stored, VarStore};
 pub use template::{Part, Template};
 pub use time::TimeFormat;
 
+use crate::clock::Clock;
 use crate::limit::cidr::Cidr;
-use crate::thread::Clock;
 use crate::tls::Session;
 use forebay_conf::error::Level;
 use forebay_http::proxy_protocol::Header;

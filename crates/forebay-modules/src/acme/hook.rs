@@ -4,7 +4,7 @@ use forebay_acme::{HookCall, Hooks};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::config::value::first;
-use forebay_core::process::Outside;
+use forebay_core::outside::Outside;
 use forebay_core::vars::{RowSource, Template};
 use forebay_http::h1::request::Limits;
 use forebay_server::background::{self, Run, Task};

@@ -4,8 +4,8 @@
 //! polls them. When the turn of a subrequest comes, it gets the client's connection, sends its body, and gives the connection back with
 //! the variables. A fragment that is at hand at once is sent at once.
 
-use super::outlet::{Follows, Outlet, PIECE, filter, most_at_once};
-use super::pace::{Pace, limit_rate};
+use super::outlet::{Follows, Outlet, PIECE, filter, limit_rate, most_at_once};
+use super::pace::Pace;
 use super::pump::Pump;
 use super::write::{Broken, Done, after_last, client_gone_within};
 use crate::access_log;

@@ -1,32 +1,6 @@
 //! Rate of a response (nginx: limit_rate). Hot path.
 
-use crate::request::Request;
 use std::time::{Duration, Instant};
-
-/// Returns `limit_rate` and `limit_rate_after` in effect, bytes/s and bytes.
-pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
-    if !has_limit_rate(req) {
-        return None;
-    }
-    let http = req.http();
-    let core = &http.location(req).settings.core;
-    let set = req.resp.limit_rate;
-    let eval = |t: &Option<forebay_core::vars::Template>, req: &mut Request| {
-        // A value that is no size means no limit, since it comes from variables and may be anything.
-        let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
-        forebay_conf::units::size(&v).unwrap_or(0)
-    };
-    // `X-Accel-Limit-Rate` and `$limit_rate` go before the directive, as in nginx.
-    let rate = if set != 0 { set } else { eval(&core.limit_rate.0, req) };
-    let after = eval(&core.limit_rate_after.0, req);
-    (rate > 0).then_some((rate, after))
-}
-
-/// Returns `true` if a response may have a rate.
-#[inline]
-pub(super) fn has_limit_rate(req: &Request) -> bool {
-    req.resp.limit_rate != 0 || req.own_location().settings.core.limit_rate.0.is_some()
-}
 
 /// Keeps a response at its rate (nginx: limit_rate).
 pub(super) struct Pace {

@@ -3,8 +3,8 @@
 
 use super::compose;
 use super::files::{memory, shared};
-use super::outlet::Outlet;
-use super::pace::{Pace, has_limit_rate, limit_rate};
+use super::outlet::{Outlet, has_limit_rate, limit_rate};
+use super::pace::Pace;
 use super::pump::Pump;
 use super::write::{Done, Idle, after_last, failed, give_shared, room, write_last};
 use crate::request::Request;

@@ -1,7 +1,7 @@
 //! Messages of modules to a worker thread, from tasks of the process.
 
 use crate::thread::Thread;
-use forebay_core::process::Outside;
+use forebay_core::outside::Outside;
 use std::any::Any;
 use std::rc::Rc;
 

@@ -2,7 +2,7 @@
 
 use crate::config::http::Http;
 use forebay_core::config::Config;
-use forebay_core::process::Outside;
+use forebay_core::outside::Outside;
 use forebay_core::shared_store::Tells;
 use forebay_core::tasks::{Log, Tasks};
 use forebay_core::tls::ocsp::staple;

@@ -3,8 +3,8 @@
 use super::Request;
 use crate::way;
 use forebay_conf::error::Level;
+use forebay_core::clock::Clock;
 use forebay_core::limit::cidr::{self, Cidr};
-use forebay_core::thread::Clock;
 use forebay_core::tls::Session;
 use forebay_core::trace;
 use forebay_core::vars::{Captures, Evaluate, Source, Stored, VarError, VarId, VarStore};
