@@ -553,7 +553,7 @@ fn wait<'r>(req: &'r mut Request, s: &Settings, d: &Delayed) -> Step<'r> {
     Step::later(async move {
         // The pause ends early where the client goes away, so that its request does not hold memory until the
         // delay is over.
-        if pause(req, delay).await {
+        if pause(req, delay).await.is_ok() {
             return Verdict::Declined;
         }
         req.log(Level::Info, "client prematurely closed connection");

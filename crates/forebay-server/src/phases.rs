@@ -1,6 +1,7 @@
 //! The phases of a request, one after the other (nginx: the phase engine). Modules take part by hooks, see [`crate::module`]. Hot path.
 
 use crate::config::http::{Http, Location, ROOT};
+use crate::connection::ClientGone;
 use crate::error_page::{self, NextStep};
 use crate::location;
 use crate::module::levels::LocationSettings;
@@ -423,16 +424,19 @@ async fn delayed(req: &mut Request, status: u16) -> Outcome {
     Outcome::Status(status)
 }
 
-/// Waits for a time. Returns `false` if the client leaves before its end.
-pub async fn pause(req: &Request, wait: std::time::Duration) -> bool {
+/// Waits for a time.
+///
+/// # Errors
+/// [`ClientGone`] if the client leaves before its end.
+pub async fn pause(req: &Request, wait: std::time::Duration) -> Result<(), ClientGone> {
     let thread = &req.thread;
     let mut watch = req.conn.wire.watch();
     let end = thread.io.poller.now() + wait;
     std::future::poll_fn(|cx| {
         if watch.poll_gone(&thread.io.poller, cx).is_ready() {
-            return Poll::Ready(false);
+            return Poll::Ready(Err(ClientGone));
         }
-        thread.io.poller.poll_deadline(end).map(|()| true)
+        thread.io.poller.poll_deadline(end).map(Ok)
     })
     .await
 }

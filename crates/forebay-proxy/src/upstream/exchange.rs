@@ -27,6 +27,7 @@ use forebay_net::reactor::Deadline;
 use forebay_net::wire::Watch;
 use forebay_server::body::BodyError;
 use forebay_server::config::upstreams::Upstream;
+use forebay_server::connection::ClientGone;
 use forebay_server::request::Request;
 
 use std::pin::Pin;
@@ -159,7 +160,7 @@ async fn wait(req: &mut Request, pause: Duration, stays: bool, limit: Option<Dea
     let waiting = async {
         if stays {
             thread.io.poller.sleep(pause).await;
-            return true;
+            return Ok(());
         }
         forebay_server::phases::pause(req, pause).await
     };
@@ -168,8 +169,8 @@ async fn wait(req: &mut Request, pause: Duration, stays: bool, limit: Option<Dea
         Some(limit) => thread.io.poller.until(limit, waiting).await,
     };
     match waited {
-        Some(true) => Ok(()),
-        Some(false) => Err(client_gone(req, "waiting for the next attempt").status),
+        Some(Ok(())) => Ok(()),
+        Some(Err(ClientGone)) => Err(client_gone(req, "waiting for the next attempt").status),
         None => Err(timed_out(req, "while waiting for the next attempt (proxy_response_timeout)").status),
     }
 }
@@ -340,7 +341,10 @@ impl Exchange<'_> {
         let ask = self.ask(Way { addr, local, made_for: origin }, fresh);
         // The stand-in for upstreams speaks HTTP/2 to those who want HTTP/3.
         let stands_in = trace::is_on();
-        if !self.upgrade && !stands_in && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? {
+        if !self.upgrade
+            && !stands_in
+            && http3::ask(req, contact, wanted.as_ref(), &ask, watch).await? == http3::Transport::Quic
+        {
             return Ok(());
         }
         // A connection that switches protocols is one of HTTP/1.1.

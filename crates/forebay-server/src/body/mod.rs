@@ -308,7 +308,8 @@ impl RequestBody {
 }
 
 /// A chunked body that cannot be parsed.
-struct Malformed;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
 
 /// Returns `true` if the whole body has arrived and fits into memory.
 pub fn has_come(req: &Request) -> bool {
@@ -324,17 +325,20 @@ pub fn has_come(req: &Request) -> bool {
     whole && len as u64 <= core.client_body_buffer_size.0 && core.client_body_in_file_only == BodyInFile::Off
 }
 
-/// Discards the part of the body that came with the head. Returns `false` if it is malformed.
-pub fn discard_buffered(req: &mut Request) -> bool {
+/// Discards the part of the body that came with the head.
+///
+/// # Errors
+/// [`Malformed`]; the response of the request is a 400 then, unless it has failed before.
+pub(crate) fn discard_buffered(req: &mut Request) -> Result<(), Malformed> {
     if req.body.done {
-        return true;
+        return Ok(());
     }
     let at = req.body.at;
     match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
         Ok(n) => {
             req.body.at = at + n;
             req.tally.received += n as u64;
-            true
+            Ok(())
         }
         // The framing is lost: nobody knows where the next request begins, so nothing after this is read as a request.
         Err(Malformed) => {
@@ -346,13 +350,16 @@ pub fn discard_buffered(req: &mut Request) -> bool {
                 req.resp.location.clear();
                 crate::error_page::built_in(req, 400);
             }
-            false
+            Err(Malformed)
         }
     }
 }
 
-/// Reads and discards the rest of a body. Returns `false` if the connection cannot be used for another request.
-pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
+/// Reads and discards the rest of a body.
+///
+/// # Errors
+/// [`Unfinished`].
+pub(crate) async fn discard(thread: &Rc<Thread>, req: &mut Request) -> Result<(), Unfinished> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     // nginx bounds the whole of the lingering as well as each wait in it, so that a client cannot hold the connection by sending bytes
@@ -360,7 +367,7 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = req.take_buf();
     let at = req.body.at;
-    let mut sound = match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
+    let mut goes_on = match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
         Ok(used) => {
             req.body.at = at + used;
             req.tally.received += used as u64;
@@ -368,13 +375,13 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
         }
         Err(Malformed) => false,
     };
-    while !req.body.done && sound {
+    while !req.body.done && goes_on {
         // A client that sends without a pause would otherwise keep the thread from its other connections.
         thread.io.poller.be_fair().await;
         scratch.clear();
         scratch.reserve(16384);
-        sound = match req.conn.wire.read(&thread.io, &mut scratch) {
-            Ok(n) if n > 0 => discard_bytes(req, &scratch),
+        goes_on = match req.conn.wire.read(&thread.io, &mut scratch) {
+            Ok(n) if n > 0 => discard_bytes(req, &scratch).is_ok(),
             Err(Errno::AGAIN) => {
                 let until = (Instant::now() + core.lingering_timeout.0).min(end);
                 thread.io.poller.deadline(until, req.conn.wire.wait_readable(&thread.io)).await.is_some()
@@ -383,13 +390,16 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
         };
     }
     req.give_buf(scratch);
-    sound && req.body.done
+    if goes_on && req.body.done { Ok(()) } else { Err(Unfinished) }
 }
 
-/// Discards the bytes that belong to the body. The bytes after it belong to the next request and stay for it. Returns `false` if the body
-/// is malformed.
-fn discard_bytes(req: &mut Request, bytes: &[u8]) -> bool {
-    let Ok(used) = req.body.take(bytes) else { return false };
+/// A body whose end has not come in time or cannot be found, so that the connection can serve no other request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unfinished;
+
+/// Discards the bytes that belong to the body. The bytes after it belong to the next request and stay for it.
+fn discard_bytes(req: &mut Request, bytes: &[u8]) -> Result<(), Malformed> {
+    let used = req.body.take(bytes)?;
     req.tally.received += used as u64;
     if used < bytes.len() {
         let len = req.head.len;
@@ -397,7 +407,7 @@ fn discard_bytes(req: &mut Request, bytes: &[u8]) -> bool {
         req.body.at = req.head.buf.len();
         req.head.buf.extend_from_slice(bytes.get(used..).unwrap_or_default());
     }
-    true
+    Ok(())
 }
 
 /// Reason for which the client's body could not be read.

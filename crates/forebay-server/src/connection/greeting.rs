@@ -97,7 +97,7 @@ impl Connection {
         let mut goaway = Vec::new();
         frame::push_goaway(&mut goaway, 0, Code::ProtocolError);
         // The GOAWAY and the end of the connection leave together.
-        if self.write_all(thread, conf, &goaway, Then::Close).await
+        if self.write_all(thread, conf, &goaway, Then::Close).await.is_ok()
             && let Some(location) = self.location(conf)
         {
             close::close(thread, self, &location.settings.core, true).await;

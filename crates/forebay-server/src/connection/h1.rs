@@ -1,6 +1,7 @@
 //! HTTP/1 on a connection (RFC 9112): read a head, run the phases, send the response, log, and again. Hot path.
 
 use super::greeting::Preface;
+use super::switched::Relay;
 use super::unread::HeadFailure;
 use super::{Connection, Guard, Partial, close, switched};
 use crate::body;
@@ -194,7 +195,7 @@ impl Http1<'_, '_> {
         // nginx counts a connection as reading from the first byte of a head on, not while it is idle.
         let begun = !self.req.head.buf.is_empty();
         self.guard.state(if begun { Some(|c| &c.reading) } else { None });
-        if !park(self.thread, self.req, self.guard, self.waited) {
+        if park(self.thread, self.req, self.guard, self.waited) == Parking::DataCame {
             self.thread.io.poller.be_fair().await;
             return None;
         }
@@ -231,7 +232,7 @@ impl Http1<'_, '_> {
             poller.instant(poller.deadline_of(self.guard.token)).saturating_duration_since(poller.now());
         req.keepalive_timeout.get_or_insert(left);
         let conf = req.conf.clone();
-        if req.conn.flush(thread, &conf).await {
+        if req.conn.flush(thread, &conf).await.is_ok() {
             return None;
         }
         req.timed_out = true;
@@ -252,7 +253,8 @@ impl Http1<'_, '_> {
             body::flush_answers(self.thread, self.req).await;
         } else {
             let conf = self.req.conf.clone();
-            self.req.conn.flush(self.thread, &conf).await;
+            // A client that takes no more loses the answers; its connection ends in any case.
+            let _ = self.req.conn.flush(self.thread, &conf).await;
         }
     }
 }
@@ -453,9 +455,18 @@ fn head_deadline(thread: &Thread, req: &Request) -> Deadline {
     poller.deadline_at(from + req.conf.header_timeout_of(&req.conn.client))
 }
 
+/// Result of [`park`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parking {
+    /// The connection rests in its slot.
+    Parked,
+    /// Data has come meanwhile, so that the request still has the connection.
+    DataCame,
+}
+
 /// Puts the connection into its slot until more comes, with the part of a head that has come. `waited` means that the time for its head
-/// was running before a runner took the connection. Returns `false` if data has come meanwhile.
-fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: bool) -> bool {
+/// was running before a runner took the connection.
+fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: bool) -> Parking {
     let token = guard.token;
     let fresh = req.head.buf.is_empty();
     let mut deadline = deadline(thread, req, token, waited);
@@ -474,13 +485,13 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
     match thread.runners.park(token, conn, deadline) {
         Ok(()) => {
             req.head.clear();
-            true
+            Parking::Parked
         }
         Err(mut conn) => {
             // The runner still has the bytes in its head, so the copy is dropped.
             conn.partial = None;
             req.conn = conn;
-            false
+            Parking::DataCame
         }
     }
 }
@@ -548,7 +559,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
     }
     take_body(thread, req).await;
     let sent = respond(thread, req).await.is_ok();
-    if sent && req.resp.source.is_some() && switched::begin(thread, req, guard) {
+    if sent && req.resp.source.is_some() && switched::begin(thread, req, guard) == Relay::Begun {
         return Some(Served::Relayed);
     }
     let unread = !req.body.done();
@@ -556,7 +567,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'
     // another request, which may be on its way.
     let mut keep = sent && req.ending.keeps_alive();
     if keep && unread {
-        keep = body::discard(thread, req).await;
+        keep = body::discard(thread, req).await.is_ok();
     }
     finish(req);
     req.give_buffers();
@@ -582,7 +593,7 @@ async fn take_body(thread: &Rc<Thread>, req: &mut Request) {
     if req.resp.source.as_ref().is_some_and(|b| b.uploads()) {
         return;
     }
-    let sound = body::discard_buffered(req);
+    let sound = body::discard_buffered(req).is_ok();
     let waits = req.head.expect_continue && !req.body.continued;
     let asks = sound && waits && !req.body.done() && req.errors.rejected == 0;
     if !sound || asks && body::send_continue(thread, req).await.is_err() {

@@ -124,14 +124,14 @@ impl Connection {
         })
     }
 
-    /// Writes all bytes while no request is in progress. Returns `false` if the client is gone or too slow.
+    /// Writes all bytes while no request is in progress.
     async fn write_all(
         &mut self,
         thread: &Rc<Thread>,
         conf: &ThreadConfig,
         bytes: &[u8],
         then: Then,
-    ) -> bool {
+    ) -> Result<(), ClientGone> {
         let mut rest = bytes;
         let mut full = false;
         while !rest.is_empty() || full {
@@ -141,34 +141,32 @@ impl Connection {
                     full = sent.full;
                 }
                 Err(Errno::AGAIN) => full = true,
-                Err(_) => return false,
+                Err(_) => return Err(ClientGone),
             }
-            if full && !self.wait_for_room(thread, conf).await {
-                return false;
+            if full {
+                self.wait_for_room(thread, conf).await?;
             }
         }
-        true
+        Ok(())
     }
 
-    /// Sends the answers that still wait, while no request is in progress. Returns `false` if the client is too slow.
-    async fn flush(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) -> bool {
+    /// Sends the answers that still wait, while no request is in progress.
+    async fn flush(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) -> Result<(), ClientGone> {
         while !self.wire.flush(&thread.io) {
-            if !self.wait_for_room(thread, conf).await {
-                return false;
-            }
+            self.wait_for_room(thread, conf).await?;
         }
-        true
+        Ok(())
     }
 
-    /// Waits until the socket takes more. Returns `false` if the client is too slow.
-    async fn wait_for_room(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) -> bool {
+    /// Waits until the socket takes more.
+    async fn wait_for_room(&mut self, thread: &Rc<Thread>, conf: &ThreadConfig) -> Result<(), ClientGone> {
         let now = Instant::now();
         // The wait is recorded as a wait of a request would be, so that slow clients can be found when connections run out.
         let transfer = Transfer::new(Direction::Response, self.client.network(), 0, now);
         let until = now + self.send_timeout(conf);
         let room = self.wire.wait_writable(&thread.io);
         let waited = thread.transfers.wait(&thread.io.poller, Waiting::Alone(transfer), until, room).await;
-        let Err(over) = waited else { return true };
+        let Err(over) = waited else { return Ok(()) };
         let name = conf.server_of(&self.client, false).map(|s| String::from_utf8_lossy(&s.name));
         let tail = format!(
             " while sending response to client, client: {}, server: {}",
@@ -176,9 +174,13 @@ impl Connection {
             name.unwrap_or_default()
         );
         error_log::log_connection(thread, &self.client, Level::Info, over.text(), &tail);
-        false
+        Err(ClientGone)
     }
 }
+
+/// A client that has closed its connection or takes too long to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientGone;
 
 /// Serves connections and requests, one after another, forever.
 pub async fn runner(thread: Rc<Thread>) {

@@ -99,15 +99,23 @@ pub fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
         && http.location(req).plan.log.is_empty()
 }
 
-/// Passes the bytes of a request on if its response begins a tunnel or another protocol. Returns `false` if the response does not, or
-/// needs a runner.
-pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> bool {
-    let Some(source) = req.resp.source.take() else { return false };
+/// Result of [`begin`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relay {
+    /// The relay has the connection.
+    Begun,
+    /// The response begins no tunnel and no other protocol, or needs a runner.
+    NotNeeded,
+}
+
+/// Passes the bytes of a request on if its response begins a tunnel or another protocol.
+pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> Relay {
+    let Some(source) = req.resp.source.take() else { return Relay::NotNeeded };
     if !source.is_suspendable(req) {
         req.resp.source = Some(source);
-        return false;
+        return Relay::NotNeeded;
     }
-    let Some(relay) = source.suspend(req) else { return false };
+    let Some(relay) = source.suspend(req) else { return Relay::NotNeeded };
     let request = Box::new(Suspended::new(req, relay.contact));
     // The connection stays open, and stays counted as one that is sending a response.
     guard.open = false;
@@ -115,7 +123,7 @@ pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_
     let upstream = relay.upstream;
     let owner = Relaying { thread: thread.clone(), token: guard.token, request, upstream };
     thread.relays.add(relay.pair, relay.rules, owner);
-    true
+    Relay::Begun
 }
 
 /// Ends a request whose bytes have been passed on.

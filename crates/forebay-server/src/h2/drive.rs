@@ -364,7 +364,7 @@ impl<'a> Driver<'a> {
         let idle = Some(self.until).filter(|_| no_streams && blocked.is_none() && head.is_none());
         let deadline = [blocked, head, idle].into_iter().flatten().min();
         self.session.look(self.thread.clock.now());
-        if wait(self.thread, self.conn, self.session, deadline, reading).await {
+        if wait(self.thread, self.conn, self.session, deadline, reading).await == Woken::Ready {
             return Ok(());
         }
         if let Some((id, until)) = self.head
@@ -514,14 +514,23 @@ fn write(thread: &Rc<Thread>, wire: &mut Wire, s: &mut super::SessionState) -> R
     }
 }
 
-/// Waits for the client, the socket or the streams. Returns `false` if the deadline passed first.
+/// Event that [`wait`] has waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    /// The client, the socket or a stream is ready.
+    Ready,
+    /// The deadline has passed.
+    Deadline,
+}
+
+/// Waits for the client, the socket or the streams.
 async fn wait(
     thread: &Rc<Thread>,
     conn: &Connection,
     session: &Rc<Session>,
     deadline: Option<Deadline>,
     reading: bool,
-) -> bool {
+) -> Woken {
     let wire = &conn.wire;
     let blocked = !session.state.borrow().out.is_empty() || wire.has_unsent();
     let ready = std::future::poll_fn(|cx| {
@@ -533,12 +542,13 @@ async fn wait(
             || thread.quitting.get() && session.state.borrow().has_to_follow(thread);
         if ready { Poll::Ready(()) } else { Poll::Pending }
     });
-    match deadline {
-        Some(at) => thread.io.poller.until(at, ready).await.is_some(),
-        None => {
-            ready.await;
-            true
-        }
+    let Some(at) = deadline else {
+        ready.await;
+        return Woken::Ready;
+    };
+    match thread.io.poller.until(at, ready).await {
+        Some(()) => Woken::Ready,
+        None => Woken::Deadline,
     }
 }
 

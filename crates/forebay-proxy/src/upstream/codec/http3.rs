@@ -86,15 +86,27 @@ impl Speak for Http3 {
     }
 }
 
-/// Sends the request over HTTP/3 and reads the head of the response. Returns `false` if it is to go over TCP: there is no connection over
-/// QUIC, and `proxy_http3_fallback` allows that.
+/// Transport of a request after [`ask`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// The request was sent over QUIC, and the head of its response has come.
+    Quic,
+    /// The request is to go over TCP.
+    Tcp,
+}
+
+/// Sends the request over HTTP/3 and reads the head of the response. It goes over TCP if there is no connection over QUIC and
+/// `proxy_http3_fallback` allows that.
+///
+/// # Errors
+/// The fault for which there is no response.
 pub async fn ask(
     req: &mut Request,
     contact: &mut Contact,
     wanted: Option<&Wanted>,
     ask: &Ask<'_>,
     watch: &mut Watch,
-) -> Result<bool, Fault> {
+) -> Result<Transport, Fault> {
     let (Some(wanted), Some(origin)) = (wanted, target(ask)) else {
         return not_over_quic(req, wanted.is_some());
     };
@@ -103,7 +115,7 @@ pub async fn ask(
         true => match h3::POOL.of(&req.thread).alternatives.of(origin, now) {
             Some(addr) => addr,
             // A server that has not offered HTTP/3 by `Alt-Svc` is asked over TCP, without trying QUIC first.
-            None => return Ok(false),
+            None => return Ok(Transport::Tcp),
         },
         false => origin.addr,
     };
@@ -123,7 +135,7 @@ pub async fn ask(
         let fault = match muxed::exchange(req, contact, ask, watch).await {
             Ok(()) => {
                 learn(req, wanted, origin);
-                return Ok(true);
+                return Ok(Transport::Quic);
             }
             Err(fault) => fault,
         };
@@ -189,10 +201,10 @@ pub fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
 }
 
 /// Decides about a request that cannot go over QUIC: without encryption, to a unix socket, or behind a PROXY protocol header.
-fn not_over_quic(req: &mut Request, encrypted: bool) -> Result<bool, Fault> {
+fn not_over_quic(req: &mut Request, encrypted: bool) -> Result<Transport, Fault> {
     let http = req.http();
     if encrypted && proxy_http3::SETTINGS.of(&http.location(req).settings).fallback.0.is_some() {
-        return Ok(false);
+        return Ok(Transport::Tcp);
     }
     let why = if encrypted { "an address and no \"proxy_protocol\"" } else { "\"https://\"" };
     req.log(Level::Error, &format!("\"proxy_http_version 3\" needs {why} {CONNECTING}"));
@@ -231,8 +243,8 @@ async fn connect(
     h3::POOL.of(&thread).open(&thread, &need, watch).await
 }
 
-/// Decides about a request for which there is no connection. Returns `false` if it goes over TCP.
-fn fall_back(req: &mut Request, at: At<'_>, trouble: Trouble) -> Result<bool, Fault> {
+/// Decides about a request for which there is no connection.
+fn fall_back(req: &mut Request, at: At<'_>, trouble: Trouble) -> Result<Transport, Fault> {
     let At { ask, addr } = at;
     let http = req.http();
     let s = proxy_http3::SETTINGS.of(&http.location(req).settings);
@@ -248,7 +260,7 @@ fn fall_back(req: &mut Request, at: At<'_>, trouble: Trouble) -> Result<bool, Fa
             let (why, time) = (text_of(&trouble), terms.valid.as_secs_f64());
             req.log(Level::Warn, &format!("upstream {why}, it is asked over TCP for {time}s {CONNECTING}"));
         }
-        return Ok(false);
+        return Ok(Transport::Tcp);
     }
     Err(open::no_stream(req, ask.addr, ask.local, trouble))
 }
