@@ -20,8 +20,9 @@ pub fn manual() -> String {
 fn section(rule: &Rule) -> String {
     let Rule { id, title, why, instead, holds, evidence, .. } = rule;
     let mut out = format!(
-        "\n### {id}\n\n**{title}** ({}; {holds})\n\n{why}\n\nInstead: {instead}\n",
-        rule.severity.name()
+        "\n### {id}\n\n**{title}** ({}; {holds}{})\n\n{why}\n\nInstead: {instead}\n",
+        rule.severity.name(),
+        if rule.is_optional { "; shown by `--all`" } else { "" }
     );
     out.push_str(&format!("\nEvidence: {evidence}. {}\n", fix_of(rule)));
     if let Some(Example { bad, good }) = &rule.example {

@@ -10,9 +10,15 @@ use serde_json::{Value, json};
 /// Returns the rule that a line outside of the tree breaks, and its severity: nginx may well accept a directive that is not there
 /// yet.
 pub fn refusal(e: &Error) -> (&'static str, Severity) {
+    if e.message.starts_with(MISSING) {
+        return ("include-missing", Severity::Advice);
+    }
     let ours = e.message.contains("\" directive is not supported") || e.message.starts_with("module \"");
     if ours { ("not-supported", Severity::Warning) } else { ("syntax", Severity::Harm) }
 }
+
+/// Begin of the message about included files of another machine.
+pub const MISSING: &str = "not looked at: ";
 
 /// Findings, with lines that do not parse and the files that they are about.
 #[derive(Clone, Copy)]

@@ -54,6 +54,8 @@ pub struct Rule {
     pub holds: Holds,
     /// Sources: a CVE, an RFC, a document of nginx, or a measurement.
     pub evidence: String,
+    /// It is a matter of taste or of a measurement: `--all` shows it.
+    pub is_optional: bool,
     /// Settings of `forebay tune` that it speaks about.
     pub knobs: Vec<String>,
     /// How it is mended.
@@ -154,6 +156,7 @@ fn one(family: &'static str, text: &str) -> Option<Rule> {
         instead: line("instead")?,
         holds: Holds::parse(&get("holds")?)?,
         evidence: line("evidence")?,
+        is_optional: get("shown").is_some(),
         knobs: get("tune").iter().flat_map(|names| names.split(' ')).map(str::to_owned).collect(),
         fix: if fix == "none" { None } else { Some(Mend::parse(&fix)?) },
         example: get("bad").zip(get("good")).map(|(bad, good)| Example { bad, good }),

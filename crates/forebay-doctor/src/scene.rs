@@ -67,6 +67,11 @@ impl<'t> Scene<'t> {
         here
     }
 
+    /// Says that the tree is a part of a configuration, whose other parts are not known.
+    pub fn set_partial(&mut self) {
+        self.is_partial = true;
+    }
+
     /// Returns `true` if an include brought nothing: parts of the configuration may be elsewhere.
     pub fn is_partial(&self) -> bool {
         self.is_partial

@@ -26,6 +26,8 @@ pub struct Surgery<'a> {
     pub target: Target,
     /// Fixes that somebody could rely on not happening, too.
     pub with_unsafe: bool,
+    /// Fixes of optional rules are wanted, too.
+    pub with_optional: bool,
 }
 
 /// A file that fixes change.
@@ -89,15 +91,15 @@ impl Surgery<'_> {
         let findings = examine(&Scene::new(&parsed.tree), host, self.target);
         let mut taken: BTreeMap<FileId, Vec<Change>> = BTreeMap::new();
         for (finding, fix) in findings.iter().filter_map(|f| Some((f, f.fix.as_ref()?))) {
-            if self.is_wanted(fix) && take(fix, files, &mut taken) {
+            if self.is_wanted(finding, fix) && take(fix, files, &mut taken) {
                 applied.push(rule_of(finding));
             }
         }
         taken
     }
 
-    fn is_wanted(&self, fix: &Fix) -> bool {
-        self.with_unsafe || fix.safety == Safety::Safe
+    fn is_wanted(&self, finding: &Finding, fix: &Fix) -> bool {
+        (self.with_unsafe || fix.safety == Safety::Safe) && (self.with_optional || !finding.rule.is_optional)
     }
 }
 

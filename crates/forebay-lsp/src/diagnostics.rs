@@ -62,7 +62,8 @@ fn mistake(project: &Project, error: &Error, span: Span) -> Diagnostic {
 
 /// Returns what doctor finds for Forebay, without the machine.
 fn findings(project: &Project) -> Vec<Finding> {
-    forebay_doctor::examine(&Scene::new(&project.tree), &Host::default(), Target::Forebay)
+    let findings = forebay_doctor::examine(&Scene::new(&project.tree), &Host::default(), Target::Forebay);
+    findings.into_iter().filter(|f| !f.rule.is_optional).collect()
 }
 
 fn diagnosis(project: &Project, finding: &Finding, span: Span) -> Diagnostic {

@@ -120,7 +120,8 @@ fn missed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
             let text = s.args(n).join(" ");
             let open = hidden(&text).into_iter().find(|path| {
                 let taker = routes::chosen(s, server, path);
-                !refuses_all(s, taker) && !is_guarded(s, Some(taker))
+                let is_exact = s.is(taker, "location") && s.arg(taker, 0) == "=";
+                !refuses_all(s, taker) && !is_guarded(s, Some(taker)) && !is_exact
             });
             if let Some(path) = open {
                 found(s.span(n), format!("{path} is not refused by this"));
@@ -223,7 +224,11 @@ checks! { Check;
         for n in inside(s, server).filter(|n| s.is(*n, "location")) {
             let Some(prefix) = routes::prefix(s, n).filter(|p| is_for_uploads(p)) else { continue };
             let path = format!("{}/x.php", prefix.trim_end_matches('/'));
-            if !runs(s, n) && runs(s, routes::chosen(s, server, &path)) {
+            let taker = routes::chosen(s, server, &path);
+            // A script is run in the root of its own location.
+            let root = |block| s.effective(Some(block), "root").map(|r| s.arg(r, 0));
+            let is_alias = s.child(Some(n), "alias").is_some();
+            if !runs(s, n) && runs(s, taker) && !is_alias && root(n) == root(taker) {
                 found(s.span(n), format!("{path} is run, not sent"));
             }
         }

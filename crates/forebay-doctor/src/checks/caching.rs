@@ -153,7 +153,9 @@ checks! { Check;
         let Some(key) = Key::of(s, family, n) else { continue };
         let whole = key.has(&["request_uri", "args", "query_string", "request"]);
         let some = key.variables.iter().any(|v| v.starts_with("arg_"));
-        if !whole && !some && key.text.contains('$') && !is_of_assets(s, n) && !s.parent(n).is_some_and(|b| asked.contains(&b)) {
+        // Arguments that sign a link are no part of what it names.
+        let is_signed = s.effective(s.parent(n), "secure_link").is_some_and(|l| s.arg(l, 0).contains("$arg_"));
+        if !whole && !some && !is_signed && key.text.contains('$') && !is_of_assets(s, n) && !s.parent(n).is_some_and(|b| asked.contains(&b)) {
             found(s.span(key.node), "/list?page=1 and /list?page=2 are one entry".to_owned());
         }
     } },

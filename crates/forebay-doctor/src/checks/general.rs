@@ -212,7 +212,7 @@ checks! { Check;
         found(s.arg_span(n, 0), if h.cpus > 1 { format!("1 of {} CPUs will be used", h.cpus) } else { "only one CPU will be used".to_owned() });
     },
     "worker-processes-many" |s, h, found| for n in s.all("worker_processes") {
-        if let Some(w) = number(s, n) && w > if h.cpus > 0 { h.cpus as u64 } else { 32 } {
+        if let Some(w) = number(s, n) && w > if h.cpus > 0 { (2 * h.cpus as u64).max(5) - 1 } else { 32 } {
             let cpus = if h.cpus > 0 { format!("{} CPUs may be used here", h.cpus) } else { "more than most machines have CPUs".to_owned() };
             found(s.arg_span(n, 0), format!("{w} workers: {cpus}"));
         }
@@ -260,6 +260,11 @@ checks! { Check;
     "keepalive-off" |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
         if seconds(s, n) == Some(0) {
             found(s.arg_span(n, 0), "every request will take a connection of its own".to_owned());
+        }
+    },
+    "keepalive-tiny" |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
+        if let Some(t) = seconds(s, n).filter(|t| *t > 0 && *t < 10) {
+            found(s.arg_span(n, 0), format!("{t} s: more reconnects than with the default of 75 s"));
         }
     },
     "keepalive-short" |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
@@ -359,6 +364,14 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("{} kB for each upload: {} MB if all {} connections of a worker upload", b / 1024, b.saturating_mul(connections(s)) / (1 << 20), connections(s)));
         }
     },
+    "timeouts-tiny" |s, _, found| for name in ["client_body_timeout", "client_header_timeout", "send_timeout"] {
+        for n in s.all(name) {
+            if let Some(t) = seconds(s, n).filter(|t| *t < 5) {
+                let what = if name == "client_header_timeout" { "for a whole head, which slow clients do not send in time" } else { "of silence end a request" };
+                found(s.arg_span(n, 0), format!("{t} s {what}"));
+            }
+        }
+    },
     "timeouts-short" |s, _, found| for name in ["client_body_timeout", "client_header_timeout", "send_timeout"] {
         for n in s.all(name) {
             if let Some(t) = seconds(s, n).filter(|t| *t < 15) {
@@ -374,7 +387,7 @@ checks! { Check;
     },
     "log-buffer-loss" |s, _, found| for n in s.all("access_log") {
         let flushed = super::ask::parameter(s, n, "flush").and_then(|t| units::time_secs(t.as_bytes()));
-        if s.args(n).iter().any(|a| a.starts_with("buffer=")) && flushed.is_none_or(|t| t > 5) {
+        if s.args(n).iter().any(|a| a.starts_with("buffer=")) && flushed.is_none_or(|t| t > 60) {
             found(s.span(n), "lines in the buffer are lost when the machine crashes, in nginx also when a worker is killed".to_owned());
         }
     },
@@ -401,6 +414,14 @@ checks! { Check;
         found(s.span(n), "pages of members are compressed, too".to_owned());
     },
     "header-lost" |s, _, found| level_lost(s, "add_header", found),
+    "cache-control-contradicts" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
+        if let Some(e) = s.effective(s.parent(n), "expires").filter(|e| s.arg(*e, 0) != "off") {
+            // Lines with other parameters belong together (RFC 9110, section 5.3).
+            if ["no-cache", "no-store", "max-age"].iter().any(|word| s.arg(n, 1).contains(word)) {
+                found(s.span(n), format!("contradicts \"expires {}\"", s.arg(e, 0)));
+            }
+        }
+    },
     "cache-control-twice" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
         if let Some(e) = s.effective(s.parent(n), "expires").filter(|e| s.arg(*e, 0) != "off") {
             let void = s.arg(n, 1).contains("no-cache") || s.arg(n, 1).contains("no-store");
@@ -413,6 +434,16 @@ checks! { Check;
     "method-list" |s, _, found| for n in s.all("if") {
         if forgets_patch(&s.args(n).join(" ")) {
             found(s.span(n), PATCH_REFUSED.to_owned());
+        }
+    },
+    "burst-long" |s, _, found| for n in s.all("limit_req") {
+        let args = s.args(n);
+        let burst: u64 = args.iter().find_map(|a| a.strip_prefix("burst=")?.parse().ok()).unwrap_or(0);
+        let zone = super::ask::parameter(s, n, "zone").unwrap_or_default();
+        // Half a minute of requests at once is more than a page with its pictures.
+        let long = super::traffic::rate(s, &zone).is_none_or(|per_minute| burst > per_minute / 2);
+        if burst >= 10 && long && args.iter().any(|a| a == "nodelay") {
+            found(s.span(n), format!("{} requests pass at once", burst + 1));
         }
     },
     "burst-nodelay" |s, _, found| for n in s.all("limit_req") {
@@ -442,7 +473,7 @@ checks! { Check;
         for n in s.all("server_tokens").filter(|n| s.arg(*n, 0) != "off") {
             found(s.arg_span(n, 0), "responses name the version".to_owned());
         }
-        for http in s.all("http").filter(|h| s.child(Some(*h), "server_tokens").is_none()) {
+        for http in s.all("http").filter(|h| !s.is_partial() && s.child(Some(*h), "server_tokens").is_none()) {
             let mut servers = s.level(Some(http)).iter().filter(|n| s.is(**n, "server")).peekable();
             if servers.peek().is_none() || servers.any(|n| s.child(Some(*n), "server_tokens").is_none()) {
                 found(s.span(http), "responses name the version".to_owned());
@@ -468,6 +499,11 @@ checks! { Check;
         let shared = s.effective(s.parent(n), "ssl_session_cache").is_some_and(|c| s.args(c).iter().any(|a| a.starts_with("shared:")));
         if shared {
             found(s.span(n), "the keys change by themselves here, so nothing is gained".to_owned());
+        }
+    },
+    "tls-timeout-days" |s, _, found| for n in s.all("ssl_session_timeout") {
+        if let Some(t) = seconds(s, n).filter(|t| *t > 86_400) {
+            found(s.arg_span(n, 0), format!("keys live for {} h", t / 3600));
         }
     },
     "tls-timeout-long" |s, _, found| for n in s.all("ssl_session_timeout") {
@@ -505,8 +541,12 @@ checks! { Check;
         }
     },
     "cache-without-lock" |s, _, found| for name in ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"] {
-        for n in s.all(name).filter(|n| s.arg(*n, 0) != "off" && !s.on(s.parent(*n), &format!("{name}_lock"))) {
-            found(s.span(n), format!("no {name}_lock"));
+        let (pass, lock) = (name.replace("cache", "pass"), format!("{name}_lock"));
+        for n in s.all(name).filter(|n| s.arg(*n, 0) != "off") {
+            let is_fed = |p: &usize| s.effective(s.parent(*p), name) == Some(n) && !s.on(s.parent(*p), &lock);
+            if s.all(&pass).any(|p| is_fed(&p)) {
+                found(s.span(n), format!("no {lock}"));
+            }
         }
     },
     "cache-zone-small" |s, _, found| for n in (0..s.nodes.len()).filter(|n| s.nodes[*n].d.name.as_str().ends_with("_cache_path")) {

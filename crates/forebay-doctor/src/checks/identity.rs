@@ -158,7 +158,7 @@ checks! { Check;
         let url = s.arg(n, 0);
         let host = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', ':']).next().unwrap_or_default());
         let ours = super::ask::group_of(s, &url).is_some() || host == "localhost" || host.parse::<IpAddr>().is_ok();
-        if !sent && ours {
+        if !sent && ours && !s.is_partial() {
             found(s.arg_span(n, 0), format!("the application is told that it is called \"{host}\""));
         }
     },

@@ -90,6 +90,16 @@ const WHOLE: [&str; 14] = [
     "/boot",
 ];
 
+/// Returns `true` if the number of ways to match a pattern grows with the text: a repeat before look-around, or a back reference.
+/// Look-around behind fixed text, as in `/\.(?!well-known)`, is tried once for each place.
+fn tries_many(pattern: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(pattern);
+    let refers = (1..=9).any(|n| text.contains(&format!("\\{n}"))) || text.contains("\\k");
+    let looks = ["(?=", "(?!", "(?<"].iter().filter_map(|group| text.find(group)).min();
+    let before = looks.map_or(&*text, |at| text.get(..at).unwrap_or_default());
+    refers || before.replace("\\*", "").replace("\\+", "").contains(['*', '+', '{'])
+}
+
 checks! { Check;
     "alias-traversal" |s, _, found| for n in s.all("alias") {
         let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
@@ -137,7 +147,7 @@ checks! { Check;
         }
     },
     "pattern-backtracking" |s, _, found| {
-        let mut judge = |span, text: &[u8]| if forebay_core::pattern::needs_backtracking(text) {
+        let mut judge = |span, text: &[u8]| if forebay_core::pattern::needs_backtracking(text) && tries_many(text) {
             found(span, "it has look-around, a back reference or the like".to_owned());
         };
         for (n, i, p) in all_patterns(s) {
@@ -310,7 +320,7 @@ checks! { Check;
     },
     "hsts-missing" |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
         let sent = s.all("add_header").any(|h| s.arg(h, 0).eq_ignore_ascii_case("strict-transport-security"));
-        if !sent && s.around(n, "http").is_some() {
+        if !sent && s.around(n, "http").is_some() && !s.on(s.parent(n), "ssl_reject_handshake") && !s.is_partial() {
             found(s.span(n), "browsers are not told to stay on TLS".to_owned());
             break;
         }

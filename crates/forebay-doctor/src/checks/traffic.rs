@@ -75,7 +75,7 @@ fn zone_name(s: &Scene<'_>, n: usize) -> String {
 }
 
 /// Returns the requests a minute of a zone.
-fn rate(s: &Scene<'_>, zone: &str) -> Option<u64> {
+pub(super) fn rate(s: &Scene<'_>, zone: &str) -> Option<u64> {
     let n = s.all("limit_req_zone").find(|n| zone_name(s, *n) == zone)?;
     let rate = parameter(s, n, "rate")?;
     let (count, unit) = rate.split_once("r/")?;
@@ -341,6 +341,8 @@ checks! { Check;
     },
     "body-unlimited" |s, _, found| for n in s.all("client_max_body_size") {
         match size(s, n, 0).or_else(|| units::offset(s.arg(n, 0).as_bytes())) {
+            // Without buffering nothing is stored here.
+            Some(0) if s.effective(s.parent(n), "proxy_request_buffering").is_some_and(|b| s.arg(b, 0) == "off") => {}
             Some(0) => found(s.arg_span(n, 0), "one client can fill the disk".to_owned()),
             Some(b) if b >= 10 << 30 && is_wide(s, n) => found(s.arg_span(n, 0), format!("{} GB for every path", b >> 30)),
             _ => {}

@@ -214,7 +214,7 @@ checks! { Check;
     "accept-mutex-on" |s, _, found| for n in s.all("accept_mutex").filter(|n| s.arg(*n, 0) == "on") {
         found(s.span(n), "one worker accepts at a time, and others take over after half a second".to_owned());
     },
-    "reuseport-missing" |s, h, found| if h.cpus != 1 && connections(s) >= 10_000 {
+    "reuseport-missing" |s, h, found| if h.cpus != 1 && connections(s) >= 50_000 {
         let listens: Vec<usize> = s.all("listen").filter(|n| s.around(*n, "http").is_some() && !s.arg(*n, 0).starts_with("unix:")).collect();
         if let Some(first) = listens.first().filter(|_| !listens.iter().any(|l| super::ask::has(s, *l, "reuseport"))) {
             found(s.span(*first), "the workers that happen to wake up first get most of the connections".to_owned());

@@ -154,6 +154,14 @@ const SYSCTLS: &[&str] = &[
 ];
 
 impl Host {
+    /// Returns `true` if a configuration is one of this machine: a server runs with it, or it lies where servers look for theirs.
+    /// Otherwise the machine and the programs of this one say nothing about it.
+    pub fn has(&self, conf: &Path) -> bool {
+        const PLACES: [&str; 4] =
+            ["/etc/nginx", "/usr/local/nginx/conf", "/usr/local/etc/nginx", "/etc/forebay"];
+        self.running.is_some() || PLACES.iter().any(|place| conf.starts_with(place))
+    }
+
     /// Returns the server that runs the configuration, or Forebay if none does.
     pub fn runner(&self) -> Target {
         // Forebay may have been installed as nginx, and says so with -v.

@@ -37,7 +37,8 @@ fn state(text: &str, target: Target) -> (BTreeSet<String>, Vec<String>) {
 pub(super) fn mended(text: &str, target: Target) -> String {
     let environment = environment(Path::new(PATH));
     let host = large();
-    let surgery = Surgery { environment: &environment, host: &host, target, with_unsafe: true };
+    let surgery =
+        Surgery { environment: &environment, host: &host, target, with_unsafe: true, with_optional: true };
     let outcome = surgery.perform(&|| Files::recorded([(PATH, text)]));
     let file = outcome.operations.into_iter().next();
     file.map_or_else(|| text.to_owned(), |o| String::from_utf8(o.new).expect("UTF-8"))
@@ -110,8 +111,13 @@ fn included_files_are_mended_too() {
     let site = "server {\n    keepalive_timeout 0;\n}\n";
     let environment = environment(Path::new(PATH));
     let host = machine();
-    let surgery =
-        Surgery { environment: &environment, host: &host, target: Target::Forebay, with_unsafe: false };
+    let surgery = Surgery {
+        environment: &environment,
+        host: &host,
+        target: Target::Forebay,
+        with_unsafe: false,
+        with_optional: false,
+    };
     let outcome = surgery.perform(&|| Files::recorded([(PATH, main), ("/etc/sites/a.conf", site)]));
     let changed = |name: &str| {
         let found = outcome.operations.iter().find(|o| o.path.ends_with(name));

@@ -140,7 +140,7 @@ fn rules_see_through_other_ways_to_write_it() {
         ("multi-accept", "worker_processes 4; events { multi_accept on; } http { server { listen 80 reuseport; } server { \
                           listen 81; } }".into()),
         ("cache-zone-small", http("fastcgi_cache_path /c keys_zone=a:1m max_size=100g;")),
-        ("cache-without-lock", http("fastcgi_cache a;")),
+        ("cache-without-lock", server("fastcgi_cache a; location / { fastcgi_pass up; }")),
         ("pattern-backtracking", http("map $uri $a { ~^(.)\\1$ b; }")),
         ("body-unread", http("json_set $j $request_body a; server { client_body_early_read off; location $j { deny all; } }")),
         ("ssrf", http("json_set $j $request_body a; server { location / { proxy_pass http://$j; } }")),
@@ -223,6 +223,7 @@ fn settings_of_the_kernel() {
                   net.ipv4.tcp_slow_start_after_idle = 1\nnet.ipv4.tcp_congestion_control = reno\nnet.ipv4.tcp_notsent_lowat = 1\n";
     let mut host = machine();
     host.counters.insert("ListenOverflows".into(), 3);
+    host.running = Some(Default::default());
     host.take_sysctl_file(Path::new("x.sysctl"), sysctl);
     let found = fired(&http(""), &host);
     for r in kernel::CHECKS.iter().map(|(id, _)| *id).chain(kernel::SETTINGS.iter().map(|(id, ..)| *id)) {

@@ -21,6 +21,7 @@ fn the_machine_is_looked_at() {
     });
     let drops = with(&|h| {
         h.counters.insert("RcvbufErrors".into(), 7);
+        h.running = Some(Default::default());
     });
     let closed = with(&|h| h.firewall = Some("tcp dport { 80, 443 } accept\n".into()));
     let open = with(&|h| h.firewall = Some("tcp dport 443 accept\nudp dport 443 accept\n".into()));

@@ -1,6 +1,7 @@
 //! `forebay doctor`: the findings of `forebay-doctor` about a configuration and this machine, and its fixes.
 
 mod fixing;
+mod part;
 mod text;
 
 use crate::front_ends;
@@ -9,6 +10,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::parse::{Parsed, parse};
 use forebay_conf::tree::Span;
+use forebay_conf::version::NginxVersion;
 use forebay_core::config::Environment;
 use forebay_doctor::output::{Report, refusal};
 use forebay_doctor::{Finding, Host, Look, Scene, Severity, Surgery, Target, directory_of, manual};
@@ -31,7 +33,7 @@ pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> 
         place: finding.span.map(place).unwrap_or_default(),
         message: finding.message,
     };
-    findings.into_iter().filter(|f| f.span.is_some()).map(warning).collect()
+    findings.into_iter().filter(|f| f.span.is_some() && !f.rule.is_optional).map(warning).collect()
 }
 
 /// Returns the settings of `forebay tune` that findings about a configuration speak of.
@@ -68,12 +70,16 @@ fn explain(id: &str) -> Result<u8, String> {
 fn examine(args: DoctorArgs) -> Result<u8, String> {
     let (environment, _) = args.which.options().places();
     let mut files = Files::disk();
-    let parsed = parse(&environment.conf_path, &environment.globals, &directory_of(&environment), &mut files);
+    let part::Read { parsed, part_of, around } =
+        part::read(&environment.conf_path, &environment.globals, &directory_of(&environment), &mut files);
     let nowhere = |e: &&Error| e.level == Level::Emerg && e.span.is_none() && e.at.is_none();
     if let Some(e) = parsed.errors.iter().find(nowhere) {
         return Err(e.message.clone());
     }
-    let scene = Scene::new(&parsed.tree);
+    let mut scene = Scene::new(&parsed.tree);
+    if part_of.is_some() {
+        scene.set_partial();
+    }
     let look = Look {
         environment: &environment,
         machine: !args.no_host,
@@ -82,29 +88,43 @@ fn examine(args: DoctorArgs) -> Result<u8, String> {
     };
     let host = forebay_doctor::look_at_host(&scene, &look)?;
     let target = match args.target {
-        // The nginx of this machine says nothing about a configuration of another one.
-        Some(Target::Nginx(None)) if !args.no_host || args.program.is_some() => {
-            nginx(args.program.as_deref())?
+        Some(Target::Nginx(None)) => {
+            nginx(args.program.as_deref(), !args.no_host && host.has(&environment.conf_path))?
         }
         Some(target) => target,
         None => host.runner(),
     };
     if args.fix || args.diff {
-        let surgery =
-            Surgery { environment: &environment, host: &host, target, with_unsafe: args.unsafe_fixes };
+        if let Some(block) = part_of {
+            return Err(format!(
+                "fixes need the whole configuration, and this file is a part of a block {block}: name the main file"
+            ));
+        }
+        let (with_unsafe, with_optional) = (args.unsafe_fixes, args.all);
+        let surgery = Surgery { environment: &environment, host: &host, target, with_unsafe, with_optional };
         return fixing::Plan { surgery, writes: args.fix, shows: args.diff }.carry_out();
     }
     let mut findings = forebay_doctor::examine(&scene, &host, target);
-    let errors = refused(&parsed);
+    let mut errors = refused(&parsed, target);
+    if !host.has(&environment.conf_path) {
+        part::note_missing(&mut errors);
+    }
     findings.extend(forebay_doctor::refused_lines(&errors, &files));
     let version = target.nginx();
     findings.extend(version.into_iter().flat_map(|v| forebay_doctor::faults_of_refused(&errors, &files, v)));
-    findings.retain(|f| args.all || f.rule.severity != Severity::Advice || f.span.is_some());
+    let optional = findings.iter().filter(|f| f.rule.is_optional).count();
+    findings.retain(|f| {
+        args.all || !f.rule.is_optional && (f.rule.severity != Severity::Advice || f.span.is_some())
+    });
+    // The block around a part is ours.
+    findings.retain(|f| around.is_none() || f.span.map(|s| s.file) != around);
     findings.sort_by_key(|f| f.rule.severity);
     let report = Report { findings: &findings, errors: &errors, files: &files };
     print(match args.format {
         DoctorFormat::Text => {
-            text::Page { report, target, host: &host }.text(&scene, std::io::stdout().is_terminal())
+            let optional = if args.all { 0 } else { optional };
+            text::Page { report, target, host: &host, part_of, optional }
+                .text(&scene, std::io::stdout().is_terminal())
         }
         DoctorFormat::Json => report.json(),
         DoctorFormat::Sarif => report.sarif(),
@@ -114,19 +134,27 @@ fn examine(args: DoctorArgs) -> Result<u8, String> {
     Ok(u8::from(is_refused || findings.iter().any(|f| f.rule.severity == Severity::Harm)))
 }
 
-/// Returns the lines that do not parse. Those that nginx itself would refuse come with the others.
-fn refused(parsed: &Parsed) -> Vec<Error> {
-    let mut errors: Vec<Error> = parsed.errors.iter().filter(|e| e.level == Level::Emerg).cloned().collect();
+/// Returns the lines that do not parse. What Forebay lacks is none of nginx's errors.
+fn refused(parsed: &Parsed, target: Target) -> Vec<Error> {
+    let is_ours = |e: &&Error| target == Target::Forebay || refusal(e).1 == Severity::Harm;
+    let mut errors: Vec<Error> =
+        parsed.errors.iter().filter(|e| e.level == Level::Emerg).filter(is_ours).cloned().collect();
     for e in errors.iter_mut().filter(|e| refusal(e).1 != Severity::Harm) {
         e.level = Level::Warn;
     }
     errors
 }
 
-/// Returns nginx with the version that it names itself. It need not be there, unless it is named.
-fn nginx(program: Option<&Path>) -> Result<Target, String> {
-    match forebay_doctor::version_of_nginx(program) {
-        Err(text) if program.is_some() => Err(text),
-        version => Ok(Target::Nginx(version.ok())),
+/// Returns nginx with its version: the one of a program that is named, or the one of this machine if `is_here` says that it runs the
+/// configuration. For a configuration of another machine it is the newest that is known.
+///
+/// # Errors
+/// The named program is no nginx.
+fn nginx(program: Option<&Path>, is_here: bool) -> Result<Target, String> {
+    let newest = NginxVersion::parse(forebay_conf::NGINX_VERSION);
+    match program {
+        Some(program) => Ok(Target::Nginx(Some(forebay_doctor::version_of_nginx(Some(program))?))),
+        None if is_here => Ok(Target::Nginx(forebay_doctor::version_of_nginx(None).ok().or(newest))),
+        None => Ok(Target::Nginx(newest)),
     }
 }

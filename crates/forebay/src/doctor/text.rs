@@ -17,6 +17,10 @@ pub(super) struct Page<'r> {
     /// The server that is advised.
     pub target: Target,
     pub host: &'r Host,
+    /// The block that the file was read as a part of.
+    pub part_of: Option<&'static str>,
+    /// Number of findings that only `--all` shows.
+    pub optional: usize,
 }
 
 impl Page<'_> {
@@ -24,7 +28,10 @@ impl Page<'_> {
     pub(super) fn text(&self, scene: &Scene<'_>, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let renderer = renderer.decor_style(DecorStyle::Ascii);
-        let mut out = self.refused(color);
+        let mut out = self.part_of.map_or_else(String::new, |block| {
+            format!("The file is read as a part of a block {block}; what stands around it is not known.\n\n")
+        });
+        out.push_str(&self.refused(color));
         for group in self.groups() {
             out.push_str(&self.group(&group, &renderer));
             out.push_str("\n\n");
@@ -48,6 +55,9 @@ impl Page<'_> {
             count(Severity::NoEffect),
             count(Severity::Advice)
         );
+        if self.optional > 0 {
+            out.push_str(&format!("{} more of taste or measurement: --all\n", self.optional));
+        }
         if !safe.is_empty() || !others.is_empty() {
             out.push_str(&format!(
                 "--fix mends {} of them, --unsafe-fixes {} more; --diff shows how\n",
@@ -212,7 +222,7 @@ mod tests {
         let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
         let host = Host { cpus: 4, memory: 8 << 30, descriptors: (1024, 1 << 20), ..Host::default() };
         let report = Report { findings: &[], errors: &[], files: &files };
-        let page = Page { report, target: Target::Forebay, host: &host };
+        let page = Page { report, target: Target::Forebay, host: &host, part_of: None, optional: 0 };
         let text = page.text(&Scene::new(&parsed.tree), false);
         // 33 kB for the head, 64 kB, and 16 x 16 kB with 4 kB for 2000 clients.
         for part in [
@@ -235,7 +245,8 @@ mod tests {
         let (scene, host) = (Scene::new(&parsed.tree), Host::default());
         let findings = forebay_doctor::examine(&scene, &host, Target::Forebay);
         let report = Report { findings: &findings, errors: &[], files: &files };
-        let text = Page { report, target: Target::Forebay, host: &host }.text(&scene, false);
+        let text = Page { report, target: Target::Forebay, host: &host, part_of: None, optional: 0 }
+            .text(&scene, false);
         assert_eq!(text.matches("[keepalive-off]").count(), 1, "{text}");
         assert!(text.contains("and 3 more: line 7; /more.conf lines 2, 5"), "{text}");
         assert!(text.contains("forebay doctor --explain keepalive-off") && !text.contains("docs/"), "{text}");
