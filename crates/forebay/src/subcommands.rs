@@ -354,14 +354,14 @@ pub(crate) struct DoctorArgs {
     /// Do not look at this machine, and ask no name server
     #[arg(long)]
     pub no_host: bool,
-    /// Advice about the machine too
+    /// Advice about the machine, and what is a matter of taste or of a measurement, too
     #[arg(long)]
     pub all: bool,
     /// The server that the advice is for: forebay, nginx, or nginx:VERSION (default: the one that runs this file, else Forebay). With
     /// the version of nginx its faults (CVE) are named, too, as far as the configuration opens them
     #[arg(long = "for", visible_alias = "server", value_name = "SERVER", value_parser = Target::parse)]
     pub target: Option<Target>,
-    /// Ask this nginx for its version (default: /usr/sbin/nginx or the like), for --for nginx
+    /// Ask this nginx for its version, for --for nginx. Default: the installed one for a file that it would run, else the newest version
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
     /// Mend what is safe to mend: edits of the files, written if the result is accepted

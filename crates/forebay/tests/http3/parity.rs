@@ -134,8 +134,8 @@ fn server() -> Server {
             ),
             "/slow" => {
                 let head = "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\nX-Up: a\r\nX-Up: b\r\nConnection: keep-alive\r\n\r\n";
-                asked.write(head);
-                (0..10).all(|_| asked.write([b'z'; 10_000]))
+                // Content behind the response to HEAD would be taken for the next response on the connection.
+                asked.write(head) && (asked.text.starts_with("HEAD ") || (0..10).all(|_| asked.write([b'z'; 10_000])))
             }
             "/redirect" => asked.answer("302 Found", "Location: http://up/there\r\nSet-Cookie: a=b; path=/\r\n", ""),
             "/cut" => {
