@@ -24,6 +24,8 @@ pub(crate) struct Choice<'a> {
     pub(crate) journal: &'a Journal,
     /// Directives that others know to be set badly, `forebay doctor` for one: their settings come first.
     pub(crate) known: &'a [String],
+    /// Paths of locations whose answers may be stored, as far as some requests tell.
+    pub(crate) storable: &'a [String],
 }
 
 impl Choice<'_> {
@@ -82,7 +84,10 @@ impl Choice<'_> {
                 void = true;
                 continue;
             };
-            let edits = crate::patch::edits(self.view, knob, &text);
+            let edits = match knob.place {
+                Place::Cache => crate::patch::cache::store(self.view, &text, Some(self.storable)),
+                _ => crate::patch::edits(self.view, knob, &text),
+            };
             let known = levels.iter().any(|(t, e)| same(t, &text) || (!edits.is_empty() && *e == edits));
             let changes = !edits.is_empty() || knob.place == Place::Sysctl;
             if !known && changes && !self.is_set(knob, &text) {
@@ -119,7 +124,15 @@ impl Choice<'_> {
             Need::LargeFiles => self.targets.iter().any(|t| t.size > 256 << 10),
             Need::Gzip => self.view.any_on("gzip"),
             Need::Transfer => self.args.goal == Goal::Transfer,
+            Need::EncryptedPage => {
+                let encrypted = self.targets.iter().any(|t| t.url.starts_with("https"));
+                // Clients without encryption do not find out that HTTP/2 is spoken.
+                let all = self.targets.iter().all(|t| t.url.starts_with("https"));
+                self.args.goal == Goal::Transfer && encrypted && all && !self.args.http2 && !self.args.http3
+            }
             Need::Proxy => self.targets.iter().any(|t| t.proxied),
+            Need::FastCgi => self.args.real_upstreams && self.view.all("fastcgi_pass").next().is_some(),
+            Need::RealUpstreams => self.args.real_upstreams && self.targets.iter().any(|t| t.proxied),
             Need::Tls => self.targets.iter().any(|t| t.url.starts_with("https")),
             Need::Http2 => self.args.http2,
             Need::Http3 => self.args.http3,

@@ -20,6 +20,8 @@ pub struct Figures {
     pub memory: u64,
     /// Failures.
     pub errors: u64,
+    /// Seconds of a page over the slow link; 0: not measured.
+    pub page: f64,
 }
 
 impl Figures {
@@ -34,12 +36,14 @@ impl Figures {
             bytes: mid(&|f| f.bytes),
             memory: mid(&|f| f.memory as f64) as u64,
             errors: runs.iter().map(|f| f.errors).sum(),
+            page: mid(&|f| f.page),
         }
     }
 
     /// Returns the value for `result.json`.
     pub fn json(&self) -> Value {
-        json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "bytes": self.bytes, "memory": self.memory})
+        json!({"rate": self.rate, "p50_ns": self.p50, "p99_ns": self.p99, "cpu_us": self.cpu, "bytes": self.bytes, "memory": self.memory,
+               "page_s": (self.page > 0.0).then_some(self.page)})
     }
 
     /// Adds the figures to a line of the log.
@@ -51,6 +55,7 @@ impl Figures {
         line["bytes"] = json!(self.bytes);
         line["memory"] = json!(self.memory);
         line["errors"] = json!(self.errors);
+        line["page"] = json!(self.page);
     }
 
     /// Returns the figures of a line of the log.
@@ -63,6 +68,7 @@ impl Figures {
             bytes: line["bytes"].as_f64().unwrap_or_default(),
             memory: line["memory"].as_u64()?,
             errors: line["errors"].as_u64()?,
+            page: line["page"].as_f64().unwrap_or_default(),
         })
     }
 }

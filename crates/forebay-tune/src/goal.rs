@@ -1,6 +1,7 @@
 //! Objectives of a tuning.
 
 use crate::figures::Figures;
+use crate::link::{Link, SLOW};
 
 /// Objective of a tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -13,25 +14,13 @@ pub enum Goal {
     Latency,
     /// CPU time per request and requests a second together: what makes the server work, and what makes its clients wait
     Speed,
-    /// Time of an answer over a slow link: its bytes, and what the server takes
+    /// Time of a page over a slow link: its connections, its bytes, and what the server takes
     Transfer,
-}
-
-/// The link of [`Goal::Transfer`]: 4 Mbit/s and 60 ms, a slow mobile connection.
-const LINK: Link = Link { bytes_a_second: 500_000.0, round_trip: 0.06, first_window: 14_600.0 };
-
-/// A link between server and client.
-struct Link {
-    bytes_a_second: f64,
-    /// Seconds.
-    round_trip: f64,
-    /// Bytes that a server sends before the first acknowledgement (RFC 6928).
-    first_window: f64,
 }
 
 impl Link {
     /// Returns how long an answer of so many bytes takes on a connection that is open: a round trip for the request, one more for
-    /// each doubling of the window while it is the limit, and the bytes. It is reckoned, not emulated.
+    /// each doubling of the window while it is the limit, and the bytes. It is reckoned, not measured.
     fn seconds(&self, bytes: f64) -> f64 {
         let full = self.bytes_a_second * self.round_trip;
         let (mut window, mut sent, mut trips) = (self.first_window, 0.0, 1.0);
@@ -52,7 +41,8 @@ impl Goal {
             Goal::Throughput => f.rate.ln(),
             Goal::Latency => -(f.p99.max(1) as f64).ln(),
             Goal::Speed => (f.rate.ln() - f.cpu.ln()) / 2.0,
-            Goal::Transfer => -(LINK.seconds(f.bytes) + f.cpu / 1e6).ln(),
+            Goal::Transfer if f.page > 0.0 => -f.page.ln(),
+            Goal::Transfer => -(SLOW.seconds(f.bytes) + f.cpu / 1e6).ln(),
         }
     }
 }
@@ -63,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_slow_link_counts_bytes_and_round_trips() {
-        let ms = |bytes: f64| (LINK.seconds(bytes) * 1e3).round();
+        let ms = |bytes: f64| (SLOW.seconds(bytes) * 1e3).round();
         assert_eq!((ms(0.0), ms(10_000.0)), (60.0, 80.0));
         // 14,600 bytes at first, the rest after a round trip.
         assert_eq!(ms(30_000.0), 151.0);
@@ -71,5 +61,7 @@ mod tests {
         let compressed = Figures { bytes: 20_000.0, cpu: 900.0, ..Figures::default() };
         let plain = Figures { bytes: 100_000.0, cpu: 20.0, ..Figures::default() };
         assert!(Goal::Transfer.score(&compressed) > Goal::Transfer.score(&plain));
+        let page = |page: f64| Goal::Transfer.score(&Figures { page, ..plain });
+        assert!(page(1.0) > page(2.0));
     }
 }

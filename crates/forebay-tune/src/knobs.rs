@@ -21,6 +21,10 @@ pub enum Place {
     ErrorLog,
     /// An `upstream` block for each host that `proxy_pass` names, with the directives that its locations need for it.
     NewUpstream,
+    /// A kept connection for each `fastcgi_pass`, with the directives that it needs.
+    FastCgi,
+    /// A cache for each location that passes requests on and whose answers may be stored.
+    Cache,
     /// Parameters of each `access_log` that writes a file.
     AccessLog,
     /// Each `upstream` block, with the directives that its locations need for it.
@@ -44,8 +48,14 @@ pub enum Need {
     Gzip,
     /// The goal counts the bytes of answers.
     Transfer,
+    /// The goal is the time of a page, and connections are encrypted.
+    EncryptedPage,
     /// Requests are passed on.
     Proxy,
+    /// The load reaches a real FastCGI application.
+    FastCgi,
+    /// The load reaches real upstreams.
+    RealUpstreams,
     /// Connections are encrypted.
     Tls,
     /// HTTP/2 is spoken.
@@ -70,6 +80,8 @@ impl Place {
             ListenThere => "a parameter of listen, where it is less",
             ErrorLog => "the level of each error_log that writes more",
             NewUpstream => "an upstream for each host that proxy_pass names",
+            FastCgi => "an upstream for each fastcgi_pass",
+            Cache => "a cache for each location with proxy_pass whose answers may be stored",
             AccessLog => "parameters of each access_log",
             Upstream => "a directive in each upstream",
             Sysctl => "a kernel setting, with --sysctl, as root; for the whole machine",
@@ -87,7 +99,10 @@ impl Need {
             Need::LargeFiles => "files beyond 256 kB",
             Need::Gzip => "compressed answers",
             Need::Transfer => "--for transfer",
+            Need::EncryptedPage => "TLS, with --for transfer",
             Need::Proxy => "proxied requests",
+            Need::FastCgi => "FastCGI, with --real-upstreams",
+            Need::RealUpstreams => "proxied requests, with --real-upstreams",
             Need::Tls => "TLS",
             Need::Http2 => "HTTP/2",
             Need::Http3 => "HTTP/3",
@@ -142,8 +157,12 @@ const fn only(server: Which, knob: Knob) -> Knob {
 }
 
 use Place::{
-    AccessLog, ErrorLog, Events, Http, Listen, ListenThere, Main, NewUpstream, Sysctl, There, Upstream,
+    AccessLog, Cache, ErrorLog, Events, FastCgi, Http, Listen, ListenThere, Main, NewUpstream, Sysctl, There,
+    Upstream,
 };
+
+/// The setting with which clients come by another version of HTTP.
+pub(crate) const HTTP2: &str = "http2";
 
 /// What is text and worth compressing.
 const TEXT_TYPES: &str = "gzip_types text/plain text/css text/xml text/javascript application/javascript application/json application/xml image/svg+xml;";
@@ -253,6 +272,19 @@ pub const KNOBS: &[Knob] = &[
         "the host stands in an upstream block: redirects of the upstream to itself need a proxy_redirect of their own",
     ),
     row("upstream_keepalive", Upstream, &["keepalive 32;", "keepalive 128;"], Need::Proxy),
+    notice(
+        row("fastcgi_keep_conn", FastCgi, &["keepalive 4;", "keepalive 16;"], Need::FastCgi),
+        "a kept connection holds a process of PHP-FPM: pm.max_children has to exceed keepalive times worker_processes",
+    ),
+    notice(
+        row(
+            "proxy_cache",
+            Cache,
+            &["proxy_cache_valid 200 1s;", "proxy_cache_valid 200 10s;"],
+            Need::RealUpstreams,
+        ),
+        "answers are up to that old, and were the same in a few requests only: what differs by visitor must not be stored",
+    ),
     row(
         "ssl_session_cache",
         Http,
@@ -265,6 +297,7 @@ pub const KNOBS: &[Knob] = &[
         "leaves out key exchanges that withstand quantum computers",
     ),
     row("ssl_buffer_size", Http, &["ssl_buffer_size 4k;", "ssl_buffer_size 16k;"], Need::Tls),
+    row(HTTP2, Http, &["http2 on;"], Need::EncryptedPage),
     // Forebay always does it.
     only(Which::Nginx, row("quic_gso", Http, &["quic_gso on;"], Need::Http3)),
     only(
@@ -319,7 +352,7 @@ mod tests {
                 let directives = match k.place {
                     Main | Events | Http | There | Upstream => statements(&level),
                     Listen => statements(&level)[1..].to_vec(),
-                    NewUpstream => statements(&level),
+                    NewUpstream | FastCgi | Cache => statements(&level),
                     AccessLog | ListenThere | ErrorLog => Vec::new(),
                     Sysctl => {
                         assert!(

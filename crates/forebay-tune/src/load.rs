@@ -148,6 +148,7 @@ pub fn measure(
         bytes: record.bytes_in as f64 / record.complete.max(1) as f64,
         memory,
         errors: failures(record, load.connections),
+        page: 0.0,
     };
     Ok((figures, r.outcome.first_error))
 }

@@ -142,18 +142,6 @@ impl Model {
         }
     }
 
-    /// Returns the model for lines that are known to have a large effect though hardly a run is without them: such a run is no
-    /// exception.
-    pub(crate) fn with_large(self, fixed: &[u8]) -> Model {
-        let mut scale = self.scale.clone();
-        for (size, level) in scale.sizes.iter_mut().zip(fixed) {
-            if *level != 0 {
-                *size = size.max(LARGE);
-            }
-        }
-        Model::robust(&self.samples, scale).map_or(self, |(_, model)| model)
-    }
-
     /// Fits a model to runs near one setting, whose noise is known roughly: effects are usual ones, but for the lines `fixed`.
     pub(crate) fn near(samples: &[Sample], noise: f64, fixed: &[u8]) -> Model {
         let sizes: Vec<f64> = fixed.iter().map(|level| if *level == 0 { 1.0 } else { LARGE }).collect();

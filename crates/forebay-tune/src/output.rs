@@ -19,6 +19,8 @@ pub(crate) struct Summary<'r> {
     pub left_out: &'r [(&'static str, String)],
     /// Result of the search.
     pub report: &'r Report,
+    /// Settings that are known to be set badly, by `forebay doctor`.
+    pub known: &'r [String],
     /// Settings that were tried.
     pub active: &'r [Active],
     /// Figures by number of the run.
@@ -126,7 +128,33 @@ impl Summary<'_> {
         } else {
             let _ = writeln!(out, "\n{}", self.no_proof());
         }
+        out.push_str(&self.found());
         out
+    }
+
+    /// Returns what was found, in a line each: settings with a gain, those without one, and those that are set badly though nothing
+    /// about them can be measured with this load.
+    fn found(&self) -> String {
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for (k, a) in self.active.iter().enumerate() {
+            match self.report.lines.iter().find(|l| l.knob == k && l.kept && self.report.proven) {
+                Some(l) => with.push(format!("{} {}", a.knob.name, factor(l.gain.mid))),
+                None => without.push(a.knob.name.to_owned()),
+            }
+        }
+        let is_known = |name: &str| self.known.iter().any(|k| k == name);
+        let set_badly = self.left_out.iter().filter(|(name, _)| is_known(name));
+        let unmeasured: Vec<String> = set_badly.map(|(name, why)| format!("{name} ({why})")).collect();
+        let heads = [
+            "With a gain",
+            "Without a measurable gain here",
+            "Set badly by `forebay doctor`, not measurable here",
+        ];
+        let line =
+            |(head, names): (&str, Vec<String>)| format!("{head}, {}: {}\n", names.len(), names.join(", "));
+        let all = heads.into_iter().zip([with, without, unmeasured]).filter(|(_, names)| !names.is_empty());
+        let text: String = all.map(line).collect();
+        if text.is_empty() { text } else { format!("\n{text}") }
     }
 
     /// Appends a line of the tuned configuration: its gain and verdict, and the figures that they rest on.
@@ -315,6 +343,7 @@ pub(crate) mod tests {
     pub(crate) fn summary(report: &Report) -> Summary<'_> {
         Summary {
             left_out: &[],
+            known: &[],
             report,
             active: &[],
             figures: &[],
@@ -335,6 +364,17 @@ pub(crate) mod tests {
         assert!(noisy.contains("too noisy to conclude") && noisy.contains("only a gain of 20 %"), "{noisy}");
         let cut = summary(&Report { ended: Some("screening"), ..report(0.02, 0.015) }).text();
         assert!(cut.contains("ended in the screening") && !cut.contains("would have been seen"), "{cut}");
+    }
+
+    #[test]
+    fn what_is_set_badly_and_cannot_be_measured_is_told() {
+        let report = report(0.02, 0.015);
+        let left_out =
+            [("ssl_buffer_size", "without effect on this load".to_owned()), ("aio", "without".to_owned())];
+        let known = ["ssl_buffer_size".to_owned(), "sendfile".to_owned()];
+        let text = Summary { left_out: &left_out, known: &known, ..summary(&report) }.text();
+        let wanted = "\nSet badly by `forebay doctor`, not measurable here, 1: ssl_buffer_size (without effect on this load)\n";
+        assert!(text.ends_with(wanted), "{text}");
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl Summary<'_> {
         let (what, ratio) = match self.aim {
             Goal::Cpu => ("CPU time of a request", (-self.report.gain.mid).exp()),
             Goal::Latency => ("99th percentile of latency", (-self.report.gain.mid).exp()),
-            Goal::Transfer => ("time of an answer over a slow link", (-self.report.gain.mid).exp()),
+            Goal::Transfer => ("time of a page over a slow link", (-self.report.gain.mid).exp()),
             Goal::Throughput => ("requests a second", self.report.gain.mid.exp()),
             Goal::Speed => ("speed", self.report.gain.mid.exp()),
         };

@@ -76,6 +76,15 @@ pub(crate) fn pairs_to_proof(differences: &[f64]) -> Option<usize> {
     (s.pairs.max(FIRST_LOOK)..=LAST_LOOK).find(proven).map(|n| n.max(s.pairs + 1) - s.pairs)
 }
 
+/// Returns how many pairs are enough for a gain, if a run has this noise and the gain is somewhat less than it seems.
+pub(crate) fn pairs_for(gain: f64, noise: f64) -> Option<usize> {
+    let sd = noise * std::f64::consts::SQRT_2;
+    let s = |pairs| Spread { pairs, mean: 0.7 * gain, sd };
+    let enough =
+        |n: &usize| s(*n).width(LOOK_99, *n) < s(*n).mean && s(*n).width(LOOK_95, *n) < 0.5 * s(*n).mean;
+    (FIRST_LOOK..=LAST_LOOK).find(enough)
+}
+
 /// Returns the gain that `pairs` pairs prove in four of five cases, for runs with this noise.
 pub(crate) fn visible(noise: f64, pairs: usize) -> f64 {
     let pairs = pairs.max(FIRST_LOOK);

@@ -12,7 +12,7 @@ use crate::resume::ResumeLog;
 use crate::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
 use crate::search::{self, Event, Outcome, Point, Report, SearchKnob, Settings};
 use crate::sysctl::Journal;
-use crate::{apply, upstream};
+use crate::{apply, storable, upstream};
 use forebay_bench::load::{Protocol, Stop};
 use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals};
@@ -78,7 +78,7 @@ impl<'a> Tuning<'a> {
         for name in self.source.unserved_names() {
             say!("Leaving out {name}: its servers are not measured, and its settings stay as they are.");
         }
-        let subject = self.prepare()?;
+        let Prepared { subject, storable } = self.prepare()?;
         let view = self.source.view();
         let choice = Choice {
             args: self.args,
@@ -86,6 +86,7 @@ impl<'a> Tuning<'a> {
             targets: &subject.targets,
             journal: &journal,
             known: &self.args.known,
+            storable: &storable,
         };
         let (active, left_out) = choice.make()?;
         if active.is_empty() {
@@ -110,6 +111,7 @@ impl<'a> Tuning<'a> {
         let (report, points) = self.search(&active, &mut live, plan.runs);
         let figures = std::mem::take(&mut live.figures);
         let mut summary = Summary {
+            known: &self.args.known,
             report: &report,
             active: &active,
             figures: &figures,
@@ -128,7 +130,7 @@ impl<'a> Tuning<'a> {
     }
 
     /// Makes the private copy, with a file of `--static-size`, and finds the targets that can be requested.
-    fn prepare(&self) -> Result<Subject<'a>, String> {
+    fn prepare(&self) -> Result<Prepared<'a>, String> {
         let copy = Copy::new(self.source, self.place()?)?;
         let path = executable(self.args.server, self.args.program.as_deref())?;
         let program = Program { path, prefix: self.dir.clone(), cpus: shares().0, is_bound: false };
@@ -141,8 +143,8 @@ impl<'a> Tuning<'a> {
             );
         }
         let mut subject = Subject { source: self.source, copy, program, targets, manner: self.manner() };
-        subject.targets = answering(&subject, &conf)?;
-        Ok(subject)
+        let storable = answering(&mut subject, &conf, self.args.real_upstreams)?;
+        Ok(Prepared { subject, storable })
     }
 
     /// Returns the surroundings of the private copy. Starts the upstream that answers in it, unless the real ones are used.
@@ -292,7 +294,7 @@ impl<'a> Tuning<'a> {
             Goal::Throughput => "requests/s",
             Goal::Latency => "1/p99",
             Goal::Speed => "requests/s and requests per CPU second, in their geometric mean",
-            Goal::Transfer => "answers in the same time over 4 Mbit/s and 60 ms",
+            Goal::Transfer => "answers and pages in the same time over 4 Mbit/s and 60 ms",
         };
         match live.subject.manner.rate {
             Some(rate) => format!("{goal} at {rate} requests/s"),
@@ -422,9 +424,16 @@ impl Progress<'_> {
     }
 }
 
-/// Returns the targets that answer well as the configuration is; at least one does.
-fn answering(subject: &Subject<'_>, conf: &Path) -> Result<Vec<Target>, String> {
-    let Subject { copy, program, .. } = subject;
+/// A subject that answers, and paths of which answers may be stored.
+struct Prepared<'s> {
+    subject: Subject<'s>,
+    storable: Vec<String>,
+}
+
+/// Keeps the targets that answer well as the configuration is; at least one does. Returns the paths of those whose answers may be
+/// stored, where the upstreams are the `real` ones.
+fn answering(subject: &mut Subject<'_>, conf: &Path, real: bool) -> Result<Vec<String>, String> {
+    let Subject { copy, program, .. } = &*subject;
     program.test(conf)?;
     let _process = program.start(conf, &copy.addresses(subject.source), &copy.place.dir.join("stderr"))?;
     let mut kept = Vec::new();
@@ -442,7 +451,8 @@ fn answering(subject: &Subject<'_>, conf: &Path) -> Result<Vec<Target>, String> 
             why.map_or_else(String::new, |w| format!(". The first refusal: {w}"))
         ));
     }
-    Ok(kept)
+    subject.targets = kept;
+    Ok(if real { storable::paths(&subject.targets) } else { Vec::new() })
 }
 
 /// Answer of a target to one request.

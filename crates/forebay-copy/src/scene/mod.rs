@@ -117,6 +117,9 @@ fn text_of(word: Vec<u8>) -> String {
 /// Beginning of the names of groups that knobs add. Each is an edit of its own, with one server.
 pub const NEW_UPSTREAM: &str = "tuned_";
 
+/// Folder of the cache that a knob adds.
+pub const NEW_CACHE: &str = "/var/cache/tuned";
+
 /// Directives with a folder for temporary files.
 const TEMP_PATHS: [&str; 5] =
     ["client_body_temp_path", "proxy_temp_path", "fastcgi_temp_path", "uwsgi_temp_path", "scgi_temp_path"];
@@ -157,7 +160,7 @@ impl Copy {
         let conf = self.place.dir.join("conf");
         let name = |id: FileId| conf.join(format!("{}.conf", id.0));
         // The order matters: a knob's edit of a directive replaces the one that this copy would make.
-        let measured = |e: &Edit| Edit { text: self.with_stand_in(&scaled(&e.text)), ..e.clone() };
+        let measured = |e: &Edit| Edit { text: self.at_home(&scaled(&e.text)), ..e.clone() };
         let mut edits: Vec<Edit> = knobs.iter().map(measured).collect();
         for e in &self.edits {
             let clash = knobs.iter().any(|k| k.file == e.file && k.start < e.end && e.start < k.end);
@@ -173,6 +176,13 @@ impl Copy {
             std::fs::write(&to, new).map_err(|e| format!("{} for {}: {e}", to.display(), path.display()))?;
         }
         Ok(name(FileId(0)))
+    }
+
+    /// Keeps what a knob adds within the copy.
+    fn at_home(&self, text: &str) -> String {
+        let cache = quote(&self.place.dir.join("cache/tuned"));
+        let path = format!("proxy_cache_path {NEW_CACHE} ");
+        self.with_stand_in(text).replace(&path, &format!("proxy_cache_path {cache} "))
     }
 
     /// Leads a group that a knob adds to the stand-in, as all others are.
@@ -261,19 +271,32 @@ impl Copy {
         fronts
     }
 
+    /// Returns the directives whose locations answer. The stand-in for upstreams speaks HTTP only.
+    fn passes(&self) -> &'static [&'static str] {
+        match self.place.upstreams {
+            Upstreams::Real => &["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"],
+            Upstreams::Http(_) | Upstreams::Recorder(_) => &["proxy_pass"],
+        }
+    }
+
     /// Returns the paths of a server that can be requested.
     fn paths(&self, view: &View<'_>, server: usize) -> Vec<Requested> {
         let mut out = Vec::new();
-        for pass in view.all("proxy_pass").filter(|p| view.within(*p, server)) {
-            if let Some(path) = location_path(view, pass) {
-                out.push(Requested { path, proxied: true, size: 0 });
+        for name in self.passes() {
+            for pass in view.all(name).filter(|p| view.within(*p, server)) {
+                let path = location_path(view, pass);
+                out.extend(path.map(|path| Requested { path, proxied: true, size: 0 }));
             }
         }
+        let scripts = self.passes().len() > 1 && view.all("fastcgi_pass").any(|p| view.within(p, server));
         if let Some(root) = self.root_of(view, server) {
             let mut found = Vec::new();
             walk(&root, "", 0, &mut found);
             let step = found.len().div_ceil(20).max(1);
-            let file = |(path, size): (String, u64)| Requested { path, proxied: false, size };
+            let file = |(path, size): (String, u64)| {
+                let proxied = scripts && path.ends_with(".php");
+                Requested { path, proxied, size: if proxied { 0 } else { size } }
+            };
             out.extend(found.into_iter().step_by(step).map(file));
         }
         out

@@ -1,5 +1,7 @@
 //! The edits of a configuration that set a level of a knob, and comments that give their reason.
 
+pub(crate) mod cache;
+mod fastcgi;
 mod hosts;
 
 use crate::knobs::{Knob, Place, statements};
@@ -17,6 +19,8 @@ pub fn edits(view: &View<'_>, knob: &Knob, level: &str) -> Vec<Edit> {
         Place::ListenThere => raise_listen(view, level),
         Place::ErrorLog => quieten_logs(view, level),
         Place::NewUpstream => hosts::new_upstreams(view, level),
+        Place::FastCgi => fastcgi::keep_connections(view, level),
+        Place::Cache => cache::store(view, level, None),
         Place::AccessLog => buffer_logs(view, level),
         Place::Upstream => upstream(view, level),
         Place::Sysctl => {
@@ -226,14 +230,14 @@ fn explain(e: &mut Edit, line: &[u8], why: &str) {
     };
 }
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::knobs::KNOBS;
     use forebay_conf::tree::FileId;
     use forebay_copy::patch::{Source, apply};
     use forebay_copy::scene::{Copy, CopyPlace, Upstreams};
 
-    fn source(text: &str) -> (tempfile::TempDir, Source) {
+    pub(super) fn source(text: &str) -> (tempfile::TempDir, Source) {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("nginx.conf");
         std::fs::write(&path, text).expect("written");
@@ -245,7 +249,7 @@ mod tests {
         KNOBS.iter().find(|k| k.name == name).expect("in the table")
     }
 
-    fn patched(text: &str, name: &str, why: Option<&str>) -> String {
+    pub(super) fn patched(text: &str, name: &str, why: Option<&str>) -> String {
         let (_dir, s) = source(text);
         let mut edits = edits(&s.view(), knob(name), knob(name).levels[0]);
         if let Some(why) = why {

@@ -1,32 +1,48 @@
 //! The knock-out of lines and the confirmation of the whole.
 
+use super::phases::Phases;
 use super::trial::{Price, Trial};
 use super::{LARGE, LEAST_PAIRS, LOUD, Line, OUT_AT_A_TIME, Point, Search, spread, without};
 use crate::model::Model;
 use crate::sequential;
 use crate::stats;
 
+/// Runs of a confirmation at least, where it gives some to the knock-out.
+const SPARE: usize = 20;
+/// Runs that judge any number of lines.
+const ENOUGH: usize = 16;
+
 impl Search<'_> {
     /// Judges each line of the incumbent by leaving it out. Each run without a line has one of the whole near it.
-    pub(super) fn knock_out(&mut self, noise: f64, until: usize) -> (Point, Vec<Line>) {
-        let model = Model::fit(self.stage(), noise).with_large(&self.fixed);
+    ///
+    /// Takes from the confirmation's share what a gain of that size does not need.
+    pub(super) fn knock_out(&mut self, noise: f64, phases: &Phases) -> (Point, Vec<Line>) {
+        let mut until = phases.knock_out;
+        let model = self.fitted(noise);
         let best = self.incumbent(&model);
         let costly = self.knobs.iter().map(|k| k.costly).collect();
         let mut trial = Trial::new(model, best, Price { least: self.settings.least, costly });
         trial.fixed = self.fixed.clone();
-        let most = self.runs_left(until) * OUT_AT_A_TIME / (OUT_AT_A_TIME + 1) / LEAST_PAIRS;
+        let left = self.runs_left(until);
         let mut calm = self.calm(&trial, until);
         if let Some(quiet) = &mut calm {
             self.add_all(&mut trial);
             *quiet = self.leave_each_out(&mut trial, *quiet, until);
         } else {
-            trial.keep_most_certain(most);
+            // Few runs are for the lines that will be certain then.
+            trial.keep_most_certain(if left < ENOUGH { left / (2 * LEAST_PAIRS) } else { trial.best.len() });
         }
         // Runs without a line since the last run of the whole, and what that whole was.
         let mut whole = (Point::new(), 0);
         loop {
             trial.drop_hopeless();
-            let Some(k) = trial.next() else { break };
+            let out = trial.next(&mut self.random);
+            if out.is_empty() {
+                break;
+            }
+            if !self.left(until) {
+                until = phases.all.saturating_sub(self.needed_to_confirm(&trial, phases));
+            }
             if !self.left(until) {
                 break;
             }
@@ -38,13 +54,17 @@ impl Search<'_> {
                 continue;
             }
             whole.1 += 1;
-            self.run(&without(&trial.best, k), false);
-            trial.pairs[k] += 1;
+            let mut point = trial.best.clone();
+            for k in &out {
+                point[*k] = 0;
+                trial.pairs[*k] += 1;
+            }
+            self.run(&point, false);
             trial.model = trial.model.update(self.stage());
         }
         trial.model = match calm {
             Some(quiet) => Model::near(self.stage(), quiet, &self.fixed),
-            None => Model::fit(self.stage(), noise).with_large(&self.fixed),
+            None => self.fitted(noise),
         };
         trial.drop_unmeasured();
         let lines = trial.lines();
@@ -117,14 +137,11 @@ impl Search<'_> {
             trial.pairs[k] += 1;
             out.extend(self.run(&without(&trial.best, k), false).map(|score| (k, score)));
         }
-        // Most lines do little: the spread of all these runs is that of one, or somewhat more.
-        let scores: Vec<f64> = self.stage().iter().map(|s| s.score).collect();
-        let (usual, noise) = (stats::median(&mut scores.clone()), quiet.max(stats::spread(&scores)));
-        for (k, score) in out {
-            if usual - score > LARGE.ln().max(4.0 * noise) {
-                self.fixed[k] = trial.best[k];
-            }
+        for k in self.large_of(&out, quiet) {
+            self.fixed[k] = trial.best[k];
         }
+        let scores: Vec<f64> = self.stage().iter().map(|s| s.score).collect();
+        let noise = quiet.max(stats::spread(&scores));
         trial.fixed = self.fixed.clone();
         trial.model = Model::near(self.stage(), noise, &self.fixed);
         noise
@@ -145,6 +162,23 @@ impl Search<'_> {
         trial.model = trial.model.update(self.stage());
         trial.best = self.incumbent(&trial.model);
         trial.best != refused && !self.infeasible.iter().any(|(p, _)| *p == trial.best)
+    }
+
+    /// Returns the runs of a confirmation that proves the gain of the incumbent with room to spare.
+    fn needed_to_confirm(&self, trial: &Trial, phases: &Phases) -> usize {
+        let of = |point: &Point| -> Vec<f64> {
+            self.samples.iter().filter(|s| s.point == *point).map(|s| s.score).collect()
+        };
+        let (base, whole) = (of(&self.base()), of(&trial.best));
+        if base.len() < 3 || whole.is_empty() {
+            return phases.confirming;
+        }
+        let gain = stats::median(&mut whole.clone()) - stats::median(&mut base.clone());
+        let sd = spread(&base).hypot(trial.model.scale.noise);
+        // A neighbour may spoil some of them, and runs may take longer than planned.
+        let pairs = sequential::pairs_for(gain, sd).map_or(phases.confirming, |n| (2 * (n + 2)).max(SPARE));
+        let pace = self.rig.used() * phases.all as f64 / self.spent.max(1) as f64;
+        ((pairs as f64 * pace.max(1.0)) as usize).min(phases.confirming)
     }
 
     /// Measures the original against the final settings, pair by pair on fresh starts, until that proves a gain or the runs are

@@ -11,6 +11,7 @@ mod judge;
 mod phases;
 mod screen;
 mod trial;
+mod whole;
 
 use crate::model::{Model, Sample};
 use crate::random::Random;
@@ -210,6 +211,15 @@ impl Search<'_> {
         })
     }
 
+    /// Fits a model to the runs of the stage. Beside lines with a large gain, of which few runs say something, all other effects are
+    /// usual ones.
+    fn fitted(&self, noise: f64) -> Model {
+        if self.fixed == self.base() {
+            return Model::fit(self.stage(), noise);
+        }
+        Model::near(self.stage(), noise, &self.fixed)
+    }
+
     /// Returns the best settings by the model. Moves one knob after the other as long as that helps.
     fn incumbent(&self, m: &Model) -> Point {
         let mut best = self.fixed.clone();
@@ -248,14 +258,14 @@ impl Search<'_> {
         let base = self.fixed.clone();
         let mut tired = 0;
         let mut picks = 0;
-        let mut m = Model::fit(self.stage(), noise);
+        let mut m = self.fitted(noise);
         while self.left(until) && tired < 8 {
             picks += 1;
             if picks % 8 == 0 {
                 self.run(&base, false);
                 continue;
             }
-            m = if picks % 12 == 0 { Model::fit(self.stage(), noise) } else { m.update(self.stage()) };
+            m = if picks % 12 == 0 { self.fitted(noise) } else { m.update(self.stage()) };
             let best = self.incumbent(&m);
             // Where runs say little, all lines will be judged near the incumbent.
             let lines = if m.scale.noise > LOUD { vec![1; best.len()] } else { best.clone() };
@@ -305,6 +315,13 @@ impl Search<'_> {
             same.extend(self.run(&base, i % 3 == 0));
         }
         spread(&same)
+    }
+
+    /// Screens the original, and again beside the lines with a large gain.
+    fn screen_twice(&mut self, noise: f64, phases: &Phases) -> f64 {
+        (self.tell)(Event::Phase("screen", phases.screen - phases.noise));
+        self.screen(noise, phases.screen.min(phases.all), phases.model);
+        self.second_stage(noise, phases.model)
     }
 
     /// Begins a phase that ends at the run `until`.
@@ -411,14 +428,12 @@ pub fn tune(
     let phases = Phases::of(settings.runs);
     s.phase("noise", phases.noise);
     let noise = s.noise(phases.noise);
-    (s.tell)(Event::Phase("screen", phases.screen - phases.noise));
-    s.screen(noise, phases.screen.min(phases.all), phases.model);
+    let noise = s.all_at_once(noise, phases.model).unwrap_or_else(|| s.screen_twice(noise, &phases));
     let mut ended = s.rig.over().then_some("screening");
-    let noise = s.second_stage(noise, phases.model);
     s.phase("model", phases.model);
     s.model(noise, phases.model, phases.knock_out);
     s.phase("knock-out", phases.knock_out);
-    let (best, lines) = s.knock_out(noise, phases.knock_out);
+    let (best, lines) = s.knock_out(noise, &phases);
     ended = ended.or(s.rig.over().then_some("knock-out"));
     let mut differences = Vec::new();
     if best != s.base() {

@@ -22,7 +22,7 @@ impl Phases {
         Phases {
             noise,
             screen: share(0.30).max(noise + 26),
-            model: share(0.55).min(runs.saturating_sub(confirming + judging)),
+            model: share(0.50).min(runs.saturating_sub(confirming + judging)),
             knock_out: runs.saturating_sub(confirming),
             all: runs,
             confirming,

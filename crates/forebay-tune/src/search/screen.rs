@@ -8,7 +8,8 @@ impl Search<'_> {
     /// Screens: each knob at two levels in a balanced design, with the baseline in between. Ends early when lines with a large gain
     /// show and a second stage, which would end at the run `staged`, has room.
     pub(super) fn screen(&mut self, noise: f64, until: usize, staged: usize) {
-        let rows = self.screening_rows(noise > 0.03 && until - self.spent >= 48);
+        let room = until.saturating_sub(self.spent);
+        let rows = self.screening_rows(room >= 48 && (noise > 0.03 || self.before > 0));
         for (i, row) in rows.iter().enumerate() {
             if !self.left(until) {
                 return;
@@ -89,7 +90,7 @@ impl Search<'_> {
     }
 
     /// Returns a row without the levels that cannot be run. A row with one of them would tell nothing about the others.
-    fn without_barred(&self, row: &Point) -> Point {
+    pub(super) fn without_barred(&self, row: &Point) -> Point {
         let mut row = row.clone();
         for k in 0..row.len() {
             let mut alone = self.base();

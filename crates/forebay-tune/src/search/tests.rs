@@ -94,7 +94,7 @@ fn gains_are_found_and_claimed_as_they_are() {
     let (gain, harmful, claim, held) = (gain / n, harmful as f64 / n, claim / n, held as f64 / n);
     println!("gain {gain:.3} harmful {harmful:.3} claim {claim:+.4} held {held:.3}");
     // Of 0.37; what cannot be measured by itself in these runs is not kept.
-    assert!(gain >= 0.29, "true gain {gain}");
+    assert!(gain >= 0.33, "true gain {gain}");
     assert!(harmful < 0.05, "harmful {harmful}");
     assert!(claim.abs() <= 0.01, "claimed minus true {claim}");
     assert!(held >= 0.90, "held {held}");

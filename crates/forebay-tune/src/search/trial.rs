@@ -2,6 +2,7 @@
 
 use super::{LEAST_PAIRS, Line, Point, without};
 use crate::model::Model;
+use crate::random::Random;
 use crate::stats::Interval;
 
 /// What lines have to gain.
@@ -34,13 +35,22 @@ pub(super) struct Trial {
     pub(super) pairs: Vec<usize>,
     /// Lines that were taken out: knob and level.
     pub(super) gone: Vec<(usize, u8)>,
+    /// Lines in doubt that are left out the next time.
+    other_half: Vec<usize>,
 }
+
+/// Runs without a line that is in doubt at most.
+const MOST_PAIRS: usize = 40;
+/// Standard deviations of a gain that needs no more runs.
+const CERTAIN: f64 = 2.8;
+/// Lines that are left out one by one.
+const FEW: usize = 4;
 
 impl Trial {
     pub(super) fn new(model: Model, best: Point, price: Price) -> Trial {
         let pairs = vec![0; best.len()];
         let fixed = vec![0; best.len()];
-        Trial { model, price, best, fixed, pairs, gone: Vec::new() }
+        Trial { model, price, best, fixed, pairs, gone: Vec::new(), other_half: Vec::new() }
     }
 
     /// Returns the knobs that the incumbent moves.
@@ -82,7 +92,7 @@ impl Trial {
             return false;
         }
         let (mid, sd) = self.gain(knob);
-        let judged = self.pairs[knob] >= 2 * LEAST_PAIRS || mid < 0.0;
+        let judged = self.pairs[knob] >= 6 * LEAST_PAIRS || mid < -sd;
         let least = self.price.of(knob);
         (mid < least && judged) || mid + 1.64 * sd < least.max(3.0 * self.price.least)
     }
@@ -106,25 +116,41 @@ impl Trial {
         mid / sd.max(1e-9)
     }
 
-    /// Returns the line that is judged next: one that has hardly been left out, those with a price first, then the most certain ones,
-    /// so that what is not measured when the time is over is what matters least; at last those that are still in doubt.
-    pub(super) fn next(&self) -> Option<usize> {
-        let sooner = |a: &usize, b: &usize| {
-            let turn = |k: usize| (self.pairs[k], !self.price.is_costly(k));
-            turn(*a).cmp(&turn(*b)).then(self.certainty(*b).total_cmp(&self.certainty(*a)))
-        };
-        let unmeasured = self.moved().filter(|k| self.pairs[*k] < LEAST_PAIRS).min_by(sooner);
-        let doubtful = || self.moved().filter(|k| self.is_doubtful(*k) && self.pairs[*k] < 16);
-        unmeasured.or_else(|| doubtful().min_by_key(|k| self.pairs[*k]))
+    /// Returns the lines that are left out next. One with a large gain is left out by itself, since it hides the others. Of the others a
+    /// half is left out, and the other half the next time: such runs tell about each line, and far more than runs without one.
+    pub(super) fn next(&mut self, random: &mut Random) -> Vec<usize> {
+        let unmeasured = |k: &usize| self.pairs[*k] < LEAST_PAIRS;
+        if let Some(k) = self.moved().filter(|k| self.fixed[*k] != 0).find(unmeasured) {
+            return vec![k];
+        }
+        let rest: Vec<usize> =
+            std::mem::take(&mut self.other_half).into_iter().filter(|k| self.best[*k] != 0).collect();
+        if !rest.is_empty() {
+            return rest;
+        }
+        let mut open: Vec<usize> = self.moved().filter(|k| self.is_open(*k)).collect();
+        if open.len() < FEW {
+            return open.into_iter().min_by_key(|k| self.pairs[*k]).into_iter().collect();
+        }
+        random.shuffle(&mut open);
+        self.other_half = open.split_off(open.len() / 2);
+        open
     }
 
-    pub(super) fn is_doubtful(&self, knob: usize) -> bool {
+    /// Returns `true` if more runs are to tell about a line.
+    fn is_open(&self, knob: usize) -> bool {
         let (mid, sd) = self.measured(knob, self.best[knob]);
-        mid - 1.96 * sd <= 0.0
+        // To stop at the first interval above zero would find too many of them.
+        self.pairs[knob] < LEAST_PAIRS || mid <= CERTAIN * sd && self.pairs[knob] < MOST_PAIRS
     }
 
+    /// Returns `true` if a line was left out, and its gain is above zero beyond doubt.
     pub(super) fn is_measured(&self, knob: usize) -> bool {
-        self.pairs[knob] >= LEAST_PAIRS && !self.is_doubtful(knob) && self.gain(knob).0 >= self.price.of(knob)
+        let (mid, sd) = self.measured(knob, self.best[knob]);
+        // Beside lines with a large gain all settings are judged, not only those of which the model expects something, and more of them
+        // would pass by chance.
+        let beyond = if self.fixed.iter().all(|l| *l == 0) { 1.96 } else { 2.6 };
+        self.pairs[knob] >= LEAST_PAIRS && mid > beyond * sd && self.gain(knob).0 >= self.price.of(knob)
     }
 
     /// Takes out lines without a measured interval above zero, the least certain first, since each changes the expected gain of
