@@ -20,6 +20,7 @@ pub mod fix;
 pub mod manual;
 mod mends;
 pub mod output;
+mod plain;
 mod routes;
 pub mod rule;
 mod scene;
@@ -41,8 +42,9 @@ use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use forebay_conf::grammar::Support;
 use forebay_conf::parse::Parsed;
-use forebay_conf::tree::Span;
+use forebay_conf::tree::{FileId, Span};
 use forebay_conf::version::NginxVersion;
+use std::collections::HashMap;
 
 /// A place where a rule applies.
 #[derive(Clone, Debug)]
@@ -62,6 +64,8 @@ struct Collection<'s, 't> {
     scene: &'s Scene<'t>,
     target: Target,
     found: Vec<Finding>,
+    /// Findings of each place, by their numbers.
+    at: HashMap<(FileId, u32), Vec<usize>>,
 }
 
 impl Collection<'_, '_> {
@@ -73,10 +77,12 @@ impl Collection<'_, '_> {
     /// Adds a finding in the configuration, unless the server does not heed the directive.
     fn add(&mut self, rule: &'static Rule, span: Span, message: String) {
         let is_void = self.target == Target::Forebay && rule.holds.is_general() && self.is_unheeded(span);
+        let there = self.at.entry((span.file, span.start)).or_default();
         let again = |f: &Finding| f.rule.id == rule.id && f.span == Some(span) && f.message == message;
-        if is_void || self.found.iter().any(again) {
+        if is_void || there.iter().filter_map(|i| self.found.get(*i)).any(again) {
             return;
         }
+        there.push(self.found.len());
         let fix = rule.fix.as_ref().and_then(|(safety, mend)| {
             Some(Fix { safety: *safety, edits: mend.edits(&rule.id, self.scene, span)? })
         });
@@ -97,7 +103,7 @@ impl Collection<'_, '_> {
 /// Looks at a configuration and a host, for the server that runs it. The worst comes first.
 pub fn examine(scene: &Scene<'_>, host: &Host, target: Target) -> Vec<Finding> {
     let facts = Facts { host, target };
-    let mut all = Collection { scene, target, found: Vec::new() };
+    let mut all = Collection { scene, target, found: Vec::new(), at: HashMap::new() };
     for (id, check) in checks::of_configurations() {
         let Some(rule) = all.rule(id) else { continue };
         check(scene, &facts, &mut |span, message| all.add(rule, span, message));

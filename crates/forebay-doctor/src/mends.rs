@@ -196,8 +196,8 @@ fn repeated(s: &Scene<'_>, node: usize, d: &Directive) -> Option<Vec<Edit>> {
     let name = d.name.as_str().into_owned();
     let block = s.parent(node)?;
     let outer = s.effective(s.parent(block), &name)?;
-    let own: Vec<String> = of_name(s, Some(block), &name).map(|n| s.arg(n, 0)).collect();
-    let is_lost = |n: &usize| !own.iter().any(|o| o.eq_ignore_ascii_case(&s.arg(*n, 0)));
+    let own: Vec<&str> = of_name(s, Some(block), &name).map(|n| s.arg(n, 0)).collect();
+    let is_lost = |n: &usize| !own.iter().any(|o| o.eq_ignore_ascii_case(s.arg(*n, 0)));
     let lost = of_name(s, s.parent(outer), &name)
         .filter(|n| is_lost(n) && !is_faulty(s, *n))
         .filter_map(|n| s.nodes.get(n));
@@ -214,7 +214,7 @@ fn is_faulty(s: &Scene<'_>, n: usize) -> bool {
 
 /// Returns `true` if a rule beside an `allow` fits every address.
 fn lets_all_in(s: &Scene<'_>, node: usize) -> bool {
-    let fits = |n: usize| matches!(s.arg(n, 0).as_str(), "all" | "0.0.0.0/0" | "::/0");
+    let fits = |n: usize| matches!(s.arg(n, 0), "all" | "0.0.0.0/0" | "::/0");
     of_name(s, s.parent(node), "allow").any(fits)
 }
 
@@ -255,8 +255,12 @@ fn spoken_http2(s: &Scene<'_>, node: usize) -> Option<Vec<Edit>> {
     Some(vec![after(s.nodes.get(last)?.d, "http2 on;")])
 }
 
-fn of_name<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Iterator<Item = usize> + 's {
-    s.level(block).iter().copied().filter(move |n| s.is(*n, name))
+fn of_name<'s, 't>(
+    s: &'s Scene<'t>,
+    block: Option<usize>,
+    name: &str,
+) -> impl Iterator<Item = usize> + use<'s, 't> {
+    s.children(block, name)
 }
 
 /// `http2 on;` once in the server, and no such word in `listen`.
@@ -264,7 +268,7 @@ fn http2_on(s: &Scene<'_>, node: usize, d: &Directive) -> Option<Vec<Edit>> {
     let word = d.args.iter().find(|a| a.text == b"http2")?;
     let mut edits = vec![Edit { span: word.span, text: String::new() }];
     let listens = || of_name(s, s.parent(node), "listen");
-    let first = listens().find(|n| s.args(*n).iter().any(|a| a == "http2"));
+    let first = listens().find(|n| s.has(*n, "http2"));
     if first == Some(node) && s.child(s.parent(node), "http2").is_none() {
         edits.push(after(s.nodes.get(listens().last()?)?.d, "http2 on;"));
     }

@@ -1,9 +1,20 @@
 //! The configuration as the rules see it: directives with the blocks around them.
+//!
+//! There are hundreds of rules, and a configuration may have tens of thousands of directives. So a rule looks up the names that it is
+//! about, and nothing here goes through all directives or makes a text of one.
 
+use crate::routes::Form;
+use crate::variables::{Definitions, Mentions};
+use foldhash::fast::RandomState;
 use forebay_conf::tree::{Block, Directive, FileId, Span, Tree};
 use forebay_core::pattern::{Pattern, matcher};
-use std::cell::RefCell;
+use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
+use std::ops::Range;
+
+/// Table in memory.
+pub(crate) type Table<K, V> = HashMap<K, V, RandomState>;
 
 /// A directive and its place.
 pub struct Node<'t> {
@@ -13,6 +24,14 @@ pub struct Node<'t> {
     pub parent: Option<usize>,
     /// Directives of its own block.
     pub children: Vec<usize>,
+    /// Number of its name.
+    name: usize,
+    /// Its arguments among the words of the scene.
+    args: Range<usize>,
+    /// The first directive behind its block.
+    end: usize,
+    /// The next directive of the same name in the same block.
+    next: Option<usize>,
 }
 
 /// All directives in reading order, includes in their places.
@@ -21,15 +40,35 @@ pub struct Scene<'t> {
     pub nodes: Vec<Node<'t>>,
     top: Vec<usize>,
     is_partial: bool,
-    patterns: RefCell<Patterns>,
+    /// Arguments of all directives, in reading order.
+    words: Vec<Cow<'t, str>>,
+    /// Numbers of names.
+    names: Table<&'t [u8], usize>,
+    /// Directives of each name, in reading order.
+    named: Vec<Vec<usize>>,
+    /// Directives of a name in a block.
+    siblings: Table<(Option<usize>, usize), Siblings>,
     /// Directives by the places of their words.
-    places: HashMap<(FileId, u32), usize>,
-    /// Directives by their names, in reading order: rules look for names inside of loops.
-    names: HashMap<&'t [u8], Vec<usize>>,
+    places: Table<(FileId, u32), usize>,
+    patterns: RefCell<Patterns>,
+    /// Locations with the forms of their arguments.
+    locations: OnceCell<Table<usize, Form>>,
+    definitions: OnceCell<Definitions<'t>>,
+    mentions: OnceCell<Mentions<'t>>,
+    groups: OnceCell<Table<&'t [u8], Vec<usize>>>,
+    asked: OnceCell<Vec<usize>>,
+    #[cfg(test)]
+    pub(crate) looks: std::cell::Cell<usize>,
+}
+
+/// Directives of one name in one block; [`Node::next`] leads from one to the next.
+struct Siblings {
+    first: usize,
+    last: usize,
 }
 
 /// Patterns by their text and whether case counts; `None` for those that do not compile.
-type Patterns = HashMap<(Vec<u8>, bool), Option<Pattern>>;
+type Patterns = Table<(Vec<u8>, bool), Option<Pattern>>;
 
 impl<'t> Scene<'t> {
     /// Prepares a tree.
@@ -38,9 +77,19 @@ impl<'t> Scene<'t> {
             nodes: Vec::new(),
             top: Vec::new(),
             is_partial: false,
+            words: Vec::new(),
+            names: Table::default(),
+            named: Vec::new(),
+            siblings: Table::default(),
+            places: Table::default(),
             patterns: RefCell::default(),
-            places: HashMap::new(),
-            names: HashMap::new(),
+            locations: OnceCell::new(),
+            definitions: OnceCell::new(),
+            mentions: OnceCell::new(),
+            groups: OnceCell::new(),
+            asked: OnceCell::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         };
         scene.top = scene.add(&tree.root, None);
         scene
@@ -51,18 +100,15 @@ impl<'t> Scene<'t> {
         let is_empty = |d: &Directive| d.block.as_ref().is_none_or(|b| b.items.is_empty());
         self.is_partial |= block.items.iter().any(|d| d.name.text == b"include" && is_empty(d));
         for d in block.iter() {
-            let n = self.nodes.len();
-            self.nodes.push(Node { d, parent, children: Vec::new() });
+            let n = self.add_node(d, parent);
             here.push(n);
-            self.names.entry(&d.name.text).or_default().push(n);
-            let words = std::iter::once(&d.name).chain(&d.args);
-            self.places.extend(words.map(|w| ((w.span.file, w.span.start), n)));
             // Blocks of data (`map`, `types`) hold no directives.
             let data = d.holds_data() || d.name.text == b"include";
             if let Some(b) = d.block.as_ref().filter(|_| !data) {
                 let children = self.add(b, Some(n));
                 self.nodes[n].children = children;
             }
+            self.nodes[n].end = self.nodes.len();
         }
         here
     }
@@ -72,9 +118,43 @@ impl<'t> Scene<'t> {
         self.is_partial = true;
     }
 
+    fn add_node(&mut self, d: &'t Directive, parent: Option<usize>) -> usize {
+        let n = self.nodes.len();
+        let fresh = self.named.len();
+        let name = *self.names.entry(&d.name.text).or_insert(fresh);
+        if name == fresh {
+            self.named.push(Vec::new());
+        }
+        self.named[name].push(n);
+        let siblings = self.siblings.entry((parent, name)).or_insert(Siblings { first: n, last: n });
+        let before = std::mem::replace(&mut siblings.last, n);
+        if let Some(before) = self.nodes.get_mut(before) {
+            before.next = Some(n);
+        }
+        let first = self.words.len();
+        self.words.extend(d.args.iter().map(|w| w.as_str()));
+        let args = first..self.words.len();
+        self.nodes.push(Node { d, parent, children: Vec::new(), name, args, end: n, next: None });
+        let words = std::iter::once(&d.name).chain(&d.args);
+        self.places.extend(words.map(|w| ((w.span.file, w.span.start), n)));
+        n
+    }
+
     /// Returns `true` if an include brought nothing: parts of the configuration may be elsewhere.
     pub fn is_partial(&self) -> bool {
         self.is_partial
+    }
+
+    /// Counts the look at a directive, by which a test holds what a configuration takes.
+    #[inline]
+    fn look(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+    }
+
+    fn node(&self, n: usize) -> Option<&Node<'t>> {
+        self.look();
+        self.nodes.get(n)
     }
 
     /// Returns a compiled pattern; each is compiled once. `None` if it does not compile.
@@ -85,81 +165,149 @@ impl<'t> Scene<'t> {
     }
 
     /// Returns the directives of this name, anywhere.
-    pub fn all<'s>(&'s self, name: &str) -> impl Iterator<Item = usize> + use<'s, 't> {
-        self.names.get(name.as_bytes()).into_iter().flatten().copied()
+    pub fn all<'s>(&'s self, name: &str) -> impl DoubleEndedIterator<Item = usize> + Clone + use<'s, 't> {
+        self.of_name(name).iter().copied().inspect(|_| self.look())
+    }
+
+    fn of_name(&self, name: &str) -> &[usize] {
+        self.names.get(name.as_bytes()).and_then(|id| self.named.get(*id)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the directives whose names fit, in reading order.
+    pub(crate) fn with_name(&self, is_fit: impl Fn(&str) -> bool) -> Vec<usize> {
+        let fits = self.names.iter().filter(|(name, _)| is_fit(&String::from_utf8_lossy(name)));
+        let mut found: Vec<usize> =
+            fits.filter_map(|(_, id)| self.named.get(*id)).flatten().copied().collect();
+        found.sort_unstable();
+        found
     }
 
     /// Returns `true` if a directive has this name.
     pub fn is(&self, n: usize, name: &str) -> bool {
-        self.nodes.get(n).is_some_and(|n| n.d.name.text == name.as_bytes())
+        self.node(n).is_some_and(|n| n.d.name.text == name.as_bytes())
     }
 
     /// Returns an argument as text; empty if there is none.
-    pub fn arg(&self, n: usize, i: usize) -> String {
-        self.nodes.get(n).and_then(|n| n.d.args.get(i)).map(|w| w.as_str().into_owned()).unwrap_or_default()
+    pub fn arg(&self, n: usize, i: usize) -> &str {
+        self.args(n).get(i).map_or("", |word| word)
     }
 
     /// Returns all arguments as text.
-    pub fn args(&self, n: usize) -> Vec<String> {
-        self.nodes
-            .get(n)
-            .map(|n| n.d.args.iter().map(|w| w.as_str().into_owned()).collect())
-            .unwrap_or_default()
+    pub fn args(&self, n: usize) -> &[Cow<'t, str>] {
+        self.node(n).and_then(|n| self.words.get(n.args.clone())).unwrap_or_default()
+    }
+
+    /// Returns all arguments as one text, with blanks between them.
+    pub(crate) fn text(&self, n: usize) -> Cow<'_, str> {
+        match self.args(n) {
+            [] => Cow::Borrowed(""),
+            [only] => Cow::Borrowed(only),
+            several => Cow::Owned(several.join(" ")),
+        }
+    }
+
+    /// Returns the last argument; empty if there is none.
+    pub(crate) fn last_arg(&self, n: usize) -> &str {
+        self.args(n).last().map_or("", |word| word)
+    }
+
+    /// Returns `true` if a directive has this word among its arguments.
+    pub(crate) fn has(&self, n: usize, word: &str) -> bool {
+        self.args(n).iter().any(|a| a == word)
     }
 
     /// Returns the place of a directive's name.
     pub fn span(&self, n: usize) -> Span {
-        self.nodes.get(n).map(|n| n.d.name.span).unwrap_or_default()
+        self.node(n).map(|n| n.d.name.span).unwrap_or_default()
     }
 
     /// Returns the place of an argument.
     pub fn arg_span(&self, n: usize, i: usize) -> Span {
-        self.nodes.get(n).and_then(|n| n.d.args.get(i)).map_or_else(|| self.span(n), |w| w.span)
+        self.node(n).and_then(|n| n.d.args.get(i)).map_or_else(|| self.span(n), |w| w.span)
     }
 
     /// Returns the first directive of this name right in a block.
     pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
-        let (level, named) = (self.level(block), self.names.get(name.as_bytes())?);
-        // The block http may have thousands of servers, and a name thousands of places.
-        if level.len() < named.len() {
-            level.iter().copied().find(|n| self.is(*n, name))
-        } else {
-            named.iter().copied().find(|n| self.parent(*n) == block)
-        }
+        let id = *self.names.get(name.as_bytes())?;
+        self.siblings.get(&(block, id)).map(|siblings| siblings.first)
+    }
+
+    /// Returns the directives of this name right in a block.
+    pub(crate) fn children<'s>(
+        &'s self,
+        block: Option<usize>,
+        name: &str,
+    ) -> impl Iterator<Item = usize> + Clone + use<'s, 't> {
+        std::iter::successors(self.child(block, name), |n| self.node(*n)?.next)
     }
 
     /// Returns the directives of a block itself.
     pub fn level(&self, block: Option<usize>) -> &[usize] {
         match block {
-            Some(b) => self.nodes.get(b).map(|n| n.children.as_slice()).unwrap_or_default(),
+            Some(b) => self.node(b).map(|n| n.children.as_slice()).unwrap_or_default(),
             None => &self.top,
         }
     }
 
+    /// Returns all directives inside of a block, at any depth.
+    pub(crate) fn inside(&self, block: usize) -> Range<usize> {
+        block.saturating_add(1)..self.node(block).map_or(0, |n| n.end)
+    }
+
+    /// Returns the directives of this name inside of a block, at any depth.
+    pub(crate) fn named_inside<'s>(
+        &'s self,
+        block: usize,
+        name: &str,
+    ) -> impl Iterator<Item = usize> + Clone + use<'s, 't> {
+        let (all, range) = (self.of_name(name), self.inside(block));
+        let first = all.partition_point(|n| *n < range.start);
+        let rest = all.get(first..).unwrap_or_default().iter().copied();
+        rest.take_while(move |n| *n < range.end).inspect(|_| self.look())
+    }
+
+    /// Returns `true` if a block is inside of another one, or the same.
+    pub(crate) fn is_within(&self, block: usize, outer: usize) -> bool {
+        block == outer || self.inside(outer).contains(&block)
+    }
+
     /// Returns the directive of this name in effect in a block: its own, or the one of the blocks around it.
     pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
+        let id = *self.names.get(name.as_bytes())?;
         let mut at = block;
         loop {
-            if let Some(n) = self.child(at, name) {
-                return Some(n);
+            self.look();
+            if let Some(siblings) = self.siblings.get(&(at, id)) {
+                return Some(siblings.first);
             }
-            at = self.nodes.get(at?)?.parent;
+            at = self.node(at?)?.parent;
         }
+    }
+
+    /// Returns the directives of this name on the level where they are in effect for a block.
+    pub(crate) fn all_effective<'s>(
+        &'s self,
+        block: Option<usize>,
+        name: &str,
+    ) -> impl Iterator<Item = usize> + Clone + use<'s, 't> {
+        std::iter::successors(self.effective(block, name), |n| self.node(*n)?.next)
     }
 
     /// Returns the block of a directive.
     pub fn parent(&self, n: usize) -> Option<usize> {
-        self.nodes.get(n).and_then(|n| n.parent)
+        self.node(n).and_then(|n| n.parent)
     }
 
     /// Returns the innermost block of this name around a directive.
     pub fn around(&self, n: usize, name: &str) -> Option<usize> {
+        let id = *self.names.get(name.as_bytes())?;
         let mut at = self.parent(n);
         while let Some(b) = at {
-            if self.is(b, name) {
+            let node = self.node(b)?;
+            if node.name == id {
                 return Some(b);
             }
-            at = self.parent(b);
+            at = node.parent;
         }
         None
     }
@@ -181,5 +329,52 @@ impl<'t> Scene<'t> {
     /// Returns the directive whose name or argument is at a place.
     pub fn node_at(&self, span: Span) -> Option<usize> {
         self.places.get(&(span.file, span.start)).copied()
+    }
+
+    /// Returns the form of a location; `None` for names, variables and patterns that do not compile.
+    pub(crate) fn form(&self, location: usize) -> Option<&Form> {
+        let of_all = || self.all("location").filter_map(|n| Some((n, Form::of(self, n)?))).collect();
+        self.locations.get_or_init(of_all).get(&location)
+    }
+
+    /// Returns the directives that define variables.
+    pub(crate) fn definitions(&self) -> &Definitions<'t> {
+        self.definitions.get_or_init(|| Definitions::of(self))
+    }
+
+    /// Returns the directives with this text in an argument, of a variable as `$name`: other names that begin so fit as well.
+    pub(crate) fn with_text<'s>(&'s self, text: &'s str) -> Box<dyn Iterator<Item = usize> + 's> {
+        let is_name =
+            |name: &&str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        match text.strip_prefix('$').filter(is_name) {
+            Some(name) => Box::new(self.mentions.get_or_init(|| Mentions::of(self)).beginning(name)),
+            None => {
+                let fits = move |n: &usize| self.args(*n).iter().any(|a| a.contains(text));
+                Box::new((0..self.nodes.len()).filter(fits))
+            }
+        }
+    }
+
+    /// Returns the first `upstream` block of this name.
+    pub(crate) fn group(&self, name: &str) -> Option<usize> {
+        self.groups(name).next()
+    }
+
+    /// Returns the `upstream` blocks of this name.
+    pub(crate) fn groups(&self, name: &str) -> impl Iterator<Item = usize> {
+        let of_all = || {
+            let mut groups: Table<&[u8], Vec<usize>> = Table::default();
+            for n in self.all("upstream") {
+                let word = self.node(n).and_then(|n| n.d.args.first());
+                groups.entry(word.map_or(&[], |w| &w.text)).or_default().push(n);
+            }
+            groups
+        };
+        self.groups.get_or_init(of_all).get(name.as_bytes()).into_iter().flatten().copied()
+    }
+
+    /// Returns the locations that `auth_request` asks.
+    pub(crate) fn asked(&self) -> &[usize] {
+        self.asked.get_or_init(|| crate::checks::ask::auth_locations(self))
     }
 }

@@ -1,7 +1,9 @@
 //! Values that variables of a configuration can hold: whether the client chooses them, and which values are written down.
 
-use super::scene::Scene;
+use super::scene::{Scene, Table};
 use forebay_conf::tree::{Directive, Span};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Variables that are the client's own text.
 const CLIENTS: [&str; 9] = [
@@ -51,11 +53,79 @@ fn chosen(s: &Scene<'_>, block: Option<usize>, text: &str, depth: u32) -> Option
             own || number
                 || CLIENTS.contains(name)
                 || is_captured(s, block, name)
-                || (depth > 0
-                    && sets(s, block, name).iter().any(|v| chosen(s, block, v, depth - 1).is_some()))
+                || (depth > 0 && sets(s, block, name).any(|v| chosen(s, block, v, depth - 1).is_some()))
         })
         .map(str::to_owned)
 }
+
+/// Directives that give variables their values, by the names of these.
+#[derive(Default)]
+pub(crate) struct Definitions<'t> {
+    /// `set`, then `auth_request_set`, by their servers.
+    sets: Table<Option<usize>, Table<&'t [u8], Vec<usize>>>,
+    /// `json_set`.
+    of_documents: Table<&'t [u8], Vec<usize>>,
+    /// Blocks of `map`, `num_map`, `geo` and `split_clients`.
+    tables: Table<&'t [u8], Vec<usize>>,
+}
+
+impl<'t> Definitions<'t> {
+    pub(crate) fn of(s: &Scene<'t>) -> Definitions<'t> {
+        let mut all = Definitions::default();
+        let word = |n: usize, is_last: bool| {
+            let args = &s.nodes.get(n)?.d.args;
+            let word = if is_last { args.last() } else { args.first() };
+            word?.text.strip_prefix(b"$")
+        };
+        for n in s.all("set").chain(s.all("auth_request_set")) {
+            if let Some(name) = word(n, false) {
+                let of_server = all.sets.entry(s.around(n, "server")).or_default();
+                of_server.entry(name).or_default().push(n);
+            }
+        }
+        for n in s.all("json_set") {
+            if let Some(name) = word(n, false) {
+                all.of_documents.entry(name).or_default().push(n);
+            }
+        }
+        for n in TABLES.into_iter().flat_map(|table| s.all(table)) {
+            if let Some(name) = word(n, true) {
+                all.tables.entry(name).or_default().push(n);
+            }
+        }
+        all
+    }
+}
+
+/// Directives by the variables in their arguments that are written as `$name`.
+#[derive(Default)]
+pub(crate) struct Mentions<'t>(BTreeMap<&'t [u8], Vec<usize>>);
+
+impl<'t> Mentions<'t> {
+    pub(crate) fn of(s: &Scene<'t>) -> Mentions<'t> {
+        let mut all = Mentions::default();
+        for (n, node) in s.nodes.iter().enumerate() {
+            for word in &node.d.args {
+                for name in word.text.split(|b| *b == b'$').skip(1) {
+                    let end = name.iter().position(|b| !b.is_ascii_alphanumeric() && *b != b'_');
+                    let name = name.get(..end.unwrap_or(name.len())).unwrap_or_default();
+                    all.0.entry(name).or_default().push(n);
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns the directives with a variable whose name begins so.
+    pub(crate) fn beginning<'m>(&'m self, name: &'m str) -> impl Iterator<Item = usize> + 'm {
+        let fits =
+            self.0.range(name.as_bytes()..).take_while(|(known, _)| known.starts_with(name.as_bytes()));
+        fits.flat_map(|(_, nodes)| nodes.iter().copied())
+    }
+}
+
+/// Directives whose blocks define a variable.
+const TABLES: [&str; 4] = ["map", "num_map", "geo", "split_clients"];
 
 /// Returns `true` if a pattern around a block captures this name.
 fn is_captured(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
@@ -64,12 +134,16 @@ fn is_captured(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
 
 /// Returns the values that `set` gives a variable in the server around a block, and the variables with the documents out of which
 /// `json_set` takes it.
-fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
+fn sets<'s, 't>(
+    s: &'s Scene<'t>,
+    block: Option<usize>,
+    name: &str,
+) -> impl Iterator<Item = &'s str> + use<'s, 't> {
     let server = block.and_then(|b| if s.is(b, "server") { Some(b) } else { s.around(b, "server") });
-    let here = |n: &usize| is_name(s, *n, name) && s.around(*n, "server") == server;
-    let of_document = s.all("json_set").filter(|n| is_name(s, *n, name));
-    let given = s.all("auth_request_set");
-    s.all("set").chain(given).filter(here).chain(of_document).map(|n| s.arg(n, 1)).collect()
+    let known = s.definitions();
+    let given = known.sets.get(&server).and_then(|of_server| of_server.get(name.as_bytes()));
+    let of_document = known.of_documents.get(name.as_bytes());
+    given.into_iter().chain(of_document).flatten().map(|n| s.arg(*n, 1))
 }
 
 /// Returns `true` if the first word of a directive is the variable of this name.
@@ -89,17 +163,20 @@ fn options(table: &str) -> &'static [&'static str] {
 
 /// Returns the blocks of `map`, `geo` and `split_clients` that define a variable for `block`. The blocks http and stream have
 /// variables of their own.
-fn tables<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Iterator<Item = usize> + 's {
-    let all = ["map", "num_map", "geo", "split_clients"].into_iter().flat_map(|table| s.all(table));
-    let named = move |n: &usize| s.args(*n).last().and_then(|word| word.strip_prefix('$')) == Some(name);
+fn tables<'s, 't>(
+    s: &'s Scene<'t>,
+    block: Option<usize>,
+    name: &str,
+) -> impl Iterator<Item = usize> + use<'s, 't> {
     let outermost = block.map(|b| s.outermost(b));
-    all.filter(move |n| named(n) && outermost.is_none_or(|o| s.outermost(*n) == o))
+    let all = s.definitions().tables.get(name.as_bytes()).into_iter().flatten().copied();
+    all.filter(move |n| outermost.is_none_or(|o| s.outermost(*n) == o))
 }
 
 /// Returns the values that `set`, `map`, `geo` and `split_clients` have for a variable; `None` if another variable is
 /// among them.
 pub(crate) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
-    let mut out = sets(s, block, name);
+    let mut out: Vec<String> = sets(s, block, name).map(str::to_owned).collect();
     for n in tables(s, block, name) {
         let d = s.nodes[n].d;
         let options = options(&d.name.as_str());
@@ -113,7 +190,11 @@ pub(crate) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<
 }
 
 /// Returns the values that `set` and `json_set` give a variable, as written.
-pub(crate) fn written_by_set(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
+pub(crate) fn written_by_set<'s, 't>(
+    s: &'s Scene<'t>,
+    block: Option<usize>,
+    name: &str,
+) -> impl Iterator<Item = &'s str> + use<'s, 't> {
     sets(s, block, name)
 }
 
@@ -158,35 +239,35 @@ pub(crate) fn entries_of_tables(s: &Scene<'_>, block: Option<usize>, name: &str)
 /// `split_clients` make them from.
 pub(crate) fn sources(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    let mut texts = vec![text.to_owned()];
+    let mut texts: Vec<Cow<'_, str>> = vec![Cow::Borrowed(text)];
     while let Some(text) = texts.pop() {
         for (_, name) in named(&text).into_iter().filter(|(_, name)| !name.is_empty()) {
             if found.iter().any(|f| f == name) {
                 continue;
             }
             found.push(name.to_owned());
-            texts.extend(sets(s, block, name));
-            texts.extend(tables(s, block, name).filter(|n| s.args(*n).len() > 1).map(|n| s.arg(n, 0)));
+            texts.extend(sets(s, block, name).map(Cow::Borrowed));
+            let tables = tables(s, block, name).filter(|n| s.args(*n).len() > 1);
+            texts.extend(tables.map(|n| Cow::Borrowed(s.arg(n, 0))));
         }
     }
     found
 }
 
 /// Returns regular expressions that are matched before a block is entered, the innermost first.
-pub(crate) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
+pub(crate) fn patterns<'s>(s: &'s Scene<'_>, block: Option<usize>) -> Vec<&'s str> {
     let mut out = Vec::new();
     let mut at = block;
     while let Some(b) = at {
         if s.is(b, "location") && s.arg(b, 0).starts_with('~') {
-            let last = s.args(b).pop().unwrap_or_default();
-            out.push(last.trim_start_matches(['~', '*']).to_owned());
+            out.push(s.last_arg(b).trim_start_matches(['~', '*']));
         }
         if s.is(b, "if") {
-            out.push(s.args(b).pop().unwrap_or_default().trim_end_matches(')').to_owned());
+            out.push(s.last_arg(b).trim_end_matches(')'));
         }
         if s.is(b, "server") {
-            let names = s.level(Some(b)).iter().filter(|n| s.is(**n, "server_name"));
-            out.extend(names.flat_map(|n| s.args(*n)).filter_map(|n| Some(n.strip_prefix('~')?.to_owned())));
+            let names = s.children(Some(b), "server_name").flat_map(|n| s.args(n));
+            out.extend(names.filter_map(|name| name.strip_prefix('~')));
         }
         at = s.parent(b);
     }

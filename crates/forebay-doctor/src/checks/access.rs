@@ -1,14 +1,15 @@
 //! Checks of access: who gets what.
 
 use super::ask::{
-    carried, children, http_server, http_servers, inside, is_guarded, is_guarded_itself, is_local, is_wide,
-    pass_of, refuses_all, serves,
+    carried, children, http_server, http_servers, is_guarded, is_guarded_itself, is_local, is_wide, pass_of,
+    refuses_all, serves,
 };
 use super::{Check, checks};
 use crate::routes;
 use crate::scene::Scene;
 use crate::variables::{named, sources};
 use forebay_conf::tree::Span;
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Names of folders that users write to.
@@ -51,7 +52,7 @@ fn runs(s: &Scene<'_>, block: usize) -> bool {
 
 /// Returns `true` if a location for scripts makes sure that the script is there.
 fn looks_first(s: &Scene<'_>, block: usize) -> bool {
-    let tested = children(s, block, "if").any(|n| s.args(n).join(" ").contains("-f"));
+    let tested = children(s, block, "if").any(|n| s.text(n).contains("-f"));
     let tried = s.effective(Some(block), "try_files").is_some_and(|n| s.arg(n, 0).contains("$"));
     tested || tried
 }
@@ -85,9 +86,9 @@ pub(crate) fn gives_the_same(s: &Scene<'_>, guarded: usize, taker: usize) -> boo
 /// Returns a path below a guarded location that another location takes, which lets everybody in.
 fn bypass(s: &Scene<'_>, server: usize, location: usize) -> Option<(String, usize)> {
     let prefix = routes::prefix(s, location)?;
-    samples(&prefix).into_iter().find_map(|path| {
+    samples(prefix).into_iter().find_map(|path| {
         let taker = routes::chosen(s, server, &path);
-        let elsewhere = !routes::is_within(s, taker, location) && s.is(taker, "location");
+        let elsewhere = !s.is_within(taker, location) && s.is(taker, "location");
         let open = elsewhere && !is_guarded(s, Some(taker)) && s.child(Some(taker), "return").is_none();
         (open && gives_the_same(s, location, taker)).then_some((path, taker))
     })
@@ -115,9 +116,9 @@ fn hidden(text: &str) -> Vec<&'static str> {
 /// Reports locations that are to hide files and do not.
 fn missed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for server in http_servers(s) {
-        let refusing = inside(s, server).filter(|n| s.is(*n, "location") && refuses_all(s, *n));
+        let refusing = s.named_inside(server, "location").filter(|n| refuses_all(s, *n));
         for n in refusing {
-            let text = s.args(n).join(" ");
+            let text = s.text(n);
             let open = hidden(&text).into_iter().find(|path| {
                 let taker = routes::chosen(s, server, path);
                 let is_exact = s.is(taker, "location") && s.arg(taker, 0) == "=";
@@ -134,7 +135,7 @@ fn missed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 fn rewritten(s: &Scene<'_>, n: usize) -> Option<String> {
     let target = s.arg(n, 1);
     let mut path = target.split('?').next()?.to_owned();
-    for (_, name) in named(&target) {
+    for (_, name) in named(target) {
         let number = name.bytes().all(|b| b.is_ascii_digit());
         path = if number { path.replace(&format!("${name}"), "x") } else { return None };
     }
@@ -143,8 +144,7 @@ fn rewritten(s: &Scene<'_>, n: usize) -> Option<String> {
 
 /// Reports rewrites in a location whose result comes to the same location and is rewritten again.
 fn loops(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
-    for n in s.all("rewrite").filter(|n| !matches!(s.arg(*n, 2).as_str(), "break" | "redirect" | "permanent"))
-    {
+    for n in s.all("rewrite").filter(|n| !matches!(s.arg(*n, 2), "break" | "redirect" | "permanent")) {
         let Some(location) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
         let (Some(path), Some(server)) = (rewritten(s, n), http_server(s, n)) else { continue };
         let again = forebay_core::pattern::matcher(s.arg(n, 0).as_bytes(), false)
@@ -203,25 +203,38 @@ fn redirect_by_client(s: &Scene<'_>, n: usize, url: &str) -> Option<String> {
     })
 }
 
-/// Returns `true` if a file is inside of a folder that is served.
-fn is_below_root(s: &Scene<'_>, n: usize, file: &str) -> bool {
-    let known = |f: &str| f.starts_with('/') && !f.contains('$');
-    let folders = ["root", "alias"]
-        .into_iter()
-        .flat_map(|name| s.all(name))
-        .filter(|r| serves(s, *r))
-        .map(|r| s.arg(r, 0));
-    known(file)
-        && folders.filter(|f| known(f) && f.len() > 1).any(|f| Path::new(file).starts_with(f))
-        && s.arg(n, 0) != "off"
+/// Returns `true` if a path is written down as a whole.
+fn is_known_path(path: &str) -> bool {
+    path.starts_with('/') && !path.contains('$')
+}
+
+/// Reports files that are inside of a folder that is served.
+fn secrets_below_roots(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
+    let kinds = [
+        ("auth_basic_user_file", "passwords"),
+        ("ssl_certificate_key", "a key"),
+        ("access_log", "a log"),
+        ("error_log", "a log"),
+        ("ssl_password_file", "passwords"),
+    ];
+    let is_folder = |r: &usize| s.arg(*r, 0).len() > 1 && is_known_path(s.arg(*r, 0)) && serves(s, *r);
+    let roots = ["root", "alias"].into_iter().flat_map(|name| s.all(name)).filter(is_folder);
+    let folders: HashSet<&Path> = roots.map(|r| Path::new(s.arg(r, 0))).collect();
+    for (name, what) in kinds {
+        for n in s.all(name).filter(|n| is_known_path(s.arg(*n, 0))) {
+            if Path::new(s.arg(n, 0)).ancestors().any(|folder| folders.contains(folder)) {
+                found(s.arg_span(n, 0), format!("{what} in a folder that is served"));
+            }
+        }
+    }
 }
 
 checks! { Check;
-    "user-root" |s, _, found| for n in s.all("user").filter(|n| s.args(*n).iter().any(|a| matches!(a.as_str(), "root" | "0"))) {
+    "user-root" |s, _, found| for n in s.all("user").filter(|n| s.args(*n).iter().any(|a| matches!(&**a, "root" | "0"))) {
         found(s.arg_span(n, 0), "requests are handled by a process that may do everything".to_owned());
     },
     "uploads-run" |s, _, found| for server in http_servers(s) {
-        for n in inside(s, server).filter(|n| s.is(*n, "location")) {
+        for n in s.named_inside(server, "location") {
             let Some(prefix) = routes::prefix(s, n).filter(|p| is_for_uploads(p)) else { continue };
             let path = format!("{}/x.php", prefix.trim_end_matches('/'));
             let taker = routes::chosen(s, server, &path);
@@ -235,13 +248,13 @@ checks! { Check;
     },
     "php-any-file" |s, _, found| for n in s.all("fastcgi_pass") {
         let Some(location) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
-        let php = routes::pattern(s, location).is_some_and(|p| p.contains(".php") && (p.ends_with("php$") || p.ends_with("php")));
+        let php = routes::pattern(s, location).is_some_and(|p| p.contains(".php") && (p.ends_with("php$") || p.ends_with("php") || p.ends_with("php(/|$)") && !p.starts_with("^/")));
         if php && !looks_first(s, location) {
             found(s.span(location), "/picture.jpg/x.php reaches the interpreter, which may run the picture".to_owned());
         }
     },
     "satisfy-any-open" |s, _, found| for n in s.all("satisfy").filter(|n| s.arg(*n, 0) == "any") {
-        let open = |a: &usize| matches!(s.arg(*a, 0).as_str(), "all" | "0.0.0.0/0" | "::/0");
+        let open = |a: &usize| matches!(s.arg(*a, 0), "all" | "0.0.0.0/0" | "::/0");
         let rules: Vec<usize> = s.effective(s.parent(n), "allow").map(|a| children(s, s.parent(a).unwrap_or(0), "allow").collect()).unwrap_or_default();
         if rules.iter().any(open) {
             found(s.span(n), "every address satisfies it, so nobody is asked for more".to_owned());
@@ -262,7 +275,7 @@ checks! { Check;
     "interface-open" |s, _, found| for name in INTERFACES {
         for n in s.all(name).filter(|n| s.around(*n, "server").is_some() && s.arg(*n, 0) != "off") {
             if !is_guarded(s, s.parent(n)) && !s.around(n, "server").is_some_and(|b| is_local(s, b)) {
-                let writes = s.args(n).iter().any(|a| a == "write=on");
+                let writes = s.has(n, "write=on");
                 found(s.span(n), if writes { "everybody may change the upstreams".to_owned() } else { format!("everybody may see what \"{name}\" shows") });
             }
         }
@@ -270,7 +283,7 @@ checks! { Check;
     "dot-files-missed" |s, _, found| missed(s, found),
     "alias-pattern" |s, _, found| for n in s.all("alias") {
         let Some(pattern) = s.parent(n).filter(|p| s.is(*p, "location")).and_then(|l| routes::pattern(s, l)) else { continue };
-        if named(&s.arg(n, 0)).is_empty() {
+        if named(s.arg(n, 0)).is_empty() {
             found(s.span(n), format!("every path that matches {pattern} is the same file"));
         }
     },
@@ -290,9 +303,9 @@ checks! { Check;
         }
     },
     "guard-bypassed" |s, _, found| for server in http_servers(s) {
-        for n in inside(s, server).filter(|n| s.is(*n, "location") && is_guarded_itself(s, *n)) {
+        for n in s.named_inside(server, "location").filter(|n| is_guarded_itself(s, *n)) {
             if let Some((path, taker)) = bypass(s, server, n) {
-                found(s.span(n), format!("{path} is taken by \"location {}\", where nobody is refused", s.args(taker).join(" ")));
+                found(s.span(n), format!("{path} is taken by \"location {}\", where nobody is refused", s.text(taker)));
             }
         }
     },
@@ -303,14 +316,14 @@ checks! { Check;
             s.parent(server).filter(|_| s.is(server, "location") && s.args(server) == ["/"]).filter(|p| s.is(*p, "server"))
         };
         let url = s.arg(n, 1);
-        if here.is_some_and(|server| leads_here(s, server, &url)) && keeps_path(&url) {
+        if here.is_some_and(|server| leads_here(s, server, url)) && keeps_path(url) {
             found(s.arg_span(n, 1), "it leads to the server that it stands in".to_owned());
         }
     },
     "location-unreachable" |s, _, found| for server in http_servers(s) {
-        for n in inside(s, server).filter(|n| s.is(*n, "location")) {
+        for n in s.named_inside(server, "location") {
             if let Some((path, taker)) = routes::shadow(s, server, n) {
-                found(s.span(n), format!("{path} is taken by \"location {}\" already", s.args(taker).join(" ")));
+                found(s.span(n), format!("{path} is taken by \"location {}\" already", s.text(taker)));
             }
         }
     },
@@ -337,14 +350,19 @@ checks! { Check;
     },
     "auth-without-file" |s, _, found| for n in s.all("auth_basic").filter(|n| s.arg(*n, 0) != "off") {
         let has_file = |b: Option<usize>| s.effective(b, "auth_basic_user_file").is_some();
-        let below = s.parent(n).is_some_and(|p| inside(s, p).any(|c| s.is(c, "auth_basic_user_file")));
+        let below = s.parent(n).is_some_and(|p| s.named_inside(p, "auth_basic_user_file").next().is_some());
         if !has_file(s.parent(n)) && !below {
             found(s.span(n), "without auth_basic_user_file nobody is asked for a password".to_owned());
         }
     },
-    "secure-link-unchecked" |s, _, found| for n in s.all("secure_link").chain(s.all("secure_link_secret")) {
+    "secure-link-unchecked" |s, _, found| {
+        let mut links = s.all("secure_link").chain(s.all("secure_link_secret")).peekable();
+        // $secure_link, not $secure_link_expires.
         let used = |c: usize| s.args(c).iter().any(|a| named(a).iter().any(|(_, v)| *v == "secure_link"));
-        if !(0..s.nodes.len()).any(used) && !s.is_partial() {
+        if links.peek().is_none() || s.is_partial() || s.with_text("secure_link").any(used) {
+            return;
+        }
+        for n in links {
             found(s.span(n), "nothing looks at $secure_link, so every link is served".to_owned());
         }
     },
@@ -364,26 +382,19 @@ checks! { Check;
     "open-redirect" |s, _, found| {
         for n in s.all("return").filter(|n| s.arg(*n, 0).starts_with('3') || s.args(*n).len() == 1) {
             let at = s.args(n).len().saturating_sub(1);
-            if let Some(v) = redirect_by_client(s, n, &s.arg(n, at)) {
+            if let Some(v) = redirect_by_client(s, n, s.arg(n, at)) {
                 found(s.arg_span(n, at), format!("${v} decides where people are sent"));
             }
         }
         for n in s.all("rewrite") {
             let url = s.arg(n, 1);
-            let moved = url.contains("://") || url.starts_with('$') || matches!(s.arg(n, 2).as_str(), "redirect" | "permanent");
-            if let Some(v) = redirect_by_client(s, n, &url).filter(|_| moved && !url.starts_with("$1")) {
+            let moved = url.contains("://") || url.starts_with('$') || matches!(s.arg(n, 2), "redirect" | "permanent");
+            if let Some(v) = redirect_by_client(s, n, url).filter(|_| moved && !url.starts_with("$1")) {
                 found(s.arg_span(n, 1), format!("${v} decides where people are sent"));
             }
         }
     },
-    "secret-below-root" |s, _, found| for (name, what) in [("auth_basic_user_file", "passwords"), ("ssl_certificate_key", "a key"), ("access_log", "a log"), ("error_log", "a log"), ("ssl_password_file", "passwords")] {
-        for n in s.all(name) {
-            let file = s.arg(n, 0);
-            if is_below_root(s, n, &file) {
-                found(s.arg_span(n, 0), format!("{what} in a folder that is served"));
-            }
-        }
-    },
+    "secret-below-root" |s, _, found| secrets_below_roots(s, found),
     "plain-password" |s, _, found| for n in s.all("auth_basic").filter(|n| s.arg(*n, 0) != "off") {
         let Some(server) = http_server(s, n) else { continue };
         let mut listens = children(s, server, "listen").peekable();
@@ -395,7 +406,7 @@ checks! { Check;
     },
     "purge-open" |s, _, found| for name in ["proxy_cache_purge", "fastcgi_cache_purge", "uwsgi_cache_purge", "scgi_cache_purge"] {
         for n in s.all(name) {
-            let by = sources(s, s.parent(n), &s.args(n).join(" "));
+            let by = sources(s, s.parent(n), &s.text(n));
             let addresses = ["remote_addr", "binary_remote_addr", "realip_remote_addr", "ssl_client_verify", "http_authorization"];
             let geo = s.all("geo").any(|g| by.iter().any(|v| s.args(g).last().is_some_and(|w| w.trim_start_matches('$') == v)));
             if !geo && !by.iter().any(|v| addresses.contains(&v.as_str())) && !is_guarded(s, s.parent(n)) {

@@ -3,6 +3,7 @@
 use crate::scene::Scene;
 use crate::variables::{named, values_of_tables, written_by_set};
 use forebay_conf::units;
+use std::borrow::Cow;
 
 /// Families of protocols by which requests are passed on.
 pub(crate) const FAMILIES: [&str; 4] = ["proxy", "fastcgi", "uwsgi", "scgi"];
@@ -21,14 +22,46 @@ fn by_certificate(s: &Scene<'_>, block: Option<usize>) -> bool {
     s.effective(block, "ssl_verify_client").is_some_and(|n| s.arg(n, 0) == "on")
 }
 
+/// Variables by which programs, methods or names are refused, and no person.
+const NOBODY: [&str; 18] = [
+    "http_user_agent",
+    "request_method",
+    "host",
+    "http_host",
+    "scheme",
+    "https",
+    "args",
+    "query_string",
+    "request_uri",
+    "uri",
+    "document_uri",
+    "request_filename",
+    "http_referer",
+    "invalid_referer",
+    "http_x_forwarded_proto",
+    "server_protocol",
+    "content_length",
+    "http_content_type",
+];
+
+/// Returns `true` if a condition could be about who somebody is: one about programs and methods lets everybody in.
+fn asks_for_somebody(s: &Scene<'_>, condition: usize) -> bool {
+    let words = s.args(condition).join(" ");
+    let is_table =
+        |v: &str| s.all("map").any(|m| s.args(m).last().is_some_and(|w| w.strip_prefix('$') == Some(v)));
+    let names = crate::variables::sources(s, Some(condition), &words);
+    names.is_empty() || names.iter().any(|v| !NOBODY.contains(&v.as_str()) && !is_table(v))
+}
+
 /// Returns `true` if a condition of a block or of an outer one refuses some.
 fn by_condition(s: &Scene<'_>, block: Option<usize>) -> bool {
     let mut at = block;
     while let Some(b) = at {
-        let refuses = |n: &&usize| {
-            s.is(**n, "if") && s.child(Some(**n), "return").is_some_and(|r| s.arg(r, 0).starts_with('4'))
+        let refuses = |n: usize| {
+            let answers = s.child(Some(n), "return").is_some_and(|r| s.arg(r, 0).starts_with('4'));
+            answers && asks_for_somebody(s, n)
         };
-        if s.level(Some(b)).iter().any(|n| refuses(&n)) {
+        if s.children(Some(b), "if").any(refuses) {
             return true;
         }
         at = s.parent(b);
@@ -37,7 +70,7 @@ fn by_condition(s: &Scene<'_>, block: Option<usize>) -> bool {
 }
 
 fn has_limit_except(s: &Scene<'_>, block: Option<usize>) -> bool {
-    s.level(block).iter().filter(|n| s.is(**n, "limit_except")).any(|n| is_guarded_itself(s, *n))
+    s.children(block, "limit_except").any(|n| is_guarded_itself(s, n))
 }
 
 /// Returns `true` if a block has a guard of its own.
@@ -48,7 +81,7 @@ pub(crate) fn is_guarded_itself(s: &Scene<'_>, block: usize) -> bool {
 
 /// Returns `true` if a block answers nobody: `deny all`, or `return` with an error.
 pub(crate) fn refuses_all(s: &Scene<'_>, block: usize) -> bool {
-    let denies = s.level(Some(block)).iter().any(|n| s.is(*n, "deny") && s.arg(*n, 0) == "all");
+    let denies = s.children(Some(block), "deny").any(|n| s.arg(n, 0) == "all");
     let code = s.child(Some(block), "return").map(|n| s.arg(n, 0)).unwrap_or_default();
     denies || code.starts_with('4') || s.child(Some(block), "internal").is_some()
 }
@@ -72,27 +105,22 @@ pub(crate) fn is_local(s: &Scene<'_>, server: usize) -> bool {
 }
 
 /// Returns the directives of this name right in a block.
-pub(crate) fn children<'s>(
-    s: &'s Scene<'_>,
+pub(crate) fn children<'s, 't>(
+    s: &'s Scene<'t>,
     block: usize,
-    name: &'s str,
-) -> impl Iterator<Item = usize> + 's {
-    s.level(Some(block)).iter().copied().filter(move |n| s.is(*n, name))
-}
-
-/// Returns all directives inside of a block, at any depth.
-pub(crate) fn inside<'s>(s: &'s Scene<'_>, block: usize) -> impl Iterator<Item = usize> + 's {
-    (block..s.nodes.len()).skip(1).take_while(move |n| crate::routes::is_within(s, *n, block))
+    name: &str,
+) -> impl Iterator<Item = usize> + Clone + use<'s, 't> {
+    s.children(Some(block), name)
 }
 
 /// Returns `true` if a directive has this word among its arguments.
 pub(crate) fn has(s: &Scene<'_>, n: usize, word: &str) -> bool {
-    s.args(n).iter().any(|a| a == word)
+    s.has(n, word)
 }
 
 /// Returns the value of a parameter `NAME=VALUE`.
-pub(crate) fn parameter(s: &Scene<'_>, n: usize, name: &str) -> Option<String> {
-    s.args(n).iter().find_map(|a| Some(a.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+pub(crate) fn parameter<'s>(s: &'s Scene<'_>, n: usize, name: &str) -> Option<&'s str> {
+    s.args(n).iter().find_map(|a| a.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// Returns the seconds that an argument stands for.
@@ -103,23 +131,23 @@ pub(crate) fn seconds(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
 /// Returns the level at which a directive stands: that of all sites, a whole site, or a part of it.
 pub(crate) fn is_wide(s: &Scene<'_>, n: usize) -> bool {
     let Some(parent) = s.parent(n) else { return true };
-    let whole = ["/", "^~ /", "~ /", "~ ^/", "~ .*", "~ ^"].contains(&s.args(parent).join(" ").as_str());
-    s.is(parent, "http") || s.is(parent, "server") || (s.is(parent, "location") && whole)
+    let whole = || ["/", "^~ /", "~ /", "~ ^/", "~ .*", "~ ^"].contains(&&*s.text(parent));
+    s.is(parent, "http") || s.is(parent, "server") || (s.is(parent, "location") && whole())
 }
 
 /// Returns the variables whose text is in a text: those that it names, and for tables and `set` those of their values. The variable
 /// that a table only looks at is not among them.
 pub(crate) fn carried(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    let mut texts = vec![text.to_owned()];
+    let mut texts: Vec<Cow<'_, str>> = vec![Cow::Borrowed(text)];
     while let Some(text) = texts.pop() {
         for (_, name) in named(&text) {
             if found.iter().any(|f| f == name) || found.len() > 100 {
                 continue;
             }
             found.push(name.to_owned());
-            texts.extend(written_by_set(s, block, name));
-            texts.extend(values_of_tables(s, block, name));
+            texts.extend(written_by_set(s, block, name).map(Cow::Borrowed));
+            texts.extend(values_of_tables(s, block, name).into_iter().map(Cow::Owned));
         }
     }
     found
@@ -133,19 +161,17 @@ pub(crate) fn client_field(s: &Scene<'_>, block: Option<usize>, text: &str) -> O
 
 /// Returns the directives `add_header` in effect in a block.
 pub(crate) fn fields_of(s: &Scene<'_>, block: Option<usize>) -> Vec<usize> {
-    let level = s.effective(block, "add_header").map(|n| s.parent(n));
-    let level = level.map(|block| s.level(block)).unwrap_or_default();
-    level.iter().copied().filter(|n| s.is(*n, "add_header")).collect()
+    s.all_effective(block, "add_header").collect()
 }
 
 /// Returns the upstream block that an address names.
 pub(crate) fn group_of(s: &Scene<'_>, url: &str) -> Option<usize> {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let name = host.split(['/', ':']).next().unwrap_or_default();
-    s.all("upstream").find(|u| s.arg(*u, 0) == name)
+    s.group(name)
 }
 
-/// Returns the locations that `auth_request` asks.
+/// Returns the locations that `auth_request` asks; [`Scene::asked`] keeps them.
 pub(crate) fn auth_locations(s: &Scene<'_>) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     for n in s.all("auth_request").filter(|n| s.arg(*n, 0).starts_with('/')) {
@@ -164,7 +190,7 @@ pub(crate) fn auth_locations(s: &Scene<'_>) -> Vec<usize> {
 }
 
 /// Returns the address that a block passes requests on to.
-pub(crate) fn pass_of(s: &Scene<'_>, block: usize) -> Option<String> {
+pub(crate) fn pass_of<'s>(s: &'s Scene<'_>, block: usize) -> Option<&'s str> {
     let names = ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"];
     names.into_iter().find_map(|name| s.child(Some(block), name)).map(|n| s.arg(n, 0))
 }
@@ -182,7 +208,7 @@ pub(crate) fn serves(s: &Scene<'_>, n: usize) -> bool {
     let Some(own) = s.parent(n).filter(|_| s.is(n, "root")) else { return true };
     let has_rest =
         |b: usize| children(s, b, "location").any(|l| crate::routes::prefix(s, l).is_some_and(|p| p == "/"));
-    let blocks = std::iter::once(own).chain(inside(s, own));
+    let blocks = std::iter::once(own).chain(s.inside(own));
     let mut blocks = blocks.filter(|b| {
         s.is(*b, "location") || s.is(*b, "server") && s.nodes.get(*b).is_some_and(|n| n.d.block.is_some())
     });

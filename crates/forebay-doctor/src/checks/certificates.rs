@@ -10,6 +10,7 @@ use forebay_acme::{Challenge, Identifier, Order, Stored, stored};
 use forebay_conf::tree::Span;
 use forebay_net::resolver::Failure;
 use forebay_net::resolver::message::Caa;
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 const DAY: i64 = 86_400;
@@ -22,7 +23,7 @@ const LETS_ENCRYPT: &str = "letsencrypt.org";
 /// ACME.
 fn place(s: &Scene<'_>, order: &Order, identifier: &Identifier) -> Span {
     let name = identifier.to_string();
-    let is_name = |arg: &String| {
+    let is_name = |arg: &Cow<'_, str>| {
         let arg = arg.to_ascii_lowercase();
         let below =
             arg.strip_prefix('.').is_some_and(|base| name.strip_prefix("*.").unwrap_or(&name) == base);
@@ -155,7 +156,7 @@ impl Filed {
     fn all(s: &Scene<'_>, h: &Host) -> Vec<Filed> {
         let named = h.certificates.iter().map(|(n, c)| Filed {
             span: s.arg_span(*n, 0),
-            file: s.arg(*n, 0),
+            file: s.arg(*n, 0).to_owned(),
             certificate: c.clone(),
             is_renewed: false,
         });
@@ -192,16 +193,16 @@ fn covers(names: &[String], name: &str) -> bool {
 /// Returns a name of the server of a certificate that none of its certificates is for.
 fn foreign(s: &Scene<'_>, h: &Host, node: usize) -> Option<String> {
     let server = s.parent(node).filter(|p| s.is(*p, "server"))?;
-    let beside = h.certificates.iter().filter(|(n, _)| s.parent(**n) == Some(server));
-    let names: Vec<String> = beside.flat_map(|(_, c)| c.names.clone()).collect();
-    let servers = s.level(Some(server)).iter().filter(|n| s.is(**n, "server_name"));
-    let plain = |name: &String| {
+    let beside = s.children(Some(server), "ssl_certificate").filter_map(|n| h.certificates.get(&n));
+    let names: Vec<String> = beside.flat_map(|c| c.names.clone()).collect();
+    let servers = s.children(Some(server), "server_name");
+    let plain = |name: &&Cow<'_, str>| {
         name.contains('.')
             && !name.starts_with(['~', '.', '*'])
             && !name.contains('$')
             && name.parse::<IpAddr>().is_err()
     };
-    let mut wanted = servers.flat_map(|n| s.args(*n)).filter(plain).map(|n| n.to_ascii_lowercase());
+    let mut wanted = servers.flat_map(|n| s.args(n)).filter(plain).map(|n| n.to_ascii_lowercase());
     if names.is_empty() { None } else { wanted.find(|name| !covers(&names, name)) }
 }
 

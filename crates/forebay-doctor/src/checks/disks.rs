@@ -35,7 +35,7 @@ checks! { Check;
     "cache-in-memory" |s, d, found| for (n, m) in d.of(&[Use::Cache, Use::Temp]).filter(|(_, m)| m.kind == "tmpfs") {
         found(s.arg_span(n, 0), format!("{} is a tmpfs of {}", m.point.display(), disk::size(m.bytes.1)));
     },
-    "cache-temp-apart" |s, d, found| for (n, m) in d.of(&[Use::Cache]).filter(|(n, _)| !s.args(*n).iter().any(|a| a == "use_temp_path=off")) {
+    "cache-temp-apart" |s, d, found| for (n, m) in d.of(&[Use::Cache]).filter(|(n, _)| !s.has(*n, "use_temp_path=off")) {
         let temp = s.nodes[n].d.name.as_str().replace("_cache_path", "_temp_path");
         for (t, other) in d.of(&[Use::Temp]).filter(|(t, o)| s.is(*t, &temp) && o.point != m.point) {
             found(s.arg_span(t, 0), format!("{} and {} are two file systems", other.point.display(), m.point.display()));

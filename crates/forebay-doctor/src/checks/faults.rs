@@ -124,7 +124,7 @@ fn openings(opened: &str, s: &Scene<'_>) -> Vec<usize> {
         "tls 1.3" => all("listen", &|n| has(n, "ssl") && within(n, "http") && speaks_tls13(s, n)),
         "map captures" => all("map", &|n| has_captures(s, n)),
         "rewrite then captures" => all("rewrite", &|n| is_followed_by_captures(s, n)),
-        "rewrite overlapping" => all("rewrite", &|n| nests_captures(&s.arg(n, 0), &s.arg(n, 1))),
+        "rewrite overlapping" => all("rewrite", &|n| nests_captures(s.arg(n, 0), s.arg(n, 1))),
         _ => Vec::new(),
     }
 }
@@ -145,7 +145,7 @@ fn tls_upstreams(s: &Scene<'_>) -> Vec<usize> {
 /// Returns `true` if the server of a `listen` directive speaks TLS 1.3, as it does by default.
 fn speaks_tls13(s: &Scene<'_>, listen: usize) -> bool {
     let protocols = s.effective(s.parent(listen), "ssl_protocols");
-    protocols.is_none_or(|n| s.args(n).iter().any(|a| a == "TLSv1.3"))
+    protocols.is_none_or(|n| s.has(n, "TLSv1.3"))
 }
 
 /// Returns `true` if a `map` has a regular expression with a capture.

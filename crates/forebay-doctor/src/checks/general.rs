@@ -1,10 +1,12 @@
 //! Rules for the configuration. Their texts were checked against nginx 1.31 and Linux 6.18.
 
+use super::stream::Socket;
 use super::{Check, checks};
 use crate::facts::host::Host;
 use crate::scene::Scene;
 use forebay_conf::tree::Span;
 use forebay_conf::units;
+use std::collections::HashSet;
 
 pub(crate) fn size(s: &Scene<'_>, n: usize, arg: usize) -> Option<u64> {
     units::size(s.arg(n, arg).as_bytes())
@@ -25,7 +27,7 @@ pub(crate) fn connections(s: &Scene<'_>) -> u64 {
 pub(crate) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     match s.all("worker_processes").last().map(|n| s.arg(n, 0)) {
         // On a machine that was not looked at there is more than one CPU.
-        Some(w) if w == "auto" => {
+        Some("auto") => {
             if h.cpus > 0 {
                 h.cpus as u64
             } else {
@@ -156,26 +158,34 @@ pub(crate) fn forgets_patch(condition: &str) -> bool {
         && !condition.contains("PATCH")
 }
 
+/// Returns the blocks with one of some directives, in reading order.
+fn blocks_with(s: &Scene<'_>, names: &[&str]) -> Vec<Option<usize>> {
+    let mut blocks: Vec<Option<usize>> =
+        names.iter().flat_map(|name| s.all(name)).map(|n| s.parent(n)).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    blocks
+}
+
 /// Reports directives of a list that hide the directives of outer levels.
 pub(crate) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, String)) {
-    for block in (0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()) {
-        let Some(first) = s.child(Some(block), name) else { continue };
+    let of_block =
+        |n: usize| Some((s.parent(n)?, n)).filter(|(block, n)| s.child(Some(*block), name) == Some(*n));
+    let mut firsts: Vec<(usize, usize)> = s.all(name).filter_map(of_block).collect();
+    firsts.sort_unstable();
+    for (block, first) in firsts {
         let merged = |n: usize| s.arg(n, 0) == "merge";
         if name == "add_header" && s.effective(Some(block), "add_header_inherit").is_some_and(merged) {
             continue;
         }
-        let Some(outer) = s.nodes[block].parent.map_or(s.child(None, name), |p| s.effective(Some(p), name))
-        else {
-            continue;
-        };
-        let names = |level: &[usize]| -> Vec<String> {
+        let Some(outer) = s.effective(s.parent(block), name) else { continue };
+        let names = |block: Option<usize>| -> Vec<&str> {
             // An empty field is not sent.
-            let sent =
-                |n: &&usize| name == "add_header" || s.args(**n).len() < 2 || !s.arg(**n, 1).is_empty();
-            level.iter().filter(|n| s.is(**n, name) && sent(n)).map(|n| s.arg(*n, 0)).collect()
+            let sent = |n: &usize| name == "add_header" || s.args(*n).len() < 2 || !s.arg(*n, 1).is_empty();
+            s.children(block, name).filter(sent).map(|n| s.arg(n, 0)).collect()
         };
-        let own = names(s.level(Some(block)));
-        let mut lost = names(s.level(s.parent(outer)));
+        let own = names(Some(block));
+        let mut lost = names(s.parent(outer));
         lost.retain(|h| !own.iter().any(|o| o.eq_ignore_ascii_case(h)));
         lost.dedup();
         if !lost.is_empty() {
@@ -192,13 +202,17 @@ fn on(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, text: &str
 
 checks! { Check;
     "multi-accept" |s, h, found| {
+        if s.all("multi_accept").next().is_none() {
+            return;
+        }
         let single = workers(s, h) == 1 && s.all("worker_processes").next().is_some();
-        let listens: Vec<usize> = s.all("listen").collect();
-        let reuses = |n: &usize| s.args(*n).iter().any(|a| a == "reuseport");
         // The option may stand once for an address, however many servers it has.
-        let same = |n: usize, m: usize| super::stream::is_one_address(s, n, m) || s.arg(m, 0) == s.arg(n, 0);
-        let tcp = |n: &&usize| !s.args(**n).iter().any(|a| a == "udp" || a == "quic") && !s.arg(**n, 0).starts_with("unix:");
-        let all_reuse = !listens.is_empty() && listens.iter().filter(tcp).all(|n| listens.iter().any(|m| same(*n, *m) && reuses(m)));
+        let reusing = || s.all("listen").filter(|n| s.has(*n, "reuseport"));
+        let sockets: HashSet<Socket> = reusing().filter_map(|n| Socket::of(s, n)).collect();
+        let written: HashSet<&str> = reusing().map(|n| s.arg(n, 0)).collect();
+        let reuses = |n: usize| written.contains(s.arg(n, 0)) || Socket::of(s, n).is_some_and(|socket| sockets.contains(&socket));
+        let mut tcp = s.all("listen").filter(|n| !s.has(*n, "udp") && !s.has(*n, "quic") && !s.arg(*n, 0).starts_with("unix:"));
+        let all_reuse = s.all("listen").next().is_some() && tcp.all(reuses);
         if !single && !all_reuse {
             on(s, found, "multi_accept", "one worker will take nearly all connections");
         } else if single {
@@ -309,7 +323,7 @@ checks! { Check;
         let url = s.arg(n, 0);
         let host = url.split("://").nth(1).unwrap_or_default();
         let place = host.split(['/', ':']).next().unwrap_or_default();
-        let group = s.all("upstream").any(|u| s.arg(u, 0) == place);
+        let group = s.group(place).is_some();
         let socket = super::traffic::upgrades(s, s.parent(n));
         if !group && !socket && !url.contains('$') && !place.is_empty() && !host.starts_with("unix") {
             found(s.arg_span(n, 0), "a new connection for each request".to_owned());
@@ -320,11 +334,13 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("up to {} idle connections to the upstream", k.saturating_mul(workers(s, h))));
         }
     },
-    "keepalive-http10" |s, _, found| for u in s.all("upstream").filter(|u| s.child(Some(*u), "keepalive").is_some()) {
-        let name = s.arg(u, 0);
-        for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).split("://").nth(1).is_some_and(|h| h.split('/').next() == Some(name.as_str()))) {
+    "keepalive-http10" |s, _, found| {
+        let kept = s.all("upstream").filter(|u| s.child(Some(*u), "keepalive").is_some());
+        let kept: HashSet<&str> = kept.map(|u| s.arg(u, 0)).collect();
+        for n in s.all("proxy_pass") {
+            let host = s.arg(n, 0).split("://").nth(1).and_then(|rest| rest.split('/').next());
             // HTTP/1.0 in so many words has a rule of its own.
-            if s.effective(s.parent(n), "proxy_http_version").is_none() {
+            if host.is_some_and(|h| kept.contains(h)) && s.effective(s.parent(n), "proxy_http_version").is_none() {
                 found(s.span(n), "without proxy_http_version 1.1 nginx before 1.29.7 closes each connection".to_owned());
             }
         }
@@ -334,11 +350,10 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("a new connection every {v} requests"));
         }
     },
-    "sendfile-off" |s, _, found| for n in s.all("root").filter(|n| !s.on(s.parent(*n), "sendfile")) {
-        let plain = s.all("listen").any(|l| !s.args(l).iter().any(|a| a == "ssl")) || s.all("listen").next().is_none();
-        if plain {
+    "sendfile-off" |s, _, found| {
+        let plain = s.all("listen").any(|l| !s.has(l, "ssl")) || s.all("listen").next().is_none();
+        if let Some(n) = s.all("root").find(|n| plain && !s.on(s.parent(*n), "sendfile")) {
             found(s.span(n), "files below it are read and written, not sent".to_owned());
-            break;
         }
     },
     "file-cache-errors" |s, _, found| on(s, found, "open_file_cache_errors", "a 404 outlives the arrival of the file"),
@@ -432,20 +447,21 @@ checks! { Check;
         found(s.span(n), "browsers ignore it".to_owned());
     },
     "method-list" |s, _, found| for n in s.all("if") {
-        if forgets_patch(&s.args(n).join(" ")) {
+        if forgets_patch(&s.text(n)) {
             found(s.span(n), PATCH_REFUSED.to_owned());
         }
     },
-    "burst-long" |s, _, found| for n in s.all("limit_req") {
+    "burst-long" |s, _, found| { let zones = super::traffic::request_zones(s); for n in s.all("limit_req") {
         let args = s.args(n);
         let burst: u64 = args.iter().find_map(|a| a.strip_prefix("burst=")?.parse().ok()).unwrap_or(0);
         let zone = super::ask::parameter(s, n, "zone").unwrap_or_default();
         // Half a minute of requests at once is more than a page with its pictures.
-        let long = super::traffic::rate(s, &zone).is_none_or(|per_minute| burst > per_minute / 2);
+        let rate = zones.get(zone).and_then(|z| super::traffic::rate(s, *z));
+        let long = rate.is_none_or(|per_minute| burst > per_minute / 2);
         if burst >= 10 && long && args.iter().any(|a| a == "nodelay") {
             found(s.span(n), format!("{} requests pass at once", burst + 1));
         }
-    },
+    } },
     "burst-nodelay" |s, _, found| for n in s.all("limit_req") {
         let args = s.args(n);
         let burst: u64 = args.iter().find_map(|a| a.strip_prefix("burst=")?.parse().ok()).unwrap_or(0);
@@ -455,12 +471,12 @@ checks! { Check;
     },
     "asset-location" |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
         let Some(server) = s.around(n, "server") else { continue };
-        let pattern = s.args(n).join(" ");
+        let pattern = s.text(n);
         let assets = ["css", "js", "png", "jpg"].iter().filter(|e| pattern.contains(*e)).count() >= 2;
         let handles = ["proxy_pass", "try_files", "fastcgi_pass", "return", "root", "alias"].iter().any(|d| s.child(Some(n), d).is_some());
         let rooted = s.effective(Some(server), "root").is_some();
-        let proxied = (0..s.nodes.len()).any(|p| s.is(p, "proxy_pass") && s.around(p, "server") == Some(server));
-        if assets && proxied && !handles && (!rooted || s.child(Some(server), "location").is_some_and(|_| s.level(Some(server)).iter().any(|l| s.is(*l, "location") && s.arg(*l, 0) == "/" && s.child(Some(*l), "proxy_pass").is_some()))) {
+        let proxied = s.named_inside(server, "proxy_pass").next().is_some();
+        if assets && proxied && !handles && (!rooted || s.children(Some(server), "location").any(|l| s.arg(l, 0) == "/" && s.child(Some(l), "proxy_pass").is_some())) {
             found(s.span(n), "the application's assets are looked for on disk".to_owned());
         } else if assets && proxied && !handles {
             found(s.span(n), "assets of what is proxied are looked for below \"root\"".to_owned());
@@ -474,22 +490,22 @@ checks! { Check;
             found(s.arg_span(n, 0), "responses name the version".to_owned());
         }
         for http in s.all("http").filter(|h| !s.is_partial() && s.child(Some(*h), "server_tokens").is_none()) {
-            let mut servers = s.level(Some(http)).iter().filter(|n| s.is(**n, "server")).peekable();
-            if servers.peek().is_none() || servers.any(|n| s.child(Some(*n), "server_tokens").is_none()) {
+            let mut servers = s.children(Some(http), "server").peekable();
+            if servers.peek().is_none() || servers.any(|n| s.child(Some(n), "server_tokens").is_none()) {
                 found(s.span(http), "responses name the version".to_owned());
             }
         }
     },
     "listen-http2" |s, _, found| word(s, found, "listen", "http2", "write \"http2 on;\" instead"),
     "old-tls" |s, _, found| for n in s.all("ssl_protocols") {
-        for (i, p) in s.args(n).iter().enumerate().filter(|(_, p)| matches!(p.as_str(), "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1")) {
+        for (i, p) in s.args(n).iter().enumerate().filter(|(_, p)| matches!(&***p, "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1")) {
             found(s.arg_span(n, i), format!("{p} is broken"));
         }
     },
-    "tls-without-cache" |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
+    "tls-without-cache" |s, _, found| for n in s.all("listen").filter(|n| s.has(*n, "ssl")) {
         match s.effective(s.parent(n), "ssl_session_cache") {
             None => found(s.span(n), "no ssl_session_cache".to_owned()),
-            Some(c) if matches!(s.arg(c, 0).as_str(), "off" | "none") => found(s.span(c), "no session can be resumed by its number".to_owned()),
+            Some(c) if matches!(s.arg(c, 0), "off" | "none") => found(s.span(c), "no session can be resumed by its number".to_owned()),
             Some(_) => continue,
         }
         break;
@@ -529,7 +545,7 @@ checks! { Check;
             }
         }
     },
-    "proxy-buffers" |s, _, found| for block in std::iter::once(None).chain((0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()).map(Some)) {
+    "proxy-buffers" |s, _, found| for block in blocks_with(s, &["proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size"]) {
         let own = ["proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size"].iter().find_map(|d| s.child(block, d));
         // The buffers of stream are others.
         let Some(at) = own.filter(|n| s.around(*n, "stream").is_none()) else { continue };
@@ -542,14 +558,14 @@ checks! { Check;
     },
     "cache-without-lock" |s, _, found| for name in ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"] {
         let (pass, lock) = (name.replace("cache", "pass"), format!("{name}_lock"));
-        for n in s.all(name).filter(|n| s.arg(*n, 0) != "off") {
-            let is_fed = |p: &usize| s.effective(s.parent(*p), name) == Some(n) && !s.on(s.parent(*p), &lock);
-            if s.all(&pass).any(|p| is_fed(&p)) {
-                found(s.span(n), format!("no {lock}"));
-            }
+        // Caches that requests go through without a lock.
+        let unlocked = s.all(&pass).filter(|p| !s.on(s.parent(*p), &lock));
+        let used: HashSet<usize> = unlocked.filter_map(|p| s.effective(s.parent(p), name)).collect();
+        for n in s.all(name).filter(|n| s.arg(*n, 0) != "off" && used.contains(n)) {
+            found(s.span(n), format!("no {lock}"));
         }
     },
-    "cache-zone-small" |s, _, found| for n in (0..s.nodes.len()).filter(|n| s.nodes[*n].d.name.as_str().ends_with("_cache_path")) {
+    "cache-zone-small" |s, _, found| for n in s.with_name(|name| name.ends_with("_cache_path")) {
         let args = s.args(n);
         let zone = args.iter().find_map(|a| units::size(a.strip_prefix("keys_zone=")?.rsplit(':').next()?.as_bytes()));
         let max = args.iter().find_map(|a| units::offset(a.strip_prefix("max_size=")?.as_bytes()));
@@ -581,7 +597,7 @@ checks! { Check;
             found(s.span(n), format!("{looked} files are looked for at each request"));
         }
     },
-    "regex-exact" |s, _, found| for n in s.all("location").filter(|n| matches!(s.arg(*n, 0).as_str(), "~")) {
+    "regex-exact" |s, _, found| for n in s.all("location").filter(|n| matches!(s.arg(*n, 0), "~")) {
         let pattern = s.arg(n, 1);
         let inner = pattern.strip_prefix("^/").and_then(|p| p.strip_suffix('$'));
         if let Some(inner) = inner && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-_".contains(&b)) {

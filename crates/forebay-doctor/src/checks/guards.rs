@@ -1,7 +1,7 @@
 //! Checks of guards that something goes around.
 
 use super::access::gives_the_same;
-use super::ask::{children, http_servers, inside, is_guarded, is_guarded_itself, pass_of};
+use super::ask::{children, http_servers, is_guarded, is_guarded_itself, pass_of};
 use super::{Check, checks};
 use crate::routes;
 use crate::scene::Scene;
@@ -27,7 +27,7 @@ const ADMIN: [&str; 13] = [
 /// Reports conditions about the raw address of a request that are to refuse a path.
 fn raw_guards(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in s.all("if") {
-        let words = s.args(n).join(" ");
+        let words = s.text(n);
         let Some((_, rest)) = words.split_once("$request_uri") else { continue };
         let rest = rest.trim_start_matches(['}', '"', ' ']);
         let positive = rest.starts_with(['~', '=']);
@@ -37,8 +37,7 @@ fn raw_guards(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let first = path.strip_prefix('/').or_else(|| path.strip_prefix("\\."));
         let is_path = first.is_some_and(|p| p.starts_with(|c: char| c.is_ascii_alphabetic() || c == '('));
         let letter = path.bytes().find(u8::is_ascii_alphabetic).unwrap_or(b'a');
-        let refused =
-            children(s, n, "return").any(|r| ["401", "403", "404", "444"].contains(&s.arg(r, 0).as_str()));
+        let refused = children(s, n, "return").any(|r| ["401", "403", "404", "444"].contains(&s.arg(r, 0)));
         if positive && is_path && refused {
             found(
                 s.span(n),
@@ -53,16 +52,15 @@ fn raw_tables(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in s.all("map").filter(|n| s.arg(*n, 0).contains("$request_uri")) {
         let variable = s.arg(n, 1);
         let decides = |c: usize| {
-            let named = s.args(c).join(" ").contains(&variable);
             let refuses = s.is(c, "if") && children(s, c, "return").any(|r| s.arg(r, 0).starts_with('4'));
-            named && (refuses || s.is(c, "auth_basic"))
+            refuses || s.is(c, "auth_basic")
         };
         let line = s.nodes.get(n).and_then(|n| n.d.block.as_ref()).into_iter().flatten().find(|e| {
             let key = e.name.as_str();
             let path = key.trim_start_matches(['~', '*', '^', '(']);
             path.strip_prefix('/').is_some_and(|p| p.starts_with(|c: char| c.is_ascii_alphabetic()))
         });
-        if let Some(line) = line.filter(|_| (0..s.nodes.len()).any(decides)) {
+        if let Some(line) = line.filter(|_| s.with_text(variable).any(decides)) {
             let text = format!("another form of the same path goes around {}", line.name.as_str());
             found(line.name.span, text);
         }
@@ -72,10 +70,11 @@ fn raw_tables(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 /// Reports guards of one exact path whose neighbours reach the same application.
 fn exact_guards(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for server in http_servers(s) {
-        for n in inside(s, server).filter(|n| {
-            s.is(*n, "location") && is_guarded_itself(s, *n) && s.child(Some(*n), "internal").is_none()
-        }) {
-            let text = s.args(n).join(" ");
+        for n in s
+            .named_inside(server, "location")
+            .filter(|n| is_guarded_itself(s, *n) && s.child(Some(*n), "internal").is_none())
+        {
+            let text = s.text(n);
             let pattern = routes::pattern(s, n).filter(|p| {
                 p.starts_with("^/")
                     && p.ends_with('$')
@@ -108,8 +107,8 @@ fn exact_guards(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 fn final_prefixes(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for server in http_servers(s) {
         let guarded: Vec<usize> =
-            inside(s, server).filter(|n| s.is(*n, "location") && is_guarded_itself(s, *n)).collect();
-        for n in inside(s, server).filter(|n| s.is(*n, "location") && s.arg(*n, 0) == "^~") {
+            s.named_inside(server, "location").filter(|n| is_guarded_itself(s, *n)).collect();
+        for n in s.named_inside(server, "location").filter(|n| s.arg(*n, 0) == "^~") {
             let path = s.arg(n, 1);
             let taken = guarded.iter().find(|g| {
                 let plain = routes::pattern(s, **g).filter(|p| !p.contains("\\.") && !p.contains('['));
@@ -120,7 +119,7 @@ fn final_prefixes(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
             if let Some(g) = taken.filter(|_| pass_of(s, n).is_some() && !is_guarded(s, Some(n))) {
                 found(
                     s.span(n),
-                    format!("it is taken before \"location {}\", which guards {path}", s.args(*g).join(" ")),
+                    format!("it is taken before \"location {}\", which guards {path}", s.text(*g)),
                 );
             }
         }

@@ -11,12 +11,12 @@ const DATAGRAM_ROOM: u64 = 4 << 20;
 
 /// Returns the `listen` directives with `quic`.
 fn quic<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = usize> + 's {
-    s.all("listen").filter(|l| s.args(*l).iter().any(|a| a == "quic"))
+    s.all("listen").filter(|l| s.has(*l, "quic"))
 }
 
 /// Returns the port of a `listen` directive.
 fn port(s: &Scene<'_>, listen: usize) -> Option<u16> {
-    Address::parse(&s.arg(listen, 0), Some(80)).and_then(|a| a.port())
+    Address::parse(s.arg(listen, 0), Some(80)).and_then(|a| a.port())
 }
 
 /// Returns the ports of `h3` in a value of `Alt-Svc` (RFC 7838, section 3).
@@ -54,15 +54,15 @@ fn opens(rules: &str, protocol: &str, port: u16) -> bool {
 checks! { Check;
     "quic-without-tcp" |s, _, found| for l in quic(s) {
         let (Some(server), Some(own)) = (s.parent(l), port(s, l)) else { continue };
-        let beside = s.level(Some(server)).iter().copied().filter(|n| s.is(*n, "listen"));
-        let is_tcp = |n: usize| !s.args(n).iter().any(|a| a == "quic") && s.args(n).iter().any(|a| a == "ssl");
-        if !beside.clone().any(is_tcp) {
+        let mut beside = s.children(Some(server), "listen");
+        let is_tcp = |n: usize| !s.has(n, "quic") && s.has(n, "ssl");
+        if !beside.any(is_tcp) {
             found(s.span(l), format!("no client finds HTTP/3 at port {own} by itself"));
         }
     },
     "alt-svc-wrong-port" |s, _, found| for (n, server) in by_hand(s) {
         let here: Vec<u16> = quic(s).filter(|l| s.parent(*l) == Some(server)).filter_map(|l| port(s, l)).collect();
-        let missing = advertised(&s.arg(n, 1)).into_iter().find(|p| !here.contains(p));
+        let missing = advertised(s.arg(n, 1)).into_iter().find(|p| !here.contains(p));
         if let Some(p) = missing {
             found(s.arg_span(n, 1), format!("this server has no listen ... quic with port {p}"));
         }

@@ -1,6 +1,6 @@
 //! Checks of identity: who the client is, by what the server believes.
 
-use super::ask::{carried, client_field, http_server, inside};
+use super::ask::{carried, client_field, http_server};
 use super::{Check, checks};
 use crate::scene::Scene;
 use forebay_conf::tree::Span;
@@ -40,14 +40,14 @@ fn trusts_proxies(s: &Scene<'_>) -> bool {
 
 /// Returns the variable with the arguments of a request in the key of a limit.
 fn arguments(s: &Scene<'_>, n: usize) -> Option<String> {
-    let all = carried(s, s.parent(n), &s.arg(n, 0));
+    let all = carried(s, s.parent(n), s.arg(n, 0));
     all.into_iter().find(|v| matches!(v.as_str(), "request_uri" | "args" | "query_string" | "request"))
 }
 
 /// Reports keys of limits that the client writes.
 fn keys(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in ["limit_req_zone", "limit_conn_zone"].into_iter().flat_map(|name| s.all(name)) {
-        if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 0)) {
+        if let Some(v) = client_field(s, s.parent(n), s.arg(n, 0)) {
             found(s.arg_span(n, 0), format!("a new ${v} with each request has a limit of its own"));
         } else if let Some(v) = arguments(s, n) {
             found(
@@ -74,7 +74,7 @@ fn passed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in ["proxy_set_header", "grpc_set_header"].into_iter().flat_map(|name| s.all(name)) {
         let is_address = CLIENT_FIELDS.iter().any(|f| s.arg(n, 0).eq_ignore_ascii_case(f));
         let ours = s.arg(n, 1).contains("remote_addr");
-        if let Some(v) = address_field(s, s.parent(n), &s.arg(n, 1)).filter(|_| is_address && !ours) {
+        if let Some(v) = address_field(s, s.parent(n), s.arg(n, 1)).filter(|_| is_address && !ours) {
             found(
                 s.arg_span(n, 1),
                 format!("the application takes what the client wrote into ${v} for its address"),
@@ -82,9 +82,8 @@ fn passed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         }
     }
     for n in ["fastcgi_param", "uwsgi_param", "scgi_param"].into_iter().flat_map(|name| s.all(name)) {
-        let is_address =
-            matches!(s.arg(n, 0).as_str(), "REMOTE_ADDR" | "HTTP_X_REAL_IP" | "HTTP_X_FORWARDED_FOR");
-        if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 1)).filter(|_| is_address) {
+        let is_address = matches!(s.arg(n, 0), "REMOTE_ADDR" | "HTTP_X_REAL_IP" | "HTTP_X_FORWARDED_FOR");
+        if let Some(v) = client_field(s, s.parent(n), s.arg(n, 1)).filter(|_| is_address) {
             found(
                 s.arg_span(n, 1),
                 format!("the application takes what the client wrote into ${v} for {}", s.arg(n, 0)),
@@ -96,22 +95,20 @@ fn passed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 /// Reports decisions by an address that the client wrote.
 fn judged(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in s.all("geo").filter(|n| s.args(*n).len() == 2) {
-        if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 0)) {
+        if let Some(v) = client_field(s, s.parent(n), s.arg(n, 0)) {
             found(s.arg_span(n, 0), format!("${v} is whatever the client writes"));
         }
     }
     for n in s.all("if") {
-        let condition = s.args(n).join(" ");
+        let condition = s.text(n);
         if let Some(v) = ADDRESS_FIELDS.iter().find(|v| condition.contains(&format!("${v}"))) {
             found(s.span(n), format!("${v} is whatever the client writes"));
         }
     }
     for n in s.all("map").filter(|n| ADDRESS_FIELDS.contains(&s.arg(*n, 0).trim_start_matches('$'))) {
-        let name = s.args(n).last().cloned().unwrap_or_default();
-        let decides = |c: usize| {
-            (s.is(c, "if") || s.is(c, "limit_req_zone")) && s.args(c).iter().any(|a| a.contains(&name))
-        };
-        if (0..s.nodes.len()).any(decides) {
+        let name = s.last_arg(n);
+        let decides = |c: usize| s.is(c, "if") || s.is(c, "limit_req_zone");
+        if s.with_text(name).any(decides) {
             found(s.arg_span(n, 0), format!("{} is whatever the client writes", s.arg(n, 0)));
         }
     }
@@ -133,11 +130,11 @@ fn hosts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 }
 
 checks! { Check;
-    "real-ip-any" |s, _, found| for n in s.all("set_real_ip_from").filter(|n| is_everybody(&s.arg(*n, 0))) {
+    "real-ip-any" |s, _, found| for n in s.all("set_real_ip_from").filter(|n| is_everybody(s.arg(*n, 0))) {
         found(s.arg_span(n, 0), "everybody may claim any address".to_owned());
     },
     "real-ip-unused" |s, _, found| for n in s.all("real_ip_header") {
-        let below = s.parent(n).is_some_and(|p| inside(s, p).any(|c| s.is(c, "set_real_ip_from")));
+        let below = s.parent(n).is_some_and(|p| s.named_inside(p, "set_real_ip_from").next().is_some());
         if s.effective(s.parent(n), "set_real_ip_from").is_none() && !below {
             found(s.span(n), "no set_real_ip_from says whose word counts".to_owned());
         }
@@ -150,14 +147,11 @@ checks! { Check;
     "host-localhost" |s, _, found| hosts(s, found),
     "host-missing" |s, _, found| for n in s.all("proxy_pass").filter(|n| http_server(s, *n).is_some()) {
         let block = s.parent(n);
-        let level = s.effective(block, "proxy_set_header").map(|h| s.parent(h));
-        let is_host = |h: &&usize| {
-            s.is(**h, "proxy_set_header") && s.arg(**h, 0).eq_ignore_ascii_case("host") && s.arg(**h, 1) != "$proxy_host"
-        };
-        let sent = level.is_some_and(|b| s.level(b).iter().any(|h| is_host(&h)));
+        let is_host = |h: usize| s.arg(h, 0).eq_ignore_ascii_case("host") && s.arg(h, 1) != "$proxy_host";
+        let sent = s.all_effective(block, "proxy_set_header").any(is_host);
         let url = s.arg(n, 0);
         let host = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', ':']).next().unwrap_or_default());
-        let ours = super::ask::group_of(s, &url).is_some() || host == "localhost" || host.parse::<IpAddr>().is_ok();
+        let ours = super::ask::group_of(s, url).is_some() || host == "localhost" || host.parse::<IpAddr>().is_ok();
         if !sent && ours && !s.is_partial() {
             found(s.arg_span(n, 0), format!("the application is told that it is called \"{host}\""));
         }

@@ -1,9 +1,11 @@
 //! Checks of configurations and machines, by the names of their rules.
 
 mod access;
+mod answers;
 pub(crate) mod ask;
 mod caching;
 pub(crate) mod certificates;
+mod decisions;
 pub(crate) mod disks;
 mod effect;
 pub(crate) mod faults;
@@ -11,16 +13,24 @@ pub(crate) mod general;
 mod guards;
 pub(crate) mod http3;
 mod identity;
+mod keeping;
 pub(crate) mod kernel;
+mod networks;
 pub(crate) mod openings;
 mod passing;
+mod patterns;
+mod ranges;
 pub(crate) mod running;
 pub(crate) mod safety;
 mod secrecy;
+mod slips;
 pub(crate) mod stream;
 mod traffic;
+mod transport;
 mod trust;
+mod turns;
 mod upkeep;
+mod upstreams;
 
 use crate::facts::host::Host;
 use crate::scene::Scene;
@@ -75,6 +85,16 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         http3::CHECKS,
         faults::CHECKS,
         certificates::CHECKS,
+        patterns::CHECKS,
+        networks::CHECKS,
+        decisions::CHECKS,
+        transport::CHECKS,
+        ranges::CHECKS,
+        answers::CHECKS,
+        turns::CHECKS,
+        upstreams::CHECKS,
+        keeping::CHECKS,
+        slips::CHECKS,
     ];
     tables.into_iter().flatten()
 }

@@ -1,14 +1,11 @@
 //! Checks of what is open: guards that something goes around, and places that should have one.
 
 use super::access::is_for_uploads;
-use super::ask::{
-    auth_locations, children, group_of, http_server, http_servers, inside, is_guarded, is_local, is_wide,
-    pass_of,
-};
+use super::ask::{children, group_of, http_server, http_servers, is_guarded, is_local, is_wide, pass_of};
 use super::safety::is_near;
 use super::{Check, checks};
 use crate::routes;
-use crate::scene::Scene;
+use crate::scene::{Scene, Table};
 use forebay_conf::tree::Span;
 use std::net::IpAddr;
 use std::path::Path;
@@ -79,7 +76,7 @@ const KEPT: [&str; 14] = [
 
 /// Returns the parts of the path of a location.
 fn parts(s: &Scene<'_>, location: usize) -> Vec<String> {
-    let path = s.args(location).last().cloned().unwrap_or_default().to_ascii_lowercase();
+    let path = s.last_arg(location).to_ascii_lowercase();
     let plain: String =
         path.chars().filter(|c| !matches!(c, '~' | '^' | '$' | '*' | '\\' | '(' | ')' | '=' | '?')).collect();
     plain.split(['/', '|']).map(str::to_owned).collect()
@@ -103,15 +100,17 @@ fn near_port(url: &str) -> Option<&str> {
 /// Returns what a location shows of the insides of a program.
 fn insides(s: &Scene<'_>, location: usize) -> Option<String> {
     let pass = pass_of(s, location);
-    let group = pass.as_deref().and_then(|url| group_of(s, url));
+    let group = pass.and_then(|url| group_of(s, url));
     let servers = group.into_iter().flat_map(|g| children(s, g, "server")).map(|n| s.arg(n, 0));
-    let addresses: Vec<String> = pass.iter().cloned().chain(servers).collect();
-    let names = s.around(location, "server").into_iter().flat_map(|b| children(s, b, "server_name"));
-    let near: String = names.flat_map(|n| s.args(n)).chain(s.args(location)).chain(pass.clone()).collect();
-    let is_tool = |port: &str, (own, _, word): &(&str, &str, &str)| {
-        *own == port && near.to_ascii_lowercase().contains(word)
+    let near = || -> String {
+        let names = s.around(location, "server").into_iter().flat_map(|b| children(s, b, "server_name"));
+        let words = names.flat_map(|n| s.args(n)).chain(s.args(location)).map(|word| &**word);
+        words.chain(pass).collect()
     };
-    let mut ports = addresses.iter().filter_map(|a| near_port(a));
+    let is_tool = |port: &str, (own, _, word): &(&str, &str, &str)| {
+        *own == port && near().to_ascii_lowercase().contains(word)
+    };
+    let mut ports = pass.into_iter().chain(servers).filter_map(near_port);
     let tool = ports.find_map(|port| TOOLS.iter().find(|tool| is_tool(port, tool)));
     if let Some((port, name, _)) = tool {
         return Some(format!("{name} (port {port})"));
@@ -119,9 +118,11 @@ fn insides(s: &Scene<'_>, location: usize) -> Option<String> {
     let shows = pass.is_some()
         || s.child(Some(location), "root").is_some()
         || s.child(Some(location), "alias").is_some();
+    if !shows {
+        return None;
+    }
     let part = parts(s, location).into_iter().find(|p| INSIDES.contains(&p.as_str()))?;
-    let page = part.ends_with(".html");
-    (shows && (pass.is_some() || page)).then(|| format!("/{part}"))
+    (pass.is_some() || part.ends_with(".html")).then(|| format!("/{part}"))
 }
 
 /// Endings of names that are meant with a dot before them.
@@ -147,8 +148,14 @@ pub(crate) fn loose_dot(pattern: &str) -> Option<(usize, String)> {
 /// Reports folders that are served under another name and hold those of other locations.
 fn above(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for server in http_servers(s) {
-        let folders: Vec<(usize, String)> =
-            inside(s, server).filter(|n| s.is(*n, "alias")).map(|n| (n, s.arg(n, 0))).collect();
+        let folders: Vec<(usize, &str)> = s.named_inside(server, "alias").map(|n| (n, s.arg(n, 0))).collect();
+        // The first folder below each.
+        let mut first_below: Table<&Path, &str> = Table::default();
+        for (_, folder) in &folders {
+            for outer in Path::new(folder).ancestors().skip(1) {
+                first_below.entry(outer).or_insert(folder);
+            }
+        }
         for (n, folder) in
             folders.iter().filter(|(_, f)| f.starts_with('/') && f.len() > 1 && !f.contains('$'))
         {
@@ -156,9 +163,7 @@ fn above(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
             let own = Path::new(folder);
             let same_name =
                 own.file_name().is_some_and(|f| prefix.trim_matches('/').ends_with(&*f.to_string_lossy()));
-            let below =
-                folders.iter().find(|(o, f)| o != n && Path::new(f) != own && Path::new(f).starts_with(own));
-            if let Some((_, below)) = below.filter(|_| !same_name && !is_guarded(s, s.parent(*n))) {
+            if let Some(below) = first_below.get(own).filter(|_| !same_name && !is_guarded(s, s.parent(*n))) {
                 found(
                     s.arg_span(*n, 0),
                     format!("{prefix} has all of {folder}, where {below} is only a part"),
@@ -178,47 +183,43 @@ fn guards_reading(s: &Scene<'_>, block: Option<usize>) -> bool {
 /// Methods by which files are written.
 const WRITING: [&str; 6] = ["PUT", "DELETE", "MKCOL", "COPY", "MOVE", "POST"];
 
-/// Returns the names and the sockets of a server.
-fn names(s: &Scene<'_>, server: usize) -> (Vec<String>, Vec<usize>) {
-    let mut sockets: Vec<String> = children(s, server, "listen").map(|l| s.arg(l, 0)).collect();
-    if sockets.is_empty() {
-        sockets.push("80".to_owned());
-    }
-    (sockets, children(s, server, "server_name").collect())
+/// Returns the sockets of a server, as they are written.
+fn sockets<'s>(s: &'s Scene<'_>, server: usize) -> Vec<&'s str> {
+    let sockets: Vec<&str> = children(s, server, "listen").map(|l| s.arg(l, 0)).collect();
+    if sockets.is_empty() { vec!["80"] } else { sockets }
 }
 
 /// Reports names that an earlier server at the same socket has.
 fn name_twice(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
-    let mut seen: Vec<(String, String, usize)> = Vec::new();
+    // The first server of each socket and name.
+    let mut first: Table<(&str, String), usize> = Table::default();
     for server in http_servers(s) {
-        let (sockets, lines) = names(s, server);
-        for n in lines {
-            for (i, name) in
-                s.args(n).into_iter().enumerate().filter(|(_, name)| !name.is_empty() && name != "_")
+        let sockets = sockets(s, server);
+        for n in children(s, server, "server_name") {
+            for (i, name) in s.args(n).iter().enumerate().filter(|(_, name)| !name.is_empty() && *name != "_")
             {
                 let name = name.to_ascii_lowercase();
-                let again = sockets.iter().any(|socket| {
-                    seen.iter().any(|(a, b, other)| a == socket && *b == name && *other != server)
-                });
-                if again {
+                let owners =
+                    sockets.iter().map(|socket| *first.entry((socket, name.clone())).or_insert(server));
+                // Each socket gets its entry.
+                if owners.filter(|owner| *owner != server).count() > 0 {
                     found(
                         s.arg_span(n, i),
                         format!("an earlier server has {name} at the same socket, so this one never gets it"),
                     );
                 }
-                seen.extend(sockets.iter().map(|socket| (socket.clone(), name.clone(), server)));
             }
         }
     }
 }
 
 checks! { Check;
-    "auth-location-open" |s, _, found| for n in auth_locations(s) {
+    "auth-location-open" |s, _, found| for &n in s.asked() {
         if s.effective(Some(n), "internal").is_none() && pass_of(s, n).is_some() && s.arg(n, 0) != "/" {
             found(s.span(n), "strangers may ask it directly, as often as they like".to_owned());
         }
     },
-    "auth-body-passed" |s, _, found| for n in auth_locations(s) {
+    "auth-body-passed" |s, _, found| for &n in s.asked() {
         let off = s.effective(Some(n), "proxy_pass_request_body").is_some_and(|b| s.arg(b, 0) == "off");
         let pass = s.child(Some(n), "proxy_pass").filter(|_| !off);
         if let Some(pass) = pass {
@@ -237,8 +238,8 @@ checks! { Check;
     },
     "control-socket" |s, _, found| for n in ["proxy_pass", "grpc_pass"].into_iter().flat_map(|name| s.all(name)) {
         let url = s.arg(n, 0);
-        let by_group = group_of(s, &url).into_iter().flat_map(|g| children(s, g, "server")).map(|n| s.arg(n, 0));
-        let socket = std::iter::once(url.clone()).chain(by_group).any(|a| SOCKETS.iter().any(|w| a.contains(w)));
+        let by_group = group_of(s, url).into_iter().flat_map(|g| children(s, g, "server")).map(|n| s.arg(n, 0));
+        let socket = std::iter::once(url).chain(by_group).any(|a| SOCKETS.iter().any(|w| a.contains(w)));
         let guarded = if s.around(n, "stream").is_some() { s.effective(s.parent(n), "deny").is_some() } else { s.parent(n).is_some_and(|b| !is_open(s, b)) };
         if socket && !guarded {
             found(s.arg_span(n, 0), "whoever reaches it starts what he likes, as root".to_owned());
@@ -257,7 +258,7 @@ checks! { Check;
     },
     "limit-except-writes" |s, _, found| for n in s.all("limit_except") {
         let Some(dav) = s.effective(s.parent(n), "dav_methods").filter(|d| s.arg(*d, 0) != "off") else { continue };
-        let open: Vec<String> = s.args(n).into_iter().filter(|m| WRITING.contains(&m.as_str()) && s.args(dav).contains(m)).collect();
+        let open: Vec<&str> = s.args(n).iter().map(|m| &**m).filter(|m| WRITING.contains(m) && s.has(dav, m)).collect();
         if !open.is_empty() && !guards_reading(s, s.parent(n)) {
             found(s.span(n), format!("{} is excepted from the guard: everybody may write", open.join(", ")));
         }
@@ -284,7 +285,7 @@ checks! { Check;
     "uploads-as-html" |s, _, found| for n in s.all("default_type").filter(|n| s.arg(*n, 0) == "text/html") {
         let Some(block) = s.parent(n).filter(|b| s.is(*b, "location")) else { continue };
         let emptied = s.child(Some(block), "types").is_some();
-        if is_for_uploads(&s.args(block).join(" ")) || emptied && pass_of(s, block).is_none() && s.child(Some(block), "return").is_none() {
+        if is_for_uploads(&s.text(block)) || emptied && pass_of(s, block).is_none() && s.child(Some(block), "return").is_none() {
             found(s.arg_span(n, 0), "a file without a known ending runs as a page of the site".to_owned());
         }
     },

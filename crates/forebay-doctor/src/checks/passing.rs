@@ -1,8 +1,6 @@
 //! Checks of requests and sessions on their way to upstreams, and of what may reach them.
 
-use super::ask::{
-    FAMILIES, children, group_of, has, http_servers, inside, is_wide, parameter, pass_of, seconds,
-};
+use super::ask::{FAMILIES, children, group_of, has, http_servers, is_wide, parameter, pass_of, seconds};
 use super::general::{number, size};
 use super::traffic::{SOCKETS, STREAMS, field, passing, path_with, upgrades};
 use super::{Check, checks};
@@ -11,6 +9,7 @@ use crate::variables::{entries_of_tables, named};
 use forebay_conf::address::{Address, Host};
 use forebay_conf::tree::Span;
 use forebay_conf::units;
+use std::collections::HashMap;
 
 /// Ports of services that are for the own network.
 const INNER: [(u16, &str); 23] = [
@@ -65,12 +64,12 @@ fn inner_services(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
             || s.effective(Some(server), "ssl_verify_client").is_some_and(|v| s.arg(v, 0) != "off");
         let target = s.arg(pass, 0);
         let group =
-            group_of(s, &target).into_iter().flat_map(|g| children(s, g, "server")).map(|n| s.arg(n, 0));
-        let behind = std::iter::once(target.clone()).chain(group).find_map(|a| service(&a));
+            group_of(s, target).into_iter().flat_map(|g| children(s, g, "server")).map(|n| s.arg(n, 0));
+        let behind = std::iter::once(target).chain(group).find_map(|a| service(a));
         for l in children(s, server, "listen")
-            .filter(|l| !guarded && is_public(&s.arg(*l, 0)) && !has(s, *l, "proxy_protocol"))
+            .filter(|l| !guarded && is_public(s.arg(*l, 0)) && !has(s, *l, "proxy_protocol"))
         {
-            if let Some((port, name)) = service(&s.arg(l, 0)).or(behind) {
+            if let Some((port, name)) = service(s.arg(l, 0)).or(behind) {
                 found(s.span(l), format!("everybody may connect to {name} (port {port})"));
             }
         }
@@ -83,7 +82,7 @@ fn plain_upgrade(s: &Scene<'_>, n: usize) -> Option<Span> {
     if value.eq_ignore_ascii_case("upgrade") {
         return Some(s.arg_span(n, 1));
     }
-    let names = named(&value);
+    let names = named(value);
     let [(0, name)] = names.as_slice() else { return None };
     let entries = entries_of_tables(s, s.parent(n), name);
     let of_none = entries.iter().find(|e| e.key.is_empty());
@@ -95,32 +94,21 @@ fn plain_upgrade(s: &Scene<'_>, n: usize) -> Option<Span> {
 fn checked_names<'s>(s: &'s Scene<'_>) -> impl Iterator<Item = (usize, usize)> + 's {
     s.all("proxy_pass")
         .filter(move |n| s.arg(*n, 0).starts_with("https://") && s.on(s.parent(*n), "proxy_ssl_verify"))
-        .filter_map(move |n| Some((n, group_of(s, &s.arg(n, 0))?)))
-}
-
-/// Returns the caches that are used with a zone, as the directive `*_cache`.
-fn users<'s>(s: &'s Scene<'_>, family: &str, zone: &'s str) -> impl Iterator<Item = usize> + 's {
-    let name = format!("{family}_cache");
-    (0..s.nodes.len()).filter(move |n| s.is(*n, &name) && s.arg(*n, 0) == zone)
+        .filter_map(move |n| Some((n, group_of(s, s.arg(n, 0))?)))
 }
 
 /// Returns the longest time for which good responses are valid in a block.
 fn longest(s: &Scene<'_>, family: &str, block: Option<usize>) -> Option<u64> {
     let name = format!("{family}_cache_valid");
-    let level = s.effective(block, &name).map(|n| s.parent(n))?;
-    s.level(level)
-        .iter()
-        .filter(|n| s.is(**n, &name))
-        .filter_map(|n| units::time_secs(s.args(*n).last()?.as_bytes()))
-        .max()
+    s.all_effective(block, &name).filter_map(|n| units::time_secs(s.args(n).last()?.as_bytes())).max()
 }
 
 /// Returns the time for which browsers keep responses by `expires` or Cache-Control, if it is a day or more.
 fn kept_for(s: &Scene<'_>, n: usize) -> Option<String> {
     if s.is(n, "expires") {
-        let time = s.args(n).last().cloned()?;
+        let time = s.last_arg(n);
         let long = time == "max" || units::time_secs(time.as_bytes()).is_some_and(|t| t >= 86_400);
-        return long.then_some(time);
+        return long.then(|| time.to_owned());
     }
     let value = s.arg(n, 1).to_ascii_lowercase();
     let age = value.split("max-age=").nth(1).filter(|_| s.arg(n, 0).eq_ignore_ascii_case("cache-control"))?;
@@ -130,8 +118,8 @@ fn kept_for(s: &Scene<'_>, n: usize) -> Option<String> {
 
 /// Returns `true` if a location sends pages, not files whose names change with their content.
 fn is_page(s: &Scene<'_>, location: usize) -> bool {
-    let path = s.args(location).last().cloned().unwrap_or_default();
-    let last = s.child(Some(location), "try_files").and_then(|t| s.args(t).pop()).unwrap_or_default();
+    let path = s.last_arg(location);
+    let last = s.child(Some(location), "try_files").map_or("", |t| s.last_arg(t));
     let ending = path.starts_with("\\.")
         && path.contains("html")
         && !["css", "js", "png", "woff"].iter().any(|e| path.contains(e));
@@ -169,8 +157,8 @@ checks! { Check;
     },
     "upstream-old-tls" |s, _, found| for n in ["proxy_ssl_protocols", "grpc_ssl_protocols", "uwsgi_ssl_protocols"].into_iter().flat_map(|name| s.all(name)) {
         let args = s.args(n);
-        if let Some(old) = args.iter().find(|a| OLD.contains(&a.as_str())) {
-            let only = args.iter().all(|a| OLD.contains(&a.as_str()));
+        if let Some(old) = args.iter().find(|a| OLD.contains(&&***a)) {
+            let only = args.iter().all(|a| OLD.contains(&&**a));
             found(s.span(n), if only { format!("{old} and nothing newer is spoken to upstreams") } else { format!("{old} is spoken to upstreams") });
         }
     },
@@ -189,7 +177,8 @@ checks! { Check;
         for n in s.all(name).filter(|n| s.arg(*n, 0) == "on") {
             let Some(block) = s.parent(n) else { continue };
             let endless = upgrades(s, Some(block)) || path_with(s, block, &STREAMS).is_some() || path_with(s, block, &SOCKETS).is_some() || s.effective(Some(block), "proxy_buffering").is_some_and(|b| s.arg(b, 0) == "off");
-            if endless {
+            let below = || s.inside(block).any(|l| s.is(l, "location") && (path_with(s, l, &STREAMS).is_some() || path_with(s, l, &SOCKETS).is_some()));
+            if endless || below() {
                 found(s.span(n), "streams of clients that have left go on for ever".to_owned());
             }
         }
@@ -204,31 +193,38 @@ checks! { Check;
     },
     "connection-passed" |s, _, found| for (n, block) in passing(s) {
         let Some((at, value)) = field(s, Some(block), "connection") else { continue };
-        let pooled = group_of(s, &s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some());
-        if value.contains("$http_connection") && (pooled || !upgrades(s, Some(block))) {
-            found(s.arg_span(at, 1), "each client decides whether the connection to the upstream is kept".to_owned());
+        let pooled = group_of(s, s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some());
+        if value.contains("$http_connection") {
+            let text = if pooled || !upgrades(s, Some(block)) { "each client decides whether the connection to the upstream is kept" } else { "a client can name any field in it, and the upstream drops that field" };
+            found(s.arg_span(at, 1), text.to_owned());
         }
     },
     "retry-acts-grpc" |s, _, found| for n in s.all("grpc_next_upstream").filter(|n| has(s, *n, "non_idempotent")) {
         let at = s.args(n).iter().position(|a| a == "non_idempotent").unwrap_or(0);
         found(s.arg_span(n, at), "each call is a POST: an order is made again at the next server".to_owned());
     },
-    "grpc-without-http2" |s, _, found| for server in http_servers(s) {
-        let Some(pass) = inside(s, server).find(|n| s.is(*n, "grpc_pass")) else { continue };
-        let spoken = s.effective(Some(server), "http2").is_some_and(|n| s.arg(n, 0) == "on") || s.all("listen").any(|l| has(s, l, "http2"));
+    "grpc-without-http2" |s, _, found| { let by_word = s.all("listen").any(|l| has(s, l, "http2")); for server in http_servers(s) {
+        let Some(pass) = s.named_inside(server, "grpc_pass").next() else { continue };
+        let spoken = by_word || s.effective(Some(server), "http2").is_some_and(|n| s.arg(n, 0) == "on");
         let listens: Vec<usize> = children(s, server, "listen").collect();
         let first = listens.first().filter(|_| !spoken && !listens.iter().any(|l| has(s, *l, "quic")));
         if let Some(listen) = first {
             found(s.span(*listen), format!("clients of gRPC speak HTTP/2, which is not accepted here for {}", s.arg(pass, 0)));
         }
-    },
+    } },
     "cache-inactive" |s, _, found| for family in FAMILIES {
-        let name = format!("{family}_cache_path");
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name)) {
-            let Some(zone) = parameter(s, n, "keys_zone").and_then(|z| Some(z.split(':').next()?.to_owned())) else { continue };
+        let (name, cache) = (format!("{family}_cache_path"), format!("{family}_cache"));
+        // The longest time of a response by zones.
+        let mut valid: HashMap<&str, u64> = HashMap::new();
+        for (zone, time) in s.all(&cache).filter_map(|c| Some((s.arg(c, 0), longest(s, family, s.parent(c))?))) {
+            let known = valid.entry(zone).or_default();
+            *known = time.max(*known);
+        }
+        for n in s.all(&name) {
+            let Some(zone) = parameter(s, n, "keys_zone").and_then(|z| z.split(':').next()) else { continue };
             // Ten minutes, unless it is said.
             let inactive = parameter(s, n, "inactive").map_or(Some(600), |t| units::time_secs(t.as_bytes()));
-            let longest = users(s, family, &zone).filter_map(|c| longest(s, family, s.parent(c))).max();
+            let longest = valid.get(zone).copied();
             let at = s.args(n).iter().position(|a| a.starts_with("inactive="));
             if let (Some(inactive), Some(valid)) = (inactive, longest) && valid >= inactive.saturating_mul(6)
                 && (at.is_some() || valid >= 86_400) {
@@ -238,14 +234,14 @@ checks! { Check;
     },
     "cache-unbounded" |s, _, found| for family in FAMILIES {
         let name = format!("{family}_cache_path");
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &name) && parameter(s, *n, "max_size").is_none() && parameter(s, *n, "min_free").is_none()) {
+        for n in s.all(&name).filter(|n| parameter(s, *n, "max_size").is_none() && parameter(s, *n, "min_free").is_none()) {
             found(s.span(n), "it grows until the disk is full".to_owned());
         }
     },
     "cache-unbuffered" |s, _, found| for family in FAMILIES {
         let (cache, buffering) = (format!("{family}_cache"), format!("{family}_buffering"));
         let is_off = |n: usize| s.is(n, &buffering) && s.arg(n, 0) == "off";
-        for n in 0..s.nodes.len() {
+        for n in s.with_name(|name| name == cache || name == buffering) {
             // Either of them may be on the outer level.
             let pair = if is_off(n) { s.effective(s.parent(n), &cache).map(|c| (n, c)) } else if s.is(n, &cache) { s.effective(s.parent(n), &buffering).filter(|b| is_off(*b)).map(|b| (b, n)) } else { None };
             if let Some((b, c)) = pair.filter(|(_, c)| s.arg(*c, 0) != "off") {
@@ -272,15 +268,15 @@ checks! { Check;
         }
     },
     "cors-vary" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("access-control-allow-origin")) {
-        let level = s.level(s.parent(n));
-        let varies = level.iter().any(|h| s.is(*h, "add_header") && s.arg(*h, 0).eq_ignore_ascii_case("vary") && (s.arg(*h, 1).to_ascii_lowercase().contains("origin") || s.arg(*h, 1).contains('*')));
+        let is_vary = |h: usize| s.arg(h, 0).eq_ignore_ascii_case("vary") && (s.arg(h, 1).to_ascii_lowercase().contains("origin") || s.arg(h, 1).contains('*'));
+        let varies = s.children(s.parent(n), "add_header").any(is_vary);
         if s.arg(n, 1).contains('$') && !varies {
             found(s.arg_span(n, 1), "a cache gives the answer for one origin to another".to_owned());
         }
     },
     "cors-null" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("access-control-allow-origin")) {
         let value = s.arg(n, 1);
-        let lines = named(&value).into_iter().flat_map(|(_, v)| entries_of_tables(s, s.parent(n), v));
+        let lines = named(value).into_iter().flat_map(|(_, v)| entries_of_tables(s, s.parent(n), v));
         let line = lines.into_iter().find(|e| e.key.eq_ignore_ascii_case("null") && !e.value.is_empty()).map(|e| e.span);
         let own = value.eq_ignore_ascii_case("null").then(|| s.arg_span(n, 1));
         if let Some(span) = own.or(line) {

@@ -3,7 +3,8 @@
 use super::Check;
 use super::checks;
 use super::general::{level_lost, word};
-use crate::scene::Scene;
+use crate::plain::is_regular;
+use crate::scene::{Scene, Table};
 use crate::variables::{
     by_client, group, groups, is_name, named, patterns, repeats_itself, sources, takes_line_feeds, values,
 };
@@ -24,7 +25,7 @@ fn known_address(s: &Scene<'_>, address: &str) -> bool {
     } else {
         host.split(':').next().unwrap_or_default()
     };
-    name == "unix" || name.parse::<IpAddr>().is_ok() || s.all("upstream").any(|u| s.arg(u, 0) == name)
+    name == "unix" || name.parse::<IpAddr>().is_ok() || s.group(name).is_some()
 }
 
 /// Returns `true` if an address belongs to this machine or its own networks.
@@ -41,16 +42,16 @@ pub(crate) fn is_near(ip: IpAddr) -> bool {
 }
 
 /// Returns regular expressions with their places.
-fn all_patterns(s: &Scene<'_>) -> Vec<(usize, usize, String)> {
+fn all_patterns<'s>(s: &'s Scene<'_>) -> Vec<(usize, usize, &'s str)> {
     let mut out = Vec::new();
     for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
         let last = s.args(n).len() - 1;
-        out.push((n, last, s.arg(n, last).trim_start_matches(['~', '*']).to_owned()));
+        out.push((n, last, s.arg(n, last).trim_start_matches(['~', '*'])));
     }
     out.extend(s.all("rewrite").map(|n| (n, 0, s.arg(n, 0))));
     for n in s.all("if").filter(|n| s.args(*n).iter().any(|a| a.contains('~'))) {
         let last = s.args(n).len() - 1;
-        out.push((n, last, s.arg(n, last).trim_end_matches(')').to_owned()));
+        out.push((n, last, s.arg(n, last).trim_end_matches(')')));
     }
     out
 }
@@ -104,7 +105,7 @@ checks! { Check;
     "alias-traversal" |s, _, found| for n in s.all("alias") {
         let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
         let args = s.args(l);
-        let name = match args.as_slice() { [name] => name, [m, name] if m == "^~" => name, _ => continue };
+        let name = match args { [name] => name, [m, name] if m == "^~" => name, _ => continue };
         if !name.ends_with('/') && s.arg(n, 0).ends_with('/') {
             found(s.span(n), format!("{name}../ reaches outside of {}", s.arg(n, 0)));
         }
@@ -116,7 +117,7 @@ checks! { Check;
     },
     "ssrf" |s, _, found| for n in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass"].into_iter().flat_map(|name| s.all(name)) {
         let url = s.arg(n, 0);
-        let host = host_of(&url);
+        let host = host_of(url);
         if by_client(s, s.parent(n), host).is_some() {
             found(s.arg_span(n, 0), format!("the client chooses {host}"));
         }
@@ -147,7 +148,7 @@ checks! { Check;
         }
     },
     "pattern-backtracking" |s, _, found| {
-        let mut judge = |span, text: &[u8]| if forebay_core::pattern::needs_backtracking(text) && tries_many(text) {
+        let mut judge = |span, text: &[u8]| if !is_regular(text) && forebay_core::pattern::needs_backtracking(text) && tries_many(text) {
             found(span, "it has look-around, a back reference or the like".to_owned());
         };
         for (n, i, p) in all_patterns(s) {
@@ -164,7 +165,7 @@ checks! { Check;
     "missing-resolver" |s, _, found| for name in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"] {
         for n in s.all(name).filter(|n| s.effective(s.parent(*n), "resolver").is_none()) {
             let url = s.arg(n, 0);
-            let host = host_of(&url);
+            let host = host_of(url);
             let whole = |v: &str| host.trim_matches(['{', '}', '$']) == v || host.starts_with(&format!("${v}:"));
             // Variables whose values are written down, none of which has to be looked up.
             let known = |v: &str| whole(v) && values(s, s.parent(n), v).is_some_and(|all| all.iter().all(|a| known_address(s, a)));
@@ -199,7 +200,7 @@ checks! { Check;
         }
     },
     "regex-unanchored" |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {
-        let pattern = s.args(n).last().cloned().unwrap_or_default().trim_start_matches(['~', '*']).to_owned();
+        let pattern = s.last_arg(n).trim_start_matches(['~', '*']).to_owned();
         let script = ["\\.php", "\\.cgi", "\\.pl", "\\.py"].iter().any(|e| pattern.ends_with(e));
         if script {
             found(s.span(n), format!("{pattern} also matches in the middle of a name"));
@@ -207,7 +208,7 @@ checks! { Check;
     },
     "body-unread" |s, _, found| for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('$')) {
         let early = s.effective(Some(n), "client_body_early_read").filter(|e| s.arg(*e, 0) != "off");
-        if early.is_none() && sources(s, Some(n), &s.arg(n, 0)).iter().any(|v| v == "request_body") {
+        if early.is_none() && sources(s, Some(n), s.arg(n, 0)).iter().any(|v| v == "request_body") {
             found(s.span(n), format!("{} is empty here", s.arg(n, 0)));
         }
     },
@@ -219,10 +220,10 @@ checks! { Check;
         }
     },
     "stub-status-open" |s, _, found| for n in s.all("stub_status") {
-        let guarded = ["deny", "auth_basic", "auth_request"].iter().any(|d| s.effective(s.parent(n), d).is_some());
+        let guarded = ["deny", "auth_basic", "auth_request"].iter().any(|d| s.effective(s.parent(n), d).is_some_and(|g| s.arg(g, 0) != "off"));
         let local = s.around(n, "server").is_some_and(|b| {
-            let mut listens = s.level(Some(b)).iter().filter(|l| s.is(**l, "listen")).peekable();
-            listens.peek().is_some() && listens.all(|l| ["127.", "[::1]", "unix:", "localhost"].iter().any(|p| s.arg(*l, 0).starts_with(p)))
+            let mut listens = s.children(Some(b), "listen").peekable();
+            listens.peek().is_some() && listens.all(|l| ["127.", "[::1]", "unix:", "localhost"].iter().any(|p| s.arg(l, 0).starts_with(p)))
         });
         if !guarded && !local {
             found(s.span(n), "no allow and deny beside it".to_owned());
@@ -230,7 +231,7 @@ checks! { Check;
     },
     "origin-unanchored" |s, _, found| {
         for n in s.all("if") {
-            let words = s.args(n).join(" ");
+            let words = s.text(n);
             if let Some((subject, pattern)) = words.split_once('~') && is_loose(subject, pattern.trim_end_matches([')', ' ', '"'])) {
                 found(s.span(n), "any name that contains it passes".to_owned());
             }
@@ -239,7 +240,7 @@ checks! { Check;
             let subject = s.arg(n, 0);
             let entries = s.nodes.get(n).and_then(|n| n.d.block.as_ref()).into_iter().flatten();
             for entry in entries.filter(|e| e.name.text.starts_with(b"~") && e.args.iter().any(|a| !a.text.is_empty() && a.text != b"0")) {
-                if is_loose(&subject, entry.name.as_str().trim_start_matches(['~', '*'])) {
+                if is_loose(subject, entry.name.as_str().trim_start_matches(['~', '*'])) {
                     found(entry.name.span, "any name that contains it passes".to_owned());
                 }
             }
@@ -259,8 +260,8 @@ checks! { Check;
     "map-without-default" |s, _, found| for n in s.all("map") {
         let Some(block) = s.nodes[n].d.block.as_ref() else { continue };
         let name = s.arg(n, 1);
-        let decides = |c: usize| ["if", "proxy_pass", "fastcgi_pass", "root", "alias", "return", "rewrite", "auth_basic"].iter().any(|d| s.is(c, d)) && s.args(c).iter().any(|a| a.contains(&name));
-        if !block.iter().any(|d| matches!(d.name.as_str().as_ref(), "default" | "include")) && (0..s.nodes.len()).any(decides) {
+        let decides = |c: usize| ["if", "proxy_pass", "fastcgi_pass", "root", "alias", "return", "rewrite", "auth_basic"].iter().any(|d| s.is(c, d));
+        if !block.iter().any(|d| matches!(d.name.as_str().as_ref(), "default" | "include")) && s.with_text(name).any(decides) {
             found(s.span(n), "others give an empty text".to_owned());
         }
     },
@@ -273,14 +274,18 @@ checks! { Check;
         }
     },
     "default-server" |s, _, found| {
-        let mut seen: Vec<(String, usize, usize)> = Vec::new();
+        let mut seen: Vec<(&str, usize, usize)> = Vec::new();
+        let mut known: Table<&str, usize> = Table::default();
         for n in s.all("listen").filter(|n| s.parent(*n).is_some_and(|p| s.around(p, "http").is_some())) {
             let address = s.arg(n, 0);
             let is_default = s.args(n).iter().any(|a| a == "default_server" || a == "default");
             let servers = if is_default { usize::MAX / 2 } else { 1 };
-            match seen.iter_mut().find(|(a, _, _)| *a == address) {
+            match known.get(address).and_then(|i| seen.get_mut(*i)) {
                 Some((_, _, count)) => *count = count.saturating_add(servers),
-                None => seen.push((address, n, servers)),
+                None => {
+                    known.insert(address, seen.len());
+                    seen.push((address, n, servers));
+                }
             }
         }
         for (address, n, count) in seen.into_iter().filter(|(_, _, c)| (2..usize::MAX / 2).contains(c)) {
@@ -289,20 +294,20 @@ checks! { Check;
     },
     "root-exposed" |s, _, found| for name in ["root", "alias"] {
         let whole = |root: &str| root.starts_with('/') && WHOLE.contains(&root.trim_end_matches('/'));
-        for n in s.all(name).filter(|n| whole(&s.arg(*n, 0)) && super::ask::serves(s, *n)) {
+        for n in s.all(name).filter(|n| whole(s.arg(*n, 0)) && super::ask::serves(s, *n)) {
             found(s.arg_span(n, 0), format!("all of {} is served", s.arg(n, 0)));
         }
     },
     "redos" |s, _, found| for (n, i, pattern) in all_patterns(s) {
-        if let Some(part) = repeats_itself(&pattern) {
+        if let Some(part) = repeats_itself(pattern) {
             found(s.arg_span(n, i), format!("{part} repeats what repeats"));
         }
     },
     "capture-missing" |s, _, found| for n in s.all("rewrite") {
         let pattern = s.arg(n, 0);
-        let have = groups(&pattern).len();
+        let have = groups(pattern).len();
         let far = |v: &str| v.parse::<usize>().is_ok_and(|g| g > have);
-        if let Some((_, v)) = named(&s.arg(n, 1)).into_iter().find(|(_, v)| far(v)) {
+        if let Some((_, v)) = named(s.arg(n, 1)).into_iter().find(|(_, v)| far(v)) {
             found(s.arg_span(n, 1), format!("${v} of {have} groups"));
         }
     },
@@ -318,17 +323,17 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("{w} is broken"));
         }
     },
-    "hsts-missing" |s, _, found| for n in s.all("listen").filter(|n| s.args(*n).iter().any(|a| a == "ssl")) {
+    "hsts-missing" |s, _, found| {
         let sent = s.all("add_header").any(|h| s.arg(h, 0).eq_ignore_ascii_case("strict-transport-security"));
-        if !sent && s.around(n, "http").is_some() && !s.on(s.parent(n), "ssl_reject_handshake") && !s.is_partial() {
+        let is_open = |n: &usize| s.has(*n, "ssl") && s.around(*n, "http").is_some() && !s.on(s.parent(*n), "ssl_reject_handshake");
+        if let Some(n) = s.all("listen").find(|n| !sent && !s.is_partial() && is_open(n)) {
             found(s.span(n), "browsers are not told to stay on TLS".to_owned());
-            break;
         }
     },
     "proxy-path-decoded" |s, _, found| for n in s.all("proxy_pass") {
         let url = s.arg(n, 0);
         let path = url.split_once("://").and_then(|(_, rest)| Some(rest.split_once('/')?.1));
-        let prefix = s.parent(n).filter(|p| s.is(*p, "location") && !matches!(s.arg(*p, 0).as_str(), "=" | "/") && !s.arg(*p, 0).starts_with(['~', '@', '$']));
+        let prefix = s.parent(n).filter(|p| s.is(*p, "location") && !matches!(s.arg(*p, 0), "=" | "/") && !s.arg(*p, 0).starts_with(['~', '@', '$']));
         // A slash behind "/" changes nothing else.
         if path.is_some_and(|p| !p.contains("$request_uri")) && prefix.is_some() && !url.contains("unix:") {
             found(s.arg_span(n, 0), "%2F and .. are resolved before the upstream sees them".to_owned());

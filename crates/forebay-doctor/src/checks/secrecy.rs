@@ -1,11 +1,12 @@
 //! Checks of TLS and of the fields of responses.
 
-use super::ask::{carried, fields_of, has, http_server, http_servers, inside};
+use super::ask::{carried, fields_of, has, http_server, http_servers};
 use super::safety::is_near;
 use super::{Check, checks};
 use crate::scene::Scene;
 use crate::variables::named;
 use forebay_conf::tree::Span;
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 /// Directives by which requests reach an upstream over TLS: their schemes, and the family of their settings.
@@ -31,16 +32,15 @@ const PROTECTING: [&str; 8] = [
 const OBSOLETE: [&str; 4] = ["public-key-pins", "expect-ct", "x-ua-compatible", "feature-policy"];
 
 /// Returns the host in an address that is on another machine; `None` for addresses nearby.
-fn far_host(s: &Scene<'_>, url: &str) -> Option<String> {
-    let host = url.split_once("://").map_or(url, |(_, rest)| rest).split('/').next()?.to_owned();
+pub(super) fn far_host<'a>(s: &'a Scene<'_>, url: &'a str) -> Option<&'a str> {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest).split('/').next()?;
     if let Some(group) = super::ask::group_of(s, url) {
-        let servers = super::ask::children(s, group, "server").map(|n| s.arg(n, 0));
-        return servers.into_iter().find(|a| is_far(a));
+        return super::ask::children(s, group, "server").map(|n| s.arg(n, 0)).find(|a| is_far(a));
     }
-    is_far(&host).then_some(host)
+    is_far(host).then_some(host)
 }
 
-fn is_far(address: &str) -> bool {
+pub(super) fn is_far(address: &str) -> bool {
     let bare = match address.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => address.split(':').next().unwrap_or_default(),
@@ -69,7 +69,7 @@ fn is_any_origin(s: &Scene<'_>, block: Option<usize>, text: &str) -> bool {
     // Under a condition about the origin, the condition is what restricts.
     let mut at = block;
     while let Some(b) = at {
-        if s.is(b, "if") && restricts_origin(&s.args(b).join(" ")) {
+        if s.is(b, "if") && restricts_origin(&s.text(b)) {
             return false;
         }
         at = s.parent(b);
@@ -115,9 +115,9 @@ fn by_default(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
 fn by_set(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
     let Some(server) = block.and_then(|b| http_server(s, b)) else { return false };
     let variable = format!("${name}");
-    let sets = inside(s, server).filter(|n| s.is(*n, "set") && s.arg(*n, 0) == variable);
+    let sets = s.named_inside(server, "set").filter(|n| s.arg(*n, 0) == variable);
     sets.filter(|n| s.arg(*n, 1).contains("$http_origin"))
-        .any(|n| s.parent(n).is_some_and(|p| !s.is(p, "if") || !restricts_origin(&s.args(p).join(" "))))
+        .any(|n| s.parent(n).is_some_and(|p| !s.is(p, "if") || !restricts_origin(&s.text(p))))
 }
 
 /// Reports sharing of responses with other origins.
@@ -135,7 +135,7 @@ fn shared(s: &Scene<'_>, with_credentials: bool, found: &mut dyn FnMut(Span, Str
         if credentials != with_credentials {
             continue;
         }
-        if is_any_origin(s, block, &value) {
+        if is_any_origin(s, block, value) {
             let text = if credentials {
                 "every site may act as the visitor and read the answers"
             } else {
@@ -149,14 +149,14 @@ fn shared(s: &Scene<'_>, with_credentials: bool, found: &mut dyn FnMut(Span, Str
 }
 
 /// Returns `true` if TLS ends at a server.
-fn speaks_tls(s: &Scene<'_>, server: usize) -> bool {
+pub(super) fn speaks_tls(s: &Scene<'_>, server: usize) -> bool {
     super::ask::children(s, server, "listen").any(|l| has(s, l, "ssl") || has(s, l, "quic"))
         || s.effective(Some(server), "ssl").is_some_and(|n| s.arg(n, 0) == "on")
 }
 
 checks! { Check;
     "early-data" |s, _, found| for n in s.all("ssl_early_data").filter(|n| s.arg(*n, 0) == "on") {
-        let told = (0..s.nodes.len()).any(|c| s.args(c).iter().any(|a| a.contains("$ssl_early_data")));
+        let told = s.with_text("$ssl_early_data").next().is_some();
         let passes = super::general::proxies(s);
         if !told && passes {
             found(s.span(n), "a copied request is carried out again, and the application cannot tell".to_owned());
@@ -168,28 +168,28 @@ checks! { Check;
             let verified = verify.is_some_and(|v| s.arg(v, 0) == "on");
             // Turned off in so many words, it counts for machines nearby as well.
             let off = verify.is_some_and(|v| s.arg(v, 0) == "off");
-            let named = off.then(|| s.arg(n, 0).trim_start_matches(scheme).split('/').next().unwrap_or_default().to_owned());
-            if let Some(host) = far_host(s, &s.arg(n, 0)).or(named).filter(|_| !verified) {
+            let named = off.then(|| s.arg(n, 0).trim_start_matches(scheme).split('/').next().unwrap_or_default());
+            if let Some(host) = far_host(s, s.arg(n, 0)).or(named).filter(|_| !verified) {
                 let at = verify.filter(|v| off && s.around(*v, "http").is_some()).map_or(s.arg_span(n, 0), |v| s.span(v));
                 found(at, format!("nothing shows that it is {host} that answers"));
             }
         }
     },
     "upstream-sni" |s, _, found| for n in s.all("proxy_pass").filter(|n| s.arg(*n, 0).starts_with("https://") && s.around(*n, "http").is_some()) {
-        let host = far_host(s, &s.arg(n, 0)).filter(|h| h.split(':').next().is_some_and(|h| h.parse::<IpAddr>().is_err()));
+        let host = far_host(s, s.arg(n, 0)).filter(|h| h.split(':').next().is_some_and(|h| h.parse::<IpAddr>().is_err()));
         if let Some(host) = host.filter(|_| !s.on(s.parent(n), "proxy_ssl_server_name")) {
             found(s.arg_span(n, 0), format!("{host} is not told which certificate is wanted"));
         }
     },
     "client-certificate-unchecked" |s, _, found| for n in s.all("ssl_verify_client").filter(|n| s.arg(*n, 0).starts_with("optional")) {
         // A line in a log refuses nobody.
-        let used = |c: usize| !s.is(c, "log_format") && s.nodes.get(c).is_some_and(|n| n.d.args.iter().any(|a| a.as_str().contains("$ssl_client_verify")));
-        if !(0..s.nodes.len()).any(used) && !s.is_partial() {
+        let used = |c: usize| !s.is(c, "log_format");
+        if !s.with_text("$ssl_client_verify").any(used) && !s.is_partial() {
             found(s.arg_span(n, 0), "nothing looks at $ssl_client_verify, so every client gets in".to_owned());
         }
     },
     "hsts-short" |s, _, found| for n in s.all("add_header").filter(|n| is_field(s, *n, "strict-transport-security")) {
-        match max_age(&s.arg(n, 1)) {
+        match max_age(s.arg(n, 1)) {
             Some(0) => found(s.arg_span(n, 1), "it has browsers forget that the site is on TLS".to_owned()),
             Some(age) if age < 2_592_000 => found(s.arg_span(n, 1), format!("forgotten after {} hours", age / 3600)),
             Some(age) if age < 31_536_000 && s.arg(n, 1).contains("preload") => found(s.arg_span(n, 1), "lists for browsers take a year at least".to_owned()),
@@ -228,15 +228,16 @@ checks! { Check;
     "tls13-off" |s, _, found| for n in s.all("ssl_protocols").filter(|n| has(s, *n, "TLSv1.2") && !has(s, *n, "TLSv1.3")) {
         found(s.span(n), "handshakes take a round trip more".to_owned());
     },
-    "tls-port-plain" |s, _, found| for server in http_servers(s) {
+    "tls-port-plain" |s, _, found| { let with_tls: HashSet<&str> = s.all("listen").filter(|o| has(s, *o, "ssl")).map(|o| s.arg(o, 0)).collect(); for server in http_servers(s) {
         let keyed = s.effective(Some(server), "ssl_certificate").is_some();
-        let elsewhere = |l: usize| s.all("listen").any(|o| s.arg(o, 0) == s.arg(l, 0) && has(s, o, "ssl"));
-        for l in super::ask::children(s, server, "listen").filter(|l| keyed && !speaks_tls(s, server) && !has(s, *l, "proxy_protocol") && !elsewhere(*l)) {
-            if s.arg(l, 0) == "443" || s.arg(l, 0).ends_with(":443") {
+        let elsewhere = |l: usize| with_tls.contains(s.arg(l, 0));
+        let is_usual = |l: &usize| s.arg(*l, 0) == "443" || s.arg(*l, 0).ends_with(":443");
+        for l in super::ask::children(s, server, "listen").filter(is_usual) {
+            if keyed && !speaks_tls(s, server) && !has(s, l, "proxy_protocol") && !elsewhere(l) {
                 found(s.span(l), "without \"ssl\" it speaks plain HTTP".to_owned());
             }
         }
-    },
+    } },
     "session-cache-builtin" |s, _, found| for n in s.all("ssl_session_cache").filter(|n| s.args(*n).iter().any(|a| a.starts_with("builtin"))) {
         found(s.span(n), "each worker has its own, so most returning clients are not known".to_owned());
     },

@@ -8,6 +8,7 @@ use crate::scene::Scene;
 use crate::variables::{named, sources, values};
 use forebay_conf::address::{Address, Host};
 use forebay_conf::units;
+use std::collections::HashMap;
 
 /// Ports of databases and caches, whose clients keep silent connections in pools. Those of AMQP and Cassandra send heartbeats.
 const POOLED: [(u16, &str); 6] = [
@@ -52,7 +53,7 @@ impl<'s, 't> Server<'s, 't> {
 
     /// Returns its `listen` directives.
     fn listens(self) -> impl Iterator<Item = usize> + 's {
-        self.scene.level(Some(self.node)).iter().copied().filter(move |n| self.scene.is(*n, "listen"))
+        self.scene.children(Some(self.node), "listen")
     }
 
     fn has_udp(self) -> bool {
@@ -85,22 +86,21 @@ impl<'s, 't> Server<'s, 't> {
     /// Returns the addresses that its sessions may be passed to, as far as they are written down.
     fn targets(self) -> Vec<String> {
         let Some(pass) = self.proxy_pass() else { return Vec::new() };
-        let written = written(self.scene, self.node, &self.scene.arg(pass, 0));
+        let written = written(self.scene, self.node, self.scene.arg(pass, 0));
         written.into_iter().flat_map(|target| self.servers_of(target)).collect()
     }
 
     /// Returns the group with this name.
     fn group(self, name: &str) -> Option<usize> {
         let s = self.scene;
-        s.all("upstream").find(|u| s.arg(*u, 0) == name && s.around(*u, "stream").is_some())
+        s.groups(name).find(|u| s.around(*u, "stream").is_some())
     }
 
     /// Returns the servers of the group with this name, or the address itself.
     fn servers_of(self, target: String) -> Vec<String> {
         let s = self.scene;
         let Some(group) = self.group(&target) else { return vec![target] };
-        let lines = s.level(Some(group)).iter().filter(|n| s.is(**n, "server"));
-        lines.map(|n| s.arg(*n, 0)).collect()
+        s.children(Some(group), "server").map(|n| s.arg(n, 0).to_owned()).collect()
     }
 
     /// Returns the directives that choose where a session goes: `proxy_pass`, `pass`, and `hash` and `sticky` of the groups.
@@ -108,7 +108,7 @@ impl<'s, 't> Server<'s, 't> {
         let s = self.scene;
         let passes: Vec<usize> =
             ["proxy_pass", "pass"].into_iter().filter_map(|name| s.child(Some(self.node), name)).collect();
-        let names = passes.iter().flat_map(|n| written(s, self.node, &s.arg(*n, 0)));
+        let names = passes.iter().flat_map(|n| written(s, self.node, s.arg(*n, 0)));
         let groups: Vec<usize> = names.filter_map(|name| self.group(&name)).collect();
         passes
             .into_iter()
@@ -127,7 +127,7 @@ impl<'s, 't> Server<'s, 't> {
     /// Returns the protocol of its UDP clients if each datagram has one answer there.
     fn answered(self) -> Option<(u16, &'static str)> {
         let udp = self.listens().filter(|l| has_word(self.scene, *l, "udp"));
-        let mut addresses: Vec<String> = udp.map(|l| self.scene.arg(l, 0)).collect();
+        let mut addresses: Vec<String> = udp.map(|l| self.scene.arg(l, 0).to_owned()).collect();
         if !addresses.is_empty() {
             addresses.extend(self.targets());
         }
@@ -161,33 +161,61 @@ fn listening(s: &Scene<'_>) -> Vec<Address> {
     for server in servers {
         let http = s.parent(server).is_some_and(|p| s.is(p, "http"));
         let default_port = http.then_some(80);
-        let mut listens = s.level(Some(server)).iter().filter(|n| s.is(**n, "listen")).peekable();
+        let mut listens = s.children(Some(server), "listen").peekable();
         if http && listens.peek().is_none() {
             found.extend(Address::parse("*:80", None));
         }
-        let tcp = listens.filter(|l| !has_word(s, **l, "udp"));
-        found.extend(tcp.filter_map(|l| Address::parse(&s.arg(*l, 0), default_port)));
+        let tcp = listens.filter(|l| !has_word(s, *l, "udp"));
+        found.extend(tcp.filter_map(|l| Address::parse(s.arg(l, 0), default_port)));
     }
     found
 }
 
-/// Returns `true` if a listener with the address of one of the server's has a property.
-fn at_address(s: &Scene<'_>, server: Server<'_, '_>, has: impl Fn(Server<'_, '_>, usize) -> bool) -> bool {
-    let own: Vec<usize> = server.listens().collect();
-    Server::all(s).any(|other| {
-        other.listens().any(|l| own.iter().any(|own| is_one_address(s, *own, l)) && has(other, l))
-    })
+/// Socket of a `listen` directive, however the address is written: `443` and `*:443`.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Socket {
+    /// Text that is the same for the same address.
+    address: String,
+    is_udp: bool,
 }
 
-/// Returns `true` if two `listen` directives are about one socket, however the address is written: `443` and `*:443`.
-pub(super) fn is_one_address(s: &Scene<'_>, a: usize, b: usize) -> bool {
-    let address = |l: usize| Address::parse(&s.arg(l, 0), None);
-    let same = address(a).is_some_and(|a| address(b).is_some_and(|b| a == b));
-    same && has_word(s, a, "udp") == has_word(s, b, "udp")
+impl Socket {
+    pub(super) fn of(s: &Scene<'_>, listen: usize) -> Option<Socket> {
+        let address = format!("{:?}", Address::parse(s.arg(listen, 0), None)?);
+        Some(Socket { address, is_udp: has_word(s, listen, "udp") })
+    }
+}
+
+/// Sockets of the servers of the stream block, with the `listen` directives about each.
+struct Sockets<'s, 't>(HashMap<Socket, Vec<(Server<'s, 't>, usize)>>);
+
+impl<'s, 't> Sockets<'s, 't> {
+    fn of(s: &'s Scene<'t>) -> Sockets<'s, 't> {
+        let mut all: HashMap<Socket, Vec<(Server<'s, 't>, usize)>> = HashMap::new();
+        for server in Server::all(s) {
+            for listen in server.listens() {
+                if let Some(socket) = Socket::of(s, listen) {
+                    all.entry(socket).or_default().push((server, listen));
+                }
+            }
+        }
+        Sockets(all)
+    }
+
+    /// Returns `true` if a listener at the socket of a `listen` directive has a property.
+    fn any(&self, listen: usize, s: &Scene<'_>, has: impl Fn(Server<'s, 't>, usize) -> bool) -> bool {
+        let there = Socket::of(s, listen).and_then(|socket| self.0.get(&socket));
+        there.into_iter().flatten().any(|(server, l)| has(*server, *l))
+    }
+
+    /// Returns `true` if a listener at a socket of a server has a property.
+    fn any_of(&self, server: Server<'s, 't>, has: impl Fn(Server<'s, 't>, usize) -> bool) -> bool {
+        server.listens().any(|l| self.any(l, server.scene, &has))
+    }
 }
 
 /// Returns the key of a zone of `limit_conn` in the stream block; empty if there is no such zone.
-fn limit_key(s: &Scene<'_>, zone: &str) -> String {
+fn limit_key<'s>(s: &'s Scene<'_>, zone: &str) -> &'s str {
     let is_named = |n: &usize| {
         let names = s.args(*n);
         names.iter().filter_map(|a| a.strip_prefix("zone=")?.split(':').next()).any(|name| name == zone)
@@ -217,8 +245,10 @@ checks! { Check;
     },
     "udp-settings-unused" |s, _, found| for name in ["proxy_requests", "proxy_responses"] {
         for n in s.all(name) {
-            let inside = |server: &Server<'_, '_>| Some(server.node) == s.parent(n) || s.parent(server.node) == s.parent(n);
-            if !Server::all(s).filter(inside).any(Server::has_udp) {
+            let own = s.parent(n).filter(|p| s.is(*p, "server")).map(|node| Server { scene: s, node });
+            let is_beside = |server: &Server<'_, '_>| s.parent(server.node) == s.parent(n);
+            let has_udp = own.map_or_else(|| Server::all(s).filter(is_beside).any(Server::has_udp), Server::has_udp);
+            if !has_udp {
                 found(s.span(n), "nothing here listens for datagrams".to_owned());
             }
         }
@@ -238,55 +268,54 @@ checks! { Check;
             found(s.span(pass), format!("a session for port {port} ({name}) outlives its answer"));
         }
     },
-    "udp-without-reuseport" |s, h, found| for server in Server::all(s).filter(|_| workers(s, h) > 1) {
+    "udp-without-reuseport" |s, h, found| { let sockets = Sockets::of(s); for server in Server::all(s).filter(|_| workers(s, h) > 1) {
         // One datagram and its answer are a session in any worker.
-        let single = server.setting("proxy_responses").is_some_and(|n| matches!(s.arg(n, 0).as_str(), "0" | "1"));
-        let reuses = |l: usize| at_address(s, server, |_, o| is_one_address(s, o, l) && has_word(s, o, "reuseport"));
+        let single = server.setting("proxy_responses").is_some_and(|n| matches!(s.arg(n, 0), "0" | "1"));
+        let reuses = |l: usize| sockets.any(l, s, |_, o| has_word(s, o, "reuseport"));
         for n in server.listens().filter(|l| !single && has_word(s, *l, "udp") && !reuses(*l)) {
             found(s.span(n), "nginx may spread the datagrams of one client over several workers".to_owned());
         }
-    },
-    "pass-without-listener" |s, _, found| for n in s.all("pass") {
+    } },
+    "pass-without-listener" |s, _, found| { let listening = listening(s); for n in s.all("pass") {
         let Some(server) = s.parent(n) else { continue };
-        let listening = listening(s);
-        for target in written(s, server, &s.arg(n, 0)) {
+        for target in written(s, server, s.arg(n, 0)) {
             let address = Address::parse(&target, None);
             if address.is_some_and(|a| !listening.iter().any(|l| l.takes(&a))) {
                 found(s.arg_span(n, 0), format!("no listen in this configuration takes {target}"));
             }
         }
-    },
+    } },
     "preread-behind-tls" |s, _, found| for server in Server::all(s).filter(|server| server.is_on("ssl_preread")) {
         for n in server.listens().filter(|l| has_word(s, *l, "ssl")) {
             found(s.span(n), "there is no ClientHello left for ssl_preread".to_owned());
         }
     },
-    "preread-off" |s, _, found| for server in Server::all(s) {
+    "preread-off" |s, _, found| { let sockets = Sockets::of(s); for server in Server::all(s) {
         for n in server.choices() {
-            let used = sources(s, Some(server.node), &s.args(n).join(" "));
+            let used = sources(s, Some(server.node), &s.text(n));
             let reader = |v: &str| PREREAD.iter().find(|(prefix, _)| v.starts_with(prefix)).map(|(_, reader)| *reader);
             // The default server of the address reads for all of them.
-            let is_read = |reader: &str| at_address(s, server, |other, _| other.is_on(reader));
+            let is_read = |reader: &str| sockets.any_of(server, |other, _| other.is_on(reader));
             let unread = used.iter().find(|v| reader(v).is_some_and(|reader| !is_read(reader)));
             if let Some(name) = unread {
                 let at = s.args(n).iter().position(|a| a.contains('$')).unwrap_or(0);
                 found(s.arg_span(n, at), format!("${name} is always empty here"));
             }
         }
-    },
+    } },
     "limit-before-bytes" |s, _, found| for n in s.all("limit_conn").filter(|n| s.around(*n, "stream").is_some()) {
-        let used = sources(s, s.parent(n), &limit_key(s, &s.arg(n, 0)));
+        let used = sources(s, s.parent(n), limit_key(s, s.arg(n, 0)));
         let is_late = |v: &&String| LATE.iter().any(|prefix| v.starts_with(prefix));
         if let Some(name) = used.iter().find(is_late) {
             found(s.arg_span(n, 0), format!("${name} is empty when this is judged"));
         }
     },
-    "stream-name-unused" |s, _, found| for server in Server::all(s) {
+    "stream-name-unused" |s, _, found| { let sockets = Sockets::of(s); for server in Server::all(s) {
         let Some(n) = s.child(Some(server.node), "server_name") else { continue };
-        if !at_address(s, server, |other, l| has_word(s, l, "ssl") || other.is_on("ssl_preread")) {
+        if !sockets.any_of(server, |other, l| has_word(s, l, "ssl") || other.is_on("ssl_preread")) {
             found(s.span(n), "nothing here reads a name".to_owned());
         }
-    },
+    } },
     "stream-real-ip" |s, _, found| for server in Server::all(s).filter(|server| server.setting("set_real_ip_from").is_none()) {
         let judged = ["deny", "allow", "limit_conn"].into_iter().find_map(|name| server.setting(name));
         let Some(n) = server.listens().find(|l| has_word(s, *l, "proxy_protocol")).and(judged) else { continue };

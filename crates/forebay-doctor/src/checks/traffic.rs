@@ -10,22 +10,23 @@ use crate::scene::Scene;
 use crate::variables::{named, values_of_tables};
 use forebay_conf::tree::Span;
 use forebay_conf::units;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 /// Methods of balancing, which have to stand before `keepalive` in nginx.
 const METHODS: [&str; 6] = ["least_conn", "ip_hash", "hash", "random", "least_time", "sticky"];
 
 /// Returns the value of a field for the upstream in effect in a block.
-pub(super) fn field(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<(usize, String)> {
-    let level = s.effective(block, "proxy_set_header").map(|n| s.parent(n))?;
-    let is_it = |n: &&usize| s.is(**n, "proxy_set_header") && s.arg(**n, 0).eq_ignore_ascii_case(name);
-    s.level(level).iter().rfind(is_it).map(|n| (*n, s.arg(*n, 1)))
+pub(super) fn field<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &str) -> Option<(usize, &'s str)> {
+    let all = s.all_effective(block, "proxy_set_header");
+    all.filter(|n| s.arg(*n, 0).eq_ignore_ascii_case(name)).last().map(|n| (n, s.arg(n, 1)))
 }
 
 /// Returns the path of a location, if one of its parts is one of these words.
-pub(super) fn path_with(s: &Scene<'_>, location: usize, words: &[&str]) -> Option<String> {
-    let path = routes::prefix(s, location)
-        .or_else(|| routes::pattern(s, location))
-        .or_else(|| Some(s.arg(location, 1)))?;
+pub(super) fn path_with<'s>(s: &'s Scene<'_>, location: usize, words: &[&str]) -> Option<Cow<'s, str>> {
+    let prefix = routes::prefix(s, location).map(Cow::Borrowed);
+    let path =
+        prefix.or_else(|| routes::pattern(s, location)).unwrap_or_else(|| Cow::Borrowed(s.arg(location, 1)));
     let plain = path.to_ascii_lowercase().replace(['\\', '^', '$', '(', ')', '?'], "");
     let is_socket =
         |part: &str| part.contains("websocket") || part.starts_with("ws-") || part.ends_with("-ws");
@@ -70,14 +71,18 @@ fn zone_size(s: &Scene<'_>, n: usize) -> Option<u64> {
     units::size(parameter(s, n, "zone")?.rsplit(':').next()?.as_bytes())
 }
 
-fn zone_name(s: &Scene<'_>, n: usize) -> String {
-    parameter(s, n, "zone").and_then(|z| Some(z.split(':').next()?.to_owned())).unwrap_or_default()
+fn zone_name<'s>(s: &'s Scene<'_>, n: usize) -> &'s str {
+    parameter(s, n, "zone").and_then(|z| z.split(':').next()).unwrap_or_default()
+}
+
+/// Returns the zones of requests by their names; of several the first.
+pub(super) fn request_zones<'s>(s: &'s Scene<'_>) -> HashMap<&'s str, usize> {
+    s.all("limit_req_zone").rev().map(|n| (zone_name(s, n), n)).collect()
 }
 
 /// Returns the requests a minute of a zone.
-pub(super) fn rate(s: &Scene<'_>, zone: &str) -> Option<u64> {
-    let n = s.all("limit_req_zone").find(|n| zone_name(s, *n) == zone)?;
-    let rate = parameter(s, n, "rate")?;
+pub(super) fn rate(s: &Scene<'_>, zone: usize) -> Option<u64> {
+    let rate = parameter(s, zone, "rate")?;
     let (count, unit) = rate.split_once("r/")?;
     let count: u64 = count.parse().ok()?;
     Some(if unit == "s" { count.saturating_mul(60) } else { count })
@@ -98,7 +103,7 @@ fn sockets(s: &Scene<'_>, old: bool, found: &mut dyn FnMut(Span, String)) {
                 let tells = connection.is_some_and(|c| c.contains("upgrade") || c.contains('$'));
                 if !tells {
                     found(s.span(at), "Upgrade without Connection is dropped".to_owned());
-                } else if version.as_deref() == Some("1.0") || (version.is_none() && old) {
+                } else if version == Some("1.0") || (version.is_none() && old) {
                     found(
                         s.span(at),
                         "HTTP/1.0 has no upgrade, and is what nginx before 1.29.7 speaks".to_owned(),
@@ -172,21 +177,18 @@ fn long_timeouts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 
 /// Reports buffers that are too small, or that are off.
 fn small_buffers(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
+    let of_http = |n: &usize| s.around(*n, "http").is_some();
     for family in FAMILIES {
-        for n in (0..s.nodes.len()).filter(|n| s.around(*n, "http").is_some()) {
-            if s.is(n, &format!("{family}_buffer_size"))
-                && let Some(b) = size(s, n, 0).filter(|b| *b < 4096)
-            {
+        for n in s.all(&format!("{family}_buffer_size")).filter(of_http) {
+            if let Some(b) = size(s, n, 0).filter(|b| *b < 4096) {
                 found(s.arg_span(n, 0), format!("a head of more than {b} bytes is answered with 502"));
             }
-            if s.is(n, &format!("{family}_buffers")) {
-                let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
-                if total < 16 << 10 {
-                    found(
-                        s.span(n),
-                        format!("{total} bytes: the upstream waits for the client, or a file is written"),
-                    );
-                }
+        }
+        for n in s.all(&format!("{family}_buffers")).filter(of_http) {
+            let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
+            if total < 16 << 10 {
+                let text = format!("{total} bytes: the upstream waits for the client, or a file is written");
+                found(s.span(n), text);
             }
         }
     }
@@ -194,14 +196,14 @@ fn small_buffers(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 
 checks! { Check;
     "buffering-off" |s, _, found| for family in FAMILIES {
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_buffering")) && s.arg(*n, 0) == "off" && is_wide(s, *n)) {
+        for n in s.all(&format!("{family}_buffering")).filter(|n| s.arg(*n, 0) == "off" && is_wide(s, *n)) {
             if !upgrades(s, s.parent(n)) {
                 found(s.span(n), "the application waits for each slow client".to_owned());
             }
         }
     },
     "temp-files-off" |s, _, found| for family in FAMILIES {
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_max_temp_file_size")) && s.arg(*n, 0) == "0" && is_wide(s, *n)) {
+        for n in s.all(&format!("{family}_max_temp_file_size")).filter(|n| s.arg(*n, 0) == "0" && is_wide(s, *n)) {
             found(s.span(n), "the application waits with the rest for a slow client".to_owned());
         }
     },
@@ -210,7 +212,7 @@ checks! { Check;
     },
     "proxy-buffers-small" |s, _, found| small_buffers(s, found),
     "proxy-buffers-large" |s, _, found| for family in FAMILIES {
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_buffers")) && s.around(*n, "http").is_some()) {
+        for n in s.all(&format!("{family}_buffers")).filter(|n| s.around(*n, "http").is_some()) {
             let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
             if total > 1 << 20 {
                 found(s.span(n), format!("{} kB for each request that is passed on", total >> 10));
@@ -229,13 +231,13 @@ checks! { Check;
         }
     },
     "retry-acts" |s, _, found| for family in FAMILIES {
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_next_upstream")) && has(s, *n, "non_idempotent")) {
+        for n in s.all(&format!("{family}_next_upstream")).filter(|n| has(s, *n, "non_idempotent")) {
             let at = s.args(n).iter().position(|a| a == "non_idempotent").unwrap_or(0);
             found(s.arg_span(n, at), "a payment is made again at the next server".to_owned());
         }
     },
     "retry-errors" |s, _, found| for family in FAMILIES {
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_next_upstream"))) {
+        for n in s.all(&format!("{family}_next_upstream")) {
             let spreads = s.args(n).iter().any(|a| a.starts_with("http_5") || a.starts_with("http_4"));
             let bounded = [format!("{family}_next_upstream_tries"), format!("{family}_next_upstream_timeout")].iter().any(|d| s.effective(s.parent(n), d).is_some());
             if spreads && !bounded {
@@ -245,8 +247,8 @@ checks! { Check;
     },
     "proxy-timeout-long" |s, _, found| long_timeouts(s, found),
     "connect-timeout-long" |s, _, found| for family in FAMILIES.into_iter().chain(["grpc"]) {
-        for n in (0..s.nodes.len()).filter(|n| s.is(*n, &format!("{family}_connect_timeout"))) {
-            if let Some(t) = seconds(s, n, 0).filter(|t| *t > 75) {
+        for n in s.all(&format!("{family}_connect_timeout")) {
+            if let Some(t) = seconds(s, n, 0).filter(|t| *t > 60) {
                 found(s.arg_span(n, 0), format!("{t} s before another server is tried"));
             }
         }
@@ -259,7 +261,7 @@ checks! { Check;
         }
     },
     "keepalive-long" |s, _, found| for n in s.all("keepalive_timeout").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
-        if let Some(t) = seconds(s, n, 0).filter(|t| *t > 900) {
+        if let Some(t) = seconds(s, n, 0).filter(|t| *t >= 300) {
             found(s.arg_span(n, 0), format!("idle connections are kept for {} min", t / 60));
         }
     },
@@ -275,10 +277,10 @@ checks! { Check;
         if let Some((at, value)) = connection.filter(|(_, v)| v.eq_ignore_ascii_case("close")) {
             found(s.arg_span(at, 1), format!("a new connection to the upstream for each request ({value})"));
         } else if let Some((at, value)) = field(s, Some(block), "connection").filter(|(_, v)| closes_by_table(s, block, v))
-            && group_of(s, &s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some())
+            && group_of(s, s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some())
         {
             found(s.arg_span(at, 1), format!("{value} is \"close\" for plain requests, so no connection is kept"));
-        } else if group_of(s, &s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some())
+        } else if group_of(s, s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some())
             && !h.target.keeps_upstream_connections()
             && field(s, Some(block), "connection").is_none()
             && s.effective(Some(block), "proxy_http_version").is_some_and(|v| s.arg(v, 0) == "1.1")
@@ -290,7 +292,7 @@ checks! { Check;
         found(s.arg_span(n, 0), "no connection is kept, no response can be told from a broken one".to_owned());
     },
     "fastcgi-keep-conn" |s, _, found| for n in s.all("fastcgi_pass") {
-        let kept = group_of(s, &s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some());
+        let kept = group_of(s, s.arg(n, 0)).is_some_and(|g| s.child(Some(g), "keepalive").is_some());
         if kept && !s.on(s.parent(n), "fastcgi_keep_conn") {
             found(s.span(n), "the application closes each connection, whatever \"keepalive\" says".to_owned());
         }
@@ -303,13 +305,12 @@ checks! { Check;
         }
     },
     "upstream-duplicate" |s, _, found| for u in s.all("upstream") {
-        let mut seen: Vec<String> = Vec::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         for n in children(s, u, "server") {
             let address = s.arg(n, 0);
-            if seen.contains(&address) {
+            if !seen.insert(address) {
                 found(s.arg_span(n, 0), format!("{address} is there twice"));
             }
-            seen.push(address);
         }
     },
     "upstream-none" |s, _, found| for u in s.all("upstream") {
@@ -322,7 +323,7 @@ checks! { Check;
     "proxy-variable-path" |s, _, found| for (n, _) in passing(s) {
         let url = s.arg(n, 0);
         let Some((host, path)) = url.split_once("://").and_then(|(_, rest)| rest.split_once('/')) else { continue };
-        if host.contains('$') && !path.contains('$') && s.parent(n).is_some_and(|b| !s.args(b).iter().any(|a| a == "=")) {
+        if host.contains('$') && !path.contains('$') && s.parent(n).is_some_and(|b| !s.has(b, "=")) {
             found(s.arg_span(n, 0), format!("every request asks for /{path}"));
         }
     },
@@ -333,7 +334,7 @@ checks! { Check;
         for (n, _) in passing(s) {
             let url = s.arg(n, 0);
             let host = url.split_once("://").map_or("", |(_, r)| r.split(['/', ':']).next().unwrap_or_default());
-            let name = host.contains('.') && host.parse::<std::net::IpAddr>().is_err() && !host.contains('$') && group_of(s, &url).is_none();
+            let name = host.contains('.') && host.parse::<std::net::IpAddr>().is_err() && !host.contains('$') && group_of(s, url).is_none();
             if name {
                 found(s.arg_span(n, 0), format!("{host} is looked up once, at the start"));
             }
@@ -348,13 +349,14 @@ checks! { Check;
             _ => {}
         }
     },
-    "burst-waits" |s, _, found| for n in s.all("limit_req").filter(|n| !has(s, *n, "nodelay") && parameter(s, *n, "delay").is_none()) {
+    "burst-waits" |s, _, found| { let zones = request_zones(s); for n in s.all("limit_req").filter(|n| !has(s, *n, "nodelay") && parameter(s, *n, "delay").is_none()) {
         let burst = parameter(s, n, "burst").and_then(|b| b.parse::<u64>().ok()).unwrap_or(0);
-        let wait = rate(s, &parameter(s, n, "zone").unwrap_or_default()).filter(|r| *r > 0).map(|r| burst.saturating_mul(60) / r);
+        let zone = zones.get(parameter(s, n, "zone").unwrap_or_default());
+        let wait = zone.and_then(|zone| rate(s, *zone)).filter(|r| *r > 0).map(|r| burst.saturating_mul(60) / r);
         if let Some(wait) = wait.filter(|w| *w >= 30) {
             found(s.span(n), format!("the last of a burst waits {wait} s"));
         }
-    },
+    } },
     "limit-status" |s, _, found| for (name, status) in [("limit_req", "limit_req_status"), ("limit_conn", "limit_conn_status")] {
         for n in s.all(name).filter(|n| s.around(*n, "http").is_some() && s.effective(s.parent(*n), status).is_none()) {
             found(s.span(n), "who is refused hears 503, that the server is broken".to_owned());
@@ -366,10 +368,10 @@ checks! { Check;
         }
     },
     "limit-unused" |s, _, found| for (zones, uses) in [("limit_req_zone", "limit_req"), ("limit_conn_zone", "limit_conn")] {
+        let used: HashSet<&str> = s.all(uses).flat_map(|u| [parameter(s, u, "zone").unwrap_or_default(), s.arg(u, 0)]).collect();
         for n in s.all(zones) {
             let name = zone_name(s, n);
-            let by = |u: usize| parameter(s, u, "zone").as_deref() == Some(name.as_str()) || s.arg(u, 0) == name;
-            if !name.is_empty() && !s.all(uses).any(by) && !s.is_partial() {
+            if !name.is_empty() && !used.contains(name) && !s.is_partial() {
                 found(s.span(n), format!("no {uses} uses \"{name}\", so nothing is limited"));
             }
         }
@@ -390,12 +392,13 @@ checks! { Check;
                 found(s.span(n), format!("{burst} requests of one client are let through at once"));
             }
         }
+        let zones = request_zones(s);
         for n in s.all("limit_req_zone") {
-        let all = rate(s, &zone_name(s, n)).filter(|r| *r > 600_000);
-        if let Some(r) = all {
-            found(s.span(n), format!("{} requests a second of one client are let through", r / 60));
+            let all = zones.get(zone_name(s, n)).and_then(|zone| rate(s, *zone)).filter(|r| *r > 600_000);
+            if let Some(r) = all {
+                found(s.span(n), format!("{} requests a second of one client are let through", r / 60));
+            }
         }
-    }
     },
     "headers-large" |s, _, found| for n in s.all("large_client_header_buffers") {
         let total = number(s, n).unwrap_or(0).saturating_mul(size(s, n, 1).unwrap_or(0));
@@ -444,9 +447,9 @@ checks! { Check;
         }
     },
     "error-page-client" |s, _, found| for n in s.all("error_page") {
-        let last = s.args(n).last().cloned().unwrap_or_default();
-        let first = named(&last).first().is_some_and(|(at, _)| *at == 0);
-        if let Some(v) = client_field(s, s.parent(n), &last).filter(|_| first) {
+        let last = s.last_arg(n);
+        let first = named(last).first().is_some_and(|(at, _)| *at == 0);
+        if let Some(v) = client_field(s, s.parent(n), last).filter(|_| first) {
             found(s.span(n), format!("${v} decides what is shown"));
         }
     },

@@ -1,12 +1,13 @@
 //! Checks of what is believed: fields that the client writes, and that the application or the configuration takes for the truth.
 
 use super::ask::{
-    FAMILIES, children, client_field, has, http_server, http_servers, inside, is_guarded, is_local, parameter,
+    FAMILIES, children, client_field, has, http_server, http_servers, is_guarded, is_local, parameter,
 };
 use super::{Check, checks};
 use crate::scene::Scene;
 use crate::variables::{Entry, by_client, entries_of_tables, group, is_name, named, sources};
 use forebay_conf::tree::Span;
+use std::collections::HashSet;
 
 /// Fields about the connection, which only a proxy can know.
 const CONNECTION: [&str; 14] = [
@@ -88,8 +89,8 @@ fn is_of_person(name: &str) -> bool {
 /// Reports fields for an application that repeat what the client wrote.
 fn passed(s: &Scene<'_>, fits: impl Fn(&str) -> bool, text: &str, found: &mut dyn FnMut(Span, String)) {
     for n in PASSED.into_iter().flat_map(|name| s.all(name)) {
-        let name = field_name(&s.arg(n, 0));
-        let by = client_field(s, s.parent(n), &s.arg(n, 1)).filter(|v| v != "http_host");
+        let name = field_name(s.arg(n, 0));
+        let by = client_field(s, s.parent(n), s.arg(n, 1)).filter(|v| v != "http_host");
         // Behind another server of this machine the fields are that one's.
         let near = http_server(s, n).is_some_and(|b| is_local(s, b))
             || s.effective(s.parent(n), "internal").is_some();
@@ -133,7 +134,7 @@ fn is_claim(v: &str) -> bool {
 
 /// Returns `true` if a block refuses a request.
 fn refuses(s: &Scene<'_>, block: usize) -> bool {
-    children(s, block, "return").any(|r| ["401", "403", "404", "444"].contains(&s.arg(r, 0).as_str()))
+    children(s, block, "return").any(|r| ["401", "403", "404", "444"].contains(&s.arg(r, 0)))
 }
 
 /// Returns `true` if a block gives something away.
@@ -163,10 +164,10 @@ fn claimed_by_set(s: &Scene<'_>, block: usize, variable: &str) -> Option<(String
     let server = http_server(s, block);
     let sets = s
         .all("set")
-        .filter(|n| is_name(s, *n, variable) && http_server(s, *n) == server && is_true(&s.arg(*n, 1)));
+        .filter(|n| is_name(s, *n, variable) && http_server(s, *n) == server && is_true(s.arg(*n, 1)));
     let conditions = sets.filter_map(|n| s.parent(n).filter(|p| s.is(*p, "if")));
     conditions.filter(|c| !s.args(*c).iter().any(|a| a.starts_with('!'))).find_map(|c| {
-        let words = s.args(c).join(" ");
+        let words = s.text(c);
         let by = named(&words).into_iter().map(|(_, v)| v.to_owned()).find(|v| is_claim(v))?;
         Some((by, s.span(c)))
     })
@@ -207,7 +208,7 @@ fn claims(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 /// Reports passwords that are not asked for where the client says so.
 fn realms(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in s.all("auth_basic") {
-        for (_, name) in named(&s.arg(n, 0)) {
+        for (_, name) in named(s.arg(n, 0)) {
             let off = entries_of_tables(s, s.parent(n), name)
                 .into_iter()
                 .find(|e| e.key != "default" && e.value == "off");
@@ -229,7 +230,7 @@ fn open_field(s: &Scene<'_>, block: Option<usize>, variable: &str) -> Option<Str
 /// Reports limits that the client lifts by a field.
 fn lifted(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in ["limit_req_zone", "limit_conn_zone"].into_iter().flat_map(|name| s.all(name)) {
-        for (_, name) in named(&s.arg(n, 0)) {
+        for (_, name) in named(s.arg(n, 0)) {
             let entries = entries_of_tables(s, s.parent(n), name);
             let default = entries.iter().find(|e| e.key == "default");
             let counts =
@@ -298,7 +299,7 @@ checks! { Check;
     "limit-lifted" |s, _, found| lifted(s, found),
     "limit-shared" |s, _, found| for n in s.all("limit_req_zone") {
         let key = s.arg(n, 0);
-        let names = named(&key);
+        let names = named(key);
         let common = names.iter().all(|(_, v)| COMMON.contains(v));
         if let Some(rate) = rate(s, n).filter(|r| common && *r <= 300) {
             found(s.arg_span(n, 0), format!("all clients together have {rate} requests a minute"));
@@ -306,7 +307,7 @@ checks! { Check;
     },
     "root-by-client" |s, _, found| for name in ["root", "alias"] {
         for n in s.all(name) {
-            if let Some(v) = client_field(s, s.parent(n), &s.arg(n, 0)).filter(|v| v != "http_host") {
+            if let Some(v) = client_field(s, s.parent(n), s.arg(n, 0)).filter(|v| v != "http_host") {
                 found(s.arg_span(n, 0), format!("${v} chooses the folder, \"..\" in it as well"));
             }
         }
@@ -321,7 +322,7 @@ checks! { Check;
         }
     },
     "log-name-table" |s, _, found| for n in s.all("access_log").filter(|n| !s.arg(*n, 0).starts_with("syslog:")) {
-        if let Some((v, span)) = open_default(s, s.parent(n), &s.arg(n, 0)) {
+        if let Some((v, span)) = open_default(s, s.parent(n), s.arg(n, 0)) {
             found(span, format!("it names a log: each new ${v} makes a file"));
         }
     },
@@ -339,15 +340,15 @@ checks! { Check;
             continue;
         }
         let judging = ["deny", "limit_req", "limit_conn"];
-        let judged = judging.iter().any(|d| s.effective(Some(server), d).is_some() || inside(s, server).any(|n| s.is(n, d)));
-        let by_protocol = (0..s.nodes.len()).any(|n| s.args(n).iter().any(|a| a.contains("$proxy_protocol_addr")) && !s.is(n, "log_format") && !s.is(n, "proxy_set_header"));
+        let judged = judging.iter().any(|d| s.effective(Some(server), d).is_some() || s.named_inside(server, d).next().is_some());
+        let by_protocol = s.with_text("$proxy_protocol_addr").any(|n| !s.is(n, "log_format") && !s.is(n, "proxy_set_header"));
         if judged && !by_protocol {
             found(s.span(listen), "the address of the balancer is judged, not that of the client".to_owned());
         }
     },
     "target-by-default" |s, _, found| for n in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "grpc_pass"].into_iter().flat_map(|name| s.all(name)) {
         let url = s.arg(n, 0);
-        let host = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest).split('/').next().unwrap_or_default();
+        let host = url.split_once("://").map_or(url, |(_, rest)| rest).split('/').next().unwrap_or_default();
         if let Some((v, span)) = open_default(s, s.parent(n), host) {
             found(span, format!("what is in no other line is connected to as ${v} says"));
         }
@@ -357,14 +358,13 @@ checks! { Check;
         }
     },
     "sub-filter-compressed" |s, _, found| {
-        let mut seen: Vec<usize> = Vec::new();
+        let mut seen: HashSet<usize> = HashSet::new();
         for n in s.all("sub_filter").filter(|n| s.around(*n, "http").is_some() && !s.is_partial()) {
-            let Some(block) = s.parent(n).filter(|b| !seen.contains(b)) else { continue };
-            seen.push(block);
+            let Some(block) = s.parent(n).filter(|b| seen.insert(*b)) else { continue };
             let passes = |b: usize| s.child(Some(b), "proxy_pass").is_some();
-            let Some(passing) = std::iter::once(block).chain(inside(s, block)).find(|b| passes(*b)) else { continue };
-            let level = s.effective(Some(passing), "proxy_set_header").map(|h| s.parent(h));
-            let cleared = level.is_some_and(|l| s.level(l).iter().any(|h| s.is(*h, "proxy_set_header") && s.arg(*h, 0).eq_ignore_ascii_case("accept-encoding") && !s.arg(*h, 1).contains('$')));
+            let Some(passing) = std::iter::once(block).chain(s.inside(block)).find(|b| passes(*b)) else { continue };
+            let clears = |h: usize| s.arg(h, 0).eq_ignore_ascii_case("accept-encoding") && !s.arg(h, 1).contains('$');
+            let cleared = s.all_effective(Some(passing), "proxy_set_header").any(clears);
             if !cleared && !s.on(Some(passing), "gunzip") {
                 found(s.span(n), "in a compressed response of the upstream nothing is replaced".to_owned());
             }

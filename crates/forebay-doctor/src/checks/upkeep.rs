@@ -9,6 +9,8 @@ use forebay_conf::units;
 
 /// Variables whose values must not be in a log.
 fn is_secret(v: &str) -> bool {
+    let lower = v.to_ascii_lowercase();
+    let v = lower.as_str();
     let words = [
         "passw", "token", "secret", "session", "api_key", "apikey", "sessid", "sid", "jwt", "otp", "pin",
         "csrf",
@@ -55,7 +57,7 @@ const COMPRESSED: [&str; 13] = [
 
 /// Returns the place of the level word of `error_log`.
 fn level_word(s: &Scene<'_>, n: usize, words: &[&str]) -> Option<usize> {
-    s.args(n).iter().skip(1).position(|a| words.contains(&a.as_str())).map(|i| i.saturating_add(1))
+    s.args(n).iter().skip(1).position(|a| words.contains(&&**a)).map(|i| i.saturating_add(1))
 }
 
 /// Returns `true` if a path is in memory on every usual system.
@@ -87,7 +89,7 @@ checks! { Check;
     },
     "log-name-client" |s, _, found| for n in s.all("access_log") {
         let file = s.arg(n, 0);
-        if let Some(v) = by_client(s, s.parent(n), &file).filter(|_| !file.starts_with("syslog:")) {
+        if let Some(v) = by_client(s, s.parent(n), file).filter(|_| !file.starts_with("syslog:")) {
             found(s.arg_span(n, 0), format!("each new ${v} makes a file"));
         }
     },
@@ -112,7 +114,7 @@ checks! { Check;
         }
     },
     "log-unbuffered" |s, _, found| if connections(s) >= 10_000 {
-        let plain = |n: &usize| s.around(*n, "stream").is_none() && !s.args(*n).iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip")) && !["off", "stderr", "stdout"].contains(&s.arg(*n, 0).as_str()) && !["syslog:", "/dev/"].iter().any(|p| s.arg(*n, 0).starts_with(p));
+        let plain = |n: &usize| s.around(*n, "stream").is_none() && !s.args(*n).iter().any(|a| a.starts_with("buffer=") || a.starts_with("gzip")) && !["off", "stderr", "stdout"].contains(&s.arg(*n, 0)) && !["syslog:", "/dev/"].iter().any(|p| s.arg(*n, 0).starts_with(p));
         for n in s.all("access_log").filter(plain) {
             found(s.span(n), "a write(2) for each request".to_owned());
         }
@@ -123,10 +125,8 @@ checks! { Check;
             found(s.arg_span(n, at), format!("of a burst {} connections wait, and the others are dropped", b.saturating_add(1)));
         }
     },
-    "temp-in-memory" |s, _, found| for n in 0..s.nodes.len() {
-        let name = s.nodes.get(n).map(|n| n.d.name.as_str().into_owned()).unwrap_or_default();
-        let kept = name.ends_with("_temp_path") || name.ends_with("_cache_path");
-        if kept && is_in_memory(&s.arg(n, 0)) {
+    "temp-in-memory" |s, _, found| for n in s.with_name(|name| name.ends_with("_temp_path") || name.ends_with("_cache_path")) {
+        if is_in_memory(s.arg(n, 0)) {
             found(s.arg_span(n, 0), format!("{} is memory, or emptied at each start", s.arg(n, 0)));
         }
     },
@@ -166,13 +166,13 @@ checks! { Check;
             let args = s.args(n);
             if args.iter().any(|a| a == "*") {
                 found(s.span(n), "pictures and archives are compressed again, and grow".to_owned());
-            } else if let Some(i) = args.iter().position(|a| COMPRESSED.contains(&a.as_str())) {
-                found(s.arg_span(n, i), format!("{} is compressed already", args.get(i).map(String::as_str).unwrap_or_default()));
+            } else if let Some(i) = args.iter().position(|a| COMPRESSED.contains(&&**a)) {
+                found(s.arg_span(n, i), format!("{} is compressed already", s.arg(n, i)));
             }
         }
     },
     "gzip-types-missing" |s, _, found| for n in s.all("gzip").filter(|n| s.arg(*n, 0) == "on") {
-        let below = s.parent(n).is_some_and(|p| super::ask::inside(s, p).any(|c| s.is(c, "gzip_types")));
+        let below = s.parent(n).is_some_and(|p| s.named_inside(p, "gzip_types").next().is_some());
         if s.effective(s.parent(n), "gzip_types").is_none() && !below {
             found(s.span(n), "scripts, styles and JSON leave as they are".to_owned());
         }
@@ -208,7 +208,7 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("{} kB on the way at a time", b >> 10));
         }
     },
-    "congestion-control-slow" |s, _, found| for n in s.all("quic_congestion_control").filter(|n| matches!(s.arg(*n, 0).as_str(), "reno" | "newreno")) {
+    "congestion-control-slow" |s, _, found| for n in s.all("quic_congestion_control").filter(|n| matches!(s.arg(*n, 0), "reno" | "newreno")) {
         found(s.arg_span(n, 0), "far clients take long to get up to speed".to_owned());
     },
     "accept-mutex-on" |s, _, found| for n in s.all("accept_mutex").filter(|n| s.arg(*n, 0) == "on") {

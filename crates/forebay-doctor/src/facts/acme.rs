@@ -143,7 +143,7 @@ impl Meeting {
                 }
             };
             let own = listens.iter().filter(|n| speaks(n));
-            found.extend(own.filter_map(|n| Address::parse(&s.arg(*n, 0), http.then_some(80))));
+            found.extend(own.filter_map(|n| Address::parse(s.arg(*n, 0), http.then_some(80))));
         }
         found
     }

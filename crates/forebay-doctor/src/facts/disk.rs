@@ -136,13 +136,12 @@ pub(crate) fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u6
 /// Directories that directives name. Paths with variables are known only with a request.
 fn named(scene: &Scene<'_>) -> Vec<(usize, Use, String)> {
     let mut out = Vec::new();
-    for n in 0..scene.nodes.len() {
-        let name = scene.nodes[n].d.name.as_str().into_owned();
-        let Some(used) = Use::of(&name) else { continue };
+    for n in scene.with_name(|name| Use::of(name).is_some()) {
+        let Some(used) = scene.nodes.get(n).and_then(|n| Use::of(&n.d.name.as_str())) else { continue };
         let path = scene.arg(n, 0);
         let known = !path.is_empty() && !path.contains('$');
-        if known && !(used == Use::Log && is_no_file(&path)) {
-            out.push((n, used, path));
+        if known && !(used == Use::Log && is_no_file(path)) {
+            out.push((n, used, path.to_owned()));
         }
     }
     out

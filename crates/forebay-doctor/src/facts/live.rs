@@ -69,7 +69,7 @@ fn descriptors(pid: u32) -> Option<(u64, u64)> {
 fn log_file(scene: &Scene<'_>, prefix: &Path) -> Option<PathBuf> {
     let named = scene.all("error_log").map(|n| scene.arg(n, 0));
     let file = named
-        .filter(|f| f != "stderr" && f != "off" && !f.starts_with("syslog:") && !f.starts_with("memory:"))
+        .filter(|f| *f != "stderr" && *f != "off" && !f.starts_with("syslog:") && !f.starts_with("memory:"))
         .last();
     let path = file.map_or_else(|| PathBuf::from("/var/log/nginx/error.log"), |f| prefix.join(f));
     path.is_file().then_some(path)
@@ -94,16 +94,18 @@ fn status(scene: &Scene<'_>) -> Option<(u64, u64)> {
     let args = scene.args(location);
     let path = args.last().filter(|p| p.starts_with('/'))?;
     let server = scene.around(at, "server")?;
-    let listen = scene.child(Some(server), "listen").map_or_else(|| "80".to_owned(), |n| scene.arg(n, 0));
-    let listen =
-        if listen.bytes().all(|b| b.is_ascii_digit()) { format!("0.0.0.0:{listen}") } else { listen };
+    let listen = scene.child(Some(server), "listen").map_or("80", |n| scene.arg(n, 0));
+    let listen = if listen.bytes().all(|b| b.is_ascii_digit()) {
+        format!("0.0.0.0:{listen}")
+    } else {
+        listen.to_owned()
+    };
     let mut addr: SocketAddr = listen.replace("*:", "0.0.0.0:").parse().ok()?;
     if addr.ip().is_unspecified() {
         addr.set_ip([127, 0, 0, 1].into());
     }
-    let name =
-        scene.child(Some(server), "server_name").map_or_else(|| "localhost".to_owned(), |n| scene.arg(n, 0));
-    parse_status(&ask(addr, path, &name)?)
+    let name = scene.child(Some(server), "server_name").map_or("localhost", |n| scene.arg(n, 0));
+    parse_status(&ask(addr, path, name)?)
 }
 
 /// Returns the answer to a GET request.

@@ -1,6 +1,7 @@
 mod fixes;
 mod planted;
 mod quic;
+mod speed;
 mod stream;
 
 use super::facts::disk::{Disks, Mount, Place, Use};
