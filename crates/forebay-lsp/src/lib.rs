@@ -2,10 +2,11 @@
 //!
 //! The parser, the checks of all stages and the rules of doctor are the program's own. `project.rs` reads the configuration that a
 //! document belongs to, with the texts of open documents in place of the files. `symbols.rs` has the names in it, `cursor.rs` what is
-//! around a place in a text that may not be complete, and a file for each group of answers uses them.
+//! around a place in a text that may not be complete, `checking.rs` the thread for what takes longer, and a file for each group of answers uses them.
 
 #![warn(unreachable_pub)]
 
+mod checking;
 mod completion;
 mod cursor;
 mod diagnostics;

@@ -1,5 +1,6 @@
 //! A configuration as the editor has it: the texts of open documents in place of the files on disk.
 
+use crate::symbols::{self, Occurrence};
 use crate::text;
 use forebay_conf::error::Error;
 use forebay_conf::files::{Files, default_configuration};
@@ -7,9 +8,12 @@ use forebay_conf::grammar::Contexts;
 use forebay_conf::parse::{self, inside};
 use forebay_conf::tree::{Block, Directive, FileId, Span, Tree};
 use forebay_core::config::Environment;
+use forebay_doctor::{Finding, Host, Scene, Target};
 use lsp_types::{Location, Range};
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Texts of open documents by path.
@@ -29,6 +33,10 @@ pub(crate) struct Project {
     pub main: PathBuf,
     pub files: Files,
     pub tree: Tree,
+    /// Mistakes that the parser found.
+    pub errors: Vec<Error>,
+    names: OnceCell<Vec<Occurrence>>,
+    findings: OnceCell<Vec<Finding>>,
 }
 
 impl Project {
@@ -36,27 +44,31 @@ impl Project {
     pub(crate) fn read(main: &Path, documents: &Documents) -> Project {
         let mut files = with(documents);
         let parsed = parse::parse(main, "", folder(main), &mut files);
-        Project { main: main.to_owned(), files, tree: parsed.tree }
+        Project {
+            main: main.to_owned(),
+            files,
+            tree: parsed.tree,
+            errors: parsed.errors,
+            names: OnceCell::new(),
+            findings: OnceCell::new(),
+        }
     }
 
-    /// Reads the configuration to which a document belongs: `configured`, the document itself, or a main file near it that includes
-    /// it. `None` if there is none.
-    pub(crate) fn of(document: &Path, configured: Option<&Path>, documents: &Documents) -> Option<Project> {
-        let includes = |main: &Path| {
-            let project = Project::read(main, documents);
-            project.file(document).is_some().then_some(project)
-        };
-        if let Some(project) = configured.and_then(includes) {
-            return Some(project);
-        }
-        if documents.get(document).is_some_and(|text| is_main(text)) {
-            return Some(Project::read(document, documents));
-        }
-        let near = document.ancestors().skip(1).take(LEVELS).map(|folder| folder.join(MAIN));
-        let installed = std::iter::once(default_configuration());
-        near.chain(installed)
-            .filter(|main| main != document && main.is_file())
-            .find_map(|main| includes(&main))
+    /// Returns the names in it.
+    pub(crate) fn names(&self) -> &[Occurrence] {
+        self.names.get_or_init(|| symbols::all(self))
+    }
+
+    /// Returns what doctor finds for Forebay, without the machine.
+    pub(crate) fn findings(&self) -> &[Finding] {
+        let examine = || forebay_doctor::examine(&Scene::new(&self.tree), &Host::default(), Target::Forebay);
+        self.findings.get_or_init(examine)
+    }
+
+    /// Returns `true` if it has a block that only a main file has.
+    fn is_main(&self) -> bool {
+        let blocks = [&b"http"[..], b"events", b"stream", b"mail"];
+        self.tree.root.items.iter().any(|d| blocks.contains(&d.name.text.as_slice()))
     }
 
     /// Returns the number of a file of the configuration.
@@ -125,6 +137,62 @@ impl Project {
     }
 }
 
+/// Configurations that were read since the last change of a text, so that the answers about one text read it once.
+#[derive(Default)]
+pub(crate) struct Projects {
+    by_main: RefCell<BTreeMap<PathBuf, Rc<Project>>>,
+    by_document: RefCell<BTreeMap<PathBuf, Option<Rc<Project>>>>,
+}
+
+impl Projects {
+    /// Forgets all of them: a text has changed.
+    pub(crate) fn clear(&mut self) {
+        *self = Projects::default();
+    }
+
+    /// Reads the configuration to which a document belongs: `configured`, the document itself, or a main file near it that includes
+    /// it. `None` if there is none.
+    pub(crate) fn of(
+        &self,
+        document: &Path,
+        configured: Option<&Path>,
+        documents: &Documents,
+    ) -> Option<Rc<Project>> {
+        if let Some(known) = self.by_document.borrow().get(document) {
+            return known.clone();
+        }
+        let project = self.find(document, configured, documents);
+        self.by_document.borrow_mut().insert(document.to_owned(), project.clone());
+        project
+    }
+
+    fn find(&self, document: &Path, configured: Option<&Path>, documents: &Documents) -> Option<Rc<Project>> {
+        let includes =
+            |main: &Path| Some(self.read(main, documents)).filter(|project| project.file(document).is_some());
+        if let Some(project) = configured.and_then(includes) {
+            return Some(project);
+        }
+        let own = documents.contains_key(document).then(|| self.read(document, documents));
+        if let Some(own) = own.filter(|own| own.is_main()) {
+            return Some(own);
+        }
+        let near = document.ancestors().skip(1).take(LEVELS).map(|folder| folder.join(MAIN));
+        let installed = std::iter::once(default_configuration());
+        near.chain(installed)
+            .filter(|main| main != document && main.is_file())
+            .find_map(|main| includes(&main))
+    }
+
+    fn read(&self, main: &Path, documents: &Documents) -> Rc<Project> {
+        if let Some(known) = self.by_main.borrow().get(main) {
+            return known.clone();
+        }
+        let project = Rc::new(Project::read(main, documents));
+        self.by_main.borrow_mut().insert(main.to_owned(), project.clone());
+        project
+    }
+}
+
 /// Returns files of the disk with the documents in place of theirs.
 pub(crate) fn with(documents: &Documents) -> Files {
     let mut files = Files::disk();
@@ -139,13 +207,6 @@ pub(crate) fn folder(main: &Path) -> &Path {
     main.parent().unwrap_or(Path::new("/"))
 }
 
-/// Returns `true` if a text has a block that only a main file has.
-fn is_main(text: &[u8]) -> bool {
-    let parsed = parse::body(text, Contexts::MAIN);
-    let blocks = [&b"http"[..], b"events", b"stream", b"mail"];
-    parsed.tree.root.items.iter().any(|d| blocks.contains(&d.name.text.as_slice()))
-}
-
 /// Returns the context that the directives of a text without a configuration have: the first in which most of them may stand.
 pub(crate) fn guessed(text: &[u8]) -> Contexts {
     let candidates = [
@@ -157,9 +218,17 @@ pub(crate) fn guessed(text: &[u8]) -> Contexts {
         Contexts::STREAM,
         Contexts::STREAM_SERVER,
     ];
-    let known = |context: Contexts| {
-        parse::body(text, context).tree.root.items.iter().filter(|d| d.row.is_some()).count()
-    };
-    let best = candidates.map(known).into_iter().max().unwrap_or_default();
-    candidates.into_iter().find(|context| known(*context) == best).unwrap_or(Contexts::HTTP)
+    let mut best = (Contexts::HTTP, 0);
+    for (i, context) in candidates.into_iter().enumerate() {
+        let parsed = parse::body(text, context);
+        let known = parsed.tree.root.items.iter().filter(|d| d.row.is_some()).count();
+        if i == 0 || known > best.1 {
+            best = (context, known);
+        }
+        // All of them may stand here.
+        if parsed.errors.is_empty() {
+            break;
+        }
+    }
+    best.0
 }

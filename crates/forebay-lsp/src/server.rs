@@ -1,23 +1,30 @@
 //! The session with a client: documents, requests and their answers.
+//!
+//! A change of a text is answered twice. The parser's mistakes are sent at once, with what the last check found, at the lines where it
+//! is now. A thread (`checking.rs`) looks for the rest, the mistakes of all stages and the findings of doctor, when the client is quiet.
 
+use crate::checking::{Checked, Checker};
 use crate::cursor::Cursor;
-use crate::project::{Check, Documents, Project, guessed, with};
+use crate::diagnostics::{self, ByFile, Change};
+use crate::project::{Check, Documents, Project, Projects, guessed};
 use crate::symbols::{self, Kind, Occurrence};
-use crate::{completion, diagnostics, outline, text, words};
+use crate::{completion, outline, text, words};
 use forebay_conf::grammar::Contexts;
 use forebay_conf::tree::FileId;
 use lsp_server::{Connection, ErrorCode, Message, Notification, Request, Response};
 use lsp_types::{
     CodeActionParams, CodeActionProviderCapability, CompletionItem, CompletionOptions, CompletionParams,
     Diagnostic, DidChangeTextDocumentParams, DidCloseTextDocumentParams, DidOpenTextDocumentParams,
-    DocumentFormattingParams, DocumentSymbolParams, GotoDefinitionParams, Hover, HoverContents, HoverParams,
-    HoverProviderCapability, Location, MarkupContent, MarkupKind, OneOf, PublishDiagnosticsParams,
-    ReferenceParams, RenameOptions, RenameParams, ServerCapabilities, TextDocumentPositionParams,
-    TextDocumentSyncCapability, TextDocumentSyncKind, TextEdit, Uri, WorkDoneProgressOptions, WorkspaceEdit,
+    DocumentFormattingParams, DocumentSymbol, DocumentSymbolParams, GotoDefinitionParams, Hover,
+    HoverContents, HoverParams, HoverProviderCapability, Location, MarkupContent, MarkupKind, OneOf,
+    PublishDiagnosticsParams, ReferenceParams, RenameOptions, RenameParams, ServerCapabilities,
+    TextDocumentPositionParams, TextDocumentSyncCapability, TextDocumentSyncKind, TextEdit, Uri,
+    WorkDoneProgressOptions, WorkspaceEdit,
 };
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
@@ -33,32 +40,47 @@ pub(crate) fn serve(connection: &Connection, check: Check) -> Result<(), String>
     let given = connection.initialize(capabilities).map_err(|e| e.to_string())?;
     let configured =
         given.pointer("/initializationOptions/configuration").and_then(Value::as_str).map(PathBuf::from);
+    let receiver = connection.receiver.clone();
+    let (sender, events) = std::sync::mpsc::channel();
+    let checked = sender.clone();
+    let checker = Checker::start(check, move |found| checked.send(Event::Checked(found)).is_ok());
     let mut session = Session {
         connection,
-        check,
+        checker,
         configured,
         documents: Documents::new(),
+        projects: Projects::default(),
         published: BTreeSet::new(),
+        kept: ByFile::new(),
+        version: 0,
         stale: false,
     };
-    let receiver = connection.receiver.clone();
-    let (sender, messages) = std::sync::mpsc::channel();
     // The library's own channel holds nothing, so that it never shows whether more is waiting.
     std::thread::spawn(move || {
-        receiver.into_iter().try_for_each(|message| sender.send(message).map_err(drop))
+        let pass = |message| sender.send(Event::Message(message)).map_err(drop);
+        let passed = receiver.into_iter().try_for_each(pass);
+        passed.and_then(|()| sender.send(Event::Gone).map_err(drop))
     });
     let gone = || "the client has gone away without ending the session".to_owned();
     let mut ending = false;
     loop {
-        let message = match messages.try_recv() {
-            Ok(message) => message,
+        let event = match events.try_recv() {
+            Ok(event) => event,
             // While more is waiting, diagnostics would be about a text that is gone.
             Err(TryRecvError::Empty) if session.stale => {
                 session.publish()?;
                 continue;
             }
-            Err(TryRecvError::Empty) => messages.recv().map_err(|_| gone())?,
+            Err(TryRecvError::Empty) => events.recv().map_err(|_| gone())?,
             Err(TryRecvError::Disconnected) => return Err(gone()),
+        };
+        let message = match event {
+            Event::Message(message) => message,
+            Event::Checked(found) => {
+                session.checked(found)?;
+                continue;
+            }
+            Event::Gone => return Err(gone()),
         };
         match message {
             Message::Request(request) if request.method == "shutdown" => {
@@ -77,7 +99,7 @@ pub(crate) fn serve(connection: &Connection, check: Check) -> Result<(), String>
 
 fn capabilities() -> ServerCapabilities {
     ServerCapabilities {
-        text_document_sync: Some(TextDocumentSyncCapability::Kind(TextDocumentSyncKind::FULL)),
+        text_document_sync: Some(TextDocumentSyncCapability::Kind(TextDocumentSyncKind::INCREMENTAL)),
         completion_provider: Some(CompletionOptions {
             trigger_characters: Some(["$", "@", "/"].map(str::to_owned).to_vec()),
             ..CompletionOptions::default()
@@ -96,14 +118,29 @@ fn capabilities() -> ServerCapabilities {
     }
 }
 
+/// What a session waits for.
+enum Event {
+    /// The client says something.
+    Message(Message),
+    /// A check has ended.
+    Checked(Checked),
+    /// The client says nothing more.
+    Gone,
+}
+
 struct Session<'c> {
     connection: &'c Connection,
-    check: Check,
+    checker: Checker,
     /// Main file that the client names.
     configured: Option<PathBuf>,
     documents: Documents,
+    projects: Projects,
     /// Files that have diagnostics, which have to be taken back.
     published: BTreeSet<PathBuf>,
+    /// What the last check found besides the parser's mistakes, at its places in the texts of now.
+    kept: ByFile,
+    /// Number of the last change.
+    version: u64,
     /// Documents have changed since the last diagnostics.
     stale: bool,
 }
@@ -112,20 +149,20 @@ struct Session<'c> {
 struct Spot {
     text: Arc<[u8]>,
     offset: usize,
-    /// The configuration that the document belongs to, with its names and the document's number in it.
-    project: Option<(Project, Vec<Occurrence>, FileId)>,
+    /// The configuration that the document belongs to, and the document's number in it.
+    project: Option<(Rc<Project>, FileId)>,
 }
 
 impl Spot {
     fn context(&self) -> Contexts {
         match &self.project {
-            Some((project, _, file)) => project.context(*file),
+            Some((project, file)) => project.context(*file),
             None => guessed(&self.text),
         }
     }
 
     fn names(&self) -> &[Occurrence] {
-        self.project.as_ref().map_or(&[], |(_, names, _)| names)
+        self.project.as_ref().map_or(&[], |(project, _)| project.names())
     }
 
     fn cursor(&self) -> Cursor {
@@ -134,7 +171,8 @@ impl Spot {
 
     /// Returns the name at the place, and all that are the same.
     fn same(&self) -> Option<(&Project, &Occurrence, Vec<&Occurrence>)> {
-        let (project, names, file) = self.project.as_ref()?;
+        let (project, file) = self.project.as_ref()?;
+        let names = project.names();
         let own = symbols::at(names, *file, self.offset)?;
         Some((project, own, names.iter().filter(|n| n.is_same(own)).collect()))
     }
@@ -149,10 +187,7 @@ impl Session<'_> {
                 Err(_) => return,
             },
             "textDocument/didChange" => match serde_json::from_value::<DidChangeTextDocumentParams>(params) {
-                Ok(mut changed) => match changed.content_changes.pop() {
-                    Some(whole) => (changed.text_document.uri, Some(whole.text)),
-                    None => return,
-                },
+                Ok(changed) => return self.change(changed),
                 Err(_) => return,
             },
             "textDocument/didClose" => match serde_json::from_value::<DidCloseTextDocumentParams>(params) {
@@ -160,58 +195,106 @@ impl Session<'_> {
                 Err(_) => return,
             },
             "textDocument/didSave" | "workspace/didChangeWatchedFiles" => {
-                self.stale = true;
-                return;
+                return self.note_change();
             }
             _ => return,
         };
-        let Some(path) = text::path(&uri) else { return };
-        match text.filter(|text| text.len() <= LARGEST) {
-            Some(text) => drop(self.documents.insert(path, text.into_bytes().into())),
+        if let Some(path) = text::path(&uri) {
+            self.replace(path, text.map(String::into_bytes));
+        }
+    }
+
+    fn change(&mut self, changed: DidChangeTextDocumentParams) {
+        let Some(path) = text::path(&changed.text_document.uri) else { return };
+        let mut text = self.documents.get(&path).map(|text| text.to_vec()).unwrap_or_default();
+        for change in changed.content_changes {
+            match change.range {
+                Some(range) => {
+                    let start = text::offset(&text, range.start);
+                    let end = text::offset(&text, range.end).max(start);
+                    text.splice(start..end, change.text.into_bytes());
+                }
+                None => text = change.text.into_bytes(),
+            }
+        }
+        self.replace(path, Some(text));
+    }
+
+    /// Takes the text of a document, or that of the disk from now on.
+    fn replace(&mut self, path: PathBuf, text: Option<Vec<u8>>) {
+        let text: Option<Arc<[u8]>> = text.filter(|text| text.len() <= LARGEST).map(Into::into);
+        if let (Some(old), Some(new)) = (self.documents.get(&path), &text)
+            && let Some(kept) = self.kept.get_mut(&path)
+        {
+            let change = Change::between(old, new);
+            kept.retain_mut(|diagnostic| change.moves(diagnostic));
+        }
+        match text {
+            Some(text) => drop(self.documents.insert(path, text)),
             None => drop(self.documents.remove(&path)),
         }
+        self.note_change();
+    }
+
+    fn note_change(&mut self) {
+        self.projects.clear();
+        self.version = self.version.saturating_add(1);
         self.stale = true;
     }
 
-    /// Sends the diagnostics of all configurations that open documents belong to.
+    fn project(&self, document: &Path) -> Option<Rc<Project>> {
+        self.projects.of(document, self.configured.as_deref(), &self.documents)
+    }
+
+    /// Sends the parser's mistakes in all configurations that open documents belong to, and has them checked.
     fn publish(&mut self) -> Result<(), String> {
         self.stale = false;
-        let mut all: BTreeMap<PathBuf, Vec<Diagnostic>> = BTreeMap::new();
+        let mut all = ByFile::new();
         let mut mains = BTreeSet::new();
         for path in self.documents.keys() {
-            match Project::of(path, self.configured.as_deref(), &self.documents) {
-                Some(project) if mains.insert(project.main.clone()) => all.extend(self.diagnose(&project)),
+            match self.project(path) {
+                Some(project) if mains.insert(project.main.clone()) => {
+                    all.extend(diagnostics::of(&project, &project.errors, &[]));
+                }
                 Some(_) => {}
                 None => drop(all.insert(path.clone(), self.alone(path))),
             }
         }
+        self.checker.check(self.version, mains, self.documents.clone());
+        for (path, list) in &mut all {
+            list.extend(self.kept.get(path).into_iter().flatten().cloned());
+        }
+        self.send_all(all)
+    }
+
+    /// Sends what a check has found, if it is about the texts of now.
+    fn checked(&mut self, checked: Checked) -> Result<(), String> {
+        if checked.version != self.version {
+            return Ok(());
+        }
+        self.kept = checked.kept();
+        let mut all = checked.found;
+        for path in self.documents.keys().filter(|path| self.project(path).is_none()) {
+            all.insert(path.clone(), self.alone(path));
+        }
+        self.send_all(all)
+    }
+
+    fn send_all(&mut self, all: ByFile) -> Result<(), String> {
         let before = std::mem::take(&mut self.published);
-        for path in before.difference(&all.keys().cloned().collect()) {
+        for path in before.iter().filter(|path| !all.contains_key(*path)) {
             self.send(path, Vec::new())?;
         }
         for (path, list) in all {
-            if !list.is_empty() || before.contains(&path) || self.documents.contains_key(&path) {
-                self.send(&path, list.clone())?;
+            let is_shown = !list.is_empty();
+            if is_shown || before.contains(&path) || self.documents.contains_key(&path) {
+                self.send(&path, list)?;
             }
-            if !list.is_empty() {
+            if is_shown {
                 self.published.insert(path);
             }
         }
         Ok(())
-    }
-
-    fn diagnose(&self, project: &Project) -> BTreeMap<PathBuf, Vec<Diagnostic>> {
-        let mut files = with(&self.documents);
-        let errors = (self.check)(&project.environment(), &mut files);
-        // The check numbers files by itself; places are told by the paths.
-        let moved = |mut error: forebay_conf::error::Error| {
-            let id = |file: FileId| project.file(files.path(file));
-            error.span = error.span.and_then(|s| Some(forebay_conf::tree::Span { file: id(s.file)?, ..s }));
-            error.at = error.at.and_then(|s| Some(forebay_conf::tree::Span { file: id(s.file)?, ..s }));
-            error
-        };
-        let errors: Vec<_> = errors.into_iter().map(moved).collect();
-        diagnostics::of(project, &errors)
     }
 
     /// Returns the mistakes of a document that belongs to no configuration.
@@ -276,15 +359,13 @@ impl Session<'_> {
                 read(params).map(|p: DocumentFormattingParams| json!(self.formatted(&p.text_document.uri)))
             }
             "textDocument/documentSymbol" => read(params).map(|p: DocumentSymbolParams| {
-                let text = text::path(&p.text_document.uri).and_then(|path| self.documents.get(&path));
-                json!(text.map(|text| outline::of(text, guessed(text))))
+                json!(text::path(&p.text_document.uri).and_then(|path| self.outline(&path)))
             }),
             "textDocument/codeAction" => read(params).map(|p: CodeActionParams| {
                 let path = text::path(&p.text_document.uri).unwrap_or_default();
-                let project = Project::of(&path, self.configured.as_deref(), &self.documents);
-                json!(
-                    project.map(|project| diagnostics::actions(&project, &path, p.range)).unwrap_or_default()
-                )
+                let actions =
+                    self.project(&path).map(|project| diagnostics::actions(&project, &path, p.range));
+                json!(actions.unwrap_or_default())
             }),
             _ => return None,
         })
@@ -297,25 +378,29 @@ impl Session<'_> {
         // A directive without its semicolon takes in those behind it, and what they define. So it is left out.
         let mut text = spot.text.to_vec();
         text.get_mut(cursor.start..spot.offset)?.iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
+        let path = text::path(&at.text_document.uri)?;
         let mut documents = self.documents.clone();
-        documents.insert(text::path(&at.text_document.uri)?, text.into());
-        let without = self.spot_in(at, &documents)?;
-        Some(completion::items(&cursor, without.names()))
+        documents.insert(path, text.into());
+        let without = spot.project.as_ref().map(|(project, _)| Project::read(&project.main, &documents));
+        Some(completion::items(&cursor, without.as_ref().map_or(&[], Project::names)))
     }
 
     fn spot(&self, at: &TextDocumentPositionParams) -> Option<Spot> {
-        self.spot_in(at, &self.documents)
-    }
-
-    fn spot_in(&self, at: &TextDocumentPositionParams, documents: &Documents) -> Option<Spot> {
         let path = text::path(&at.text_document.uri)?;
-        let text = documents.get(&path)?.clone();
-        let project = Project::of(&path, self.configured.as_deref(), documents).and_then(|project| {
-            let names = symbols::all(&project);
+        let text = self.documents.get(&path)?.clone();
+        let project = self.project(&path).and_then(|project| {
             let file = project.file(&path)?;
-            Some((project, names, file))
+            Some((project, file))
         });
         Some(Spot { offset: text::offset(&text, at.position), text, project })
+    }
+
+    /// Returns the blocks of a document.
+    fn outline(&self, path: &Path) -> Option<Vec<DocumentSymbol>> {
+        let text = self.documents.get(path)?;
+        let project = self.project(path);
+        let context = project.and_then(|project| Some(project.context(project.file(path)?)));
+        Some(outline::of(text, context.unwrap_or_else(|| guessed(text))))
     }
 
     /// Returns the edit that formats a document; none if it is formatted, or has mistakes that leave its layout open.
@@ -374,7 +459,7 @@ fn definitions(spot: &Spot) -> Vec<Location> {
     if let Some((project, _, same)) = spot.same() {
         return same.iter().filter(|o| o.defines).filter_map(|o| project.location(o.span)).collect();
     }
-    let Some((project, _, file)) = &spot.project else { return Vec::new() };
+    let Some((project, file)) = &spot.project else { return Vec::new() };
     let mut found = Vec::new();
     project.walk(&mut |d, _| {
         let holds = d.name.span.file == *file

@@ -2,6 +2,8 @@
 
 use crate::project::Project;
 use forebay_conf::tree::{Directive, FileId, Span, Word};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 /// Kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,12 +51,22 @@ fn chosen_groups(project: &Project, found: &[Occurrence]) -> Vec<Occurrence> {
             passes.extend(d.args.first().map(|w| w.span));
         }
     });
-    let is_in =
-        |span: Span, word: &Span| span.file == word.file && word.start <= span.start && span.end <= word.end;
-    let is_passed =
-        |o: &&Occurrence| o.kind == Kind::Variable && passes.iter().any(|word| is_in(o.span, word));
-    let passed: Vec<(u32, &str)> =
+    passes.sort_unstable_by_key(|word| (word.file, word.start));
+    // The last word that begins before a place is the only one that can hold it.
+    let is_in_pass = |span: Span| {
+        let behind = passes.partition_point(|word| (word.file, word.start) <= (span.file, span.start));
+        let word = behind.checked_sub(1).and_then(|last| passes.get(last));
+        word.is_some_and(|word| span.file == word.file && span.end <= word.end)
+    };
+    let is_passed = |o: &&Occurrence| o.kind == Kind::Variable && is_in_pass(o.span);
+    let passed: HashSet<(u32, &str)> =
         found.iter().filter(is_passed).map(|o| (o.scope, o.name.as_str())).collect();
+    if passed.is_empty() {
+        return Vec::new();
+    }
+    let is_group = |o: &&Occurrence| o.kind == Kind::Upstream && o.defines;
+    let groups: HashMap<(u32, &str), &Occurrence> =
+        found.iter().rev().filter(is_group).map(|o| ((o.scope, o.name.as_str()), o)).collect();
     let mut chosen = Vec::new();
     project.walk(&mut |d, around| {
         let Some(map) = around.last().filter(|_| d.row.is_none()) else { return };
@@ -62,17 +74,14 @@ fn chosen_groups(project: &Project, found: &[Occurrence]) -> Vec<Occurrence> {
         let variable = map.args.last().map(|w| w.as_str().to_ascii_lowercase()).unwrap_or_default();
         let is_passed = passed.contains(&(scope, variable.trim_start_matches('$')));
         let Some(word) = d.args.last().filter(|_| is_passed) else { return };
-        let name = word.as_str().into_owned();
-        let is_group =
-            |o: &&Occurrence| o.kind == Kind::Upstream && o.scope == scope && o.name == name && o.defines;
-        if let Some(group) = found.iter().find(is_group) {
+        if let Some(group) = groups.get(&(scope, &*word.as_str())) {
             let quote = u32::from(word.quoted);
             let span = Span {
                 start: word.span.start + quote,
                 end: word.span.end.saturating_sub(quote),
                 ..word.span
             };
-            chosen.push(Occurrence { span, defines: false, ..group.clone() });
+            chosen.push(Occurrence { span, defines: false, ..(*group).clone() });
         }
     });
     chosen
@@ -89,7 +98,7 @@ struct Finder<'p> {
     found: Vec<Occurrence>,
 }
 
-impl Finder<'_> {
+impl<'p> Finder<'p> {
     fn directive(&mut self, d: &Directive, around: &[&Directive]) {
         let name = d.name.as_str();
         let top = around.first().map_or(0, |top| top.ordinal);
@@ -222,9 +231,12 @@ impl Finder<'_> {
         self.found.push(Occurrence { kind, scope, name, span, defines });
     }
 
-    fn raw(&self, span: Span) -> String {
+    fn raw(&self, span: Span) -> Cow<'p, str> {
         let bytes = self.project.files.bytes(span.file);
         let raw = bytes.get(span.start as usize..span.end as usize).unwrap_or_default();
+        if raw.is_ascii() {
+            return String::from_utf8_lossy(raw);
+        }
         // Offsets must stay those of the bytes.
         raw.iter().map(|b| if b.is_ascii() { char::from(*b) } else { '\u{1a}' }).collect()
     }
