@@ -1,7 +1,8 @@
 //! A question whose answer is not shown.
 
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use std::io::{self, BufRead, Write};
+use rustix::process::{Signal, getpid, kill_process};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use std::io::{self, Read, Write};
 
 /// State of the terminal, which is restored when this is dropped.
 struct Hidden(Termios);
@@ -13,24 +14,49 @@ impl Drop for Hidden {
 }
 
 /// Asks on standard error, and reads a line from the terminal of standard input without showing it. Returns the line without its end.
+/// A `^C` ends the program as ever, once the terminal shows again what is typed.
 ///
 /// # Errors
 /// Standard input is no terminal, or has ended.
 pub fn hidden_line(prompt: &str) -> io::Result<String> {
     let before = tcgetattr(io::stdin())?;
     let mut silent = before.clone();
-    silent.local_modes.remove(LocalModes::ECHO);
+    // The signal would end the program with the terminal as it is. So the key ends the line instead.
+    let interrupt = before.special_codes[SpecialCodeIndex::VINTR];
+    silent.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
+    silent.special_codes[SpecialCodeIndex::VEOL] = interrupt;
     let hidden = Hidden(before);
     tcsetattr(io::stdin(), OptionalActions::Flush, &silent)?;
     eprint!("{prompt}");
     io::stderr().flush()?;
-    let mut line = String::new();
-    let count = io::stdin().lock().read_line(&mut line)?;
+    let line = read_line(interrupt);
     drop(hidden);
     // The end of the line was not shown either.
     eprintln!();
-    if count == 0 {
+    let Some(line) = line? else {
+        kill_process(getpid(), Signal::INT)?;
+        return Err(io::ErrorKind::Interrupted.into());
+    };
+    if line.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
+    let line = String::from_utf8(line).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// Reads a line with its end. Returns `None` if a key interrupts it, whose code is 0 if there is no such key.
+fn read_line(interrupt: u8) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let mut input = io::stdin().lock();
+    let mut byte = [0];
+    while input.read(&mut byte)? > 0 {
+        if byte == [interrupt] && interrupt != 0 {
+            return Ok(None);
+        }
+        line.extend(byte);
+        if byte == *b"\n" {
+            break;
+        }
+    }
+    Ok(Some(line))
 }

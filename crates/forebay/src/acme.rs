@@ -6,8 +6,10 @@ use crate::front_ends::load_all;
 use crate::server;
 use forebay_acme::{Mark, Order, Stored, stored, take_result};
 use forebay_conf::files::Files;
+use forebay_core::config::Config;
 use forebay_modules::parts::acme_orders;
 use forebay_terminal::print;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,36 @@ fn orders(options: &Options) -> Option<Vec<Order>> {
         return None;
     }
     config.map(|config| acme_orders(&config))
+}
+
+/// Time between two looks for a certificate that is on its way.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Prints a line for each certificate that a server in the foreground waits for, when it has arrived. Failures, with their reasons and
+/// the next attempts, are in the error log, which is the same terminal.
+pub(crate) fn tell_of_arrivals(config: &Config) {
+    let is_missing = |order: &Order| matches!(stored(order), Stored::Missing(_));
+    let mut missing: Vec<Order> = acme_orders(config).into_iter().filter(is_missing).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let tell = move || {
+        while !missing.is_empty() {
+            std::thread::sleep(LOOK);
+            missing.retain(|order| {
+                let until = match stored(order) {
+                    Stored::Until(until, _) => jiff::Timestamp::from_second(until).unwrap_or_default(),
+                    _ => return true,
+                };
+                print(format!("The certificate for {} has arrived, valid until {until}.\n", order.names()));
+                false
+            });
+        }
+    };
+    // Signals are for the thread that serves, which the new one would take from it.
+    let Ok(before) = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK) else { return };
+    std::thread::spawn(tell);
+    let _ = before.thread_set_mask();
 }
 
 /// Prints the certificates of a configuration. Returns the exit code: 1 if one is missing or has expired.

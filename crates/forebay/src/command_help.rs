@@ -173,9 +173,7 @@ const GROUPS: &[(&str, &[Examples])] = &[
 
 /// Returns a command with examples below its help, and each subcommand of the program in its group.
 pub(crate) fn dressed(command: Command) -> Command {
-    let mut built = command.clone();
-    built.build();
-    let listed = list(&built);
+    let listed = list(&command);
     let usage = "forebay [COMMAND] [ARGUMENTS]\n       forebay [-c FILE] [OPTIONS]   runs a configuration; see forebay -h";
     let mut command = command
         .help_template("{about-with-newline}\n{usage-heading} {usage}{after-help}\n\nOptions:\n{options}\n")
@@ -189,14 +187,20 @@ pub(crate) fn dressed(command: Command) -> Command {
     command
 }
 
+/// What `help` does, in clap's words.
+pub(crate) const HELP: &str = "Print this message or the help of the given subcommand(s)";
+
 /// Returns the commands in groups, a line each.
 fn list(command: &Command) -> String {
     let mut out = String::new();
     for (group, commands) in GROUPS {
         let _ = writeln!(out, "{group}:");
         for (name, _) in *commands {
-            let Some(found) = command.find_subcommand(name).filter(|c| !c.is_hide_set()) else { continue };
-            let about = found.get_about().map(ToString::to_string).unwrap_or_default();
+            let found = command.find_subcommand(name).filter(|c| !c.is_hide_set());
+            // clap adds this one when it builds the tree, which takes longer than all the rest.
+            let of_help = (*name == "help").then(|| HELP.to_owned());
+            let own = found.map(|c| c.get_about().map(ToString::to_string).unwrap_or_default());
+            let Some(about) = own.or(of_help) else { continue };
             let _ = writeln!(out, "  {name:<12} {about}");
         }
         out.push('\n');
@@ -250,7 +254,7 @@ fn unknown(word: &str) -> String {
 }
 
 /// Returns the names of the commands.
-fn names() -> Vec<&'static str> {
+pub(crate) fn names() -> Vec<&'static str> {
     GROUPS.iter().flat_map(|(_, commands)| commands.iter().map(|(name, _)| *name)).collect()
 }
 

@@ -3,9 +3,12 @@
 //! `forebay man` and `forebay completions` print them, and `FOREBAY_MANUAL=DIR cargo test -p forebay --bin forebay manual` writes the
 //! files of the packages. The page of nginx's options, forebay(8), is written by hand.
 
+use crate::command_help;
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::{Shell, generate};
 use forebay_terminal::print;
+use std::collections::BTreeSet;
 
 /// Files by name.
 type Made = Vec<(String, Vec<u8>)>;
@@ -69,10 +72,25 @@ pub(crate) fn main(words: &[String]) -> u8 {
     }
 }
 
+/// Adds the words that commands know besides those that clap reads: rules for `doctor --explain`, and commands and directives for
+/// `help`.
+fn with_words(command: Command) -> Command {
+    let rules = forebay_doctor::rules().map(|rule| rule.id.as_str());
+    let rules = PossibleValuesParser::new(rules.collect::<Vec<_>>());
+    let directives = forebay_conf::grammar::all().iter().map(|row| row.name);
+    let topics: BTreeSet<&'static str> = command_help::names().into_iter().chain(directives).collect();
+    let topic = Arg::new("topic").value_parser(PossibleValuesParser::new(topics));
+    command
+        .mut_subcommand("doctor", |doctor| doctor.mut_arg("explain", |arg| arg.value_parser(rules)))
+        .disable_help_subcommand(true)
+        .subcommand(Command::new("help").about(command_help::HELP).arg(topic))
+}
+
 /// Returns the completions of a shell.
 pub(crate) fn completions(shell: Shell) -> Vec<u8> {
     let mut bytes = Vec::new();
-    generate(shell, &mut with_options(crate::subcommands::command()), "forebay", &mut bytes);
+    let mut command = with_words(with_options(crate::subcommands::command()));
+    generate(shell, &mut command, "forebay", &mut bytes);
     bytes
 }
 
@@ -104,6 +122,12 @@ fn manual() {
         ("forebay.bash", "doctor"),
         ("_forebay", "Directives of the main context"),
         ("forebay.fish", "Find faster settings"),
+        ("forebay.bash", "proxy_next_upstream_tries"),
+        ("_forebay", "proxy_next_upstream_tries"),
+        ("forebay.fish", "proxy_next_upstream_tries"),
+        ("forebay.bash", "alias-traversal"),
+        ("_forebay", "alias-traversal"),
+        ("forebay.fish", "alias-traversal"),
     ] {
         assert!(text(name).contains(word), "{name}: {}", text(name));
     }

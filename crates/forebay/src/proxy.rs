@@ -59,8 +59,9 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     };
     let (environment, _) = options.places();
     let mut files = Files::disk();
-    load(&environment, &mut files).map_err(|e| files.render(&e))?;
+    let (config, _) = load(&environment, &mut files).map_err(|e| files.render(&e))?;
     print(greeting(&endpoint, &upstream)?);
+    crate::acme::tell_of_arrivals(&config);
     // The directory is removed when `private` goes out of scope, after the server has ended.
     Ok(server::start(&options, arguments))
 }

@@ -402,6 +402,7 @@ fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let _ = writeln!(text, "  descriptors  {descriptors:<8} {descriptors_reason}");
     text.push_str(NEXT_STEPS);
     forebay_terminal::print(text);
+    crate::acme::tell_of_arrivals(&config);
     Ok(())
 }
 

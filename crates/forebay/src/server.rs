@@ -281,7 +281,7 @@ fn prepare_controlled(
     let open = |controller: &Controller| {
         let before = Before { listeners: old.as_ref(), ..Before::default() };
         let mut memory = Memory::checking();
-        let source = Source { files: controller.files(), memory: &mut memory };
+        let source = Source { files: controller.files(), keeps_record: false, memory: &mut memory };
         let mut state = state::open(environment, &paths, source, before, log)?;
         state.memory = memory;
         Ok(state)
@@ -379,7 +379,7 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     let (environment, paths) = options.places();
     let before = Before { listeners: old.as_ref(), ..Before::default() };
     let mut memory = Memory::checking();
-    let source = Source { files: Files::disk(), memory: &mut memory };
+    let source = Source { files: Files::disk(), keeps_record: true, memory: &mut memory };
     let mut state = state::open(&environment, &paths, source, before, log)?;
     state.memory = memory;
     if let Some(old) = old {
@@ -533,7 +533,7 @@ impl Alone {
         // The worker stays, and with it the number of its threads.
         let threads = Some(self.threads);
         let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
-        let source = Source { files: Files::disk(), memory: &mut self.state.memory };
+        let source = Source { files: Files::disk(), keeps_record: true, memory: &mut self.state.memory };
         let opened = state::open(&environment, &self.start.paths, source, before, &self.log);
         let Ok(mut new) = opened else {
             let reason = self.log.take_refusal().unwrap_or_default();

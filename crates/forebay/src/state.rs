@@ -172,6 +172,8 @@ pub(crate) struct ForWorker<'w, 'fd> {
 /// Source of a configuration.
 pub(crate) struct Source<'a> {
     pub files: Files,
+    /// Keep the record of the files for `forebay reload`, which compares it with those on the disk.
+    pub keeps_record: bool,
     /// Memory of the configuration before. It changes even if a file or socket cannot be opened.
     pub memory: &'a mut Memory,
 }
@@ -187,13 +189,14 @@ pub(crate) fn open(
     before: Before<'_>,
     log: &Log,
 ) -> Result<State, Refused> {
-    let Source { files, memory } = source;
+    let Source { files, keeps_record, memory } = source;
     let mut files = memory.files(files);
     let loaded = load_after(memory, environment, &mut files);
     let read = check(loaded, environment, &mut files, log)?;
     let state = open_read(environment, read, paths, before, log);
     let files = memory.accept(files);
-    Ok(State { in_effect: InEffect::new(&files), files, ..state? })
+    let in_effect = if keeps_record { InEffect::new(&files) } else { InEffect::default() };
+    Ok(State { in_effect, files, ..state? })
 }
 
 /// Opens the files and sockets of a configuration that has been read. The result lacks [`State::files`] and

@@ -152,8 +152,20 @@ enum AcmeWish {
 struct NamesArgs {
     #[command(flatten)]
     place: Where,
-    /// Certificates with these names (default: all)
-    names: Vec<String>,
+    /// Configuration file, if the first word has a slash or ends in .conf; then the names of certificates (default: all)
+    #[arg(value_name = "FILE|NAME")]
+    words: Vec<String>,
+}
+
+impl NamesArgs {
+    /// Returns the options, and the names.
+    fn parts(self) -> (Options, Vec<String>) {
+        let NamesArgs { place, mut words } = self;
+        // No name of a certificate looks like this.
+        let is_file = words.first().is_some_and(|word| word.contains('/') || word.ends_with(".conf"));
+        let file = is_file.then(|| PathBuf::from(words.remove(0)));
+        (place.with_file(file).options(), words)
+    }
 }
 
 /// `forebay acme test`.
@@ -548,11 +560,12 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     match line.command {
         Wish::Acme(AcmeArgs { wish: AcmeWish::Status(which) }) => acme::status(&which.options()),
         Wish::Acme(AcmeArgs { wish: AcmeWish::Renew(args) }) => {
-            acme::renew(&args.place.options(), &args.names)
+            let (options, names) = args.parts();
+            acme::renew(&options, &names)
         }
         Wish::Acme(AcmeArgs { wish: AcmeWish::Test(args) }) => {
-            let NamesArgs { place, names } = args.which;
-            acme::test(&place.options(), &names, Duration::from_secs(args.timeout.into()))
+            let (options, names) = args.which.parts();
+            acme::test(&options, &names, Duration::from_secs(args.timeout.into()))
         }
         Wish::Check(args) => check(&args.which.options(), args.format).0,
         Wish::Compare(args) => forebay_compare::cli::main(args.rest),

@@ -190,7 +190,8 @@ fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
     line.push_str(&format!("\nworst case: {} descriptors for each worker", w.descriptors));
     if h.descriptors.0 > 0 {
         let limit = s.all("worker_rlimit_nofile").last().map(|n| s.arg(n, 0));
-        line.push_str(&format!(" (limit {})", limit.unwrap_or_else(|| h.descriptors.0.to_string())));
+        let own = h.descriptors.0.to_string();
+        line.push_str(&format!(" (limit {})", limit.unwrap_or(&own)));
     }
     line.push_str(&format!(
         ", {} MB of buffers: a client may hold {} kB for its head, {} kB for a body",

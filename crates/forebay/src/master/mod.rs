@@ -661,7 +661,8 @@ impl Master {
         let files = controller.as_ref().map_or_else(Files::disk, Controller::files);
         let (environment, memory) = (&state.environment, &mut state.memory);
         let log = &*log;
-        let open = || state::open(environment, &start.paths, Source { files, memory }, before, log);
+        let source = Source { files, keeps_record: controller.is_none(), memory };
+        let open = || state::open(environment, &start.paths, source, before, log);
         let Some(controller) = controller else { return open() };
         let socket = controller
             .socket()

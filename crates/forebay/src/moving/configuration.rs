@@ -100,10 +100,10 @@ fn errors(environment: &Environment, paths: &Paths, files: &mut Files) -> Vec<Er
 /// Returns the first access log that is a file with something in it.
 fn access_log(scene: &Scene<'_>, environment: &Environment) -> Option<PathBuf> {
     let named = scene.all("access_log").map(|n| scene.arg(n, 0)).filter(|name| !name.contains('$'));
-    let usual = environment.access_log.clone();
+    let usual = environment.access_log.as_str();
     let has_lines =
         |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() > 0);
-    named.chain([usual]).map(|name| environment.prefix.join(Path::new(&name))).find(has_lines)
+    named.chain([usual]).map(|name| environment.prefix.join(Path::new(name))).find(has_lines)
 }
 
 /// Returns `true` if a block includes the servers of Nginx Proxy Manager.
