@@ -30,14 +30,6 @@ impl Target {
         }
     }
 
-    /// Returns `true` if TLS 1.2 and 1.3 are what is spoken by default, as by nginx since 1.27.3.
-    pub(crate) fn has_current_protocols(self) -> bool {
-        match self {
-            Target::Forebay => true,
-            Target::Nginx(version) => version.is_some_and(|v| v >= NginxVersion([1, 27, 3])),
-        }
-    }
-
     /// Returns `true` if connections to upstreams are kept by default, as nginx does since 1.29.7. A version that is not known may
     /// be older.
     pub(crate) fn keeps_upstream_connections(self) -> bool {

@@ -161,6 +161,11 @@ fn options(table: &str) -> &'static [&'static str] {
     }
 }
 
+/// Returns `true` if a table defines a variable.
+pub(crate) fn is_of_table(s: &Scene<'_>, name: &str) -> bool {
+    s.definitions().tables.contains_key(name.as_bytes())
+}
+
 /// Returns the blocks of `map`, `geo` and `split_clients` that define a variable for `block`. The blocks http and stream have
 /// variables of their own.
 fn tables<'s, 't>(

@@ -6,6 +6,7 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Span;
 use lsp_types::{Diagnostic, Position};
 use std::collections::{BTreeSet, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -42,7 +43,7 @@ impl Checked {
     }
 }
 
-/// Returns what tells a diagnostic from others. Later stages add advice behind the first line.
+/// Returns the identity of a diagnostic: its place and the first line of its text. Later stages add advice behind that line.
 fn identity(diagnostic: &Diagnostic) -> (u32, u32, &str) {
     let Position { line, character } = diagnostic.range.start;
     (line, character, diagnostic.message.lines().next().unwrap_or_default())
@@ -59,7 +60,9 @@ impl Checker {
         let (jobs, receiver) = channel();
         std::thread::spawn(move || {
             while let Some(job) = newest(&receiver) {
-                if !report(job.run(check)) {
+                // A text on which a check fails is told of by the hook of panics. The next text is checked as ever.
+                let checked = catch_unwind(AssertUnwindSafe(|| job.run(check)));
+                if checked.is_ok_and(|checked| !report(checked)) {
                     break;
                 }
             }

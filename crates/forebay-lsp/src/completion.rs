@@ -23,25 +23,36 @@ pub(crate) fn items(cursor: &Cursor, names: &[Occurrence]) -> Vec<CompletionItem
 
 /// Returns the directives that a context allows, without those that are refused.
 fn directives(context: Contexts) -> Vec<CompletionItem> {
-    let allowed =
-        grammar::all().iter().filter(|row| row.contexts.meets(context) && !row.support.is_refused());
-    let mut items: Vec<CompletionItem> = allowed.map(|row| directive(row, context)).collect();
+    let allowed = grammar::all()
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.contexts.meets(context) && !row.support.is_refused());
+    let mut items: Vec<CompletionItem> = allowed.map(|(number, row)| directive(number, row)).collect();
     items.dedup_by(|a, b| a.label == b.label);
     items
 }
 
-fn directive(row: &Row, context: Contexts) -> CompletionItem {
-    let text = words::directive(row.name, Some(context)).unwrap_or_default();
+/// Returns an item without its help, which [`resolved`] adds: a client asks for it when the item is chosen. `number`: place of the row.
+fn directive(number: usize, row: &Row) -> CompletionItem {
     CompletionItem {
         label: row.name.to_owned(),
         kind: Some(if row.block { CompletionItemKind::MODULE } else { CompletionItemKind::PROPERTY }),
         detail: Some(row.arguments()),
-        documentation: Some(Documentation::MarkupContent(MarkupContent {
-            kind: MarkupKind::Markdown,
-            value: text,
-        })),
+        data: Some(number.into()),
         ..CompletionItem::default()
     }
+}
+
+/// Adds the help to an item of a directive. Other items stay as they are.
+pub(crate) fn resolved(mut item: CompletionItem) -> CompletionItem {
+    let number = item.data.as_ref().and_then(serde_json::Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    if let Some(row) = number.and_then(|number| grammar::all().get(number)) {
+        item.documentation = Some(Documentation::MarkupContent(MarkupContent {
+            kind: MarkupKind::Markdown,
+            value: words::of_row(row),
+        }));
+    }
+    item
 }
 
 /// Returns what fits as a word of a directive.

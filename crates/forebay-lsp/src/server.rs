@@ -102,6 +102,7 @@ fn capabilities() -> ServerCapabilities {
         text_document_sync: Some(TextDocumentSyncCapability::Kind(TextDocumentSyncKind::INCREMENTAL)),
         completion_provider: Some(CompletionOptions {
             trigger_characters: Some(["$", "@", "/"].map(str::to_owned).to_vec()),
+            resolve_provider: Some(true),
             ..CompletionOptions::default()
         }),
         hover_provider: Some(HoverProviderCapability::Simple(true)),
@@ -206,18 +207,20 @@ impl Session<'_> {
 
     fn change(&mut self, changed: DidChangeTextDocumentParams) {
         let Some(path) = text::path(&changed.text_document.uri) else { return };
-        let mut text = self.documents.get(&path).map(|text| text.to_vec()).unwrap_or_default();
+        // `None`: a text that is too long, or was never opened. A part of it says nothing without the rest.
+        let mut text = self.documents.get(&path).map(|text| text.to_vec());
         for change in changed.content_changes {
-            match change.range {
-                Some(range) => {
-                    let start = text::offset(&text, range.start);
-                    let end = text::offset(&text, range.end).max(start);
+            match (change.range, &mut text) {
+                (Some(range), Some(text)) => {
+                    let start = text::offset(text, range.start);
+                    let end = text::offset(text, range.end).max(start);
                     text.splice(start..end, change.text.into_bytes());
                 }
-                None => text = change.text.into_bytes(),
+                (Some(_), None) => {}
+                (None, text) => *text = Some(change.text.into_bytes()),
             }
         }
-        self.replace(path, Some(text));
+        self.replace(path, text);
     }
 
     /// Takes the text of a document, or that of the disk from now on.
@@ -340,6 +343,9 @@ impl Session<'_> {
             "textDocument/completion" => read(params).map(|p: CompletionParams| {
                 json!(self.completed(&p.text_document_position).unwrap_or_default())
             }),
+            "completionItem/resolve" => {
+                read(params).map(|item: CompletionItem| json!(completion::resolved(item)))
+            }
             "textDocument/hover" => read(params).map(|p: HoverParams| {
                 json!(self.spot(&p.text_document_position_params).and_then(|s| hover(&s)))
             }),
@@ -375,6 +381,10 @@ impl Session<'_> {
     fn completed(&self, at: &TextDocumentPositionParams) -> Option<Vec<CompletionItem>> {
         let spot = self.spot(at)?;
         let cursor = spot.cursor();
+        if cursor.words.is_empty() {
+            // The names of directives do not depend on the rest of the configuration.
+            return Some(completion::items(&cursor, &[]));
+        }
         // A directive without its semicolon takes in those behind it, and what they define. So it is left out.
         let mut text = spot.text.to_vec();
         text.get_mut(cursor.start..spot.offset)?.iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');

@@ -8,7 +8,12 @@ use forebay_conf::variables;
 pub(crate) fn directive(name: &str, context: Option<Contexts>) -> Option<String> {
     let rows = grammar::rows(name.as_bytes());
     let here = context.and_then(|context| grammar::row(name.as_bytes(), context));
-    let row: &Row = here.or(rows.first().copied())?;
+    Some(of_row(here.or(rows.first().copied())?))
+}
+
+/// Returns the help for a row of the table.
+pub(crate) fn of_row(row: &Row) -> String {
+    let name = row.name;
     let mut out = format!("**{name}** {}\n\n", arguments(row));
     if !matches!(row.default, "" | "(unset)") {
         out.push_str(&format!("Default: `{}`  \n", row.default));
@@ -27,7 +32,7 @@ pub(crate) fn directive(name: &str, context: Option<Contexts>) -> Option<String>
             out.push_str(&format!("\n```nginx\n{}\n```\n", description.example));
         }
     }
-    Some(out)
+    out
 }
 
 /// Returns the number of words that a directive takes, and whether it has a block.

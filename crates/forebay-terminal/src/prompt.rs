@@ -24,12 +24,14 @@ pub fn hidden_line(prompt: &str) -> io::Result<String> {
     // The signal would end the program with the terminal as it is. So the key ends the line instead.
     let interrupt = before.special_codes[SpecialCodeIndex::VINTR];
     silent.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
+    // Nor do the keys that suspend or kill a program become letters of the answer.
+    let others = [SpecialCodeIndex::VSUSP, SpecialCodeIndex::VQUIT].map(|key| before.special_codes[key]);
     silent.special_codes[SpecialCodeIndex::VEOL] = interrupt;
     let hidden = Hidden(before);
     tcsetattr(io::stdin(), OptionalActions::Flush, &silent)?;
     eprint!("{prompt}");
     io::stderr().flush()?;
-    let line = read_line(interrupt);
+    let line = read_line(interrupt, others);
     drop(hidden);
     // The end of the line was not shown either.
     eprintln!();
@@ -44,14 +46,23 @@ pub fn hidden_line(prompt: &str) -> io::Result<String> {
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// Reads a line with its end. Returns `None` if a key interrupts it, whose code is 0 if there is no such key.
-fn read_line(interrupt: u8) -> io::Result<Option<Vec<u8>>> {
+/// Reads a line with its end. Returns `None` if a key interrupts it, whose code is 0 if there is no such key. Leaves out `others`.
+fn read_line(interrupt: u8, others: [u8; 2]) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let mut input = io::stdin().lock();
     let mut byte = [0];
-    while input.read(&mut byte)? > 0 {
+    loop {
+        match input.read(&mut byte) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        }
         if byte == [interrupt] && interrupt != 0 {
             return Ok(None);
+        }
+        if others.contains(&byte[0]) && byte != [0] {
+            continue;
         }
         line.extend(byte);
         if byte == *b"\n" {

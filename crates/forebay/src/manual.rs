@@ -77,13 +77,17 @@ pub(crate) fn main(words: &[String]) -> u8 {
 fn with_words(command: Command) -> Command {
     let rules = forebay_doctor::rules().map(|rule| rule.id.as_str());
     let rules = PossibleValuesParser::new(rules.collect::<Vec<_>>());
-    let directives = forebay_conf::grammar::all().iter().map(|row| row.name);
-    let topics: BTreeSet<&'static str> = command_help::names().into_iter().chain(directives).collect();
-    let topic = Arg::new("topic").value_parser(PossibleValuesParser::new(topics));
+    let topic = Arg::new("topic").value_parser(PossibleValuesParser::new(topics()));
     command
         .mut_subcommand("doctor", |doctor| doctor.mut_arg("explain", |arg| arg.value_parser(rules)))
         .disable_help_subcommand(true)
         .subcommand(Command::new("help").about(command_help::HELP).arg(topic))
+}
+
+/// Returns the commands and directives that `help` explains.
+fn topics() -> BTreeSet<&'static str> {
+    let directives = forebay_conf::grammar::all().iter().map(|row| row.name);
+    command_help::names().into_iter().chain(directives).collect()
 }
 
 /// Returns the completions of a shell.
@@ -91,6 +95,13 @@ pub(crate) fn completions(shell: Shell) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut command = with_words(with_options(crate::subcommands::command()));
     generate(shell, &mut command, "forebay", &mut bytes);
+    if shell == Shell::Fish {
+        // clap_complete leaves positional arguments out for fish.
+        let topics = Vec::from_iter(topics()).join(" ");
+        let line =
+            format!("complete -c forebay -n \"__fish_forebay_using_subcommand help\" -f -a \"{topics}\"\n");
+        bytes.extend_from_slice(line.as_bytes());
+    }
     bytes
 }
 

@@ -366,7 +366,7 @@ pub(crate) struct DoctorArgs {
     /// Do not look at this machine, and ask no name server
     #[arg(long)]
     pub no_host: bool,
-    /// Advice about the machine, and what is a matter of taste or of a measurement, too
+    /// Show advice about the machine, and rules of taste or measurement, too
     #[arg(long)]
     pub all: bool,
     /// The server that the advice is for: forebay, nginx, or nginx:VERSION (default: the one that runs this file, else Forebay). With

@@ -2,7 +2,7 @@
 
 use forebay_testkit::{Done, Origin, P256, Running, Signal, Site, ask, free_port, kill, title, wait_for};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 forebay_testkit::cases!("cases/subcommands.cases":
     check_reports_all_errors, check_finds_the_mistakes_of_all_stages_in_one_run, check_knows_stream,
@@ -351,4 +351,29 @@ fn a_reader_that_has_gone_away_is_no_reason_to_panic() {
     wait_for("a server that accepts", || TcpStream::connect(("127.0.0.1", port)).ok());
     kill(child.id() as i32, Signal::SIGTERM);
     child.wait().expect("an end");
+}
+
+/// Runs a program on a terminal of its own, waits for its question and types `^C`. Prints the signal by which it ended, and whether the
+/// terminal shows again what is typed.
+const INTERRUPT: &str = "
+import os, pty, sys, termios
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+said = b''
+while b'assword' not in said:
+    said += os.read(terminal, 1024)
+os.write(terminal, b'secr\\x03')
+_, status = os.waitpid(pid, 0)
+print(os.WTERMSIG(status), bool(termios.tcgetattr(terminal)[3] & termios.ECHO))
+";
+
+#[test]
+fn an_interrupted_password_leaves_the_terminal_as_it_was() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let users = dir.path().join("users");
+    let mut python = Command::new("python3");
+    let done = Done::of(python.args(["-c", INTERRUPT, crate::PROGRAM, "passwd"]).arg(&users).arg("ann"));
+    assert_eq!((done.code, done.out.trim()), (0, "2 True"), "{}", done.err);
+    assert!(!users.exists());
 }

@@ -25,7 +25,9 @@ const QUOTED: [&str; 6] = ["self", "none", "unsafe-inline", "unsafe-eval", "stri
 /// Returns what is wrong about the value of a field.
 fn fault_of_value(name: &str, value: &str) -> Option<String> {
     let one_of = |values: &[&str]| {
-        let known = values.contains(&value.to_ascii_lowercase().as_str());
+        // Some are items with parameters (RFC 9651, section 3.3).
+        let item = value.split(';').next().unwrap_or_default().trim();
+        let known = values.contains(&item.to_ascii_lowercase().as_str());
         (!known).then(|| format!("\"{value}\" is none of {}", values.join(", ")))
     };
     match name {

@@ -47,8 +47,7 @@ const NOBODY: [&str; 18] = [
 /// Returns `true` if a condition could be about who somebody is: one about programs and methods lets everybody in.
 fn asks_for_somebody(s: &Scene<'_>, condition: usize) -> bool {
     let words = s.args(condition).join(" ");
-    let is_table =
-        |v: &str| s.all("map").any(|m| s.args(m).last().is_some_and(|w| w.strip_prefix('$') == Some(v)));
+    let is_table = |v: &str| crate::variables::is_of_table(s, v);
     let names = crate::variables::sources(s, Some(condition), &words);
     names.is_empty() || names.iter().any(|v| !NOBODY.contains(&v.as_str()) && !is_table(v))
 }

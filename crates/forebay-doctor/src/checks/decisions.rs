@@ -125,10 +125,10 @@ fn any_credential(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
                 && (generic.contains(&c.value.as_str())
                     || c.value.starts_with("^[") && c.value.ends_with('+'));
         // An application behind it may look at the key itself.
-        let asked = std::iter::once(block).chain(s.inside(block)).any(|b| pass_of(s, b).is_some());
-        let compared = about(s, block, &c.variable).any(|o| o.node != c.node);
-        let table = s.all("map").any(|m| s.arg(m, 0).contains(&format!("${}", c.variable)));
-        if any && !asked && !compared && !table && !s.is_partial() {
+        let asked = || std::iter::once(block).chain(s.inside(block)).any(|b| pass_of(s, b).is_some());
+        let compared = || about(s, block, &c.variable).any(|o| o.node != c.node);
+        let table = || s.all("map").any(|m| s.arg(m, 0).contains(&format!("${}", c.variable)));
+        if any && !s.is_partial() && !asked() && !compared() && !table() {
             found(s.span(c.node), format!("any text in ${} will do", c.variable));
         }
     }
@@ -163,13 +163,20 @@ const EXEMPT: [&str; 10] = [
     "nolimit",
 ];
 
+/// Returns `true` if a variable is called after those who are exempt, and not after the others (`untrusted`, `not_office`).
+fn is_exempt(name: &str) -> bool {
+    let words: Vec<&str> = name.split('_').collect();
+    !words.iter().any(|w| ["not", "no", "non", "un", "is_not"].contains(w))
+        && EXEMPT
+            .iter()
+            .any(|exempt| name == *exempt || words.contains(exempt) || name.ends_with(&format!("_{exempt}")))
+}
+
 /// Reports limits that count those who are exempt, and nobody else.
 fn inverted_limits(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for zone in ["limit_req_zone", "limit_conn_zone"].into_iter().flat_map(|name| s.all(name)) {
         for (_, name) in named(s.arg(zone, 0)) {
-            let exempt = sources(s, s.parent(zone), &format!("${name}"))
-                .into_iter()
-                .find(|v| EXEMPT.iter().any(|w| v.contains(w)));
+            let exempt = sources(s, s.parent(zone), &format!("${name}")).into_iter().find(|v| is_exempt(v));
             let entries = entries_of_tables(s, s.parent(zone), name);
             let counted = entries
                 .iter()
@@ -266,11 +273,21 @@ fn open_endings(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
+/// Returns the `return` of a location, unless a `break` before it may end the phase.
+fn answering_return(s: &Scene<'_>, location: usize) -> Option<usize> {
+    let answer = s.child(Some(location), "return")?;
+    let ends = |n: usize| s.is(n, "break") || s.is(n, "rewrite") && s.arg(n, 2) == "break";
+    let before = s.level(Some(location)).iter().take_while(|n| **n != answer);
+    let is_passed =
+        before.copied().any(|n| ends(n) || s.is(n, "if") && s.level(Some(n)).iter().any(|c| ends(*c)));
+    (!is_passed).then_some(answer)
+}
+
 /// Reports limits beside an answer that is given before they count.
 fn late_limits(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in ["limit_req", "limit_conn"].into_iter().flat_map(|name| s.all(name)) {
         let Some(location) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
-        if s.child(Some(location), "return").is_some() && http_server(s, n).is_some() {
+        if answering_return(s, location).is_some() && http_server(s, n).is_some() {
             found(s.span(n), "\"return\" answers before anything is counted".to_owned());
         }
     }
@@ -293,14 +310,15 @@ const ANSWERS: [&str; 9] = [
 fn dead_answers(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in ANSWERS.into_iter().flat_map(|name| s.all(name)).filter(|n| s.arg(*n, 0) != "off") {
         let Some(location) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
-        if let Some(r) = s.child(Some(location), "return") {
+        if let Some(r) = answering_return(s, location) {
             found(s.span(n), format!("\"return {}\" has answered before", s.args(r).join(" ")));
         }
     }
     for n in s.all("rewrite") {
         let level = s.level(s.parent(n));
         let earlier = level.iter().take_while(|c| **c != n).find(|c| s.is(**c, "return"));
-        if let Some(r) = earlier {
+        let ends = level.iter().take_while(|c| **c != n).any(|c| s.is(*c, "break") || s.is(*c, "if"));
+        if let Some(r) = earlier.filter(|_| !ends) {
             found(s.span(n), format!("\"return {}\" has answered before", s.args(*r).join(" ")));
         }
     }

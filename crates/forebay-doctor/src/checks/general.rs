@@ -298,15 +298,11 @@ checks! { Check;
             ("postpone_output", &["1460"]),
             ("client_header_buffer_size", &["1k"]),
             ("large_client_header_buffers", &["4", "8k"]),
-            ("ssl_prefer_server_ciphers", &["off"]),
             ("accept_mutex", &["off"]),
             ("gzip_buffers", &["32", "4k"]),
         ]);
         for n in s.all("gzip_buffers").filter(|n| s.args(*n) == ["16", "8k"]) {
             found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k".to_owned());
-        }
-        if h.target.has_current_protocols() {
-            defaults(s, found, &[("ssl_protocols", &["TLSv1.2", "TLSv1.3"])]);
         }
         if !h.target.keeps_upstream_connections() {
             return;
@@ -314,9 +310,6 @@ checks! { Check;
         defaults(s, found, &[("proxy_http_version", &["1.1"])]);
         for n in s.all("proxy_set_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("connection") && s.arg(*n, 1).is_empty()) {
             found(s.span(n), "an empty Connection to upstreams is the default since 1.29.7".to_owned());
-        }
-        for n in s.all("keepalive").filter(|n| s.arg(*n, 0) == "32" && s.parent(*n).is_some_and(|p| s.is(p, "upstream"))) {
-            found(s.span(n), "\"keepalive 32\" is the default of an upstream since 1.29.7".to_owned());
         }
     },
     "literal-proxy-pass" |s, _, found| for n in s.all("proxy_pass") {

@@ -4,6 +4,7 @@ use super::patterns::lines;
 use super::{Check, checks};
 use crate::scene::Scene;
 use forebay_conf::tree::Span;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// A network `ADDRESS/BITS`.
@@ -97,45 +98,66 @@ fn low_bits(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
-/// Returns the rules of access of a block, in order.
-fn access_rules(s: &Scene<'_>, block: Option<usize>) -> Vec<usize> {
-    s.level(block).iter().copied().filter(|n| s.is(*n, "allow") || s.is(*n, "deny")).collect()
+/// Line of an access list.
+#[derive(Clone, Copy)]
+struct AccessRule {
+    node: usize,
+    is_deny: bool,
+    /// `None` for `all`, `unix:` and variables.
+    network: Option<Network>,
+    is_all: bool,
+}
+
+/// Longest list that is looked at line against line.
+const LONGEST: usize = 200;
+
+/// Returns the access lists of all blocks, line by line.
+fn access_lists(s: &Scene<'_>) -> Vec<Vec<AccessRule>> {
+    let mut lists: HashMap<Option<usize>, Vec<AccessRule>> = HashMap::new();
+    let mut nodes: Vec<usize> = s.all("allow").chain(s.all("deny")).collect();
+    nodes.sort_unstable();
+    for node in nodes {
+        let (is_deny, is_all) = (s.is(node, "deny"), s.arg(node, 0) == "all");
+        let rule = AccessRule { node, is_deny, network: Network::parse(s.arg(node, 0)), is_all };
+        lists.entry(s.parent(node)).or_default().push(rule);
+    }
+    let mut lists: Vec<_> = lists.into_values().filter(|list| list.len() <= LONGEST).collect();
+    lists.sort_by_key(|list| list.first().map(|rule| rule.node));
+    lists
 }
 
 /// Reports rules of access that an earlier one has decided already.
 fn covered_rules(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
-    for n in s.all("deny").chain(s.all("allow")) {
-        let Some(own) = Network::parse(s.arg(n, 0)) else { continue };
-        let rules = access_rules(s, s.parent(n));
-        let earlier = rules.iter().take_while(|r| **r != n);
-        let covering = earlier.into_iter().find(|r| {
-            s.nodes.get(**r).map(|r| &r.d.name.text) != s.nodes.get(n).map(|n| &n.d.name.text)
-                && Network::parse(s.arg(**r, 0)).is_some_and(|r| r.covers(own))
-        });
-        if let Some(first) = covering {
-            found(s.span(n), format!("an earlier line has decided about it: {}", s.arg(*first, 0)));
+    for list in access_lists(s) {
+        for (at, rule) in list.iter().enumerate() {
+            let Some(own) = rule.network else { continue };
+            let earlier = list.iter().take(at).filter(|e| e.is_deny != rule.is_deny);
+            let covering = earlier.into_iter().find(|e| e.network.is_some_and(|n| n.covers(own)));
+            if let Some(first) = covering {
+                let text = format!("an earlier line has decided about it: {}", s.arg(first.node, 0));
+                found(s.span(rule.node), text);
+            }
         }
     }
 }
 
 /// Reports lists that let some addresses in and end without refusing the others.
 fn open_lists(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
-    for n in s.all("allow").filter(|n| s.arg(*n, 0) != "all") {
-        let rules = access_rules(s, s.parent(n));
+    for list in access_lists(s) {
         // `allow-without-deny` speaks about lists of allow alone.
-        let denies = rules.iter().any(|r| s.is(*r, "deny"));
-        let own = Network::parse(s.arg(n, 0));
-        let refused = rules.iter().skip_while(|r| **r != n).skip(1).filter(|r| s.is(**r, "deny"));
-        let mut wider = refused.filter(|r| {
-            let network = Network::parse(s.arg(**r, 0));
-            s.arg(**r, 0) == "all" || network.is_none() || own.zip(network).is_none_or(|(o, d)| d.covers(o))
+        let denies = list.iter().any(|r| r.is_deny);
+        if !denies || list.iter().any(|r| r.is_deny && r.is_all) {
+            continue;
+        }
+        let open = list.iter().enumerate().find(|(at, rule)| {
+            let mut behind = list.iter().skip(at.saturating_add(1)).filter(|r| r.is_deny);
+            let covers = |deny: &AccessRule| {
+                rule.network.zip(deny.network).is_none_or(|(own, refused)| refused.covers(own))
+            };
+            !rule.is_deny && !rule.is_all && !behind.any(covers)
         });
-        if denies
-            && wider.next().is_none()
-            && !rules.iter().any(|r| s.is(*r, "deny") && s.arg(*r, 0) == "all")
-        {
-            found(s.span(n), "nobody else is refused behind it, so everybody gets in".to_owned());
-            return;
+        if let Some((_, rule)) = open {
+            found(s.span(rule.node), "nobody else is refused behind it, so everybody gets in".to_owned());
         }
     }
 }

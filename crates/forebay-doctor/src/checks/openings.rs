@@ -234,7 +234,7 @@ checks! { Check;
     },
     "dot-unescaped" |s, _, found| for n in s.all("location") {
         let Some((_, ending)) = routes::pattern(s, n).as_deref().and_then(loose_dot) else { continue };
-        found(s.span(n), format!("the dot is any letter: /x{ending} is taken as well"));
+        found(s.span(n), format!("the dot before \"{ending}\" is any letter"));
     },
     "control-socket" |s, _, found| for n in ["proxy_pass", "grpc_pass"].into_iter().flat_map(|name| s.all(name)) {
         let url = s.arg(n, 0);
@@ -284,6 +284,10 @@ checks! { Check;
     "server-name-twice" |s, _, found| name_twice(s, found),
     "uploads-as-html" |s, _, found| for n in s.all("default_type").filter(|n| s.arg(*n, 0) == "text/html") {
         let Some(block) = s.parent(n).filter(|b| s.is(*b, "location")) else { continue };
+        // A folder has no file of its own.
+        if routes::pattern(s, block).is_some_and(|p| p.ends_with("/$")) {
+            continue;
+        }
         let emptied = s.child(Some(block), "types").is_some();
         if is_for_uploads(&s.text(block)) || emptied && pass_of(s, block).is_none() && s.child(Some(block), "return").is_none() {
             found(s.arg_span(n, 0), "a file without a known ending runs as a page of the site".to_owned());

@@ -82,6 +82,8 @@ struct Compared {
     span: Span,
     /// The variable that a table defines by it; `None` for a condition.
     defines: Option<String>,
+    /// The table takes a part out of the text, as for a log, and decides nothing.
+    is_extraction: bool,
 }
 
 /// Returns the regular expressions of conditions and tables.
@@ -91,6 +93,7 @@ fn compared(s: &Scene<'_>) -> Vec<Compared> {
         subject: c.variable,
         pattern: c.value,
         defines: None,
+        is_extraction: false,
     });
     let of_tables = s.all("map").flat_map(|n| {
         let patterns = lines(s, n).filter_map(move |e| Some((e, bare(&e.name.as_str())?.to_owned())));
@@ -99,6 +102,7 @@ fn compared(s: &Scene<'_>) -> Vec<Compared> {
             pattern,
             span: e.name.span,
             defines: Some(defined(s, n)),
+            is_extraction: e.args.first().is_some_and(|value| value.text.contains(&b'$')),
         })
     });
     of_conditions.chain(of_tables).collect()
@@ -225,11 +229,14 @@ fn plain_patterns(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     let mut report = |span: Span, text: &str| {
         found(span, format!("without ~ \"{text}\" is compared letter by letter, and never met"));
     };
-    for (n, e) in s.all("map").flat_map(|n| lines(s, n).map(move |e| (n, e))) {
-        let key = e.name.as_str();
-        let bare = if has_names(s, n) { key.trim_end_matches(".*") } else { &key };
-        if !key.starts_with('~') && is_like_pattern(bare) {
-            report(e.name.span, &key);
+    for n in s.all("map") {
+        let names = has_names(s, n);
+        for e in lines(s, n) {
+            let key = e.name.as_str();
+            let bare = if names { key.trim_end_matches(".*") } else { &key };
+            if !key.starts_with('~') && is_like_pattern(bare) {
+                report(e.name.span, &key);
+            }
         }
     }
     for c in conditions(s).filter(|c| matches!(c.operator.as_str(), "=" | "!=") && is_like_pattern(&c.value))
@@ -287,12 +294,12 @@ fn decides_on_cache(s: &Scene<'_>, variable: &str) -> bool {
 }
 
 checks! { Check;
-    "person-unanchored" |s, _, found| for c in compared(s).into_iter().filter(|c| is_of_person(&c.subject)) {
+    "person-unanchored" |s, _, found| for c in compared(s).into_iter().filter(|c| is_of_person(&c.subject) && !c.is_extraction) {
         if !is_anchored(&c.pattern) && !c.pattern.contains(".*") {
             found(c.span, format!("every ${} that only contains {} is let in, whatever else is in it", c.subject, c.pattern));
         }
     },
-    "address-pattern" |s, _, found| for c in compared(s).into_iter().filter(|c| is_address(&c.subject)) {
+    "address-pattern" |s, _, found| for c in compared(s).into_iter().filter(|c| is_address(&c.subject) && !c.is_extraction) {
         if let Some(text) = loose_address(&c.pattern) {
             found(c.span, format!("{}: {text}", c.pattern));
         }
@@ -338,8 +345,8 @@ checks! { Check;
     },
     "referers-unanchored" |s, _, found| for n in s.all("valid_referers") {
         for (i, name) in s.args(n).iter().enumerate() {
-            if bare(name).is_some_and(|p| branches(p).iter().any(|b| !begins(b))) {
-                found(s.arg_span(n, i), format!("http://any.net/?{} fits, too", name.trim_start_matches(['~', '*'])));
+            if let Some(pattern) = bare(name).filter(|p| branches(p).iter().any(|b| !begins(b))) {
+                found(s.arg_span(n, i), format!("an address of any site that only contains {pattern} fits, too"));
             }
         }
     },

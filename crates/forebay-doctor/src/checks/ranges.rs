@@ -8,7 +8,7 @@ use crate::scene::Scene;
 use forebay_conf::tree::Span;
 use std::borrow::Cow;
 
-/// Range of a value: the directive, the least and the largest sensible value, and what comes of others.
+/// Range of a value: the directive, the least and the largest sensible value, and the harm of larger ones.
 struct Range {
     name: &'static str,
     least: u64,
@@ -26,9 +26,9 @@ const TIMES: [Range; 21] = [
     range("preread_timeout", 1, 120, "slow clients hold sockets before they have said anything"),
     range("proxy_protocol_timeout", 1, 120, "slow clients hold sockets before they have said anything"),
     range("resolver_timeout", 1, 60, "requests wait for a name server that is gone"),
-    range("http2_idle_timeout", 10, 3600, "idle connections are kept"),
+    range("http2_idle_timeout", 1, 3600, "idle connections are kept"),
     range("http2_recv_timeout", 5, 600, "silent connections are kept"),
-    range("keepalive_time", 30, 86_400, "connections are never ended"),
+    range("keepalive_time", 1, 86_400, "connections are never ended"),
     range("lingering_time", 1, 600, "connections that have ended are kept"),
     range("proxy_cache_lock_timeout", 0, 120, "requests wait for one that hangs"),
     range("fastcgi_cache_lock_timeout", 0, 120, "requests wait for one that hangs"),
@@ -62,25 +62,25 @@ const TIMES: [Range; 21] = [
 
 /// Sizes, in bytes.
 const SIZES: [Range; 13] = [
-    range("mp4_max_buffer_size", 64 << 10, 100 << 20, "one request may take as much memory"),
+    range("mp4_max_buffer_size", 1 << 10, 100 << 20, "one request may take as much memory"),
     range("mp4_buffer_size", 4 << 10, 16 << 20, "each request takes as much memory"),
     range("subrequest_output_buffer_size", 1 << 10, 16 << 20, "each subrequest may take as much memory"),
     range("image_filter_buffer", 64 << 10, 100 << 20, "each picture may take as much memory"),
     range("http2_max_field_size", 1 << 10, 256 << 10, "each connection may take as much memory"),
     range("http2_max_header_size", 1 << 10, 512 << 10, "each connection may take as much memory"),
     range("http2_recv_buffer_size", 16 << 10, 16 << 20, "each worker takes as much memory"),
-    range("limit_rate", 1 << 10, 10 << 30, "a page takes minutes"),
-    range("proxy_limit_rate", 1 << 10, 10 << 30, "a page takes minutes"),
-    range("fastcgi_limit_rate", 1 << 10, 10 << 30, "a page takes minutes"),
-    range("proxy_download_rate", 1 << 10, 10 << 30, "a page takes minutes"),
-    range("proxy_upload_rate", 1 << 10, 10 << 30, "a page takes minutes"),
-    range("client_max_body_size", 1 << 10, u64::MAX, "hardly any form can be sent"),
+    range("limit_rate", 1 << 10, u64::MAX, ""),
+    range("proxy_limit_rate", 1 << 10, u64::MAX, ""),
+    range("fastcgi_limit_rate", 1 << 10, u64::MAX, ""),
+    range("proxy_download_rate", 1 << 10, u64::MAX, ""),
+    range("proxy_upload_rate", 1 << 10, u64::MAX, ""),
+    range("client_max_body_size", 1 << 10, u64::MAX, ""),
 ];
 
 /// Plain numbers.
 const NUMBERS: [Range; 9] = [
-    range("http2_max_concurrent_streams", 8, 1024, "one connection has as many requests at once"),
-    range("http3_max_concurrent_streams", 8, 1024, "one connection has as many requests at once"),
+    range("http2_max_concurrent_streams", 2, 1024, "one connection has as many requests at once"),
+    range("http3_max_concurrent_streams", 2, 1024, "one connection has as many requests at once"),
     range("http2_max_requests", 10, 10_000_000, "connections last for ever"),
     range("ssl_verify_depth", 1, 10, "chains of any length are followed"),
     range(
@@ -105,9 +105,10 @@ fn outside(
     for range in ranges {
         for n in s.all(range.name) {
             // 0 is "no limit", or the way to turn it off.
-            let odd = value(n).filter(|v| *v != 0 && (*v < range.least || *v > range.most));
-            if odd.is_some() {
-                found(s.arg_span(n, 0), format!("{} {}: {}", range.name, s.arg(n, 0), range.harm));
+            let Some(v) = value(n).filter(|v| *v != 0) else { continue };
+            let harm = if v > range.most { range.harm } else { "hardly anything is served within it" };
+            if v < range.least || v > range.most {
+                found(s.arg_span(n, 0), format!("{} {}: {harm}", range.name, s.arg(n, 0)));
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::scene::{Scene, Table};
 use crate::variables::{
     by_client, group, groups, is_name, named, patterns, repeats_itself, sources, takes_line_feeds, values,
 };
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 /// Returns the host in the address of a `proxy_pass` or the like, without a path of variables behind it.
@@ -111,7 +112,12 @@ checks! { Check;
         }
     },
     "if-evil" |s, _, found| for n in s.all("if").filter(|n| s.parent(*n).is_some_and(|p| s.is(p, "location"))) {
-        if let Some(c) = s.nodes[n].children.iter().find(|c| !["return", "rewrite", "set", "break"].iter().any(|d| s.is(**c, d))) {
+        // Fields of an answer that the block itself gives are safe.
+        let answers = s.child(Some(n), "return").is_some();
+        let is_safe = |c: usize| {
+            ["return", "rewrite", "set", "break"].iter().any(|d| s.is(c, d)) || answers && (s.is(c, "add_header") || s.is(c, "default_type"))
+        };
+        if let Some(c) = s.level(Some(n)).iter().find(|c| !is_safe(**c)) {
             found(s.span(*c), format!("\"{}\" inside \"if\"", String::from_utf8_lossy(&s.nodes[*c].d.name.text)));
         }
     },
@@ -276,10 +282,13 @@ checks! { Check;
     "default-server" |s, _, found| {
         let mut seen: Vec<(&str, usize, usize)> = Vec::new();
         let mut known: Table<&str, usize> = Table::default();
+        // A server may listen at an address for TLS and for HTTP/3.
+        let mut counted: HashSet<(&str, Option<usize>)> = HashSet::new();
         for n in s.all("listen").filter(|n| s.parent(*n).is_some_and(|p| s.around(p, "http").is_some())) {
             let address = s.arg(n, 0);
             let is_default = s.args(n).iter().any(|a| a == "default_server" || a == "default");
-            let servers = if is_default { usize::MAX / 2 } else { 1 };
+            let is_new = counted.insert((address, s.parent(n)));
+            let servers = if is_default { usize::MAX / 2 } else { usize::from(is_new) };
             match known.get(address).and_then(|i| seen.get_mut(*i)) {
                 Some((_, _, count)) => *count = count.saturating_add(servers),
                 None => {

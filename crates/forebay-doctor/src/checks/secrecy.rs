@@ -252,7 +252,8 @@ checks! { Check;
     "http2-off" |s, h, found| {
         let faulty = h.target.nginx().is_some_and(super::faults::http2_is_faulty);
         let until = if faulty { ", once nginx is a version without open faults of HTTP/2" } else { "" };
-        let refuses = |l: usize| s.on(s.parent(l), "ssl_reject_handshake");
+        // A server that only redirects has one request for each client.
+        let refuses = |l: usize| s.on(s.parent(l), "ssl_reject_handshake") || s.child(s.parent(l), "return").is_some();
         let tls = s.all("listen").find(|l| has(s, *l, "ssl") && s.around(*l, "http").is_some() && !refuses(*l));
         let spoken = s.all("http2").any(|n| s.arg(n, 0) == "on") || s.all("listen").any(|l| has(s, l, "http2"));
         if let Some(l) = tls.filter(|_| !spoken) {

@@ -171,7 +171,7 @@ checks! { Check;
         let code = args.iter().find(|a| *a == "404" || *a == "410" || a.len() == 3 && a.starts_with('5'));
         let moved = args.iter().any(|a| ["=301", "=302", "=303", "=307", "=308"].contains(&&**a));
         if let Some(code) = code.filter(|_| moved) {
-            found(s.span(n), format!("who asks never hears of {code}, nor do search engines and monitors"));
+            found(s.span(n), format!("clients, search engines and monitors see a redirect, and never the {code}"));
         }
     },
     "try-files-circle" |s, _, found| for n in s.all("try_files") {

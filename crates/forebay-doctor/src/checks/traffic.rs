@@ -161,7 +161,9 @@ fn long_timeouts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     ] {
         for n in s.all(name).filter(|n| s.around(*n, "http").is_some()) {
             let block = s.parent(n);
-            let stays = upgrades(s, block)
+            let streams = s.effective(block, "proxy_buffering").is_some_and(|b| s.arg(b, 0) == "off");
+            let stays = streams
+                || upgrades(s, block)
                 || block.is_some_and(|b| {
                     path_with(s, b, &STREAMS).is_some() || path_with(s, b, &SOCKETS).is_some()
                 });
@@ -238,7 +240,8 @@ checks! { Check;
     },
     "retry-errors" |s, _, found| for family in FAMILIES {
         for n in s.all(&format!("{family}_next_upstream")) {
-            let spreads = s.args(n).iter().any(|a| a.starts_with("http_5") || a.starts_with("http_4"));
+            // What a server refuses (403, 404) counts as no failure.
+            let spreads = s.args(n).iter().any(|a| a.starts_with("http_5") || a == "http_429");
             let bounded = [format!("{family}_next_upstream_tries"), format!("{family}_next_upstream_timeout")].iter().any(|d| s.effective(s.parent(n), d).is_some());
             if spreads && !bounded {
                 found(s.span(n), "one bad request is tried at every server, and each counts it as a failure".to_owned());
@@ -417,7 +420,8 @@ checks! { Check;
         }
     },
     "body-buffer-small" |s, _, found| for n in s.all("client_body_buffer_size") {
-        if let Some(b) = size(s, n, 0).filter(|b| *b < 8192) {
+        let most = s.effective(s.parent(n), "client_max_body_size").and_then(|m| size(s, m, 0)).unwrap_or(1 << 20);
+        if let Some(b) = size(s, n, 0).filter(|b| *b < 8192 && (*b < most || most == 0)) {
             found(s.arg_span(n, 0), format!("bodies of more than {b} bytes are written to a file"));
         }
     },

@@ -133,14 +133,11 @@ const PUBLIC_AUTHORITIES: [&str; 8] = [
 fn opened(s: &Scene<'_>, n: usize) -> Option<String> {
     let (name, value) = (s.arg(n, 0).to_ascii_lowercase(), s.arg(n, 1));
     let unsafe_option = value.split(',').map(str::trim).find(|o| {
-        ["UnsafeLegacyRenegotiation", "UnsafeLegacyServerConnect", "Compression", "EmptyFragments"]
+        ["UnsafeLegacyRenegotiation", "UnsafeLegacyServerConnect", "Compression"]
             .contains(&o.trim_start_matches('+'))
     });
     match name.as_str() {
         "options" => unsafe_option.map(|o| format!("{o} opens what has been closed for years")),
-        "minprotocol" if ["None", "SSLv3", "TLSv1", "TLSv1.0", "TLSv1.1"].contains(&value) => {
-            Some(format!("{value} is spoken again, whatever ssl_protocols says"))
-        }
         "cipherstring" | "ciphersuites" => {
             let weak = ["NULL", "RC4", "DES", "EXPORT", "aNULL", "MD5", "SECLEVEL=0", "ALL"];
             let word = value
@@ -256,7 +253,7 @@ checks! { Check;
     "plain-to-public" |s, _, found| for n in PASSES.into_iter().flat_map(|name| s.all(name)) {
         let http = s.around(n, "stream").is_none();
         if let Some(host) = plain_host(s, s.arg(n, 0)).filter(|_| http) {
-            found(s.arg_span(n, 0), format!("everybody on the way to {host} can read and change it"));
+            found(s.arg_span(n, 0), format!("whoever is on the way to {host} can read and change it"));
         }
     },
     "ticket-key-static" |s, _, found| for n in s.all("ssl_session_ticket_key") {

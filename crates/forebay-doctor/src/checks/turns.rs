@@ -107,7 +107,12 @@ fn leaving_rewrites(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let (Some(server), target) = (http_server(s, n), s.arg(n, 1)) else { continue };
         let path = target.split('?').next().unwrap_or_default();
         let taker = routes::chosen(s, server, &filled(path, "/x"));
-        if path.starts_with('/') && taker != location {
+        // A rewrite of the location's own path. Others go to another location on purpose.
+        // By its pattern a location takes some paths, and all of them are rewritten.
+        let own = routes::prefix(s, location).filter(|p| p.len() > 1);
+        let is_own = routes::pattern(s, location).is_some()
+            || own.is_some_and(|p| s.arg(n, 0).trim_start_matches('^').starts_with(p));
+        if path.starts_with('/') && taker != location && is_own {
             let name = if s.is(taker, "server") {
                 "the server".to_owned()
             } else {

@@ -250,9 +250,13 @@ checks! { Check;
     "identity-gap" |s, _, found| gaps(s, found),
     "choice-ever-new" |s, _, found| ever_new(s, found),
     "zone-missing" |s, _, found| for u in s.all("upstream").filter(|u| s.child(Some(*u), "zone").is_none() && active(s, *u).len() > 1) {
-        let counting = COUNTING.iter().find_map(|m| s.child(Some(u), m));
+        let counting = COUNTING
+            .iter()
+            .find_map(|m| s.child(Some(u), m))
+            .filter(|n| !s.is(*n, "random") || s.arg(*n, 0) == "two");
         let bounded = children(s, u, "server").find(|n| s.args(*n).iter().any(|a| a.starts_with("max_conns=")));
-        let one = s.all("worker_processes").any(|n| s.arg(n, 0) == "1");
+        // One worker is the default.
+        let one = s.all("worker_processes").last().is_none_or(|n| s.arg(n, 0) == "1") && !s.is_partial();
         if let Some(n) = counting.or(bounded).filter(|_| !one) {
             found(s.span(n), "without a zone each worker counts for itself".to_owned());
         }
@@ -277,7 +281,9 @@ checks! { Check;
     },
     "certificate-field-broken" |s, _, found| for n in PASSED.into_iter().flat_map(|name| s.all(name)) {
         let value = s.arg(n, 1);
-        if named(value).iter().any(|(_, v)| matches!(*v, "ssl_client_cert" | "ssl_client_raw_cert")) && !s.is(n, "fastcgi_param") {
+        // Parameters of FastCGI and its relatives may have line breaks.
+        let is_field = s.nodes.get(n).is_some_and(|n| !n.d.name.text.ends_with(b"_param"));
+        if named(value).iter().any(|(_, v)| matches!(*v, "ssl_client_cert" | "ssl_client_raw_cert")) && is_field {
             found(s.arg_span(n, 1), "a certificate has line breaks, which a field cannot have".to_owned());
         }
     },

@@ -169,6 +169,12 @@ fn completion_knows_the_context() {
     let found = labels(&items);
     assert!(found.contains(&"client_max_body_size") && !found.contains(&"worker_connections"), "{found:?}");
     assert!(!found.contains(&"upstream"), "a server has no groups: {found:?}");
+    let item = items.as_array().and_then(|all| all.iter().find(|i| i["label"] == "client_max_body_size"));
+    let item = item.expect("an item").clone();
+    assert_eq!(item["documentation"], Value::Null, "help comes when it is asked for");
+    let whole = client.ask("completionItem/resolve", item);
+    let help = whole["documentation"]["value"].as_str().unwrap_or_default();
+    assert!(help.contains("**client_max_body_size**") && help.contains("In: "), "{whole}");
     client.change("site.conf", SITE);
     let text = SITE;
     let at = client.at("site.conf", text, "http://");

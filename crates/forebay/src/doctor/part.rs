@@ -5,6 +5,7 @@ use forebay_conf::files::Files;
 use forebay_conf::parse::{Parsed, parse};
 use forebay_conf::tree::FileId;
 use forebay_doctor::output::MISSING;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Blocks that a file may be a part of, with the text that stands around it.
@@ -30,7 +31,9 @@ pub(super) fn read(main: &Path, globals: &str, dir: &Path, files: &mut Files) ->
     let parsed = parse(main, globals, dir, files);
     let misplaced = misplaced(&parsed);
     let is_whole = parsed.tree.root.items.iter().any(|d| d.block.is_some() && d.name.text != b"include");
-    if misplaced == 0 || is_whole {
+    // `include` would take such a path for a pattern.
+    let is_pattern = main.to_string_lossy().contains(['*', '?', '[']);
+    if misplaced == 0 || is_whole || is_pattern {
         return Read { parsed, part_of: None, around: None };
     }
     let mut best = Read { parsed, part_of: None, around: None };
@@ -69,11 +72,9 @@ pub(super) fn note_missing(errors: &mut Vec<Error>) {
         let (path, _) = e.message.strip_prefix("open() \"")?.split_once("\" failed (2:")?;
         Some(PathBuf::from(path))
     };
-    let names: Vec<String> = errors
-        .iter()
-        .filter_map(missing)
-        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-        .collect();
+    let names: BTreeSet<PathBuf> = errors.iter().filter_map(missing).collect();
+    let names: Vec<String> =
+        names.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
     let Some(first) = errors.iter().find(|e| missing(e).is_some()).cloned() else { return };
     errors.retain(|e| missing(e).is_none());
     let (shown, rest) = names.split_at(names.len().min(5));
