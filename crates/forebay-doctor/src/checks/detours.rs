@@ -223,12 +223,34 @@ fn conditions_bypassed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
             let ending =
                 routes::pattern(s, *t).is_some_and(|p| p.starts_with("\\.") || p.starts_with(".*\\."));
             let same = pass_of(s, *t).is_some_and(|p| pass_of(s, l).is_none_or(|own| own == p));
-            ending && same && !is_guarded(s, Some(*t)) && !refuses_all(s, *t)
+            ending && same && !is_closed(s, *t) && !refuses_all(s, *t)
         });
         if let Some(t) = taker {
             found(s.span(c.node), format!("\"location {}\" takes paths below {prefix} before it", s.text(t)));
         }
     }
+}
+
+/// Returns `true` if not everybody gets into a block. A list of some who are refused guards nothing.
+pub(super) fn is_closed(s: &Scene<'_>, block: usize) -> bool {
+    is_guarded(s, Some(block)) && !refuses_few(s, block)
+}
+
+/// Returns `true` if all that guards a block is a list of some who are refused.
+fn refuses_few(s: &Scene<'_>, block: usize) -> bool {
+    let is_set = |name: &&str| s.effective(Some(block), name).is_some_and(|n| s.arg(n, 0) != "off");
+    let others = ["auth_basic", "auth_request", "auth_jwt", "auth_oidc", "internal", "ssl_verify_client"];
+    let mut at = Some(block);
+    while let Some(b) = at {
+        let is_refusal = |n| s.child(Some(n), "return").is_some_and(|r| s.arg(r, 0).starts_with('4'));
+        if s.children(Some(b), "if").any(is_refusal) || s.child(Some(b), "limit_except").is_some() {
+            return false;
+        }
+        at = s.parent(b);
+    }
+    is_set(&"deny")
+        && !others.iter().any(is_set)
+        && !s.all_effective(Some(block), "deny").any(|n| s.arg(n, 0) == "all")
 }
 
 /// Reports a guard for the name of a folder that its contents do not have.
@@ -249,7 +271,7 @@ fn folders_open(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let sends = s.inside(l).any(|n| s.args(n).iter().any(|a| a.starts_with(&folder)));
         let taker = routes::chosen(s, server, &format!("{folder}x"));
         let files = pass_of(s, taker).is_none() && s.child(Some(taker), "return").is_none();
-        if sends && files && taker != l && !is_guarded(s, Some(taker)) {
+        if sends && files && taker != l && !is_closed(s, taker) {
             found(
                 s.span(l),
                 format!("{folder} and what is below it is not {path}, and nobody is asked there"),
@@ -269,8 +291,7 @@ fn login_off(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let path = s.last_arg(l).to_ascii_lowercase();
         let inner =
             path.split(['/', '^', '$', '~', '(', ')', '|', '.', '-', '_']).find(|p| INNER.contains(p));
-        if let Some(word) = inner.filter(|_| !is_guarded(s, Some(l)) && !refuses_all(s, l) && !included(s, l))
-        {
+        if let Some(word) = inner.filter(|_| !is_closed(s, l) && !refuses_all(s, l) && !included(s, l)) {
             found(s.span(n), format!("everybody reaches what is called {word}"));
         }
     }
@@ -301,7 +322,7 @@ fn second_doors(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for (n, target) in
         open.into_iter().filter(|(_, target)| guarded.contains(target) && !target.contains('$'))
     {
-        if !is_guarded(s, s.parent(n)) {
+        if s.parent(n).is_some_and(|l| !is_closed(s, l)) {
             found(
                 s.span(n),
                 format!("another server asks for a certificate before {target}, and this one for nothing"),
@@ -318,9 +339,11 @@ fn writers_free(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
             .any(|g| s.child(Some(n), g).is_some_and(|a| s.arg(a, 0) != "off"));
         let writes = s.args(n).iter().find(|a| ["POST", "PUT", "DELETE", "PATCH"].contains(&&***a));
         let Some(l) = s.parent(n).filter(|_| login) else { continue };
-        let names = ["auth_basic", "auth_request", "auth_jwt", "deny"];
+        let names = ["auth_basic", "auth_request", "auth_jwt"];
         let outer = names.iter().any(|g| s.effective(Some(l), g).is_some_and(|a| s.arg(a, 0) != "off"));
-        if let Some(method) = writes.filter(|_| !outer) {
+        if let Some(method) =
+            writes.filter(|_| !outer && !s.all_effective(Some(l), "deny").any(|d| s.arg(d, 0) == "all"))
+        {
             found(s.span(n), format!("{method} is one of the methods for which no password is asked"));
         }
     }

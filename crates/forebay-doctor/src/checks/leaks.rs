@@ -1,6 +1,6 @@
 //! Checks of what gets out or in by a list, a field, a table or a folder that says more than is meant.
 
-use super::ask::{http_server, http_servers, is_guarded, is_local, pass_of, serves};
+use super::ask::{http_server, http_servers, is_local, pass_of, serves};
 use super::patterns::conditions;
 use super::{Check, checks};
 use crate::routes;
@@ -348,7 +348,7 @@ fn consoles(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let first = path.trim_start_matches(['=', ' ', '/']).split('/').next().unwrap_or_default();
         let console = CONSOLES.iter().find(|(name, _)| *name == first);
         let local = || http_server(s, l).is_none_or(|server| is_local(s, server) || !is_public(s, server));
-        if let Some((_, what)) = console.filter(|_| !is_guarded(s, Some(l)) && !local()) {
+        if let Some((_, what)) = console.filter(|_| !super::detours::is_closed(s, l) && !local()) {
             found(s.span(l), format!("everybody reaches {what}"));
         }
     }

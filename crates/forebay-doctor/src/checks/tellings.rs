@@ -1,8 +1,8 @@
-//! Checks of what responses, caches and logs tell, and to whom.
+//! Checks of what responses, caches and logs tell, and to whom, and of whom limits count.
 
 use super::ask::{http_servers, pass_of};
 use super::{Check, checks};
-use crate::scene::Scene;
+use crate::scene::{Scene, Table};
 use forebay_conf::tree::Span;
 use std::collections::HashSet;
 
@@ -86,7 +86,33 @@ fn unannounced(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
+/// Returns the lines of a table: what is compared, and the value.
+fn entries<'s>(s: &'s Scene<'_>, table: usize) -> impl Iterator<Item = (String, String)> + 's {
+    super::patterns::lines(s, table)
+        .filter_map(|e| Some((e.name.as_str().into_owned(), e.args.first()?.as_str().into_owned())))
+}
+
+/// Beginnings of private addresses.
+const PRIVATE: [&str; 4] = ["10.", "192.168.", "172.16.", "127."];
+
+/// Reports limits that count the own networks, and no strangers.
+fn spared_strangers(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
+    let zones = ["limit_req_zone", "limit_conn_zone"];
+    let keys: HashSet<&str> = zones.into_iter().flat_map(|name| s.all(name)).map(|n| s.arg(n, 0)).collect();
+    let networks: Table<&str, usize> = s.all("geo").map(|n| (s.last_arg(n), n)).collect();
+    for map in s.all("map").filter(|n| keys.contains(s.arg(*n, 1))) {
+        let Some(geo) = networks.get(s.arg(map, 0)).copied() else { continue };
+        let empty: HashSet<String> = entries(s, map).filter(|(_, v)| v.is_empty()).map(|(k, _)| k).collect();
+        let spares = entries(s, geo).any(|(k, v)| k == "default" && empty.contains(&v));
+        let is_own = |k: &str| PRIVATE.iter().any(|p| k.starts_with(p));
+        if spares && entries(s, geo).any(|(k, v)| is_own(&k) && !empty.contains(&v)) {
+            found(s.span(map), format!("{} is empty for strangers, who are not counted", s.arg(map, 1)));
+        }
+    }
+}
+
 checks! { Check;
+    "limit-spares-strangers" |s, _, found| spared_strangers(s, found),
     "limit-log-quiet" |s, _, found| quiet_limits(s, found),
     "log-only-successes" |s, _, found| only_successes(s, found),
     "cache-administration" |s, _, found| cached_administration(s, found),
