@@ -297,6 +297,9 @@ fn login_off(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
+/// Directives by which a login is asked for.
+const LOGINS: [&str; 3] = ["auth_basic", "auth_request", "auth_jwt"];
+
 /// Reports a second way to an application whose first one asks for somebody.
 fn second_doors(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     let asks = |server: usize| {
@@ -313,9 +316,13 @@ fn second_doors(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let Some(server) = http_server(s, n) else { continue };
         let address = s.arg(n, 0);
         let target = address.split_once("://").map_or(address, |(_, rest)| rest).trim_end_matches('/');
-        if *known.entry(server).or_insert_with(|| asks(server)) {
+        let whole = s.parent(n).filter(|l| s.text(*l) == "/");
+        let login = |name: &str| s.effective(whole, name).is_some_and(|a| s.arg(a, 0) != "off");
+        if *known.entry(server).or_insert_with(|| asks(server))
+            || whole.is_some() && LOGINS.into_iter().any(login)
+        {
             guarded.insert(target);
-        } else if s.parent(n).is_some_and(|l| s.text(l) == "/") && !is_local(s, server) {
+        } else if whole.is_some() && !is_local(s, server) {
             open.push((n, target));
         }
     }
@@ -325,7 +332,9 @@ fn second_doors(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         if s.parent(n).is_some_and(|l| !is_closed(s, l)) {
             found(
                 s.span(n),
-                format!("another server asks for a certificate before {target}, and this one for nothing"),
+                format!(
+                    "another server asks for a certificate or login before {target}, and this one for nothing"
+                ),
             );
         }
     }

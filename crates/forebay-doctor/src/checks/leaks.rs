@@ -321,24 +321,15 @@ fn certificates_by_name(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 }
 
 /// Consoles of programs: the first part of their paths, and what they are.
-const CONSOLES: [(&str, &str); 17] = [
+const CONSOLES: [(&str, &str); 8] = [
     ("minio", "the administration of MinIO"),
-    ("phpmyadmin", "phpMyAdmin"),
-    ("pma", "phpMyAdmin"),
-    ("adminer", "Adminer"),
     ("_cluster", "the cluster of Elasticsearch"),
-    ("_cat", "the insides of Elasticsearch"),
     ("_nodes", "the insides of Elasticsearch"),
     ("elasticsearch", "Elasticsearch"),
-    ("solr", "the administration of Solr"),
-    ("h2-console", "the console of a database"),
-    ("jolokia", "the insides of a Java program"),
     ("jmx-console", "the insides of a Java program"),
-    ("alertmanager", "Alertmanager"),
     ("kibana", "Kibana"),
     ("consul", "Consul"),
     ("flower", "the queues of Celery"),
-    ("etcd", "etcd"),
 ];
 
 /// Reports consoles of known programs that nobody guards.
