@@ -6,6 +6,7 @@ pub(crate) mod ask;
 mod caching;
 pub(crate) mod certificates;
 mod decisions;
+pub(crate) mod detours;
 pub(crate) mod disks;
 mod effect;
 pub(crate) mod faults;
@@ -15,6 +16,7 @@ pub(crate) mod http3;
 mod identity;
 mod keeping;
 pub(crate) mod kernel;
+pub(crate) mod leaks;
 mod networks;
 pub(crate) mod openings;
 mod passing;
@@ -25,6 +27,7 @@ pub(crate) mod safety;
 mod secrecy;
 mod slips;
 pub(crate) mod stream;
+pub(crate) mod tellings;
 mod traffic;
 mod transport;
 mod trust;
@@ -95,6 +98,9 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         upstreams::CHECKS,
         keeping::CHECKS,
         slips::CHECKS,
+        detours::CHECKS,
+        leaks::CHECKS,
+        tellings::CHECKS,
     ];
     tables.into_iter().flatten()
 }

@@ -1,3 +1,4 @@
+mod detours;
 mod fixes;
 mod planted;
 mod quic;
