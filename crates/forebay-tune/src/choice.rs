@@ -24,8 +24,8 @@ pub(crate) struct Choice<'a> {
     pub(crate) journal: &'a Journal,
     /// Directives that others know to be set badly, `forebay doctor` for one: their settings come first.
     pub(crate) known: &'a [String],
-    /// Paths of locations whose answers may be stored, as far as some requests tell.
-    pub(crate) storable: &'a [String],
+    /// Numbers of locations whose answers may be stored, as far as some requests tell.
+    pub(crate) storable: &'a [usize],
 }
 
 impl Choice<'_> {

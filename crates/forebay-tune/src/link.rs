@@ -224,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_page_is_of_one_server_and_not_endless() {
-        let target = |url: &str, size| Target { url: url.into(), host: None, proxied: false, size };
+        let target =
+            |url: &str, size| Target { url: url.into(), host: None, location: None, proxied: false, size };
         let all = [
             target("http://127.0.0.1:1/a", 10),
             target("https://127.0.0.1:2/b", 10),

@@ -427,12 +427,12 @@ impl Progress<'_> {
 /// A subject that answers, and paths of which answers may be stored.
 struct Prepared<'s> {
     subject: Subject<'s>,
-    storable: Vec<String>,
+    storable: Vec<usize>,
 }
 
-/// Keeps the targets that answer well as the configuration is; at least one does. Returns the paths of those whose answers may be
-/// stored, where the upstreams are the `real` ones.
-fn answering(subject: &mut Subject<'_>, conf: &Path, real: bool) -> Result<Vec<String>, String> {
+/// Keeps the targets that answer well as the configuration is; at least one does. Returns the locations whose answers may be stored,
+/// where the upstreams are the `real` ones.
+fn answering(subject: &mut Subject<'_>, conf: &Path, real: bool) -> Result<Vec<usize>, String> {
     let Subject { copy, program, .. } = &*subject;
     program.test(conf)?;
     let _process = program.start(conf, &copy.addresses(subject.source), &copy.place.dir.join("stderr"))?;
@@ -451,8 +451,9 @@ fn answering(subject: &mut Subject<'_>, conf: &Path, real: bool) -> Result<Vec<S
             why.map_or_else(String::new, |w| format!(". The first refusal: {w}"))
         ));
     }
-    subject.targets = kept;
-    Ok(if real { storable::paths(&subject.targets) } else { Vec::new() })
+    // What does not answer well is refused, too.
+    let asked = std::mem::replace(&mut subject.targets, kept);
+    Ok(if real { storable::locations(&subject.source.view(), &asked) } else { Vec::new() })
 }
 
 /// Answer of a target to one request.
