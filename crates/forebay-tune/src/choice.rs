@@ -24,8 +24,8 @@ pub(crate) struct Choice<'a> {
     pub(crate) journal: &'a Journal,
     /// Directives that others know to be set badly, `forebay doctor` for one: their settings come first.
     pub(crate) known: &'a [String],
-    /// Paths of locations whose answers may be stored, as far as some requests tell.
-    pub(crate) storable: &'a [String],
+    /// Numbers of locations whose answers may be stored, as far as some requests tell.
+    pub(crate) storable: &'a [usize],
 }
 
 impl Choice<'_> {
@@ -80,17 +80,18 @@ impl Choice<'_> {
         let mut levels: Vec<(String, Vec<Edit>)> = Vec::new();
         let mut void = false;
         for text in knob.levels {
-            let Some(text) = in_effect(self.args.server, knob.place, &level_text(text, cpus())) else {
+            let Some(bare) = in_effect(self.args.server, knob.place, &level_text(text, cpus())) else {
                 void = true;
                 continue;
             };
+            let text = with_needs(self.view, self.args.server, knob, &bare);
             let edits = match knob.place {
                 Place::Cache => crate::patch::cache::store(self.view, &text, Some(self.storable)),
                 _ => crate::patch::edits(self.view, knob, &text),
             };
             let known = levels.iter().any(|(t, e)| same(t, &text) || (!edits.is_empty() && *e == edits));
             let changes = !edits.is_empty() || knob.place == Place::Sysctl;
-            if !known && changes && !self.is_set(knob, &text) {
+            if !known && changes && !self.is_set(knob, &bare) {
                 levels.push((text, edits));
             }
         }
@@ -196,6 +197,17 @@ fn in_effect(server: Which, place: Place, level: &str) -> Option<String> {
     Some(kept.join("; ") + end)
 }
 
+/// Returns a level with what it needs to have its effect: connections that are kept wait for acknowledgements with `tcp_nodelay off`,
+/// and those that are closed soon do not.
+fn with_needs(view: &View<'_>, server: Which, knob: &Knob, level: &str) -> String {
+    let is_off = |n: usize| view.args(n).first().is_some_and(|a| a == "off");
+    let waits = || view.all("tcp_nodelay").any(is_off) && (server == Which::Nginx || acts("tcp_nodelay"));
+    if knob.name == "keepalive_requests" && waits() {
+        return format!("{level} tcp_nodelay on;");
+    }
+    level.to_owned()
+}
+
 /// Returns `true` if a directive of `http`, `events` or the top of the file does something in Forebay.
 fn acts(name: &str) -> bool {
     let of_others = |module: &str| module.starts_with("stream") || module.starts_with("mail");
@@ -239,6 +251,21 @@ mod tests {
             let kept = in_effect(Which::Forebay, knob.place, text).unwrap_or_default();
             assert!(!kept.contains("sendfile") && !kept.contains("multi_accept"), "{kept}");
         }
+    }
+
+    #[test]
+    fn kept_connections_do_not_wait_for_acknowledgements() {
+        let dir = tempfile::tempdir().expect("dir");
+        let level = |name: &str, settings: &str| {
+            let conf = dir.path().join("n.conf");
+            std::fs::write(&conf, format!("events {{}}\nhttp {{ {settings} }}\n")).expect("written");
+            let source = forebay_copy::patch::Source::read(&conf).expect("parses");
+            let knob = KNOBS.iter().find(|k| k.name == name).expect("in the table");
+            with_needs(&source.view(), Which::Nginx, knob, "x 1;")
+        };
+        assert_eq!(level("keepalive_requests", "tcp_nodelay off;"), "x 1; tcp_nodelay on;");
+        assert_eq!(level("keepalive_requests", "tcp_nodelay on;"), "x 1;");
+        assert_eq!(level("keepalive_timeout", "tcp_nodelay off;"), "x 1;");
     }
 
     #[test]

@@ -132,14 +132,19 @@ impl Summary<'_> {
         out
     }
 
-    /// Returns what was found, in a line each: settings with a gain, those without one, and those that are set badly though nothing
-    /// about them can be measured with this load.
+    /// Returns what was found, in a line each: settings with a gain, those without one, those that are worse, those that were not
+    /// judged, and those that are set badly though nothing about them can be measured with this load.
     fn found(&self) -> String {
-        let (mut with, mut without) = (Vec::new(), Vec::new());
-        for (k, a) in self.active.iter().enumerate() {
-            match self.report.lines.iter().find(|l| l.knob == k && l.kept && self.report.proven) {
-                Some(l) => with.push(format!("{} {}", a.knob.name, factor(l.gain.mid))),
-                None => without.push(a.knob.name.to_owned()),
+        let [mut with, mut without, mut worse, mut open] = [const { Vec::new() }; 4];
+        // Without a proof of the whole nothing is said about its parts.
+        for (k, a) in self.active.iter().enumerate().filter(|_| self.report.proven) {
+            let moved = |l: &Line| format!("{} {}", a.knob.name, factor(l.gain.mid));
+            match self.report.lines.iter().find(|l| l.knob == k) {
+                Some(l) if l.kept => with.push(moved(l)),
+                Some(l) if l.pairs == 0 => open.push(a.knob.name.to_owned()),
+                Some(l) if l.gain.high < 0.0 => worse.push(moved(l)),
+                Some(_) => without.push(a.knob.name.to_owned()),
+                None => open.push(a.knob.name.to_owned()),
             }
         }
         let is_known = |name: &str| self.known.iter().any(|k| k == name);
@@ -148,11 +153,14 @@ impl Summary<'_> {
         let heads = [
             "With a gain",
             "Without a measurable gain here",
-            "Set badly by `forebay doctor`, not measurable here",
+            "Worse here",
+            "Not judged",
+            "Called set badly by `forebay doctor`, not measurable with this load",
         ];
         let line =
             |(head, names): (&str, Vec<String>)| format!("{head}, {}: {}\n", names.len(), names.join(", "));
-        let all = heads.into_iter().zip([with, without, unmeasured]).filter(|(_, names)| !names.is_empty());
+        let lists = [with, without, worse, open, unmeasured];
+        let all = heads.into_iter().zip(lists).filter(|(_, names)| !names.is_empty());
         let text: String = all.map(line).collect();
         if text.is_empty() { text } else { format!("\n{text}") }
     }
@@ -373,8 +381,36 @@ pub(crate) mod tests {
             [("ssl_buffer_size", "without effect on this load".to_owned()), ("aio", "without".to_owned())];
         let known = ["ssl_buffer_size".to_owned(), "sendfile".to_owned()];
         let text = Summary { left_out: &left_out, known: &known, ..summary(&report) }.text();
-        let wanted = "\nSet badly by `forebay doctor`, not measurable here, 1: ssl_buffer_size (without effect on this load)\n";
+        let wanted = "\nCalled set badly by `forebay doctor`, not measurable with this load, 1: ssl_buffer_size (without \
+                      effect on this load)\n";
         assert!(text.ends_with(wanted), "{text}");
+    }
+
+    #[test]
+    fn each_setting_is_in_the_list_of_its_verdict() {
+        let active: Vec<Active> =
+            crate::knobs::KNOBS.iter().take(5).map(|knob| Active { knob, levels: Vec::new() }).collect();
+        let line = |knob, pairs, mid: f64| Line {
+            knob,
+            level: 1,
+            gain: Interval { mid, low: mid - 0.02, high: mid + 0.02 },
+            pairs,
+            kept: mid > 0.02,
+        };
+        let lines = vec![line(0, 4, 0.1), line(1, 4, 0.0), line(2, 4, -0.1), line(3, 0, -0.1)];
+        let proven = Report { lines, proven: true, ..report(0.02, 0.015) };
+        let name = |k: usize| active[k].knob.name;
+        let wanted = format!(
+            "\nWith a gain, 1: {} +10.5 %\nWithout a measurable gain here, 1: {}\nWorse here, 1: {} -9.5 %\nNot judged, 2: {}, {}\n",
+            name(0),
+            name(1),
+            name(2),
+            name(3),
+            name(4)
+        );
+        assert_eq!(Summary { active: &active, ..summary(&proven) }.found(), wanted);
+        let open = Report { proven: false, ..proven };
+        assert_eq!(Summary { active: &active, ..summary(&open) }.found(), "");
     }
 
     #[test]

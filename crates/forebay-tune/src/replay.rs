@@ -407,7 +407,7 @@ impl Replay<'_> {
     fn load(&self, a: &Article, port: u16) -> Result<Load, String> {
         let scheme = if a.tls { "https" } else { "http" };
         let url = format!("{scheme}://127.0.0.1:{port}/f.html");
-        let target = Target { url, host: None, proxied: false, size: 0 };
+        let target = Target { url, host: None, location: None, proxied: false, size: 0 };
         let manner = LoadPlan { close: !a.keepalive, ..LoadPlan::closed_loop(self.connections(a), 1) };
         load::load(&[target], &manner)
     }

@@ -86,12 +86,16 @@ impl Summary<'_> {
                 )
             }
             Goal::Transfer => {
-                format!(
-                    "With {lines} {server}'s answers arrive over a slow link {} as fast {range}.",
-                    times(i.mid)
-                )
+                let what =
+                    if self.has_pages() { "pages arrive" } else { "answers would arrive, as reckoned," };
+                format!("With {lines} {server}'s {what} over a slow link {} as fast {range}.", times(i.mid))
             }
         }
+    }
+
+    /// Returns `true` if runs were scored by pages over the slow link.
+    fn has_pages(&self) -> bool {
+        self.figures.iter().flatten().any(|f| f.page > 0.0)
     }
 
     fn lines_sentence(&self) -> String {
@@ -158,7 +162,10 @@ impl Summary<'_> {
         let (what, ratio) = match self.aim {
             Goal::Cpu => ("CPU time of a request", (-self.report.gain.mid).exp()),
             Goal::Latency => ("99th percentile of latency", (-self.report.gain.mid).exp()),
-            Goal::Transfer => ("time of a page over a slow link", (-self.report.gain.mid).exp()),
+            Goal::Transfer if self.has_pages() => {
+                ("time of a page over a slow link", (-self.report.gain.mid).exp())
+            }
+            Goal::Transfer => ("reckoned time of an answer over a slow link", (-self.report.gain.mid).exp()),
             Goal::Throughput => ("requests a second", self.report.gain.mid.exp()),
             Goal::Speed => ("speed", self.report.gain.mid.exp()),
         };
@@ -281,7 +288,10 @@ impl Summary<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::figures::Figures;
+    use crate::output::Summary;
     use crate::output::tests::{report, summary};
+    use crate::rig::Goal;
     use crate::search::{Confirmed, Line, Report};
     use crate::stats::Interval;
 
@@ -305,6 +315,18 @@ mod tests {
         assert!(text.is_some() && text < picture, "{html}");
         assert!(html.contains("won 5 of 5 pairs; half of the load was not checked"), "{html}");
         assert!(html.contains("410 % of before"), "{html}");
+    }
+
+    #[test]
+    fn a_report_names_what_was_scored() {
+        let gain = Interval { mid: 0.5, low: 0.4, high: 0.6 };
+        let report = Report { gain, proven: true, ..report(0.02, 0.015) };
+        let text = |page: f64| {
+            let figures = [Some(Figures { page, ..Figures::default() })];
+            Summary { aim: Goal::Transfer, figures: &figures, ..summary(&report) }.result_sentence()
+        };
+        assert!(text(1.0).contains("pages arrive"), "{}", text(1.0));
+        assert!(text(0.0).contains("answers would arrive, as reckoned"), "{}", text(0.0));
     }
 
     #[test]

@@ -57,6 +57,23 @@ impl ResumeLog {
         Ok(ResumeLog::of(lines.map_while(|l| serde_json::from_str(&l).ok())))
     }
 
+    /// Checks that each run was scored in the same way as those to come: by its page, or without one.
+    ///
+    /// # Errors
+    /// One was scored in the other way.
+    pub(crate) fn check_pages(&self, with_pages: bool) -> Result<(), String> {
+        let of_page = |line: &Value| line["page"].as_f64().is_some_and(|page| page > 0.0);
+        let scored = |line: &&Value| line["rate"].is_number();
+        if self.runs.iter().filter(scored).all(|line| of_page(line) == with_pages) {
+            return Ok(());
+        }
+        Err(match with_pages {
+            true => "--resume: runs of the log have no time of a page, by which --for transfer scores now; start anew",
+            false => "--resume: runs of the log were scored by pages, which are not measured with --http3; start anew",
+        }
+        .into())
+    }
+
     /// Returns how many of the planned runs have been done. Runs of the original in addition to them do not count.
     pub(crate) fn done(&self) -> usize {
         self.runs.iter().filter(|l| l["beside"] != true).count()
@@ -67,6 +84,18 @@ impl ResumeLog {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn runs_with_and_without_a_page_do_not_mix() {
+        let (old, new) = (json!({"rate": 1.0, "score": 1.0}), json!({"rate": 1.0, "page": 0.5}));
+        let refused = json!({"point": [1], "why": "refused"});
+        let check =
+            |lines: &[&Value], with| ResumeLog::of(lines.iter().map(|l| (*l).clone())).check_pages(with);
+        assert!(check(&[&new, &old], true).is_err_and(|why| why.contains("no time of a page")));
+        assert_eq!(check(&[&new, &refused], true), Ok(()));
+        assert_eq!(check(&[&old, &refused], false), Ok(()));
+        assert!(check(&[&new], false).is_err());
+    }
 
     #[test]
     fn a_log_has_the_capacity_the_search_and_the_check() {

@@ -136,6 +136,14 @@ struct Window {
     silent: bool,
 }
 
+/// Returns the better of two times: what disturbs a page only makes it slower, or fail.
+fn better(one: Result<f64, String>, other: Result<f64, String>) -> Result<f64, String> {
+    match (one, other) {
+        (Ok(a), Ok(b)) => Ok(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// Latencies that a window has at least.
 const LATENCIES: u32 = 3;
 /// Shortest window.
@@ -146,6 +154,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 impl<'s> Live<'s> {
     /// Creates a rig that has measured nothing.
     pub fn new(subject: Subject<'s>, task: Task, time: Timetable, log: RunLog) -> Live<'s> {
+        // Each run has two pages over the slow link.
+        let pages = if task.goal == Goal::Transfer { 2000 } else { 0 };
+        let overhead = Duration::from_millis(250 + pages);
         Live {
             subject,
             task,
@@ -155,7 +166,7 @@ impl<'s> Live<'s> {
             figures: Vec::new(),
             process: None,
             base: Vec::new(),
-            overhead: Duration::from_millis(250),
+            overhead,
             used: 0.0,
             latency: Duration::ZERO,
             last: Window::default(),
@@ -229,11 +240,18 @@ impl<'s> Live<'s> {
         let time = self.window(share.saturating_sub(self.overhead));
         let warm = (time / 5).clamp(Duration::from_millis(100), Duration::from_millis(1500));
         let time = time.mul_f64(0.8);
-        let (mut figures, first) = measure(&load, pid, warm, time)?;
+        let (figures, first) = measure(&load, pid, warm, time)?;
         let silent = figures.rate <= 0.0 && figures.errors == 0;
         self.last = Window { length: time, silent };
+        let checked = self.sound(&figures, first, time);
+        let page = checked.and_then(|()| self.page(&manner));
         let extra = start.elapsed().saturating_sub(warm + time);
         self.overhead = (self.overhead * 7 + extra) / 8;
+        Ok(Figures { page: page?, ..figures })
+    }
+
+    /// Checks that a run has answers, and no more failures than the original has.
+    fn sound(&self, figures: &Figures, first: Option<String>, time: Duration) -> Result<(), String> {
         let least = self.base.iter().map(|b| b.errors).max().unwrap_or_default();
         if figures.errors > least {
             let server = self.subject.targets.first().map_or("", |t| t.url.as_str());
@@ -244,12 +262,16 @@ impl<'s> Live<'s> {
             let why = first.map_or_else(String::new, |e| format!(": {e}"));
             return Err(format!("no request was answered within {:.1} s{why}", time.as_secs_f64()));
         }
-        if self.task.goal == Goal::Transfer && manner.protocol != Protocol::Http3 {
-            let mut page = || self.relays.page(&self.subject.targets, &manner);
-            // The better of two: what disturbs a page only makes it slower.
-            figures.page = page()?.min(page()?);
+        Ok(())
+    }
+
+    /// Returns the time of a page over the slow link, 0 where pages are not measured.
+    fn page(&mut self, manner: &LoadPlan) -> Result<f64, String> {
+        if self.task.goal != Goal::Transfer || manner.protocol == Protocol::Http3 {
+            return Ok(0.0);
         }
-        Ok(figures)
+        let mut page = || self.relays.page(&self.subject.targets, manner);
+        better(page(), page())
     }
 
     /// Returns the version of HTTP by which a point is loaded: the one that it allows, since its clients would take it.

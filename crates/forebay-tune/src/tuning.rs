@@ -241,11 +241,14 @@ impl<'a> Tuning<'a> {
     }
 
     fn past(&self, log: &Path, question: &Value) -> Result<ResumeLog, String> {
-        if self.args.resume {
-            ResumeLog::resume(&self.out, log, question)
-        } else {
-            ResumeLog::start(&self.out, log, question)
+        if !self.args.resume {
+            return ResumeLog::start(&self.out, log, question);
         }
+        let past = ResumeLog::resume(&self.out, log, question)?;
+        if self.args.goal == Goal::Transfer {
+            past.check_pages(!self.args.http3)?;
+        }
+        Ok(past)
     }
 
     fn rig(&self, subject: Subject<'a>, active: Vec<Active>, plan: &Plan, log: RunLog) -> Live<'a> {
@@ -294,7 +297,10 @@ impl<'a> Tuning<'a> {
             Goal::Throughput => "requests/s",
             Goal::Latency => "1/p99",
             Goal::Speed => "requests/s and requests per CPU second, in their geometric mean",
-            Goal::Transfer => "answers and pages in the same time over 4 Mbit/s and 60 ms",
+            Goal::Transfer if self.args.http3 => {
+                "answers in the same time over 4 Mbit/s and 60 ms, reckoned from their bytes"
+            }
+            Goal::Transfer => "pages in the same time over 4 Mbit/s and 60 ms",
         };
         match live.subject.manner.rate {
             Some(rate) => format!("{goal} at {rate} requests/s"),
@@ -424,15 +430,15 @@ impl Progress<'_> {
     }
 }
 
-/// A subject that answers, and paths of which answers may be stored.
+/// A subject that answers, and numbers of locations whose answers may be stored.
 struct Prepared<'s> {
     subject: Subject<'s>,
-    storable: Vec<String>,
+    storable: Vec<usize>,
 }
 
-/// Keeps the targets that answer well as the configuration is; at least one does. Returns the paths of those whose answers may be
-/// stored, where the upstreams are the `real` ones.
-fn answering(subject: &mut Subject<'_>, conf: &Path, real: bool) -> Result<Vec<String>, String> {
+/// Keeps the targets that answer well as the configuration is; at least one does. Returns the locations whose answers may be stored,
+/// where the upstreams are the `real` ones.
+fn answering(subject: &mut Subject<'_>, conf: &Path, real: bool) -> Result<Vec<usize>, String> {
     let Subject { copy, program, .. } = &*subject;
     program.test(conf)?;
     let _process = program.start(conf, &copy.addresses(subject.source), &copy.place.dir.join("stderr"))?;
@@ -451,8 +457,9 @@ fn answering(subject: &mut Subject<'_>, conf: &Path, real: bool) -> Result<Vec<S
             why.map_or_else(String::new, |w| format!(". The first refusal: {w}"))
         ));
     }
-    subject.targets = kept;
-    Ok(if real { storable::paths(&subject.targets) } else { Vec::new() })
+    // What does not answer well is refused, too.
+    let asked = std::mem::replace(&mut subject.targets, kept);
+    Ok(if real { storable::locations(&subject.source.view(), &asked) } else { Vec::new() })
 }
 
 /// Answer of a target to one request.

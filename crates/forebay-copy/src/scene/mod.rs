@@ -57,6 +57,8 @@ pub struct Target {
     pub url: String,
     /// The `Host` field, if the server has a name.
     pub host: Option<String>,
+    /// Number of the location that passes the request on in the view of the source, if the path was taken from it.
+    pub location: Option<usize>,
     /// The request is passed on to an upstream.
     pub proxied: bool,
     /// Bytes of the file.
@@ -284,8 +286,9 @@ impl Copy {
         let mut out = Vec::new();
         for name in self.passes() {
             for pass in view.all(name).filter(|p| view.within(*p, server)) {
+                let location = view.nodes[pass].parent;
                 let path = location_path(view, pass);
-                out.extend(path.map(|path| Requested { path, proxied: true, size: 0 }));
+                out.extend(path.map(|path| Requested { path, location, proxied: true, size: 0 }));
             }
         }
         let scripts = self.passes().len() > 1 && view.all("fastcgi_pass").any(|p| view.within(p, server));
@@ -295,7 +298,7 @@ impl Copy {
             let step = found.len().div_ceil(20).max(1);
             let file = |(path, size): (String, u64)| {
                 let proxied = scripts && path.ends_with(".php");
-                Requested { path, proxied, size: if proxied { 0 } else { size } }
+                Requested { path, location: None, proxied, size: if proxied { 0 } else { size } }
             };
             out.extend(found.into_iter().step_by(step).map(file));
         }
@@ -329,6 +332,7 @@ struct Front {
 /// A path that can be requested.
 struct Requested {
     path: String,
+    location: Option<usize>,
     proxied: bool,
     size: u64,
 }
@@ -339,6 +343,7 @@ impl Front {
         Target {
             url: format!("{scheme}://{}:{}{}", self.address, self.port, requested.path),
             host: self.host.clone(),
+            location: requested.location,
             proxied: requested.proxied,
             size: requested.size,
         }

@@ -4,28 +4,30 @@ use crate::knobs::statements;
 use forebay_copy::patch::{Edit, View};
 use forebay_copy::scene::NEW_CACHE;
 
-/// Stores the answers of locations that pass requests on, one request at a time for each: of all of them, or of those whose path is in
-/// `paths`.
-pub(crate) fn store(view: &View<'_>, level: &str, paths: Option<&[String]>) -> Vec<Edit> {
+/// Settings of a cache whatever its level.
+const OWN: &str = "proxy_cache_lock on; proxy_cache_use_stale updating";
+
+/// Stores the answers of locations that pass requests on, one request at a time for each: of all of them, or of those whose
+/// number is in `storable`.
+pub(crate) fn store(view: &View<'_>, level: &str, storable: Option<&[usize]>) -> Vec<Edit> {
     let Some(http) = view.child(None, "http") else { return Vec::new() };
     let mut edits = Vec::new();
     for pass in view.all("proxy_pass").filter(|p| view.within(*p, http)) {
         let Some(location) = view.nodes.get(pass).and_then(|n| n.parent) else { continue };
-        let path = view.args(location).last().cloned().unwrap_or_default();
-        let wanted = paths.is_none_or(|paths| paths.contains(&path));
+        let wanted = storable.is_none_or(|numbers| numbers.contains(&location));
         let is_free = view.effective(Some(location), "proxy_cache").is_none()
             && view.effective(Some(location), "proxy_store").is_none();
         if !wanted || !is_free || view.name(location) != "location" {
             continue;
         }
-        let own = "proxy_cache tuned; proxy_cache_lock on; proxy_cache_use_stale updating;";
         let missing = |(name, _): &(&str, &str)| view.effective(Some(location), name).is_none();
-        let rest: Vec<String> = statements(level)
+        let rest: Vec<String> = statements(OWN)
             .into_iter()
+            .chain(statements(level))
             .filter(missing)
             .map(|(name, args)| format!(" {name} {args};"))
             .collect();
-        edits.push(view.insert(Some(location), &format!("{own}{}", rest.concat())));
+        edits.push(view.insert(Some(location), &format!("proxy_cache tuned;{}", rest.concat())));
     }
     if !edits.is_empty() {
         let zone = format!("proxy_cache_path {NEW_CACHE} keys_zone=tuned:10m max_size=256m inactive=10m;");
@@ -54,9 +56,20 @@ mod tests {
     #[test]
     fn only_answers_that_may_be_stored_are() {
         let (_dir, source) = source(CONF);
-        let stored = |paths: &[String]| store(&source.view(), "proxy_cache_valid 200 1s;", Some(paths));
+        let view = source.view();
+        let stored = |numbers: &[usize]| store(&view, "proxy_cache_valid 200 1s;", Some(numbers));
         assert!(stored(&[]).is_empty());
+        let locations: Vec<usize> = view.all("location").collect();
         // The location, and the zone.
-        assert_eq!(stored(&["/c".to_owned(), "/b".to_owned()]).len(), 2);
+        assert_eq!(stored(&locations[1..]).len(), 2);
+    }
+
+    #[test]
+    fn settings_of_a_location_are_not_there_twice() {
+        let conf = CONF.replace("/a {", "/a {\n   proxy_cache_lock off;\n   proxy_cache_use_stale error;");
+        let new = patched(&conf, "proxy_cache", None);
+        assert_eq!(new.matches("proxy_cache_lock ").count(), 2, "{new}");
+        assert_eq!(new.matches("proxy_cache_use_stale ").count(), 2, "{new}");
+        assert_eq!(new.matches("proxy_cache tuned;").count(), 2, "{new}");
     }
 }
