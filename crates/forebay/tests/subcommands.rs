@@ -356,9 +356,11 @@ fn a_reader_that_has_gone_away_is_no_reason_to_panic() {
 /// Runs a program on a terminal of its own, waits for its question and types `^C`. Prints the signal by which it ended, and whether the
 /// terminal shows again what is typed.
 const INTERRUPT: &str = "
-import os, pty, sys, termios
+import os, pty, signal, sys, termios
 pid, terminal = pty.fork()
 if pid == 0:
+    # Whoever runs the tests in the background may ignore it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execv(sys.argv[1], sys.argv[1:])
 said = b''
 while b'assword' not in said:

@@ -105,7 +105,8 @@ const HIDDEN: [(&str, &str); 5] = [
 
 /// Returns the hidden files that a location is about.
 fn hidden(text: &str) -> Vec<&'static str> {
-    let plain = text.replace(['\\', '[', ']'], "");
+    // Pages are no hidden files.
+    let plain = text.replace(['\\', '[', ']'], "").replace(".html", "").replace(".htm", "");
     let is_about = |name: &str| {
         let bare = name.trim_start_matches('.');
         plain.contains(name) || (plain.contains("/.(") || plain.contains(".(")) && plain.contains(bare)

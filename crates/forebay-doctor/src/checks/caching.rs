@@ -74,6 +74,17 @@ impl Key {
     }
 }
 
+/// Returns `true` if the upstream is told a fixed host, so that its answers do not depend on the one that the client names.
+fn has_fixed_host(s: &Scene<'_>, cache: usize) -> bool {
+    let mut hosts = s
+        .all_effective(s.parent(cache), "proxy_set_header")
+        .filter(|n| {
+            s.arg(*n, 0).eq_ignore_ascii_case("host") || s.arg(*n, 0).eq_ignore_ascii_case("x-forwarded-host")
+        })
+        .peekable();
+    hosts.peek().is_some() && hosts.all(|n| !s.arg(n, 1).contains('$'))
+}
+
 /// Returns the zones, with their families, that are used in more than one server.
 fn zones_of_several<'s>(s: &'s Scene<'_>) -> HashSet<(&'static str, &'s str)> {
     let mut first: Table<(&str, &str), Option<usize>> = Table::default();
@@ -138,8 +149,9 @@ checks! { Check;
         let several = zones_of_several(s);
         for (family, n) in caches(s) {
             let Some(key) = Key::of(s, family, n) else { continue };
-            if !key.has(&["host", "http_host", "server_name", "proxy_host"]) {
-                let many = has_many_names(s, n, several.contains(&(family, s.arg(n, 0))));
+            let is_shared = several.contains(&(family, s.arg(n, 0)));
+            if !key.has(&["host", "http_host", "server_name", "proxy_host"]) && (is_shared || !has_fixed_host(s, n)) {
+                let many = has_many_names(s, n, is_shared);
                 let text = if many { "sites of different names share entries" } else { "what a request with another Host got is given to all" };
                 found(s.span(key.node), text.to_owned());
             }
@@ -165,7 +177,12 @@ checks! { Check;
     } },
     "cache-key-path" |s, _, found| for (family, n) in caches(s) {
         let Some(key) = Key::of(s, family, n) else { continue };
-        if !key.has(&["request_uri", "uri", "document_uri", "request", "proxy_path", "request_filename"]) && named(&key.text).iter().all(|(_, v)| !v.starts_with(|c: char| c.is_ascii_digit())) && !key.variables.iter().any(|v| v.starts_with("arg_")) {
+        let location = s.parent(n).filter(|p| s.is(*p, "location"));
+        // The path is the only one of its location, or a part of it is captured by a name.
+        let is_exact = location.is_some_and(|l| s.arg(l, 0) == "=");
+        let text = location.map(|l| s.text(l)).unwrap_or_default();
+        let is_captured = key.variables.iter().any(|v| text.contains(&format!("<{v}>")));
+        if !is_exact && !is_captured && !key.has(&["request_uri", "uri", "document_uri", "request", "proxy_path", "request_filename"]) && named(&key.text).iter().all(|(_, v)| !v.starts_with(|c: char| c.is_ascii_digit())) && !key.variables.iter().any(|v| v.starts_with("arg_")) {
             found(s.span(key.node), "all paths are one entry".to_owned());
         }
     },
@@ -184,7 +201,9 @@ checks! { Check;
         for n in s.all(&name).filter(|n| s.arg(*n, 0) == "off") {
             let key = s.effective(s.parent(n), &format!("{family}_cache_key"));
             let by_method = key.is_some_and(|k| carried(s, s.parent(n), &s.text(k)).iter().any(|v| v == "request_method" || v == "request"));
-            if !by_method {
+            let cache = format!("{family}_cache");
+            let is_used = s.all(&cache).any(|c| s.arg(c, 0) != "off" && s.effective(s.parent(c), &name) == Some(n));
+            if !by_method && is_used {
                 found(s.span(n), "the empty answer to a HEAD is given to a GET".to_owned());
             }
         }

@@ -181,7 +181,7 @@ pub(crate) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, 
         let Some(outer) = s.effective(s.parent(block), name) else { continue };
         let names = |block: Option<usize>| -> Vec<&str> {
             // An empty field is not sent.
-            let sent = |n: &usize| name == "add_header" || s.args(*n).len() < 2 || !s.arg(*n, 1).is_empty();
+            let sent = |n: &usize| s.args(*n).len() < 2 || !s.arg(*n, 1).is_empty();
             s.children(block, name).filter(sent).map(|n| s.arg(n, 0)).collect()
         };
         let own = names(Some(block));

@@ -201,7 +201,8 @@ checks! { Check;
             let at = if gives { s.effective(block, d) } else { s.child(block, d) };
             at.filter(guards).is_some()
         });
-        if guarded {
+        // A refusal needs no guard.
+        if guarded && !s.arg(n, 0).starts_with('4') {
             found(s.span(n), "answered before access is checked".to_owned());
         }
     },
@@ -256,7 +257,11 @@ checks! { Check;
     "proxy-header-lost" |s, _, found| level_lost(s, "proxy_set_header", found),
     "fastcgi-param-lost" |s, _, found| level_lost(s, "fastcgi_param", found),
     "header-content-type" |s, _, found| for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("content-type")) {
-        found(s.span(n), "a second Content-Type".to_owned());
+        // A 204 has none of its own.
+        let is_empty = s.child(s.parent(n), "return").is_some_and(|r| s.arg(r, 0) == "204");
+        if !is_empty {
+            found(s.span(n), "a second Content-Type".to_owned());
+        }
     },
     "header-lines" |s, _, found| for name in ["add_header", "add_trailer", "proxy_set_header"] {
         for n in s.all(name).filter(|n| s.arg(*n, 1).contains('\n')) {
@@ -334,7 +339,15 @@ checks! { Check;
     },
     "hsts-missing" |s, _, found| {
         let sent = s.all("add_header").any(|h| s.arg(h, 0).eq_ignore_ascii_case("strict-transport-security"));
-        let is_open = |n: &usize| s.has(*n, "ssl") && s.around(*n, "http").is_some() && !s.on(s.parent(*n), "ssl_reject_handshake");
+        // Clients of gRPC are no browsers.
+        let is_grpc = |server: usize| {
+            let has = |name| s.named_inside(server, name).next().is_some();
+            has("grpc_pass") && !has("proxy_pass") && !has("root") && !has("fastcgi_pass")
+        };
+        let is_open = |n: &usize| {
+            let server = s.parent(*n);
+            s.has(*n, "ssl") && s.around(*n, "http").is_some() && !s.on(server, "ssl_reject_handshake") && !server.is_some_and(is_grpc)
+        };
         if let Some(n) = s.all("listen").find(|n| !sent && !s.is_partial() && is_open(n)) {
             found(s.span(n), "browsers are not told to stay on TLS".to_owned());
         }

@@ -361,7 +361,9 @@ checks! { Check;
         }
     } },
     "limit-status" |s, _, found| for (name, status) in [("limit_req", "limit_req_status"), ("limit_conn", "limit_conn_status")] {
-        for n in s.all(name).filter(|n| s.around(*n, "http").is_some() && s.effective(s.parent(*n), status).is_none()) {
+        // gRPC knows both as UNAVAILABLE.
+        let is_grpc = |n: usize| s.child(s.parent(n), "grpc_pass").is_some();
+        for n in s.all(name).filter(|n| s.around(*n, "http").is_some() && s.effective(s.parent(*n), status).is_none() && !is_grpc(*n)) {
             found(s.span(n), "who is refused hears 503, that the server is broken".to_owned());
         }
     },

@@ -98,7 +98,7 @@ checks! { Check;
             found(s.arg_span(n, i), "hundreds of lines for each request, with what is in it".to_owned());
         }
     },
-    "error-log-quiet" |s, _, found| for n in s.all("error_log") {
+    "error-log-quiet" |s, _, found| for n in s.all("error_log").filter(|n| s.child(s.parent(*n), "return").is_none()) {
         if s.arg(n, 0) == "/dev/null" {
             found(s.arg_span(n, 0), "nobody will know why something fails".to_owned());
         } else if let Some(i) = level_word(s, n, &["crit", "alert", "emerg"]) {
