@@ -1,13 +1,16 @@
 //! Checks of configurations and machines, by the names of their rules.
 
 mod access;
+pub(crate) mod aims;
 mod answers;
 pub(crate) mod ask;
 mod caching;
+pub(crate) mod carriage;
 pub(crate) mod certificates;
 mod decisions;
 pub(crate) mod detours;
 pub(crate) mod disks;
+pub(crate) mod doors;
 mod effect;
 pub(crate) mod faults;
 pub(crate) mod general;
@@ -26,6 +29,7 @@ pub(crate) mod running;
 pub(crate) mod safety;
 mod secrecy;
 mod slips;
+pub(crate) mod stores;
 pub(crate) mod stream;
 pub(crate) mod tellings;
 mod traffic;
@@ -101,6 +105,10 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         detours::CHECKS,
         leaks::CHECKS,
         tellings::CHECKS,
+        stores::CHECKS,
+        doors::CHECKS,
+        carriage::CHECKS,
+        aims::CHECKS,
     ];
     tables.into_iter().flatten()
 }

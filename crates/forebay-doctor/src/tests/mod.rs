@@ -1,4 +1,5 @@
 mod detours;
+mod doors;
 mod fixes;
 mod planted;
 mod quic;
