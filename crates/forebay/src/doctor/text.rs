@@ -58,7 +58,8 @@ impl Page<'_> {
         if self.optional > 0 {
             out.push_str(&format!("{} more of taste or measurement: --all\n", self.optional));
         }
-        if !safe.is_empty() || !others.is_empty() {
+        // Fixes need the whole configuration.
+        if self.part_of.is_none() && !(safe.is_empty() && others.is_empty()) {
             out.push_str(&format!(
                 "--fix mends {} of them, --unsafe-fixes {} more; --diff shows how\n",
                 safe.len(),
