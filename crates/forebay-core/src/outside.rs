@@ -1,4 +1,4 @@
-//! What background work of a front end can reach: it runs outside of the worker threads, on the tokio runtime of the process.
+//! Access to the worker threads for background work of a front end, which runs on the tokio runtime of the process.
 
 use crate::config::ListenAddr;
 use crate::counters::Counters;

@@ -27,8 +27,8 @@ fn orders(options: &Options) -> Option<Vec<Order>> {
     config.map(|config| acme_orders(&config))
 }
 
-/// Time between two looks for a certificate that is on its way.
-const LOOK: Duration = Duration::from_millis(300);
+/// First and longest time between two looks for a certificate that is on its way.
+const LOOKS: [Duration; 2] = [Duration::from_millis(300), Duration::from_secs(5)];
 
 /// Prints a line for each certificate that a server in the foreground waits for, when it has arrived. Failures, with their reasons and
 /// the next attempts, are in the error log, which is the same terminal.
@@ -39,8 +39,10 @@ pub(crate) fn tell_of_arrivals(config: &Config) {
         return;
     }
     let tell = move || {
+        let [mut pause, longest] = LOOKS;
         while !missing.is_empty() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(longest);
             missing.retain(|order| {
                 let until = match stored(order) {
                     Stored::Until(until, _) => jiff::Timestamp::from_second(until).unwrap_or_default(),
@@ -53,7 +55,8 @@ pub(crate) fn tell_of_arrivals(config: &Config) {
     };
     // Signals are for the thread that serves, which the new one would take from it.
     let Ok(before) = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK) else { return };
-    std::thread::spawn(tell);
+    // Without the thread the line is missing, and nothing else.
+    let _ = std::thread::Builder::new().name("certificates".into()).spawn(tell);
     let _ = before.thread_set_mask();
 }
 

@@ -62,6 +62,8 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let (config, _) = load(&environment, &mut files).map_err(|e| files.render(&e))?;
     print(greeting(&endpoint, &upstream)?);
     crate::acme::tell_of_arrivals(&config);
+    // The server reads its configuration by itself.
+    drop(config);
     // The directory is removed when `private` goes out of scope, after the server has ended.
     Ok(server::start(&options, arguments))
 }

@@ -250,7 +250,7 @@ checks! { Check;
     "php-any-file" |s, _, found| for n in s.all("fastcgi_pass") {
         let Some(location) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
         let php = routes::pattern(s, location).is_some_and(|p| p.contains(".php") && (p.ends_with("php$") || p.ends_with("php") || p.ends_with("php(/|$)") && !p.starts_with("^/")));
-        // What is included may look first.
+        // An included file may hold the test.
         if php && !looks_first(s, location) && !s.is_partial() {
             found(s.span(location), "/picture.jpg/x.php reaches the interpreter, which may run the picture".to_owned());
         }

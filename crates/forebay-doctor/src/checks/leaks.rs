@@ -79,7 +79,7 @@ fn replaced_rules(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         let refuses = outer.last().is_some_and(|n| is_all(n) && s.is(*n, "deny"));
         let mut barred = outer.iter().take(MOST_RULES).filter(|n| s.is(**n, "deny"));
         let free = barred.find(|d| Network::parse(s.arg(**d, 0)).is_some_and(|net| lets_in(s, own, net)));
-        // Whoever lets everybody in says so.
+        // A list that lets everybody in says so.
         let opens = own.iter().all(|n| is_all(n) && s.is(*n, "allow"));
         if let Some(d) = free.filter(|_| !opens) {
             let text = format!("\"deny {}\" further out does not count here, and lets them in", s.arg(*d, 0));
@@ -273,7 +273,7 @@ fn claimed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
             names.any(|name| deciding.contains(name))
         };
         let local = http_server(s, c.node).is_some_and(|server| is_local(s, server));
-        // Who is called so and refused has no reason to say it.
+        // A client that is refused for the value would not send it.
         let lets_in = c.operator.starts_with('!') && c.refuses(s) || !c.operator.starts_with('!') && sets();
         if claim && !secret && !local && lets_in {
             found(s.span(c.node), format!("${} is what the client writes", c.variable));

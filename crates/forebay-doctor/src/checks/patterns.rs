@@ -13,7 +13,7 @@ pub(super) struct Condition {
     pub(super) variable: String,
     /// Operator; empty for a bare variable.
     pub(super) operator: String,
-    /// What the variable is compared with.
+    /// Value or pattern that the variable is compared with.
     pub(super) value: String,
 }
 

@@ -34,7 +34,7 @@ const TIMES: [Range; 21] = [
     range("fastcgi_cache_lock_timeout", 0, 120, "requests wait for one that hangs"),
     range("uwsgi_cache_lock_timeout", 0, 120, "requests wait for one that hangs"),
     range("scgi_cache_lock_timeout", 0, 120, "requests wait for one that hangs"),
-    range("proxy_cache_lock_age", 0, 600, "an update that hangs is waited for"),
+    range("proxy_cache_lock_age", 0, 600, "requests wait for an update that hangs"),
     range("open_file_cache_valid", 0, 3600, "files that have changed are not looked at"),
     range("worker_shutdown_timeout", 1, 86_400, "old workers stay after each reload"),
     range("auth_http_timeout", 1, 120, "logins wait for a server that is gone"),

@@ -121,7 +121,7 @@ fn public_behind_login(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
-/// Reports assets that browsers load anew for each page.
+/// Reports assets that browsers load again with each page.
 fn assets_unkept(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     for n in s.all("add_header").filter(|n| s.arg(*n, 0).eq_ignore_ascii_case("cache-control")) {
         let Some(l) = s.parent(n).filter(|p| s.is(*p, "location")) else { continue };
@@ -143,7 +143,7 @@ fn assets_unkept(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         });
         let refused = s.child(Some(l), "return").is_some() || s.child(Some(l), "internal").is_some();
         if assets && !refused && s.arg(n, 1).to_ascii_lowercase().contains("no-store") {
-            found(s.arg_span(n, 1), "browsers load them anew for each page".to_owned());
+            found(s.arg_span(n, 1), "browsers load them again with each page".to_owned());
         }
     }
 }

@@ -240,7 +240,7 @@ checks! { Check;
     },
     "retry-errors" |s, _, found| for family in FAMILIES {
         for n in s.all(&format!("{family}_next_upstream")) {
-            // What a server refuses (403, 404) counts as no failure.
+            // A refusal (403, 404) counts as no failure of the server.
             let spreads = s.args(n).iter().any(|a| a.starts_with("http_5") || a == "http_429");
             let bounded = [format!("{family}_next_upstream_tries"), format!("{family}_next_upstream_timeout")].iter().any(|d| s.effective(s.parent(n), d).is_some());
             if spreads && !bounded {

@@ -14,16 +14,7 @@ fn own_rules() -> impl Iterator<Item = &'static str> {
 
 #[test]
 fn other_forms_are_found() {
-    let host = machine();
-    let faults = FAULTS.split("\n== ").skip(1).filter_map(|text| text.split_once('\n'));
-    let mut count = 0;
-    for (id, text) in faults {
-        count += 1;
-        let conf = format!("events {{ worker_connections 600; }} http {{ {text} }}");
-        let found = fired(&conf, &host);
-        assert!(found.iter().any(|(rule, _)| rule == id), "{id}: {text}: {found:?}");
-    }
-    assert!(count > 20, "{count}");
+    super::detours::assert_found(FAULTS);
 }
 
 #[test]

@@ -112,12 +112,12 @@ fn examine(args: DoctorArgs) -> Result<u8, String> {
     findings.extend(forebay_doctor::refused_lines(&errors, &files));
     let version = target.nginx();
     findings.extend(version.into_iter().flat_map(|v| forebay_doctor::faults_of_refused(&errors, &files, v)));
+    // The block around a part is ours.
+    findings.retain(|f| around.is_none() || f.span.map(|s| s.file) != around);
     let optional = findings.iter().filter(|f| f.rule.is_optional).count();
     findings.retain(|f| {
         args.all || !f.rule.is_optional && (f.rule.severity != Severity::Advice || f.span.is_some())
     });
-    // The block around a part is ours.
-    findings.retain(|f| around.is_none() || f.span.map(|s| s.file) != around);
     findings.sort_by_key(|f| f.rule.severity);
     let report = Report { findings: &findings, errors: &errors, files: &files };
     print(match args.format {
