@@ -16,9 +16,15 @@ use std::cell::RefCell;
 /// Largest amount of memory that a thread keeps, bytes. One encoder of the highest levels may take more.
 const MOST: usize = 32 * 1024 * 1024;
 
-/// Allocator of encoders.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Memory;
+/// Levels whose tables of positions have a count for each bucket, and are read up to the count only.
+const COUNTED: std::ops::RangeInclusive<u8> = 5..=9;
+
+/// Allocator of an encoder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    /// Level of the encoder.
+    pub(super) level: u8,
+}
 
 impl BrotliAlloc for Memory {}
 
@@ -40,6 +46,7 @@ impl<T: Cell> Allocator<T> for Memory {
             Some(block)
         });
         Cells(match kept {
+            Some(block) if T::is_written_first(len, self.level) => block,
             Some(mut block) => {
                 // The encoder expects empty tables, and the content of one client must not reach the encoder
                 // of another.
@@ -90,6 +97,20 @@ impl<T: Cell> SliceWrapperMut<T> for Cells<T> {
 pub(super) trait Cell: Clone + Default + 'static {
     /// Returns the blocks of this type, the longest unused first.
     fn shelf(shelves: &mut Shelves) -> &mut Vec<Box<[Self]>>;
+
+    /// Returns `true` if an encoder of this level writes each element of a block of `len` elements before it reads it. The block then
+    /// keeps what is in it, since clearing the largest blocks takes a tenth of the time for a short content. Blocks of content are
+    /// always cleared.
+    fn is_written_first(_len: usize, _level: u8) -> bool {
+        false
+    }
+}
+
+/// Shortest table of positions: 2^14 buckets of 2^4 positions. Other blocks of this type are far shorter.
+const POSITIONS: usize = 1 << 18;
+
+fn is_table_of_positions(len: usize, level: u8) -> bool {
+    len >= POSITIONS && COUNTED.contains(&level)
 }
 
 const fn bytes<T>(len: usize) -> usize {
@@ -132,7 +153,7 @@ thread_local! {
 }
 
 macro_rules! shelves {
-    ($($name:ident: $type:ty,)*) => {
+    ($($name:ident: $type:ty $(=> $written_first:expr)?,)*) => {
         /// Blocks that a thread keeps, by the type of what is in them.
         #[derive(Default)]
         pub(super) struct Shelves {
@@ -146,6 +167,9 @@ macro_rules! shelves {
             fn shelf(shelves: &mut Shelves) -> &mut Vec<Box<[$type]>> {
                 &mut shelves.$name
             }
+            $(fn is_written_first(len: usize, level: u8) -> bool {
+                $written_first(len, level)
+            })?
         })*
     };
 }
@@ -154,12 +178,12 @@ shelves! {
     bytes: u8,
     shorts: u16,
     signed: i32,
-    words: u32,
+    words: u32 => is_table_of_positions,
     longs: u64,
     floats: floatX,
     eight_floats: v8,
     sixteen_shorts: s16,
-    commands: Command,
+    commands: Command => |_, _| true,
     densities: PDF,
     static_commands: StaticCommand,
     literals: HistogramLiteral,
@@ -181,7 +205,7 @@ mod tests {
 
     #[test]
     fn blocks_serve_again_empty() {
-        let mut m = Memory;
+        let mut m = Memory { level: 5 };
         let mut a: Cells<u32> = m.alloc_cell(1000);
         a.slice_mut().fill(7);
         let place = a.slice().as_ptr();
@@ -201,5 +225,27 @@ mod tests {
         assert_eq!(kept(), 3610, "it was needed since the last call");
         assert!(end_unneeded().some);
         assert_eq!(kept(), 0);
+    }
+
+    #[test]
+    fn tables_of_positions_stay_as_they_are_where_their_counts_are_cleared() {
+        let kept_after = |len: usize, level: u8| {
+            let mut m = Memory { level };
+            let mut table: Cells<u32> = m.alloc_cell(len);
+            table.slice_mut().fill(7);
+            drop(table);
+            let again: Cells<u32> = m.alloc_cell(len);
+            again.slice().iter().all(|position| *position == 7)
+        };
+        for level in 0..=11 {
+            assert_eq!(kept_after(POSITIONS, level), (5..=9).contains(&level), "{level}");
+            assert!(!kept_after(POSITIONS - 1, level), "{level}");
+        }
+        let mut m = Memory { level: 5 };
+        let mut text: Cells<u8> = m.alloc_cell(POSITIONS);
+        text.slice_mut().fill(b'x');
+        drop(text);
+        let again: Cells<u8> = m.alloc_cell(POSITIONS);
+        assert!(again.slice().iter().all(|b| *b == 0), "content of another client");
     }
 }

@@ -288,7 +288,7 @@ impl Drop for Brotli {
 
 impl Brotli {
     fn new(key: FormKey) -> Brotli {
-        let mut state = Box::new(BrotliState::new(Memory));
+        let mut state = Box::new(BrotliState::new(Memory { level: key.level }));
         state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_QUALITY, u32::from(key.level));
         // RFC 7932, section 9.1: a window has an exponent from 10 to 24.
         state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_LGWIN, u32::from(key.window.clamp(10, 24)));
@@ -661,6 +661,24 @@ mod tests {
             assert_eq!(first, again);
             assert_eq!(decoded(coding, &first), text);
             assert_eq!(decoded(coding, &whole(key(coding, 6), b"").expect("encoded")), b"");
+        }
+    }
+
+    /// The encoders of a thread use memory of earlier ones again. Nothing of what those have left in it must change the result.
+    #[test]
+    fn an_earlier_content_does_not_change_the_bytes_of_the_next() {
+        let text = text(600);
+        let other: Vec<u8> = text.iter().rev().map(|b| b ^ 0x15).collect();
+        for coding in Coding::ALL {
+            for level in 1..=if coding == Coding::Br { 11 } else { 9 } {
+                let key = key(coding, level);
+                let both = |text: &[u8]| (whole(key, text).expect("encoded"), in_pieces(key, text));
+                // In a thread of its own, all memory is new.
+                let new = std::thread::scope(|scope| scope.spawn(|| both(&text)).join().expect("a thread"));
+                let _ = both(&other);
+                assert!(both(&text) == new, "{coding:?} {level}");
+                assert!(decoded(coding, &new.0) == text, "{coding:?} {level}");
+            }
         }
     }
 
