@@ -96,8 +96,17 @@ impl<W> Stream<W> {
     /// Moves the next head behind `out`.
     pub(super) fn next_head(&mut self, out: &mut Vec<u8>) -> bool {
         const END: &[u8] = b"\r\n\r\n";
-        let Some(at) = memchr::memmem::find(&self.heads, END) else { return false };
-        let end = at + END.len();
+        if self.heads.is_empty() {
+            return false;
+        }
+        // Heads are put here whole. Only interim ones come before another, so that the first end has to be looked for.
+        let end = match self.interim {
+            0 => self.heads.len(),
+            _ => match memchr::memmem::find(&self.heads, END) {
+                Some(at) => at + END.len(),
+                None => return false,
+            },
+        };
         out.extend_from_slice(self.heads.get(..end).unwrap_or_default());
         if end == self.heads.len() {
             self.heads.clear();
