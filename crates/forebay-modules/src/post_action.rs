@@ -2,7 +2,7 @@
 
 use crate::auth_request::SubrequestUri;
 use forebay_server::background;
-use forebay_server::module::{Module, RequestHook};
+use forebay_server::module::{LogHook, Module};
 use forebay_server::request::{Origin, Request, SubBody};
 
 forebay_server::module_settings! {
@@ -13,7 +13,7 @@ forebay_server::module_settings! {
 /// `post_action`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
-    log: Some(RequestHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), hook: begin }),
+    log: Some(LogHook { enabled: |s| SETTINGS.of(s).target.0.is_some(), concerns: |_| true, hook: begin }),
     ..Module::NONE
 };
 

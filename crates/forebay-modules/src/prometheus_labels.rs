@@ -6,7 +6,7 @@ use forebay_conf::tree::Directive;
 use forebay_core::config::value::{Setting, once};
 use forebay_core::vars::Template;
 use forebay_server::config::Scope;
-use forebay_server::module::{Module, RequestHook};
+use forebay_server::module::{LogHook, Module};
 use forebay_server::request::Request;
 use std::sync::Arc;
 
@@ -18,7 +18,11 @@ forebay_server::module_settings! {
 /// `prometheus_labels`.
 pub static MODULE: Module = Module {
     settings: &[&SETTINGS],
-    log: Some(RequestHook { enabled: |s| !SETTINGS.of(s).labels.is_empty(), hook: labelled::count }),
+    log: Some(LogHook {
+        enabled: |s| !SETTINGS.of(s).labels.is_empty(),
+        concerns: |_| true,
+        hook: labelled::count,
+    }),
     ..Module::NONE
 };
 

@@ -1,6 +1,8 @@
 //! Connections that leave HTTP: their requests end as others do, though only the relay is left of them meanwhile.
 
-use forebay_testkit::{DEADLINE, Oracle, Server, Site, Talk, accept, connect, oracle, reset, wait_for};
+use forebay_testkit::{
+    DEADLINE, Oracle, Server, Site, Talk, accept, connect, memory, oracle, reset, wait_for,
+};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
@@ -71,6 +73,37 @@ fn talk(addr: SocketAddr) {
         stream.until("\r\n\r\n").starts_with("HTTP/1.1 101 ").then_some(stream)
     });
     assert_eq!(silent.until("closed"), "");
+}
+
+/// A connection that has left HTTP keeps neither a runner nor its request, whatever else the configuration has.
+#[test]
+fn switched_connections_take_little_memory() {
+    const MANY: usize = 300;
+    // Bytes for each. A runner and its request take 20,000 in a build for tests.
+    const MOST: u64 = 6000;
+    let up = echo();
+    let server = Server::start(format!(
+        "worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {{ worker_connections 4096; }}\n\
+         http {{ access_log logs/access.log; proxy_cache_path %DIR%/c keys_zone=c:1m; log_format l $upstream_cache_status;\n\
+         server {{ listen 127.0.0.1:%PORT0%; status_zone front; location /stored {{ proxy_cache c; proxy_pass http://{up}; }}\n\
+         location / {{ proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; proxy_pass http://{up}; }} }} }}"
+    ));
+    let switched = |count: usize| -> Vec<TcpStream> {
+        let one = |_| {
+            let mut stream = open(server.addr(0));
+            assert!(stream.until("\r\n\r\n").starts_with("HTTP/1.1 101 "));
+            stream
+        };
+        (0..count).map(one).collect()
+    };
+    let warm = switched(20);
+    let before = memory(server.worker());
+    let mut many = switched(MANY);
+    let each = memory(server.worker()).saturating_sub(before) * 1024 / MANY as u64;
+    assert!(each < MOST, "{each} bytes for a connection");
+    drop(warm);
+    many[0].send("passed on end");
+    assert_eq!(many[0].until("end"), "passed on end");
 }
 
 /// The lines of the access log and of the error log are those of nginx, with values from the beginning and from the end.

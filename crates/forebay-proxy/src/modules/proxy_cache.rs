@@ -16,7 +16,7 @@ use forebay_core::vars::VarError;
 use forebay_http::request::Method;
 use forebay_server::config::Scope;
 use forebay_server::module::ConfigHooks;
-use forebay_server::module::{Module, RequestHook};
+use forebay_server::module::{LogHook, Module};
 use forebay_server::request::Request;
 use forebay_server::request::rare::Unused;
 use forebay_server::request::states::Slot;
@@ -358,7 +358,11 @@ pub static MODULE: Module = Module {
     ],
     variables: &[VARIABLES],
     // In all locations: a response may come from a location that another one has redirected to.
-    log: Some(RequestHook { enabled: |_| true, hook: cache::counts::count }),
+    log: Some(LogHook {
+        enabled: |_| true,
+        concerns: |req| STATE.of(req).zone.is_some(),
+        hook: cache::counts::count,
+    }),
     config: ConfigHooks {
         undefined: Some(|tables, end| {
             let zones = tables.parts.get::<KeysZones>();

@@ -92,11 +92,11 @@ impl Owner for Relaying {
 /// where something at the end needs the whole request.
 pub fn can_suspend(req: &Request, source: &dyn Streamed) -> bool {
     let http = req.http();
-    source.is_suspendable(req)
+    source.is_suspendable()
         && req.origin == Origin::Client
         && !req.conn.wire.is_multiplexed()
         // Hooks of the log phase may need all of the request, of which only a part is kept.
-        && http.location(req).plan.log.is_empty()
+        && !http.location(req).plan.log.iter().any(|log| (log.concerns)(req))
 }
 
 /// Result of [`begin`].
@@ -111,7 +111,7 @@ pub(super) enum Relay {
 /// Passes the bytes of a request on if its response begins a tunnel or another protocol.
 pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> Relay {
     let Some(source) = req.resp.source.take() else { return Relay::NotNeeded };
-    if !source.is_suspendable(req) {
+    if !source.is_suspendable() {
         req.resp.source = Some(source);
         return Relay::NotNeeded;
     }

@@ -53,7 +53,7 @@ pub struct Module {
     /// Adds trailers to the response, after its content, when variables have their final values.
     pub trailers: Option<RequestHook>,
     /// Hook of the log phase.
-    pub log: Option<RequestHook>,
+    pub log: Option<LogHook>,
     /// Functions that check and complete what was read.
     pub config: ConfigHooks,
     /// Prepares the process for a configuration, before its first connection.
@@ -306,6 +306,17 @@ pub struct RequestHook {
     pub hook: fn(&mut Request),
 }
 
+/// Hook of the log phase.
+#[derive(Clone, Copy, Debug)]
+pub struct LogHook {
+    /// Condition that a location has it.
+    pub enabled: Enabled,
+    /// Returns `true` if it has something to do for a request. Only then the bytes of a tunnel keep all of their request until its end.
+    pub concerns: fn(&Request) -> bool,
+    /// Function.
+    pub hook: fn(&mut Request),
+}
+
 /// Content handler of a location, in place of files.
 #[derive(Clone, Debug)]
 pub struct Content(Arc<dyn Handler>);
@@ -401,7 +412,7 @@ pub struct Plan {
     /// Functions that add trailers.
     pub trailers: Box<[fn(&mut Request)]>,
     /// Hooks of the log phase.
-    pub log: Box<[fn(&mut Request)]>,
+    pub log: Box<[LogHook]>,
 }
 
 impl Default for Plan {
@@ -439,10 +450,7 @@ impl Plan {
             // No hook may be left out silently, because it could be a hook that decides on access.
             ends[phase as usize] = u8::try_from(hooks.len()).expect("fewer than 256 hooks");
         }
-        let hooks_of = |hook: fn(&Module) -> Option<&RequestHook>| {
-            let enabled = modules.iter().filter_map(|m| hook(m)).filter(|h| (h.enabled)(s));
-            enabled.map(|h| h.hook).collect()
-        };
+        let trailers = modules.iter().filter_map(|m| m.trailers.as_ref()).filter(|h| (h.enabled)(s));
         let filters = || modules.iter().flat_map(|m| m.header_filters).filter(|f| (f.enabled)(s));
         // A remembered head has to fit the filter that depends on the request most, so the greatest effect counts.
         let head = filters().map(|f| f.head).max().unwrap_or(Head::File);
@@ -457,8 +465,8 @@ impl Plan {
             // Some settings make the head differ from request to request even without a filter.
             head: if s.core.has_fixed_head() { head } else { Head::Request },
             codings: filters().find_map(|f| f.codings),
-            trailers: hooks_of(|m| m.trailers.as_ref()),
-            log: hooks_of(|m| m.log.as_ref()),
+            trailers: trailers.map(|h| h.hook).collect(),
+            log: modules.iter().filter_map(|m| m.log).filter(|h| (h.enabled)(s)).collect(),
         }
     }
 

@@ -176,7 +176,11 @@ pub fn finish(req: &mut Request) {
     }
     if !req.own_location().plan.log.is_empty() {
         let http = req.http();
-        http.location(req).plan.log.iter().for_each(|hook| hook(req));
+        for log in &http.location(req).plan.log {
+            if (log.concerns)(req) {
+                (log.hook)(req);
+            }
+        }
     }
     counting::count(req);
     // This comes before the line is made, so that a panic in there does not lead to a second line.

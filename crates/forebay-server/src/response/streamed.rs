@@ -137,8 +137,7 @@ pub trait Streamed: Debug {
     }
 
     /// Returns `true` if [`Streamed::suspend`] is possible: only the connections are needed to pass the rest on.
-    fn is_suspendable(&self, req: &Request) -> bool {
-        let _ = req;
+    fn is_suspendable(&self) -> bool {
         false
     }
 

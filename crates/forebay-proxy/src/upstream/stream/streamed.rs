@@ -1,7 +1,6 @@
 //! The body of an upstream's response as a [`Streamed`]. Hot path.
 
 use super::Body;
-use crate::modules::proxy_cache;
 use forebay_net::pipe::Pipe;
 use forebay_server::body::Done;
 use forebay_server::request::Request;
@@ -80,10 +79,8 @@ impl Streamed for Body {
         Pooled::new(Body::relay(self, req))
     }
 
-    fn is_suspendable(&self, req: &Request) -> bool {
-        self.switched.is_some()
-            && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
-            && proxy_cache::STATE.of(req).zone.is_none()
+    fn is_suspendable(&self) -> bool {
+        self.switched.is_some() && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
     }
 
     fn suspend(self: Box<Self>, req: &mut Request) -> Option<Relay> {
